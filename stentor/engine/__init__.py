@@ -1,0 +1,1 @@
+"""The engine: it owns every buffer, every stream and every decision."""

@@ -1,0 +1,49 @@
+"""Rotary position embedding (Su et al., 2021) with explicit tables, so that each family keeps its own rounding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+CosSin = tuple[Tensor, Tensor]
+
+
+def angles(dim: int, positions: int, theta: float, factors: list[float] | None = None) -> Tensor:
+    """Angles [positions, dim / 2] in float32; `factors` [dim / 2] divide the frequencies (LongRoPE)."""
+    inverse = 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
+    time = torch.arange(positions, dtype=torch.float32)
+    if factors is None:
+        return torch.outer(time, inverse)
+    return torch.outer(time, 1.0 / torch.tensor(factors, dtype=torch.float32)) * inverse
+
+
+class Rope(nn.Module):
+    """cos/sin tables [positions, dim / 2], rounded through `table_dtype`, kept in float32.
+
+    `interleaved` rotates pairs (x[2i], x[2i+1]) (GPT-J); otherwise halves (x[i], x[i + dim/2]) (NeoX).
+    `in_float32` rotates in float32 and rounds once; otherwise the arithmetic is in the dtype of x.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, table: Tensor, table_dtype: torch.dtype, interleaved: bool, in_float32: bool) -> None:
+        super().__init__()
+        self.register_buffer("cos", table.cos().to(table_dtype).float(), persistent=False)
+        self.register_buffer("sin", table.sin().to(table_dtype).float(), persistent=False)
+        self.interleaved = interleaved
+        self.in_float32 = in_float32
+
+    def at(self, pos: Tensor) -> CosSin:
+        """Tables for positions [...]: two tensors [..., 1, dim / 2], to be used with `rotate`."""
+        return self.cos[pos].unsqueeze(-2), self.sin[pos].unsqueeze(-2)
+
+    def rotate(self, x: Tensor, cos_sin: CosSin) -> Tensor:
+        """x [..., heads, dim] rotated by tables [..., 1, dim / 2]."""
+        y = x.float() if self.in_float32 else x
+        cos, sin = cos_sin[0].to(y.dtype), cos_sin[1].to(y.dtype)
+        if self.interleaved:
+            a, b = y[..., 0::2], y[..., 1::2]
+            return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).to(x.dtype)
+        a, b = y.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)

@@ -1,0 +1,48 @@
+"""Discrete draws inside the step: per-row parameters are tensors, one uniform per pick, no host value, no sync.
+
+The order of the filters follows Hugging Face's processors: penalty, temperature, top-k, top-p (see specs/qwen3_tts 4a).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MIN_TEMPERATURE = 1e-5
+
+
+def penalize_seen(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
+    """Repetition penalty (Keskar et al., 2019). logits [B, V], seen [B, V] bool, penalty [B]."""
+    p = penalty[:, None]
+    return torch.where(seen, torch.where(logits > 0, logits / p, logits * p), logits)
+
+
+def keep_top_k(logits: Tensor, k: Tensor) -> Tensor:
+    """-inf outside the k [B] largest of each row; k <= 0 keeps all; ties with the k-th value are kept."""
+    vocab = logits.shape[-1]
+    at = torch.where(k > 0, k, vocab).clamp(1, vocab) - 1
+    kth = logits.sort(dim=-1, descending=True).values.gather(-1, at[:, None].long())
+    return logits.masked_fill(logits < kth, float("-inf"))
+
+
+def keep_top_p(logits: Tensor, p: Tensor) -> Tensor:
+    """Nucleus (Holtzman et al., 2020): the smallest set whose probability reaches p [B]; the crossing token is kept."""
+    ranked, order = logits.sort(dim=-1, descending=True)
+    before = ranked.softmax(-1).cumsum(-1) - ranked.softmax(-1)
+    drop = (before >= p[:, None]) & (p < 1)[:, None]
+    drop[:, 0] = False
+    return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), float("-inf"))
+
+
+def draw(logits: Tensor, u: Tensor) -> Tensor:
+    """One index per row [B] from softmax(logits [B, V]) by inverse CDF on u [B] in (0, 1)."""
+    cdf = logits.softmax(-1).cumsum(-1)
+    # Scaling by the last entry keeps a rounding deficit of the sum from selecting past the end.
+    return (cdf < u[:, None] * cdf[:, -1:]).sum(-1)
+
+
+def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Sample one index per row [B]; rows with temperature 0 take the argmax. All parameters are [B] tensors."""
+    scaled = logits / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
+    sampled = draw(keep_top_p(keep_top_k(scaled, top_k), top_p), u)
+    return torch.where(temperature > 0, sampled, logits.argmax(-1))

@@ -1,0 +1,219 @@
+"""What a model family is: pure tensor functions over rows, and a table of facts about itself.
+
+The engine owns every buffer, stream and decision; a family owns none of them. The three families are one machine:
+
+    row state -> embed(last frame) -> causal backbone over paged KV -> emit(hidden) -> (frame, stop)
+
+One frame per step and fixed shapes, so the same functions run eagerly on a CPU and inside a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Hidden = tuple[Tensor, ...]
+"""What flows between a family's functions, opaque to the engine: tensors that share the leading dimension N."""
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""attend(layer, q [..., Hq, D], k [..., Hkv, D], v [..., Hkv, D]) -> [..., Hq, D]."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One tensor of the slot table: `shape` and `dtype` of a single row, and the value of a fresh row."""
+
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    fill: float = 0
+
+
+@dataclass(frozen=True)
+class KVSpec:
+    """Key-value heads of one layer; every layer of the family shares this shape and one page table."""
+
+    layers: int
+    heads: int
+    dim: int
+
+
+@dataclass(frozen=True)
+class Option:
+    """A request parameter that the family takes. `default` None means that the family works it out per request."""
+
+    default: float | int | bool | None
+    low: float
+    high: float
+    kind: type[int] | type[float] | type[bool]
+    help: str
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Facts the engine and the edge need; nothing here changes after load."""
+
+    family: str
+    sample_rate: int  # Hz of the codec's output
+    hop: int  # samples per frame
+    frame: Column  # one frame: patch of latents or codes
+    kv: KVSpec
+    max_tokens: int  # positions a sequence may take: prompt + generated
+    draws: int  # uniforms that emit uses per frame
+    columns: Mapping[str, Column]  # the family's own per-row state
+    prompt_rows: Mapping[str, Column]  # arrays a prompt carries per position
+    options: Mapping[str, Option]
+    stop_keeps_frame: bool  # True: the frame that stops is audio; False: it is a marker and is dropped
+    reference_rate: int  # Hz that encode() wants
+    reference_seconds: tuple[float, float]  # shortest and longest reference accepted
+    voices: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()  # besides "auto"
+    takes_instructions: bool = True
+    takes_reference: bool = True
+    takes_prompt: bool = False  # reference= and prompt= together
+    max_text: int = 10_000  # characters
+    codec_chunk: int = 25  # frames that one codec call decodes at most
+
+
+@dataclass(frozen=True)
+class ReferenceAudio:
+    """Reference speech, validated: mono float32 at the family's `reference_rate`, and its transcript if known."""
+
+    samples: np.ndarray
+    text: str | None
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """One utterance, validated at the edge against a ModelSpec. `options` holds a value for every family option."""
+
+    text: str
+    voice: str | None = None
+    language: str = "auto"
+    instructions: str | None = None
+    reference: ReferenceAudio | None = None
+    prompt: ReferenceAudio | None = None
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Prompt:
+    """A request as arrays, ready for a slot. T positions, of which M carry a given frame (reference audio).
+
+    `rows[name]` is [T, *spec.prompt_rows[name].shape]; `frames` [M, *frame] stand at positions `frame_at` [M].
+    `columns` are initial values of engine and family columns (scalars or arrays no longer than the column:
+    the rest keeps the column's fill). `prime` [m, *frame] is audio that the codec hears, unheard, before frame 0.
+    """
+
+    rows: dict[str, np.ndarray]
+    frames: np.ndarray
+    frame_at: np.ndarray
+    columns: dict[str, Any]
+    limit: int  # frames at most
+    min_frames: int  # frames made before a stop counts
+    prime: np.ndarray
+    work: int = 0  # loop length that emit needs for this row (flow steps); the step runs the largest of its batch
+    suspect_frames: int | None = None  # a result this long is probably a run-on ("bad case")
+
+    @property
+    def length(self) -> int:
+        return len(next(iter(self.rows.values())))
+
+
+class Rows(Protocol):
+    """Slot-table rows of one step, gathered on first use. `rows["prev"]` is [B, *frame], `rows["step"]` is [B]."""
+
+    work: int  # loop length for emit, static within a step
+
+    def __getitem__(self, name: str) -> Tensor: ...
+
+    def lookup(self, name: str, index: Tensor) -> Tensor:
+        """table[name][row, index]: one element per row [B, ...] of a long column, without gathering it."""
+        ...
+
+    def recent(self, count: int) -> tuple[Tensor, Tensor]:
+        """The last `count` frames of each row, newest first [B, count, *frame], and which of them exist [B, count]."""
+        ...
+
+
+class KVView(Protocol):
+    """Paged keys and values as the N tokens of one step see them."""
+
+    pos: Tensor  # [N] position of each token in its sequence, for RoPE
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store k, v [N, Hkv, D] and attend causally with q [N, Hq, D]. Returns [N, Hq, D]."""
+        ...
+
+
+@dataclass
+class PromptRows:
+    """Packed prompt tokens of several requests: `rows[name]` [N, ...]; given `frames` [M, *frame] at `frame_at` [M].
+
+    M may be 0. Padding frames carry `frame_at == N`: scatter into N + 1 rows and drop the last.
+    """
+
+    rows: dict[str, Tensor]
+    frames: Tensor
+    frame_at: Tensor
+
+
+class Emit(NamedTuple):
+    """What one step makes per row: `frame` [B, *frame], `stop` [B] bool, and new values of family columns."""
+
+    frame: Tensor
+    stop: Tensor
+    columns: dict[str, Tensor]
+
+
+State = dict[str, Tensor]
+
+
+class Codec(Protocol):
+    """Frames to audio, causal and stateful: chunks joined equal one whole decode."""
+
+    columns: Mapping[str, Column]  # decoder state of one stream
+
+    def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
+        """frames [B, n, *frame] and state rows [B, ...] -> samples [B, n * hop] float32 in [-1, 1], next state."""
+        ...
+
+
+Encode = Callable[[np.ndarray, str], dict[str, np.ndarray]]
+"""encode(samples, role): the engine's cached, thread-safe way to `SpeechModel.encode`."""
+
+
+class SpeechModel(Protocol):
+    """A family, loaded. Nothing is optional and nothing is probed."""
+
+    spec: ModelSpec
+    codec: Codec
+
+    def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
+        """Reference audio [n] at `spec.reference_rate` -> features (latents, codes, speaker vector). On the device."""
+        ...
+
+    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
+        """Host, pure, any thread. Raises InvalidRequest for what only the family can judge."""
+        ...
+
+    def embed_prompt(self, p: PromptRows) -> Hidden:
+        """Packed prompt tokens -> backbone input, each [N, ...]."""
+        ...
+
+    def embed_frame(self, rows: Rows) -> Hidden:
+        """The row's last frame (`prev`, made at `step - 1`) -> backbone input, each [B, ...]. Captured."""
+        ...
+
+    def backbone(self, x: Hidden, kv: KVView) -> Hidden:
+        """Causal layers over paged KV; the only caller of kv.attend. Captured."""
+        ...
+
+    def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
+        """Backbone output [B, ...] and uniforms u [B, draws] in (0, 1) -> frame `step`. Captured; no host values."""
+        ...

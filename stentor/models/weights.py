@@ -1,0 +1,129 @@
+"""Reading released checkpoints into modules: every tensor must be there, have the right shape, and be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from stentor.errors import CheckpointError
+
+FUSED: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+"""Module name part -> checkpoint name parts that are stacked along dim 0 to make it."""
+
+
+def read_config(path: Path) -> dict[str, object]:
+    """config.json of a model directory as a dict. CheckpointError names what is wrong."""
+    file = path / "config.json"
+    if not path.is_dir():
+        raise CheckpointError(f"model directory {path} does not exist")
+    if not file.is_file():
+        raise CheckpointError(f"{path} has no config.json: not a model directory")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+        raise CheckpointError(f"{file} is not valid JSON: {e}") from e
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file} must hold a JSON object, got {type(config).__name__}")
+    return config
+
+
+def read_safetensors(file: Path) -> dict[str, Tensor]:
+    """All tensors of one safetensors file, on the CPU."""
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist")
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError, ValueError) as e:
+        raise CheckpointError(f"{file} is truncated or corrupt: {e}") from e
+
+
+def read_sharded(path: Path, stem: str = "model") -> dict[str, Tensor]:
+    """`stem`.safetensors, or the shards named by `stem`.safetensors.index.json."""
+    index = path / f"{stem}.safetensors.index.json"
+    if not index.is_file():
+        return read_safetensors(path / f"{stem}.safetensors")
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as e:
+        raise CheckpointError(f"{index} is not a safetensors index: {e}") from e
+    tensors: dict[str, Tensor] = {}
+    for shard in sorted(set(weight_map.values())):
+        if Path(shard).name != shard:
+            raise CheckpointError(f"{index} names the shard {shard!r} outside the model directory")
+        tensors.update(read_safetensors(path / shard))
+    return tensors
+
+
+def read_pickle(file: Path) -> dict[str, Tensor]:
+    """Tensors of a torch pickle (weights only, never code), unwrapped from `state_dict` if it has one."""
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist")
+    try:
+        data = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as e:  # torch.load raises many types for a corrupt file; all mean the same to the user
+        raise CheckpointError(f"{file} is truncated, corrupt or not a plain tensor file: {e}") from e
+    tensors = data.get("state_dict", data) if isinstance(data, dict) else None
+    if not isinstance(tensors, dict):
+        raise CheckpointError(f"{file} must hold a dict of tensors")
+    return tensors
+
+
+def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Replace `x.weight_g`, `x.weight_v` by `x.weight` = g * v / ||v|| (norm over all dims but the first)."""
+    folded = {k: v for k, v in tensors.items() if not k.endswith(("weight_g", "weight_v"))}
+    for key, v in tensors.items():
+        if not key.endswith("weight_v"):
+            continue
+        name = key.removesuffix("_v")
+        if f"{name}_g" not in tensors:
+            raise CheckpointError(f"tensor {name}_g is missing beside {key}")
+        norm = v.float().flatten(1).norm(dim=1).view(-1, *[1] * (v.ndim - 1))
+        folded[name] = (tensors[f"{name}_g"].float() * v.float() / norm).to(v.dtype)
+    for key in tensors:
+        if key.endswith("weight_g") and f"{key.removesuffix('_g')}_v" not in tensors:
+            raise CheckpointError(f"tensor {key.removesuffix('_g')}_v is missing beside {key}")
+    return folded
+
+
+def fill(
+    module: nn.Module, tensors: Mapping[str, Tensor], source: str, device: torch.device, ignore: Iterable[str] = ()
+) -> None:
+    """Load `tensors` (checkpoint names) into `module`, fusing projections, in each parameter's own dtype.
+
+    `module` may be on the meta device. Tensors whose name starts with an entry of `ignore` may be left over;
+    any other leftover, gap or shape mismatch is a CheckpointError that names the tensor and `source`.
+    """
+    used: set[str] = set()
+    state: dict[str, Tensor] = {}
+    for name, want in module.state_dict().items():
+        parts = _checkpoint_names(name)
+        missing = [p for p in parts if p not in tensors]
+        if missing:
+            raise CheckpointError(f"{source}: tensor {missing[0]} is missing")
+        used.update(parts)
+        value = tensors[parts[0]] if len(parts) == 1 else torch.cat([tensors[p] for p in parts])
+        if value.shape != want.shape:
+            got = f"tensor {' + '.join(parts)} has shape {list(value.shape)}"
+            raise CheckpointError(f"{source}: {got}, config.json asks for {list(want.shape)}")
+        state[name] = value.to(device=device, dtype=want.dtype)
+    extra = sorted(k for k in tensors if k not in used and not k.startswith(tuple(ignore)))
+    if extra:
+        raise CheckpointError(f"{source}: tensor {extra[0]} is not part of this model ({len(extra)} such)")
+    module.load_state_dict(state, assign=True)
+
+
+def _checkpoint_names(name: str) -> list[str]:
+    """The checkpoint tensors that make up one module tensor."""
+    for fused, parts in FUSED.items():
+        if f".{fused}." in name:
+            return [name.replace(f".{fused}.", f".{part}.") for part in parts]
+    return [name]
