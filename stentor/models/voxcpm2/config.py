@@ -1,0 +1,224 @@
+"""config.json of a VoxCPM2 checkpoint (specs/voxcpm2 section 1.1), checked once and turned into plain dataclasses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stentor.errors import CheckpointError
+from stentor.layers.transformer import StackConfig
+
+
+@dataclass(frozen=True)
+class VAEConfig:
+    """AudioVAE V2. Rates in samples per second; strides multiply to the samples of one latent."""
+
+    encoder_dim: int = 128
+    encoder_rates: tuple[int, ...] = (2, 5, 8, 8)
+    latent_dim: int = 64
+    decoder_dim: int = 2048
+    decoder_rates: tuple[int, ...] = (8, 6, 5, 2, 2, 2)
+    depthwise: bool = True
+    sample_rate: int = 16000  # of what the encoder hears
+    out_sample_rate: int = 48000  # of what the decoder speaks
+    sr_bin_boundaries: tuple[int, ...] | None = (20000, 30000, 40000)
+
+    @property
+    def hop(self) -> int:
+        """Samples at `sample_rate` that become one latent."""
+        return math.prod(self.encoder_rates)
+
+    @property
+    def upsampling(self) -> int:
+        """Samples at `out_sample_rate` that one latent becomes."""
+        return math.prod(self.decoder_rates)
+
+    @property
+    def rate_bucket(self) -> int:
+        """Row of the sample-rate tables that `out_sample_rate` selects (torch.bucketize, right=False)."""
+        return sum(b < self.out_sample_rate for b in self.sr_bin_boundaries or ())
+
+
+@dataclass(frozen=True)
+class VoxCPM2Config:
+    """Sizes of one checkpoint. The four stacks share heads, epsilon and RoPE settings as the release does."""
+
+    base: StackConfig
+    residual: StackConfig
+    encoder: StackConfig
+    dit: StackConfig
+    vae: VAEConfig
+    vocab: int
+    patch: int
+    feat: int
+    fsq_dim: int
+    fsq_scale: int
+    residual_rope: bool
+    rope_theta: float
+    rope_factors: tuple[float, ...] | None
+    max_length: int
+    dtype: str
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    text_frontend: str | None = None
+
+
+class Section:
+    """A JSON object that is read field by field; every complaint names the field."""
+
+    def __init__(self, name: str, data: object) -> None:
+        if not isinstance(data, dict):
+            raise CheckpointError(f"config.json: {name} must be an object, got {type(data).__name__}")
+        self.name, self.data = name, data
+
+    def _get(self, key: str, default: object) -> object:
+        value = self.data.get(key, default)
+        if value is None:
+            raise CheckpointError(f"config.json: {self.name}.{key} is missing")
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise CheckpointError(f"config.json: {self.name}.{key} must be a positive integer, got {value!r}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._get(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise CheckpointError(f"config.json: {self.name}.{key} must be a number, got {value!r}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise CheckpointError(f"config.json: {self.name}.{key} must be true or false, got {value!r}")
+        return value
+
+    def text(self, key: str, default: str) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise CheckpointError(f"config.json: {self.name}.{key} must be a string, got {value!r}")
+        return value
+
+    def numbers(self, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
+        value = self._get(key, default)
+        if not isinstance(value, list | tuple) or not all(isinstance(x, int | float) for x in value):
+            raise CheckpointError(f"config.json: {self.name}.{key} must be a list of numbers, got {value!r}")
+        return tuple(float(x) for x in value)
+
+    def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        values = tuple(int(x) for x in self.numbers(key, default))
+        if not values or min(values) < 1:
+            raise CheckpointError(f"config.json: {self.name}.{key} must hold positive integers, got {list(values)}")
+        return values
+
+    def section(self, key: str) -> Section:
+        return Section(key, self._get(key, None))
+
+
+def parse_vae(data: object) -> VAEConfig:
+    """audio_vae_config, with the class defaults of the reference for what it leaves out."""
+    s, d = Section("audio_vae_config", data), VAEConfig()
+    if s.flag("use_noise_block", False):
+        raise CheckpointError("config.json: audio_vae_config.use_noise_block is not supported")
+    if s.flag("cond_out_layer", False) or s.text("cond_type", "scale_bias") not in ("scale_bias", "scale_bias_init"):
+        raise CheckpointError("config.json: audio_vae_config supports only cond_type 'scale_bias' without out layer")
+    plain = "sr_bin_boundaries" in s.data and s.data["sr_bin_boundaries"] is None
+    return VAEConfig(
+        encoder_dim=s.integer("encoder_dim", d.encoder_dim),
+        encoder_rates=s.integers("encoder_rates", d.encoder_rates),
+        latent_dim=s.integer("latent_dim", d.latent_dim),
+        decoder_dim=s.integer("decoder_dim", d.decoder_dim),
+        decoder_rates=s.integers("decoder_rates", d.decoder_rates),
+        depthwise=s.flag("depthwise", d.depthwise),
+        sample_rate=s.integer("sample_rate", d.sample_rate),
+        out_sample_rate=s.integer("out_sample_rate", d.out_sample_rate),
+        sr_bin_boundaries=None if plain else s.integers("sr_bin_boundaries", d.sr_bin_boundaries or ()),
+    )
+
+
+def parse(config: Mapping[str, object]) -> VoxCPM2Config:
+    """The whole config.json. CheckpointError names a field that is missing, malformed or not supported."""
+    top = Section("top level", dict(config))
+    lm = top.section("lm_config")
+    if lm.flag("use_mup", False):
+        raise CheckpointError("config.json: lm_config.use_mup true is not supported (the release has false)")
+    base = _base_stack(lm)
+    stentor = Section("stentor", config.get("stentor", {}))
+    return VoxCPM2Config(
+        base=base,
+        residual=_like(
+            base, base.hidden, base.ffn, base.heads, top.integer("residual_lm_num_layers", 8), base.head_dim
+        ),
+        encoder=_local_stack(base, top.section("encoder_config")),
+        dit=_local_stack(base, top.section("dit_config")),
+        vae=parse_vae(config.get("audio_vae_config") or {}),
+        vocab=lm.integer("vocab_size"),
+        patch=top.integer("patch_size", 4),
+        feat=top.integer("feat_dim", 64),
+        fsq_dim=top.integer("scalar_quantization_latent_dim", 512),
+        fsq_scale=top.integer("scalar_quantization_scale", 9),
+        residual_rope=not top.flag("residual_lm_no_rope", False),
+        rope_theta=lm.number("rope_theta", 10000),
+        rope_factors=_rope_factors(lm, base.head_dim),
+        max_length=top.integer("max_length", 8192),
+        dtype=_dtype_name(top),
+        defaults={
+            str(k): float(v) for k, v in Section("stentor.defaults", stentor.data.get("defaults", {})).data.items()
+        },
+        text_frontend=stentor.text("text_frontend", "") or None,
+    )
+
+
+def _base_stack(lm: Section) -> StackConfig:
+    heads, hidden = lm.integer("num_attention_heads"), lm.integer("hidden_size")
+    return StackConfig(
+        hidden=hidden,
+        ffn=lm.integer("intermediate_size"),
+        layers=lm.integer("num_hidden_layers"),
+        heads=heads,
+        kv_heads=lm.integer("num_key_value_heads"),
+        head_dim=lm.integer("kv_channels", hidden // heads),
+        eps=lm.number("rms_norm_eps", 1e-5),
+    )
+
+
+def _like(base: StackConfig, hidden: int, ffn: int, heads: int, layers: int, head_dim: int) -> StackConfig:
+    return StackConfig(hidden, ffn, layers, heads, base.kv_heads, head_dim, base.eps)
+
+
+def _local_stack(base: StackConfig, s: Section) -> StackConfig:
+    hidden, heads = s.integer("hidden_dim", 1024), s.integer("num_heads", 16)
+    head_dim = s.integer("kv_channels", hidden // heads)
+    if head_dim != base.head_dim:
+        raise CheckpointError(
+            f"config.json: {s.name}.kv_channels {head_dim} differs from lm_config's {base.head_dim}: "
+            "the rotary factors are shared"
+        )
+    return _like(base, hidden, s.integer("ffn_dim", 4096), heads, s.integer("num_layers", 4), head_dim)
+
+
+def _rope_factors(lm: Section, head_dim: int) -> tuple[float, ...] | None:
+    """LongRoPE's short factors. With max == original positions the amplitude factor is 1 (specs/voxcpm2 1.2)."""
+    if lm.data.get("rope_scaling") is None:
+        return None
+    scaling = lm.section("rope_scaling")
+    most, original = lm.integer("max_position_embeddings", 32768), scaling.integer("original_max_position_embeddings")
+    if most != original:
+        raise CheckpointError(
+            f"config.json: rope_scaling.original_max_position_embeddings {original} must equal "
+            f"lm_config.max_position_embeddings {most}"
+        )
+    factors = scaling.numbers("short_factor")
+    if len(factors) != head_dim // 2:
+        raise CheckpointError(f"config.json: rope_scaling.short_factor has {len(factors)} values, not {head_dim // 2}")
+    return factors
+
+
+def _dtype_name(top: Section) -> str:
+    known = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "fp16": "float16", "float32": "float32"}
+    name = top.text("dtype", "bfloat16")
+    if name not in known:
+        raise CheckpointError(f"config.json: dtype {name!r} is not one of {', '.join(known)}")
+    return known[name]
