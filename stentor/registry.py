@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -40,7 +41,9 @@ def resolve(model: str | Path) -> Path:
         raise CheckpointError(f"model {name!r}: not a local directory, and the Hub download failed: {e}") from e
 
 
-def load(model: str | Path, device: torch.device, dtype: torch.dtype | None, options: dict[str, object]) -> SpeechModel:
+def load(
+    model: str | Path, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, object]
+) -> SpeechModel:
     """Load a model directory, a Hub id or `dummy:NAME` (full released sizes, random weights).
 
     `dtype` None takes the checkpoint's own. `options` are load-time options of the family (e.g. LoRA weights).

@@ -52,8 +52,8 @@ class SlotTable:
         """The rows `idx` [B], gathered when first read."""
         return SlotRows(self, idx, work)
 
-    def commit(self, rows: SlotRows, out: Emit) -> None:
-        """Record one frame per running row. A row that has stopped keeps everything as it was."""
+    def commit(self, rows: SlotRows, out: Emit, pos: Tensor) -> None:
+        """Record one frame per running row, and `pos` [B] tokens in its KV. A stopped row keeps what it had."""
         running = rows["stop"] == RUNNING
         step = rows["step"]
         finite = out.frame.isfinite().flatten(1).all(1) if out.frame.is_floating_point() else torch.ones_like(running)
@@ -68,6 +68,7 @@ class SlotTable:
         for name, value in new.items():
             self.table[name][rows.idx] = _choose(keep, value, rows[name])
         status = torch.where(running, ended, rows["stop"])
+        self.table["pos"][rows.idx] = _choose(running, pos, rows["pos"])
         self.table["step"][rows.idx] = made
         self.table["stop"][rows.idx] = status
         self.report[rows.idx] = torch.stack((made, status), dim=-1)

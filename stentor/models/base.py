@@ -40,6 +40,7 @@ class KVSpec:
     layers: int
     heads: int
     dim: int
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class ModelSpec:
     takes_prompt: bool = False  # reference= and prompt= together
     max_text: int = 10_000  # characters
     codec_chunk: int = 25  # frames that one codec call decodes at most
+    work: int = 0  # loop length that emit needs for a request with default options (see Prompt.work)
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Prompt:
     prime: np.ndarray
     work: int = 0  # loop length that emit needs for this row (flow steps); the step runs the largest of its batch
     suspect_frames: int | None = None  # a result this long is probably a run-on ("bad case")
+    skip_frames: int = 0  # first frames whose audio is decoded but not delivered
 
     @property
     def length(self) -> int:
@@ -177,7 +180,10 @@ State = dict[str, Tensor]
 class Codec(Protocol):
     """Frames to audio, causal and stateful: chunks joined equal one whole decode."""
 
-    columns: Mapping[str, Column]  # decoder state of one stream
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """Decoder state of one stream."""
+        ...
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
         """frames [B, n, *frame] and state rows [B, ...] -> samples [B, n * hop] float32 in [-1, 1], next state."""
@@ -191,8 +197,11 @@ Encode = Callable[[np.ndarray, str], dict[str, np.ndarray]]
 class SpeechModel(Protocol):
     """A family, loaded. Nothing is optional and nothing is probed."""
 
-    spec: ModelSpec
-    codec: Codec
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def codec(self) -> Codec: ...
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         """Reference audio [n] at `spec.reference_rate` -> features (latents, codes, speaker vector). On the device."""

@@ -1,0 +1,213 @@
+"""The Python API: `TTS` makes speech, `Speech` is what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, overload
+
+import numpy as np
+import soundfile
+import torch
+
+from stentor import registry, request
+from stentor.audio import Reference
+from stentor.config import EngineConfig
+from stentor.engine.device import Device, pick_device
+from stentor.engine.engine import Engine
+from stentor.engine.stream import Chunk, Stream
+from stentor.errors import CheckpointError, InvalidRequest
+from stentor.models.base import ModelSpec, Prompt, SpeechRequest
+
+DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
+DTYPES = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+RETRIES = 3  # tries for a whole (not streamed) utterance whose length says that it ran on
+
+
+@dataclass(frozen=True, eq=False)
+class Speech:
+    """Audio and what it was made of.
+
+    samples: float32 [n] in [-1, 1] at `sample_rate` Hz. frames: the family's frames [T, ...] (latents or codes).
+    finish_reason: "stop" (the model ended), "length" (max_frames was reached), "cancelled"; None for a chunk of a
+    stream that goes on. seed: what makes it again.
+    """
+
+    samples: np.ndarray
+    sample_rate: int
+    frames: np.ndarray
+    finish_reason: str | None
+    seed: int
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return len(self.samples) / self.sample_rate
+
+    def save(self, path: str | Path) -> None:
+        """Write an audio file; the suffix chooses the format (wav, flac, ogg, mp3)."""
+        suffix = Path(path).suffix.lower().lstrip(".")
+        if suffix.upper() not in soundfile.available_formats():
+            raise InvalidRequest("path", f"cannot write {suffix or 'a file without suffix'!r}; use .wav, .flac or .mp3")
+        soundfile.write(path, self.samples, self.sample_rate)
+
+
+class TTS:
+    """A model, ready to speak. Thread-safe; use `with` or `close()`.
+
+    model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
+    device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
+    "float32", "bfloat16" or "float16". lora: LoRA weights to merge at load (families that have them).
+    Every other argument is a field of EngineConfig.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        lora: str | Path | None = None,
+        **engine: Any,
+    ) -> None:
+        if dtype not in DTYPES:
+            raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        try:
+            config = EngineConfig(**engine)
+        except TypeError as e:
+            known = ", ".join(EngineConfig.__dataclass_fields__)
+            raise InvalidRequest("TTS", f"{e}; engine options are {known}") from e
+        where = Device(pick_device(device))
+        options = {} if lora is None else {"lora": lora}
+        self._model = registry.load(self._named(model), where.torch, DTYPES[dtype], options)
+        self.engine = Engine(self._model, where, config)
+
+    @staticmethod
+    def _named(model: str | Path | None) -> str | Path:
+        if model is not None:
+            return model
+        if not (DEFAULT_VOICE / "config.json").is_file():
+            raise CheckpointError(
+                "this build has no embedded voice; name a model: a local directory, a Hub id (owner/name) or dummy:toy"
+            )
+        return DEFAULT_VOICE
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model is and takes: options with ranges, voices, languages, sample rate."""
+        return self._model.spec
+
+    @property
+    def sample_rate(self) -> int:
+        return self.spec.sample_rate
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        return self.spec.voices
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Values of `language=` besides "auto"."""
+        return self.spec.languages
+
+    @overload
+    def generate(self, text: str, **options: Any) -> Speech: ...
+
+    @overload
+    def generate(self, text: Sequence[str], **options: Any) -> list[Speech]: ...
+
+    def generate(self, text: str | Sequence[str], **options: Any) -> Speech | list[Speech]:
+        """Speak a text, or several together in one batch (they share all other arguments).
+
+        Options: voice, language="auto", instructions, reference, prompt, seed, and those in `spec.options`
+        (temperature, top_k, top_p, cfg, flow_steps, min_frames, max_frames, ...); retries: tries for an utterance that
+        runs on (its next seed is used then), default 3. InvalidRequest (a ValueError) names what is wrong.
+        """
+        retries = options.pop("retries", None)
+        if retries is not None and (
+            not isinstance(retries, int) or isinstance(retries, bool) or not 1 <= retries <= 10
+        ):
+            raise InvalidRequest("retries", f"must be a whole number from 1 to 10, got {retries!r}")
+        texts = [text] if isinstance(text, str) else list(text)
+        jobs = [_Job(self, self.request(t, **options), retries or RETRIES) for t in texts]
+        for job in jobs:
+            job.start()
+        results = [job.result() for job in jobs]
+        return results[0] if isinstance(text, str) else results
+
+    def stream(self, text: str, **options: Any) -> Iterator[Speech]:
+        """Speak a text, yielding audio as it is made. Leaving the loop early cancels the rest. Options: see generate.
+
+        The request is checked and queued by this call, before the first chunk is asked for.
+        """
+        stream = self.submit(self.request(text, **options))
+        return self._chunks(stream)
+
+    def _chunks(self, stream: Stream) -> Iterator[Speech]:
+        try:
+            for chunk in stream:
+                yield self.speech([chunk], stream.seed)
+        finally:
+            stream.cancel()
+
+    # -- for servers and tools --
+
+    def request(self, text: str, **options: Any) -> SpeechRequest:
+        """Check a request. Its reference audio is read and resampled, nothing is queued."""
+        named = {k: options.pop(k) for k in _NAMED if k in options}
+        return request.build(self.spec, text, options=options, **named)
+
+    def prompt(self, req: SpeechRequest) -> Prompt:
+        """Tokenise a request and encode its reference audio (cached by content)."""
+        return self._model.prompt(req, self.engine.worker.encode)
+
+    def submit(self, req: SpeechRequest, streaming: bool = True) -> Stream:
+        """Queue a request; audio comes in small chunks at first if `streaming`, else in large ones."""
+        return self.engine.submit(self.prompt(req), req.seed, streaming)
+
+    def speech(self, chunks: Sequence[Chunk], seed: int) -> Speech:
+        """Consecutive chunks as one Speech."""
+        samples = np.concatenate([c.samples for c in chunks])
+        frames = np.concatenate([c.frames for c in chunks])
+        return Speech(samples, self.sample_rate, frames, chunks[-1].finish, seed)
+
+    def close(self) -> None:
+        """Stop the engine; open requests fail. Safe to call twice."""
+        self.engine.close()
+
+    def __enter__(self) -> TTS:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+_NAMED = ("voice", "language", "instructions", "reference", "prompt", "seed")
+
+
+class _Job:
+    """One utterance of `generate`: tried again with the next seed while its length says that it ran on."""
+
+    def __init__(self, tts: TTS, req: SpeechRequest, tries: int) -> None:
+        self.tts, self.tries, self.seed = tts, tries, req.seed
+        self.prompt = tts.prompt(req)
+        self.stream: Stream | None = None
+
+    def start(self) -> None:
+        self.stream = self.tts.engine.submit(self.prompt, self.seed, streaming=False)
+
+    def result(self) -> Speech:
+        while True:
+            assert self.stream is not None
+            speech = self.tts.speech(list(self.stream), self.seed)
+            self.tries -= 1
+            suspect = self.prompt.suspect_frames
+            if suspect is None or len(speech.frames) < suspect or not self.tries:
+                return speech
+            self.seed += 1
+            self.start()
+
+
+__all__ = ["TTS", "Reference", "Speech"]

@@ -1,0 +1,103 @@
+"""Reference audio in, speech out: reading, checking, resampling and writing. libsndfile and soxr do the work."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import soxr
+
+from stentor.errors import InvalidRequest
+
+MAX_SECONDS = 600  # nothing longer is even decoded
+SILENCE = 1e-4  # peak below which a reference holds no speech (-80 dBFS)
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Speech to imitate or to continue.
+
+    audio: a path, the bytes of an audio file, or (samples, rate) with samples [n] or [n, channels], float in [-1, 1]
+    or int16. text: what is said in it, where the mode needs that.
+    """
+
+    audio: str | Path | bytes | tuple[np.ndarray, int]
+    text: str | None = None
+
+
+def load(reference: Reference, param: str, rate: int, seconds: tuple[float, float]) -> np.ndarray:
+    """Mono float32 samples at `rate` Hz. InvalidRequest names `param` and says what is wrong with the audio."""
+    if not isinstance(reference, Reference):
+        raise InvalidRequest(param, f"must be a stentor.Reference, got {type(reference).__name__}")
+    if reference.text is not None and not isinstance(reference.text, str):
+        raise InvalidRequest(f"{param}.text", f"must be a string or None, got {type(reference.text).__name__}")
+    samples, source_rate = _read(reference.audio, param)
+    _check(samples, source_rate, param, seconds)
+    return resample(samples, source_rate, rate)
+
+
+def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
+    """soxr HQ, as librosa.load does it (same length rule), so that reference features match the official packages."""
+    if source == target:
+        return np.ascontiguousarray(samples, dtype=np.float32)
+    out = soxr.resample(samples.astype(np.float32), source, target, quality="HQ")
+    length = math.ceil(len(samples) * target / source)
+    return np.ascontiguousarray(np.pad(out, (0, max(0, length - len(out))))[:length], dtype=np.float32)
+
+
+def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
+    """Mono samples and their rate."""
+    if isinstance(audio, tuple):
+        return _from_array(audio, param)
+    if isinstance(audio, bytes):
+        return _decode(io.BytesIO(audio), "the given bytes", param)
+    if isinstance(audio, str | Path):
+        path = Path(audio).expanduser()
+        if not path.is_file():
+            raise InvalidRequest(param, f"audio file {str(path)!r} does not exist")
+        return _decode(path, repr(str(path)), param)
+    raise InvalidRequest(param, f"audio must be a path, bytes or (samples, rate), got {type(audio).__name__}")
+
+
+def _decode(source: io.BytesIO | Path, name: str, param: str) -> tuple[np.ndarray, int]:
+    try:
+        with soundfile.SoundFile(source) as f:
+            if f.frames > MAX_SECONDS * f.samplerate:
+                raise InvalidRequest(param, f"{name} is longer than {MAX_SECONDS} s")
+            samples = f.read(dtype="float32", always_2d=True)
+            return samples.mean(axis=1), f.samplerate
+    except (soundfile.LibsndfileError, RuntimeError, OSError) as e:
+        raise InvalidRequest(param, f"{name} is not readable audio (wav, flac, ogg, mp3): {e}") from e
+
+
+def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]:
+    if len(audio) != 2:
+        raise InvalidRequest(param, "audio as a tuple must be (samples, rate)")
+    samples, rate = np.asarray(audio[0]), audio[1]
+    if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or not 1000 <= rate <= 768_000:
+        raise InvalidRequest(param, f"sample rate must be an integer from 1000 to 768000 Hz, got {rate!r}")
+    if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 1 <= samples.shape[1] <= 16):
+        raise InvalidRequest(param, f"samples must have shape [n] or [n, channels], got {list(samples.shape)}")
+    if samples.dtype == np.int16:
+        samples = samples.astype(np.float32) / 32768
+    elif not np.issubdtype(samples.dtype, np.floating):
+        raise InvalidRequest(param, f"samples must be float or int16, got {samples.dtype}")
+    samples = samples.astype(np.float32)
+    return (samples.mean(axis=1) if samples.ndim == 2 else samples), int(rate)
+
+
+def _check(samples: np.ndarray, rate: int, param: str, seconds: tuple[float, float]) -> None:
+    if not np.isfinite(samples).all():
+        raise InvalidRequest(param, "audio holds samples that are NaN or infinite")
+    duration = len(samples) / rate
+    if not seconds[0] <= duration <= seconds[1]:
+        raise InvalidRequest(param, f"audio is {duration:.2f} s long, must be {seconds[0]:g} to {seconds[1]:g} s")
+    peak = float(np.abs(samples).max(initial=0.0))
+    if peak < SILENCE:
+        raise InvalidRequest(param, "audio is silent")
+    if peak > 64:
+        raise InvalidRequest(param, f"float samples must lie in [-1, 1], got a peak of {peak:.1f}")

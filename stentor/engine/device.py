@@ -1,0 +1,92 @@
+"""Streams, events and pinned memory for CUDA; the same names as no-ops on a CPU. No other file asks which it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Event:
+    """A point on a stream. On a CPU everything before it has already happened."""
+
+    def __init__(self, cuda: bool) -> None:
+        self._event = torch.cuda.Event() if cuda else None
+
+    def record(self) -> None:
+        if self._event is not None:
+            self._event.record()
+
+    def ready(self) -> bool:
+        return self._event is None or self._event.query()
+
+    def wait_host(self) -> None:
+        if self._event is not None:
+            self._event.synchronize()
+
+    def wait_stream(self) -> None:
+        """Work submitted to the current stream from now on waits for this event, on the device."""
+        if self._event is not None:
+            torch.cuda.current_stream().wait_event(self._event)
+
+
+class Stream:
+    """An ordered queue of device work. Lower `priority` runs first."""
+
+    def __init__(self, device: torch.device, priority: int = 0) -> None:
+        self._stream = torch.cuda.Stream(device, priority) if device.type == "cuda" else None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        if self._stream is None:
+            yield
+        else:
+            with torch.cuda.stream(self._stream):
+                yield
+
+
+class Device:
+    """Where tensors live and how they get there and back."""
+
+    def __init__(self, name: str) -> None:
+        self.torch = torch.device(name)
+        self.cuda = self.torch.type == "cuda"
+
+    def stream(self, priority: int = 0) -> Stream:
+        return Stream(self.torch, priority)
+
+    def event(self) -> Event:
+        return Event(self.cuda)
+
+    def upload(self, value: np.ndarray | list[int]) -> Tensor:
+        """A host array on the device, without waiting for work that is under way."""
+        host = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else torch.tensor(value)
+        return host.pin_memory().to(self.torch, non_blocking=True) if self.cuda else host
+
+    def download(self, value: Tensor) -> Tensor:
+        """A pinned host copy that is complete once an event recorded after this call is ready."""
+        if not self.cuda:
+            return value.clone()
+        return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+
+    def describe(self) -> str:
+        return torch.cuda.get_device_name(self.torch) if self.cuda else "CPU"
+
+    def free_bytes(self) -> int | None:
+        """Free device memory; None on a CPU."""
+        return torch.cuda.mem_get_info(self.torch)[0] if self.cuda else None
+
+
+def pick_device(name: str) -> str:
+    """`auto` is CUDA when there is one, else the CPU; anything else is checked."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind = name.split(":", maxsplit=1)[0]
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device: must be auto, cpu, cuda or cuda:N, got {name!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: {name!r} asked for, but torch sees no CUDA device; use cpu or auto")
+    return name

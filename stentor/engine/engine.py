@@ -1,0 +1,346 @@
+"""The engine: one thread that plans, launches, reads what came back, and hands audio out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from stentor.config import EngineConfig
+from stentor.engine.device import Device
+from stentor.engine.memory import fit
+from stentor.engine.pages import PagePool
+from stentor.engine.scheduler import BROKEN, LENGTH, AudioJob, Plan, Scheduler
+from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.stream import Chunk, Stream
+from stentor.engine.worker import AudioTicket, Ticket, Worker
+from stentor.errors import EngineError, InvalidRequest, Overloaded
+from stentor.models.base import Prompt, SpeechModel
+
+log = logging.getLogger("stentor.engine")
+
+FINISH = {LENGTH: "length"}  # every other ending is "stop"
+STALL_SECONDS = 0.005  # how long to wait when every running request is far ahead of its listener
+
+
+@dataclass
+class Request:
+    """A sequence with what the device and the caller need of it."""
+
+    seq: Sequence
+    prompt: Prompt
+    stream: Stream
+    frames: int = 0  # delivered
+    closed: bool = False  # the stream has had its last event
+
+
+@dataclass
+class Stats:
+    """Counters since start, for /metrics, benchmarks and tests. Written by the engine's thread only."""
+
+    submitted: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    steps: int = 0
+    prefills: int = 0
+    frames: int = 0  # whose audio has been delivered
+
+
+@dataclass(frozen=True)
+class Health:
+    """A snapshot for callers."""
+
+    alive: bool
+    error: str | None
+    queued: int
+    running: int
+    free_slots: int
+    free_pages: int
+    pages: int
+    preemptions: int
+    eager_calls: int
+    stats: Stats = field(default_factory=Stats)
+
+
+class Engine:
+    """Serves one model on one device. Thread-safe; `close` ends what is running."""
+
+    def __init__(self, model: SpeechModel, device: Device, config: EngineConfig) -> None:
+        self.model, self.device, self.config = model, device, config
+        self.sizes = fit(model, config, device)
+        self.lag = config.lag if config.lag is not None else int(device.cuda)
+        self.worker = Worker(model, self.sizes, config, device)
+        self.scheduler = Scheduler(self.sizes.slots, PagePool(self.sizes.pages, self.sizes.page), config.policy)
+        self.stats = Stats()
+        self._ids = itertools.count()
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._requests: dict[int, Request] = {}
+        self._waiting = 0  # submitted and not yet started, guarded by _lock
+        self._lock = threading.Lock()
+        self._tickets: deque[Ticket] = deque()
+        self._audio: deque[AudioTicket] = deque()
+        self._error: BaseException | None = None
+        self._closing = False
+        self._stalled = False  # the last turn found nothing to do
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stentor-engine", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            raise EngineError(f"the engine could not start: {self._error}") from self._error
+
+    # -- callers --
+
+    def submit(self, prompt: Prompt, seed: int, streaming: bool) -> Stream:
+        """Queue a request. InvalidRequest if it can never fit, Overloaded if the queue is full."""
+        limit = self._limit(prompt)
+        with self._lock:
+            if self._error is not None or self._closing:
+                raise EngineError(f"the engine has stopped: {self._error or 'closed'}")
+            if self._waiting >= self.config.policy.max_queue:
+                raise Overloaded(f"{self._waiting} requests are waiting already; try again later")
+            self._waiting += 1
+        spec = self.model.spec
+        seq = Sequence(next(self._ids), prompt.length, limit, prompt.work, spec.hop / spec.sample_rate, streaming)
+        prompt.limit = limit
+        stream = Stream(seed, lambda: self._inbox.put(lambda: self._cancel(seq.id)))
+        self._inbox.put(lambda: self._add(Request(seq, prompt, stream)))
+        return stream
+
+    def _limit(self, prompt: Prompt) -> int:
+        """Frames that the request may make here."""
+        room = self.sizes.capacity - prompt.length
+        if room < 1:
+            raise InvalidRequest(
+                "input", f"text and reference take {prompt.length} positions, at most {self.sizes.capacity - 1} fit"
+            )
+        return max(1, min(prompt.limit, room, self.sizes.max_frames))
+
+    def health(self) -> Health:
+        s = self.scheduler
+        running = len(s.live)
+        return Health(
+            alive=self._error is None and not self._closing,
+            error=None if self._error is None else str(self._error),
+            queued=self._waiting,
+            running=running,
+            free_slots=len(s.free_slots),
+            free_pages=s.pages.available,
+            pages=s.pages.count,
+            preemptions=s.preemptions,
+            eager_calls=self.worker.ladder.eager_calls,
+            stats=self.stats,
+        )
+
+    def close(self) -> None:
+        """Stop the thread. Requests that are still open fail with EngineError."""
+        with self._lock:
+            self._closing = True
+        self._inbox.put(None)
+        self._thread.join()
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        if self.config.threads is not None:
+            torch.set_num_threads(self.config.threads)
+        torch.set_flush_denormal(True)  # silence decays into denormals, which are slow on a CPU
+        try:
+            self.worker.warm_up()
+            self._started.set()
+            with torch.inference_mode():
+                while not self._closing:
+                    self._turn()
+        except BaseException as e:
+            log.exception("the engine stopped")
+            self._error = e
+        finally:
+            self._started.set()
+            self._abandon()
+
+    def _turn(self) -> None:
+        self._commands()
+        plan = self.scheduler.plan(time.monotonic())
+        self._stalled = plan.empty and not self._tickets and not self._audio
+        self._launch(plan)
+        while self._tickets and (len(self._tickets) > self.lag or plan.empty):
+            self._observe(self._tickets.popleft())
+        while self._audio and (self._audio[0].done.ready() or (plan.empty and not self._tickets)):
+            self._deliver(self._audio.popleft())
+        for seq in self.scheduler.finished():
+            self._close(self._requests.pop(seq.id))
+
+    def _commands(self) -> None:
+        """Take what callers asked for; wait for it when there is nothing to do."""
+        wait = self._stalled
+        while True:
+            try:
+                command = self._inbox.get(wait, None if self.scheduler.idle else STALL_SECONDS)
+            except queue.Empty:
+                return
+            if command is None:
+                return
+            command()
+            wait = False
+
+    def _add(self, request: Request) -> None:
+        self.stats.submitted += 1
+        self._requests[request.seq.id] = request
+        self.scheduler.add(request.seq, time.monotonic())
+
+    def _cancel(self, id: int) -> None:
+        request = self._requests.get(id)
+        if request is None:
+            return
+        queued = request.seq.phase is Phase.QUEUED
+        gone = self.scheduler.cancel(request.seq)
+        if queued:
+            self._left_queue()
+        self._end(request)
+        if gone:
+            del self._requests[id]
+
+    def _left_queue(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+
+    # -- launching --
+
+    def _launch(self, plan: Plan) -> None:
+        group = self._admit(plan) + [self._requests[s.id] for s in plan.resumed]
+        for request in group:
+            self.worker.set_pages(request.seq)
+        for seq in plan.regrown:
+            self.worker.set_pages(seq)
+        if group:
+            self.stats.prefills += 1
+            self._try([r.seq for r in group], lambda: self.worker.prefill([(r.seq, r.prompt) for r in group]), True)
+        if plan.decode:
+            self.stats.steps += 1
+            self._try(plan.decode, lambda: self.worker.decode(plan.decode), False)
+        if plan.audio:
+            self._launch_audio(plan.audio)
+
+    def _admit(self, plan: Plan) -> list[Request]:
+        admitted = []
+        for seq in plan.admitted:
+            request = self._requests[seq.id]
+            self._left_queue()
+            try:
+                self.worker.admit(seq, request.prompt, request.stream.seed)
+                admitted.append(request)
+            except Exception as e:
+                self._fail(seq, e)
+        return admitted
+
+    def _try(self, sequences: list[Sequence], launch: Callable[[], Ticket], prefill: bool) -> None:
+        """Launch a step. A prefill that fails with company is repeated one by one, so that only the culprit falls."""
+        try:
+            self._tickets.append(launch())
+        except Exception as e:
+            self._alive_after(e)
+            if prefill and len(sequences) > 1:
+                for seq in sequences:
+                    self.scheduler.undo(seq)
+            else:
+                for seq in sequences:
+                    self._fail(seq, e)
+
+    def _launch_audio(self, jobs: list[AudioJob]) -> None:
+        try:
+            self._audio.extend(self.worker.audio(jobs))
+        except Exception as e:
+            self._alive_after(e)
+            for job in jobs:
+                self._fail(job.seq, e)
+
+    def _alive_after(self, error: Exception) -> None:
+        """A CUDA error that has poisoned the device ends the engine; anything else ends only its requests."""
+        if self.device.cuda and isinstance(error, torch.AcceleratorError):
+            raise error
+        log.error("a launch failed: %s", error, exc_info=error)
+
+    def _fail(self, seq: Sequence, error: Exception) -> None:
+        self.scheduler.fail(seq, error)
+        self._end(self._requests[seq.id])
+
+    # -- what came back --
+
+    def _observe(self, ticket: Ticket) -> None:
+        for seq, (made, status) in zip(ticket.sequences, ticket.result(), strict=True):
+            self.scheduler.observe(seq, made, status)
+            if status == BROKEN and not seq.cancelled:
+                seq.error = EngineError("the model produced a frame that is not finite")
+                self.scheduler.cancel(seq)
+                self._end(self._requests[seq.id])
+
+    def _deliver(self, ticket: AudioTicket) -> None:
+        ticket.done.wait_host()
+        now = time.monotonic()
+        hop = self.model.spec.hop
+        for job, samples, frames in zip(ticket.jobs, ticket.samples.numpy(), ticket.frames.numpy(), strict=True):
+            self.scheduler.heard(job.seq, job.count, now)
+            self.stats.frames += job.count
+            request = self._requests[job.seq.id]
+            skip = min(max(request.prompt.skip_frames - request.frames, 0), job.count)
+            request.frames += job.count
+            if request.closed:
+                continue
+            finish = FINISH.get(job.seq.status, "stop") if job.last else None
+            if skip < job.count or finish is not None:
+                request.stream.put(Chunk(samples[skip * hop :], frames[skip:], finish))
+            if finish is not None:
+                self._end(request)
+
+    def _close(self, request: Request) -> None:
+        """The request holds nothing any more. Its end may have become known only after its last audio."""
+        if not request.closed:
+            request.stream.put(self._nothing(FINISH.get(request.seq.status, "stop")))
+            self._end(request)
+
+    def _end(self, request: Request) -> None:
+        """Last event of a stream: an error, or the notice of a cancel; nothing when a final chunk has gone out."""
+        if request.closed:
+            return
+        request.closed = True
+        seq = request.seq
+        if seq.error is not None:
+            self.stats.failed += 1
+            request.stream.put(seq.error)
+        elif seq.cancelled:
+            self.stats.cancelled += 1
+            request.stream.put(self._nothing("cancelled"))
+        else:
+            self.stats.finished += 1
+
+    def _nothing(self, finish: str) -> Chunk:
+        frame = self.model.spec.frame
+        dtype = torch.empty(0, dtype=frame.dtype).numpy().dtype
+        return Chunk(np.zeros(0, np.float32), np.zeros((0, *frame.shape), dtype), finish)
+
+    def _abandon(self) -> None:
+        """The thread is ending: every open request learns so, also those still in the inbox."""
+        with self._lock:
+            self._closing = True
+        while True:
+            try:
+                command = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if command is not None:
+                command()
+        error = EngineError(f"the engine has stopped: {self._error or 'closed'}")
+        for request in self._requests.values():
+            if not request.closed:
+                request.seq.error = error
+                self._end(request)
+        self._requests.clear()

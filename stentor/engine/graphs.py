@@ -1,0 +1,64 @@
+"""One capture mechanism for every captured function: CUDA graphs by shape key, eager where there is none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import torch
+
+from stentor.engine.device import Device
+from stentor.errors import EngineError
+
+log = logging.getLogger("stentor.graphs")
+
+Key = tuple[int, ...]
+
+
+class GraphLadder:
+    """`fn(*key)` over static buffers, captured per key. Keys are captured in the order given: largest first, so that
+    later captures fit into the memory pool of the first.
+
+    Two graphs may share a pool only if they are replayed in one order, so a ladder belongs to one stream.
+    On a CPU nothing is captured and every call runs `fn`.
+    """
+
+    def __init__(self, name: str, fn: Callable[..., None], device: Device, required: bool = False) -> None:
+        self.name, self.fn, self.device, self.required = name, fn, device, required
+        self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
+        self.eager_calls = 0
+        self._pool = torch.cuda.graph_pool_handle() if device.cuda else None
+
+    def capture(self, keys: Iterable[Key]) -> None:
+        """Capture what can be captured. A key that fails is named once and left to eager calls (or is fatal)."""
+        if not self.device.cuda:
+            return
+        for key in keys:
+            try:
+                self._capture(key)
+            except RuntimeError as e:
+                if self.required:
+                    raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
+                log.warning("graph capture of %s%s failed, it will run eagerly: %s", self.name, key, e)
+
+    def _capture(self, key: Key) -> None:
+        for _ in range(2):  # lazy initialisation and autotuning must happen outside the capture
+            self.fn(*key)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self.fn(*key)
+        self.graphs[key] = graph
+
+    def fit(self, key: Key) -> Key:
+        """The smallest captured key that covers `key` in every dimension; `key` itself when there is none."""
+        covering = [k for k in self.graphs if all(a >= b for a, b in zip(k, key, strict=True))]
+        return min(covering, default=key)
+
+    def __call__(self, *key: int) -> None:
+        graph = self.graphs.get(key)
+        if graph is not None:
+            graph.replay()
+            return
+        self.eager_calls += 1
+        self.fn(*key)

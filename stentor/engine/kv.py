@@ -1,0 +1,65 @@
+"""Paged keys and values: one pool for every layer and request, page tables on the device.
+
+Lengths and page tables are read from device tensors, never planned on the host per step, so a captured step stays
+valid while requests come, grow and go. The last page absorbs what padding writes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stentor.layers.attention import sdpa
+from stentor.models.base import KVSpec
+
+
+class PagedKV:
+    """Pool [layers, 2, pages + 1, page, heads, dim] and page tables [slots + 1, max_pages]."""
+
+    def __init__(self, spec: KVSpec, slots: int, pages: int, page: int, max_pages: int, device: torch.device) -> None:
+        shape = (spec.layers, 2, pages + 1, page, spec.heads, spec.dim)
+        self.pool = torch.zeros(shape, dtype=spec.dtype, device=device)
+        self.table = torch.full((slots + 1, max_pages), pages, dtype=torch.int64, device=device)
+        self.page = page
+
+    def decode_view(self, idx: Tensor, pos: Tensor, span: int) -> PagedView:
+        """One new token per slot `idx` [B] at `pos` [B]; `span` pages (a shape) cover the longest of them."""
+        return PagedView(self, idx, torch.arange(len(idx), device=idx.device), pos, span, 1)
+
+    def prefill_view(self, idx: Tensor, row: Tensor, pos: Tensor, span: int, width: int) -> PagedView:
+        """Packed tokens of several slots `idx` [R]: token n belongs to `idx[row[n]]` and stands at `pos[n]`.
+
+        Each row's tokens are consecutive positions; `width` is the largest number of them (a shape).
+        """
+        return PagedView(self, idx, row, pos, span, width)
+
+
+class PagedView:
+    """The tokens of one step over the pool (implements models.base.KVView)."""
+
+    def __init__(self, kv: PagedKV, idx: Tensor, row: Tensor, pos: Tensor, span: int, width: int) -> None:
+        self.pos = pos
+        self._kv, self._rows, self._width = kv, len(idx), width
+        self._pages = kv.table[idx, :span]
+        self._page = self._pages[row, (pos // kv.page).clamp_max(span - 1)]
+        self._offset = pos % kv.page
+        key_pos = torch.arange(span * kv.page, device=pos.device)
+        if width == 1:
+            self._mask = (key_pos <= pos[:, None])[:, None, None]
+            return
+        # Rows are laid out [rows, width] for attention: `_flat` says where each packed token goes.
+        first = torch.full_like(idx, torch.iinfo(torch.int64).max).scatter_reduce(0, row, pos, "amin")
+        self._flat = row * width + (pos - first[row])
+        query_pos = pos.new_zeros(self._rows * width).index_put((self._flat,), pos).view(self._rows, width)
+        self._mask = (key_pos <= query_pos[:, :, None])[:, None]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = self._kv.pool[layer, 0], self._kv.pool[layer, 1]
+        keys[self._page, self._offset] = k.to(keys.dtype)
+        values[self._page, self._offset] = v.to(values.dtype)
+        history = (keys[self._pages].flatten(1, 2), values[self._pages].flatten(1, 2))
+        if self._width == 1:
+            return sdpa(q[:, None], *history, self._mask)[:, 0]
+        padded = q.new_zeros(self._rows * self._width, *q.shape[1:]).index_put((self._flat,), q)
+        out = sdpa(padded.view(self._rows, self._width, *q.shape[1:]), *history, self._mask)
+        return out.flatten(0, 1)[self._flat]

@@ -1,0 +1,266 @@
+"""Who runs next: admission, prefill, decode, audio, preemption. Pure policy on plain data; imports no torch.
+
+Order of work in one turn: resume what was preempted, admit what waits (both are prefills, under a token budget),
+one frame for every running request, and audio chunks that have become due.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from stentor.engine.pages import PagePool
+from stentor.engine.sequence import Phase, Sequence
+
+RUNNING, STOPPED, LENGTH, BROKEN = 0, 1, 2, 3  # the `stop` column, see engine/slots.py
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Knobs of the scheduler. `ramp`: frames per audio chunk of a stream, the last one repeating."""
+
+    prefill_tokens: int = 2048  # per turn, unless a single prompt is longer
+    growth: int = 64  # tokens reserved ahead when a request needs another page
+    ramp: tuple[int, ...] = (1, 2, 4, 8, 16, 25)
+    chunk: int = 25  # frames per codec call at most
+    max_ahead: float = 30.0  # seconds that a stream may run ahead of its listener
+    max_queue: int = 1024
+
+
+@dataclass(frozen=True)
+class AudioJob:
+    """Decode `count` frames of `seq` from frame `start`; `last` when nothing follows."""
+
+    seq: Sequence
+    start: int
+    count: int
+    last: bool
+
+
+@dataclass
+class Plan:
+    """One turn. `admitted` and `resumed` are prefilled together; `regrown` have new pages for their table row."""
+
+    admitted: list[Sequence] = field(default_factory=list)
+    resumed: list[Sequence] = field(default_factory=list)
+    decode: list[Sequence] = field(default_factory=list)
+    regrown: list[Sequence] = field(default_factory=list)
+    audio: list[AudioJob] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.admitted or self.resumed or self.decode or self.audio)
+
+
+class Scheduler:
+    """Owns queues, slots and pages. Every method is called from the engine's thread."""
+
+    def __init__(self, slots: int, pages: PagePool, policy: Policy) -> None:
+        self.pages, self.policy = pages, policy
+        self.queue: deque[Sequence] = deque()
+        self.live: list[Sequence] = []  # RUNNING, PREEMPTED and DRAINING, oldest first
+        self.free_slots = list(range(slots - 1, -1, -1))
+        self.preemptions = 0
+
+    # -- commands --
+
+    def add(self, seq: Sequence, now: float) -> None:
+        seq.arrival = now
+        self.queue.append(seq)
+
+    def cancel(self, seq: Sequence) -> bool:
+        """Stop a request wherever it is. True when it is already gone (it held nothing)."""
+        seq.cancelled = True
+        if seq.phase is Phase.QUEUED:
+            self.queue.remove(seq)
+            seq.move(Phase.DONE)
+        elif seq.phase in (Phase.RUNNING, Phase.PREEMPTED):
+            self._drain(seq)
+        return seq.phase is Phase.DONE
+
+    def fail(self, seq: Sequence, error: BaseException) -> None:
+        """A launch that named `seq` went wrong: it ends, as if cancelled."""
+        seq.in_flight -= 1
+        seq.error = error
+        self.cancel(seq)
+
+    # -- one turn --
+
+    def plan(self, now: float) -> Plan:
+        plan = Plan()
+        running = [s for s in self.live if s.phase is Phase.RUNNING]  # those prefilled now decode next turn
+        self._prefills(plan)
+        self._decodes(plan, running, now)
+        self._audio(plan)
+        return plan
+
+    def _prefills(self, plan: Plan) -> None:
+        spent = 0
+        for seq in [s for s in self.live if s.phase is Phase.PREEMPTED and not s.in_flight]:
+            seq.launched = seq.made
+            if not self._start(seq, spent):
+                return  # older work first: nothing is admitted while a preempted request waits for pages
+            plan.resumed.append(seq)
+            spent += self._cost(seq)
+        while self.queue and self.free_slots and self._start(self.queue[0], spent):
+            seq = self.queue.popleft()
+            seq.slot = self.free_slots.pop()
+            self.live.append(seq)
+            plan.admitted.append(seq)
+            spent += self._cost(seq)
+
+    def _cost(self, seq: Sequence) -> int:
+        """Prefill budget that a started request takes; one that must be alone takes all."""
+        return self.policy.prefill_tokens if seq.retry_alone else seq.length + seq.launched - 1
+
+    def _start(self, seq: Sequence, spent: int) -> bool:
+        """Give `seq` pages for its prompt and past frames, if it fits this turn."""
+        tokens = seq.length + seq.launched
+        if spent and (seq.retry_alone or spent + tokens > self.policy.prefill_tokens):
+            return False
+        taken = self._take(seq, tokens)
+        if taken is None:
+            return False
+        seq.pages = taken
+        seq.move(Phase.RUNNING)
+        seq.launched += 1
+        seq.in_flight += 1
+        return True
+
+    def _take(self, seq: Sequence, tokens: int) -> list[int] | None:
+        """Pages so that `seq` can hold `tokens` tokens: some more for growth if there are, else just enough."""
+        roomy = min(tokens + self.policy.growth, seq.length + seq.limit)
+        held = len(seq.pages)
+        for total in (max(roomy, tokens), tokens):
+            taken = self.pages.take(self.pages.pages_for(total) - held)
+            if taken is not None:
+                return taken
+        return None
+
+    def _decodes(self, plan: Plan, running: list[Sequence], now: float) -> None:
+        for seq in running:
+            if seq.phase is not Phase.RUNNING or seq.launched >= seq.limit:
+                continue
+            if seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead:
+                continue
+            if len(seq.pages) * self.pages.size < seq.length + seq.launched and not self._grow(seq, plan, now):
+                continue
+            plan.decode.append(seq)
+        plan.decode = [s for s in plan.decode if s.phase is Phase.RUNNING]  # growth may have preempted some
+        plan.regrown = [s for s in plan.regrown if s.phase is Phase.RUNNING]
+        for seq in plan.decode:
+            seq.launched += 1
+            seq.in_flight += 1
+
+    def _grow(self, seq: Sequence, plan: Plan, now: float) -> bool:
+        """More pages for the next frame; others are preempted for them. False: `seq` itself was preempted."""
+        while (taken := self._take(seq, seq.length + seq.launched)) is None:
+            victim = self._victim(plan, now)
+            self._preempt(victim)
+            if victim is seq:
+                return False
+        seq.pages += taken
+        plan.regrown.append(seq)
+        return True
+
+    def _victim(self, plan: Plan, now: float) -> Sequence:
+        """The request that can best wait: furthest ahead of its listener, then youngest. Never the oldest, so that
+        something always finishes; nor one whose prefill is in this very plan."""
+        started = {id(s) for s in (*plan.admitted, *plan.resumed)}
+        holders = [s for s in self.live if s.phase is Phase.RUNNING and id(s) not in started]
+        if len(holders) == 1:
+            return holders[0]
+        return max(holders[1:], key=lambda s: (s.lead(now), s.arrival, s.id))
+
+    def _preempt(self, seq: Sequence) -> None:
+        self.preemptions += 1
+        self.pages.give(seq.pages)
+        seq.pages = []
+        seq.move(Phase.PREEMPTED)
+
+    def _audio(self, plan: Plan) -> None:
+        for seq in self.live:
+            if seq.cancelled:
+                continue
+            ended = seq.status != RUNNING
+            while (ready := seq.made - seq.audio_planned) > 0:
+                size = self._chunk(seq)
+                if ready < size and not ended:
+                    break
+                count = min(ready, size)
+                last = ended and count == ready
+                plan.audio.append(AudioJob(seq, seq.audio_planned, count, last))
+                seq.audio_planned += count
+                seq.audio_chunks += 1
+                seq.in_flight += 1
+
+    def _chunk(self, seq: Sequence) -> int:
+        if not seq.streaming:
+            return self.policy.chunk
+        ramp = self.policy.ramp
+        return min(ramp[min(seq.audio_chunks, len(ramp) - 1)], self.policy.chunk)
+
+    # -- what came back --
+
+    def observe(self, seq: Sequence, made: int, status: int) -> None:
+        """A step's ticket for `seq` has retired: `made` frames exist and the row's stop value is `status`."""
+        seq.in_flight -= 1
+        if seq.cancelled:
+            return
+        seq.made, seq.status = made, status
+        if status != RUNNING and seq.phase in (Phase.RUNNING, Phase.PREEMPTED):
+            self._drain(seq)
+
+    def heard(self, seq: Sequence, count: int, now: float) -> None:
+        """The audio of `count` frames has arrived on the host."""
+        seq.in_flight -= 1
+        seq.audio_done += count
+        if seq.first_audio is None:
+            seq.first_audio = now
+
+    def undo(self, seq: Sequence) -> None:
+        """A prefill batch failed: `seq` goes back and will be tried by itself."""
+        seq.in_flight -= 1
+        seq.launched -= 1
+        seq.retry_alone = True
+        self.pages.give(seq.pages)
+        seq.pages = []
+        seq.move(Phase.PREEMPTED)
+
+    def _drain(self, seq: Sequence) -> None:
+        # Pages may be reused at once although a launched step may still write them: all LM work is ordered on one
+        # stream, and whoever gets the pages writes after it.
+        self.pages.give(seq.pages)
+        seq.pages = []
+        seq.move(Phase.DRAINING)
+
+    def finished(self) -> list[Sequence]:
+        """Requests that are complete and hold nothing any more; their slots are free again."""
+        done = [s for s in self.live if s.phase is Phase.DRAINING and not s.in_flight and self._complete(s)]
+        if done:
+            self.live = [s for s in self.live if s not in done]
+            for seq in done:
+                seq.move(Phase.DONE)
+                self.free_slots.append(seq.slot)
+        return done
+
+    @staticmethod
+    def _complete(seq: Sequence) -> bool:
+        return seq.cancelled or seq.audio_done == seq.made
+
+    @property
+    def idle(self) -> bool:
+        return not self.live and not self.queue
+
+    def check(self) -> None:
+        """Invariants: every page and slot is either free or held once."""
+        held = [p for s in self.live for p in s.pages]
+        assert len(held) == len(set(held)), "a page is held twice"
+        assert len(held) + self.pages.available == self.pages.count, "a page was lost"
+        slots = [s.slot for s in self.live]
+        assert sorted(slots + self.free_slots) == list(range(len(slots) + len(self.free_slots))), "a slot was lost"
+        for s in self.live:
+            assert s.in_flight >= 0
+            assert (s.phase is Phase.RUNNING) == bool(s.pages), s
+            if s.phase is Phase.RUNNING:
+                assert s.length + s.launched - 1 <= len(s.pages) * self.pages.size

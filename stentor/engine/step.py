@@ -1,0 +1,60 @@
+"""The whole forward path: two functions, the same eagerly on a CPU and inside a CUDA graph.
+
+Inputs are the slot table, the key-value pool and index tensors; nothing here reads a value on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stentor.engine.kv import PagedKV
+from stentor.engine.slots import RUNNING, PastRows, SlotTable
+from stentor.layers.noise import uniform
+from stentor.models.base import PromptRows, SpeechModel
+
+
+@dataclass
+class PrefillBatch:
+    """Packed tokens of R requests: prompts, and for resumed ones the frames they had already made.
+
+    Token n of the packed sequence is entry `order[n]` of (prompt tokens, replayed frames) and stands at `pos[n]` of
+    request `row[n]`; the last token of request r is `last[r]`, its length `length[r]`.
+    """
+
+    idx: Tensor  # [R] slots
+    row: Tensor  # [N]
+    pos: Tensor  # [N]
+    last: Tensor  # [R]
+    length: Tensor  # [R]
+    order: Tensor  # [N]
+    prompt: PromptRows
+    replay_slot: Tensor  # [K]
+    replay_step: Tensor  # [K] the step at which frame step - 1 was the last
+    span: int  # pages that cover the longest
+    width: int  # tokens of the longest
+    work: int  # loop length of emit
+
+
+def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, span: int, work: int) -> None:
+    """One frame for each slot in `idx` [B]; padding entries name the padding row."""
+    rows = slots.rows(idx, work)
+    pos = rows["pos"]
+    h = model.backbone(model.embed_frame(rows), kv.decode_view(idx, pos, span))
+    out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
+    slots.commit(rows, out, pos + (rows["stop"] == RUNNING))
+
+
+def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
+    """Prompts of several requests (and replayed frames), and the first frame that follows them."""
+    x = model.embed_prompt(batch.prompt)
+    if len(batch.replay_slot):
+        past = model.embed_frame(PastRows(slots, batch.replay_slot, batch.replay_step, batch.work))
+        x = tuple(torch.cat((a, b.to(a.dtype)))[batch.order] for a, b in zip(x, past, strict=True))
+    h = model.backbone(x, kv.prefill_view(batch.idx, batch.row, batch.pos, batch.span, batch.width))
+    rows = slots.rows(batch.idx, batch.work)
+    u = uniform(rows["seed"], rows["step"], model.spec.draws)
+    out = model.emit(tuple(t[batch.last] for t in h), rows, u)
+    slots.commit(rows, out, batch.length)

@@ -1,0 +1,83 @@
+"""What a caller holds while its request is served: audio as it comes, from any thread or from asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stentor.errors import EngineError
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Audio of some frames. `samples` float32 [n * hop], `frames` [n, *frame].
+
+    `finish` is None until the last chunk: then "stop" (the model ended), "length" (max_frames) or "cancelled".
+    """
+
+    samples: np.ndarray
+    frames: np.ndarray
+    finish: str | None
+
+
+Event = Chunk | BaseException
+
+
+class Stream:
+    """Chunks of one request, in order. Iterate once, plainly or with `async for`; a failure is raised there."""
+
+    def __init__(self, seed: int, cancel: Callable[[], None]) -> None:
+        self.seed = seed
+        self._cancel = cancel
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._waker: Callable[[], None] | None = None
+
+    def put(self, event: Event) -> None:
+        """Engine only. The last event is a chunk with `finish`, or an exception."""
+        self._events.put(event)
+        waker = self._waker
+        if waker is not None:
+            waker()
+
+    def cancel(self) -> None:
+        """Stop the request and free what it holds; safe at any time, from any thread."""
+        self._cancel()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        while True:
+            chunk = _checked(self._events.get())
+            yield chunk
+            if chunk.finish is not None:
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        self._waker = lambda: _wake(loop, ready)
+        while True:
+            try:
+                event = self._events.get_nowait()
+            except queue.Empty:
+                await ready.wait()
+                ready.clear()
+                continue
+            chunk = _checked(event)
+            yield chunk
+            if chunk.finish is not None:
+                return
+
+
+def _wake(loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(ready.set)
+
+
+def _checked(event: Event) -> Chunk:
+    if isinstance(event, Chunk):
+        return event
+    if isinstance(event, EngineError):
+        raise event
+    raise EngineError(f"the request failed while it was being served: {event}") from event

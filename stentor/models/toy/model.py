@@ -1,0 +1,205 @@
+"""A toy speech model with the traits that make engines go wrong: a float part and a discrete part in one frame, a
+per-request loop length and guidance (flow), a depth loop, a history-dependent resample, a long column read by step,
+given frames inside the prompt, and a codec with convolution and attention state."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor.errors import InvalidRequest
+from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Stream, bind
+from stentor.layers.noise import normal
+from stentor.layers.rope import Rope, angles
+from stentor.layers.sampling import pick
+from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.window import WindowKV, window_columns
+from stentor.models.base import (
+    Column,
+    Emit,
+    Encode,
+    Hidden,
+    KVSpec,
+    KVView,
+    ModelSpec,
+    Option,
+    Prompt,
+    PromptRows,
+    Rows,
+    SpeechRequest,
+    State,
+)
+
+HIDDEN, LATENT, CODES, BOOK, TEXT = 32, 4, 3, 24, 256
+STACK = StackConfig(hidden=HIDDEN, ffn=48, layers=2, heads=4, kv_heads=2, head_dim=8, eps=1e-5)
+HOP, WINDOW, MAX_TEXT = 6, 5, 512
+BROKEN = "\x01"  # a character outside the embedding table: its prefill fails, to show that it breaks nothing else
+
+
+class ToyCodec(nn.Module):
+    """Frames [B, n, LATENT + CODES] -> HOP samples each: causal conv, windowed attention, transposed conv."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp = CausalConv1d(LATENT + CODES, 8, 3)
+        self.up = CausalConvTranspose1d(8, 4, 3)
+        self.out = CausalConv1d(4, 1, 5)
+        self.up2 = CausalConvTranspose1d(4, 4, 2)
+        self.columns = {
+            **bind(self),
+            **window_columns("attn", 1, 2, 4, WINDOW),
+            "count": Column(dtype=torch.int64),
+        }
+
+    def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
+        stream = Stream(state)
+        x = self.inp(frames.transpose(1, 2), stream).tanh()
+        pos = state["count"][:, None] + torch.arange(frames.shape[1], device=frames.device)
+        heads = x.transpose(1, 2).unflatten(-1, (2, 4))
+        x = x + WindowKV("attn", WINDOW, pos, stream).attend(0, heads, heads, heads).flatten(-2).transpose(1, 2)
+        y = self.out(self.up2(self.up(x, stream), stream), stream).tanh()
+        stream.new["count"] = state["count"] + frames.shape[1]
+        return y[:, 0].float(), stream.new
+
+
+class Toy(nn.Module):
+    """See the module docstring. Frame: LATENT floats of a flow, then CODES integers (as floats) of a depth loop."""
+
+    def __init__(self, seed: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.text = nn.Embedding(TEXT, HIDDEN)
+        self.trail = nn.Embedding(TEXT, HIDDEN)
+        self.codes = nn.ModuleList(nn.Embedding(BOOK, HIDDEN) for _ in range(CODES))
+        self.enc = nn.Linear(LATENT, HIDDEN)
+        self.lm = Stack(STACK)
+        self.flow = nn.Linear(HIDDEN + 2 * LATENT + 1, LATENT)
+        self.heads = nn.ModuleList(nn.Linear(HIDDEN, BOOK) for _ in range(CODES))
+        self.stop_head = nn.Linear(HIDDEN, 1)
+        self.codec = ToyCodec()
+        generator = torch.Generator().manual_seed(seed)
+        for p in self.parameters():
+            p.data = torch.randn(p.shape, generator=generator) / max(1.0, p.shape[-1] ** 0.5)
+        self.rope = Rope(angles(STACK.head_dim, 4096, 1e4), torch.float32, interleaved=False, in_float32=True)
+        self.to(device=device, dtype=dtype).requires_grad_(False)
+        self.spec = ModelSpec(
+            family="toy",
+            sample_rate=600,
+            hop=HOP,
+            frame=Column((LATENT + CODES,), dtype),
+            kv=KVSpec(STACK.layers, STACK.kv_heads, STACK.head_dim, dtype),
+            max_tokens=1024,
+            draws=LATENT + CODES + 1,
+            columns={
+                "cfg": Column(dtype=dtype),
+                "steps": Column(dtype=torch.int64),
+                "trail": Column((MAX_TEXT,), torch.int64),
+                "trail_len": Column(dtype=torch.int64),
+                "mood": Column((HIDDEN,), dtype),
+            },
+            prompt_rows={"token": Column(dtype=torch.int64), "given": Column(dtype=torch.bool)},
+            options={
+                "temperature": Option(0.9, 0, 2, float, "randomness; 0 is greedy"),
+                "top_k": Option(0, 0, BOOK, int, "most likely codes kept; 0 keeps all"),
+                "top_p": Option(1.0, 0, 1, float, "probability mass kept"),
+                "cfg": Option(2.0, 0, 10, float, "guidance"),
+                "flow_steps": Option(3, 1, 8, int, "flow steps"),
+                "min_frames": Option(2, 0, 4096, int, "frames before a stop counts"),
+                "max_frames": Option(64, 1, 4096, int, "frames kept at most"),
+            },
+            stop_keeps_frame=True,
+            reference_rate=600,
+            reference_seconds=(0.05, 5.0),
+            voices=("low", "high"),
+            languages=("english",),
+            takes_prompt=False,
+            max_text=MAX_TEXT,
+            work=3,
+        )
+
+    def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
+        frames = F.pad(wav, (0, -len(wav) % HOP)).view(-1, HOP)
+        latents = frames[:, :LATENT].to(self.spec.frame.dtype)
+        codes = (frames[:, :CODES].abs() * BOOK).long().clamp_max(BOOK - 1)
+        return {"frames": torch.cat((latents, codes.to(latents.dtype)), dim=-1)}
+
+    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
+        if "\x00" in request.text:
+            raise InvalidRequest("text", "must not contain NUL")
+        voice = {"low": [1], "high": [2], None: []}[request.voice]
+        tokens = voice + [TEXT if chr(b) == BROKEN else b for b in request.text.encode()]
+        given = np.zeros((0, LATENT + CODES), np.float32)
+        if request.reference is not None:
+            given = encode(request.reference.samples, "reference")["frames"]
+        o = request.options
+        token = np.array([0] * len(given) + tokens, np.int64)
+        return Prompt(
+            rows={"token": token, "given": np.arange(len(token)) < len(given)},
+            frames=given,
+            frame_at=np.arange(len(given)),
+            columns={
+                "temperature": o["temperature"],
+                "top_k": o["top_k"],
+                "top_p": o["top_p"],
+                "cfg": o["cfg"],
+                "steps": o["flow_steps"],
+                "trail": np.array(tokens[::-1], np.int64),
+                "trail_len": len(tokens),
+            },
+            limit=o["max_frames"],
+            min_frames=o["min_frames"],
+            prime=given[-2:],
+            work=o["flow_steps"],
+            suspect_frames=6 * len(tokens),
+        )
+
+    def _embed_frames(self, frames: Tensor) -> Tensor:
+        codes = frames[:, LATENT:].long()
+        out: Tensor = self.enc(frames[:, :LATENT])
+        for j, table in enumerate(self.codes):
+            out = out + table(codes[:, j])
+        return out
+
+    def embed_prompt(self, p: PromptRows) -> Hidden:
+        token = p.rows["token"]
+        given = self.text.weight.new_zeros(len(token) + 1, HIDDEN)
+        given[p.frame_at] = self._embed_frames(p.frames)
+        return (torch.where(p.rows["given"][:, None], given[:-1], self.text(token)),)
+
+    def embed_frame(self, rows: Rows) -> Hidden:
+        at = rows["step"] - 1
+        trail = self.trail(rows.lookup("trail", at.clamp(0, MAX_TEXT - 1)))
+        return (self._embed_frames(rows["prev"]) + trail * (at < rows["trail_len"])[:, None],)
+
+    def backbone(self, x: Hidden, kv: KVView) -> Hidden:
+        return (self.lm(x[0], kv.attend, self.rope, kv.pos),)
+
+    def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
+        hidden = h[0] + 0.1 * rows["mood"]
+        latent = self._flow(hidden, rows, u)
+        seen, exists = rows.recent(3)
+        codes = []
+        depth = hidden
+        for j, head in enumerate(self.heads):
+            code = pick(head(depth).float(), u[:, LATENT + j], rows["temperature"], rows["top_k"], rows["top_p"])
+            if j == 0:  # a first code seen in the last frames is drawn again, as in repetition-aware sampling
+                again = pick(head(depth).float(), u[:, -1], rows["temperature"], rows["top_k"], rows["top_p"])
+                repeated = ((seen[:, :, LATENT].long() == code[:, None]) & exists).any(1)
+                code = torch.where(repeated, again, code)
+            codes.append(code)
+            depth = depth + self.codes[j](code)
+        frame = torch.cat((latent, torch.stack(codes, -1).to(latent.dtype)), dim=-1)
+        return Emit(frame, self.stop_head(hidden)[:, 0] > 1.5, {"mood": torch.tanh(rows["mood"] + hidden)})
+
+    def _flow(self, hidden: Tensor, rows: Rows, u: Tensor) -> Tensor:
+        """Euler steps with guidance; a row whose `steps` are done stands still."""
+        x = normal(u[:, :LATENT]).to(hidden.dtype) * rows["temperature"].to(hidden.dtype)[:, None]
+        cond = rows["prev"][:, :LATENT]
+        steps = rows["steps"]
+        for i in range(rows.work):
+            t = (i / steps.to(hidden.dtype))[:, None]
+            with_h, without = (self.flow(torch.cat((v, x, cond, t), -1)) for v in (hidden, torch.zeros_like(hidden)))
+            dt = torch.where(i < steps, 1.0 / steps, 0.0).to(hidden.dtype)[:, None]
+            x = x + dt * (without + rows["cfg"][:, None] * (with_h - without))
+        return x

@@ -1,0 +1,129 @@
+"""Validation at the edge: everything a caller can get wrong is found here, before anything is queued."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from stentor import audio
+from stentor.errors import InvalidRequest
+from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
+
+MAX_SEED = 2**63 - 1
+
+
+def build(
+    spec: ModelSpec,
+    text: object,
+    *,
+    voice: str | None = None,
+    language: str | None = "auto",
+    instructions: str | None = None,
+    reference: audio.Reference | None = None,
+    prompt: audio.Reference | None = None,
+    seed: int | None = None,
+    options: Mapping[str, Any],
+) -> SpeechRequest:
+    """A checked request. InvalidRequest names the first field that is wrong and what is allowed.
+
+    Options that are None take the family's default; a missing seed is drawn.
+    """
+    values = _options(spec, options)
+    return SpeechRequest(
+        text=_text(spec, text),
+        voice=_name("voice", voice, spec.voices, spec.family),
+        language=_language(spec, language),
+        instructions=_instructions(spec, instructions),
+        reference=_reference(spec, "reference", reference, spec.takes_reference),
+        prompt=_reference(spec, "prompt", prompt, spec.takes_prompt),
+        seed=_seed(seed),
+        options=values,
+    )
+
+
+def _text(spec: ModelSpec, text: object) -> str:
+    if not isinstance(text, str):
+        raise InvalidRequest("text", f"must be a string, got {type(text).__name__}")
+    if not text.strip():
+        raise InvalidRequest("text", "must not be empty")
+    if len(text) > spec.max_text:
+        raise InvalidRequest("text", f"has {len(text)} characters, at most {spec.max_text} are allowed")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as e:
+        raise InvalidRequest("text", f"is not valid Unicode: {e.reason} at character {e.start}") from e
+    return text
+
+
+def _name(param: str, value: str | None, known: tuple[str, ...], family: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidRequest(param, f"must be a string, got {type(value).__name__}")
+    if value.lower() in known:
+        return value.lower()
+    allowed = f"known: {', '.join(known)}" if known else f"this {family} model has no named {param}s"
+    raise InvalidRequest(param, f"{value!r} is not known; {allowed}")
+
+
+def _language(spec: ModelSpec, language: str | None) -> str:
+    if language is None:
+        return "auto"
+    return _name("language", language, ("auto", *spec.languages), spec.family) or "auto"
+
+
+def _instructions(spec: ModelSpec, instructions: str | None) -> str | None:
+    if instructions is None:
+        return None
+    if not isinstance(instructions, str):
+        raise InvalidRequest("instructions", f"must be a string, got {type(instructions).__name__}")
+    if not spec.takes_instructions:
+        raise InvalidRequest("instructions", f"this {spec.family} model takes none")
+    if len(instructions) > spec.max_text:
+        raise InvalidRequest("instructions", f"has {len(instructions)} characters, at most {spec.max_text}")
+    return instructions.strip() or None
+
+
+def _reference(spec: ModelSpec, param: str, value: audio.Reference | None, taken: bool) -> ReferenceAudio | None:
+    if value is None:
+        return None
+    if not taken:
+        raise InvalidRequest(param, f"this {spec.family} model takes none")
+    samples = audio.load(value, param, spec.reference_rate, spec.reference_seconds)
+    return ReferenceAudio(samples, value.text)
+
+
+def _seed(seed: int | None) -> int:
+    if seed is None:
+        return secrets.randbelow(2**31)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+        raise InvalidRequest("seed", f"must be an integer from 0 to 2**63 - 1, got {seed!r}")
+    return seed
+
+
+def _options(spec: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in given.items():
+        if name not in spec.options and value is not None:
+            taken = ", ".join(sorted(spec.options))
+            raise InvalidRequest(name, f"this {spec.family} model does not take it; it takes {taken}")
+    return {name: _value(name, option, given.get(name)) for name, option in spec.options.items()}
+
+
+def _value(name: str, option: Option, value: Any) -> float | int | bool | None:
+    if value is None:
+        return option.default
+    if option.kind is bool:
+        if not isinstance(value, bool):
+            raise InvalidRequest(name, f"must be true or false, got {value!r}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(name, f"must be a number, got {value!r}")
+    if not math.isfinite(value) or not option.low <= value <= option.high:
+        raise InvalidRequest(name, f"must be from {option.low:g} to {option.high:g}, got {value!r}")
+    if option.kind is int:
+        if value != int(value):
+            raise InvalidRequest(name, f"must be a whole number, got {value!r}")
+        return int(value)
+    return float(value)
