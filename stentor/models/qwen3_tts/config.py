@@ -1,0 +1,331 @@
+"""config.json of a checkpoint and of its speech tokenizer, as frozen values.
+
+Every value is read: the reference's class defaults are not the released values (specs/qwen3_tts.md, 1.6). The Mimi
+encoder is the exception: its config class ships with the released values, so those keys may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, cast
+
+from stentor.errors import CheckpointError
+from stentor.layers.transformer import StackConfig
+
+KINDS = ("base", "custom_voice", "voice_design")
+TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
+
+
+class Reader:
+    """Typed access to one JSON object; errors name the file and the key."""
+
+    def __init__(self, data: Mapping[str, Any], where: str) -> None:
+        self._data, self._where = data, where
+
+    def _value(self, key: str, kinds: tuple[type, ...], default: object) -> Any:
+        value = self._data.get(key)
+        value = default if value is None else value
+        if value is None:
+            raise CheckpointError(f"{self._where}: {key} is missing")
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise CheckpointError(f"{self._where}: {key} must be {kinds[0].__name__}, got {value!r}")
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._value(key, (int,), default)
+        if value < 0:
+            raise CheckpointError(f"{self._where}: {key} must not be negative, got {value}")
+        return int(value)
+
+    def real(self, key: str, default: float | None = None) -> float:
+        return float(self._value(key, (float, int), default))
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        return bool(self._value(key, (bool,), default))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return str(self._value(key, (str,), default))
+
+    def integers(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        value = self._value(key, (list, tuple), default)
+        if not all(isinstance(v, int) for v in value):
+            raise CheckpointError(f"{self._where}: {key} must be a list of integers, got {value!r}")
+        return tuple(value)
+
+    def table(self, key: str, default: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return dict(self._value(key, (dict,), default))
+
+    def section(self, key: str) -> Reader:
+        return Reader(self._value(key, (dict,), None), f"{self._where}: {key}")
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A Qwen3 decoder stack with its vocabulary and RoPE."""
+
+    stack: StackConfig
+    vocab: int
+    theta: float
+    positions: int
+
+
+@dataclass(frozen=True)
+class SpeakerConfig:
+    """ECAPA-TDNN. Only `dim` and the rate are in released files; the rest are the reference's class values."""
+
+    dim: int
+    mels: int
+    channels: tuple[int, ...]
+    kernels: tuple[int, ...]
+    dilations: tuple[int, ...]
+    attention: int
+    scale: int
+    squeeze: int
+    sample_rate: int
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Special ids: text side (`tts_*`), codec side (the rest)."""
+
+    tts_pad: int
+    tts_bos: int
+    tts_eos: int
+    pad: int
+    bos: int
+    eos: int
+    think: int
+    nothink: int
+    think_bos: int
+    think_eos: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """config.json of the model."""
+
+    kind: str  # one of KINDS
+    size: str  # "0b6" or "1b7"
+    talker: Tower
+    predictor: Tower
+    text_vocab: int
+    text_hidden: int
+    codebooks: int
+    ids: Ids
+    languages: Mapping[str, int]  # with dialects
+    speakers: Mapping[str, int]
+    dialects: Mapping[str, str]  # speaker -> the dialect it speaks
+    speaker: SpeakerConfig | None  # Base only
+
+    @property
+    def projects(self) -> bool:
+        """The predictor has inputs of its own width (1.7B): small_to_mtp_projection is there."""
+        return self.talker.stack.hidden != self.predictor.stack.hidden
+
+
+def _tower(r: Reader) -> Tower:
+    if r.text("hidden_act", "silu") != "silu":
+        raise CheckpointError("hidden_act must be silu")
+    stack = StackConfig(
+        hidden=r.integer("hidden_size"),
+        ffn=r.integer("intermediate_size"),
+        layers=r.integer("num_hidden_layers"),
+        heads=r.integer("num_attention_heads"),
+        kv_heads=r.integer("num_key_value_heads"),
+        head_dim=r.integer("head_dim"),
+        eps=r.real("rms_norm_eps", 1e-6),
+        qk_norm=True,
+    )
+    return Tower(stack, r.integer("vocab_size"), r.real("rope_theta", 1e6), r.integer("max_position_embeddings", 32768))
+
+
+def _speaker(r: Reader) -> SpeakerConfig:
+    config = SpeakerConfig(
+        dim=r.integer("enc_dim"),
+        mels=r.integer("mel_dim", 128),
+        channels=r.integers("enc_channels", (512, 512, 512, 512, 1536)),
+        kernels=r.integers("enc_kernel_sizes", (5, 3, 3, 3, 1)),
+        dilations=r.integers("enc_dilations", (1, 2, 3, 4, 1)),
+        attention=r.integer("enc_attention_channels", 128),
+        scale=r.integer("enc_res2net_scale", 8),
+        squeeze=r.integer("enc_se_channels", 128),
+        sample_rate=r.integer("sample_rate", 24000),
+    )
+    if not len(config.channels) == len(config.kernels) == len(config.dilations):
+        raise CheckpointError("speaker_encoder_config: enc_channels, enc_kernel_sizes, enc_dilations differ in length")
+    return config
+
+
+def _ids(top: Reader, t: Reader) -> Ids:
+    return Ids(
+        tts_pad=top.integer("tts_pad_token_id"),
+        tts_bos=top.integer("tts_bos_token_id"),
+        tts_eos=top.integer("tts_eos_token_id"),
+        pad=t.integer("codec_pad_id"),
+        bos=t.integer("codec_bos_id"),
+        eos=t.integer("codec_eos_token_id"),
+        think=t.integer("codec_think_id"),
+        nothink=t.integer("codec_nothink_id"),
+        think_bos=t.integer("codec_think_bos_id"),
+        think_eos=t.integer("codec_think_eos_id"),
+    )
+
+
+def parse(data: Mapping[str, Any], where: str) -> Config:
+    """The model's config.json. CheckpointError names a key that is missing or wrong."""
+    top = Reader(data, where)
+    kind, tokenizer = top.text("tts_model_type"), top.text("tokenizer_type")
+    if kind not in KINDS:
+        raise CheckpointError(f"{where}: tts_model_type must be one of {', '.join(KINDS)}, got {kind!r}")
+    if tokenizer != TOKENIZER_TYPE:
+        raise CheckpointError(f"{where}: tokenizer_type must be {TOKENIZER_TYPE}, got {tokenizer!r}")
+    t = top.section("talker_config")
+    languages = {name.lower(): int(i) for name, i in t.table("codec_language_id", {}).items()}
+    dialects = {name.lower(): str(d) for name, d in t.table("spk_is_dialect", {}).items() if d}
+    for name, dialect in dialects.items():
+        if dialect not in languages:
+            raise CheckpointError(f"{where}: spk_is_dialect of {name} is {dialect!r}, not in codec_language_id")
+    return Config(
+        kind=kind,
+        size=top.text("tts_model_size"),
+        talker=_tower(t),
+        predictor=_tower(t.section("code_predictor_config")),
+        text_vocab=t.integer("text_vocab_size"),
+        text_hidden=t.integer("text_hidden_size"),
+        codebooks=t.integer("num_code_groups"),
+        ids=_ids(top, t),
+        languages=languages,
+        speakers={name.lower(): int(i) for name, i in t.table("spk_id", {}).items()},
+        dialects=dialects,
+        speaker=_speaker(top.section("speaker_encoder_config")) if kind == "base" else None,
+    )
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The codec's decoder half."""
+
+    stack: StackConfig
+    theta: float
+    window: int
+    latent: int
+    codebook_dim: int
+    codebook_size: int
+    codebooks: int
+    width: int  # channels before the first up-sampling block
+    rates: tuple[int, ...]
+    ratios: tuple[int, ...]
+
+    @property
+    def hop(self) -> int:
+        return prod(self.rates) * prod(self.ratios)
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The codec's encoder half (Mimi)."""
+
+    stack: StackConfig
+    theta: float
+    filters: int
+    kernel: int
+    residual_kernel: int
+    last_kernel: int
+    residual_layers: int
+    growth: int
+    compress: int
+    ratios: tuple[int, ...]
+    codebook_size: int
+    codebook_dim: int
+    quantizer_dim: int
+    quantizers: int  # stored
+    semantic: int
+    used: int  # quantizers whose codes are kept
+    hop: int
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """speech_tokenizer/config.json."""
+
+    sample_rate: int
+    decoder: DecoderConfig
+    encoder: EncoderConfig
+
+
+def _decoder(r: Reader) -> DecoderConfig:
+    stack = StackConfig(
+        hidden=r.integer("hidden_size"),
+        ffn=r.integer("intermediate_size"),
+        layers=r.integer("num_hidden_layers"),
+        heads=r.integer("num_attention_heads"),
+        kv_heads=r.integer("num_key_value_heads"),
+        head_dim=r.integer("head_dim"),
+        eps=r.real("rms_norm_eps"),
+    )
+    return DecoderConfig(
+        stack=stack,
+        theta=r.real("rope_theta"),
+        window=r.integer("sliding_window"),
+        latent=r.integer("latent_dim"),
+        codebook_dim=r.integer("codebook_dim"),
+        codebook_size=r.integer("codebook_size"),
+        codebooks=r.integer("num_quantizers"),
+        width=r.integer("decoder_dim"),
+        rates=r.integers("upsample_rates"),
+        ratios=r.integers("upsampling_ratios"),
+    )
+
+
+def _encoder(r: Reader, used: int, hop: int) -> EncoderConfig:
+    hidden, heads = r.integer("hidden_size", 512), r.integer("num_attention_heads", 8)
+    stack = StackConfig(
+        hidden=hidden,
+        ffn=r.integer("intermediate_size", 2048),
+        layers=r.integer("num_hidden_layers", 8),
+        heads=heads,
+        kv_heads=r.integer("num_key_value_heads", 8),
+        head_dim=r.integer("head_dim", hidden // heads),
+        eps=r.real("norm_eps", 1e-5),
+    )
+    return EncoderConfig(
+        stack=stack,
+        theta=r.real("rope_theta", 10000.0),
+        filters=r.integer("num_filters", 64),
+        kernel=r.integer("kernel_size", 7),
+        residual_kernel=r.integer("residual_kernel_size", 3),
+        last_kernel=r.integer("last_kernel_size", 3),
+        residual_layers=r.integer("num_residual_layers", 1),
+        growth=r.integer("dilation_growth_rate", 2),
+        compress=r.integer("compress", 2),
+        ratios=r.integers("upsampling_ratios", (8, 6, 5, 4)),
+        codebook_size=r.integer("codebook_size", 2048),
+        codebook_dim=r.integer("codebook_dim", 256),
+        quantizer_dim=r.integer("vector_quantization_hidden_dimension", 256),
+        quantizers=r.integer("num_quantizers", 32),
+        semantic=r.integer("num_semantic_quantizers", 1),
+        used=used,
+        hop=hop,
+    )
+
+
+def parse_codec(data: Mapping[str, Any], where: str) -> CodecConfig:
+    """speech_tokenizer/config.json. CheckpointError names a key that is missing or wrong."""
+    top = Reader(data, where)
+    decoder = _decoder(top.section("decoder_config"))
+    up, down = top.integer("decode_upsample_rate"), top.integer("encode_downsample_rate")
+    if up != decoder.hop:
+        raise CheckpointError(f"{where}: decode_upsample_rate is {up}, but the up-sampling rates make {decoder.hop}")
+    encoder = _encoder(top.section("encoder_config"), top.integer("encoder_valid_num_quantizers"), down)
+    return CodecConfig(top.integer("output_sample_rate"), decoder, encoder)
+
+
+def read_codec(path: Path) -> CodecConfig:
+    """The config of `path`/speech_tokenizer."""
+    from stentor.models.weights import read_config
+
+    folder = path / "speech_tokenizer"
+    return parse_codec(cast("dict[str, Any]", read_config(folder)), str(folder / "config.json"))

@@ -1,0 +1,113 @@
+"""What the family tells the engine and the edge: options with the checkpoint's defaults, columns, prompt rows.
+
+Defaults come from generation_config.json where it has them, else from the reference's hard defaults
+(specs/qwen3_tts.md, 2 and 8).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stentor.errors import CheckpointError
+from stentor.models.base import Column, KVSpec, ModelSpec, Option
+from stentor.models.qwen3_tts.config import CodecConfig, Config, Reader
+
+TEXT_CAPACITY = 4096
+"""Text tokens that a streaming-text request may still have to hear after its prompt."""
+
+REFERENCE_SECONDS = (0.5, 60.0)
+MIN_FRAMES = 2
+MAX_FRAMES = 8191
+
+
+def generation_defaults(path: Path) -> dict[str, Any]:
+    """generation_config.json as a dict; empty when there is none."""
+    file = path / "generation_config.json"
+    if not file.is_file():
+        return {}
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+        raise CheckpointError(f"{file} is not valid JSON: {e}") from e
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file} must hold a JSON object")
+    return data
+
+
+def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
+    g = Reader(defaults, "generation_config.json")
+    sampled = g.flag("do_sample", True)
+    sub_sampled = g.flag("subtalker_dosample", True)
+    # The last token that the reference draws is never made into a frame.
+    longest = max(1, g.integer("max_new_tokens", MAX_FRAMES + 1) - 1)
+    temperature = g.real("temperature", 0.9) if sampled else 0.0
+    sub_temperature = g.real("subtalker_temperature", 0.9) if sub_sampled else 0.0
+    top = float(c.talker.positions)
+    return {
+        "temperature": Option(temperature, 0.0, 10.0, float, "randomness of the first codebook; 0: argmax everywhere"),
+        "top_k": Option(g.integer("top_k", 50), 0, c.talker.vocab, int, "draw from the k likeliest; 0: from all"),
+        "top_p": Option(g.real("top_p", 1.0), 0.0, 1.0, float, "draw from the smallest set with this probability"),
+        "repetition_penalty": Option(
+            g.real("repetition_penalty", 1.05), 0.1, 10.0, float, "divides the logits of first codes already made"
+        ),
+        "subtalker_temperature": Option(sub_temperature, 0.0, 10.0, float, "temperature of codebooks 1 to 15"),
+        "subtalker_top_k": Option(g.integer("subtalker_top_k", 50), 0, c.predictor.vocab, int, "their top_k"),
+        "subtalker_top_p": Option(g.real("subtalker_top_p", 1.0), 0.0, 1.0, float, "their top_p"),
+        "min_frames": Option(MIN_FRAMES, 0, top, int, "frames made before a stop counts"),
+        "max_frames": Option(longest, 1, top, int, "frames kept at most; 12.5 frames are one second"),
+        "non_streaming_mode": Option(
+            None, 0, 1, bool, "whole text in the prompt; default: yes, but no for cloned voices"
+        ),
+        "x_vector_only": Option(False, 0, 1, bool, "clone by the speaker vector alone, without the reference's codes"),
+        "trim_leading_silence": Option(False, 0, 1, bool, "leave out the first frame, which is near-silent"),
+        "ignore_eos": Option(False, 0, 1, bool, "go on to max_frames whatever the model says"),
+    }
+
+
+def _columns(c: Config) -> dict[str, Column]:
+    return {
+        "text": Column((TEXT_CAPACITY,), torch.int32, fill=c.ids.tts_pad),
+        "seen": Column((c.talker.vocab,), torch.bool),
+        "repetition_penalty": Column(fill=1.0),
+        "subtalker_temperature": Column(),
+        "subtalker_top_k": Column(dtype=torch.int64),
+        "subtalker_top_p": Column(fill=1.0),
+    }
+
+
+def _prompt_rows(c: Config) -> dict[str, Column]:
+    """Ids are -1 where a position has none. The speaker vector stands at one position, zeros elsewhere."""
+    rows = {"text": Column(dtype=torch.int32, fill=-1), "code": Column(dtype=torch.int32, fill=-1)}
+    if c.speaker is not None:
+        rows["speaker"] = Column((c.speaker.dim,))
+    return rows
+
+
+def make_spec(c: Config, codec: CodecConfig, defaults: Mapping[str, Any], dtype: torch.dtype) -> ModelSpec:
+    """Facts of one checkpoint. `dtype` is that of the language models."""
+    stack = c.talker.stack
+    dialects = set(c.dialects.values())
+    return ModelSpec(
+        family="qwen3_tts",
+        sample_rate=codec.sample_rate,
+        hop=codec.decoder.hop,
+        frame=Column((c.codebooks,), torch.int32),
+        kv=KVSpec(stack.layers, stack.kv_heads, stack.head_dim, dtype),
+        max_tokens=c.talker.positions,
+        draws=c.codebooks,
+        columns=_columns(c),
+        prompt_rows=_prompt_rows(c),
+        options=_options(defaults, c),
+        stop_keeps_frame=False,
+        reference_rate=codec.sample_rate,
+        reference_seconds=REFERENCE_SECONDS,
+        voices=tuple(c.speakers),
+        languages=tuple(n for n in c.languages if n not in dialects and not n.endswith("_dialect")),
+        takes_instructions=c.kind != "base" and c.size != "0b6",
+        takes_reference=c.kind == "base",
+    )

@@ -1,0 +1,188 @@
+"""From a request to the rows of its prompt, for every mode (specs/qwen3_tts.md, 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stentor.errors import InvalidRequest
+from stentor.models.base import Encode, Prompt, SpeechRequest
+from stentor.models.qwen3_tts.config import Config
+from stentor.models.qwen3_tts.options import TEXT_CAPACITY
+from stentor.models.qwen3_tts.tokenizer import Tokenizer
+
+NONE = -1
+ROLE, TAIL, REFERENCE_TAIL = 3, 5, 2
+"""Tokens around the text: `<|im_start|>assistant\\n`, `<|im_end|>\\n<|im_start|>assistant\\n`, `<|im_end|>\\n`."""
+
+SAMPLER_COLUMNS = ("temperature", "top_k", "top_p", "repetition_penalty")
+SUBTALKER_COLUMNS = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_p")
+
+
+@dataclass
+class Layout:
+    """Positions of a prompt under construction: a text id, a codec id, a frame or the speaker vector at each."""
+
+    text: list[int] = field(default_factory=list)
+    code: list[int] = field(default_factory=list)
+    frame_at: list[int] = field(default_factory=list)
+    speaker_at: int | None = None
+
+    def add(self, text: Iterable[int], code: int | Sequence[int] = NONE) -> None:
+        """Positions with text ids, and one codec id for all of them or one for each."""
+        ids = list(text)
+        self.text += ids
+        self.code += [code] * len(ids) if isinstance(code, int) else list(code)
+
+    def add_frames(self, text: Sequence[int]) -> None:
+        """One frame of the reference at each of these text ids' positions."""
+        self.frame_at += range(len(self.text), len(self.text) + len(text))
+        self.add(text)
+
+
+class PromptBuilder:
+    """Builds prompts for one checkpoint. Pure; any thread."""
+
+    def __init__(self, c: Config, tokenizer: Tokenizer, max_tokens: int) -> None:
+        self._c, self._tokenizer, self._max_tokens = c, tokenizer, max_tokens
+
+    def __call__(self, request: SpeechRequest, encode: Encode) -> Prompt:
+        """Raises InvalidRequest for what this checkpoint cannot do."""
+        c, options = self._c, request.options
+        voice = self._voice(request)
+        features = self._features(request, encode)
+        whole = options["non_streaming_mode"]
+        whole = c.kind != "base" if whole is None else bool(whole)
+        ids = self._tokenizer.encode(f"<|im_start|>assistant\n{request.text}<|im_end|>\n<|im_start|>assistant\n")
+        body = ids[ROLE:-TAIL]
+        if not body:
+            raise InvalidRequest("text", "must not be empty")
+        layout = Layout()
+        if request.instructions:
+            layout.add(self._tokenizer.encode(f"<|im_start|>user\n{request.instructions}<|im_end|>\n"))
+        layout.add(ids[:ROLE])
+        self._prefix(layout, self._language(request, voice), voice)
+        codes = np.zeros((0, c.codebooks), np.int32)
+        reference = request.reference
+        if features and reference is not None and reference.text and not options["x_vector_only"]:
+            codes = features["codes"].astype(np.int32)
+            trailing = self._clone(layout, self._reference_ids(reference.text) + body, len(codes), whole)
+        else:
+            trailing = self._speak(layout, body, whole)
+        return self._finish(request, layout, trailing, codes, features.get("speaker"), len(body))
+
+    def _voice(self, request: SpeechRequest) -> str | None:
+        c = self._c
+        if not c.speakers:
+            if request.voice is not None:
+                raise InvalidRequest("voice", f"this {_name(c)} model has no named voices, got {request.voice!r}")
+            return None
+        if request.voice is None:
+            return next(iter(c.speakers))
+        if request.voice.lower() not in c.speakers:
+            raise InvalidRequest("voice", f"unknown voice {request.voice!r}; known: {', '.join(c.speakers)}")
+        return request.voice.lower()
+
+    def _features(self, request: SpeechRequest, encode: Encode) -> dict[str, np.ndarray]:
+        if self._c.kind != "base":
+            return {}
+        if request.reference is None:
+            raise InvalidRequest("reference", "this Base model speaks with the voice of a reference: give one")
+        return encode(request.reference.samples, "reference")
+
+    def _reference_ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL]
+
+    def _language(self, request: SpeechRequest, voice: str | None) -> int | None:
+        """The codec id of the language or of the voice's dialect; None for auto."""
+        c, language = self._c, request.language.lower()
+        if voice is not None and language in ("auto", "chinese") and voice in c.dialects:
+            return c.languages[c.dialects[voice]]
+        if language == "auto":
+            return None
+        if language not in c.languages:
+            raise InvalidRequest(
+                "language", f"unknown language {request.language!r}; known: auto, {', '.join(c.languages)}"
+            )
+        return c.languages[language]
+
+    def _prefix(self, layout: Layout, language: int | None, voice: str | None) -> None:
+        """The codec prefix: language, speaker, pad. Its last row carries the text BOS, the others PAD."""
+        i = self._c.ids
+        codes = [i.nothink, i.think_bos, i.think_eos]
+        if language is not None:
+            codes = [i.think, i.think_bos, language, i.think_eos]
+        if voice is not None:
+            codes.append(self._c.speakers[voice])
+        if self._c.kind == "base":
+            layout.speaker_at = len(layout.text) + len(codes)
+            codes.append(NONE)
+        codes.append(i.pad)
+        layout.add([i.tts_pad] * (len(codes) - 1) + [i.tts_bos], codes)
+
+    def _speak(self, layout: Layout, body: list[int], whole: bool) -> list[int]:
+        """Text for a voice without reference codes. Returns the text that later steps hear."""
+        i = self._c.ids
+        if whole:
+            layout.add([*body, i.tts_eos], i.pad)
+            layout.add([i.tts_pad], i.bos)
+            return []
+        layout.add(body[:1], i.bos)
+        return [*body[1:], i.tts_eos]
+
+    def _clone(self, layout: Layout, text: list[int], frames: int, whole: bool) -> list[int]:
+        """In-context cloning: the reference's text and codes before the text. Returns the text of later steps."""
+        i = self._c.ids
+        text = [*text, i.tts_eos]
+        if whole:
+            layout.add(text, i.pad)
+            layout.add([i.tts_pad], i.bos)
+            layout.add_frames([i.tts_pad] * frames)
+            return []
+        heard = text[: frames + 1] + [i.tts_pad] * (frames + 1 - len(text))
+        layout.add(heard[:1], i.bos)
+        layout.add_frames(heard[1:])
+        return text[frames + 1 :]
+
+    def _finish(
+        self,
+        request: SpeechRequest,
+        layout: Layout,
+        trailing: list[int],
+        codes: np.ndarray,
+        speaker: np.ndarray | None,
+        text_tokens: int,
+    ) -> Prompt:
+        options, length = request.options, len(layout.text)
+        if len(trailing) > TEXT_CAPACITY:
+            allowed = f"at most {TEXT_CAPACITY} tokens with non_streaming_mode=False"
+            raise InvalidRequest("text", f"has {len(trailing)} tokens, {allowed}; split it or set non_streaming_mode")
+        if length >= self._max_tokens:
+            raise InvalidRequest("text", f"makes a prompt of {length} tokens; the model has {self._max_tokens}")
+        rows = {"text": np.array(layout.text, np.int32), "code": np.array(layout.code, np.int32)}
+        if speaker is not None and layout.speaker_at is not None:
+            rows["speaker"] = np.zeros((length, len(speaker)), np.float32)
+            rows["speaker"][layout.speaker_at] = speaker
+        limit = min(int(options["max_frames"]), self._max_tokens - length)
+        greedy = options["temperature"] == 0
+        columns = {name: options[name] for name in (*SAMPLER_COLUMNS, *SUBTALKER_COLUMNS)}
+        if greedy:
+            columns["subtalker_temperature"] = 0.0
+        return Prompt(
+            rows=rows,
+            frames=codes,
+            frame_at=np.array(layout.frame_at, np.int64),
+            columns={**columns, "text": np.array(trailing, np.int32)},
+            limit=limit,
+            min_frames=limit if options["ignore_eos"] else min(int(options["min_frames"]), limit),
+            prime=codes,
+            # Engines of this family call a result of this length a run-on (specs/qwen3_tts.md, serving 1.5).
+            suspect_frames=192 + 12 * text_tokens,
+            skip_frames=1 if options["trim_leading_silence"] else 0,
+        )
+
+
+def _name(c: Config) -> str:
+    return {"base": "Base", "custom_voice": "CustomVoice", "voice_design": "VoiceDesign"}[c.kind]

@@ -1,0 +1,153 @@
+"""The speaker encoder of Base models: log-mel spectrogram and ECAPA-TDNN (Desplanques et al., 2020).
+
+See specs/qwen3_tts.md, 1.3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor.models.qwen3_tts.config import SpeakerConfig
+
+FFT, HOP = 1024, 256
+
+
+def mel_filters(rate: int, fft: int, mels: int) -> np.ndarray:
+    """Slaney's mel filter bank, area-normalised, [mels, fft / 2 + 1] float32, from 0 Hz to rate / 2."""
+    knee, step = 1000.0, 200.0 / 3  # linear below 1 kHz, 27 steps per factor 6.4 above
+    log_step = np.log(6.4) / 27.0
+
+    def to_hz(mel: np.ndarray) -> np.ndarray:
+        return np.where(mel < knee / step, mel * step, knee * np.exp(log_step * (mel - knee / step)))
+
+    top = knee / step + np.log(rate / 2 / knee) / log_step
+    edges = to_hz(np.linspace(0.0, top, mels + 2))
+    bins = np.fft.rfftfreq(fft, 1.0 / rate)
+    ramps = edges[:, None] - bins
+    width = np.diff(edges)
+    rising, falling = -ramps[:-2] / width[:-1, None], ramps[2:] / width[1:, None]
+    weights = np.maximum(0.0, np.minimum(rising, falling))
+    weights *= (2.0 / (edges[2:] - edges[:-2]))[:, None]
+    filters: np.ndarray = weights.astype(np.float32)
+    return filters
+
+
+class LogMel(nn.Module):
+    """Samples [n] -> log-mel frames [1, T, mels] in float32."""
+
+    filters: Tensor
+    window: Tensor
+
+    def __init__(self, rate: int, mels: int) -> None:
+        super().__init__()
+        self.register_buffer("filters", torch.from_numpy(mel_filters(rate, FFT, mels)), persistent=False)
+        self.register_buffer("window", torch.hann_window(FFT), persistent=False)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        pad = (FFT - HOP) // 2
+        y = F.pad(samples.float()[None, None], (pad, pad), mode="reflect")[0]
+        spectrum = torch.stft(y, FFT, HOP, FFT, self.window, center=False, return_complex=True)
+        magnitude = torch.sqrt(torch.view_as_real(spectrum).pow(2).sum(-1) + 1e-9)
+        return torch.log((self.filters @ magnitude).clamp_min(1e-5)).transpose(1, 2)
+
+
+def same_conv(inputs: int, outputs: int, kernel: int, dilation: int = 1) -> nn.Conv1d:
+    return nn.Conv1d(inputs, outputs, kernel, dilation=dilation, padding="same", padding_mode="reflect")
+
+
+class TimeDelay(nn.Module):
+    def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1) -> None:
+        super().__init__()
+        self.conv = same_conv(inputs, outputs, kernel, dilation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.conv(x))
+
+
+class Res2Net(nn.Module):
+    """`scale` groups of channels, each convolved together with the result of the one before (Gao et al., 2019)."""
+
+    def __init__(self, channels: int, scale: int, kernel: int, dilation: int) -> None:
+        super().__init__()
+        part = channels // scale
+        self.blocks = nn.ModuleList(TimeDelay(part, part, kernel, dilation) for _ in range(scale - 1))
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *parts = x.chunk(self.scale, dim=1)
+        out = [first]
+        for i, (block, part) in enumerate(zip(self.blocks, parts, strict=True)):
+            out.append(block(part if i == 0 else part + out[-1]))
+        return torch.cat(out, dim=1)
+
+
+class SqueezeExcitation(nn.Module):
+    def __init__(self, channels: int, squeeze: int) -> None:
+        super().__init__()
+        self.conv1 = same_conv(channels, squeeze, 1)
+        self.conv2 = same_conv(squeeze, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.conv2(F.relu(self.conv1(x.mean(dim=2, keepdim=True)))))
+
+
+class SERes2Net(nn.Module):
+    def __init__(self, inputs: int, channels: int, kernel: int, dilation: int, c: SpeakerConfig) -> None:
+        super().__init__()
+        self.tdnn1 = TimeDelay(inputs, channels, 1)
+        self.res2net_block = Res2Net(channels, c.scale, kernel, dilation)
+        self.tdnn2 = TimeDelay(channels, channels, 1)
+        self.se_block = SqueezeExcitation(channels, c.squeeze)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
+        return out
+
+
+class AttentivePooling(nn.Module):
+    """Attention-weighted mean and standard deviation over time: [B, C, T] -> [B, 2 C, 1]."""
+
+    def __init__(self, channels: int, attention: int) -> None:
+        super().__init__()
+        self.tdnn = TimeDelay(3 * channels, attention, 1)
+        self.conv = same_conv(attention, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        even = x.new_full((x.shape[0], 1, x.shape[2]), 1.0) / x.shape[2]
+        mean, std = _statistics(x, even)
+        context = torch.cat((x, mean.expand_as(x), std.expand_as(x)), dim=1)
+        weights = self.conv(torch.tanh(self.tdnn(context))).softmax(dim=2)
+        return torch.cat(_statistics(x, weights), dim=1)
+
+
+def _statistics(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    mean = (weights * x).sum(2, keepdim=True)
+    variance = (weights * (x - mean).pow(2)).sum(2, keepdim=True)
+    return mean, variance.clamp_min(1e-12).sqrt()
+
+
+class SpeakerEncoder(nn.Module):
+    """Log-mel frames [1, T, mels] -> speaker vector [1, dim], as it is (no normalisation)."""
+
+    def __init__(self, c: SpeakerConfig) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = [TimeDelay(c.mels, c.channels[0], c.kernels[0], c.dilations[0])]
+        for i in range(1, len(c.channels) - 1):
+            blocks.append(SERes2Net(c.channels[i - 1], c.channels[i], c.kernels[i], c.dilations[i], c))
+        self.blocks = nn.ModuleList(blocks)
+        self.mfa = TimeDelay(sum(c.channels[1:-1]), c.channels[-1], c.kernels[-1], c.dilations[-1])
+        self.asp = AttentivePooling(c.channels[-1], c.attention)
+        self.fc = same_conv(2 * c.channels[-1], c.dim, 1)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        x = mel.to(self.fc.weight.dtype).transpose(1, 2)
+        outputs = []
+        for block in self.blocks:
+            x = block(x)
+            outputs.append(x)
+        x = self.mfa(torch.cat(outputs[1:], dim=1))
+        out: Tensor = self.fc(self.asp(x)).squeeze(-1)
+        return out
