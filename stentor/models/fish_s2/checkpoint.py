@@ -1,0 +1,148 @@
+"""From the released tensor names to stentor's modules (specs/fish_s2 2.2 and 2.3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from stentor.errors import CheckpointError
+from stentor.models.weights import fold_weight_norm, read_pickle, read_sharded
+
+_BLOCK = {
+    "attention.wq.": "self_attn.q_proj.",
+    "attention.wk.": "self_attn.k_proj.",
+    "attention.wv.": "self_attn.v_proj.",
+    "attention.wo.": "self_attn.o_proj.",
+    "attention.q_norm.": "self_attn.q_norm.",
+    "attention.k_norm.": "self_attn.k_norm.",
+    "attention_norm.": "input_layernorm.",
+    "ffn_norm.": "post_attention_layernorm.",
+    "feed_forward.w1.": "mlp.gate_proj.",
+    "feed_forward.w3.": "mlp.up_proj.",
+    "feed_forward.w2.": "mlp.down_proj.",
+}
+"""Names inside a transformer block -> names inside layers.transformer.Block."""
+
+_TOP = {
+    "text_model.model.embeddings.": "embeddings.",
+    "audio_decoder.codebook_embeddings.": "codebook_embeddings.",
+    "audio_decoder.embeddings.": "fast_embeddings.",
+    "audio_decoder.output.": "fast_output.",
+    "audio_decoder.": "fast.",
+    "text_model.model.": "slow.",
+}
+"""Name prefixes of the language model, the more specific ones first."""
+
+_SCALED = {
+    ".attention_layer_scale.gamma": ".self_attn.o_proj",
+    ".ffn_layer_scale.gamma": ".mlp.down_proj",
+    ".gamma": ".pwconv2",
+}
+"""A per-channel gain on a branch -> the linear layer that ends the branch, which takes the gain into its weights."""
+
+_UNUSED = ("causal_mask", "freqs_cis")
+"""Buffers that the released codec file carries and nobody reads."""
+
+
+def read_language_model(path: Path) -> dict[str, Tensor]:
+    """Both transformers, from shards, one safetensors file or model.pth, under stentor's names."""
+    if any((path / f).is_file() for f in ("model.safetensors.index.json", "model.safetensors")):
+        tensors = read_sharded(path)
+    elif (path / "model.pth").is_file():
+        tensors = read_pickle(path / "model.pth")
+    else:
+        raise CheckpointError(f"{path} has neither model.safetensors (or its index) nor model.pth")
+    return language_model(tensors)
+
+
+def read_codec(path: Path) -> dict[str, Tensor]:
+    """codec.pth under stentor's names, weight norms and gains folded, in float32."""
+    tensors: dict[str, Any] = dict(read_pickle(path / "codec.pth"))
+    nested = tensors.get("generator")
+    return codec(nested if isinstance(nested, dict) else tensors)
+
+
+def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Released names of the language model -> module names; fused QKV rows are parted."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        prefix = next((p for p in _TOP if name.startswith(p)), "")
+        renamed[_TOP.get(prefix, "") + _in_block(name.removeprefix(prefix))] = tensor
+    return _part_qkv(renamed)
+
+
+def codec(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Released names of the codec -> module names, with everything folded that folds."""
+    plain = {k.removeprefix("generator."): v for k, v in tensors.items() if not k.endswith(_UNUSED)}
+    one_style = {_weight_norm_name(k): v for k, v in plain.items()}
+    folded = fold_weight_norm(one_style)
+    renamed = {re.sub(r"\.conv\.(weight|bias)$", r".\1", _in_block(k)): v for k, v in folded.items()}
+    return _fold_gains(_part_qkv(renamed))
+
+
+def _in_block(name: str) -> str:
+    for old, new in _BLOCK.items():
+        name = name.replace(old, new)
+    return name
+
+
+def _weight_norm_name(name: str) -> str:
+    name = name.replace(".parametrizations.weight.original0", ".weight_g")
+    return name.replace(".parametrizations.weight.original1", ".weight_v")
+
+
+def _part_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`wqkv` rows are q, k, v in that order; k and v have equally many, and `wo` tells how many q has."""
+    parted: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if not name.endswith("attention.wqkv.weight"):
+            parted[name] = tensor
+            continue
+        stem = name.removesuffix("attention.wqkv.weight") + "self_attn."
+        out = tensors.get(f"{stem}o_proj.weight")
+        if out is None:
+            raise CheckpointError(f"tensor {name.replace('wqkv', 'wo')} is missing beside {name}")
+        queries = out.shape[1]
+        rest = tensor.shape[0] - queries
+        if rest <= 0 or rest % 2:
+            raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}, which does not part into q, k, v")
+        parted[f"{stem}q_proj.weight"] = tensor[:queries]
+        parted[f"{stem}k_proj.weight"] = tensor[queries : queries + rest // 2]
+        parted[f"{stem}v_proj.weight"] = tensor[queries + rest // 2 :]
+    return parted
+
+
+def _fold_gains(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """gamma * (W x + b) = (gamma W) x + gamma b."""
+    folded = {k: v for k, v in tensors.items() if not k.endswith(".gamma")}
+    for name, gain in tensors.items():
+        suffix = next((s for s in _SCALED if name.endswith(s)), None)
+        if suffix is None:
+            continue
+        target = name.removesuffix(suffix) + _SCALED[suffix]
+        weight = folded.get(f"{target}.weight")
+        if weight is None or weight.shape[0] != gain.shape[0]:
+            raise CheckpointError(f"tensor {name} has shape {list(gain.shape)} and no layer that it fits")
+        folded[f"{target}.weight"] = gain[:, None] * weight
+        if f"{target}.bias" in folded:
+            folded[f"{target}.bias"] = gain * folded[f"{target}.bias"]
+    return folded
+
+
+def size(tensors: Mapping[str, Tensor], name: str, dim: int) -> int:
+    """One dimension of a tensor that must be there."""
+    if name not in tensors:
+        raise CheckpointError(f"codec.pth: tensor {name} is missing")
+    return int(tensors[name].shape[dim])
+
+
+def count(tensors: Mapping[str, Tensor], pattern: str, first: int = 0) -> int:
+    """How many numbers the only group of `pattern` takes among the tensor names: at least one, no gap."""
+    found = {int(m.group(1)) for name in tensors if (m := re.match(pattern, name))}
+    if not found or found != set(range(first, first + len(found))):
+        raise CheckpointError(f"codec.pth: tensors {pattern!r} are numbered {sorted(found)}: some are missing")
+    return len(found)

@@ -1,0 +1,132 @@
+"""The codec: reference audio to codes in one pass, codes to audio in a stream (specs/fish_s2 1.4 and 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor.layers.conv import CausalConv1d, Stream, bind
+from stentor.layers.rope import Rope, angles
+from stentor.layers.window import WindowKV, window_columns
+from stentor.models.base import Column, State
+from stentor.models.fish_s2.blocks import DecoderBlock, EncoderBlock, Snake
+from stentor.models.fish_s2.codec_config import HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
+from stentor.models.fish_s2.quantizer import Quantizer
+
+
+def interleaved(dim: int, positions: int, base: float) -> Rope:
+    """Rotation in float32 of neighbouring pairs, by tables rounded to bfloat16 whatever the model's dtype."""
+    return Rope(angles(dim, positions, base), torch.bfloat16, interleaved=True, in_float32=True)
+
+
+class Encoder(nn.Module):
+    """Audio [B, 1, n] -> latents [B, C, n / encoder_hop]. Whole sequences only."""
+
+    def __init__(self, c: CodecConfig) -> None:
+        super().__init__()
+        widths = [c.encoder_dim * 2**i for i in range(len(c.encoder_strides) + 1)]
+        stacks = [None] * (len(c.encoder_strides) - 1) + [c.encoder_stack]
+        blocks = [EncoderBlock(w, s, t) for w, s, t in zip(widths, c.encoder_strides, stacks, strict=False)]
+        ends = [Snake(widths[-1]), CausalConv1d(widths[-1], c.latent, 3)]
+        self.block = nn.ModuleList([CausalConv1d(1, c.encoder_dim, 7), *blocks, *ends])
+
+    def forward(self, wav: Tensor, rope: Rope) -> Tensor:
+        first, *blocks, act, last = self.block
+        x = first(wav)
+        for block in blocks:
+            x = block(x, rope)
+        out: Tensor = last(act(x))
+        return out
+
+
+class Decoder(nn.Module):
+    """Latents [B, C, n] -> audio [B, 1, n * encoder_hop]."""
+
+    def __init__(self, c: CodecConfig) -> None:
+        super().__init__()
+        widths = [c.decoder_dim // 2**i for i in range(len(c.decoder_strides) + 1)]
+        blocks = [DecoderBlock(w, s) for w, s in zip(widths, c.decoder_strides, strict=False)]
+        ends = [Snake(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
+        self.model = nn.ModuleList([CausalConv1d(c.latent, c.decoder_dim, 7), *blocks, *ends])
+
+    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
+        first, *blocks, act, last = self.model
+        x = first(x, stream)
+        for block in blocks:
+            x = block(x, stream)
+        return torch.tanh(last(act(x), stream))
+
+
+class FishCodec(nn.Module):
+    """Modified DAC. The encoding half is float32, the decoding half `dtype`; parameters start on the meta device.
+
+    Positions are absolute from the start of a stream: rounded rotation tables make the codec depend on them.
+    """
+
+    table: Tensor
+    offsets: Tensor
+    last_code: Tensor
+
+    def __init__(self, c: CodecConfig, positions: int, dtype: torch.dtype) -> None:
+        """`positions`: frames of the longest stream, or encoder outputs of the longest reference if that is more."""
+        super().__init__()
+        self.config = c
+        with torch.device("meta"):
+            self.encoder, self.quantizer, self.decoder = Encoder(c), Quantizer(c), Decoder(c)
+        self.dtype = dtype
+        self.quantizer.post_module.to(dtype)
+        self.quantizer.upsample.to(dtype)
+        self.decoder.to(dtype)
+        self.rope = interleaved(HEAD_DIM, positions, ROPE_BASE)
+        sizes = torch.tensor([c.semantic_codes] + [c.residual_codes] * c.residual_books)
+        self.register_buffer("last_code", sizes - 1, persistent=False)
+        self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
+        stack = c.post_stack
+        remembered = {
+            **bind(self.quantizer.upsample),
+            **bind(self.decoder),
+            **window_columns("post", stack.layers, stack.kv_heads, stack.head_dim, WINDOW),
+        }
+        self.columns = {name: replace(column, dtype=dtype) for name, column in remembered.items()}
+        self.columns["frames"] = Column(dtype=torch.int64)
+
+    def project(self) -> None:
+        """Once the weights are in: every code's latent, so that decoding looks up and adds."""
+        with torch.no_grad():
+            table = torch.cat([book.table() for book in self.quantizer.books])
+        self.register_buffer("table", table, persistent=False)
+
+    def encode(self, wav: Tensor) -> Tensor:
+        """Mono float32 [n] at the codec's rate, padded with zeros to whole frames -> codes [ceil(n / hop), books].
+
+        True float32: TF32 convolutions change some of the codes.
+        """
+        padded = F.pad(wav.float(), (0, -len(wav) % self.config.hop))
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            return self.quantizer.encode(self.encoder(padded[None, None], self.rope), self.rope)[0]
+
+    def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
+        """frames [B, n, books]; codes past the end of a codebook mean its last row, as in the reference."""
+        stream = Stream(state)
+        pos = state["frames"][:, None] + torch.arange(frames.shape[1], device=frames.device)
+        samples = self._synthesize(frames, pos, stream)
+        stream.new["frames"] = state["frames"] + frames.shape[1]
+        return samples, stream.new
+
+    def decode_whole(self, frames: Tensor) -> Tensor:
+        """frames [B, n, books] of whole utterances -> samples [B, n * hop] (checks)."""
+        pos = torch.arange(frames.shape[1], device=frames.device).expand(frames.shape[0], -1)
+        return self._synthesize(frames, pos, None)
+
+    def _synthesize(self, frames: Tensor, pos: Tensor, stream: Stream | None) -> Tensor:
+        rows = frames.minimum(self.last_code) + self.offsets
+        x = F.embedding(rows, self.table).sum(-2).to(self.dtype)
+        x = self.quantizer.post_module(x, WindowKV("post", WINDOW, pos, stream).attend, self.rope, pos)
+        x = x.transpose(1, 2)
+        for layer in self.quantizer.upsample:
+            x = layer(x, stream)
+        audio: Tensor = self.decoder(x, stream)
+        return audio[:, 0].float()

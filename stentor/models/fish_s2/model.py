@@ -1,0 +1,127 @@
+"""The family as the engine sees it (models.base.SpeechModel)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stentor.errors import InvalidRequest
+from stentor.models.base import (
+    Column,
+    Emit,
+    Encode,
+    Hidden,
+    KVSpec,
+    KVView,
+    ModelSpec,
+    Option,
+    Prompt,
+    PromptRows,
+    Rows,
+    SpeechRequest,
+)
+from stentor.models.fish_s2.codec import FishCodec
+from stentor.models.fish_s2.config import LanguageConfig
+from stentor.models.fish_s2.language import Language
+from stentor.models.fish_s2.prompt import Spoken, build, spoken_words, turns
+from stentor.models.fish_s2.tokenizer import Tokens
+
+SAMPLE_RATE = 44_100
+REFERENCE_SECONDS = (0.5, 60.0)
+ROOM = 2048  # positions that a prompt must leave free, as in the reference
+FRAMES = 1024  # default of max_frames for short texts, as in the reference's server
+RUN_ON = 128  # frames, besides those below, after which speech has probably run on
+FRAMES_PER_BYTE = 6  # of UTF-8 text; slow speech takes about 2.5
+
+
+def options(c: LanguageConfig) -> dict[str, Option]:
+    """Request parameters; defaults of the reference's server."""
+    return {
+        "temperature": Option(0.8, 0.0, 2.0, float, "randomness of every code; 0 takes the likeliest"),
+        "top_p": Option(0.8, 0.0, 1.0, float, "probability mass that codes are drawn from"),
+        "top_k": Option(30, 0, c.codes, int, "likeliest codes that are drawn from; 0 means all"),
+        "min_frames": Option(0, 0, c.max_tokens, int, "frames made before the model may end"),
+        "max_frames": Option(None, 1, c.max_tokens, int, "frames at most; by default from the text's length"),
+        "ignore_eos": Option(False, 0, 1, bool, "speak until max_frames"),
+    }
+
+
+def spec(c: LanguageConfig, hop: int, dtype: torch.dtype) -> ModelSpec:
+    """Facts for the engine."""
+    return ModelSpec(
+        family="fish_s2",
+        sample_rate=SAMPLE_RATE,
+        hop=hop,
+        frame=Column((c.books,), torch.int64),
+        kv=KVSpec(c.slow.layers, c.slow.kv_heads, c.slow.head_dim, dtype),
+        max_tokens=c.max_tokens,
+        draws=c.books + 1,
+        columns={},
+        prompt_rows={"token": Column(dtype=torch.int64)},
+        options=options(c),
+        stop_keeps_frame=False,
+        reference_rate=SAMPLE_RATE,
+        reference_seconds=REFERENCE_SECONDS,
+        takes_instructions=False,
+    )
+
+
+class FishS2:
+    """A loaded model: language, codec, tokens."""
+
+    def __init__(self, language: Language, codec: FishCodec, tokens: Tokens, dtype: torch.dtype) -> None:
+        self.language, self.codec, self.tokens = language, codec, tokens
+        self.spec = spec(language.config, codec.config.hop, dtype)
+
+    def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
+        """Reference audio [n] at 44.1 kHz -> codes [ceil(n / hop), books]."""
+        return {"codes": self.codec.encode(wav)}
+
+    def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
+        text = "\n".join(turns(request.text))
+        if not spoken_words(text):
+            raise InvalidRequest("text", "has nothing to speak: besides [tags] and speaker tags it must have words")
+        references = []
+        if request.reference is not None:
+            if not (request.reference.text or "").strip():
+                raise InvalidRequest("reference", "needs its text: this model clones from audio and transcript")
+            codes = encode(request.reference.samples, "reference")["codes"]
+            references.append(Spoken(request.reference.text or "", codes))
+        p = build(self.tokens, self.language.config.books, text, references, ())
+        room = self.spec.max_tokens - len(p.token)
+        if room < ROOM:
+            most = self.spec.max_tokens - ROOM
+            raise InvalidRequest("text", f"takes {len(p.token)} tokens with its reference; at most {most} fit")
+        o = request.options
+        guess = max(FRAMES, FRAMES_PER_BYTE * len(text.encode()))
+        limit = min(o["max_frames"] or guess, room)
+        fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
+        return Prompt(
+            rows={"token": p.token},
+            frames=p.frames,
+            frame_at=p.frame_at,
+            columns={name: o[name] for name in ("temperature", "top_k", "top_p")},
+            limit=limit,
+            min_frames=limit if o["ignore_eos"] else min(o["min_frames"], limit),
+            prime=p.frames[:0],
+            suspect_frames=None if fixed else RUN_ON + FRAMES_PER_BYTE * len(text.encode()),
+        )
+
+    def embed_prompt(self, p: PromptRows) -> Hidden:
+        x = self.language.embeddings(p.rows["token"])
+        x = torch.cat((x, x[:1]))  # the last row takes what padding frames write
+        x[p.frame_at] = self.language.embed_codes(p.frames)
+        return (x[:-1],)
+
+    def embed_frame(self, rows: Rows) -> Hidden:
+        return (self.language.embed_codes(rows["prev"]),)
+
+    def backbone(self, x: Hidden, kv: KVView) -> Hidden:
+        return (self.language.hidden(x[0], kv),)
+
+    def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
+        code = self.language.first_code(h[0], rows, u[:, :2])
+        stop = code == self.language.config.codes
+        code = torch.where(stop, 0, code)
+        rest = self.language.rest(h[0], code, rows, u[:, 2:])
+        return Emit(torch.cat((code[:, None], rest), dim=-1), stop, {})

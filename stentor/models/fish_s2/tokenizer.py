@@ -1,0 +1,64 @@
+"""Text to ids. Special tokens exist as ids only: no text, whoever wrote it, ever becomes one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from stentor.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A text encoder, and the ids that prompts are made with. Code c of the first book is `semantic + c`."""
+
+    text: Tokenizer
+    im_start: int
+    im_end: int
+    voice: int
+    semantic: int
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text; what looks like a special token is spelled out."""
+        ids: list[int] = self.text.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
+    """tokenizer.json with its added tokens taken out: they are kept as a table of ids."""
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist")
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        added = {token["content"]: int(token["id"]) for token in data["added_tokens"]}
+        text = Tokenizer.from_str(json.dumps({**data, "added_tokens": [], "post_processor": None}))
+    except Exception as e:  # tokenizers raises bare Exception for a file that it cannot read
+        raise CheckpointError(f"{file} is not a tokenizer file: {e}") from e
+    return _tokens(text, {**text.get_vocab(), **added}, codes, vocab, str(file))
+
+
+def byte_tokens(ids: Mapping[str, int], codes: int, vocab: int) -> Tokens:
+    """One token per byte, for models without files; `ids` of the special tokens."""
+    alphabet = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    text = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    text.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return _tokens(text, ids, codes, vocab, "the dummy tokenizer")
+
+
+def _tokens(text: Tokenizer, ids: Mapping[str, int], codes: int, vocab: int, source: str) -> Tokens:
+    def one(content: str) -> int:
+        if content not in ids:
+            raise CheckpointError(f"{source}: token {content} is missing")
+        if ids[content] >= vocab:
+            raise CheckpointError(f"{source}: token {content} has id {ids[content]}; the model has {vocab} ids")
+        return ids[content]
+
+    first, last = one("<|semantic:0|>"), one(f"<|semantic:{codes - 1}|>")
+    if last - first != codes - 1:
+        raise CheckpointError(f"{source}: tokens <|semantic:0|> to <|semantic:{codes - 1}|> are not consecutive")
+    return Tokens(text, one("<|im_start|>"), one("<|im_end|>"), one("<|voice|>"), first)
