@@ -59,8 +59,10 @@ class VoxCPM2Config:
     rope_factors: tuple[float, ...] | None
     max_length: int
     dtype: str
-    defaults: Mapping[str, float] = field(default_factory=dict)
+    defaults: Mapping[str, float] = field(default_factory=dict)  # of request options
     text_frontend: str | None = None
+    takes_instructions: bool = True
+    takes_reference: bool = True
 
 
 class Section:
@@ -168,6 +170,8 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
             str(k): float(v) for k, v in Section("stentor.defaults", stentor.data.get("defaults", {})).data.items()
         },
         text_frontend=stentor.text("text_frontend", "") or None,
+        takes_instructions=stentor.flag("takes_instructions", True),
+        takes_reference=stentor.flag("takes_reference", True),
     )
 
 

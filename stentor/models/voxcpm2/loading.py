@@ -1,0 +1,104 @@
+"""From a directory in the released layout, or from nothing (dummy), to a model."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stentor.errors import CheckpointError, InvalidRequest
+from stentor.models.voxcpm2.config import VoxCPM2Config, parse
+from stentor.models.voxcpm2.init import initialise
+from stentor.models.voxcpm2.lora import merge_lora
+from stentor.models.voxcpm2.model import VoxCPM2
+from stentor.models.voxcpm2.net import VoxCPM2Net
+from stentor.models.voxcpm2.prompt import FrontEnd, PromptBuilder, Tokenize
+from stentor.models.voxcpm2.release import RELEASE
+from stentor.models.voxcpm2.tokenizer import TextTokenizer
+from stentor.models.voxcpm2.vae import AudioVAE
+from stentor.models.weights import fill, fold_weight_norm, read_pickle, read_safetensors, read_sharded
+
+UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
+OPTIONS = ("lora",)
+
+
+def load_checkpoint(
+    path: Path, config: dict[str, Any], device: torch.device, dtype: torch.dtype | None, options: dict[str, Any]
+) -> VoxCPM2:
+    """Read config.json's model, autoencoder and tokenizer. CheckpointError names what is missing or wrong."""
+    for name in options:
+        if name not in OPTIONS:
+            raise InvalidRequest(name, f"is no load option of VoxCPM2, which takes {', '.join(OPTIONS)}")
+    c = parse(config)
+    net, vae = _empty(c, _dtype(c, device, dtype))
+    weights = _main_weights(path)
+    if "lora" in options:
+        weights = merge_lora(weights, Path(options["lora"]).expanduser())
+    fill(net, weights, f"{path}: model", device)
+    fill(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
+    tokenize = TextTokenizer(path / "tokenizer.json")
+    return _finish(c, net, vae, device, tokenize)
+
+
+def make_dummy(device: torch.device, dtype: torch.dtype | None) -> VoxCPM2:
+    """The release's sizes with random weights, made on the device. Bytes stand in for the tokenizer."""
+    c = parse(RELEASE)
+    net, vae = _empty(c, _dtype(c, device, dtype))
+    for module in (net, vae):
+        _allocate(module, device)
+        initialise(module, seed=0)
+    return _finish(c, net, vae, device, lambda text: list(text.encode("utf-8")))
+
+
+def _dtype(c: VoxCPM2Config, device: torch.device, dtype: torch.dtype | None) -> torch.dtype:
+    """float32 on a CPU, the checkpoint's own elsewhere, unless the user asked for one."""
+    own = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[c.dtype]
+    return dtype or (torch.float32 if device.type == "cpu" else own)
+
+
+def _empty(c: VoxCPM2Config, dtype: torch.dtype) -> tuple[VoxCPM2Net, AudioVAE]:
+    """Modules without memory. The autoencoder is float32 whatever the model is (specs/voxcpm2 1.4)."""
+    with torch.device("meta"):
+        return VoxCPM2Net(c, dtype), AudioVAE(c.vae)
+
+
+def _allocate(module: nn.Module, device: torch.device) -> None:
+    """Memory for every weight of a module on the meta device (buffers such as RoPE tables are real already)."""
+    empty = {name: torch.empty_like(w, device=device) for name, w in module.state_dict().items()}
+    module.load_state_dict(empty, assign=True)
+
+
+@torch.no_grad()
+def _finish(c: VoxCPM2Config, net: VoxCPM2Net, vae: AudioVAE, device: torch.device, tokenize: Tokenize) -> VoxCPM2:
+    for module in (net, vae):
+        module.to(device).eval().requires_grad_(False)
+    prompts = PromptBuilder(tokenize, _front_end(c), c.patch, c.feat, c.max_length)
+    return VoxCPM2(c, net, vae, prompts)
+
+
+def _front_end(c: VoxCPM2Config) -> FrontEnd:
+    """The text front end that the checkpoint was trained with; released ones take text as it is."""
+    if c.text_frontend is None:
+        return lambda text: text
+    made: Callable[[str], str] = importlib.import_module("stentor.text").front_end(c.text_frontend)
+    return made
+
+
+def _main_weights(path: Path) -> dict[str, Tensor]:
+    """model.safetensors (whole or in shards), else the older pytorch_model.bin."""
+    old = path / "pytorch_model.bin"
+    shards = list(path.glob("model*.safetensors*"))
+    return read_pickle(old) if old.is_file() and not shards else read_sharded(path)
+
+
+def _vae_weights(path: Path) -> dict[str, Tensor]:
+    """audiovae.safetensors, else audiovae.pth."""
+    if (path / "audiovae.safetensors").is_file():
+        return read_safetensors(path / "audiovae.safetensors")
+    if not (path / "audiovae.pth").is_file():
+        raise CheckpointError(f"{path} has neither audiovae.safetensors nor audiovae.pth")
+    return read_pickle(path / "audiovae.pth")

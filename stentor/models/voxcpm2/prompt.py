@@ -1,0 +1,118 @@
+"""A request as a VoxCPM2 sequence (specs/voxcpm2 sections 4.1, 4.2 and 4.5).
+
+Text is taken as it is but for white space: the reference's optional normaliser (WeText) is not part of stentor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stentor.errors import InvalidRequest
+from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechRequest
+from stentor.models.voxcpm2.flow import evaluations
+from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
+
+PRIME = 3  # patches that the codec hears before the first generated one
+CAP_PER_TOKEN, CAP_EXTRA = 6.0, 10  # an utterance of n tokens gets at most 6 n + 10 patches
+MIN_LEN = 2  # the reference's default: a stop counts after MIN_LEN + 1 patches
+
+Tokenize = Callable[[str], list[int]]
+FrontEnd = Callable[[str], str]
+
+
+@dataclass
+class Given:
+    """What stands in the sequence: patches of the isolated reference and of the prompt, and the prompt's text."""
+
+    reference: np.ndarray  # [R, P, feat], R may be 0
+    prompt: np.ndarray  # [M, P, feat], M may be 0
+    text: str
+
+
+class PromptBuilder:
+    """Requests to prompts for one checkpoint. Host only, any thread."""
+
+    def __init__(self, tokenize: Tokenize, front_end: FrontEnd, patch: int, feat: int, max_length: int) -> None:
+        self.tokenize, self.front_end = tokenize, front_end
+        self.empty = np.zeros((0, patch, feat), np.float32)
+        self.max_length = max_length
+
+    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
+        """The prompt of a request; InvalidRequest for combinations and lengths that the model cannot take."""
+        given = self._given(request, encode)
+        target = self.front_end(_clean(_with_instructions(request)))
+        ids, frames, frame_at = self._sequence(given, self.front_end(given.text) + target if given.text else target)
+        room = self.max_length - len(ids)
+        if room < 1:
+            raise InvalidRequest("text", f"text and audio take {len(ids)} positions, at most {self.max_length - 1} fit")
+        count = len(self.tokenize(target))
+        cap = int(count * CAP_PER_TOKEN + CAP_EXTRA)
+        options = request.options
+        limit = min(cap, options["max_frames"], room)
+        min_frames = limit if options["ignore_eos"] else options["min_frames"]
+        columns: dict[str, Any] = {
+            "cfg": options["cfg"],
+            "flow_steps": options["flow_steps"],
+            "temperature": options["temperature"],
+        }
+        if len(given.prompt):
+            columns["prev"] = given.prompt[-1]
+        return Prompt(
+            rows={"token": np.asarray(ids, np.int64)},
+            frames=frames,
+            frame_at=frame_at,
+            columns=columns,
+            limit=limit,
+            min_frames=min_frames,
+            prime=frames[-PRIME:] if len(given.prompt) else self.empty,
+            work=evaluations(options["flow_steps"]),
+            suspect_frames=int(np.ceil(count * CAP_PER_TOKEN)),
+        )
+
+    def _given(self, request: SpeechRequest, encode: Encode) -> Given:
+        """Which of the four modes this is: what is cloned (reference) and what is continued (prompt)."""
+        reference, prompt = request.reference, request.prompt
+        if prompt is not None and prompt.text is None:
+            raise InvalidRequest("prompt", "needs the text that is spoken in it: Reference(audio, text)")
+        if prompt is None and reference is not None and reference.text is not None:
+            reference, prompt = None, reference
+        if prompt is not None and request.instructions:
+            raise InvalidRequest(
+                "instructions", "cannot be combined with audio that is continued (a reference or prompt with text)"
+            )
+        return Given(
+            reference=self._patches(reference, "reference", encode),
+            prompt=self._patches(prompt, "prompt", encode),
+            text=prompt.text or "" if prompt is not None else "",
+        )
+
+    def _patches(self, audio: ReferenceAudio | None, role: str, encode: Encode) -> np.ndarray:
+        return self.empty if audio is None else encode(audio.samples, role)["patches"].astype(np.float32)
+
+    def _sequence(self, given: Given, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
+        """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their positions [M]."""
+        ids: list[int] = []
+        at: list[int] = []
+        if len(given.reference):
+            at.extend(range(1, 1 + len(given.reference)))
+            ids = [REFERENCE_START, *[0] * len(given.reference), REFERENCE_END]
+        ids = [*ids, *self.tokenize(text), AUDIO_START]
+        at.extend(range(len(ids), len(ids) + len(given.prompt)))
+        ids = [*ids, *[0] * len(given.prompt)]
+        return ids, np.concatenate([given.reference, given.prompt]), np.asarray(at, np.int64)
+
+
+def _with_instructions(request: SpeechRequest) -> str:
+    """Voice design and style control are a half-width parenthesis in front of the text, nothing else."""
+    instructions = (request.instructions or "").strip()
+    return f"({instructions}){request.text}" if instructions else request.text
+
+
+def _clean(text: str) -> str:
+    """White space as the reference's `generate` cleans it."""
+    return re.sub(r"\s+", " ", text)

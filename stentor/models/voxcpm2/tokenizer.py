@@ -1,0 +1,45 @@
+"""Text to token ids exactly as the reference does it (specs/voxcpm2 section 3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from stentor.errors import CheckpointError
+
+UNKNOWN = 0
+AUDIO_START, REFERENCE_START, REFERENCE_END = 101, 103, 104
+PREFIX = "▁"
+
+
+class TextTokenizer:
+    """tokenizer.json without special tokens added; tokens of several Chinese characters become single characters."""
+
+    def __init__(self, file: Path) -> None:
+        if not file.is_file():
+            raise CheckpointError(f"{file} does not exist")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file))
+        except Exception as e:  # the library raises a bare Exception for a file it cannot read
+            raise CheckpointError(f"{file} is not a valid tokenizer: {e}") from e
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        vocab = self._tokenizer.get_vocab()
+        self._several = {t for t in vocab if len(t) >= 2 and all("\u4e00" <= c <= "\u9fff" for c in t)}
+
+    def __call__(self, text: str) -> list[int]:
+        """Token ids of `text`, without BOS or EOS. Single characters that the vocabulary lacks become <unk>."""
+        ids: list[int] = []
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        for token, index in zip(encoding.tokens, encoding.ids, strict=True):
+            bare = token.replace(PREFIX, "")
+            if bare in self._several:
+                ids.extend(self._id(c) for c in bare)
+            else:
+                ids.append(index)
+        return ids
+
+    def _id(self, token: str) -> int:
+        found = self._tokenizer.token_to_id(token)
+        return UNKNOWN if found is None else found
