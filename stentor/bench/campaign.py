@@ -1,0 +1,295 @@
+"""An invocation as a whole: one run, repeats, a sweep or a search; then what is printed and which files are left."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from stentor.bench import report, score, search, session
+from stentor.bench.load import Sender
+from stentor.bench.output import SCHEMA, Files, flat, request_row
+from stentor.bench.plot import Chart, Series, page
+from stentor.bench.prompts import Prompt
+from stentor.bench.record import Spool
+from stentor.bench.report import Shown
+from stentor.bench.session import Level, Run, Settings
+from stentor.bench.summary import Summary
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """A search for the highest rate that keeps real time with p95 audible TTFA within `slo_ttfa_s` (None: any)."""
+
+    slo_ttfa_s: float | None
+    lowest_rps: float
+    highest_rps: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Which answers are scored and how. None: not at all."""
+
+    wer_model: str | None = None
+    mos: bool = False
+    limit: int = 50
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run and what to do with the outcome."""
+
+    texts: Sequence[Prompt]
+    settings: Settings
+    levels: Sequence[Level]
+    """One per run; repeats of a load follow each other and differ in their seed."""
+    shown: Shown
+    describe: Mapping[str, Any]
+    """Settings for the result file."""
+    repeats: int = 1
+    capacity: Capacity | None = None
+    scoring: Scoring = field(default_factory=Scoring)
+    files: Files | None = None
+    append: bool = False
+    save_detailed: bool = False
+    require_real_time: bool = False
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the load goes: the sender, and what it must know before a run's prompts are sent."""
+
+    sender: Sender
+    prepare: Callable[[Sequence[Prompt]], None]
+    spool: Spool
+    facts: Callable[[], Mapping[str, Any]]
+    """Asked when the load is over: GPU peaks are only known then."""
+
+
+async def run(job: Job, target: Target) -> int:
+    """Do the job, print the report, write the files. Returns the exit code: 1 if nothing succeeded (or real time
+    was required and not kept)."""
+    runs: list[Run] = []
+
+    async def measure(level: Level) -> Run:
+        scheme = session.plan(level, job.settings, job.texts)
+        target.prepare(scheme.prompts)
+        done = await session.run_level(target.sender, scheme, level, job.settings, target.spool)
+        _score(done, job, target.spool)
+        runs.append(done)
+        if len(job.levels) > 1 or job.capacity:
+            print(_one_line(done))
+        return done
+
+    found: float | None = None
+    if job.capacity:
+        found = await _search(job, job.capacity, measure)
+    else:
+        for level in job.levels:
+            await measure(level)
+    _print(job, runs, found)
+    if job.files:
+        _write(job, job.files, target.facts(), runs, found)
+    kept = all(done.summary.verdict.maintained for done in runs)
+    wanted = found is not None if job.capacity else kept
+    return 1 if not any(done.summary.completed for done in runs) or (job.require_real_time and not wanted) else 0
+
+
+async def _search(job: Job, capacity: Capacity, measure: Callable[[Level], Any]) -> float | None:
+    async def passes(rate: float) -> bool:
+        for repeat in range(job.repeats):
+            level = replace(job.levels[0], rate=rate, seed=job.levels[0].seed + repeat)
+            done: Run = await measure(level)
+            if reason := _misses(done.summary, capacity.slo_ttfa_s):
+                print(f"  {rate:.2f} req/s fails: {reason}")
+                return False
+        return True
+
+    return await search.highest_passing(passes, capacity.lowest_rps, capacity.highest_rps, capacity.tolerance)
+
+
+def _misses(summary: Summary, slo_ttfa_s: float | None) -> str:
+    if not summary.verdict.maintained:
+        return "; ".join(summary.verdict.reasons)
+    slowest = summary.metrics["audible_ttfa"].percentiles[95.0]
+    if slo_ttfa_s is not None and slowest > slo_ttfa_s:
+        return f"p95 audible TTFA {slowest * 1000:.0f} ms is over {slo_ttfa_s * 1000:.0f} ms"
+    return ""
+
+
+def _score(done: Run, job: Job, spool: Spool) -> None:
+    """WER and MOS of the first answers of the run, into its summary."""
+    if not job.scoring.wer_model and not job.scoring.mos:
+        return
+    spoken: list[score.Spoken] = []
+    for exchange, result in zip(done.trace.exchanges, done.results, strict=True):
+        audio = session.heard(exchange, spool, job.settings) if result.completed and result.in_window else None
+        if audio is not None and len(spoken) < job.scoring.limit:
+            spoken.append(score.Spoken(result.index, result.text, audio.samples, audio.rate))
+    extra = done.summary.extra
+    if job.scoring.wer_model and spoken:
+        rated = score.error_rate(spoken, score.whisper(job.scoring.wer_model))
+        extra |= {"wer": rated.error_rate, "wer_answers": rated.counted, "wer_model": job.scoring.wer_model}
+        extra["wer_worst"] = {"answers": [list(row) for row in rated.worst]}
+    if job.scoring.mos and spoken:
+        marks = score.opinion_scores(spoken)
+        extra |= {"mos": float(marks.mean()), "mos_min": float(marks.min()), "mos_answers": len(spoken)}
+
+
+# ---- printing
+
+
+def label(level: Level) -> str:
+    """`4 req/s`, `c=16`, `4 req/s, c=16` or `all at once`."""
+    parts = [f"{level.rate:.4g} req/s"] if np.isfinite(level.rate) else []
+    parts += [f"c={level.max_concurrency}"] if level.max_concurrency else []
+    return ", ".join(parts) or "all at once"
+
+
+def _one_line(done: Run) -> str:
+    summary = done.summary
+    ttfa = summary.metrics.get("audible_ttfa")
+    shown = f"TTFA p95 {ttfa.percentiles[95.0] * 1000:.0f} ms" if ttfa else "no audio"
+    verdict = "real time" if summary.verdict.maintained else "NOT real time"
+    return f"{label(done.level)}: {summary.completed} of {summary.scheduled} done, {shown}, {verdict}"
+
+
+def _print(job: Job, runs: Sequence[Run], found: float | None) -> None:
+    if len(runs) == 1 and not job.capacity:
+        load = {"request_rate": runs[0].level.rate, "max_concurrency": runs[0].level.max_concurrency}
+        print(report.table(runs[0].summary, load, job.shown))
+        return
+    print("\n" + _levels(runs))
+    if job.repeats > 1 and not job.capacity:
+        print("\n" + _spread(runs))
+    if job.capacity:
+        print("\n" + _capacity_text(job.capacity, found))
+
+
+def _levels(runs: Sequence[Run]) -> str:
+    return report.levels_table([(label(done.level), done.summary) for done in runs], "load")
+
+
+def _capacity_text(capacity: Capacity, found: float | None) -> str:
+    limit = f" with p95 audible TTFA <= {capacity.slo_ttfa_s * 1000:g} ms" if capacity.slo_ttfa_s is not None else ""
+    if found is None:
+        return f"Capacity: below {capacity.lowest_rps:g} req/s (the lowest rate tried) real time{limit} is not kept"
+    more = " or more (the highest rate tried)" if found >= capacity.highest_rps else ""
+    return f"Capacity: {found:.2f} req/s{more}, real time maintained{limit}"
+
+
+def _spread(runs: Sequence[Run]) -> str:
+    """Mean and range over the repeats of each load."""
+    body = []
+    for name in dict.fromkeys(label(done.level) for done in runs):
+        group = [done.summary for done in runs if label(done.level) == name]
+        for title, values in _spread_values(group):
+            mean, std = float(np.mean(values)), float(np.std(values))
+            body.append([name, title, f"{mean:.3f}", f"{std:.3f}", f"{min(values):.3f}", f"{max(values):.3f}"])
+    return report.markdown(["load", "over repeats", "mean", "std", "min", "max"], body)
+
+
+def _spread_values(group: Sequence[Summary]) -> list[tuple[str, list[float]]]:
+    rows = [("req/s", [s.request_throughput for s in group]), ("audio x", [s.audio_throughput for s in group])]
+    for name, mark in (("audio_ttfp", 50.0), ("audible_ttfa", 50.0), ("audible_ttfa", 95.0), ("e2el", 50.0)):
+        values = [s.metrics[name].percentiles[mark] * 1000 for s in group if name in s.metrics]
+        if values:
+            rows.append((f"{name} p{mark:g} (ms)", values))
+    return rows
+
+
+# ---- files
+
+
+def _write(job: Job, files: Files, facts: Mapping[str, Any], runs: Sequence[Run], found: float | None) -> None:
+    rows = [_flat(job, done, facts) for done in runs]
+    if len(rows) == 1 and not job.capacity:
+        whole: Mapping[str, Any] = rows[0]
+    else:
+        kind = "capacity" if job.capacity else "sweep"
+        whole = {"schema": SCHEMA, "kind": kind, "capacity_rps": found, "runs": rows}
+    paths = [files.write_json(whole, job.append)]
+    requests = [
+        {"load": label(done.level), **request_row(result, done.trace.started)}
+        for done in runs
+        for result in done.results
+    ]
+    paths.append(files.write_lines(requests))
+    table = _levels(runs)
+    single = len(runs) == 1 and not job.capacity
+    full = report.table(runs[0].summary, _load(runs[0]), job.shown) if single else ""
+    paths.append(files.write_text(".md", _markdown(job, facts, table, full)))
+    paths.append(files.write_text(".html", page(f"stentor bench: {files.stem}", _charts(job, runs), full or table)))
+    print("Saved: " + ", ".join(str(path) for path in paths))
+
+
+def _load(done: Run) -> dict[str, Any]:
+    return {"request_rate": done.level.rate, "max_concurrency": done.level.max_concurrency}
+
+
+def _flat(job: Job, done: Run, facts: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {
+        "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
+        **job.describe,
+        **_load(done),
+        "num_prompts": len(done.results),
+        "seed": done.level.seed,
+        "facts": dict(facts),
+    }
+    row = flat(done.summary, settings)
+    if job.save_detailed:
+        row["requests"] = [request_row(result, done.trace.started) for result in done.results]
+    return row
+
+
+def _markdown(job: Job, facts: Mapping[str, Any], table: str, full: str) -> str:
+    lines = ["# stentor bench", "", table, ""]
+    if full:
+        lines += ["```", full, "```", ""]
+    lines += ["## Settings", ""]
+    lines += [f"- {name}: {value}" for name, value in job.describe.items() if value not in (None, {}, [])]
+    for gpu in facts.get("gpus", []):
+        lines.append(f"- GPU {gpu['index']}: {gpu['name']}, driver {gpu['driver']}")
+    return "\n".join(lines) + "\n"
+
+
+def _charts(job: Job, runs: Sequence[Run]) -> list[Chart]:
+    if len(runs) == 1:
+        return [_distribution(runs[0])]
+    by_rate = np.isfinite(runs[0].level.rate)
+    axis = "offered load (requests per second)" if by_rate else "concurrent requests"
+    ordered = sorted(runs, key=lambda done: done.level.rate if by_rate else (done.level.max_concurrency or 0))
+    limit = job.capacity.slo_ttfa_s if job.capacity else None
+    charts = []
+    for name, title in (
+        ("audible_ttfa", "Audible TTFA"),
+        ("audio_ttfp", "First packet"),
+        ("e2el", "End-to-end latency"),
+    ):
+        lines = [_against_load(ordered, name, mark, by_rate) for mark in (50.0, 95.0, 99.0)]
+        line_at = limit * 1000 if limit is not None and name == "audible_ttfa" else None
+        charts.append(Chart(f"{title} against load", axis, "ms", lines, line_at))
+    x = [_load_value(done, by_rate) for done in ordered]
+    throughput = Series("audio s per s", x, [done.summary.audio_throughput for done in ordered])
+    return [*charts, Chart("Audio throughput against load", axis, "x real time", [throughput])]
+
+
+def _load_value(done: Run, by_rate: bool) -> float:
+    return float(done.level.rate if by_rate else done.level.max_concurrency or 0)
+
+
+def _against_load(runs: Sequence[Run], name: str, mark: float, by_rate: bool) -> Series:
+    known = [done for done in runs if name in done.summary.metrics]
+    y = [done.summary.metrics[name].percentiles[mark] * 1000 for done in known]
+    return Series(f"p{mark:g}", [_load_value(done, by_rate) for done in known], y)
+
+
+def _distribution(done: Run) -> Chart:
+    lines = []
+    for name, title in (("ttfb", "TTFB"), ("audio_ttfp", "first packet"), ("audible_ttfa", "audible TTFA")):
+        values = sorted(row.metrics[name] * 1000 for row in done.results if row.completed and name in row.metrics)
+        share = [100 * (i + 1) / len(values) for i in range(len(values))]
+        lines.append(Series(title, share, values))
+    return Chart(f"First audio, {label(done.level)}", "percent of requests", "ms, at most", lines)

@@ -1,0 +1,162 @@
+"""`stentor bench compare A.json B.json`: what changed, by how much, and whether it is more than the runs' spread."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stentor.bench.output import SCHEMA
+from stentor.bench.report import markdown
+
+_SETTINGS = (
+    "backend",
+    "model_id",
+    "dataset_name",
+    "dataset_language",
+    "num_prompts",
+    "request_rate",
+    "burstiness",
+    "max_concurrency",
+    "duration_s",
+    "warmup_s",
+    "response_format",
+    "seed",
+    "extra_body",
+)
+
+
+@dataclass(frozen=True)
+class _Row:
+    key: str
+    better: str
+    digits: int
+
+
+_ROWS = (
+    _Row("request_throughput", "higher", 3),
+    _Row("audio_throughput", "higher", 3),
+    _Row("failed", "lower", 0),
+    _Row("underrun_requests", "lower", 0),
+    *(
+        _Row(f"{mark}_{key}", "lower", digits)
+        for key, digits in (
+            ("ttfb_ms", 1),
+            ("audio_ttfp_ms", 1),
+            ("audible_ttfa_ms", 1),
+            ("e2el_ms", 1),
+            ("audio_rtf", 4),
+            ("start_buffer_ms", 1),
+            ("chunk_gap_ms", 1),
+        )
+        for mark in ("median", "p95", "p99")
+    ),
+    _Row("median_audio_duration_s", "", 2),
+    _Row("wer", "lower", 4),
+    _Row("mos", "higher", 3),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The text to print and the keys that got worse by more than the threshold."""
+
+    text: str
+    regressions: tuple[str, ...]
+
+
+def load(path: Path) -> list[dict[str, Any]]:
+    """The runs in a result file: one, or those of a sweep, or the lines of an appended file.
+
+    Raises:
+        ValueError: unreadable, not a result of `stentor bench`, or without runs.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
+    try:
+        values = [json.loads(text)]
+    except ValueError:
+        try:
+            values = [json.loads(row) for row in text.splitlines() if row.strip()]
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from None
+    runs = [run for value in values if isinstance(value, dict) for run in value.get("runs", [value])]
+    if not runs or any(run.get("schema") != SCHEMA for run in runs):
+        raise ValueError(f'{path} is not a result of `stentor bench` (no "schema": "{SCHEMA}")')
+    return runs
+
+
+def compare(first: Path, second: Path, threshold: float) -> Comparison:
+    """Compare two result files, load level by load level. `threshold` is a fraction (0.05 = 5 %).
+
+    Repeats of a level are averaged; a change is marked only if it exceeds both the threshold and their spread.
+    """
+    a, b = _by_level(load(first)), _by_level(load(second))
+    shared = [level for level in a if level in b]
+    if not shared:
+        raise ValueError(f"{first} ({', '.join(a)}) and {second} ({', '.join(b)}) have no load level in common")
+    parts = [f"A: {first}", f"B: {second}"]
+    regressions: list[str] = []
+    for level in shared:
+        parts += ["", f"## {level}", *_differences(a[level][0], b[level][0]), ""]
+        head, body, worse = _table(a[level], b[level], threshold)
+        regressions += [f"{level}: {key}" for key in worse]
+        parts += [markdown(head, body), "", _verdicts(a[level], b[level])]
+    return Comparison("\n".join(parts), tuple(regressions))
+
+
+def _by_level(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    levels: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        rate, limit = run.get("request_rate"), run.get("max_concurrency")
+        name = f"{rate} req/s" + (f", concurrency {limit}" if limit is not None else "")
+        levels.setdefault(name, []).append(run)
+    return levels
+
+
+def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    return [
+        f"! {name} differs: {a.get(name)!r} against {b.get(name)!r}" for name in _SETTINGS if a.get(name) != b.get(name)
+    ]
+
+
+def _table(
+    a: list[dict[str, Any]], b: list[dict[str, Any]], threshold: float
+) -> tuple[list[str], list[list[str]], list[str]]:
+    body, worse = [], []
+    for row in _ROWS:
+        left, right = _values(a, row.key), _values(b, row.key)
+        if not left or not right:
+            continue
+        old, new = _mean(left), _mean(right)
+        change = (new - old) / abs(old) if old else (0.0 if new == old else float("inf"))
+        mark = _mark(row, left, right, change, threshold)
+        if mark == "worse":
+            worse.append(row.key)
+        shown = f"{100 * change:+.1f} %" if change != float("inf") else "new"
+        body.append([row.key, f"{old:.{row.digits}f}", f"{new:.{row.digits}f}", shown, mark])
+    return ["", "A", "B", "change", ""], body, worse
+
+
+def _values(runs: list[dict[str, Any]], key: str) -> list[float]:
+    return [float(run[key]) for run in runs if isinstance(run.get(key), (int, float))]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _mark(row: _Row, left: list[float], right: list[float], change: float, threshold: float) -> str:
+    if not row.better or abs(change) <= threshold:
+        return ""
+    if len(left) > 1 and len(right) > 1 and min(left) <= max(right) and min(right) <= max(left):
+        return "within spread"
+    return "better" if (change < 0) == (row.better == "lower") else "worse"
+
+
+def _verdicts(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> str:
+    def all_kept(runs: list[dict[str, Any]]) -> str:
+        return "YES" if all(run.get("real_time_maintained") for run in runs) else "NO"
+
+    return f"Real-time maintained: A {all_kept(a)}, B {all_kept(b)}"

@@ -1,0 +1,175 @@
+"""One level of load, from schedule to summary; shared by the server and the in-process benchmark."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from stentor.bench import arrivals, load, prompts, quality
+from stentor.bench.arrivals import Ramp
+from stentor.bench.decode import Framing, Heard, decode
+from stentor.bench.load import Plan, Sender, Trace
+from stentor.bench.measure import Result, measure
+from stentor.bench.output import save_wav
+from stentor.bench.prompts import Prompt
+from stentor.bench.record import Exchange, Spool
+from stentor.bench.summary import Summary, Window, summarise
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for all levels of an invocation."""
+
+    num_prompts: int = 100
+    burstiness: float = 1.0
+    ramp: Ramp | None = None
+    max_in_flight: int = 4096
+    warmup_s: float = 0.0
+    duration_s: float | None = None
+    num_warmups: int = 0
+    percentiles: Sequence[float] = (50.0, 90.0, 95.0, 99.0)
+    goodput: dict[str, float] = field(default_factory=dict)
+    assumed_rate: int = 24000
+    framing: Framing = "raw"
+    save_audio: Path | None = None
+    determinism_check: int = 0
+    watch_client: bool = True
+    """Report this process's own delay and CPU. Not meaningful when the engine runs in the same process."""
+    progress: bool = True
+
+
+@dataclass(frozen=True)
+class Level:
+    """The load of one run."""
+
+    rate: float
+    max_concurrency: int | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its results in the order of the schedule and their summary."""
+
+    level: Level
+    trace: Trace
+    results: list[Result]
+    summary: Summary
+
+
+def plan(level: Level, settings: Settings, texts: Sequence[Prompt]) -> Plan:
+    """The prompts and send times of a level; the same for the same seed."""
+    total = settings.warmup_s + settings.duration_s if settings.duration_s else None
+    offsets = _offsets(level, settings, total)
+    count = settings.num_prompts if offsets is None else len(offsets)
+    return Plan(
+        prompts=prompts.pick(texts, count, level.seed),
+        offsets=offsets,
+        max_concurrency=level.max_concurrency,
+        max_in_flight=settings.max_in_flight,
+        duration=total,
+    )
+
+
+def _offsets(level: Level, settings: Settings, total: float | None) -> arrivals.Times | None:
+    if settings.ramp:
+        return arrivals.ramped(settings.num_prompts, settings.ramp, settings.burstiness, level.seed)
+    if np.isinf(level.rate):
+        return None if level.max_concurrency else np.zeros(settings.num_prompts)
+    if total:
+        return arrivals.fixed_duration(total, level.rate, settings.burstiness, level.seed)
+    return arrivals.fixed_count(settings.num_prompts, level.rate, settings.burstiness, level.seed)
+
+
+async def run_level(sender: Sender, scheme: Plan, level: Level, settings: Settings, spool: Spool) -> Run:
+    """Warm up, run the load, then measure. The spool keeps the run's audio until its next `clear`."""
+    for prompt in scheme.prompts[: settings.num_warmups]:
+        await sender.send(prompt)
+    spool.clear()
+    total = None if scheme.offsets is None and scheme.duration else len(scheme.prompts)
+    with Progress(total, settings.progress) as progress:
+        trace = await load.run(scheme, sender, progress.add)
+    results = [_measure(exchange, spool, settings) for exchange in trace.exchanges]
+    window = _window(trace, settings)
+    for result in results:
+        result.in_window = settings.duration_s is None or window.start <= result.planned < window.end
+    summary = summarise(
+        results,
+        window,
+        settings.percentiles,
+        settings.goodput,
+        trace.loop_delays if settings.watch_client else (),
+        trace.cpu_s / (trace.ended - trace.started),
+    )
+    if settings.determinism_check:
+        summary.extra["determinism"] = await _check_determinism(sender, trace, results, settings, spool)
+    return Run(level, trace, results, summary)
+
+
+def heard(exchange: Exchange, spool: Spool, settings: Settings) -> Heard | None:
+    """The decoded reply of an exchange, None if it was never sent."""
+    if exchange.reply is None:
+        return None
+    return decode(exchange.reply, spool.get(exchange.reply.body), settings.framing, settings.assumed_rate)
+
+
+def _measure(exchange: Exchange, spool: Spool, settings: Settings) -> Result:
+    audio = heard(exchange, spool, settings)
+    result = measure(exchange, audio)
+    if audio is not None:
+        result.quality = quality.assess(audio, exchange.prompt.text)
+        if settings.save_audio and audio.samples.size:
+            save_wav(settings.save_audio / f"{exchange.prompt.index:05d}.wav", audio.samples, audio.rate)
+    return result
+
+
+def _window(trace: Trace, settings: Settings) -> Window:
+    if settings.duration_s is None:
+        return Window(trace.started, trace.ended)
+    start = trace.started + settings.warmup_s
+    return Window(start, start + settings.duration_s)
+
+
+async def _check_determinism(
+    sender: Sender, trace: Trace, results: Sequence[Result], settings: Settings, spool: Spool
+) -> dict[str, object]:
+    """Send some of the run's requests again, one at a time, and compare the audio with that under load."""
+    done = [(exchange, result) for exchange, result in zip(trace.exchanges, results, strict=True) if result.completed]
+    differing = []
+    checked = done[: settings.determinism_check]
+    for exchange, result in checked:
+        again = Exchange(exchange.prompt, 0.0, 0.0, await sender.send(exchange.prompt))
+        solo = measure(again, heard(again, spool, settings))
+        if solo.audio_hash != result.audio_hash:
+            differing.append(result.index)
+    return {"checked": len(checked), "equal": len(checked) - len(differing), "differing": differing}
+
+
+class Progress:
+    """A counter on stderr while a terminal watches."""
+
+    def __init__(self, total: int | None, wanted: bool) -> None:
+        self._total = total
+        self._done = 0
+        self._shown_at = self._started = time.perf_counter()
+        self._wanted = wanted and sys.stderr.isatty()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._wanted:
+            print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
+
+    def add(self, done: int) -> None:
+        """Count finished requests; writes at most four times a second."""
+        self._done += done
+        now = time.perf_counter()
+        if self._wanted and now - self._shown_at > 0.25:
+            self._shown_at = now
+            of = f" of {self._total}" if self._total is not None else ""
+            rate = self._done / (now - self._started)
+            print(f"\r{self._done}{of} requests done, {rate:.2f} req/s ", end="", file=sys.stderr, flush=True)
