@@ -22,7 +22,13 @@ from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import ModelSpec, Prompt, SpeechRequest
 
 DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
-DTYPES = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "auto": None,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
 RETRIES = 3  # tries for a whole (not streamed) utterance whose length says that it ran on
 
 
@@ -59,7 +65,7 @@ class TTS:
 
     model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
-    "float32", "bfloat16" or "float16". lora: LoRA weights to merge at load (families that have them).
+    "float32", "bfloat16", "float16", or "float64" (for checks). lora: LoRA weights to merge at load (families that have them).
     Every other argument is a field of EngineConfig.
     """
 

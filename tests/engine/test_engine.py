@@ -1,0 +1,291 @@
+"""The engine on the toy family: same audio whatever happens around a request, and nothing is ever lost."""
+
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from stentor import TTS, EngineError, InvalidRequest, Overloaded, Reference, Speech
+from stentor.engine.engine import Engine
+from stentor.engine.scheduler import Policy
+
+LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
+VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
+
+
+def toy(**engine: object) -> TTS:
+    # float64: batches of other sizes round differently, and 1e-6 then still shows any real difference
+    return TTS("dummy:toy", dtype="float64", **{"slots": 6, "memory_gb": 0.002, **engine})
+
+
+@pytest.fixture(autouse=True)
+def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every turn of every engine checks the scheduler's invariants."""
+    plain = Engine._turn
+
+    def turn(self: Engine) -> None:
+        plain(self)
+        self.scheduler.check()
+
+    monkeypatch.setattr(Engine, "_turn", turn)
+
+
+def assert_equal(a: Speech, b: Speech) -> None:
+    assert a.frames.shape == b.frames.shape
+    np.testing.assert_allclose(a.frames, b.frames, atol=1e-6)
+    np.testing.assert_allclose(a.samples, b.samples, atol=1e-6)
+    assert a.finish_reason == b.finish_reason
+
+
+def assert_all_free(tts: TTS) -> None:
+    """Slots and pages come back in the turn that hands out the last chunk: the caller may be a moment early."""
+    deadline = time.monotonic() + 5
+    while (health := tts.engine.health()).running and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert health.running == health.queued == 0
+    assert health.free_slots == tts.engine.sizes.slots
+    assert health.free_pages == health.pages
+
+
+def requests(count: int, seed: int = 0) -> list[tuple[str, dict[str, object]]]:
+    """Requests that differ in everything a request can differ in."""
+    r = random.Random(seed)
+    made = []
+    for i in range(count):
+        options: dict[str, object] = {
+            "seed": r.randrange(2**31),
+            "temperature": r.choice([0.0, 0.5, 0.9, 1.3]),
+            "top_k": r.choice([0, 3, 10]),
+            "top_p": r.choice([1.0, 0.8]),
+            "cfg": r.choice([1.0, 2.0, 3.5]),
+            "flow_steps": r.choice([1, 2, 3, 5]),
+            "min_frames": r.choice([0, 2, 10]),
+            "max_frames": r.randrange(1, 30),
+            "voice": r.choice([None, "low", "high"]),
+            "reference": r.choice([None, VOICE]),
+            "retries": 1,
+        }
+        made.append(("request number " * r.randrange(1, 3) + str(i), options))
+    return made
+
+
+@pytest.fixture(scope="module")
+def solo() -> list[Speech]:
+    """What each of 24 requests sounds like when it has the engine for itself."""
+    with toy(slots=1) as tts:
+        return [tts.generate(text, **options) for text, options in requests(24)]
+
+
+def in_threads(tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bool = False) -> list[Speech]:
+    """All requests at once, each from its own thread."""
+    results: list[Speech | None] = [None] * len(work)
+
+    def speak(i: int) -> None:
+        text, options = work[i]
+        if not streamed:
+            results[i] = tts.generate(text, **options)
+            return
+        plain = {k: v for k, v in options.items() if k != "retries"}
+        chunks = list(tts.stream(text, **plain))
+        samples, frames = (np.concatenate([getattr(c, n) for c in chunks]) for n in ("samples", "frames"))
+        results[i] = Speech(samples, tts.sample_rate, frames, chunks[-1].finish_reason, chunks[0].seed)
+
+    threads = [threading.Thread(target=speak, args=(i,)) for i in range(len(work))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return [r for r in results if r is not None]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_a_request_sounds_the_same_alone_and_in_any_batch_at_any_lag(solo: list[Speech], lag: int):
+    with toy(lag=lag) as tts:
+        for alone, together in zip(solo, in_threads(tts, requests(24)), strict=True):
+            assert_equal(alone, together)
+        assert_all_free(tts)
+
+
+def test_padding_rows_change_nothing(solo: list[Speech]):
+    with toy(batch_sizes=(4, 8)) as tts:
+        for alone, padded in zip(solo, in_threads(tts, requests(24)), strict=True):
+            assert_equal(alone, padded)
+
+
+def test_streamed_chunks_joined_equal_the_whole(solo: list[Speech]):
+    with toy() as tts:
+        for whole, streamed in zip(solo, in_threads(tts, requests(24), streamed=True), strict=True):
+            assert_equal(whole, streamed)
+
+
+def test_preemption_and_resume_leave_the_audio_as_it_was(solo: list[Speech]):
+    policy = Policy(growth=4)
+    with toy(page=4, memory_gb=60 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, policy=policy) as tts:
+        results = in_threads(tts, requests(24))
+        assert tts.engine.health().preemptions > 0
+        for alone, resumed in zip(solo, results, strict=True):
+            assert_equal(alone, resumed)
+        assert_all_free(tts)
+
+
+def test_a_list_is_decoded_together_and_equals_one_by_one():
+    with toy() as tts:
+        texts = ["one", "another text", "a third"]
+        batch = tts.generate(texts, seed=5, **LONG)
+        steps = tts.engine.health().stats.steps
+        assert steps < 3 * 40
+        for text, speech in zip(texts, batch, strict=True):
+            assert_equal(tts.generate(text, seed=5, **LONG), speech)
+
+
+def test_the_same_seed_gives_the_same_audio_and_another_seed_does_not():
+    with toy() as tts:
+        a, b, c = (tts.generate("hello", seed=s, **LONG) for s in (1, 1, 2))
+        assert_equal(a, b)
+        assert not np.allclose(a.samples, c.samples)
+
+
+def test_temperature_zero_needs_no_seed():
+    with toy() as tts:
+        a, b = (tts.generate("hello", seed=s, temperature=0.0, **LONG) for s in (1, 2))
+        assert_equal(a, b)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_cancelling_frees_slot_and_pages_and_leaves_others_alone(after: int):
+    with toy(slots=2) as tts:
+        other = tts.submit(tts.request("other", seed=3, max_frames=40, min_frames=40))
+        stream = tts.submit(tts.request("cancel me", seed=1, max_frames=200, min_frames=200))
+        heard = 0
+        if after:
+            for _ in stream:
+                heard += 1
+                if heard == after:
+                    break
+        stream.cancel()
+        last = list(stream)[-1]
+        assert last.finish == "cancelled"
+        rest = tts.speech(list(other), 3)
+        assert_equal(tts.generate("other", seed=3, **LONG), rest)
+        assert_all_free(tts)
+
+
+def test_a_queued_request_can_be_cancelled():
+    with toy(slots=1) as tts:
+        running = tts.submit(tts.request("running", seed=1, max_frames=60, min_frames=60))
+        queued = tts.submit(tts.request("queued", seed=1, max_frames=60, min_frames=60))
+        queued.cancel()
+        assert [c.finish for c in queued] == ["cancelled"]
+        assert list(running)[-1].finish == "length"
+        assert_all_free(tts)
+
+
+def test_leaving_a_stream_early_cancels_the_rest():
+    with toy() as tts:
+        for _ in tts.stream("hello", seed=1, max_frames=500, min_frames=500):
+            break
+        tts.generate("next", seed=1, **LONG)
+        assert_all_free(tts)
+        assert tts.engine.health().stats.cancelled == 1
+
+
+def test_a_request_that_fails_in_its_prefill_touches_no_other(solo: list[Speech]):
+    with toy() as tts:
+        bad = [tts.submit(tts.request("broken \x01", seed=1), streaming=False) for _ in range(2)]
+        good = in_threads(tts, requests(24))
+        for stream in bad:
+            with pytest.raises(EngineError, match="failed while it was being served"):
+                list(stream)
+        for alone, together in zip(solo, good, strict=True):
+            assert_equal(alone, together)
+        assert_all_free(tts)
+
+
+def test_a_frame_that_is_not_finite_fails_its_own_request_only():
+    with toy() as tts:
+        prompt = tts.prompt(tts.request("hot", seed=1, max_frames=40, min_frames=40))
+        prompt.columns["cfg"] = float("nan")
+        broken = tts.engine.submit(prompt, 1, streaming=True)
+        with pytest.raises(EngineError, match="not finite"):
+            list(broken)
+        assert tts.generate("fine", seed=2, **LONG).finish_reason == "length"
+        assert_all_free(tts)
+
+
+def test_a_full_queue_is_refused_at_once():
+    with toy(slots=1, policy=Policy(max_queue=2)) as tts:
+        req = tts.request("hello", seed=1, max_frames=100, min_frames=100)
+        streams = []
+        with pytest.raises(Overloaded):
+            for _ in range(10):
+                streams.append(tts.submit(req))
+        for stream in streams:
+            stream.cancel()
+
+
+def test_closing_fails_what_is_running_and_refuses_what_comes():
+    tts = toy()
+    stream = tts.submit(tts.request("hello", seed=1, max_frames=1000, min_frames=1000))
+    tts.close()
+    with pytest.raises(EngineError, match="stopped"):
+        list(stream)
+    with pytest.raises(EngineError, match="stopped"):
+        tts.generate("again")
+    tts.close()
+
+
+def test_a_crash_of_the_engine_is_told_to_everybody(monkeypatch: pytest.MonkeyPatch):
+    tts = toy()
+    stream = tts.submit(tts.request("hello", seed=1, max_frames=1000, min_frames=1000))
+
+    def crash(*_: object) -> None:
+        raise MemoryError("gone")
+
+    monkeypatch.setattr(tts.engine.scheduler, "plan", crash)
+    with pytest.raises(EngineError, match="gone"):
+        list(stream)
+    assert not tts.engine.health().alive
+    tts.close()
+
+
+def test_a_run_on_is_tried_again_with_the_next_seed():
+    with toy() as tts:
+        once = tts.generate("ab", seed=7, min_frames=12, max_frames=12, retries=1)
+        thrice = tts.generate("ab", seed=7, min_frames=12, max_frames=12)
+        assert (once.seed, thrice.seed) == (7, 9)
+        assert_equal(thrice, tts.generate("ab", seed=9, min_frames=12, max_frames=12, retries=1))
+
+
+def test_prompts_that_cannot_fit_are_refused_before_they_are_queued():
+    with toy(memory_gb=0.00005) as tts, pytest.raises(InvalidRequest, match="positions"):
+        tts.generate("x" * 500)
+
+
+@pytest.mark.parametrize("options", [{"seed": 1, "streaming": s} for s in (True, False)])
+def test_skipped_frames_are_made_but_not_heard(options: dict[str, bool]):
+    with toy() as tts:
+        req = tts.request("hello", seed=1, max_frames=20, min_frames=20)
+        whole = tts.speech(list(tts.submit(req)), 1)
+        prompt = tts.prompt(req)
+        prompt.skip_frames = 3
+        cut = tts.speech(list(tts.engine.submit(prompt, 1, options["streaming"])), 1)
+        np.testing.assert_allclose(cut.samples, whole.samples[3 * tts.spec.hop :], atol=1e-5)
+        np.testing.assert_allclose(cut.frames, whole.frames[3:], atol=1e-5)
+
+
+def test_two_hundred_random_requests_are_all_served_and_all_is_free_after():
+    with toy(slots=5, page=4, memory_gb=80 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, lag=1, policy=Policy(growth=4)) as tts:
+        r = random.Random(1)
+        streams = [
+            tts.submit(tts.request(text, **{k: v for k, v in o.items() if k != "retries"}), r.random() < 0.5)
+            for text, o in requests(200, seed=2)
+        ]
+        victims = set(r.sample(range(200), 40))
+        for i in victims:
+            streams[i].cancel()
+        for i, stream in enumerate(streams):
+            last = list(stream)[-1]
+            assert last.finish in ({"cancelled", "stop", "length"} if i in victims else {"stop", "length"})
+        assert_all_free(tts)

@@ -1,0 +1,243 @@
+"""The scheduler on plain data: a fake device makes one frame per launch, `lag` turns late."""
+
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stentor.engine.pages import PagePool
+from stentor.engine.scheduler import LENGTH, RUNNING, STOPPED, Plan, Policy, Scheduler
+from stentor.engine.sequence import Phase, Sequence
+
+
+class FakeDevice:
+    """Rows that stop after `stops[id]` frames; a stopped row stays as it is, as on the real device."""
+
+    def __init__(self, scheduler: Scheduler, lag: int = 0) -> None:
+        self.scheduler, self.lag, self.now = scheduler, lag, 0.0
+        self.stops: dict[int, int] = {}
+        self.rows: dict[int, tuple[int, int]] = {}
+        self.tickets: deque[list[tuple[Sequence, int, int]]] = deque()
+        self.done: list[Sequence] = []
+        self.chunks: dict[int, list[tuple[int, int]]] = {}
+
+    def add(self, id: int, length: int, limit: int, stop: int | None = None, streaming: bool = True) -> Sequence:
+        seq = Sequence(id, length, limit, 0, 0.08, streaming)
+        self.stops[id] = limit + 1 if stop is None else stop
+        self.scheduler.add(seq, self.now)
+        return seq
+
+    def turn(self) -> Plan:
+        self.now += 0.01
+        plan = self.scheduler.plan(self.now)
+        self.scheduler.check()
+        for group in ([*plan.admitted, *plan.resumed], plan.decode):
+            if group:
+                self.tickets.append([(s, *self._step(s)) for s in group])
+        while self.tickets and (len(self.tickets) > self.lag or plan.empty):
+            for seq, made, status in self.tickets.popleft():
+                self.scheduler.observe(seq, made, status)
+        for job in plan.audio:
+            self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
+            self.scheduler.heard(job.seq, job.count, self.now)
+        self.done += self.scheduler.finished()
+        self.scheduler.check()
+        return plan
+
+    def _step(self, seq: Sequence) -> tuple[int, int]:
+        made, status = self.rows.get(seq.id, (0, RUNNING))
+        if status == RUNNING:
+            made += 1
+            status = STOPPED if made >= self.stops[seq.id] else LENGTH if made >= seq.limit else RUNNING
+        self.rows[seq.id] = (made, status)
+        return made, status
+
+    def run(self, turns: int = 2000) -> None:
+        for _ in range(turns):
+            if self.scheduler.idle and not self.tickets:
+                return
+            self.turn()
+        raise AssertionError("requests did not finish")
+
+
+def scheduler(slots: int = 4, pages: int = 64, size: int = 4, **policy: object) -> Scheduler:
+    return Scheduler(slots, PagePool(pages, size), Policy(**{"growth": 8, **policy}))
+
+
+def all_free(s: Scheduler, slots: int) -> bool:
+    return s.pages.available == s.pages.count and sorted(s.free_slots) == list(range(slots))
+
+
+def test_a_request_waits_in_line_until_a_slot_is_free():
+    s = scheduler(slots=1)
+    d = FakeDevice(s)
+    first, second = d.add(0, 4, 3), d.add(1, 4, 3)
+    d.turn()
+    assert (first.phase, second.phase) == (Phase.RUNNING, Phase.QUEUED)
+    d.run()
+    assert [q.id for q in d.done] == [0, 1]
+    assert all_free(s, 1)
+
+
+def test_pages_grow_as_a_request_speaks_and_come_back_when_it_ends():
+    s = scheduler(pages=32)
+    d = FakeDevice(s)
+    seq = d.add(0, 4, 60)
+    d.turn()
+    before = len(seq.pages)
+    for _ in range(20):
+        d.turn()
+    assert len(seq.pages) > before
+    d.run()
+    assert all_free(s, 4)
+
+
+def test_no_more_pages_are_held_than_the_limit_needs():
+    s = scheduler(pages=32, growth=64)
+    d = FakeDevice(s)
+    seq = d.add(0, 4, 5)
+    d.turn()
+    assert len(seq.pages) == s.pages.pages_for(4 + 5)
+
+
+def test_when_pages_run_out_the_youngest_waits_and_later_resumes():
+    s = scheduler(slots=2, pages=12, growth=4)
+    d = FakeDevice(s)
+    old, young = d.add(0, 8, 36), d.add(1, 8, 36)
+    while not s.preemptions:
+        d.turn()
+    assert young.phase is Phase.PREEMPTED
+    assert young.pages == []
+    assert young.slot >= 0
+    assert old.phase is Phase.RUNNING
+    d.run()
+    assert (old.made, young.made) == (36, 36)
+    assert all_free(s, 2)
+
+
+def test_nothing_new_is_admitted_while_a_preempted_request_waits_for_pages():
+    s = scheduler(slots=3, pages=12, growth=4)
+    d = FakeDevice(s)
+    d.add(0, 8, 36)
+    young = d.add(1, 8, 36)
+    while not s.preemptions:
+        d.turn()
+    late = d.add(2, 1, 1)
+    d.turn()
+    assert young.phase is Phase.PREEMPTED
+    assert late.phase is Phase.QUEUED
+    d.run()
+    assert late.phase is Phase.DONE
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_a_cancelled_request_gives_everything_back(turns: int):
+    s = scheduler()
+    d = FakeDevice(s, lag=1)
+    seq, other = d.add(0, 8, 20), d.add(1, 8, 20)
+    for _ in range(turns):
+        d.turn()
+    s.cancel(seq)
+    d.run()
+    assert seq.phase is Phase.DONE
+    assert other.made == 20
+    assert all_free(s, 4)
+
+
+def test_a_preempted_request_can_be_cancelled():
+    s = scheduler(slots=2, pages=12, growth=4)
+    d = FakeDevice(s, lag=1)
+    d.add(0, 8, 36)
+    young = d.add(1, 8, 36)
+    while young.phase is not Phase.PREEMPTED:
+        d.turn()
+    s.cancel(young)
+    d.run()
+    assert young.phase is Phase.DONE
+    assert all_free(s, 2)
+
+
+def test_first_chunks_are_small_and_grow_by_the_ramp():
+    s = scheduler(ramp=(1, 2, 4), chunk=25)
+    d = FakeDevice(s)
+    d.add(0, 4, 13)
+    d.run()
+    assert d.chunks[0] == [(0, 1), (1, 2), (3, 4), (7, 4), (11, 2)]
+
+
+def test_a_request_that_is_not_streamed_is_decoded_in_large_chunks():
+    s = scheduler(chunk=5)
+    d = FakeDevice(s)
+    d.add(0, 4, 12, streaming=False)
+    d.run()
+    assert d.chunks[0] == [(0, 5), (5, 5), (10, 2)]
+
+
+def test_a_stream_far_ahead_of_its_listener_yields():
+    s = scheduler(max_ahead=0.4)
+    d = FakeDevice(s)
+    seq = d.add(0, 4, 60)
+    for _ in range(20):
+        d.turn()
+    assert seq.launched < 20
+    d.run()
+    assert seq.made == 60
+
+
+def test_prefill_keeps_to_its_token_budget():
+    s = scheduler(pages=64, prefill_tokens=16)
+    d = FakeDevice(s)
+    for id in range(3):
+        d.add(id, 10, 4)
+    assert len(d.turn().admitted) == 1
+    d.run()
+
+
+def test_a_prompt_longer_than_the_budget_is_prefilled_alone():
+    s = scheduler(pages=64, prefill_tokens=16)
+    d = FakeDevice(s)
+    d.add(0, 40, 4)
+    d.add(1, 2, 4)
+    assert [q.id for q in d.turn().admitted] == [0]
+    d.run()
+
+
+def test_requests_of_a_failed_prefill_are_tried_one_by_one():
+    s = scheduler()
+    a, b = (Sequence(i, 4, 4, 0, 0.08, True) for i in range(2))
+    s.add(a, 0.0)
+    s.add(b, 0.0)
+    plan = s.plan(0.0)
+    assert plan.admitted == [a, b]
+    s.undo(a)
+    s.undo(b)
+    s.check()
+    assert s.plan(0.0).resumed == [a]
+    assert s.plan(0.0).resumed == [b]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), lag=st.integers(0, 2), slots=st.integers(1, 4), pages=st.integers(8, 40))
+def test_invariants_hold_under_any_schedule(data: st.DataObject, lag: int, slots: int, pages: int):
+    """Up to 200 requests over the examples: joins, cancels and failures at random turns; `check` runs every turn."""
+    s = scheduler(slots=slots, pages=pages, growth=data.draw(st.integers(0, 16)))
+    d = FakeDevice(s, lag)
+    alive: list[Sequence] = []
+    for id in range(data.draw(st.integers(1, 12))):
+        length = data.draw(st.integers(1, 12))
+        limit = data.draw(st.integers(1, pages * 4 - length))
+        alive.append(d.add(id, length, min(limit, 40), data.draw(st.integers(1, 40)), data.draw(st.booleans())))
+        for _ in range(data.draw(st.integers(0, 4))):
+            d.turn()
+        if data.draw(st.integers(0, 4)) == 0:
+            victim = data.draw(st.sampled_from(alive))
+            if victim.phase is not Phase.DONE:
+                s.cancel(victim)
+    d.run()
+    assert all_free(s, slots)
+    for seq in alive:
+        assert seq.phase is Phase.DONE
+        if not seq.cancelled:
+            assert seq.made == min(seq.limit, d.stops[seq.id])
+            assert sum(n for _, n in d.chunks[seq.id]) == seq.made
