@@ -52,11 +52,16 @@ class Speech:
         """Seconds."""
         return len(self.samples) / self.sample_rate
 
-    def save(self, path: str | Path) -> None:
-        """Write an audio file; the suffix chooses the format (wav, flac, ogg, mp3)."""
+    @staticmethod
+    def check_path(path: str | Path) -> None:
+        """InvalidRequest when `save` could not write this kind of file."""
         suffix = Path(path).suffix.lower().lstrip(".")
         if suffix.upper() not in soundfile.available_formats():
             raise InvalidRequest("path", f"cannot write {suffix or 'a file without suffix'!r}; use .wav, .flac or .mp3")
+
+    def save(self, path: str | Path) -> None:
+        """Write an audio file; the suffix chooses the format (wav, flac, ogg, mp3)."""
+        self.check_path(path)
         soundfile.write(path, self.samples, self.sample_rate)
 
 
@@ -65,7 +70,7 @@ class TTS:
 
     model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
-    "float32", "bfloat16", "float16", or "float64" (for checks). lora: LoRA weights to merge at load (families that have them).
+    "float32", "bfloat16", "float16", or "float64" (for checks). lora: LoRA weights to merge at load.
     Every other argument is a field of EngineConfig.
     """
 

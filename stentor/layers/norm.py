@@ -10,7 +10,7 @@ class RMSNorm(nn.Module):
     """x / rms(x) * weight over the last dimension.
 
     The statistics are float32. `late_weight` rounds to the model's dtype first and multiplies by the weight in that
-    dtype (Llama, MiniCPM, Qwen3); otherwise the product is formed in float32 (torch's own order).
+    dtype (the Llama lineage); otherwise the product is formed in float32 (torch's own order).
     """
 
     def __init__(self, size: int, eps: float, late_weight: bool = True) -> None:

@@ -1,6 +1,6 @@
 """Discrete draws inside the step: per-row parameters are tensors, one uniform per pick, no host value, no sync.
 
-The order of the filters follows Hugging Face's processors: penalty, temperature, top-k, top-p (see specs/qwen3_tts 4a).
+The order of the filters follows Hugging Face's processors: penalty, temperature, top-k, top-p.
 """
 
 from __future__ import annotations

@@ -217,10 +217,12 @@ def test_a_frame_that_is_not_finite_fails_its_own_request_only():
 def test_a_full_queue_is_refused_at_once():
     with toy(slots=1, policy=Policy(max_queue=2)) as tts:
         req = tts.request("hello", seed=1, max_frames=100, min_frames=100)
-        streams = []
-        with pytest.raises(Overloaded):
-            for _ in range(10):
-                streams.append(tts.submit(req))
+        streams = [tts.submit(req)]
+        while tts.engine.health().queued:  # until the only slot is taken
+            time.sleep(0.001)
+        streams += [tts.submit(req) for _ in range(2)]
+        with pytest.raises(Overloaded, match="2 requests are waiting"):
+            tts.submit(req)
         for stream in streams:
             stream.cancel()
 

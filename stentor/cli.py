@@ -1,0 +1,153 @@
+"""The command line: `stentor say | serve | bench | doctor`. Flags become calls of the public API here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import stentor
+
+if TYPE_CHECKING:
+    from stentor.api import TTS, Speech
+
+OPTIONS = ("temperature", "top_k", "top_p", "cfg", "flow_steps", "min_frames", "max_frames")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. 0: done; 1: stentor says why it could not; 2: wrong usage; 130: interrupted."""
+    args = parser().parse_args(argv)
+    try:
+        code: int = args.func(args)
+    except stentor.StentorError as e:
+        print(f"stentor: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; Python would complain once more at exit
+        return 1
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    from stentor.bench.cli import add_parser as add_bench
+    from stentor.server.cli import add_parser as add_serve
+
+    top = argparse.ArgumentParser(prog="stentor", description=stentor.__doc__)
+    top.add_argument("--version", action="version", version=f"stentor {stentor.__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    _add_say(commands)
+    add_serve(commands)
+    add_bench(commands)
+    doctor = commands.add_parser("doctor", help="what would run on this machine, and how fast")
+    doctor.add_argument("--model", help="model to try: directory, Hub id or dummy:NAME (default: the embedded voice)")
+    doctor.set_defaults(func=_doctor)
+    return top
+
+
+def _add_say(commands: Any) -> None:
+    say = commands.add_parser("say", help="speak a text into a file")
+    say.add_argument("text", help="what to say; - reads it from standard input")
+    say.add_argument("-o", "--output", default="out.wav", type=Path, help="audio file to write (wav, flac, ogg, mp3)")
+    say.add_argument("--model", help="directory, Hub id (owner/name) or dummy:NAME; default: the embedded voice")
+    say.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    say.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    say.add_argument("--threads", type=int, help="CPU threads")
+    say.add_argument("--lora", type=Path, help="LoRA weights to merge at load")
+    say.add_argument("--voice", help="a named voice of the model")
+    say.add_argument("--language", default="auto")
+    say.add_argument("--instructions", help="how to speak, or what voice to design")
+    say.add_argument("--reference", type=Path, help="audio of the voice to clone")
+    say.add_argument("--reference-text", help="what is said in the reference (then it is continued)")
+    say.add_argument("--prompt", type=Path, help="audio to continue, beside --reference")
+    say.add_argument("--prompt-text", help="what is said in the prompt")
+    say.add_argument("--seed", type=int)
+    for name in OPTIONS:
+        say.add_argument("--" + name.replace("_", "-"), type=_number, metavar="N")
+    say.set_defaults(func=_say)
+
+
+def _number(text: str) -> float | int:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _say(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    from stentor.api import TTS, Speech
+
+    text = sys.stdin.read() if args.text == "-" else args.text
+    if not args.output.parent.is_dir():
+        raise stentor.InvalidRequest("output", f"folder {str(args.output.parent)!r} does not exist")
+    Speech.check_path(args.output)
+    started = time.perf_counter()
+    engine = {} if args.threads is None else {"threads": args.threads}
+    with TTS(args.model, device=args.device, dtype=args.dtype, lora=args.lora, slots=1, **engine) as tts:
+        loaded = time.perf_counter()
+        chunks, first = _speak(tts, text, _request_options(args), loaded)
+        took = time.perf_counter() - loaded
+        speech = Speech(
+            np.concatenate([c.samples for c in chunks]),
+            tts.sample_rate,
+            np.concatenate([c.frames for c in chunks]),
+            chunks[-1].finish_reason,
+            chunks[-1].seed,
+        )
+    speech.save(args.output)
+    print(
+        f"{args.output}: {speech.duration:.2f} s of audio ({speech.finish_reason}, seed {speech.seed}); "
+        f"load {loaded - started:.2f} s, first audio {first:.2f} s, RTF {took / max(speech.duration, 1e-9):.2f}"
+    )
+    return 0
+
+
+def _request_options(args: argparse.Namespace) -> dict[str, Any]:
+    for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
+        if text is not None and getattr(args, audio) is None:
+            raise stentor.InvalidRequest(f"{audio}_text", f"needs --{audio}")
+    given = {
+        "voice": args.voice,
+        "language": args.language,
+        "instructions": args.instructions,
+        "seed": args.seed,
+        **{name: getattr(args, name) for name in OPTIONS},
+    }
+    if args.reference is not None:
+        given["reference"] = stentor.Reference(args.reference, args.reference_text)
+    if args.prompt is not None:
+        given["prompt"] = stentor.Reference(args.prompt, args.prompt_text)
+    return {k: v for k, v in given.items() if v is not None}
+
+
+def _speak(tts: TTS, text: str, options: dict[str, Any], started: float) -> tuple[list[Speech], float]:
+    """All chunks, and seconds until the first; a live line says how far it is."""
+    chunks: list[Speech] = []
+    first = 0.0
+    live = sys.stderr.isatty()
+    for chunk in tts.stream(text, **options):
+        chunks.append(chunk)
+        elapsed = time.perf_counter() - started
+        first = first or elapsed
+        if live:
+            seconds = sum(c.duration for c in chunks)
+            print(f"\r{seconds:6.2f} s of audio in {elapsed:6.2f} s", end="", file=sys.stderr, flush=True)
+    if live:
+        print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
+    return chunks, first
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from stentor import doctor
+
+    return doctor.run(args.model)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Checkpoints that are not what they should be are refused with the name of what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from stentor.errors import CheckpointError
+from stentor.models import weights
+
+CPU = torch.device("cpu")
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.Module()
+        self.attn.qkv_proj = nn.Linear(4, 8, bias=False)
+        self.norm = nn.Linear(4, 2)
+
+
+def parts() -> dict[str, torch.Tensor]:
+    return {
+        "attn.q_proj.weight": torch.randn(4, 4),
+        "attn.k_proj.weight": torch.randn(2, 4),
+        "attn.v_proj.weight": torch.randn(2, 4),
+        "norm.weight": torch.randn(2, 4),
+        "norm.bias": torch.randn(2),
+    }
+
+
+def test_projections_are_fused_in_order():
+    tensors, module = parts(), Small()
+    weights.fill(module, tensors, "test", CPU)
+    expected = torch.cat([tensors[f"attn.{p}_proj.weight"] for p in "qkv"])
+    torch.testing.assert_close(module.attn.qkv_proj.weight.data, expected)
+
+
+def test_a_module_on_the_meta_device_is_filled():
+    with torch.device("meta"):
+        module = Small()
+    weights.fill(module, parts(), "test", CPU)
+    assert module.norm.weight.device == CPU
+
+
+def test_a_missing_tensor_is_named():
+    tensors = parts()
+    del tensors["attn.k_proj.weight"]
+    with pytest.raises(CheckpointError, match=r"model: tensor attn\.k_proj\.weight is missing"):
+        weights.fill(Small(), tensors, "model", CPU)
+
+
+def test_an_extra_tensor_is_named_unless_it_is_expected():
+    tensors = {**parts(), "old.thing": torch.zeros(1)}
+    with pytest.raises(CheckpointError, match=r"old\.thing is not part"):
+        weights.fill(Small(), tensors, "model", CPU)
+    weights.fill(Small(), tensors, "model", CPU, ignore=("old.",))
+
+
+def test_a_wrong_shape_is_named_with_both_shapes():
+    tensors = {**parts(), "norm.bias": torch.zeros(3)}
+    with pytest.raises(CheckpointError, match=r"norm\.bias has shape \[3\], config\.json asks for \[2\]"):
+        weights.fill(Small(), tensors, "model", CPU)
+
+
+def test_a_truncated_file_is_named(tmp_path: Path):
+    file = tmp_path / "model.safetensors"
+    save_file(parts(), file)
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is truncated or corrupt"):
+        weights.read_safetensors(file)
+    file.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="truncated or corrupt"):
+        weights.read_safetensors(file)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path):
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    save_file({"a": torch.zeros(1)}, tmp_path / "model-00001-of-00002.safetensors")
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00002\.safetensors does not exist"):
+        weights.read_sharded(tmp_path)
+
+
+def test_a_shard_outside_the_directory_is_refused(tmp_path: Path):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../secret.safetensors"}}))
+    with pytest.raises(CheckpointError, match="outside the model directory"):
+        weights.read_sharded(tmp_path)
+
+
+def test_a_pickle_with_code_in_it_is_refused(tmp_path: Path):
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return print, ("run",)
+
+    torch.save({"state_dict": Evil()}, tmp_path / "x.pth")
+    with pytest.raises(CheckpointError, match="not a plain tensor file"):
+        weights.read_pickle(tmp_path / "x.pth")
+
+
+def test_weight_norm_folds_to_what_torch_computes():
+    conv = torch.nn.utils.parametrizations.weight_norm(nn.Conv1d(3, 5, 4))
+    g, v = conv.parametrizations.weight.original0, conv.parametrizations.weight.original1
+    folded = weights.fold_weight_norm({"c.weight_g": g.data, "c.weight_v": v.data, "c.bias": conv.bias.data})
+    torch.testing.assert_close(folded["c.weight"], conv.weight.data)
+    assert set(folded) == {"c.weight", "c.bias"}
+
+
+@pytest.mark.parametrize("kept", ["c.weight_g", "c.weight_v"])
+def test_half_a_weight_norm_is_named(kept: str):
+    with pytest.raises(CheckpointError, match=r"c\.weight_[gv] is missing"):
+        weights.fold_weight_norm({kept: torch.ones(2, 2, 2)})
