@@ -34,10 +34,11 @@ def load(
 ) -> Qwen3TTS:
     """Load a checkpoint directory. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    `options`: `codec_dtype` ("float32" by default) of codec and speaker encoder; `mistral_pretokenizer` (False) splits
-    words as the official package does for a local directory. Raises CheckpointError and InvalidRequest.
+    `options`: `codec_dtype` of codec and speaker encoder, by default float32 (float64 if `dtype` is);
+    `mistral_pretokenizer` (False) splits words as the official package does for a local directory.
+    Raises CheckpointError and InvalidRequest.
     """
-    codec_dtype, mistral = _load_options(options)
+    codec_dtype, mistral = _load_options(options, "float64" if dtype == torch.float64 else "float32")
     c, codec = parse(config, str(path / "config.json")), read_codec(path)
     if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
         raise CheckpointError(f"{path}: the talker makes {c.codebooks} codes per frame, the codec wants another number")
@@ -50,11 +51,11 @@ def load(
     return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, generation_defaults(path))
 
 
-def _load_options(options: Mapping[str, object]) -> tuple[torch.dtype, bool]:
+def _load_options(options: Mapping[str, object], default: str) -> tuple[torch.dtype, bool]:
     for name in options:
         if name not in LOAD_OPTIONS:
             raise InvalidRequest(name, f"is not a load option of this model; known: {', '.join(LOAD_OPTIONS)}")
-    wanted, mistral = options.get("codec_dtype", "float32"), options.get("mistral_pretokenizer", False)
+    wanted, mistral = options.get("codec_dtype", default), options.get("mistral_pretokenizer", False)
     if wanted not in CODEC_DTYPES:
         raise InvalidRequest("codec_dtype", f"must be one of {', '.join(CODEC_DTYPES)}, got {wanted!r}")
     if not isinstance(mistral, bool):

@@ -17,6 +17,9 @@ NONE = -1
 ROLE, TAIL, REFERENCE_TAIL = 3, 5, 2
 """Tokens around the text: `<|im_start|>assistant\\n`, `<|im_end|>\\n<|im_start|>assistant\\n`, `<|im_end|>\\n`."""
 
+RUN_ON_BASE, RUN_ON_PER_TOKEN = 192, 12
+"""A sampled result this much longer than its text has probably missed its end; other engines use the same budget."""
+
 SAMPLER_COLUMNS = ("temperature", "top_k", "top_p", "repetition_penalty")
 SUBTALKER_COLUMNS = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_p")
 
@@ -166,6 +169,8 @@ class PromptBuilder:
             rows["speaker"] = np.zeros((length, len(speaker)), np.float32)
             rows["speaker"][layout.speaker_at] = speaker
         limit = min(int(options["max_frames"]), self._max_tokens - length)
+        minimum = limit if options["ignore_eos"] else min(int(options["min_frames"]), limit)
+        run_on = RUN_ON_BASE + RUN_ON_PER_TOKEN * text_tokens
         greedy = options["temperature"] == 0
         columns = {name: options[name] for name in (*SAMPLER_COLUMNS, *SUBTALKER_COLUMNS)}
         if greedy:
@@ -176,10 +181,9 @@ class PromptBuilder:
             frame_at=np.array(layout.frame_at, np.int64),
             columns={**columns, "text": np.array(trailing, np.int32)},
             limit=limit,
-            min_frames=limit if options["ignore_eos"] else min(int(options["min_frames"]), limit),
+            min_frames=minimum,
             prime=codes,
-            # Engines of this family call a result of this length a run-on (specs/qwen3_tts.md, serving 1.5).
-            suspect_frames=192 + 12 * text_tokens,
+            suspect_frames=None if greedy or minimum >= run_on else run_on,
             skip_frames=1 if options["trim_leading_silence"] else 0,
         )
 
