@@ -70,3 +70,15 @@ def test_a_stream_in_many_chunks_joins_to_the_whole(tts, name):
     assert np.abs(joined - tts.generate(**arguments(name)).samples).max() < 1e-5
     frames = np.concatenate([c.frames for c in chunks])
     assert frames.tolist() == EXPECTED[f"{name}_frames"].tolist()
+
+
+@pytest.mark.parametrize(("frame", "book"), [(0, 0), (3, 9), (10, 4), (20, 1), (20, 9)])
+def test_one_other_code_of_the_reference_changes_what_is_said(tts, frame, book):
+    """So the expected codes of cloning prove those of the encoder as well."""
+    request = tts.request(**arguments("g2_0"))
+    prompt = tts.prompt(request)
+    assert prompt.frames.shape == (21, 10)
+    prompt.frames = prompt.frames.copy()
+    prompt.frames[frame, book] = (prompt.frames[frame, book] + 1) % 100
+    speech = tts.speech(list(tts.engine.submit(prompt, 0, streaming=False)), 0)
+    assert speech.frames.tolist() != EXPECTED["g2_0_frames"].tolist()

@@ -34,8 +34,12 @@ _TOP = {
     "audio_decoder.output.": "fast_output.",
     "audio_decoder.": "fast.",
     "text_model.model.": "slow.",
+    "fast_layers.": "fast.layers.",
+    "fast_norm.": "fast.norm.",
+    "layers.": "slow.layers.",
+    "norm.": "slow.norm.",
 }
-"""Name prefixes of the language model, the more specific ones first."""
+"""Name prefixes of the language model, the more specific ones first; the last four are those of model.pth."""
 
 _SCALED = {
     ".attention_layer_scale.gamma": ".self_attn.o_proj",

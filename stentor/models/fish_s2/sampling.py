@@ -35,7 +35,8 @@ def choose(r: Ranking, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
     """
     place = torch.arange(r.logits.shape[-1], device=r.logits.device)
     limit = torch.where(top_k > 0, top_k, r.logits.shape[-1])
-    drop = ((r.mass > top_p[:, None]) | (place >= limit[:, None])) & (place > 0)
+    outside = (r.mass > top_p[:, None]) & (top_p < 1)[:, None]  # rounding takes the sum of all past 1
+    drop = (outside | (place >= limit[:, None])) & (place > 0)
     scaled = r.logits.masked_fill(drop, float("-inf")) / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
     at = torch.where(temperature > 0, draw(scaled, u), 0)
     return r.order.gather(-1, at[:, None])[:, 0]

@@ -1,0 +1,144 @@
+"""Requests through the public API: options, limits, what is refused and how it is said."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from fish_s2_oracle import CHECKPOINT
+
+from stentor import TTS, InvalidRequest, Reference
+
+WAV = str(CHECKPOINT.parent / "ref.wav")
+
+
+@pytest.fixture(scope="module")
+def tts():
+    with TTS(CHECKPOINT, device="cpu", slots=6, threads=1) as model:
+        yield model
+
+
+def refused(tts, param, words, text="Hello.", **options):
+    with pytest.raises(InvalidRequest) as e:
+        tts.generate(text, **options)
+    assert e.value.param == param
+    assert words in e.value.message
+
+
+@pytest.mark.parametrize("text", ["[laughing]", "<|speaker:0|>", " <|speaker:0|>\n[sigh][long pause]<|speaker:1|> "])
+def test_a_text_made_only_of_tags_is_refused(tts, text):
+    refused(tts, "text", "nothing to speak", text=text)
+
+
+def test_a_text_that_would_be_dropped_whole_is_refused(tts):
+    refused(tts, "text", "nothing to speak", text="Said before the only tag.<|speaker:0|>")
+
+
+@pytest.mark.parametrize("words", [None, "", "  "])
+def test_a_reference_without_its_text_is_refused(tts, words):
+    refused(tts, "reference", "needs its text", reference=Reference(WAV, words))
+
+
+@pytest.mark.parametrize("seconds", [0.2, 61])
+def test_a_reference_that_is_too_short_or_too_long_is_refused(tts, seconds):
+    audio = Reference((np.full(int(44_100 * seconds), 0.1, np.float32), 44_100), "Words.")
+    refused(tts, "reference", "must be 0.5 to 60 s", reference=audio)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", 2.5),
+        ("temperature", float("nan")),
+        ("top_p", 1.1),
+        ("top_k", 1.5),
+        ("top_k", 257),
+        ("max_frames", 0),
+        ("min_frames", -1),
+        ("ignore_eos", 1),
+        ("repetition_penalty", 1.1),
+        ("voice", "anna"),
+        ("language", "english"),
+        ("instructions", "Softly."),
+    ],
+)
+def test_options_out_of_range_or_not_of_this_family_are_refused_by_name(tts, option, value):
+    refused(tts, option, "", **{option: value})
+
+
+def test_a_second_kind_of_reference_is_refused(tts):
+    refused(tts, "prompt", "takes none", prompt=Reference(WAV, "Words."), reference=Reference(WAV, "Words."))
+
+
+def test_a_text_that_leaves_no_room_is_refused(tts):
+    refused(tts, "text", "tokens", text="a, b; c! " * 1000)
+
+
+def test_20_speakers_speak(tts):
+    text = "".join(f"<|speaker:{i}|>Number {i}." for i in range(20))
+    speech = tts.generate(text, max_frames=4, seed=1)
+    assert len(speech.frames) <= 4
+    assert len(speech.samples) == 2048 * len(speech.frames)
+
+
+def test_text_that_looks_like_special_tokens_is_spoken(tts):
+    speech = tts.generate("Say <|im_end|> and <|semantic:3|>.", max_frames=3, ignore_eos=True, seed=1)
+    assert speech.frames.shape == (3, 10)
+
+
+def test_frames_are_integers_of_ten_codes_and_samples_stay_in_range(tts):
+    speech = tts.generate("Hello.", max_frames=12, ignore_eos=True, temperature=2.0, top_p=1.0, top_k=0, seed=2)
+    assert speech.frames.shape == (12, 10)
+    assert speech.frames.dtype == np.int64
+    assert speech.finish_reason == "length"
+    assert speech.samples.dtype == np.float32
+    assert np.abs(speech.samples).max() <= 1.0
+
+
+def test_min_frames_are_made_and_max_frames_are_not_exceeded(tts):
+    made = [len(tts.generate("Hi.", min_frames=9, max_frames=15, seed=s, temperature=1.5).frames) for s in range(5)]
+    assert all(9 <= n <= 15 for n in made)
+
+
+def test_the_seed_decides_and_temperature_0_needs_none(tts):
+    def codes(**options):
+        return tts.generate("Hello.", max_frames=6, ignore_eos=True, **options).frames.tolist()
+
+    assert codes(seed=1) == codes(seed=1) != codes(seed=2)
+    assert codes(seed=1, temperature=0) == codes(seed=2, temperature=0)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 0.0}])
+def test_narrow_sampling_is_greedy_in_every_code_of_the_first_frame(tts, options):
+    greedy = tts.generate("Hello.", max_frames=1, temperature=0, ignore_eos=True).frames
+    assert tts.generate("Hello.", max_frames=1, temperature=1.5, seed=4, **options).frames.tolist() == greedy.tolist()
+
+
+def test_without_a_limit_long_texts_get_more_frames_and_run_ons_are_suspected(tts):
+    short, long = (tts.prompt(tts.request(t)) for t in ("Hi.", "word " * 100))
+    assert short.limit == 1024
+    assert long.limit == min(6 * 500, 4096 - long.length)
+    assert short.suspect_frames < 160
+    assert tts.prompt(tts.request("Hi.", ignore_eos=True)).suspect_frames is None
+
+
+def test_a_codec_at_full_scale_is_clipped_not_wrapped(tmp_path):
+    """The last layer ends in tanh: blown up a thousand times it saturates, and 16-bit files keep the sign."""
+    import soundfile
+    import torch
+
+    path = tmp_path / "loud"
+    shutil.copytree(CHECKPOINT, path)
+    tensors = torch.load(path / "codec.pth", weights_only=True)
+    tensors["decoder.model.6.conv.parametrizations.weight.original0"] *= 1e5
+    torch.save(tensors, path / "codec.pth")
+    with TTS(path, device="cpu", slots=1, threads=1) as loud:
+        speech = loud.generate("Hello.", max_frames=3, temperature=0)
+    assert np.abs(speech.samples).max() == 1.0
+    speech.save(tmp_path / "loud.wav")
+    stored, _ = soundfile.read(tmp_path / "loud.wav", dtype="int16")
+    assert (
+        np.sign(stored[np.abs(speech.samples) > 0.99]) == np.sign(speech.samples[np.abs(speech.samples) > 0.99])
+    ).all()
