@@ -136,7 +136,9 @@ def _had(table: Rows, frame: Tensor) -> Tensor:
     return table["seen"].gather(1, frame[:, :1].long())[:, 0]
 
 
-def test_talker_draws_follow_the_filtered_probabilities(drawn: tuple[Tensor, Tensor, dict[str, np.ndarray], int]) -> None:
+def test_talker_draws_follow_the_filtered_probabilities(
+    drawn: tuple[Tensor, Tensor, dict[str, np.ndarray], int],
+) -> None:
     frames, _, want, count = drawn
     assert len(frames) == DRAWS
     for n in range(count):

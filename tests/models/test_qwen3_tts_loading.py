@@ -1,0 +1,217 @@
+"""Checkpoints of Qwen3-TTS: what must be there, and dummies of the released sizes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import nn
+
+from stentor import TTS, CheckpointError, InvalidRequest, Reference
+from stentor.layers.transformer import StackConfig
+from stentor.models import qwen3_tts
+from stentor.models.qwen3_tts import dummies
+from stentor.models.qwen3_tts.decoder import Decoder
+from stentor.models.qwen3_tts.loading import build, make_weights
+from stentor.models.weights import FUSED, read_config
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
+import tiny_qwen3_tts as tiny
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tiny.write("custom_voice", tmp_path / "model")
+
+
+def load(path: Path, **options: object) -> object:
+    return qwen3_tts.load(path, read_config(path), CPU, None, options)
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data))
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_tensor_is_named(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["talker.code_predictor.lm_head.3.weight"]
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=r"talker\.code_predictor\.lm_head\.3\.weight is missing"):
+        load(checkpoint)
+
+
+def test_an_extra_tensor_is_named(checkpoint: Path) -> None:
+    file = checkpoint / "speech_tokenizer" / "model.safetensors"
+    save_file({**load_file(file), "decoder.extra": np.zeros(1, np.float32)}, file)
+    with pytest.raises(CheckpointError, match="extra"):
+        load(checkpoint)
+
+
+def test_a_tensor_of_another_shape_is_named(checkpoint: Path) -> None:
+    edit(checkpoint / "config.json", lambda c: c["talker_config"].update(vocab_size=3000))
+    with pytest.raises(CheckpointError, match=r"talker\.model\.codec_embedding"):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("file", "section", "key"),
+    [
+        ("config.json", None, "tts_model_type"),
+        ("config.json", "talker_config", "hidden_size"),
+        ("config.json", "talker_config", "codec_eos_token_id"),
+        ("speech_tokenizer/config.json", "decoder_config", "head_dim"),
+        ("speech_tokenizer/config.json", "decoder_config", "codebook_dim"),
+        ("speech_tokenizer/config.json", None, "encode_downsample_rate"),
+    ],
+)
+def test_a_missing_config_value_is_named(checkpoint: Path, file: str, section: str | None, key: str) -> None:
+    edit(checkpoint / file, lambda c: (c[section] if section else c).pop(key))
+    with pytest.raises(CheckpointError, match=key):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("tts_model_type", "singing"), ("tokenizer_type", "qwen3_tts_tokenizer_25hz")]
+)
+def test_a_kind_that_is_not_served_is_named(checkpoint: Path, key: str, value: str) -> None:
+    edit(checkpoint / "config.json", lambda c: c.update({key: value}))
+    with pytest.raises(CheckpointError, match=value):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize("file", ["vocab.json", "merges.txt", "tokenizer_config.json", "speech_tokenizer/config.json"])
+def test_a_missing_file_is_named(checkpoint: Path, file: str) -> None:
+    (checkpoint / file).unlink()
+    with pytest.raises(CheckpointError, match=Path(file).name):
+        load(checkpoint)
+
+
+def test_added_tokens_must_have_the_ids_that_the_vocabulary_leaves_them(checkpoint: Path) -> None:
+    vocab = len(tiny.mini_vocabulary()[0])
+    edit(
+        checkpoint / "tokenizer_config.json",
+        lambda c: c["added_tokens_decoder"].update({str(vocab + 99): c["added_tokens_decoder"].pop(str(vocab + 5))}),
+    )
+    with pytest.raises(CheckpointError, match="<tts_text_eod>"):
+        load(checkpoint)
+
+
+def test_an_unknown_load_option_is_refused(checkpoint: Path) -> None:
+    with pytest.raises(InvalidRequest, match="lora"):
+        load(checkpoint, lora="weights")
+    with pytest.raises(InvalidRequest, match="codec_dtype"):
+        load(checkpoint, codec_dtype="int4")
+
+
+def test_a_checkpoint_without_generation_config_has_the_references_defaults(checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").unlink()
+    options = qwen3_tts.load(checkpoint, read_config(checkpoint), CPU, None, {}).spec.options
+    assert options["temperature"].default == options["subtalker_temperature"].default == 0.9
+
+
+def test_a_checkpoint_that_does_not_sample_defaults_to_argmax(checkpoint: Path) -> None:
+    edit(checkpoint / "generation_config.json", lambda c: c.update(do_sample=False, max_new_tokens=100))
+    options = qwen3_tts.load(checkpoint, read_config(checkpoint), CPU, None, {}).spec.options
+    assert options["temperature"].default == 0.0
+    assert options["max_frames"].default == 99
+
+
+def test_bfloat16_rounds_the_language_models_and_not_the_codec(checkpoint: Path) -> None:
+    model = qwen3_tts.load(checkpoint, read_config(checkpoint), CPU, torch.bfloat16, {})
+    assert model.spec.kv.dtype == torch.bfloat16
+    assert {c.dtype for c in model.codec.columns.values()} == {torch.float32, torch.int64}
+    halved = qwen3_tts.load(checkpoint, read_config(checkpoint), CPU, None, {"codec_dtype": "bfloat16"})
+    assert {c.dtype for c in halved.codec.columns.values()} == {torch.bfloat16, torch.int64}
+
+
+def test_a_bfloat16_model_speaks(checkpoint: Path) -> None:
+    with TTS(checkpoint, device="cpu", dtype="bfloat16", slots=2) as tts:
+        assert len(tts.generate("hello", max_frames=5, ignore_eos=True, seed=1).frames) == 5
+
+
+# -- dummies --------------------------------------------------------------------------------------------------------
+
+
+def count(module: nn.Module) -> tuple[int, int]:
+    """(tensors as the checkpoint has them, parameters)."""
+    state = module.state_dict()
+    fused = [len(parts) for name in state for key, parts in FUSED.items() if f".{key}." in name]
+    return len(state) - len(fused) + sum(fused), sum(t.numel() for t in state.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "parameters"),
+    [
+        ("qwen3-tts-0.6b-customvoice", 402, 905_788_672),
+        ("qwen3-tts-0.6b-base", 478, None),
+        ("qwen3-tts-1.7b-customvoice", 404, 1_916_676_352),
+        ("qwen3-tts-1.7b-voicedesign", 404, 1_916_676_352),
+        ("qwen3-tts-1.7b-base", 480, None),
+    ],
+)
+def test_a_dummy_has_the_tensors_and_parameters_of_the_release(name: str, tensors: int, parameters: int | None) -> None:
+    assert name in qwen3_tts.DUMMIES
+    got = count(make_weights(dummies.config(name), torch.bfloat16, torch.float32))
+    assert got[0] == tensors
+    if parameters is not None:
+        assert got[1] == parameters
+
+
+def test_the_dummies_codec_has_the_tensors_and_parameters_of_the_release() -> None:
+    decoder = build(lambda: Decoder(dummies.codec_config().decoder), torch.float32)
+    assert count(decoder) == (271, 114_323_137)
+
+
+@pytest.fixture
+def shrunken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dummies of every kind, made the same way, with few and narrow layers."""
+    real, real_codec = dummies.config, dummies.codec_config
+    stack = StackConfig(32, 32, 1, 2, 1, 16, 1e-6, qk_norm=True)
+
+    def config(name: str) -> object:
+        c = real(name)
+        speaker = c.speaker and replace(c.speaker, dim=32, channels=(16, 16, 16, 16, 48), squeeze=4, attention=4)
+        talker, predictor = (replace(t, stack=stack) for t in (c.talker, c.predictor))
+        return replace(c, talker=talker, predictor=predictor, text_hidden=8, speaker=speaker)
+
+    def codec_config() -> object:
+        c = real_codec()
+        decoder = replace(c.decoder, stack=replace(stack, qk_norm=False), latent=16, codebook_dim=16, width=32)
+        encoder = replace(c.encoder, stack=replace(stack, qk_norm=False), filters=2, codebook_dim=8, quantizer_dim=8)
+        return replace(c, decoder=decoder, encoder=encoder)
+
+    monkeypatch.setattr(dummies, "config", config)
+    monkeypatch.setattr(dummies, "codec_config", codec_config)
+
+
+@pytest.mark.parametrize("name", qwen3_tts.DUMMIES)
+@pytest.mark.usefixtures("shrunken")
+def test_a_dummy_speaks_without_files_and_the_same_every_time(name: str) -> None:
+    more: dict[str, object] = {"seed": 3}
+    if name.endswith("base"):
+        more["reference"] = Reference((tiny.reference_audio(1.0), 24000), "some words")
+    made = []
+    for _ in range(2):
+        with TTS(f"dummy:{name}", device="cpu", slots=2, memory_gb=0.02) as tts:
+            made.append(tts.generate("Hello there.", max_frames=7, ignore_eos=True, **more))
+            assert tts.sample_rate == 24000
+    assert made[0].frames.shape == (7, 16)
+    assert made[0].frames.tolist() == made[1].frames.tolist()
+    assert np.isfinite(made[0].samples).all()
+    assert np.abs(made[0].samples).max() > 0

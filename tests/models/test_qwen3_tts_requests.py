@@ -1,0 +1,257 @@
+"""What a Qwen3-TTS checkpoint takes, what it refuses and how it says so, and what its options do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stentor import TTS, InvalidRequest, Reference
+from stentor.models.base import ReferenceAudio, SpeechRequest
+from stentor.models.qwen3_tts.dummies import SPECIAL, config
+from stentor.models.qwen3_tts.options import TEXT_CAPACITY
+from stentor.models.qwen3_tts.prompt import PromptBuilder
+from stentor.models.qwen3_tts.tokenizer import PieceTokenizer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
+import tiny_qwen3_tts as tiny
+
+FAST = {"max_frames": 4, "temperature": 0.0}
+LANGUAGES = {
+    "english", "chinese", "german", "french", "spanish", "italian", "portuguese", "russian", "japanese", "korean"
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TTS]]:
+    folder = tmp_path_factory.mktemp("qwen3_tts")
+    made = {k: TTS(tiny.write(k, folder / k), device="cpu", slots=4, memory_gb=0.05) for k in tiny.KINDS}
+    yield made
+    for tts in made.values():
+        tts.close()
+
+
+def voice(seconds: float, text: str | None = None) -> Reference:
+    return Reference((tiny.reference_audio(seconds), 24000), text)
+
+
+def refused(tts: TTS, param: str, **options: object) -> str:
+    with pytest.raises(InvalidRequest) as error:
+        tts.generate("Hello.", **FAST, **options)
+    assert error.value.param == param
+    return error.value.message
+
+
+# -- who speaks what ------------------------------------------------------------------------------------------------
+
+
+def test_voices_and_languages_are_listed_and_dialects_are_not_languages(models: dict[str, TTS]) -> None:
+    assert models["custom_voice"].voices == ("dylan", "eric", "ryan", "serena", "vivian")
+    assert models["base"].voices == models["voice_design"].voices == ()
+    for tts in models.values():
+        assert set(tts.languages) == LANGUAGES
+
+
+def test_an_unknown_voice_is_refused_with_the_known_ones(models: dict[str, TTS]) -> None:
+    assert "vivian" in refused(models["custom_voice"], "voice", voice="nobody")
+
+
+def test_an_unknown_language_is_refused_with_the_known_ones(models: dict[str, TTS]) -> None:
+    message = refused(models["custom_voice"], "language", language="klingon")
+    assert "english" in message
+    assert "auto" in message
+
+
+def test_a_dialect_is_no_language(models: dict[str, TTS]) -> None:
+    assert (
+        "beijing_dialect" not in refused(models["custom_voice"], "language", language="beijing_dialect").split(";")[1]
+    )
+
+
+@pytest.mark.parametrize("kind", ["small", "base"])
+def test_instructions_are_refused_where_the_model_takes_none(models: dict[str, TTS], kind: str) -> None:
+    more = {"reference": voice(1.0)} if kind == "base" else {}
+    refused(models[kind], "instructions", instructions="slowly", **more)
+
+
+@pytest.mark.parametrize("kind", ["voice_design", "base"])
+def test_a_voice_name_is_refused_where_there_are_none(models: dict[str, TTS], kind: str) -> None:
+    refused(models[kind], "voice", voice="vivian")
+
+
+def test_base_models_want_a_reference(models: dict[str, TTS]) -> None:
+    assert "reference" in refused(models["base"], "reference")
+
+
+@pytest.mark.parametrize("kind", ["custom_voice", "voice_design", "small"])
+def test_other_models_want_none(models: dict[str, TTS], kind: str) -> None:
+    refused(models[kind], "reference", reference=voice(1.0))
+
+
+@pytest.mark.parametrize("seconds", [0.2, 300.0])
+def test_a_reference_too_short_or_too_long_is_refused(models: dict[str, TTS], seconds: float) -> None:
+    refused(models["base"], "reference", reference=voice(seconds))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1), ("top_k", -1), ("top_k", 3073), ("top_p", 1.5), ("repetition_penalty", 0.0),
+        ("subtalker_temperature", float("nan")), ("subtalker_top_k", 2049), ("subtalker_top_p", -1.0),
+        ("min_frames", -1), ("max_frames", 0), ("non_streaming_mode", 1), ("trim_leading_silence", "yes"),
+        ("ignore_eos", 0.5), ("cfg", 2.0),
+    ],
+)  # fmt: skip
+def test_an_option_out_of_range_is_refused_by_name(models: dict[str, TTS], name: str, value: object) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        models["custom_voice"].request("Hello.", **{name: value})
+
+
+def test_the_first_voice_speaks_when_none_is_named(models: dict[str, TTS]) -> None:
+    tts = models["custom_voice"]
+    unnamed, named = tts.generate("Hello.", **FAST), tts.generate("Hello.", voice="Dylan", **FAST)
+    assert unnamed.frames.tolist() == named.frames.tolist()
+    assert tts.generate("Hello.", voice="ryan", **FAST).frames.tolist() != named.frames.tolist()
+
+
+# -- options --------------------------------------------------------------------------------------------------------
+
+
+def test_ignore_eos_runs_to_max_frames(models: dict[str, TTS]) -> None:
+    tts, text = models["custom_voice"], "Hello there, how are you?"
+    ends = {"language": "english", "voice": "ryan", "temperature": 0.0, "max_frames": 40}
+    assert len(tts.generate(text, **ends).frames) < 40
+    speech = tts.generate(text, **ends, ignore_eos=True)
+    assert len(speech.frames) == 40
+    assert speech.finish_reason == "length"
+
+
+def test_min_frames_keeps_it_speaking(models: dict[str, TTS]) -> None:
+    tts, text = models["custom_voice"], "Hello there, how are you?"
+    ends = {"language": "english", "voice": "ryan", "temperature": 0.0, "max_frames": 60}
+    short = len(tts.generate(text, **ends).frames)
+    assert short < 45 <= len(tts.generate(text, **ends, min_frames=45).frames)
+
+
+def test_trim_leading_silence_leaves_out_the_first_frame(models: dict[str, TTS]) -> None:
+    tts = models["custom_voice"]
+    whole = tts.generate("Hello.", voice="ryan", max_frames=9, temperature=0.0, ignore_eos=True)
+    trimmed = tts.generate(
+        "Hello.", voice="ryan", max_frames=9, temperature=0.0, ignore_eos=True, trim_leading_silence=True
+    )
+    np.testing.assert_allclose(trimmed.samples, whole.samples[1920:], atol=1e-5)
+
+
+def test_temperature_zero_silences_the_subtalkers_dice(models: dict[str, TTS]) -> None:
+    tts = models["custom_voice"]
+    seeds = [tts.generate("Hello.", **FAST, subtalker_temperature=2.0, seed=s).frames.tolist() for s in (1, 2)]
+    assert seeds[0] == seeds[1]
+
+
+def test_x_vector_only_clones_without_the_references_codes(models: dict[str, TTS]) -> None:
+    tts = models["base"]
+    told = tts.generate("Hello.", reference=voice(1.0, "some words"), x_vector_only=True, **FAST)
+    untold = tts.generate("Hello.", reference=voice(1.0), **FAST)
+    in_context = tts.generate("Hello.", reference=voice(1.0, "some words"), **FAST)
+    assert told.frames.tolist() == untold.frames.tolist() != in_context.frames.tolist()
+
+
+def test_defaults_come_from_generation_config(models: dict[str, TTS]) -> None:
+    options = models["custom_voice"].spec.options
+    assert (options["temperature"].default, options["top_k"].default, options["top_p"].default) == (0.9, 50, 1.0)
+    assert options["repetition_penalty"].default == 1.05
+    assert options["max_frames"].default == 8191
+
+
+def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
+    """Rows that lose their pages are replayed from their own frames."""
+    path = tiny.write("base", tmp_path / "base")
+    requests = [
+        (f"number {i} " * (i + 1), {"reference": voice(0.8 + i / 4, "with words"), "seed": i}) for i in range(4)
+    ]
+    options = {"max_frames": 70, "ignore_eos": True, "non_streaming_mode": False}
+    with TTS(path, device="cpu", slots=1, dtype="float64") as tts:
+        want = [tts.generate(text, **more, **options).frames.tolist() for text, more in requests]
+    with TTS(path, device="cpu", slots=4, dtype="float64", memory_gb=0.0002) as tts:
+        streams = [tts.submit(tts.request(text, **more, **options), False) for text, more in requests]
+        assert [tts.speech(list(s), 0).frames.tolist() for s in streams] == want
+        assert tts.engine.health().preemptions > 0
+
+
+# -- prompts --------------------------------------------------------------------------------------------------------
+
+
+def builder(name: str, max_tokens: int = 32768) -> PromptBuilder:
+    return PromptBuilder(config(name), PieceTokenizer(1000, SPECIAL), max_tokens)
+
+
+def ask(text: str, **options: object) -> SpeechRequest:
+    values = {
+        "temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.05, "subtalker_temperature": 0.9,
+        "subtalker_top_k": 50, "subtalker_top_p": 1.0, "min_frames": 2, "max_frames": 8191,
+        "non_streaming_mode": None, "x_vector_only": False, "trim_leading_silence": False, "ignore_eos": False,
+    }  # fmt: skip
+    return SpeechRequest(text, options={**values, **options})
+
+
+def no_encoder(samples: np.ndarray, role: str) -> dict[str, np.ndarray]:
+    raise AssertionError("no reference here")
+
+
+def test_streaming_text_takes_ten_rows_with_a_language_and_nine_with_auto() -> None:
+    build = builder("qwen3-tts-1.7b-customvoice")
+    request = ask("one two three", non_streaming_mode=False)
+    request = replace(request, voice="ryan")
+    assert build(request, no_encoder).length == 9
+    made = build(replace(request, language="english"), no_encoder)
+    assert made.length == 10
+    assert len(made.columns["text"]) == 3  # two words and the text's end are still to be heard
+
+
+def test_a_dialect_speaks_chinese_and_auto_in_dialect_and_english_plainly() -> None:
+    build = builder("qwen3-tts-1.7b-customvoice")
+    for language, code in (("auto", 2074), ("chinese", 2074), ("english", 2050)):
+        request = replace(ask("hello"), voice="dylan", language=language)
+        assert build(request, no_encoder).rows["code"][5] == code
+
+
+def test_a_text_too_long_to_stream_is_refused_and_fits_whole() -> None:
+    build, text = builder("qwen3-tts-1.7b-customvoice"), "word " * (TEXT_CAPACITY + 10)
+    with pytest.raises(InvalidRequest, match=r"text: .* at most 4096 tokens"):
+        build(ask(text, non_streaming_mode=False), no_encoder)
+    made = build(ask(text, non_streaming_mode=True), no_encoder)
+    assert made.length > TEXT_CAPACITY
+    assert made.limit == 8191
+
+
+def test_a_prompt_longer_than_the_model_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="500"):
+        builder("qwen3-tts-1.7b-voicedesign", 500)(ask("word " * 600), no_encoder)
+
+
+def test_frames_are_limited_by_what_the_prompt_leaves() -> None:
+    made = builder("qwen3-tts-1.7b-voicedesign", 500)(ask("word " * 100, max_frames=490), no_encoder)
+    assert made.limit == 500 - made.length
+
+
+def test_a_clone_hears_its_reference_first() -> None:
+    codes = np.arange(5 * 16).reshape(5, 16).astype(np.int32)
+    speaker = np.linspace(0, 1, 1024, dtype=np.float32)
+    request = replace(ask("one two"), reference=ReferenceAudio(np.zeros(9000, np.float32), "ref"))
+    made = builder("qwen3-tts-0.6b-base")(request, lambda samples, role: {"codes": codes, "speaker": speaker})
+    assert made.prime.tolist() == made.frames.tolist() == codes.tolist()
+    assert made.frame_at.tolist() == list(range(made.length - 5, made.length))
+    heard = made.rows["speaker"].any(axis=1)
+    assert heard.sum() == 1
+    np.testing.assert_array_equal(made.rows["speaker"][heard][0], speaker)
+
+
+def test_a_retry_is_offered_only_where_another_seed_could_help() -> None:
+    build = builder("qwen3-tts-1.7b-voicedesign")
+    assert build(ask("one two"), no_encoder).suspect_frames == 192 + 24
+    for options in ({"temperature": 0.0}, {"ignore_eos": True}, {"min_frames": 300}):
+        assert build(ask("one two", **options), no_encoder).suspect_frames is None
