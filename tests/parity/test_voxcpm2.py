@@ -100,6 +100,16 @@ def test_requests_that_differ_in_everything_and_join_and_leave_midway_equal_the_
         check(name, joined(stream, tts), expected)
 
 
+def test_requests_preempted_for_want_of_pages_equal_the_reference(expected: dict[str, np.ndarray]) -> None:
+    names = ["length cap", "stop after nine frames", "ultimate cloning", "guidance 3.5 in 7 steps", "no noise"]
+    page_bytes = 5 * 2 * 4 * 2 * 16 * 4  # layers, keys and values, tokens, heads, dimensions, bytes
+    with TTS(HERE, device="cpu", slots=5, page=4, memory_gb=14 * page_bytes / 2**30) as poor:
+        streams = [poor.submit(poor.request(CASES[n]["text"], **arguments(CASES[n]))) for n in names]
+        for name, stream in zip(names, streams, strict=True):
+            check(name, joined(stream, poor), expected)
+        assert poor.engine.health().preemptions > 0
+
+
 @pytest.mark.parametrize(
     "name", ["zero shot", "controllable cloning", "continuation", "ultimate cloning with a prompt of two patches"]
 )

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from stentor.errors import CheckpointError
 from stentor.layers.transformer import StackConfig
 
+OWN_DEFAULTS = ("temperature", "cfg", "flow_steps", "min_frames", "max_frames")
+
 
 @dataclass(frozen=True)
 class VAEConfig:
@@ -146,7 +148,12 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
     lm = top.section("lm_config")
     if lm.flag("use_mup", False):
         raise CheckpointError("config.json: lm_config.use_mup true is not supported (the release has false)")
-    base = _base_stack(lm)
+    base, vae = _base_stack(lm), parse_vae(config.get("audio_vae_config") or {})
+    patch, feat = top.integer("patch_size", 4), top.integer("feat_dim", 64)
+    if vae.latent_dim != feat:
+        raise CheckpointError(f"config.json: audio_vae_config.latent_dim {vae.latent_dim} must equal feat_dim {feat}")
+    if patch * feat % 2:
+        raise CheckpointError(f"config.json: patch_size {patch} times feat_dim {feat} must be even")
     stentor = Section("stentor", config.get("stentor", {}))
     return VoxCPM2Config(
         base=base,
@@ -155,10 +162,10 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         ),
         encoder=_local_stack(base, top.section("encoder_config")),
         dit=_local_stack(base, top.section("dit_config")),
-        vae=parse_vae(config.get("audio_vae_config") or {}),
+        vae=vae,
         vocab=lm.integer("vocab_size"),
-        patch=top.integer("patch_size", 4),
-        feat=top.integer("feat_dim", 64),
+        patch=patch,
+        feat=feat,
         fsq_dim=top.integer("scalar_quantization_latent_dim", 512),
         fsq_scale=top.integer("scalar_quantization_scale", 9),
         residual_rope=not top.flag("residual_lm_no_rope", False),
@@ -166,13 +173,20 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         rope_factors=_rope_factors(lm, base.head_dim),
         max_length=top.integer("max_length", 8192),
         dtype=_dtype_name(top),
-        defaults={
-            str(k): float(v) for k, v in Section("stentor.defaults", stentor.data.get("defaults", {})).data.items()
-        },
+        defaults=_defaults(stentor),
         text_frontend=stentor.text("text_frontend", "") or None,
         takes_instructions=stentor.flag("takes_instructions", True),
         takes_reference=stentor.flag("takes_reference", True),
     )
+
+
+def _defaults(stentor: Section) -> dict[str, float]:
+    """stentor.defaults: request options that this checkpoint wants to differ from the release's."""
+    section = Section("stentor.defaults", stentor.data.get("defaults", {}))
+    for key in section.data:
+        if key not in OWN_DEFAULTS:
+            raise CheckpointError(f"config.json: stentor.defaults.{key} is not one of {', '.join(OWN_DEFAULTS)}")
+    return {key: section.number(key) for key in section.data}
 
 
 def _base_stack(lm: Section) -> StackConfig:

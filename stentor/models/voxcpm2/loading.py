@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +82,12 @@ def _front_end(c: VoxCPM2Config) -> FrontEnd:
     """The text front end that the checkpoint was trained with; released ones take text as it is."""
     if c.text_frontend is None:
         return lambda text: text
-    made: Callable[[str], str] = importlib.import_module("stentor.text").front_end(c.text_frontend)
-    return made
+    from stentor.text import front_end
+
+    try:
+        return front_end(c.text_frontend)
+    except ValueError as e:
+        raise CheckpointError(f"config.json: stentor.text_frontend: {e}") from e
 
 
 def _main_weights(path: Path) -> dict[str, Tensor]:

@@ -71,7 +71,7 @@ class PromptBuilder:
             min_frames=min_frames,
             prime=frames[-PRIME:] if len(given.prompt) else self.empty,
             work=evaluations(options["flow_steps"]),
-            suspect_frames=int(np.ceil(count * CAP_PER_TOKEN)),
+            suspect_frames=None if options["ignore_eos"] else int(count * CAP_PER_TOKEN),
         )
 
     def _given(self, request: SpeechRequest, encode: Encode) -> Given:

@@ -1,0 +1,135 @@
+"""The solver and the codec by themselves: rows are independent, chunks join, everything can be trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from stentor import TTS
+from stentor.errors import InvalidRequest
+from stentor.layers.attention import causal
+from stentor.layers.rope import Rope, angles
+from stentor.layers.transformer import StackConfig
+from stentor.models.voxcpm2.config import VAEConfig, parse
+from stentor.models.voxcpm2.flow import MAX_STEPS, FlowTables, LocDiT, evaluations, guided, skipped, solve
+from stentor.models.voxcpm2.init import initialise
+from stentor.models.voxcpm2.net import VoxCPM2Net
+from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec
+from stentor.models.weights import read_config
+
+TINY = Path(__file__).parents[1] / "fixtures" / "voxcpm2"
+SMALL = VAEConfig(
+    encoder_dim=2, encoder_rates=(2, 5), latent_dim=6, decoder_dim=32, decoder_rates=(5, 3), out_sample_rate=24000
+)
+
+
+def test_the_zero_star_rule_skips_one_step_and_two_from_49_on() -> None:
+    assert [skipped(n) for n in (1, 10, 48, 49, 73, 74, 100)] == [1, 1, 1, 2, 2, 3, 4]
+    assert [evaluations(n) for n in (1, 2, 10, 100)] == [0, 1, 9, 96]
+
+
+def flow() -> tuple[LocDiT, FlowTables, Rope]:
+    dit = LocDiT(StackConfig(16, 24, 2, 2, 1, 8, 1e-5), 4)
+    initialise(dit, 0)
+    with torch.no_grad():
+        return dit, FlowTables(dit), Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
+
+
+def test_a_row_gets_the_same_patch_alone_and_among_rows_with_other_steps_and_guidance() -> None:
+    dit, tables, rope = flow()
+    g = torch.Generator().manual_seed(1)
+    steps = torch.tensor([1, 2, 7, 10, 60, MAX_STEPS])
+    cfg = torch.tensor([2.0, 0.1, 1.0, 10.0, 3.0, 1.5])
+    mu, cond, z = (torch.randn(6, n, d, generator=g) for n, d in ((2, 16), (4, 4), (4, 4)))
+    with torch.inference_mode():
+        together = solve(dit, tables, rope, mu, cond, z, cfg, steps, work=evaluations(MAX_STEPS))
+        for i in range(6):
+            row = slice(i, i + 1)
+            work = evaluations(int(steps[i]))
+            alone = solve(dit, tables, rope, mu[row], cond[row], z[row], cfg[row], steps[row], work)
+            assert torch.allclose(alone[0], together[i], atol=1e-5)
+    assert torch.equal(together[0], z[0])
+
+
+def test_guidance_of_one_leaves_the_conditioned_velocity() -> None:
+    both = torch.randn(4, 4, 3, generator=torch.Generator().manual_seed(2))
+    assert torch.allclose(guided(both, torch.ones(2)), both[:2], atol=1e-6)
+
+
+@pytest.mark.parametrize("depthwise", [True, False])
+@pytest.mark.parametrize("boundaries", [(20000, 30000), None])
+def test_audio_decoded_in_chunks_equals_audio_decoded_whole(
+    depthwise: bool, boundaries: tuple[int, ...] | None
+) -> None:
+    config = VAEConfig(**{**vars(SMALL), "depthwise": depthwise, "sr_bin_boundaries": boundaries})
+    vae = AudioVAE(config)
+    initialise(vae, 0)
+    codec = PatchCodec(vae)
+    patches = torch.randn(2, 9, 4, 6, generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        whole = vae.decode(patches.flatten(1, 2))
+        state = {k: torch.zeros(2, *c.shape) for k, c in codec.columns.items()}
+        parts = []
+        for chunk in patches.split([1, 1, 2, 5], dim=1):
+            samples, state = codec.decode(chunk, state)
+            assert set(state) == set(codec.columns)
+            parts.append(samples)
+    assert whole.shape == (2, 9 * 4 * 15)
+    assert (torch.cat(parts, 1) - whole).abs().max() < 1e-5 * whole.abs().max()
+
+
+def test_the_decoder_does_not_look_ahead_and_the_encoder_neither() -> None:
+    vae = AudioVAE(SMALL)
+    initialise(vae, 0)
+    z = torch.randn(1, 8, 6, generator=torch.Generator().manual_seed(4))
+    wav = torch.randn(1, 80, generator=torch.Generator().manual_seed(5))
+    z2, wav2 = z.clone(), wav.clone()
+    z2[:, 5:], wav2[:, 50:] = 0, 0
+    with torch.inference_mode():
+        assert torch.allclose(vae.decode(z)[:, : 5 * 15], vae.decode(z2)[:, : 5 * 15], atol=1e-6)
+        assert torch.allclose(vae.encode_latents(wav)[:, :5], vae.encode_latents(wav2)[:, :5], atol=1e-6)
+        assert not torch.allclose(vae.decode(z)[:, 5 * 15 :], vae.decode(z2)[:, 5 * 15 :], atol=1e-6)
+
+
+def test_gradients_reach_every_weight_when_whole_sequences_are_trained() -> None:
+    config = parse(read_config(TINY))
+    net = VoxCPM2Net(config, torch.float32)
+    initialise(net, 0)
+    net.train()
+    g = torch.Generator().manual_seed(6)
+    patches = torch.randn(2, 5, config.patch, config.feat, generator=g)
+    audio = torch.tensor([[False, False, True, True, True]] * 2)
+    ids = torch.tensor([[200, 101, 0, 0, 0]] * 2)
+    feat = net.embed_patches(patches) * audio.unsqueeze(-1)
+    x = torch.where(audio.unsqueeze(-1), feat, net.base_lm.embed_tokens(ids))
+    h, r = net.think(x, feat, audio, causal, torch.arange(5))
+    mu = net.condition(h, r).flatten(0, 1)
+    dit = net.feat_decoder.estimator
+    target = patches.flatten(0, 1)
+    time = dit.time_tokens(torch.rand(10, generator=g))
+    velocity = dit(dit.in_proj(target), mu, time, dit.cond_proj(target), net.rope)
+    (velocity.pow(2).mean() + net.stop_logits(h).pow(2).mean()).backward()
+    missing = [n for n, p in net.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert missing == []
+
+
+def test_bfloat16_stays_close_to_float32_in_the_first_patch() -> None:
+    patches = []
+    for dtype in ("float32", "bfloat16"):
+        with TTS(TINY, device="cpu", dtype=dtype, slots=1) as tts:
+            patches.append(tts.generate("hello the world", seed=1, max_frames=1).frames[0])
+    error = abs(patches[0] - patches[1])
+    assert 0 < error.mean() < 0.05
+
+
+def test_options_of_other_families_and_values_out_of_range_are_refused_with_what_is_taken() -> None:
+    with TTS(TINY, device="cpu", slots=1) as tts:
+        with pytest.raises(InvalidRequest, match=r"top_k.*cfg, flow_steps, ignore_eos, max_frames, min_frames, temper"):
+            tts.generate("hello", top_k=5)
+        for name, value in (("cfg", 0.0), ("cfg", 11.0), ("flow_steps", 0), ("flow_steps", 101), ("temperature", -1)):
+            with pytest.raises(InvalidRequest, match=f"{name}: must be from"):
+                tts.generate("hello", **{name: value})
+        with pytest.raises(InvalidRequest, match="voice"):
+            tts.generate("hello", voice="anna")

@@ -1,0 +1,225 @@
+"""Loading VoxCPM2: the release's sizes add up, and a broken checkpoint is refused with the name of what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stentor import registry
+from stentor.errors import CheckpointError, InvalidRequest
+from stentor.models.base import SpeechModel
+from stentor.models.voxcpm2 import loading
+from stentor.models.voxcpm2.config import parse
+from stentor.models.voxcpm2.net import VoxCPM2Net
+from stentor.models.voxcpm2.release import RELEASE
+from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec
+from stentor.models.weights import FUSED
+
+TINY = Path(__file__).parents[1] / "fixtures" / "voxcpm2"
+CPU = torch.device("cpu")
+
+
+def load(path: Path, **options: object) -> SpeechModel:
+    return registry.load(path, CPU, None, options)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(TINY, tmp_path / "model"))
+
+
+def change(path: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(path / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, path / "model.safetensors")
+
+
+def reconfigure(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    config = json.loads((path / "config.json").read_text())
+    edit(config)
+    (path / "config.json").write_text(json.dumps(config))
+
+
+def test_the_release_has_the_parameters_and_tensors_of_its_published_checkpoint() -> None:
+    c = parse(RELEASE)
+    with torch.device("meta"):
+        net, vae = VoxCPM2Net(c, torch.bfloat16), AudioVAE(c.vae)
+    assert sum(p.numel() for p in net.parameters()) == 2_290_004_544
+    parts = [next((len(v) for k, v in FUSED.items() if f".{k}." in name), 1) for name in net.state_dict()]
+    assert sum(parts) == 577
+    spare = 64 * 2048 * 3 + 64  # fc_logvar, which only training uses
+    assert sum(p.numel() for p in vae.encoder.parameters()) + spare == 48_419_456
+    assert sum(p.numel() for p in vae.decoder.parameters()) == 45_760_641
+    stored = [2 if n.endswith("weight") and "embed" not in n else 1 for n in vae.state_dict()]  # weight_g and weight_v
+    assert sum(stored) + 3 + 1 == 312  # and fc_logvar's three, and sr_bin_boundaries
+    assert sum(col.shape[0] * col.shape[1] for col in PatchCodec(vae).columns.values()) == 161_856
+    assert c.vae.rate_bucket == 3
+    assert (c.patch * c.vae.upsampling, c.patch * c.vae.hop) == (7680, 2560)
+
+
+def test_a_dummy_needs_no_files_and_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = json.loads((TINY / "config.json").read_text())
+    monkeypatch.setattr(loading, "RELEASE", config)
+    first, second = (registry.load("dummy:voxcpm2", CPU, None, {}) for _ in range(2))
+    for a, b in zip(first.net.parameters(), second.net.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(first.net.rope.cos, load(TINY).net.rope.cos)
+
+
+def test_the_dtype_is_float32_on_a_cpu_unless_asked_and_the_autoencoder_stays_float32() -> None:
+    assert load(TINY).net.stop_head.weight.dtype == torch.float32
+    half = registry.load(TINY, CPU, torch.bfloat16, {})
+    assert half.net.stop_head.weight.dtype == half.spec.kv.dtype == torch.bfloat16
+    assert half.net.rope.cos.dtype == torch.float32
+    assert {p.dtype for p in half.vae.parameters()} == {torch.float32}
+
+
+def test_an_autoencoder_in_safetensors_is_preferred(copy: Path) -> None:
+    state = torch.load(copy / "audiovae.pth", weights_only=True)["state_dict"]
+    state = {k: v.clone() for k, v in state.items()}
+    state["decoder.model.9.bias"] += 1
+    save_file(state, copy / "audiovae.safetensors")
+    assert load(copy).vae.decoder.model[9].bias.item() == pytest.approx(1, abs=0.5)
+
+
+def test_weights_may_come_in_shards_or_in_the_older_file(copy: Path) -> None:
+    tensors = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    torch.save({"state_dict": tensors}, copy / "pytorch_model.bin")
+    old = load(copy)
+    (copy / "pytorch_model.bin").unlink()
+    names = sorted(tensors)
+    shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, part in shards.items():
+        save_file({n: tensors[n] for n in part}, copy / file)
+    where = {n: file for file, part in shards.items() for n in part}
+    (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    new = load(copy)
+    for a, b in zip(old.net.parameters(), new.net.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            lambda t: t.pop("base_lm.layers.1.self_attn.k_proj.weight"),
+            "base_lm.layers.1.self_attn.k_proj.weight is miss",
+        ),
+        (lambda t: t.update({"extra.weight": torch.zeros(1)}), "extra.weight is not part of this model"),
+        (lambda t: t.update({"stop_head.weight": torch.zeros(3, 48)}), r"stop_head.weight has shape \[3, 48\]"),
+    ],
+)
+def test_a_missing_extra_or_misshapen_tensor_is_named(
+    copy: Path, edit: Callable[[dict[str, torch.Tensor]], object], message: str
+) -> None:
+    change(copy, edit)
+    with pytest.raises(CheckpointError, match=message):
+        load(copy)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "audiovae.pth", "tokenizer.json"])
+def test_a_truncated_or_missing_file_is_named(copy: Path, name: str) -> None:
+    data = (copy / name).read_bytes()
+    (copy / name).write_bytes(data[: len(data) // 2])
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        load(copy)
+    (copy / name).unlink()
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        load(copy)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda c: c.pop("lm_config"), "lm_config is missing"),
+        (lambda c: c["lm_config"].pop("hidden_size"), "lm_config.hidden_size is missing"),
+        (
+            lambda c: c["lm_config"].update(num_hidden_layers=0),
+            "lm_config.num_hidden_layers must be a positive integer",
+        ),
+        (lambda c: c["lm_config"].update(use_mup=True), "lm_config.use_mup"),
+        (lambda c: c["dit_config"].update(kv_channels=8), "dit_config.kv_channels 8 differs"),
+        (lambda c: c["lm_config"]["rope_scaling"].update(short_factor=[1.0]), "short_factor has 1 values, not 8"),
+        (lambda c: c.update(dtype="int8"), "dtype 'int8'"),
+        (lambda c: c["audio_vae_config"].update(use_noise_block=True), "use_noise_block"),
+        (lambda c: c["audio_vae_config"].update(latent_dim=7), "latent_dim 7 must equal feat_dim 8"),
+        (
+            lambda c: c["audio_vae_config"].update(latent_dim=3) or c.update(patch_size=3, feat_dim=3),
+            "patch_size 3 times feat_dim 3 must be even",
+        ),
+        (lambda c: c["audio_vae_config"].update(cond_type="concat"), "cond_type"),
+        (lambda c: c.update(stentor=[1]), "stentor must be an object"),
+        (lambda c: c.update(stentor={"defaults": {"top_k": 3}}), "stentor.defaults.top_k"),
+        (lambda c: c.update(stentor={"text_frontend": "klingon"}), "klingon"),
+        (lambda c: c.update(architecture="voxcpm9"), "voxcpm9"),
+    ],
+)
+def test_a_wrong_config_is_refused_with_the_field(
+    copy: Path, edit: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    reconfigure(copy, edit)
+    with pytest.raises(CheckpointError, match=message):
+        load(copy)
+
+
+def test_a_checkpoint_may_carry_its_own_defaults_and_limits(copy: Path) -> None:
+    extra = {"defaults": {"flow_steps": 6, "cfg": 1.5}, "takes_instructions": False, "takes_reference": False}
+    reconfigure(copy, lambda c: c.update(stentor=extra))
+    spec = load(copy).spec
+    assert (spec.options["flow_steps"].default, spec.options["cfg"].default) == (6, 1.5)
+    assert spec.work == 5
+    assert (spec.takes_instructions, spec.takes_reference, spec.takes_prompt) == (False, False, False)
+
+
+def test_an_unknown_load_option_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"quantise.*takes lora"):
+        load(TINY, quantise=True)
+
+
+def test_a_single_lora_file_takes_its_rank_from_the_tensors_and_its_alpha_from_the_reference(tmp_path: Path) -> None:
+    source = load_file(TINY / "lora" / "lora_weights.safetensors")
+    torch.save({"state_dict": source}, tmp_path / "lora_weights.ckpt")
+    tuned = load(TINY, lora=tmp_path)
+    a, b = (source[f"lm_to_dit_proj.lora_{x}"] for x in "AB")
+    want = load(TINY).net.lm_to_dit_proj.weight + 16 / 4 * (b @ a)
+    assert torch.allclose(tuned.net.lm_to_dit_proj.weight, want, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda t: t.pop("lm_to_dit_proj.lora_B"), "lm_to_dit_proj.lora_B is missing"),
+        (
+            lambda t: t.update({"base_lm.wrong.lora_A": torch.zeros(4, 4), "base_lm.wrong.lora_B": torch.zeros(4, 4)}),
+            "base_lm.wrong",
+        ),
+        (lambda t: t.update({"lm_to_dit_proj.lora_A": torch.zeros(4, 5)}), "lm_to_dit_proj has lora_A"),
+        (lambda t: t.update({"lm_to_dit_proj.scale": torch.zeros(1)}), "lm_to_dit_proj.scale is not a LoRA tensor"),
+        (lambda t: t.clear(), "is empty"),
+    ],
+)
+def test_a_wrong_lora_tensor_is_named(
+    tmp_path: Path, edit: Callable[[dict[str, torch.Tensor]], object], message: str
+) -> None:
+    tensors = load_file(TINY / "lora" / "lora_weights.safetensors")
+    edit(tensors)
+    save_file(tensors, tmp_path / "lora_weights.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        load(TINY, lora=tmp_path)
+
+
+def test_a_lora_whose_rank_differs_from_its_config_and_a_missing_one_are_refused(tmp_path: Path) -> None:
+    shutil.copy(TINY / "lora" / "lora_weights.safetensors", tmp_path)
+    (tmp_path / "lora_config.json").write_text('{"lora_config": {"r": 8, "alpha": 8}}')
+    with pytest.raises(CheckpointError, match=r"rank 4, lora_config.json says 8"):
+        load(TINY, lora=tmp_path)
+    with pytest.raises(CheckpointError, match="no such file"):
+        load(TINY, lora=tmp_path / "none")

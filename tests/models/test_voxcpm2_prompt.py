@@ -1,0 +1,121 @@
+"""What a request becomes: the sequence of each mode, its limits, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stentor.errors import InvalidRequest
+from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
+from stentor.models.voxcpm2.prompt import PromptBuilder
+
+PATCH, FEAT, ROOM = 4, 2, 64
+OPTIONS = {"cfg": 2.0, "flow_steps": 10, "temperature": 1.0, "min_frames": 3, "max_frames": 4096, "ignore_eos": False}
+LETTERS = 200  # token id of "a" minus ord("a"), to keep them apart from the special tokens
+
+
+def builder(front_end: Any = lambda text: text) -> PromptBuilder:
+    return PromptBuilder(lambda text: [LETTERS + ord(c) for c in text], front_end, PATCH, FEAT, ROOM)
+
+
+def encode(samples: np.ndarray, role: str) -> dict[str, np.ndarray]:
+    """One patch per sample, holding the sample's value; prompts are negative to tell them apart."""
+    sign = -1.0 if role == "prompt" else 1.0
+    return {"patches": sign * np.tile(samples[:, None, None], (1, PATCH, FEAT))}
+
+
+def audio(count: int, text: str | None = None) -> ReferenceAudio:
+    return ReferenceAudio(np.arange(1, count + 1, dtype=np.float32), text)
+
+
+def build(text: str = "ab", front_end: Any = lambda text: text, **named: Any) -> Prompt:
+    options = {**OPTIONS, **{k: named.pop(k) for k in list(named) if k in OPTIONS}}
+    return builder(front_end).build(SpeechRequest(text=text, options=options, **named), encode)
+
+
+def tokens(text: str) -> list[int]:
+    return [LETTERS + ord(c) for c in text]
+
+
+def values(patches: np.ndarray) -> list[float]:
+    return [float(p[0, 0]) for p in patches]
+
+
+def test_zero_shot_is_the_text_and_the_audio_start() -> None:
+    p = build()
+    assert p.rows["token"].tolist() == [*tokens("ab"), 101]
+    assert len(p.frames) == len(p.frame_at) == len(p.prime) == 0
+    assert "prev" not in p.columns
+    assert p.work == 9
+
+
+def test_a_reference_stands_isolated_before_the_text_and_is_not_heard_by_the_codec() -> None:
+    p = build(reference=audio(2))
+    assert p.rows["token"].tolist() == [103, 0, 0, 104, *tokens("ab"), 101]
+    assert p.frame_at.tolist() == [1, 2]
+    assert values(p.frames) == [1, 2]
+    assert len(p.prime) == 0
+    assert "prev" not in p.columns
+
+
+@pytest.mark.parametrize("as_prompt", [False, True])
+def test_a_continuation_puts_both_texts_before_the_audio_and_primes_flow_and_codec(as_prompt: bool) -> None:
+    given = audio(5, "xy")
+    p = build(prompt=given) if as_prompt else build(reference=given)
+    assert p.rows["token"].tolist() == [*tokens("xyab"), 101, 0, 0, 0, 0, 0]
+    assert p.frame_at.tolist() == [5, 6, 7, 8, 9]
+    assert values(p.prime) == [-3, -4, -5]
+    assert float(p.columns["prev"][0, 0]) == -5
+
+
+def test_ultimate_cloning_has_both_and_a_short_prompt_is_primed_with_the_reference_too() -> None:
+    p = build(reference=audio(2), prompt=audio(1, "x"))
+    assert p.rows["token"].tolist() == [103, 0, 0, 104, *tokens("xab"), 101, 0]
+    assert p.frame_at.tolist() == [1, 2, 8]
+    assert values(p.prime) == [1, 2, -1]
+
+
+def test_instructions_become_a_half_width_parenthesis_and_count_as_text() -> None:
+    p = build(instructions=" calm ")
+    assert p.rows["token"].tolist() == [*tokens("(calm)ab"), 101]
+    assert p.suspect_frames == 6 * 8
+
+
+def test_white_space_is_collapsed_in_the_text_but_not_in_the_prompts_transcript() -> None:
+    assert build(" a\n\n b\t").rows["token"].tolist() == [*tokens(" a b "), 101]
+    assert build("a", prompt=audio(1, "x  y")).rows["token"].tolist() == [*tokens("x  ya"), 101, 0]
+
+
+def test_a_front_end_rewrites_what_is_spoken_and_what_was_said() -> None:
+    p = build("ab", front_end=str.upper, reference=audio(1, "xy"))
+    assert p.rows["token"].tolist() == [*tokens("XYAB"), 101, 0]
+
+
+def test_the_limit_is_six_per_token_and_ten_or_what_was_asked_or_what_fits() -> None:
+    assert build("ab").limit == 22
+    assert build("ab", max_frames=5).limit == 5
+    assert build("a" * 50).limit == ROOM - 51
+
+
+def test_a_result_of_six_frames_per_token_is_suspect_unless_it_was_asked_for() -> None:
+    assert build("ab").suspect_frames == 12
+    forced = build("ab", ignore_eos=True)
+    assert forced.suspect_frames is None
+    assert forced.min_frames == forced.limit == 22
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"prompt": audio(1)}, "prompt: needs the text"),
+        ({"prompt": audio(1, "x"), "instructions": "calm"}, "instructions: cannot be combined"),
+        ({"reference": audio(1, "x"), "instructions": "calm"}, "instructions: cannot be combined"),
+        ({"text": "a" * 64}, "text: text and audio take 65 positions, at most 63 fit"),
+        ({"reference": audio(70)}, "text and audio take 75 positions"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused(named: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        build(**named)
