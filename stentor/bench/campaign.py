@@ -222,7 +222,7 @@ def _write(job: Job, files: Files, facts: Mapping[str, Any], runs: Sequence[Run]
     full = report.table(runs[0].summary, _load(runs[0]), job.shown) if single else ""
     paths.append(files.write_text(".md", _markdown(job, facts, table, full)))
     paths.append(files.write_text(".html", page(f"stentor bench: {files.stem}", _charts(job, runs), full or table)))
-    print("Saved: " + ", ".join(str(path) for path in paths))
+    print("\n".join(f"Saved {path}" for path in paths))
 
 
 def _load(done: Run) -> dict[str, Any]:

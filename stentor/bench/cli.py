@@ -188,6 +188,7 @@ def _settings(args: argparse.Namespace, framing: Any) -> Any:
         raise ValueError("--warmup-seconds: only counts with --duration; use --num-warmups otherwise")
     return Settings(
         num_prompts=args.num_prompts,
+        text_seed=args.seed,
         burstiness=args.burstiness,
         ramp=_ramp(args),
         max_in_flight=args.max_in_flight,
@@ -254,7 +255,7 @@ def _metric_names(text: str) -> list[str]:
         if name not in METRIC_NAMES + TEXT_METRICS:
             raise ValueError(f"--percentile-metrics: {name!r} is unknown; choose from {', '.join(METRIC_NAMES)}")
     if left_out := [name for name in names if name in TEXT_METRICS]:
-        print(f"note: {', '.join(left_out)} are defined for text and left out", file=sys.stderr)
+        print(f"note: left out, since defined for text only: {', '.join(left_out)}", file=sys.stderr)
     return [name for name in names if name in METRIC_NAMES]
 
 

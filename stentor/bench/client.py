@@ -126,7 +126,8 @@ class Client:
             finally:
                 speaking.cancel()
             reply.ended = clock()  # the closing handshake below is not the answer's
-            await socket.send_str('{"type": "session.close"}')
+            if not socket.closed:
+                await socket.send_str('{"type": "session.close"}')
 
     async def _speak(self, socket: aiohttp.ClientWebSocketResponse, text: str, reply: Reply) -> None:
         rate = self.target.text_rate

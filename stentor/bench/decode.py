@@ -70,8 +70,7 @@ class _Payload:
 def decode(reply: Reply, body: bytes, framing: Framing, assumed_rate: int) -> Heard:
     """Decode a reply. Never raises for what a server sent: a bad answer is a `Heard` with a failure."""
     if reply.failure is None and reply.status is not None and not 200 <= reply.status < 300:
-        text = body[:300].decode("utf-8", "replace").strip()
-        return _nothing(assumed_rate, Failure(f"http_{reply.status}", text))
+        return _nothing(assumed_rate, Failure(f"http_{reply.status}", refusal_text(body)))
     payload = _unframe(reply, body, framing)
     failure = reply.failure or payload.failure
     usage = payload.usage or _header_usage(reply.headers)
@@ -97,6 +96,19 @@ def decode(reply: Reply, body: bytes, framing: Framing, assumed_rate: int) -> He
         output_tokens=_integer(usage.get("output_tokens")),
         notes=notes,
     )
+
+
+def refusal_text(body: bytes) -> str:
+    """What an error answer says, without its envelope where that is a known one (OpenAI's, FastAPI's)."""
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        envelope = json.loads(text)
+    except ValueError:
+        envelope = None
+    if isinstance(envelope, dict):
+        error = envelope.get("error", envelope)
+        text = str(error.get("message") or error.get("detail") or text) if isinstance(error, dict) else str(error)
+    return text[:300]
 
 
 def _nothing(rate: int, failure: Failure, payload: _Payload | None = None) -> Heard:

@@ -28,6 +28,11 @@ class Metric:
         return 1000.0 if self.unit == "ms" else 1.0
 
     @property
+    def digits(self) -> int:
+        """Decimals that are worth printing."""
+        return {"ms": 2, "s": 3, "": 4}[self.unit]
+
+    @property
     def key(self) -> str:
         """Its name in JSON keys: `mean_<key>`."""
         return f"{self.name}_{self.unit}" if self.unit else self.name
@@ -42,17 +47,18 @@ VLLM_METRICS = (
     Metric("audio_underrun", "Streaming Audio Underrun", "s", "lower"),
 )
 PLAYBACK_METRICS = (
-    Metric("ttfb", "TTFB (headers)", "ms", "lower"),
+    Metric("ttfb", "TTFB, headers", "ms", "lower"),
     Metric("first_pcm", "First PCM sample", "ms", "lower"),
     Metric("audible_ttfa", "Audible TTFA", "ms", "lower"),
     Metric("leading_silence", "Leading silence", "ms", "lower"),
     Metric("start_buffer", "Start buffer, gapless", "ms", "lower"),
-    Metric("stall_total", "Stalled, zero buffer", "ms", "lower"),
     Metric("stall_max", "Largest stall", "ms", "lower"),
     Metric("first_chunk", "First chunk's audio", "ms", ""),
     Metric("rtf_gen", "RTF, generation only", "", "lower"),
 )
-LOAD_METRICS = (
+# In the files only.
+OTHER_METRICS = (
+    Metric("stall_total", "Stalled, zero buffer", "ms", "lower"),
     Metric("send_lag", "Send lag", "ms", "lower"),
     Metric("client_queue", "Client queue", "ms", ""),
     Metric("connect", "Connect and send", "ms", ""),
@@ -61,7 +67,7 @@ LOAD_METRICS = (
     Metric("text_ingress", "Text sending time", "ms", ""),
     Metric("after_text", "Last text to end", "ms", "lower"),
 )
-METRICS = {metric.name: metric for metric in (*VLLM_METRICS, *PLAYBACK_METRICS, *LOAD_METRICS)}
+METRICS = {metric.name: metric for metric in (*VLLM_METRICS, *PLAYBACK_METRICS, *OTHER_METRICS)}
 
 
 @dataclass

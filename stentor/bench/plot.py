@@ -62,13 +62,18 @@ def _svg(chart: Chart) -> str:
         f'<text transform="translate(16 {low}) rotate(-90)" text-anchor="middle">{html.escape(chart.y_label)}</text>'
     )
     if chart.limit is not None:
-        y = up(chart.limit)
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#c00" stroke-dasharray="6 4"/>'
-        )
+        parts += _limit(chart.limit, up)
     for index, line in enumerate(series):
         parts += _line(line, _COLOURS[index % len(_COLOURS)], index, across, up)
     return "".join([*parts, "</svg>"])
+
+
+def _limit(limit: float, up: "_Scale") -> list[str]:
+    y = up(limit)
+    return [
+        f'<line x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#c00" stroke-dasharray="6 4"/>',
+        f'<text x="{_LEFT + 6}" y="{y + 15:.1f}" fill="#c00">limit {limit:g}</text>',
+    ]
 
 
 def _line(line: Series, colour: str, index: int, across: "_Scale", up: "_Scale") -> list[str]:

@@ -18,12 +18,12 @@ def banner(title: str, fill: str = "=") -> str:
     return f"{text:{fill}^{WIDTH}}"
 
 
-def line(label: str, value: object) -> str:
-    """One `{:<40} {:<10}` line; floats with two decimals; None as n/a."""
+def line(label: str, value: object, digits: int = 2) -> str:
+    """One `{:<40} {:<10}` line; None as n/a."""
     if value is None:
         shown = "n/a"
     elif isinstance(value, float):
-        shown = f"{value:.2f}"
+        shown = f"{value:.{digits}f}"
     else:
         shown = str(value)
     return f"{label:<40} {shown:<10}".rstrip()
@@ -97,8 +97,9 @@ def _metric_block(metric: Metric, stats: Stats | None, shown: Shown) -> list[str
     lines = [banner(metric.title, "-")]
     if stats is None:
         return [*lines, line(f"Mean {name}{unit}:", None)]
-    marks = {"Mean": stats.mean, "Median": stats.median} | {f"P{p:g}": stats.percentiles[p] for p in shown.percentiles}
-    return lines + [line(f"{mark} {name}{unit}:", value * metric.scale) for mark, value in marks.items()]
+    marks = {"Mean": stats.mean, "Median": stats.median}
+    marks |= {f"P{p:g}": stats.percentiles[p] for p in shown.percentiles if p != 50}  # the median is there already
+    return lines + [line(f"{mark} {name}{unit}:", value * metric.scale, metric.digits) for mark, value in marks.items()]
 
 
 def _playback_block(summary: Summary, marks: Sequence[float]) -> list[str]:
@@ -115,7 +116,7 @@ def _playback_block(summary: Summary, marks: Sequence[float]) -> list[str]:
         line("Underrun requests, zero buffer:", _share(summary.underrun_requests, done)),
         line(f"Underrun requests, > {CONTINUITY_S:g} s (vLLM rule):", _share(summary.discontinuous_requests, done)),
         line("Stalls, zero buffer:", summary.stalls),
-        line("Start buffer that plays all gapless (ms):", buffer.high * 1000 if buffer else None),
+        line("Start buffer, all gapless (ms):", buffer.high * 1000 if buffer else None),
         line("Real time, all streams together (x):", summary.audio_throughput),
         line("Real-time maintained:", "YES" if summary.verdict.maintained else "NO"),
     ]
@@ -181,7 +182,18 @@ def _quality_block(quality: Quality, summary: Summary) -> list[str]:
         lines.append(
             line("Repeated texts with equal audio:", f"{len(quality.hashes) - changed} of {len(quality.hashes)}")
         )
-    return lines + [line(f"{label}:", value) for label, value in summary.extra.items() if not isinstance(value, dict)]
+    extra = summary.extra
+    if found := extra.get("determinism"):
+        lines.append(line("Alone = under load, equal audio:", f"{found['equal']} of {found['checked']}"))
+    if "wer" in extra:
+        lines.append(line(f"WER over {extra['wer_answers']} answers (%):", 100 * extra["wer"]))
+    if "mos" in extra:
+        lines.append(
+            line(
+                f"MOS over {extra['mos_answers']} answers, mean / min:", f"{extra['mos']:.2f} / {extra['mos_min']:.2f}"
+            )
+        )
+    return lines
 
 
 def _outliers(quality: Quality) -> str:
@@ -196,9 +208,9 @@ def levels_table(rows: Sequence[tuple[str, Summary]], load_title: str) -> str:
         "failed",
         "req/s",
         "audio x",
-        "TTFP p50",
-        "TTFA p50",
-        "TTFA p95",
+        "TTFP p50 ms",
+        "TTFA p50 ms",
+        "TTFA p95 ms",
         "RTF p50",
         "underrun",
         "real time",

@@ -11,6 +11,7 @@ from stentor.bench import facts
 from stentor.bench.campaign import Job, Target, run
 from stentor.bench.client import Client
 from stentor.bench.client import Target as Address
+from stentor.bench.decode import refusal_text
 from stentor.bench.prompts import pick
 from stentor.bench.record import Spool
 
@@ -71,11 +72,7 @@ async def _wait_until_ready(client: Client, job: Job, spool: Spool, timeout_s: f
         status = reply.status or 200
         if not refused and status < 300:
             return
-        why = (
-            reply.failure.message
-            if reply.failure
-            else f"{status} {spool.get(reply.body)[:300].decode(errors='replace')}"
-        )
+        why = reply.failure.message if reply.failure else f"{status} {refusal_text(spool.get(reply.body))}"
         if not refused and status < 500 and status != 429:
             raise ValueError(f"{client.target.url} refuses the request: {why}")
         if time.monotonic() > deadline:

@@ -24,6 +24,8 @@ class Settings:
     """What holds for all levels of an invocation."""
 
     num_prompts: int = 100
+    text_seed: int = 0
+    """Order of the texts: the same at every level and repeat, so that only the load differs."""
     burstiness: float = 1.0
     ramp: Ramp | None = None
     max_in_flight: int = 4096
@@ -61,12 +63,12 @@ class Run:
 
 
 def plan(level: Level, settings: Settings, texts: Sequence[Prompt]) -> Plan:
-    """The prompts and send times of a level; the same for the same seed."""
+    """The prompts and send times of a level; the same for the same seeds."""
     total = settings.warmup_s + settings.duration_s if settings.duration_s else None
     offsets = _offsets(level, settings, total)
     count = settings.num_prompts if offsets is None else len(offsets)
     return Plan(
-        prompts=prompts.pick(texts, count, level.seed),
+        prompts=prompts.pick(texts, count, settings.text_seed),
         offsets=offsets,
         max_concurrency=level.max_concurrency,
         max_in_flight=settings.max_in_flight,

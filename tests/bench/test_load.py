@@ -57,7 +57,7 @@ def test_a_blocked_client_shows_as_send_lag_and_as_loop_delay():
     class Blocker(Sleeper):
         async def send(self, prompt):
             if prompt.index == 3:
-                time.sleep(0.1)  # noqa: ASYNC251 (the fault under test)
+                time.sleep(0.1)
             return await super().send(prompt)
 
     trace = run(Plan(texts(10), np.arange(10) * 0.02), Blocker(0.01))

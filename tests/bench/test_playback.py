@@ -9,22 +9,21 @@ from hypothesis import strategies as st
 from stentor.bench.playback import heard_at, onset, play
 
 RATE = 24000
-streams = st.lists(
-    st.tuples(st.floats(0, 0.5), st.integers(1, 12000)), min_size=1, max_size=30
-).map(lambda rows: (np.cumsum([gap for gap, _ in rows]), np.array([n for _, n in rows], dtype=np.int64)))
+streams = st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 12000)), min_size=1, max_size=30).map(
+    lambda rows: (np.cumsum([gap for gap, _ in rows]), np.array([n for _, n in rows], dtype=np.int64))
+)
 
 
 def slow_play(times, counts):
     """The recursion of the definition: starts, stalls under the resetting rule, lateness under the other."""
-    starts, stalls, late, received = [], [], 0.0, 0.0
+    starts, stalls, late, received, free_at = [], [], 0.0, 0.0, times[0]
     for at, count in zip(times, counts, strict=True):
-        ready = starts[-1] + previous if starts else at
-        if at > ready + 1e-9:
-            stalls.append(at - ready)
-        starts.append(max(at, ready))
+        if at > free_at + 1e-9:
+            stalls.append(at - free_at)
+        starts.append(max(at, free_at))
+        free_at = starts[-1] + count / RATE
         late = max(late, at - times[0] - received)
         received += count / RATE
-        previous = count / RATE
     return starts, stalls, late
 
 
@@ -72,7 +71,6 @@ def test_minus_45_dbfs_rms_is_the_limit_of_audible(level_dbfs, audible):
 
 
 def test_one_loud_frame_is_a_click_and_not_an_onset():
-    # 5 ms loud inside one 20 ms frame's reach: frames 10 ms apart share it, so keep it within a single hop's overlap.
     samples = silence(1.0)
     samples[round(0.3005 * RATE) : round(0.3015 * RATE)] = 0.02  # RMS over 20 ms: -47 dBFS
     samples[round(0.7 * RATE) :] = tone(0.3)

@@ -1,0 +1,178 @@
+"""A speech server for whole-command tests: real HTTP and WebSocket, streaming a tone at a known pace.
+
+Run in a thread (`serving`) or by itself (`python speech_server.py PORT`), so that it can have its own core.
+"""
+
+import asyncio
+import base64
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from aiohttp import WSMsgType, web
+from fake_server import tone
+
+
+@dataclass
+class Behaviour:
+    """How the server speaks. Audio comes in pieces of `piece_s`, one every `pace_s`."""
+
+    seconds_per_letter: float = 0.01
+    piece_s: float = 0.08
+    pace_s: float = 0.02
+    first_s: float = 0.03
+    rate: int = 24000
+    capacity: int | None = None
+    """More requests at once than this are answered with 429."""
+    noisy: bool = False
+    """Audio differs from request to request."""
+
+
+class SpeechServer:
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
+        self.bodies: list[dict] = []
+        self.running = 0
+        self.app = web.Application()
+        self.app.router.add_post("/v1/audio/speech", self.speech)
+        self.app.router.add_get("/v1/audio/speech/stream", self.socket)
+        self.app.router.add_post("/generate", self.generate)
+        self.app.router.add_post("/v1/tts", self.tts)
+        self.app.router.add_get("/v1/models", self.models)
+        self.app.router.add_get("/version", self.version)
+
+    def audio(self, text: str) -> np.ndarray:
+        samples = tone(max(0.2, len(text) * self.behaviour.seconds_per_letter), self.behaviour.rate)
+        if self.behaviour.noisy:
+            samples = samples * np.float32(0.5 + 0.01 * len(self.bodies))
+        return np.round(samples * 32767).astype("<i2")
+
+    async def pieces(self, text: str):
+        step = round(self.behaviour.piece_s * self.behaviour.rate)
+        audio = self.audio(text)
+        await asyncio.sleep(self.behaviour.first_s)
+        for start in range(0, audio.size, step):
+            if start:
+                await asyncio.sleep(self.behaviour.pace_s)
+            yield audio[start : start + step].tobytes()
+
+    async def stream(self, request, body, text, headers, wrap=lambda data: data, tail=b"", head=b""):
+        self.bodies.append(body)
+        if self.behaviour.capacity is not None and self.running >= self.behaviour.capacity:
+            return web.json_response({"error": {"message": "too many requests"}}, status=429)
+        self.running += 1
+        try:
+            response = web.StreamResponse(headers=headers)
+            await response.prepare(request)
+            if head:
+                await response.write(head)
+            async for piece in self.pieces(text):
+                await response.write(wrap(piece))
+            await response.write(tail)
+            return response
+        finally:
+            self.running -= 1
+
+    async def speech(self, request):
+        body = await request.json()
+        if not isinstance(body.get("input"), str):
+            return web.json_response({"error": {"message": "input is required", "param": "input"}}, status=400)
+        if body.get("voice") == "nobody":
+            return web.json_response({"error": {"message": "voice 'nobody' is unknown"}}, status=400)
+        rate = str(self.behaviour.rate)
+        if body.get("stream_format") != "sse":
+            headers = {"Content-Type": "audio/pcm", "X-Sample-Rate": rate}
+            return await self.stream(request, body, body["input"], headers)
+
+        def event(data):
+            delta = {"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()}
+            return f"event: speech.audio.delta\ndata: {json.dumps(delta)}\n\n".encode()
+
+        done = {"type": "speech.audio.done", "usage": {"input_tokens": 5, "output_tokens": 40}}
+        tail = f"event: speech.audio.done\ndata: {json.dumps(done)}\n\n".encode()
+        headers = {"Content-Type": "text/event-stream", "X-Sample-Rate": rate}
+        return await self.stream(request, body, body["input"], headers, event, tail)
+
+    async def generate(self, request):
+        body = await request.json()
+        rate = self.behaviour.rate
+        headers = {"Content-Type": f"audio/L16;rate={rate};channels=1", "X-Audio-Sample-Rate": str(rate)}
+        return await self.stream(request, body, body["target_text"], headers)
+
+    async def tts(self, request):
+        from fake_server import wav_header
+
+        body = await request.json()
+        head = wav_header(self.behaviour.rate).data
+        return await self.stream(request, body, body["text"], {"Content-Type": "audio/wav"}, head=head)
+
+    async def socket(self, request):
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        config, text = None, ""
+        async for message in socket:
+            if message.type is not WSMsgType.TEXT:
+                break
+            event = json.loads(message.data)
+            if event["type"] == "session.config":
+                config = event
+                self.bodies.append(event)
+            elif event["type"] == "input.text":
+                text += event["text"]
+            elif event["type"] == "input.done":
+                start = {"type": "audio.start", "format": "pcm", "sample_rate": self.behaviour.rate}
+                await socket.send_json(start)
+                if config.get("voice") == "breaks":
+                    await socket.send_bytes(self.audio(text)[:1200].tobytes())
+                    await socket.send_json({"type": "error", "message": "engine died"})
+                    continue
+                async for piece in self.pieces(text):
+                    await socket.send_bytes(piece)
+                await socket.send_json({"type": "audio.done", "error": False})
+                await socket.send_json({"type": "session.done", "text": text})
+            elif event["type"] == "session.close":
+                break
+        await socket.close()
+        return socket
+
+    async def models(self, request):
+        return web.json_response({"data": [{"id": "fake/tone-1"}]})
+
+    async def version(self, request):
+        return web.json_response({"version": "1.2.3"})
+
+
+@contextmanager
+def serving(behaviour: Behaviour | None = None):
+    """The server on a free port, in a thread; yields (url, server)."""
+    server = SpeechServer(behaviour or Behaviour())
+    loop = asyncio.new_event_loop()
+    started = threading.Event()
+    address = []
+
+    async def start():
+        runner = web.AppRunner(server.app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        address.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        started.set()
+        return runner
+
+    def run():
+        asyncio.set_event_loop(loop)
+        runner = loop.run_until_complete(start())
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    started.wait(10)
+    try:
+        yield address[0], server
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
