@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
+from stentor.models.base import PromptRows
 from stentor.models.fish_s2 import codec_config, config
-from stentor.models.fish_s2.build import IDS, make_codec, randomize
+from stentor.models.fish_s2.build import IDS, finish, make_codec, randomize
 from stentor.models.fish_s2.checkpoint import language_model
 from stentor.models.fish_s2.language import Language
 from stentor.models.fish_s2.model import FishS2
@@ -87,6 +88,42 @@ def test_the_released_codec_has_the_published_number_of_tensors_and_parameters()
     windows = sum(v for n, v in state.items() if n.startswith("post"))
     assert windows * 4 == 8_323_072
     assert (sum(state.values()) - windows - 1) * 4 == 536_832
+
+
+def test_a_whole_step_at_released_sizes_needs_no_host_value():
+    """On the meta device tensors have shapes and no values: reading one raises, as it would break a captured step."""
+    meta = torch.device("meta")
+    language = Language(LM, 151678, 151645, torch.bfloat16)
+    codec = make_codec(codec_config.RELEASED, LM, torch.float32)
+    model = finish(language, codec, byte_tokens(IDS, LM.codes, LM.vocab), meta, torch.bfloat16)
+    batch, prompt = 3, 40
+
+    def empty(*shape, dtype=torch.int64):
+        return torch.empty(shape, dtype=dtype, device=meta)
+
+    class Rows(dict):
+        def recent(self, count):
+            return empty(batch, count, 10), empty(batch, count, dtype=torch.bool)
+
+    class KV:
+        pos = empty(batch)
+
+        def attend(self, layer, q, k, v):
+            assert (q.shape[1:], k.shape[1:], k.dtype) == ((32, 128), (8, 128), torch.bfloat16)
+            return torch.empty_like(q)
+
+    with torch.inference_mode():
+        given = PromptRows({"token": empty(prompt)}, empty(7, 10), empty(7))
+        assert model.embed_prompt(given)[0].shape == (prompt, 2560)
+        floats = {"temperature": empty(batch, dtype=torch.float32), "top_p": empty(batch, dtype=torch.float32)}
+        rows = Rows(step=empty(batch), min_frames=empty(batch), top_k=empty(batch), prev=empty(batch, 10), **floats)
+        h = model.backbone(model.embed_frame(rows), KV())
+        out = model.emit(h, rows, empty(batch, model.spec.draws, dtype=torch.float32))
+        assert (out.frame.shape, out.frame.dtype, out.stop.dtype) == ((batch, 10), torch.int64, torch.bool)
+        state = {n: empty(batch, *c.shape, dtype=c.dtype) for n, c in codec.columns.items()}
+        samples, new = codec.decode(empty(batch, 5, 10), state)
+        assert samples.shape == (batch, 5 * 2048)
+        assert {n: t.shape for n, t in new.items()} == {n: t.shape for n, t in state.items()}
 
 
 def test_a_model_without_files_has_the_ids_of_the_released_tokenizer():

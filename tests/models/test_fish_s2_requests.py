@@ -6,9 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
-from fish_s2_oracle import CHECKPOINT
+from fish_s2_oracle import CHECKPOINT, Oracle
 
 from stentor import TTS, InvalidRequest, Reference
+from stentor.models.fish_s2.prompt import Spoken, batches
 
 WAV = str(CHECKPOINT.parent / "ref.wav")
 
@@ -81,6 +82,21 @@ def test_20_speakers_speak(tts):
     speech = tts.generate(text, max_frames=4, seed=1)
     assert len(speech.frames) <= 4
     assert len(speech.samples) == 2048 * len(speech.frames)
+
+
+def test_turns_in_batches_go_on_from_what_was_said_before(tts):
+    """What a long-form layer does: each batch of turns is a request whose prompt holds the batches before it."""
+    model, oracle = tts._model, Oracle()
+    options = {n: o.default for n, o in tts.spec.options.items()} | {"temperature": 0, "max_frames": 5}
+    history = []
+    for text in batches("".join(f"<|speaker:{i % 3}|>Turn {i}." for i in range(12)), 1000):
+        prompt = model.assemble(text, [], history, options)
+        speech = tts.speech(list(tts.engine.submit(prompt, 0, streaming=False)), 0)
+        h, logits = oracle.slow(oracle.prompt(prompt.rows["token"], prompt.frames, prompt.frame_at))
+        assert speech.frames[0].tolist() == oracle.greedy_frame(h[-1], logits[-1])
+        history.append(Spoken(text, speech.frames))
+    assert len(history) == 3
+    assert len(prompt.frames) == 10
 
 
 def test_text_that_looks_like_special_tokens_is_spoken(tts):

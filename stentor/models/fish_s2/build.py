@@ -41,7 +41,7 @@ def load_model(
     codec_tensors = read_codec(path)
     codec = make_codec(codec_config.infer(codec_tensors), c, codec_dtype)
     fill(codec, codec_tensors, str(path / "codec.pth"), device)
-    return _finish(language, codec, tokens, device, dtype)
+    return finish(language, codec, tokens, device, dtype)
 
 
 def dummy_model(device: torch.device, dtype: torch.dtype | None) -> FishS2:
@@ -54,7 +54,7 @@ def dummy_model(device: torch.device, dtype: torch.dtype | None) -> FishS2:
     codec = make_codec(codec_config.RELEASED, c, torch.float32)
     for module in (language, codec):
         randomize(module, device)
-    return _finish(language, codec, tokens, device, dtype)
+    return finish(language, codec, tokens, device, dtype)
 
 
 def make_codec(sizes: codec_config.CodecConfig, c: config.LanguageConfig, dtype: torch.dtype) -> FishCodec:
@@ -79,7 +79,8 @@ def randomize(module: nn.Module, device: torch.device) -> None:
     module.load_state_dict(state, assign=True)
 
 
-def _finish(language: Language, codec: FishCodec, tokens: Tokens, device: torch.device, dtype: torch.dtype) -> FishS2:
+def finish(language: Language, codec: FishCodec, tokens: Tokens, device: torch.device, dtype: torch.dtype) -> FishS2:
+    """A model of filled parts: all on `device`, and what follows from the weights worked out."""
     for module in (language, codec):
         module.to(device).requires_grad_(False).eval()
     language.select_head()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -87,12 +90,17 @@ class FishS2:
                 raise InvalidRequest("reference", "needs its text: this model clones from audio and transcript")
             codes = encode(request.reference.samples, "reference")["codes"]
             references.append(Spoken(request.reference.text or "", codes))
-        p = build(self.tokens, self.language.config.books, text, references, ())
+        return self.assemble(text, references, (), request.options)
+
+    def assemble(
+        self, text: str, references: Sequence[Spoken], history: Sequence[Spoken], o: Mapping[str, Any]
+    ) -> Prompt:
+        """A prompt for `text` in the voices of `references`, after the turns of `history`; `o` are option values."""
+        p = build(self.tokens, self.language.config.books, text, references, history)
         room = self.spec.max_tokens - len(p.token)
         if room < ROOM:
             most = self.spec.max_tokens - ROOM
             raise InvalidRequest("text", f"takes {len(p.token)} tokens with its reference; at most {most} fit")
-        o = request.options
         guess = max(FRAMES, FRAMES_PER_BYTE * len(text.encode()))
         limit = min(o["max_frames"] or guess, room)
         fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
