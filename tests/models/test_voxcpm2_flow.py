@@ -9,12 +9,13 @@ import torch
 
 from stentor import TTS
 from stentor.errors import InvalidRequest
-from stentor.layers.attention import causal
+from stentor.layers.attention import causal, full
 from stentor.layers.rope import Rope, angles
-from stentor.layers.transformer import StackConfig
+from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.voxcpm2.config import VAEConfig, parse
 from stentor.models.voxcpm2.flow import MAX_STEPS, FlowTables, LocDiT, evaluations, guided, skipped, solve
 from stentor.models.voxcpm2.init import initialise
+from stentor.models.voxcpm2.local import read_out
 from stentor.models.voxcpm2.net import VoxCPM2Net
 from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec
 from stentor.models.weights import read_config
@@ -51,6 +52,16 @@ def test_a_row_gets_the_same_patch_alone_and_among_rows_with_other_steps_and_gui
             alone = solve(dit, tables, rope, mu[row], cond[row], z[row], cfg[row], steps[row], work)
             assert torch.allclose(alone[0], together[i], atol=1e-5)
     assert torch.equal(together[0], z[0])
+
+
+@pytest.mark.parametrize("keep", [slice(0, 1), slice(-4, None)])
+def test_a_stack_read_at_some_tokens_equals_the_whole_stack_there(keep: slice) -> None:
+    stack = Stack(StackConfig(16, 24, 3, 4, 2, 8, 1e-5))
+    initialise(stack, 1)
+    rope = Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
+    x = torch.randn(3, 9, 16, generator=torch.Generator().manual_seed(7))
+    with torch.inference_mode():
+        assert torch.allclose(read_out(stack, x, rope, keep), stack(x, full, rope, torch.arange(9))[:, keep], atol=1e-6)
 
 
 def test_guidance_of_one_leaves_the_conditioned_velocity() -> None:

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.attention import full
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack, StackConfig
+from stentor.models.voxcpm2.local import read_out
 
 MAX_STEPS = 100
 ZERO_STAR_EPS = 1e-8
@@ -77,9 +77,7 @@ class LocDiT(nn.Module):
     def forward(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor, rope: Rope) -> Tensor:
         """in_proj(patch) x [N, P, H], mu [N, 2, H], time [N, H], cond_proj(patch) cond [N, P, H] -> [N, P, feat]."""
         tokens = torch.cat((mu, time.unsqueeze(1), cond, x), dim=1)
-        pos = torch.arange(tokens.shape[1], device=x.device)
-        hidden = self.decoder(tokens, full, rope, pos)
-        out: Tensor = self.out_proj(hidden[:, -x.shape[1] :])
+        out: Tensor = self.out_proj(read_out(self.decoder, tokens, rope, slice(-x.shape[1], None)))
         return out
 
 

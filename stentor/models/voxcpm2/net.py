@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.attention import full
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.base import Attend
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.flow import LocDiT
+from stentor.models.voxcpm2.local import read_out
 
 
 class TextLM(Stack):
@@ -39,9 +39,7 @@ class LocEnc(nn.Module):
         """patches [N, P, feat] -> [N, hidden]."""
         x = self.in_proj(patches)
         x = torch.cat((self.special_token[0].expand(x.shape[0], 1, -1), x), dim=1)
-        pos = torch.arange(x.shape[1], device=x.device)
-        out: Tensor = self.encoder(x, full, rope, pos)[:, 0]
-        return out
+        return read_out(self.encoder, x, rope, slice(0, 1))[:, 0]
 
 
 class FSQ(nn.Module):

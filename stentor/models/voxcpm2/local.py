@@ -1,0 +1,38 @@
+"""The two local stacks are bidirectional and short, and only some of their outputs are read: the last layer computes
+queries, output projection and MLP for those tokens alone. Same mathematics, fewer rows (specs/voxcpm2 section 7)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor.layers.attention import full
+from stentor.layers.rope import CosSin, Rope
+from stentor.layers.transformer import Block, Stack
+
+
+def read_out(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tensor:
+    """stack(x [N, T, hidden])[:, keep], every token seeing every other."""
+    cos_sin = rope.at(torch.arange(x.shape[1], device=x.device))
+    for i, block in enumerate(stack.layers):
+        if i + 1 < len(stack.layers):
+            x = block(x, i, full, rope, cos_sin)
+        else:
+            x = _last_block(block, x, rope, cos_sin, keep)
+    out: Tensor = stack.norm(x)
+    return out
+
+
+def _last_block(block: nn.Module, x: Tensor, rope: Rope, cos_sin: CosSin, keep: slice) -> Tensor:
+    assert isinstance(block, Block)
+    attention = block.self_attn
+    h = block.input_layernorm(x)
+    weight, width, dim = attention.qkv_proj.weight, attention.widths[0], attention.head_dim
+    q = F.linear(h[:, keep], weight[:width])
+    k, v = F.linear(h, weight[width:]).chunk(2, dim=-1)
+    q, k, v = (t.reshape(*t.shape[:2], -1, dim) for t in (q, k, v))
+    q = rope.rotate(q, (cos_sin[0][keep], cos_sin[1][keep]))
+    x = x[:, keep] + attention.o_proj(full(0, q, rope.rotate(k, cos_sin), v).flatten(-2))
+    out: Tensor = x + block.mlp(block.post_attention_layernorm(x))
+    return out
