@@ -72,9 +72,9 @@ class Qwen3TTS:
         )
         del predictor.lm_head
         weights.release()
-        vocab = torch.arange(config.talker.vocab, device=device)
-        self._suppressed = (vocab >= config.talker.vocab - SUPPRESSED) & (vocab != config.ids.eos)
-        self._eos = vocab == config.ids.eos
+        self._vocab = torch.arange(config.talker.vocab, device=device)
+        self._eos = self._vocab == config.ids.eos
+        self._suppressed = (self._vocab >= config.talker.vocab - SUPPRESSED) & ~self._eos
         self._prompt = PromptBuilder(config, tokenizer, self.spec.max_tokens)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
@@ -114,7 +114,7 @@ class Qwen3TTS:
         first = Sampling(rows["temperature"], rows["top_k"], rows["top_p"]).draw(logits, u[:, 0])
         names = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_p")
         frame = self._depth(h[0], first, u[:, 1:], Sampling(*(rows[name] for name in names)))
-        seen = rows["seen"] | F.one_hot(first, logits.shape[-1]).bool()
+        seen = rows["seen"] | (first[:, None] == self._vocab)
         return Emit(frame.int(), first == self._ids.eos, {"seen": seen})
 
     def _frames(self, codes: Tensor) -> Tensor:
