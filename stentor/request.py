@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stentor import audio
@@ -21,7 +21,7 @@ def build(
     voice: str | None = None,
     language: str | None = "auto",
     instructions: str | None = None,
-    reference: audio.Reference | None = None,
+    reference: audio.Reference | Sequence[audio.Reference] | None = None,
     prompt: audio.Reference | None = None,
     seed: int | None = None,
     options: Mapping[str, Any],
@@ -31,13 +31,15 @@ def build(
     Options that are None take the family's default; a missing seed is drawn.
     """
     values = _options(spec, options)
+    references = _references(spec, reference)
     return SpeechRequest(
         text=_text(spec, text),
         voice=_name("voice", voice, spec.voices, spec.family),
         language=_language(spec, language),
         instructions=_instructions(spec, instructions),
-        reference=_reference(spec, "reference", reference, spec.takes_reference),
-        prompt=_reference(spec, "prompt", prompt, spec.takes_prompt),
+        reference=references[0] if references else None,
+        more_references=references[1:],
+        prompt=_prompt(spec, prompt),
         seed=_seed(seed),
         options=values,
     )
@@ -50,10 +52,14 @@ def _text(spec: ModelSpec, text: object) -> str:
         raise InvalidRequest("text", "must not be empty")
     if len(text) > spec.max_text:
         raise InvalidRequest("text", f"has {len(text)} characters, at most {spec.max_text} are allowed")
+    return _unicode("text", text)
+
+
+def _unicode(param: str, text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as e:
-        raise InvalidRequest("text", f"is not valid Unicode: {e.reason} at character {e.start}") from e
+        raise InvalidRequest(param, f"is not valid Unicode: {e.reason} at character {e.start}") from e
     return text
 
 
@@ -83,16 +89,32 @@ def _instructions(spec: ModelSpec, instructions: str | None) -> str | None:
         raise InvalidRequest("instructions", f"this {spec.family} model takes none")
     if len(instructions) > spec.max_text:
         raise InvalidRequest("instructions", f"has {len(instructions)} characters, at most {spec.max_text}")
-    return instructions.strip() or None
+    return _unicode("instructions", instructions).strip() or None
 
 
-def _reference(spec: ModelSpec, param: str, value: audio.Reference | None, taken: bool) -> ReferenceAudio | None:
+def _references(
+    spec: ModelSpec, value: audio.Reference | Sequence[audio.Reference] | None
+) -> tuple[ReferenceAudio, ...]:
+    """One reference, or several where the family takes them."""
+    given = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    if given and not spec.takes_reference:
+        raise InvalidRequest("reference", f"this {spec.family} model takes none")
+    if len(given) > spec.max_references:
+        raise InvalidRequest("reference", f"this {spec.family} model takes {spec.max_references}, got {len(given)}")
+    return tuple(_load(spec, "reference", r) for r in given)
+
+
+def _prompt(spec: ModelSpec, value: audio.Reference | None) -> ReferenceAudio | None:
     if value is None:
         return None
-    if not taken:
-        raise InvalidRequest(param, f"this {spec.family} model takes none")
+    if not spec.takes_prompt:
+        raise InvalidRequest("prompt", f"this {spec.family} model takes none")
+    return _load(spec, "prompt", value)
+
+
+def _load(spec: ModelSpec, param: str, value: audio.Reference) -> ReferenceAudio:
     samples = audio.load(value, param, spec.reference_rate, spec.reference_seconds)
-    return ReferenceAudio(samples, value.text)
+    return ReferenceAudio(samples, None if value.text is None else _unicode(f"{param}.text", value.text))
 
 
 def _seed(seed: int | None) -> int:

@@ -33,12 +33,14 @@ STALL_SECONDS = 0.005  # how long to wait when every running request is far ahea
 
 @dataclass
 class Request:
-    """A sequence with what the device and the caller need of it."""
+    """A sequence with what the device and the caller need of it. A request may take several prompts in turn."""
 
     seq: Sequence
     prompt: Prompt
     stream: Stream
-    frames: int = 0  # delivered
+    seed: int  # of the present prompt
+    frames: int = 0  # delivered, of the present prompt
+    kept: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
     closed: bool = False  # the stream has had its last event
 
 
@@ -109,12 +111,15 @@ class Engine:
             if self._waiting >= self.config.policy.max_queue:
                 raise Overloaded(f"{self._waiting} requests are waiting already; try again later")
             self._waiting += 1
-        spec = self.model.spec
-        seq = Sequence(next(self._ids), prompt.length, limit, prompt.work, spec.hop / spec.sample_rate, streaming)
         prompt.limit = limit
-        stream = Stream(seed, lambda: self._inbox.put(lambda: self._cancel(seq.id)))
-        self._inbox.put(lambda: self._add(Request(seq, prompt, stream)))
+        stream = Stream(seed, lambda: self._inbox.put(lambda: self._cancel(request)))
+        request = Request(self._sequence(prompt, streaming), prompt, stream, seed)
+        self._inbox.put(lambda: self._add(request))
         return stream
+
+    def _sequence(self, prompt: Prompt, streaming: bool) -> Sequence:
+        hop_seconds = self.model.spec.hop / self.model.spec.sample_rate
+        return Sequence(next(self._ids), prompt.length, prompt.limit, prompt.work, hop_seconds, streaming)
 
     def _limit(self, prompt: Prompt) -> int:
         """Frames that the request may make here."""
@@ -197,9 +202,8 @@ class Engine:
         self._requests[request.seq.id] = request
         self.scheduler.add(request.seq, time.monotonic())
 
-    def _cancel(self, id: int) -> None:
-        request = self._requests.get(id)
-        if request is None:
+    def _cancel(self, request: Request) -> None:
+        if request.seq.id not in self._requests:
             return
         queued = request.seq.phase is Phase.QUEUED
         gone = self.scheduler.cancel(request.seq)
@@ -207,7 +211,7 @@ class Engine:
             self._left_queue()
         self._end(request)
         if gone:
-            del self._requests[id]
+            del self._requests[request.seq.id]
 
     def _left_queue(self) -> None:
         with self._lock:
@@ -236,7 +240,7 @@ class Engine:
             request = self._requests[seq.id]
             self._left_queue()
             try:
-                self.worker.admit(seq, request.prompt, request.stream.seed)
+                self.worker.admit(seq, request.prompt, request.seed)
                 admitted.append(request)
             except Exception as e:
                 self._fail(seq, e)
@@ -295,17 +299,48 @@ class Engine:
             request.frames += job.count
             if request.closed:
                 continue
-            finish = FINISH.get(job.seq.status, "stop") if job.last else None
+            goes_on = request.prompt.then is not None
+            if goes_on:
+                request.kept.append(frames)
+            finish = FINISH.get(job.seq.status, "stop") if job.last and not goes_on else None
             if skip < job.count or finish is not None:
                 request.stream.put(Chunk(samples[skip * hop :], frames[skip:], finish))
             if finish is not None:
                 self._end(request)
 
     def _close(self, request: Request) -> None:
-        """The request holds nothing any more. Its end may have become known only after its last audio."""
-        if not request.closed:
-            request.stream.put(self._nothing(FINISH.get(request.seq.status, "stop")))
+        """The present prompt holds nothing any more. Its end may have become known only after its last audio."""
+        if request.closed:
+            return
+        if request.prompt.then is not None:
+            self._go_on(request, request.prompt.then)
+        else:
+            self._finish(request)
+
+    def _finish(self, request: Request) -> None:
+        request.stream.put(self._nothing(FINISH.get(request.seq.status, "stop")))
+        self._end(request)
+
+    def _go_on(self, request: Request, then: Callable[[np.ndarray], Prompt | None]) -> None:
+        """The next prompt of a request, after the frames of the last; it waits for a slot like any other."""
+        spoken = np.concatenate(request.kept) if request.kept else self._nothing("").frames
+        streaming = request.seq.streaming
+        try:
+            prompt = then(spoken)
+            if prompt is None:
+                self._finish(request)
+                return
+            prompt.limit = self._limit(prompt)
+        except Exception as e:
+            request.seq.error = e
             self._end(request)
+            return
+        request.seq, request.prompt = self._sequence(prompt, streaming), prompt
+        request.seed, request.frames, request.kept = request.seed + 1, 0, []
+        with self._lock:
+            self._waiting += 1
+        self._requests[request.seq.id] = request
+        self.scheduler.add(request.seq, time.monotonic())
 
     def _end(self, request: Request) -> None:
         """Last event of a stream: an error, or the notice of a cancel; nothing when a final chunk has gone out."""

@@ -30,7 +30,7 @@ def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     key = _mix(_mix(seed) + _GOLDEN * (step + 1))
     index = torch.arange(1, draws + 1, device=seed.device, dtype=torch.int64)
     bits = _shift(_mix(key[:, None] + _GOLDEN * index), 40)  # 24 bits: exact in float32
-    return (bits.to(torch.float32) + 0.5) * 2.0**-24
+    return ((bits.to(torch.float32) + 0.5) * 2.0**-24).clamp_max(1.0 - 2.0**-24)
 
 
 def normal(u: Tensor) -> Tensor:

@@ -75,6 +75,7 @@ class ModelSpec:
     languages: tuple[str, ...] = ()  # besides "auto"
     takes_instructions: bool = True
     takes_reference: bool = True
+    max_references: int = 1
     takes_prompt: bool = False  # reference= and prompt= together
     max_text: int = 10_000  # characters
     codec_chunk: int = 25  # frames that one codec call decodes at most
@@ -98,6 +99,7 @@ class SpeechRequest:
     language: str = "auto"
     instructions: str | None = None
     reference: ReferenceAudio | None = None
+    more_references: tuple[ReferenceAudio, ...] = ()  # beyond the first, where the family takes several
     prompt: ReferenceAudio | None = None
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -122,6 +124,9 @@ class Prompt:
     work: int = 0  # loop length that emit needs for this row (flow steps); the step runs the largest of its batch
     suspect_frames: int | None = None  # a result this long is probably a run-on ("bad case")
     skip_frames: int = 0  # first frames whose audio is decoded but not delivered
+    then: Callable[[np.ndarray], Prompt | None] | None = (
+        None  # from this prompt's frames, what the request goes on with
+    )
 
     @property
     def length(self) -> int:

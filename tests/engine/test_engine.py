@@ -291,3 +291,38 @@ def test_two_hundred_random_requests_are_all_served_and_all_is_free_after():
             last = list(stream)[-1]
             assert last.finish in ({"cancelled", "stop", "length"} if i in victims else {"stop", "length"})
         assert_all_free(tts)
+
+
+def test_a_request_may_go_on_with_further_prompts_in_one_stream():
+    with toy(slots=1) as tts:
+        seen: list[int] = []
+        prompts = [tts.prompt(tts.request(t, max_frames=9, min_frames=9, seed=0)) for t in ("one", "two", "three")]
+
+        def then(i: int):
+            def make(frames: np.ndarray):
+                seen.append(len(frames))
+                return prompts[i] if i < 3 else None
+
+            return make
+
+        for i, prompt in enumerate(prompts):
+            prompt.then = then(i + 1)
+        joined = tts.speech(list(tts.engine.submit(prompts[0], 5, streaming=True)), 5)
+        parts = [
+            tts.generate(t, seed=5 + i, max_frames=9, min_frames=9, retries=1)
+            for i, t in enumerate(["one", "two", "three"])
+        ]
+        np.testing.assert_allclose(joined.samples, np.concatenate([p.samples for p in parts]), atol=1e-6)
+        assert seen == [9, 9, 9]
+        assert joined.finish_reason == "length"
+        assert_all_free(tts)
+
+
+def test_a_further_prompt_that_cannot_be_made_fails_its_request_only():
+    with toy() as tts:
+        prompt = tts.prompt(tts.request("one", max_frames=9, min_frames=9, seed=0))
+        prompt.then = lambda frames: 1 / 0
+        with pytest.raises(EngineError, match="division"):
+            list(tts.engine.submit(prompt, 5, streaming=True))
+        assert tts.generate("fine", seed=2, **LONG).finish_reason == "length"
+        assert_all_free(tts)

@@ -158,3 +158,19 @@ def test_a_codec_at_full_scale_is_clipped_not_wrapped(tmp_path):
     assert (
         np.sign(stored[np.abs(speech.samples) > 0.99]) == np.sign(speech.samples[np.abs(speech.samples) > 0.99])
     ).all()
+
+
+def test_turns_beyond_a_batch_are_spoken_after_what_was_spoken(tts):
+    """Seven turns are two batches: the second is prompted with the first one's codes, and both are one utterance."""
+    turns = [f"<|speaker:{i % 2}|>Turn number {i}." for i in range(7)]
+    speech = tts.generate("".join(turns), temperature=0, max_frames=8, seed=1)
+    model = tts._model
+    options = {**tts.request("x", temperature=0.0).options, "max_frames": 8}
+    first = tts.speech(list(tts.engine.submit(model.assemble("\n".join(turns[:5]), [], [], options), 1, False)), 1)
+    np.testing.assert_array_equal(speech.frames[: len(first.frames)], first.frames)
+    left = 8 - len(first.frames)
+    if left:
+        history = [Spoken("\n".join(turns[:5]), first.frames)]
+        prompt = model.assemble("\n".join(turns[5:]), [], history, {**options, "max_frames": left})
+        second = tts.speech(list(tts.engine.submit(prompt, 2, False)), 2)
+        np.testing.assert_array_equal(speech.frames[len(first.frames) :], second.frames)

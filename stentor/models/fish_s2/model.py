@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,11 +27,13 @@ from stentor.models.base import (
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.config import LanguageConfig
 from stentor.models.fish_s2.language import Language
-from stentor.models.fish_s2.prompt import Spoken, build, spoken_words, turns
+from stentor.models.fish_s2.prompt import Spoken, batches, build, spoken_words
 from stentor.models.fish_s2.tokenizer import Tokens
 
 SAMPLE_RATE = 44_100
 REFERENCE_SECONDS = (0.5, 60.0)
+MAX_REFERENCES = 8
+CHUNK_BYTES = 200  # of text spoken at a time when it has speaker turns, as in the reference's server
 ROOM = 2048  # positions that a prompt must leave free, as in the reference
 FRAMES = 1024  # default of max_frames for short texts, as in the reference's server
 RUN_ON = 128  # frames, besides those below, after which speech has probably run on
@@ -65,6 +68,7 @@ def spec(c: LanguageConfig, hop: int, dtype: torch.dtype) -> ModelSpec:
         stop_keeps_frame=False,
         reference_rate=SAMPLE_RATE,
         reference_seconds=REFERENCE_SECONDS,
+        max_references=MAX_REFERENCES,
         takes_instructions=False,
     )
 
@@ -81,16 +85,31 @@ class FishS2:
         return {"codes": self.codec.encode(wav)}
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        text = "\n".join(turns(request.text))
-        if not spoken_words(text):
+        pieces = batches(request.text, CHUNK_BYTES)
+        if not spoken_words("".join(pieces)):
             raise InvalidRequest("text", "has nothing to speak: besides [tags] and speaker tags it must have words")
-        references = []
-        if request.reference is not None:
-            if not (request.reference.text or "").strip():
+        given = () if request.reference is None else (request.reference, *request.more_references)
+        for audio in given:
+            if not (audio.text or "").strip():
                 raise InvalidRequest("reference", "needs its text: this model clones from audio and transcript")
-            codes = encode(request.reference.samples, "reference")["codes"]
-            references.append(Spoken(request.reference.text or "", codes))
-        return self.assemble(text, references, (), request.options)
+        references = [Spoken(a.text or "", encode(a.samples, "reference")["codes"]) for a in given]
+        return self._piece(pieces, references, (), request.options)
+
+    def _piece(
+        self, pieces: Sequence[str], references: Sequence[Spoken], history: Sequence[Spoken], o: Mapping[str, Any]
+    ) -> Prompt:
+        """The prompt of the first of `pieces`; the others follow, each after what has been spoken."""
+        prompt = self.assemble(pieces[0], references, history, o)
+
+        def then(spoken: np.ndarray) -> Prompt | None:
+            left = None if o["max_frames"] is None else o["max_frames"] - len(spoken)
+            if left == 0:
+                return None
+            return self._piece(pieces[1:], references, [*history, Spoken(pieces[0], spoken)], {**o, "max_frames": left})
+
+        if len(pieces) > 1:
+            prompt.then = then
+        return prompt
 
     def assemble(
         self, text: str, references: Sequence[Spoken], history: Sequence[Spoken], o: Mapping[str, Any]

@@ -1,0 +1,88 @@
+"""The engine's own host work per decode step: planning, launching, reading reports, handing out audio.
+
+The device's work is replaced by one small tensor operation, so that what remains is the engine.
+Run: python benchmarks/host_overhead.py [--rows 64] [--steps 2000] [--json benchmarks/results/host_overhead.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import stentor
+from stentor.engine.engine import Engine
+from stentor.engine.scheduler import LENGTH
+
+
+def without_device_work(engine: Engine) -> None:
+    """Every step makes one frame for every row up to its limit; every codec call gives silence."""
+    report, spec, limit = engine.worker.slots.report, engine.model.spec, engine.worker.slots.table["limit"]
+
+    def decode(batch: int, span: int, work: int) -> None:
+        report[:, 0] += 1
+        report[:, 1] = (report[:, 0] >= limit) * LENGTH
+
+    def silence(frames: torch.Tensor, state: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return torch.zeros(frames.shape[0], frames.shape[1] * spec.hop), {}
+
+    engine.worker.ladder.fn = decode
+    engine.model.codec.decode = silence  # type: ignore[method-assign]
+
+
+def measure(rows: int, steps: int) -> dict[str, float]:
+    """Milliseconds of one engine turn with `rows` streams running: median, mean and 99th percentile."""
+    turns: list[float] = []
+    plain = Engine._turn
+
+    def timed(self: Engine) -> None:
+        started = time.perf_counter()
+        plain(self)
+        if self.scheduler.live and len(self.scheduler.live) == rows:
+            turns.append((time.perf_counter() - started) * 1e3)
+
+    Engine._turn = timed  # type: ignore[method-assign]
+    try:
+        with stentor.TTS("dummy:toy", slots=rows, memory_gb=0.2, max_frames=4096) as tts:
+            req = tts.request("hello", seed=1, max_frames=min(steps, 900), min_frames=min(steps, 900))
+            tts.speech(list(tts.submit(req)), 1)  # warm
+            without_device_work(tts.engine)
+            turns.clear()
+            streams = [tts.submit(req) for _ in range(rows)]
+            for stream in streams:
+                for _ in stream:
+                    pass
+    finally:
+        Engine._turn = plain  # type: ignore[method-assign]
+    return {
+        "rows": rows,
+        "turns": len(turns),
+        "median_ms": statistics.median(turns),
+        "mean_ms": statistics.fmean(turns),
+        "p99_ms": float(np.percentile(turns, 99)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    results = [measure(rows, args.steps) for rows in args.rows]
+    for r in results:
+        print("{rows:4.0f} rows: median {median_ms:.3f} ms, mean {mean_ms:.3f} ms, p99 {p99_ms:.3f} ms".format(**r))
+    if args.json is not None:
+        facts = {"stentor": stentor.__version__, "torch": torch.__version__, "machine": platform.machine()}
+        args.json.write_text(json.dumps({"facts": facts, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
