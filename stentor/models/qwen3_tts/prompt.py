@@ -69,9 +69,10 @@ class PromptBuilder:
         self._prefix(layout, self._language(request, voice), voice)
         codes = np.zeros((0, c.codebooks), np.int32)
         reference = request.reference
-        if features and reference is not None and reference.text and not options["x_vector_only"]:
+        said = reference.text if reference is not None and reference.text else ""
+        if features and said.strip() and not options["x_vector_only"]:
             codes = features["codes"].astype(np.int32)
-            trailing = self._clone(layout, self._reference_ids(reference.text) + body, len(codes), whole)
+            trailing = self._clone(layout, self._reference_ids(said) + body, len(codes), whole)
         else:
             trailing = self._speak(layout, body, whole)
         return self._finish(request, layout, trailing, codes, features.get("speaker"), len(body))
