@@ -1,0 +1,82 @@
+"""`stentor serve`: flags to a ServerConfig. Importing this costs nothing; the server is imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from stentor.errors import InvalidRequest
+from stentor.server.config import ServerConfig, build, default, items, kind
+
+NO_OPS = ("--omni", "--trust-remote-code")  # what users of vLLM type; they change nothing here
+
+
+class _Extend(argparse.Action):
+    """Collects the items of a repeatable flag; a JSON list counts as several."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, flag: str | None = None
+    ) -> None:
+        del flag
+        try:
+            setattr(space, self.dest, (*getattr(space, self.dest, ()), *items(value)))
+        except InvalidRequest as e:
+            parser.error(f"{self.option_strings[0]}: {e.message}")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `serve` to a program's subcommands."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "serve",
+        help="speech over HTTP and WebSocket, with a web page",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="local directory, Hub id or dummy:NAME")
+    parser.add_argument("--model", dest="model_flag", help="the same as MODEL")
+    parser.add_argument("--config", help="YAML file with the same options; flags win")
+    for f in fields(ServerConfig):
+        if f.name != "models":
+            _add(parser, f)
+    parser.add_argument("--skip-server-warmup", action="store_false", dest="warmup", help="the same as --no-warmup")
+    parser.add_argument("--disable-log-requests", action="store_false", dest="log_requests", help=argparse.SUPPRESS)
+    for flag in NO_OPS:
+        parser.add_argument(flag, action="append_const", dest="no_ops", const=flag, help="accepted, has no effect")
+    parser.set_defaults(func=run)
+
+
+def _add(parser: argparse.ArgumentParser, f: Any) -> None:
+    names = ("--" + f.name.replace("_", "-"), *f.metadata.get("names", ()))
+    value = default(f)
+    help = f.metadata["help"].replace("%", "%%") + ("" if value in (None, ()) else f" (default: {value})")
+    if kind(f) == "bool":
+        parser.add_argument(*names, dest=f.name, action=argparse.BooleanOptionalAction, help=help)
+    elif kind(f) == "list":
+        parser.add_argument(*names, dest=f.name, action=_Extend, help=help)
+    else:
+        make: Callable[[str], Any] = {"int": int, "float": float, "str": str}[kind(f)]
+        parser.add_argument(*names, dest=f.name, type=make, choices=f.metadata.get("choices"), help=help)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal comes. 0: ended as asked; 2: wrong options; 70: the engine crashed for good."""
+    given = {k: v for k, v in vars(args).items() if k in ServerConfig.__dataclass_fields__}
+    models = tuple(given.pop("models", ())) + tuple(m for m in [vars(args).get("model_flag")] if m)
+    if models:
+        given["models"] = models
+    for flag in vars(args).get("no_ops", ()):
+        print(f"stentor serve: {flag} has no effect here", file=sys.stderr)
+    try:
+        config = build(given, vars(args).get("config"))
+    except InvalidRequest as e:
+        print(f"stentor serve: --{e.param.replace('_', '-')} {e.message}", file=sys.stderr)
+        return 2
+    try:
+        from stentor.server.main import serve
+    except ImportError as e:
+        print(f"stentor serve: {e}; install the server's libraries: pip install 'stentor[server]'", file=sys.stderr)
+        return 2
+    return serve(config)

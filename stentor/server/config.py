@@ -1,0 +1,211 @@
+"""One frozen configuration object for a server. Each field is a flag and a key of `--config file.yaml`.
+
+Imports nothing heavy: the command line reads this file to build its parser.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from stentor.errors import InvalidRequest
+
+FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm")
+MIB = 1 << 20
+
+
+def option(default: Any, help: str, **more: Any) -> Any:
+    """A field with its help text; `more` may hold `names` (other flags) and `choices`."""
+    return field(default=default, metadata={"help": help, **more})
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How a server listens, what it serves, and what it refuses."""
+
+    # what is served
+    models: tuple[str, ...] = option((), "local directory, Hub id or dummy:NAME; none: the embedded default voice")
+    served_model_name: tuple[str, ...] = option((), "name of each model in requests and answers; default: its own")
+    device: str = option("auto", "auto, cpu, cuda or cuda:N")
+    dtype: str = option("auto", "auto, float32, bfloat16 or float16")
+    lora: str | None = option(None, "LoRA weights to merge at load")
+    max_num_seqs: int | None = option(None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA")
+    memory_gb: float | None = option(None, "memory for key-value pages, in GB")
+    gpu_memory_utilization: float = option(0.9, "share of the GPU that may be used")
+    threads: int | None = option(None, "torch threads of the engine on a CPU")
+    warmup: bool = option(True, "speak a sentence before /ready says yes")
+    on_crash: str = option(
+        "auto", "restart a crashed engine or exit with code 70; auto: exit on CUDA", choices=("auto", "restart", "exit")
+    )
+    # where it listens
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all")
+    port: int = option(8000, "port to listen on; 0 takes a free one")
+    uds: str | None = option(None, "listen on this unix socket instead")
+    root_path: str = option("", "path prefix that a proxy in front removes")
+    ssl_keyfile: str | None = option(None, "TLS key")
+    ssl_certfile: str | None = option(None, "TLS certificate")
+    ssl_ca_certs: str | None = option(None, "TLS: client certificates must be signed by these")
+    uvicorn_log_level: str = option("info", "log level", choices=("critical", "error", "warning", "info", "debug"))
+    log_requests: bool = option(True, "one log line per request")
+    drain_seconds: int = option(30, "on SIGTERM, how long running requests may take to end")
+    # who may ask
+    api_key: tuple[str, ...] = option((), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable")
+    allowed_origins: tuple[str, ...] = option((), 'CORS and WebSocket origins besides our own; ["*"] for any')
+    # what is accepted
+    default_response_format: str = option("wav", "when a request names none; OpenAI's is mp3", choices=FORMATS)
+    ignore_unknown_fields: bool = option(False, "ignore unknown request fields instead of answering 400")
+    max_input_chars: int = option(50_000, "characters of one request's input")
+    max_instructions_chars: int = option(500, "characters of instructions", names=("--tts-max-instructions-length",))
+    max_body_mb: float = option(32.0, "size of a request body, in MiB")
+    split_chars: int = option(400, "longer input is spoken in pieces, cut at sentences, of at most so many characters")
+    voice_alias: tuple[str, ...] = option((), "name=voice: another name for a voice, e.g. alloy=low; repeatable")
+    # load
+    max_active_requests: int = option(512, "requests in progress; more get 429")
+    max_queued_requests: int = option(256, "requests waiting for a slot per model; more get 503")
+    request_timeout: float = option(600.0, "seconds that one request may take")
+    max_buffered_mb: float = option(8.0, "audio that a slow client may leave unread before it is cut off, in MiB")
+    guard: bool = option(True, "end speech that runs on far beyond what its text needs")
+    guard_retries: int = option(2, "times that a run-on answer (not streamed, no seed given) is spoken again")
+    # voices and references
+    voices_dir: str | None = option(None, "where uploaded voices live (also SPEAKER_SAMPLES_DIR)")
+    max_voices: int = option(1000, "uploaded voices at most (also SPEAKER_MAX_UPLOADED)")
+    voice_policy: str = option(
+        "immutable", "uploading a name again: refuse or replace", choices=("immutable", "overwrite")
+    )
+    max_upload_mb: float = option(10.0, "size of reference audio, in MiB")
+    allowed_media_domains: tuple[str, ...] = option((), "only fetch reference audio from these hosts; repeatable")
+    allow_remote_references: bool = option(True, "fetch http(s) reference audio at all")
+    allowed_local_media_path: str | None = option(None, "directory from which file: references may be read")
+    media_timeout: float = option(10.0, "seconds for fetching reference audio")
+    # WebSocket
+    ws_idle_seconds: float = option(30.0, "a WebSocket that is silent for so long is closed")
+    ws_max_sessions: int = option(256, "WebSocket sessions at once")
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            choices = f.metadata.get("choices")
+            value = getattr(self, f.name)
+            if choices and value not in choices:
+                raise InvalidRequest(f.name, f"must be one of {', '.join(choices)}, got {value!r}")
+        for name in _POSITIVE:
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise InvalidRequest(name, f"must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.port <= 65535:
+            raise InvalidRequest("port", f"must be from 0 to 65535, got {self.port}")
+        if self.served_model_name and len(self.served_model_name) != max(1, len(self.models)):
+            raise InvalidRequest("served_model_name", f"give one per model ({max(1, len(self.models))})")
+        if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
+            raise InvalidRequest("ssl_keyfile", "and ssl_certfile go together")
+        for alias in self.voice_alias:
+            if not all(alias.partition("=")):
+                raise InvalidRequest("voice_alias", f"must look like name=voice, got {alias!r}")
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Lower-case alias -> voice."""
+        return {a.partition("=")[0].lower(): a.partition("=")[2] for a in self.voice_alias}
+
+
+_POSITIVE = (
+    "max_num_seqs", "memory_gb", "threads", "max_input_chars", "max_instructions_chars", "max_body_mb", "split_chars",
+    "max_active_requests", "max_queued_requests", "request_timeout", "max_buffered_mb", "max_voices", "max_upload_mb",
+    "media_timeout", "ws_idle_seconds", "ws_max_sessions",
+)  # fmt: skip
+
+
+def kind(f: Field[Any]) -> str:
+    """What a field holds, as its annotation says it: bool, int, float, str, or "list"."""
+    name = str(f.type).removesuffix(" | None")
+    return "list" if name.startswith("tuple") else name
+
+
+def from_env(env: Mapping[str, str]) -> dict[str, Any]:
+    """Settings taken from the environment: our own names and those that other engines use."""
+    values: dict[str, Any] = {}
+    if key := env.get("STENTOR_API_KEY"):
+        values["api_key"] = (key,)
+    if folder := env.get("SPEAKER_SAMPLES_DIR"):
+        values["voices_dir"] = folder
+    if most := env.get("SPEAKER_MAX_UPLOADED"):
+        values["max_voices"] = _number("SPEAKER_MAX_UPLOADED", most, int)
+    return values
+
+
+def from_file(path: str | Path) -> dict[str, Any]:
+    """Settings of a YAML file: keys are flag names with - or _. InvalidRequest names the key that is wrong."""
+    import yaml
+
+    try:
+        read = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+        raise InvalidRequest("config", f"cannot read {str(path)!r}: {e}") from e
+    if not isinstance(read, dict):
+        raise InvalidRequest("config", f"{str(path)!r} must hold a mapping of option names to values")
+    known = {f.name: f for f in fields(ServerConfig)}
+    values: dict[str, Any] = {}
+    for key, value in read.items():
+        name = str(key).replace("-", "_")
+        name = {"model": "models"}.get(name, name)
+        if name not in known:
+            raise InvalidRequest(str(key), f"is not an option; options are {', '.join(sorted(known))}")
+        values[name] = _typed(known[name], value)
+    return values
+
+
+def build(
+    flags: Mapping[str, Any], file: str | Path | None = None, env: Mapping[str, str] | None = None
+) -> ServerConfig:
+    """Flags win over the file, the file over the environment, that over the defaults."""
+    values = from_env(os.environ if env is None else env)
+    if file is not None:
+        values |= from_file(file)
+    values |= flags
+    return ServerConfig(**values)
+
+
+def items(value: str) -> tuple[str, ...]:
+    """A list flag's value: a JSON list, or one item."""
+    if value.lstrip().startswith("["):
+        try:
+            parsed = json.loads(value)
+        except json.JSONDecodeError as e:
+            raise InvalidRequest("list", f"{value!r} is not a JSON list: {e}") from e
+        return tuple(str(v) for v in parsed)
+    return (value,)
+
+
+def default(f: Field[Any]) -> Any:
+    assert f.default is not MISSING
+    return f.default
+
+
+def _typed(f: Field[Any], value: Any) -> Any:
+    wanted = kind(f)
+    if wanted == "list":
+        if isinstance(value, str):
+            return items(value)
+        if isinstance(value, Sequence):
+            return tuple(str(v) for v in value)
+        raise InvalidRequest(f.name, f"must be a list, got {value!r}")
+    if value is None:
+        return default(f)
+    if wanted == "bool":
+        if not isinstance(value, bool):
+            raise InvalidRequest(f.name, f"must be true or false, got {value!r}")
+        return value
+    if wanted == "str":
+        return str(value)
+    if isinstance(value, bool):
+        raise InvalidRequest(f.name, f"must be a number, got {value!r}")
+    return _number(f.name, value, int if wanted == "int" else float)
+
+
+def _number(name: str, value: Any, make: type[int] | type[float]) -> int | float:
+    try:
+        return make(value)
+    except (TypeError, ValueError) as e:
+        raise InvalidRequest(name, f"must be a number, got {value!r}") from e

@@ -1,0 +1,126 @@
+"""How the server says no: one exception, OpenAI's error envelope, and the mapping of everything else onto it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from stentor.errors import EngineError, InvalidRequest, Overloaded
+from stentor.server.wire import json_response
+
+log = logging.getLogger("stentor.server")
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+# where a field of our Python API came from in a request body
+PARAMS = {"text": "input", "reference": "ref_audio", "reference.text": "ref_text", "prompt": "prompt_audio"}
+
+
+class ApiError(Exception):
+    """An answer other than success. `retry_after` in seconds becomes the header of that name."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """OpenAI's envelope."""
+        kind = TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if self.retry_after is None:
+            return {}
+        return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
+
+
+def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
+    """What a failure means to a client. Messages of unforeseen errors stay in the log."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, InvalidRequest):
+        param = PARAMS.get(error.param, error.param)
+        return ApiError(400, f"{param}: {error.message}", param=param)
+    if isinstance(error, Overloaded):
+        return ApiError(503, str(error), code="queue_full", retry_after=retry_after)
+    if isinstance(error, TimeoutError):
+        return ApiError(504, "the request took longer than this server allows", code="request_timeout")
+    if isinstance(error, EngineError):
+        log.error("a request failed in the engine: %s", error)
+        return ApiError(500, str(error), code="engine_error")
+    log.error("unforeseen error", exc_info=error)
+    return ApiError(500, "internal error", code="internal_error")
+
+
+def _from_validation(error: RequestValidationError) -> ApiError:
+    """The first thing wrong with a body, query or form."""
+    first = error.errors()[0]
+    where: Sequence[Any] = [p for p in first["loc"][1:] if isinstance(p, str | int)]
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
+    if first["loc"][0] in ("path", "query", "header"):
+        where = [first["loc"][-1]]
+    # a union reports its branches ("str", "VoiceId") after the field's own name
+    path = [str(p) for p in where if str(p).islower() and "[" not in str(p)]
+    param = ".".join(path[:1] if path[1:2] and path[1] in ("str", "list", "none") else path) or None
+    message = first["msg"].removeprefix("Value error, ")
+    if param is None and first["type"] in ("missing", "model_attributes_type", "dict_type"):
+        message = "the body must be a JSON object, sent with Content-Type: application/json"
+    return ApiError(400, f"{param}: {message}" if param else message, param=param)
+
+
+def install(app: FastAPI) -> None:
+    """Every error leaves the server in the envelope."""
+
+    async def api(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return json_response(error.body, error.status, error.headers)
+
+    async def validation(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return await api(request, _from_validation(error))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        known = ApiError(error.status_code, str(error.detail))
+        response = await api(request, known)
+        response.headers.update(error.headers or {})
+        return response
+
+    async def other(request: Request, error: Exception) -> Response:
+        return await api(request, translate(error))
+
+    app.add_exception_handler(ApiError, api)
+    app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(HTTPException, http)
+    for kind in (InvalidRequest, EngineError, TimeoutError):
+        app.add_exception_handler(kind, other)
+    app.add_exception_handler(Exception, other)

@@ -1,0 +1,133 @@
+"""Fetching a URL that a stranger gave us, without becoming the stranger's hands inside the network.
+
+Every connection, the first and each redirect's, resolves its host once, checks all addresses, and connects to the very
+address that was checked, so a name that changes its mind in between (DNS rebinding) gains nothing. TLS still verifies
+the host's name. No proxy, no cookies, no credentials, no decompression.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import httpcore
+
+from stentor.server.config import MIB
+from stentor.server.errors import ApiError
+
+REDIRECTS = 5
+HEADERS = [(b"Accept", b"audio/*, application/octet-stream, */*;q=0.1"), (b"Accept-Encoding", b"identity")]
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+
+class Blocked(Exception):
+    """The host resolves to an address that is not public."""
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Addresses of a host, by the system's resolver."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(info[4][0]) for info in found]
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is on the public Internet; IPv4 inside IPv6 (mapped, 6to4, Teredo, NAT64) is unwrapped."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
+        if ip in _NAT64:
+            inner.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
+        if any(v4 is not None and not is_public(str(v4)) for v4 in inner):
+            return False
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
+
+
+class Guarded(httpcore.AsyncNetworkBackend):
+    """Connects only to checked addresses."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        addresses = await self._resolve(host, port)
+        if not addresses or not all(is_public(a) for a in addresses):
+            raise Blocked(host)
+        return await self._inner.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
+
+    async def connect_unix_socket(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
+        raise Blocked("unix socket")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Fetcher:
+    """GET with the checks above, a size limit and a deadline."""
+
+    def __init__(self, most: int, seconds: float, domains: tuple[str, ...], resolve: Resolve = resolve) -> None:
+        self.most, self.seconds, self.domains = most, seconds, tuple(d.lower() for d in domains)
+        self._backend = Guarded(resolve)
+
+    async def get(self, url: str, param: str) -> bytes:
+        """The body. ApiError 400 names `param` and says why not; it never tells what an inner host answered."""
+        try:
+            async with asyncio.timeout(self.seconds):
+                return await self._follow(url, param)
+        except TimeoutError:
+            raise ApiError(400, f"{param}: the URL did not answer within {self.seconds:g} s", param=param) from None
+        except Blocked:
+            raise ApiError(400, f"{param}: the URL does not lead to a public address", param=param) from None
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError, UnicodeError) as e:
+            raise ApiError(400, f"{param}: the URL could not be fetched ({type(e).__name__})", param=param) from e
+
+    async def _follow(self, url: str, param: str) -> bytes:
+        async with httpcore.AsyncConnectionPool(network_backend=self._backend, max_keepalive_connections=0) as pool:
+            for _ in range(REDIRECTS + 1):
+                self._check(url, param)
+                async with pool.stream("GET", url, headers=HEADERS) as response:
+                    if response.status not in (301, 302, 303, 307, 308):
+                        return await self._body(response, param)
+                    location = _header(response, b"location")
+                    url = urljoin(url, location.decode("ascii", "replace"))
+        raise ApiError(400, f"{param}: the URL redirects more than {REDIRECTS} times", param=param)
+
+    def _check(self, url: str, param: str) -> None:
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            raise ApiError(400, f"{param}: is not a valid URL", param=param) from None
+        if parts.scheme not in ("http", "https") or not host:
+            raise ApiError(400, f"{param}: only http and https URLs are fetched", param=param)
+        if "@" in parts.netloc or any(c <= " " or c == "\\" for c in url):
+            raise ApiError(400, f"{param}: is not a plain URL", param=param)
+        if self.domains and host.lower() not in self.domains:
+            raise ApiError(400, f"{param}: this server fetches only from {', '.join(self.domains)}", param=param)
+
+    async def _body(self, response: httpcore.Response, param: str) -> bytes:
+        if response.status != 200:
+            raise ApiError(400, f"{param}: the URL answered with status {response.status}", param=param)
+        body = bytearray()
+        async for part in response.aiter_stream():
+            body += part
+            if len(body) > self.most:
+                raise ApiError(400, f"{param}: is larger than {self.most / MIB:g} MiB", param=param)
+        return bytes(body)
+
+
+def _header(response: httpcore.Response, name: bytes) -> bytes:
+    return next((value for key, value in response.headers if key.lower() == name), b"")

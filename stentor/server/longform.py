@@ -1,0 +1,184 @@
+"""Where text may be cut: sentences and clauses, with abbreviations, decimals, initials, quotes, and CJK, Arabic and
+Indic marks. Pieces keep their place in the text, so that times and barge-in can point at characters."""
+
+# ruff: noqa: RUF001, SIM905 (punctuation of many scripts; lists of words)
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+END_WIDE = "。！？｡।॥۔؟…‼⁇⁈⁉"  # end a sentence whatever follows
+CLOSERS = "\"'”’»」』】）)]›〉》"
+CLAUSE = ",;:，、；：،؛—–"
+ABBREVIATIONS = frozenset(
+    "mr mrs ms dr prof rev hon st mt ft sr jr gen col capt lt sgt cpl maj cmdr adm gov sen rep pres supt "
+    "vs etc cf al approx dept est fig figs vol vols no nos p pp ed eds inc ltd co corp bros u.s u.k u.n e.g i.e a.m "
+    "p.m jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri sat sun "
+    "ave blvd rd ln hwy sq ph.d m.d b.a m.a b.sc m.sc bzw z.b d.h usw ca nr str hr fr bd sra srta ud uds mme "
+    "mlle".split()
+)
+# these do end a sentence when a capital follows: "at 5 p.m. She left."
+MAY_END = frozenset("etc inc ltd co corp jr sr u.s u.k u.n a.m p.m ph.d m.d ave blvd rd st usw".split())
+STARTERS = frozenset(
+    "the a an he she it they we you i this that these those there in on at but and so then when if what who how why "
+    "my his her its our their no yes after before as for".split()
+)
+NEAR = 60  # characters on either side that decide whether a mark ends a sentence
+_TERMINATOR = re.compile(rf"[.!?{END_WIDE}]+[{re.escape(CLOSERS)}]*")
+_PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
+_WORD_BEFORE = re.compile(r"([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
+_SPOKEN = re.compile(r"\w")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """text == whole[start:end], without white space at its ends. `paragraph`: a blank line follows."""
+
+    text: str
+    start: int
+    end: int
+    paragraph: bool = False
+
+
+def sentences(text: str) -> list[Piece]:
+    """All sentences of a text, in order; together they hold every character that is not white space."""
+    found: list[Piece] = []
+    start = 0
+    for cut, paragraph in _cuts(text):
+        start = _append(found, text, start, cut, paragraph)
+    _append(found, text, start, len(text), True)
+    return found
+
+
+def split(text: str, most: int, granularity: str) -> list[Piece]:
+    """Pieces to speak one after another, none longer than `most` characters.
+
+    granularity: "none" (one piece), "auto" (one piece if it is short, else sentences grouped up to `most`),
+    "sentence", "clause".
+    """
+    whole = _trimmed(text, 0, len(text), True)
+    if granularity == "none" or (granularity == "auto" and len(text) <= most):
+        return [whole]
+    pieces = [p for s in sentences(text) for p in _fit(text, s, most)]
+    if granularity == "clause":
+        pieces = [c for p in pieces for c in _clauses(text, p, 20)]
+    if granularity == "auto":
+        pieces = list(_grouped(text, pieces, most))
+    return pieces or [whole]
+
+
+def ready(text: str, clause: bool) -> int:
+    """How many characters of a text that is still being typed can be spoken already: whole sentences, or clauses.
+
+    A mark counts once it is known what follows it, so "3." may still become "3.14" and "Dr." a name.
+    """
+    cuts = [cut for cut, _ in _cuts(text) if cut < len(text.rstrip()) or text[cut - 1] in END_WIDE + CLOSERS]
+    last = max(cuts, default=0)
+    if clause:
+        tail = text[last:]
+        marks = [m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s\S)|[，、；：]", tail) if m.end() >= 20]
+        last += max(marks, default=0)
+    return last if _SPOKEN.search(text[:last]) else 0
+
+
+def _cuts(text: str) -> Iterator[tuple[int, bool]]:
+    """Positions after which a sentence has ended, and whether a paragraph has."""
+    breaks = [(m.start(), True) for m in _PARAGRAPH.finditer(text)]
+    stops = [(m.end(), False) for m in _TERMINATOR.finditer(text) if _ends(text, m)]
+    yield from sorted(breaks + stops)
+
+
+def _ends(text: str, mark: re.Match[str]) -> bool:
+    run = mark.group().rstrip(CLOSERS)
+    after = text[mark.end() : mark.end() + NEAR]
+    if any(c in END_WIDE for c in run) and run[-1] != "…":
+        return True
+    if not after[:1].isspace():
+        return after == "" or (run[-1] in "!?" and not after[:1].isascii())
+    following = after.lstrip()
+    if not following or following[0].islower():
+        return not following or "\n\n" in after[:4]
+    if run != ".":
+        return True
+    return _dot_ends(text[max(0, mark.start() - NEAR) : mark.start()], following)
+
+
+def _dot_ends(before: str, following: str) -> bool:
+    """Whether a single full stop between `before` and `following` ends a sentence."""
+    word = _WORD_BEFORE.search(before)
+    if word is None:
+        line = before.rsplit("\n", 1)[-1].strip()
+        return not (line.isdigit() and len(line) <= 3)  # "1. First item"
+    name = word.group(1)
+    first = re.match(r"\w+", following)
+    starter = first is not None and first.group().lower() in STARTERS
+    if len(name) == 1 and name.isupper() and name != "I":
+        return starter  # an initial: "J. Smith"
+    if name.lower() in MAY_END:
+        return starter
+    return name.lower() not in ABBREVIATIONS
+
+
+def _append(found: list[Piece], text: str, start: int, end: int, paragraph: bool) -> int:
+    """Add text[start:end] as a sentence; what holds nothing to speak joins the one before. Returns the next start."""
+    piece = _trimmed(text, start, end, paragraph)
+    if not piece.text:
+        if paragraph and found:
+            found[-1] = _trimmed(text, found[-1].start, found[-1].end, True)
+    elif _SPOKEN.search(piece.text) is None:
+        if found:
+            found[-1] = _trimmed(text, found[-1].start, piece.end, paragraph)
+        else:
+            return start  # leading marks go with what follows
+    else:
+        found.append(piece)
+    return end
+
+
+def _trimmed(text: str, start: int, end: int, paragraph: bool) -> Piece:
+    body = text[start:end]
+    left = len(body) - len(body.lstrip())
+    stripped = body.strip()
+    return Piece(stripped, start + left, start + left + len(stripped), paragraph)
+
+
+def _fit(text: str, piece: Piece, most: int) -> Iterator[Piece]:
+    """A sentence in parts of at most `most` characters: at clauses, else at spaces, else anywhere."""
+    start = piece.start
+    while piece.end - start > most:
+        window = text[start : start + most]
+        marks = [m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s)|[，、；：]", window)]
+        spaces = [m.start() for m in re.finditer(r"\s", window)]
+        cut = next((max(c) for c in (marks, spaces) if c and max(c) > most // 4), most)
+        part = _trimmed(text, start, start + cut, False)
+        if part.text:
+            yield part
+        start += cut
+    last = _trimmed(text, start, piece.end, piece.paragraph)
+    if last.text:
+        yield last
+
+
+def _clauses(text: str, piece: Piece, least: int) -> Iterator[Piece]:
+    start = piece.start
+    for m in re.finditer(rf"[{CLAUSE}](?=\s)|[，、；：]", piece.text):
+        cut = piece.start + m.end()
+        if cut - start >= least and piece.end - cut >= least // 2:
+            yield _trimmed(text, start, cut, False)
+            start = cut
+    yield _trimmed(text, start, piece.end, piece.paragraph)
+
+
+def _grouped(text: str, pieces: list[Piece], most: int) -> Iterator[Piece]:
+    """Neighbouring sentences of one paragraph together, up to `most` characters."""
+    group: Piece | None = None
+    for p in pieces:
+        if group is not None and not group.paragraph and p.end - group.start <= most:
+            group = _trimmed(text, group.start, p.end, p.paragraph)
+            continue
+        if group is not None:
+            yield group
+        group = p
+    if group is not None:
+        yield group

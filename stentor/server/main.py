@@ -1,0 +1,76 @@
+"""Running a server process: sockets, signals, exit codes."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from types import FrameType
+
+import uvicorn
+
+from stentor.server.app import create_app
+from stentor.server.config import ServerConfig
+from stentor.server.hosts import CRASHED
+
+log = logging.getLogger("stentor.server")
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn that says where it listens once it does, and what made it end."""
+
+    crashed = False
+
+    def give_up(self) -> None:
+        """A model is lost for good: end, and say so by the exit code."""
+        self.crashed = True
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        log.info("%s: no new requests; waiting for those that run", signal.Signals(sig).name)
+        super().handle_exit(sig, frame)
+
+
+def serve(config: ServerConfig) -> int:
+    """Serve until SIGTERM or SIGINT; requests that run may end. Returns the process's exit code."""
+    logging.basicConfig(
+        level=config.uvicorn_log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    holder: list[_Uvicorn] = []
+
+    def give_up() -> None:
+        holder[0].give_up()
+
+    app = create_app(config, give_up)
+    options = uvicorn.Config(
+        app,
+        host=config.host,
+        port=config.port,
+        uds=config.uds,
+        log_level=config.uvicorn_log_level,
+        log_config=None,
+        access_log=config.log_requests,
+        server_header=False,
+        ssl_keyfile=config.ssl_keyfile,
+        ssl_certfile=config.ssl_certfile,
+        ssl_ca_certs=config.ssl_ca_certs,
+        ssl_cert_reqs=2 if config.ssl_ca_certs else 0,
+        timeout_graceful_shutdown=config.drain_seconds,
+        timeout_keep_alive=30,
+        ws_max_size=4 << 20,
+        h11_max_incomplete_event_size=64 << 10,
+    )
+    server = _Uvicorn(options)
+    holder.append(server)
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        return 0
+    except SystemExit as e:  # uvicorn's own: the address is in use, the certificate is bad
+        return 1 if e.code in (None, 0) else int(e.code) if isinstance(e.code, int) else 1
+    if server.crashed:
+        log.error("a model could not be loaded or kept alive; exit code %d", CRASHED)
+        return CRASHED
+    return 0 if server.started else 1

@@ -1,0 +1,133 @@
+"""Prometheus metrics. Names have the stems of vLLM-Omni's, with our prefix, so that dashboards port by replacing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from stentor.server.hosts import Hosts
+from stentor.server.playback import Playback
+from stentor.server.references import References
+
+PREFIX = "stentor:"
+SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
+FAST = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 15, 60)
+RTF = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.5, 2, 5, 10)
+MODEL = ("model_name",)
+
+
+class Metrics:
+    """Everything /metrics shows, in a registry of its own."""
+
+    def __init__(self, hosts: Hosts, references: References) -> None:
+        r = self.registry = CollectorRegistry()
+        self.http = Counter(PREFIX + "http_requests", "HTTP answers", ("path", "status"), registry=r)
+        self.success = Counter(
+            PREFIX + "requests_success", "Requests spoken to their end", (*MODEL, "finished_reason"), registry=r
+        )
+        self.failed = Counter(PREFIX + "requests_failed", "Requests that failed in the engine", MODEL, registry=r)
+        self.rejected = Counter(PREFIX + "rejected", "Requests refused", ("reason",), registry=r)
+        self.prompt_tokens = Counter(PREFIX + "prompt_tokens", "Prompt positions", MODEL, registry=r)
+        self.generation_tokens = Counter(PREFIX + "generation_tokens", "Frames made", MODEL, registry=r)
+        self.audio_frames = Counter(PREFIX + "audio_frames", "Samples made", MODEL, registry=r)
+        self.streams_completed = Counter(
+            PREFIX + "speech_stream_completed", "Streams that ended well", MODEL, registry=r
+        )
+        self.streams_aborted = Counter(
+            PREFIX + "speech_stream_aborted",
+            "Streams that did not (cancelled, closed, engine_dead, error, slow_client, timeout)",
+            (*MODEL, "reason"),
+            registry=r,
+        )
+        self.guard = Counter(
+            PREFIX + "runaway_guard", "Run-on speech: cut or spoken again", (*MODEL, "action"), registry=r
+        )
+        self.e2e = self._seconds("e2e_request_latency_s", "Request to last audio", SECONDS)
+        self.queue = self._seconds("request_queue_wait_s", "Request to accepted by the engine, prepared", FAST)
+        self.ttfp = self._seconds("audio_ttfp_s", "Request to first audio", FAST)
+        self.audible = self._seconds("audio_audible_ttfa_s", "Request to first sample above -45 dBFS, as played", FAST)
+        self.duration = self._seconds("audio_duration_s", "Length of the audio", SECONDS)
+        self.rtf = self._seconds("audio_rtf", "e2e / duration", RTF)
+        self.underrun = self._seconds("audio_underrun_s", "Largest stall of a listener who plays at once", FAST)
+        self.continuous = Counter(
+            PREFIX + "audio_continuity_ok",
+            "Streams without a stall above the threshold",
+            (*MODEL, "threshold_ms"),
+            registry=r,
+        )
+        self.live: dict[Playback, str] = {}  # running streams and their models
+        r.register(_Snapshot(hosts, references, self.live))
+
+    def _seconds(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(PREFIX + name, help, MODEL, buckets=buckets, registry=self.registry)
+
+
+class _Snapshot(Collector):
+    """What is read off the engines when Prometheus asks."""
+
+    def __init__(self, hosts: Hosts, references: References, live: dict[Playback, str]) -> None:
+        self.hosts, self.references, self.live = hosts, references, live
+
+    def collect(self) -> Iterator[Metric]:
+        gauges = {
+            name: GaugeMetricFamily(PREFIX + name, help, labels=MODEL)
+            for name, help in (
+                ("num_requests_running", "Requests in slots"),
+                ("num_requests_waiting", "Requests that wait for a slot"),
+                ("batch_size", "Requests that share a step now"),
+                ("kv_usage_ratio", "Share of key-value pages in use"),
+                ("slot_usage_ratio", "Share of slots in use"),
+                ("engine_up", "1 while the engine is alive"),
+            )
+        }
+        counters = {
+            name: CounterMetricFamily(PREFIX + name, help, labels=MODEL)
+            for name, help in (
+                ("engine_steps", "Decode steps"),
+                ("engine_prefills", "Prefill batches"),
+                ("engine_preemptions", "Requests that lost their pages for a while"),
+                ("engine_restarts", "Engines restarted after a crash"),
+            )
+        }
+        for host in self.hosts.all:
+            h = host.health
+            label = [host.name]
+            gauges["engine_up"].add_metric(label, float(h is not None and h.alive))
+            counters["engine_restarts"].add_metric(label, host.restarts)
+            if h is None:
+                continue
+            gauges["num_requests_running"].add_metric(label, h.running)
+            gauges["num_requests_waiting"].add_metric(label, h.queued)
+            gauges["batch_size"].add_metric(label, h.running)
+            gauges["kv_usage_ratio"].add_metric(label, 1 - h.free_pages / max(1, h.pages))
+            gauges["slot_usage_ratio"].add_metric(label, h.running / max(1, h.running + h.free_slots))
+            counters["engine_steps"].add_metric(label, h.stats.steps)
+            counters["engine_prefills"].add_metric(label, h.stats.prefills)
+            counters["engine_preemptions"].add_metric(label, h.preemptions)
+        yield from gauges.values()
+        yield from counters.values()
+        yield from self._caches()
+        yield self._leads()
+
+    def _leads(self) -> Metric:
+        lead = GaugeMetricFamily(
+            PREFIX + "playback_lead_s", "How far running streams are ahead of their listeners", labels=(*MODEL, "stat")
+        )
+        for host in self.hosts.all:
+            leads = [p.lead for p, name in self.live.items() if name == host.name]
+            if leads:
+                lead.add_metric([host.name, "min"], min(leads))
+                lead.add_metric([host.name, "mean"], sum(leads) / len(leads))
+        return lead
+
+    def _caches(self) -> Iterator[Metric]:
+        cache = self.references.cache
+        yield CounterMetricFamily(PREFIX + "voice_cache_hits", "Reference audio found decoded", value=cache.hits)
+        yield CounterMetricFamily(PREFIX + "voice_cache_misses", "Reference audio decoded", value=cache.misses)
+        yield GaugeMetricFamily(PREFIX + "voice_cache_bytes", "Decoded reference audio kept", value=cache.bytes)
+        gpu = torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
+        yield GaugeMetricFamily(PREFIX + "gpu_memory_bytes", "GPU memory reserved by this process", value=gpu)

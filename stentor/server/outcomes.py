@@ -1,0 +1,82 @@
+"""What became of recent requests, for clients whose answer was a bare stream of audio; and sentence times as text."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+KEPT = 1024
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of the input and when it is spoken, in seconds of the answer's audio. `start_char` counts characters."""
+
+    index: int
+    text: str
+    start: float
+    end: float
+    start_char: int
+    end_char: int
+
+
+@dataclass
+class Outcome:
+    """One request: running until `finish_reason` is set."""
+
+    id: str
+    model: str
+    status: str = "running"  # running, completed, failed, cancelled
+    finish_reason: str | None = None
+    seed: int | None = None
+    duration: float = 0.0
+    usage: dict[str, Any] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"object": "audio.speech.outcome", **asdict(self)}
+
+
+class Outcomes:
+    """The last requests by id."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Outcome] = OrderedDict()
+
+    def add(self, outcome: Outcome) -> None:
+        self._kept[outcome.id] = outcome
+        self._kept.move_to_end(outcome.id)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+    def get(self, id: str) -> Outcome | None:
+        return self._kept.get(id)
+
+
+def srt(segments: Sequence[Segment]) -> str:
+    """SubRip subtitles."""
+    return "\n".join(
+        f"{i}\n{_clock(s.start, ',')} --> {_clock(s.end, ',')}\n{_line(s.text)}\n" for i, s in enumerate(segments, 1)
+    )
+
+
+def vtt(segments: Sequence[Segment]) -> str:
+    """WebVTT subtitles."""
+    cues = [f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_escaped(_line(s.text))}\n" for s in segments]
+    return "WEBVTT\n\n" + "\n".join(cues)
+
+
+def _clock(seconds: float, mark: str) -> str:
+    ms = round(seconds * 1000)
+    return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02}{mark}{ms % 1000:03}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,113 @@
+"""Request bodies: the union of what clients of the known engines send. Types are checked strictly, unknown fields are
+left to `speech.py`, which knows the model's own options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Format = Literal["wav", "mp3", "flac", "opus", "aac", "pcm"]
+Text = Annotated[str, Field(max_length=1_000_000)]
+AudioSource = Annotated[
+    str,
+    Field(
+        max_length=64 * 1024 * 1024,
+        description="Audio as a data: URI, an http(s) URL, plain base64, or a file: URL where the server allows it",
+    ),
+]
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+
+
+class VoiceId(BaseModel):
+    """A voice by id, as the OpenAI SDK sends it."""
+
+    model_config = STRICT
+    id: str = Field(max_length=200)
+
+
+class RefItem(BaseModel):
+    """One reference: audio (any one of the first three) and what is said in it."""
+
+    model_config = STRICT
+    audio: AudioSource | None = None
+    audio_path: AudioSource | None = None
+    data: AudioSource | None = None
+    media_type: str | None = Field(None, max_length=100)
+    text: Text | None = None
+
+
+class Shared(BaseModel):
+    """Parameters of a speech request other than its text; a batch has them once for all items.
+
+    The model's own options (temperature, top_k, cfg, ...; GET /v1/models lists them) are taken at the top level too.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+
+    model: str | None = Field(None, max_length=500)
+    voice: str | VoiceId | None = Field(None, description="A voice's name or {id}; 'default' for the model's own")
+    speaker: str | None = Field(None, max_length=200, description="The same as voice")
+    instructions: Text | None = Field(None, description="How to speak; with some models, what voice to design")
+    instruct: Text | None = Field(None, description="The same as instructions")
+    response_format: Format | None = None
+    sample_rate: int | None = Field(None, ge=8000, le=48000)
+    speed: float = Field(1.0, ge=0.25, le=4.0, description="Pitch is kept")
+    language: str | None = Field(None, max_length=100)
+    task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = None
+    ref_audio: AudioSource | Annotated[list[AudioSource], Field(min_length=1, max_length=8)] | None = None
+    ref_text: Text | None = Field(None, description="What is said in ref_audio")
+    references: list[RefItem] | None = Field(None, max_length=8)
+    prompt_audio: AudioSource | None = Field(None, description="Speech to continue (models that take one)")
+    prompt_text: Text | None = Field(None, description="What is said in prompt_audio")
+    x_vector_only_mode: bool | None = Field(None, description="Clone by the sound alone, without ref_text")
+    max_new_tokens: int | None = Field(None, ge=1, description="Frames at most; the same as max_frames")
+    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    initial_codec_chunk_frames: int | None = Field(
+        None, ge=0, le=4096, description="Hold streamed audio back until so many frames exist"
+    )
+    split_granularity: Literal["auto", "none", "sentence", "clause"] = Field(
+        "auto", description="Where input is cut into pieces; auto: only long input, at sentences"
+    )
+    guard: bool | None = Field(None, description="End speech that runs on far beyond what the text needs")
+    extra_params: dict[str, Any] | None = Field(None, description="More options of the model")
+
+
+class SpeechBody(Shared):
+    """POST /v1/audio/speech."""
+
+    input: Text
+    stream: bool = False
+    stream_format: Literal["audio", "sse"] | None = None
+    timestamps: Literal["none", "json", "srt", "vtt"] = Field(
+        "none", description="Times of each sentence: in sse events, else in a JSON answer that holds the audio too"
+    )
+    word_timestamps: bool = False
+
+
+class BatchItem(Shared):
+    """One text of a batch; what it sets wins over the batch's."""
+
+    input: Text
+    speed: float | None = Field(None, ge=0.25, le=4.0)  # type: ignore[assignment]
+    split_granularity: Literal["auto", "none", "sentence", "clause"] | None = None  # type: ignore[assignment]
+
+
+class BatchBody(Shared):
+    """POST /v1/audio/speech/batch: up to 32 texts, spoken together."""
+
+    items: list[BatchItem | str] = Field(min_length=1, max_length=32)
+
+
+# Other engines' names of family options, for `speech.py`.
+ALIASES = {
+    "max_tokens": "max_frames",
+    "max_new_tokens": "max_frames",
+    "max_generate_length": "max_frames",
+    "cfg_value": "cfg",
+    "cfg_scale": "cfg",
+    "inference_timesteps": "flow_steps",
+    "x_vector_only_mode": "x_vector_only",
+    "suppress_bootstrap_silence": "trim_leading_silence",
+    "skip_fixed_bootstrap_audio": "trim_leading_silence",
+}
