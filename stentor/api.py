@@ -70,8 +70,9 @@ class TTS:
 
     model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
-    "float32", "bfloat16", "float16", or "float64" (for checks). lora: LoRA weights to merge at load.
-    Every other argument is a field of EngineConfig.
+    "float32", "bfloat16", "float16", or "float64" (for checks).
+    options: fields of EngineConfig (slots, memory_gb, threads, ...) and what the family takes at load, such as `lora`
+    (weights to merge) and `flow_steps` (for requests that do not say) where there is a flow; docs/models lists them.
     """
 
     def __init__(
@@ -80,19 +81,14 @@ class TTS:
         *,
         device: str = "auto",
         dtype: str = "auto",
-        lora: str | Path | None = None,
-        **engine: Any,
+        **options: Any,
     ) -> None:
         if dtype not in DTYPES:
             raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}, got {dtype!r}")
-        try:
-            config = EngineConfig(**engine)
-        except TypeError as e:
-            known = ", ".join(EngineConfig.__dataclass_fields__)
-            raise InvalidRequest("TTS", f"{e}; engine options are {known}") from e
+        config = EngineConfig(**{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options})
         where = Device(pick_device(device))
-        options = {} if lora is None else {"lora": lora}
-        self._model = registry.load(self._named(model), where.torch, DTYPES[dtype], options)
+        load = {k: v for k, v in options.items() if v is not None}
+        self._model = registry.load(self._named(model), where.torch, DTYPES[dtype], load)
         self.engine = Engine(self._model, where, config)
 
     @staticmethod

@@ -11,7 +11,7 @@ from types import ModuleType
 import torch
 
 import stentor.models
-from stentor.errors import CheckpointError
+from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import SpeechModel
 from stentor.models.weights import read_config
 
@@ -50,6 +50,8 @@ def load(
     """
     name = str(model)
     if name.startswith(DUMMY):
+        for option in options:
+            raise InvalidRequest(option, "is no engine option, and a dummy model takes no load options")
         return _dummy(name.removeprefix(DUMMY), device, dtype)
     path = resolve(model)
     config = read_config(path)

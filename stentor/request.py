@@ -96,7 +96,7 @@ def _references(
     spec: ModelSpec, value: audio.Reference | Sequence[audio.Reference] | None
 ) -> tuple[ReferenceAudio, ...]:
     """One reference, or several where the family takes them."""
-    given = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    given: list[Any] = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     if given and not spec.takes_reference:
         raise InvalidRequest("reference", f"this {spec.family} model takes none")
     if len(given) > spec.max_references:

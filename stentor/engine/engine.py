@@ -28,6 +28,7 @@ from stentor.models.base import Prompt, SpeechModel
 log = logging.getLogger("stentor.engine")
 
 FINISH = {LENGTH: "length"}  # every other ending is "stop"
+SILENT_PEAK = 1e-3  # -60 dBFS
 STALL_SECONDS = 0.005  # how long to wait when every running request is far ahead of its listener
 
 
@@ -41,6 +42,7 @@ class Request:
     seed: int  # of the present prompt
     frames: int = 0  # delivered, of the present prompt
     kept: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
+    heard: bool = False  # audio that is not silent has come
     closed: bool = False  # the stream has had its last event
 
 
@@ -119,7 +121,8 @@ class Engine:
 
     def _sequence(self, prompt: Prompt, streaming: bool) -> Sequence:
         hop_seconds = self.model.spec.hop / self.model.spec.sample_rate
-        return Sequence(next(self._ids), prompt.length, prompt.limit, prompt.work, hop_seconds, streaming)
+        counts = (prompt.length, prompt.limit, prompt.work, prompt.skip_frames)
+        return Sequence(next(self._ids), *counts, hop_seconds, streaming)
 
     def _limit(self, prompt: Prompt) -> int:
         """Frames that the request may make here."""
@@ -295,7 +298,7 @@ class Engine:
             self.scheduler.heard(job.seq, job.count, now)
             self.stats.frames += job.count
             request = self._requests[job.seq.id]
-            skip = min(max(request.prompt.skip_frames - request.frames, 0), job.count)
+            skip = self._silent_lead(request, samples)
             request.frames += job.count
             if request.closed:
                 continue
@@ -307,6 +310,16 @@ class Engine:
                 request.stream.put(Chunk(samples[skip * hop :], frames[skip:], finish))
             if finish is not None:
                 self._end(request)
+
+    def _silent_lead(self, request: Request, samples: np.ndarray) -> int:
+        """Frames at the start of this chunk that the request wants dropped if silent, and are."""
+        wanted = request.prompt.skip_frames - request.frames
+        if wanted <= 0 or request.heard:
+            return 0
+        peaks = np.abs(samples[: wanted * self.model.spec.hop]).reshape(-1, self.model.spec.hop).max(axis=1)
+        loud = np.flatnonzero(peaks > SILENT_PEAK)
+        request.heard = len(loud) > 0
+        return int(loud[0]) if len(loud) else len(peaks)
 
     def _close(self, request: Request) -> None:
         """The present prompt holds nothing any more. Its end may have become known only after its last audio."""

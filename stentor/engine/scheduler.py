@@ -198,7 +198,8 @@ class Scheduler:
         if not seq.streaming:
             return self.policy.chunk
         ramp = self.policy.ramp
-        return min(ramp[min(seq.audio_chunks, len(ramp) - 1)], self.policy.chunk)
+        lead = 0 if seq.audio_chunks else seq.skip
+        return min(ramp[min(seq.audio_chunks, len(ramp) - 1)] + lead, self.policy.chunk)
 
     # -- what came back --
 

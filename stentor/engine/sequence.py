@@ -33,6 +33,7 @@ class Sequence:
     length: int  # prompt tokens
     limit: int  # frames at most
     work: int  # loop length that emit needs
+    skip: int  # first frames that may be silent and unheard: the first chunk is as much longer
     hop_seconds: float  # audio per frame
     streaming: bool
     arrival: float = 0.0

@@ -123,7 +123,7 @@ class Prompt:
     prime: np.ndarray
     work: int = 0  # loop length that emit needs for this row (flow steps); the step runs the largest of its batch
     suspect_frames: int | None = None  # a result this long is probably a run-on ("bad case")
-    skip_frames: int = 0  # first frames whose audio is decoded but not delivered
+    skip_frames: int = 0  # first frames whose audio is not delivered if it is silent
     then: Callable[[np.ndarray], Prompt | None] | None = (
         None  # from this prompt's frames, what the request goes on with
     )

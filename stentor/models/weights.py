@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -94,13 +94,23 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return folded
 
 
+def _same(name: str) -> str:
+    return name
+
+
 def fill(
-    module: nn.Module, tensors: Mapping[str, Tensor], source: str, device: torch.device, ignore: Iterable[str] = ()
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    source: str,
+    device: torch.device,
+    ignore: Iterable[str] = (),
+    file_name: Callable[[str], str] = _same,
 ) -> None:
     """Load `tensors` (checkpoint names) into `module`, fusing projections, in each parameter's own dtype.
 
     `module` may be on the meta device. Tensors whose name starts with an entry of `ignore` may be left over;
     any other leftover, gap or shape mismatch is a CheckpointError that names the tensor and `source`.
+    `file_name` turns a name in `tensors` into the one in the file, for families that rename.
     """
     used: set[str] = set()
     state: dict[str, Tensor] = {}
@@ -108,16 +118,16 @@ def fill(
         parts = _checkpoint_names(name)
         missing = [p for p in parts if p not in tensors]
         if missing:
-            raise CheckpointError(f"{source}: tensor {missing[0]} is missing")
+            raise CheckpointError(f"{source}: tensor {file_name(missing[0])} is missing")
         used.update(parts)
         value = tensors[parts[0]] if len(parts) == 1 else torch.cat([tensors[p] for p in parts])
         if value.shape != want.shape:
-            got = f"tensor {' + '.join(parts)} has shape {list(value.shape)}"
+            got = f"tensor {' + '.join(map(file_name, parts))} has shape {list(value.shape)}"
             raise CheckpointError(f"{source}: {got}, config.json asks for {list(want.shape)}")
         state[name] = value.to(device=device, dtype=want.dtype)
     extra = sorted(k for k in tensors if k not in used and not k.startswith(tuple(ignore)))
     if extra:
-        raise CheckpointError(f"{source}: tensor {extra[0]} is not part of this model ({len(extra)} such)")
+        raise CheckpointError(f"{source}: tensor {file_name(extra[0])} is not part of this model ({len(extra)} such)")
     module.load_state_dict(state, assign=True)
 
 

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from stentor import TTS, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.engine.engine import Engine
@@ -265,16 +266,29 @@ def test_prompts_that_cannot_fit_are_refused_before_they_are_queued():
         tts.generate("x" * 500)
 
 
-@pytest.mark.parametrize("options", [{"seed": 1, "streaming": s} for s in (True, False)])
-def test_skipped_frames_are_made_but_not_heard(options: dict[str, bool]):
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("silent", [0, 1, 2, 4])
+def test_first_frames_that_are_silent_go_unheard_and_others_do_not(
+    monkeypatch: pytest.MonkeyPatch, streaming: bool, silent: int
+):
     with toy() as tts:
+        codec, hop = tts._model.codec, tts.spec.hop
+        plain = codec.decode
+
+        def quiet_start(frames, state):
+            samples, new = plain(frames, state)
+            at = state["count"][:, None] + torch.arange(frames.shape[1] * hop)[None] // hop
+            return torch.where(at < silent, 0.0, samples), new
+
+        monkeypatch.setattr(codec, "decode", quiet_start)
         req = tts.request("hello", seed=1, max_frames=20, min_frames=20)
         whole = tts.speech(list(tts.submit(req)), 1)
         prompt = tts.prompt(req)
         prompt.skip_frames = 3
-        cut = tts.speech(list(tts.engine.submit(prompt, 1, options["streaming"])), 1)
-        np.testing.assert_allclose(cut.samples, whole.samples[3 * tts.spec.hop :], atol=1e-5)
-        np.testing.assert_allclose(cut.frames, whole.frames[3:], atol=1e-5)
+        cut = tts.speech(list(tts.engine.submit(prompt, 1, streaming)), 1)
+        dropped = min(silent, 3)
+        np.testing.assert_allclose(cut.samples, whole.samples[dropped * hop :], atol=1e-6)
+        np.testing.assert_allclose(cut.frames, whole.frames[dropped:], atol=1e-6)
 
 
 def test_two_hundred_random_requests_are_all_served_and_all_is_free_after():

@@ -22,8 +22,10 @@ class FakeDevice:
         self.done: list[Sequence] = []
         self.chunks: dict[int, list[tuple[int, int]]] = {}
 
-    def add(self, id: int, length: int, limit: int, stop: int | None = None, streaming: bool = True) -> Sequence:
-        seq = Sequence(id, length, limit, 0, 0.08, streaming)
+    def add(
+        self, id: int, length: int, limit: int, stop: int | None = None, streaming: bool = True, skip: int = 0
+    ) -> Sequence:
+        seq = Sequence(id, length, limit, 0, skip, 0.08, streaming)
         self.stops[id] = limit + 1 if stop is None else stop
         self.scheduler.add(seq, self.now)
         return seq
@@ -166,6 +168,14 @@ def test_first_chunks_are_small_and_grow_by_the_ramp():
     assert d.chunks[0] == [(0, 1), (1, 2), (3, 4), (7, 4), (11, 2)]
 
 
+def test_the_first_chunk_is_longer_by_the_frames_that_may_go_unheard():
+    s = scheduler(ramp=(1, 2, 4), chunk=25)
+    d = FakeDevice(s)
+    d.add(0, 4, 6, skip=2)
+    d.run()
+    assert d.chunks[0] == [(0, 3), (3, 2), (5, 1)]
+
+
 def test_a_request_that_is_not_streamed_is_decoded_in_large_chunks():
     s = scheduler(chunk=5)
     d = FakeDevice(s)
@@ -205,7 +215,7 @@ def test_a_prompt_longer_than_the_budget_is_prefilled_alone():
 
 def test_requests_of_a_failed_prefill_are_tried_one_by_one():
     s = scheduler()
-    a, b = (Sequence(i, 4, 4, 0, 0.08, True) for i in range(2))
+    a, b = (Sequence(i, 4, 4, 0, 0, 0.08, True) for i in range(2))
     s.add(a, 0.0)
     s.add(b, 0.0)
     plan = s.plan(0.0)

@@ -233,10 +233,13 @@ BROKEN = {
     "bad tokenizer": (lambda p: (p / "tokenizer.json").write_text("{}"), "tokenizer.json"),
     "no voice token": (lambda p: drop_token(p, "<|voice|>"), r"<\|voice\|>"),
     "no last code": (lambda p: drop_token(p, "<|semantic:255|>"), r"<\|semantic:255\|>"),
-    "other width": (lambda p: edit_config(p, text_config__intermediate_size=96), "gate_proj.*config.json asks"),
+    "other width": (
+        lambda p: edit_config(p, text_config__intermediate_size=96),
+        r"layers\.0\.feed_forward\.w1.*config\.json asks",
+    ),
     "no layers": (lambda p: edit_config(p, text_config__n_layer=None), "text_config.n_layer"),
-    "more layers": (lambda p: edit_config(p, text_config__n_layer=3), r"slow.layers.2.*is missing"),
-    "fewer layers": (lambda p: edit_config(p, text_config__n_layer=1), r"slow.layers.1.*not part"),
+    "more layers": (lambda p: edit_config(p, text_config__n_layer=3), r"text_model\.model\.layers\.2.*is missing"),
+    "fewer layers": (lambda p: edit_config(p, text_config__n_layer=1), r"text_model\.model\.layers\.1.*not part"),
     "biases": (lambda p: edit_config(p, text_config__attention_qkv_bias=True), "attention_qkv_bias"),
     "two widths": (lambda p: edit_config(p, audio_decoder_config__dim=64), "audio_decoder_config.dim"),
     "codec tensor gone": (

@@ -137,13 +137,27 @@ def test_min_frames_keeps_it_speaking(models: dict[str, TTS]) -> None:
     assert short < 45 <= len(tts.generate(text, **ends, min_frames=45).frames)
 
 
-def test_trim_leading_silence_leaves_out_the_first_frame(models: dict[str, TTS]) -> None:
+@pytest.mark.parametrize(("first", "left_out"), [(0.0, 1), (1.0, 0)])
+def test_trim_leading_silence_leaves_out_the_first_frame_if_it_is_silent(
+    models: dict[str, TTS], monkeypatch: pytest.MonkeyPatch, first: float, left_out: int
+) -> None:
     tts = models["custom_voice"]
-    whole = tts.generate("Hello.", voice="ryan", max_frames=9, temperature=0.0, ignore_eos=True)
-    trimmed = tts.generate(
-        "Hello.", voice="ryan", max_frames=9, temperature=0.0, ignore_eos=True, trim_leading_silence=True
-    )
-    np.testing.assert_allclose(trimmed.samples, whole.samples[1920:], atol=1e-5)
+    options = {"voice": "ryan", "max_frames": 9, "temperature": 0.0, "ignore_eos": True}
+    plain = tts._model.codec.decode
+    fresh = [True]
+
+    def decode(frames, state):
+        samples, new = plain(frames, state)
+        if fresh[0]:
+            samples[:, :1920] *= first
+        fresh[0] = False
+        return samples, new
+
+    monkeypatch.setattr(tts._model.codec, "decode", decode)
+    whole = tts.generate("Hello.", **options)
+    fresh[0] = True
+    trimmed = tts.generate("Hello.", **options, trim_leading_silence=True)
+    np.testing.assert_allclose(trimmed.samples, whole.samples[1920 * left_out :], atol=1e-5)
 
 
 def test_temperature_zero_silences_the_subtalkers_dice(models: dict[str, TTS]) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.fish_s2 import codec_config, config
-from stentor.models.fish_s2.checkpoint import read_codec, read_language_model
+from stentor.models.fish_s2.checkpoint import read_codec, read_language_model, released_name
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.language import Language
 from stentor.models.fish_s2.model import REFERENCE_SECONDS, SAMPLE_RATE, FishS2
@@ -36,7 +36,7 @@ def load_model(
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else tensors["embeddings.weight"].dtype
     language = Language(c, tokens.semantic, tokens.im_end, dtype)
-    fill(language, tensors, str(path), device)
+    fill(language, tensors, str(path), device, file_name=released_name)
     del tensors
     codec_tensors = read_codec(path)
     codec = make_codec(codec_config.infer(codec_tensors), c, codec_dtype)

@@ -79,6 +79,17 @@ def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return _part_qkv(renamed)
 
 
+def released_name(name: str) -> str:
+    """A module name of the language model as the released shards spell it, for messages."""
+    for old, new in _TOP.items():
+        if name.startswith(new):
+            name = old + name.removeprefix(new)
+            break
+    for old, new in _BLOCK.items():
+        name = name.replace(new, old)
+    return re.sub(r"attention\.w[qkv]\.", "attention.wqkv.", name)
+
+
 def codec(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Released names of the codec -> module names, with everything folded that folds."""
     plain = {k.removeprefix("generator."): v for k, v in tensors.items() if not k.endswith(_UNUSED)}

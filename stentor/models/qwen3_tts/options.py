@@ -64,7 +64,7 @@ def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
             None, 0, 1, bool, "whole text in the prompt; default: yes, but no for cloned voices"
         ),
         "x_vector_only": Option(False, 0, 1, bool, "clone by the speaker vector alone, without the reference's codes"),
-        "trim_leading_silence": Option(False, 0, 1, bool, "leave out the first frame, which is near-silent"),
+        "trim_leading_silence": Option(False, 0, 1, bool, "leave out the first frame if it is silent (-60 dBFS)"),
         "ignore_eos": Option(False, 0, 1, bool, "go on to max_frames whatever the model says"),
     }
 

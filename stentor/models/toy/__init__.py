@@ -19,8 +19,11 @@ def load(
     path: Path, config: dict[str, Any], device: torch.device, dtype: torch.dtype | None, options: Mapping[str, object]
 ) -> SpeechModel:
     """A toy with the seed and variant that config.json names; it has no weight files."""
+    from stentor.errors import InvalidRequest
     from stentor.models.toy.model import Toy
 
+    for option in options:
+        raise InvalidRequest(option, "the toy takes no load options")
     return Toy(seed=int(config.get("seed", 0)), dtype=dtype or torch.float32, device=device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
+from stentor.models.voxcpm2.flow import MAX_STEPS
 from stentor.models.voxcpm2.init import initialise
 from stentor.models.voxcpm2.lora import merge_lora
 from stentor.models.voxcpm2.model import VoxCPM2
@@ -21,7 +23,7 @@ from stentor.models.voxcpm2.vae import AudioVAE
 from stentor.models.weights import fill, fold_weight_norm, read_pickle, read_safetensors, read_sharded
 
 UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
-OPTIONS = ("lora",)
+OPTIONS = ("lora", "flow_steps")
 
 
 def load_checkpoint(
@@ -31,7 +33,7 @@ def load_checkpoint(
     for name in options:
         if name not in OPTIONS:
             raise InvalidRequest(name, f"is no load option of VoxCPM2, which takes {', '.join(OPTIONS)}")
-    c = parse(config)
+    c = _with_steps(parse(config), options.get("flow_steps"))
     net, vae = _empty(c, _dtype(c, device, dtype))
     weights = _main_weights(path)
     if "lora" in options:
@@ -50,6 +52,15 @@ def make_dummy(device: torch.device, dtype: torch.dtype | None) -> VoxCPM2:
         _allocate(module, device)
         initialise(module, seed=0)
     return _finish(c, net, vae, device, lambda text: list(text.encode("utf-8")))
+
+
+def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
+    """`c` with another default of flow_steps, which is also what the engine prepares for."""
+    if steps is None:
+        return c
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MAX_STEPS:
+        raise InvalidRequest("flow_steps", f"must be a whole number from 1 to {MAX_STEPS}, got {steps!r}")
+    return replace(c, defaults={**c.defaults, "flow_steps": steps})
 
 
 def _dtype(c: VoxCPM2Config, device: torch.device, dtype: torch.dtype | None) -> torch.dtype:
