@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor.errors import InvalidRequest
+
 
 class Event:
     """A point on a stream. On a CPU everything before it has already happened."""
@@ -86,7 +88,7 @@ def pick_device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind = name.split(":", maxsplit=1)[0]
     if kind not in ("cpu", "cuda"):
-        raise ValueError(f"device: must be auto, cpu, cuda or cuda:N, got {name!r}")
+        raise InvalidRequest("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device: {name!r} asked for, but torch sees no CUDA device; use cpu or auto")
+        raise InvalidRequest("device", f"{name!r} asked for, but torch sees no CUDA device; use cpu or auto")
     return name

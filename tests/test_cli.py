@@ -1,0 +1,77 @@
+"""The command line as a user meets it."""
+
+import io
+from pathlib import Path
+
+import pytest
+import soundfile
+
+import stentor
+from stentor.cli import main
+
+SAY = ["say", "hello", "--model", "dummy:toy", "--max-frames", "20", "--min-frames", "20", "--seed", "3"]
+
+
+def test_say_writes_the_file_and_tells_how_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "a.wav"
+    assert main([*SAY, "-o", str(out)]) == 0
+    assert soundfile.info(out).frames == 120
+    line = capsys.readouterr().out
+    for words in ("0.20 s of audio", "length, seed 3", "first audio", "RTF"):
+        assert words in line
+
+
+def test_say_reads_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    assert main(["say", "-", *SAY[2:], "-o", str(tmp_path / "a.wav")]) == 0
+
+
+def test_the_same_seed_writes_the_same_file(tmp_path: Path):
+    for name in ("a.wav", "b.wav"):
+        main([*SAY, "-o", str(tmp_path / name)])
+    assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        (["--temperature", "9"], "temperature: must be from 0 to 2"),
+        (["--voice", "nobody"], "known: low, high"),
+        (["--reference", "/nowhere.wav"], "does not exist"),
+        (["--reference-text", "words"], "reference_text: needs --reference"),
+        (["--prompt-text", "words"], "prompt_text: needs --prompt"),
+        (["-o", "/nowhere/at/all.wav"], "output: folder"),
+        (["-o", "song.xyz"], "path: cannot write 'xyz'"),
+        (["--model", "/nowhere"], "no such directory"),
+        (["--device", "tpu"], "device: must be auto, cpu, cuda"),
+        (["--threads", "0"], "threads: must be at least 1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    extra: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main([*SAY, *extra]) == 1
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_version(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as e:
+        main(["--version"])
+    assert e.value.code == 0
+    assert capsys.readouterr().out.strip() == f"stentor {stentor.__version__}"
+
+
+def test_doctor_says_what_would_run_and_how_fast(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--model", "dummy:toy"]) == 0
+    out = capsys.readouterr().out
+    for words in ("torch", "device", "slots", "RTF"):
+        assert words in out
+
+
+def test_doctor_says_why_a_model_does_not_run(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--model", "/nowhere"]) == 1
+    assert "speech    no: model '/nowhere'" in capsys.readouterr().out

@@ -1,0 +1,55 @@
+"""From a name to a family: directories, Hub ids, dummies."""
+
+import json
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from stentor import TTS, CheckpointError, InvalidRequest, registry
+
+
+def test_every_family_folder_names_its_architectures_and_dummies():
+    found = registry.families()
+    assert len(found) >= 4
+    architectures = [a for f in found for a in f.ARCHITECTURES]
+    dummies = [d for f in found for d in f.DUMMIES]
+    assert len(architectures) == len(set(architectures))
+    assert len(dummies) == len(set(dummies))
+    assert all(f.ARCHITECTURES and f.DUMMIES for f in found)
+
+
+def test_config_json_chooses_the_family(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "toy", "seed": 3}))
+    with TTS(tmp_path, memory_gb=0.002) as tts:
+        assert tts.spec.family == "toy"
+
+
+def test_a_hub_id_is_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"model_type": "toy"}')
+    asked: list[str] = []
+
+    def download(name: str, **_: object) -> str:
+        asked.append(name)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with TTS("owner/name", memory_gb=0.002) as tts:
+        assert tts.spec.family == "toy"
+    assert asked == ["owner/name"]
+
+
+def test_a_hub_id_that_cannot_be_had_says_so(monkeypatch: pytest.MonkeyPatch):
+    def offline(name: str, **_: object) -> str:
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(CheckpointError, match="not a local directory, and the Hub download failed: no network"):
+        TTS("owner/name")
+
+
+def test_load_options_that_nobody_takes_are_named(tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"model_type": "toy"}')
+    with pytest.raises(InvalidRequest, match="lora: the toy takes no load options"):
+        TTS(tmp_path, lora="x")
