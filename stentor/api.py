@@ -18,7 +18,7 @@ from stentor.config import EngineConfig
 from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
 from stentor.engine.stream import Chunk, Stream
-from stentor.errors import CheckpointError, InvalidRequest
+from stentor.errors import CheckpointError, InvalidRequest, Overloaded
 from stentor.models.base import ModelSpec, Prompt, SpeechRequest
 
 DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
@@ -139,10 +139,28 @@ class TTS:
             raise InvalidRequest("retries", f"must be a whole number from 1 to 10, got {retries!r}")
         texts = [text] if isinstance(text, str) else list(text)
         jobs = [_Job(self, self.request(t, **options), retries or RETRIES) for t in texts]
-        for job in jobs:
-            job.start()
-        results = [job.result() for job in jobs]
+        try:
+            self._start(jobs)
+            results = [job.result() for job in jobs]
+        except BaseException:
+            for job in jobs:
+                job.cancel()
+            raise
         return results[0] if isinstance(text, str) else results
+
+    @staticmethod
+    def _start(jobs: list[_Job]) -> None:
+        """Queue all; when the queue is full, the oldest is waited for before the next is queued."""
+        waiting = iter(jobs)
+        for job in jobs:
+            while not job.started:
+                try:
+                    job.start()
+                except Overloaded:
+                    oldest = next(waiting)
+                    if oldest is job:  # others fill the queue
+                        raise
+                    oldest.result()
 
     def stream(self, text: str, **options: Any) -> Iterator[Speech]:
         """Speak a text, yielding audio as it is made. Leaving the loop early cancels the rest. Options: see generate.
@@ -201,20 +219,32 @@ class _Job:
         self.tts, self.tries, self.seed = tts, tries, req.seed
         self.prompt = tts.prompt(req)
         self.stream: Stream | None = None
+        self.speech: Speech | None = None
+
+    @property
+    def started(self) -> bool:
+        return self.stream is not None
 
     def start(self) -> None:
         self.stream = self.tts.engine.submit(self.prompt, self.seed, streaming=False)
 
+    def cancel(self) -> None:
+        if self.stream is not None:
+            self.stream.cancel()
+
     def result(self) -> Speech:
-        while True:
+        """Wait for the utterance, trying again while it is a run-on and tries are left."""
+        while self.speech is None:
             assert self.stream is not None
             speech = self.tts.speech(list(self.stream), self.seed)
             self.tries -= 1
             suspect = self.prompt.suspect_frames
             if suspect is None or len(speech.frames) < suspect or not self.tries:
-                return speech
-            self.seed += 1
-            self.start()
+                self.speech = speech
+            else:
+                self.seed += 1
+                self.start()
+        return self.speech
 
 
 __all__ = ["TTS", "Reference", "Speech"]

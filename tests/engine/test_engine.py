@@ -340,3 +340,25 @@ def test_a_further_prompt_that_cannot_be_made_fails_its_request_only():
             list(tts.engine.submit(prompt, 5, streaming=True))
         assert tts.generate("fine", seed=2, **LONG).finish_reason == "length"
         assert_all_free(tts)
+
+
+def test_a_list_longer_than_the_queue_is_served_whole():
+    with toy(slots=2, policy=Policy(max_queue=3)) as tts:
+        speeches = tts.generate([f"text {i}" for i in range(20)], seed=1, max_frames=5, min_frames=5, retries=1)
+        assert len(speeches) == 20
+        assert_equal(speeches[19], tts.generate("text 19", seed=1, max_frames=5, min_frames=5, retries=1))
+        assert_all_free(tts)
+
+
+def test_one_bad_text_in_a_list_is_named_before_any_is_queued():
+    with toy() as tts:
+        with pytest.raises(InvalidRequest, match="text: must not be empty"):
+            tts.generate(["fine", " "], seed=1)
+        assert tts.engine.health().stats.submitted == 0
+
+
+def test_when_one_of_a_list_fails_the_others_are_cancelled():
+    with toy() as tts:
+        with pytest.raises(EngineError, match="failed"):
+            tts.generate(["broken \x01", "long"], seed=1, max_frames=4000, min_frames=4000)
+        assert_all_free(tts)
