@@ -56,6 +56,8 @@ def measure(streams: int, seconds: float, together: bool) -> dict[str, Any]:
     ready, send = multiprocessing.Pipe(duplex=False)
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(send, seconds, together), daemon=True)
     server.start()
+    if not ready.poll(30):
+        raise RuntimeError("the server process did not start within 30 s")
     port = ready.recv()
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[0]})
@@ -75,8 +77,11 @@ async def _load(port: int, streams: int, seconds: float) -> dict[str, Any]:
         client.prepare(texts)
         # All streams open within a fifth of their length, so that they overlap for the rest of it.
         offsets = fixed_count(streams, streams / (seconds / 5), 1.0, 0)
-        trace = await load.run(Plan(texts, offsets), client)
-    row = _figures(trace, spool, seconds)
+        waited = _waited_for_core()
+        with load.no_collector_pauses():
+            trace = await load.run(Plan(texts, offsets), client)
+        waited = _waited_for_core() - waited
+    row = _figures(trace, spool, seconds) | {"waited_for_core_s": waited}
     spool.close()
     return row | {"streams": streams, "stream_seconds": seconds, "client": facts.client_facts()}
 
@@ -99,6 +104,11 @@ def _figures(trace: load.Trace, spool: Spool, seconds: float) -> dict[str, Any]:
     }
 
 
+def _waited_for_core() -> float:
+    """Seconds that this process was ready to run but another one had its core (Linux)."""
+    return int(Path("/proc/self/schedstat").read_text(encoding="utf-8").split()[1]) / 1e9
+
+
 def _delays(exchange: Exchange, spool: Spool) -> Floats:
     """Seconds from each chunk's departure, written into it, to the arrival of its last byte."""
     if exchange.reply is None:
@@ -108,8 +118,8 @@ def _delays(exchange: Exchange, spool: Spool) -> Floats:
     sent = np.array([np.frombuffer(body, "<f8", 1, offset=k * CHUNK_BYTES)[0] for k in range(count)])
     ends = np.cumsum([arrival.size for arrival in exchange.reply.arrivals])
     at = np.array([arrival.time for arrival in exchange.reply.arrivals])
-    arrived: Floats = at[np.searchsorted(ends, (np.arange(count) + 1) * CHUNK_BYTES)]
-    return arrived - sent
+    delays: Floats = at[np.searchsorted(ends, (np.arange(count) + 1) * CHUNK_BYTES)] - sent
+    return delays
 
 
 def _marks(seconds: Floats) -> dict[str, float]:
@@ -123,7 +133,9 @@ def table(row: dict[str, Any]) -> str:
     """The figures for people."""
     lines = [
         f"streams {row['streams']} (peak {row['peak_concurrency']}), complete {row['completed']}, "
-        f"{row['chunks_per_second']:.0f} chunks/s, client {100 * row['client_cpu_of_one_core']:.0f} % of one core",
+        f"{row['chunks_per_second']:.0f} chunks/s",
+        f"client {100 * row['client_cpu_of_one_core']:.0f} % of one core; other processes held that core for "
+        f"{row['waited_for_core_s']:.1f} s while the client was ready to run",
         f"{'ms':<34}{'p50':>8}{'p90':>8}{'p99':>8}{'p99.9':>8}{'max':>8}",
     ]
     names = {"delay_ms": "chunk sent -> time stamp", "send_lag_ms": "send lag", "loop_delay_ms": "event loop delay"}

@@ -45,7 +45,7 @@ def flat(summary: Summary, settings: Mapping[str, Any]) -> dict[str, Any]:
         "underrun_requests": summary.underrun_requests,
         "discontinuous_requests": summary.discontinuous_requests,
         "stalls": summary.stalls,
-        "sample_rates": summary.sample_rates,
+        "sample_rates": [{"hz": hz, "told_by": by, "answers": n} for (hz, by), n in summary.sample_rates.items()],
         "notes": list(summary.notes),
         "client_cpu": summary.client_cpu,
         "client_was_late": summary.client_was_late,

@@ -151,11 +151,13 @@ def _load_block(summary: Summary) -> list[str]:
     if summary.loop_delay:
         lines.append(line("P99 / max client loop delay (ms):", _marks(summary.loop_delay)))
         lines.append(line("Client CPU (% of one core):", 100 * summary.client_cpu))
-    for rate, count in summary.sample_rates.items():
-        lines.append(line("Sample rate:", rate if len(summary.sample_rates) == 1 else f"{rate} x {count}"))
+    for (rate, source), count in summary.sample_rates.items():
+        lines.append(
+            line(f"Sample rate by {source} (Hz):", rate if count == summary.completed else f"{rate} x {count}")
+        )
     lines += [f"  ! {kind}: {text}" for kind, text in summary.failure_examples.items() if kind != "dropped"]
     lines += [f"  ! {note}" for note in summary.notes]
-    if any("assumed" in rate for rate in summary.sample_rates):
+    if any(source == "assumed" for _, source in summary.sample_rates):
         lines.append("  ! the server did not state a sample rate; --sample-rate was assumed")
     if summary.client_was_late:
         lines.append("  ! the load generator itself was late: figures may be worse than the server's true ones")

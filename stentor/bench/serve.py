@@ -12,6 +12,7 @@ from stentor.bench.campaign import Job, Target, run
 from stentor.bench.client import Client
 from stentor.bench.client import Target as Address
 from stentor.bench.decode import refusal_text
+from stentor.bench.load import no_collector_pauses
 from stentor.bench.prompts import pick
 from stentor.bench.record import Spool
 
@@ -37,7 +38,7 @@ async def _serve(address: Address, make_job: Callable[[str], Job], ready_timeout
                 "client": facts.client_facts(),
                 "server": await facts.server_facts(client.session, address.base_url),
             }
-            with facts.gpu_watch(facts.is_local(address.base_url)) as gpus:
+            with facts.gpu_watch(facts.is_local(address.base_url)) as gpus, no_collector_pauses():
                 return await run(job, Target(client, client.prepare, spool, lambda: told | gpus()))
     finally:
         spool.close()

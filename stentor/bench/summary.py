@@ -92,7 +92,8 @@ class Summary:
     discontinuous_requests: int
     """Requests whose audio_underrun exceeds 0.1 s: vLLM-Omni's continuity rule."""
     stalls: int
-    sample_rates: dict[str, int]
+    sample_rates: dict[tuple[int, str], int]
+    """Answers by (rate, what told it)."""
     notes: tuple[str, ...]
     verdict: Verdict
     quality: Quality
@@ -154,7 +155,7 @@ def summarise(
         underrun_requests=sum(row.stalls > 0 for row in good),
         discontinuous_requests=sum(row.metrics["audio_underrun"] > CONTINUITY_S for row in good),
         stalls=sum(row.stalls for row in good),
-        sample_rates=dict(Counter(f"{row.sample_rate} Hz ({row.rate_source})" for row in good)),
+        sample_rates=dict(Counter((row.sample_rate, row.rate_source) for row in good)),
         notes=tuple(sorted({note for row in rows for note in row.notes})),
         verdict=_verdict(rows, good),
         quality=quality.summarise(rows),

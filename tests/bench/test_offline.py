@@ -1,0 +1,156 @@
+"""The in-process benchmark on an engine whose timings are known."""
+
+import argparse
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_server import silence, tone
+
+from stentor.bench.campaign import Job
+from stentor.bench.cli import add_parser
+from stentor.bench.offline import InProcess, Options, offline
+from stentor.bench.prompts import Prompt
+from stentor.bench.record import Spool
+from stentor.bench.report import Shown
+from stentor.bench.session import Level, Settings
+
+RATE = 16000
+
+
+@dataclass
+class Speech:
+    samples: np.ndarray
+    sample_rate: int = RATE
+
+
+class FakeTTS:
+    """Three chunks of 0.1 s with pauses before them; notes every call."""
+
+    def __init__(self, *args, pauses=(0.05, 0.02, 0.3), **kwargs):
+        self.made_with = (args, kwargs)
+        self.pauses = pauses
+        self.calls = []
+        self.closed = False
+        self.running = self.most = 0
+        self.lock = threading.Lock()
+
+    def stream(self, text, **options):
+        with self.lock:
+            self.calls.append((text, options))
+            self.running += 1
+            self.most = max(self.most, self.running)
+        audio = np.concatenate([silence(0.05, RATE), tone(0.25, RATE)])
+        try:
+            for i, pause in enumerate(self.pauses):
+                time.sleep(pause)
+                if text == "fail" and i == 1:
+                    raise RuntimeError("out of pages")
+                part = audio[i * RATE // 10 : (i + 1) * RATE // 10]
+                yield Speech(part * np.float32(np.nan) if text == "nan" and i == 2 else part)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+    def generate(self, text, **options):
+        self.calls.append((text, options))
+        time.sleep(0.05)
+        return Speech(tone(0.5, RATE))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.closed = True
+
+
+def job(texts, **changes):
+    settings = Settings(num_prompts=len(texts), framing="float32", watch_client=False, progress=False)
+    base = {
+        "texts": [Prompt(i, text) for i, text in enumerate(texts)],
+        "settings": settings,
+        "levels": [Level(float("inf"), 2, 0)],
+        "shown": Shown(["e2el", "audio_ttfp", "audio_rtf"], [50.0]),
+        "describe": {"backend": "offline"},
+    }
+    return Job(**(base | changes))
+
+
+def test_chunks_of_the_engine_are_timed_like_those_of_a_server(capsys):
+    engine = FakeTTS()
+    assert offline(engine, Options(), job(["one", "two", "three", "four"]), threads=4) == 0
+    out = capsys.readouterr().out
+    assert "Successful requests:                     4" in out
+    assert engine.most == 2
+    values = {line[:26].strip(): line[26:].strip() for line in out.splitlines()}
+    assert 50 <= float(values["First PCM sample (ms)"]) < 80
+    assert float(values["Leading silence (ms)"]) == pytest.approx(50, abs=2)
+    assert float(values["Audible TTFA (ms)"]) == pytest.approx(float(values["First PCM sample (ms)"]) + 50, abs=2)
+    # Chunk 3 comes 0.32 s after chunk 1, with 0.2 s played: 0.12 s late.
+    assert float(values["Largest stall (ms)"]) == pytest.approx(120, abs=20)
+    assert "Sample rate by x-sample-rate (Hz):       16000" in out
+
+
+def test_whole_generation_is_one_chunk(capsys):
+    engine = FakeTTS()
+    assert offline(engine, Options("generate"), job(["one", "two"]), threads=2) == 0
+    assert "Underrun requests, zero buffer:          0 (0.0%)" in capsys.readouterr().out
+
+
+def test_an_exception_of_the_engine_is_a_failed_request_with_its_message(capsys):
+    assert offline(FakeTTS(), Options(), job(["fail", "fine"]), threads=2) == 0
+    out = capsys.readouterr().out
+    assert "Failed requests:                         1" in out
+    assert "  ! exception: RuntimeError: out of pages" in out
+
+
+def test_not_a_number_in_the_engines_audio_is_found(capsys):
+    offline(FakeTTS(), Options(), job(["nan", "fine"]), threads=2)
+    assert "Silent / non-finite / clipped answers:   0 / 1 / 0" in capsys.readouterr().out
+
+
+def test_all_failing_is_a_failed_run():
+    assert offline(FakeTTS(), Options(), job(["fail", "fail"]), threads=2) == 1
+
+
+def test_the_prompts_own_options_go_over_the_shared_ones():
+    engine = FakeTTS(pauses=(0,))
+    reference = Options(shared={"voice": "amy", "seed": 3}, reference=lambda path, text: (path, text))
+    spool = Spool()
+    sender = InProcess(engine, reference, spool, 1)
+    prompt = Prompt(0, "x", voice="bob", language="en", ref_audio="r.wav", ref_text="t", extra_body={"cfg": 2})
+    sender._speak(prompt)
+    spool.close()
+    assert engine.calls == [
+        ("x", {"voice": "bob", "seed": 3, "language": "en", "reference": ("r.wav", "t"), "cfg": 2}),
+    ]
+
+
+def test_the_command_makes_the_engine_from_its_flags_and_closes_it(monkeypatch, capsys, tmp_path):
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(FakeTTS(*args, **kwargs))
+        return made[0]
+
+    monkeypatch.setitem(
+        sys.modules, "stentor", SimpleNamespace(TTS=make, Reference=None, bench=sys.modules["stentor.bench"])
+    )
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers(required=True))
+    words = "bench offline --model dummy:x --device cpu --dtype float32 --num-prompts 3 --max-concurrency 3 --voice amy"
+    words += (
+        " --max-frames 40 --ignore-eos --request-seed 5 --save-result --result-filename off --metric-percentiles 50,99"
+    )
+    args = parser.parse_args([*words.split(), "--result-dir", str(tmp_path)])
+    assert args.func(args) == 0
+    assert made[0].made_with == (("dummy:x",), {"device": "cpu", "dtype": "float32"})
+    assert made[0].closed
+    options = made[0].calls[0][1]
+    assert options == {"voice": "amy", "seed": 5, "max_frames": 40, "ignore_eos": True}
+    assert {path.name for path in tmp_path.iterdir()} == {"off.json", "off.requests.jsonl", "off.md", "off.html"}
+    assert "Real-time maintained:                    NO" in capsys.readouterr().out
