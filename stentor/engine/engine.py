@@ -179,11 +179,14 @@ class Engine:
         self._commands()
         plan = self.scheduler.plan(time.monotonic())
         self._stalled = plan.empty and not self._tickets and not self._audio
+        # Audio before the next frames: on a CPU, where every launch is waited for, it is heard that much earlier.
+        if plan.audio:
+            self._launch_audio(plan.audio)
+        self._deliver_ready()
         self._launch(plan)
         while self._tickets and (len(self._tickets) > self.lag or plan.empty):
             self._observe(self._tickets.popleft())
-        while self._audio and (self._audio[0].done.ready() or (plan.empty and not self._tickets)):
-            self._deliver(self._audio.popleft())
+        self._deliver_ready(wait=plan.empty and not self._tickets)
         for seq in self.scheduler.finished():
             self._close(self._requests.pop(seq.id))
 
@@ -234,8 +237,6 @@ class Engine:
         if plan.decode:
             self.stats.steps += 1
             self._try(plan.decode, lambda: self.worker.decode(plan.decode), False)
-        if plan.audio:
-            self._launch_audio(plan.audio)
 
     def _admit(self, plan: Plan) -> list[Request]:
         admitted = []
@@ -289,6 +290,11 @@ class Engine:
                 seq.error = EngineError("the model produced a frame that is not finite")
                 self.scheduler.cancel(seq)
                 self._end(self._requests[seq.id])
+
+    def _deliver_ready(self, wait: bool = False) -> None:
+        """Hand out audio in the order of its launch, as far as it is there; all of it with `wait`."""
+        while self._audio and (wait or self._audio[0].done.ready()):
+            self._deliver(self._audio.popleft())
 
     def _deliver(self, ticket: AudioTicket) -> None:
         ticket.done.wait_host()
