@@ -293,7 +293,8 @@ def _mono(audio: bytes, fmt: Format) -> Samples:
     scale, offset = {"<i2": (32768.0, 0.0), "<i4": (2147483648.0, 0.0), "<f4": (1.0, 0.0), "|u1": (128.0, 128.0)}[
         fmt.dtype
     ]
-    samples = (raw.astype(np.float32) - np.float32(offset)) / np.float32(scale)
+    with np.errstate(invalid="ignore"):  # floats from a server may be anything; quality.py counts them
+        samples = (raw.astype(np.float32) - np.float32(offset)) / np.float32(scale)
     if fmt.channels > 1:
         samples = samples.reshape(-1, fmt.channels).mean(axis=1, dtype=np.float32)
     return samples

@@ -1,6 +1,6 @@
 """A speech server for whole-command tests: real HTTP and WebSocket, streaming a tone at a known pace.
 
-Run in a thread (`serving`) or by itself (`python speech_server.py PORT`), so that it can have its own core.
+`serving` runs it in a thread, since commands make an event loop of their own.
 """
 
 import asyncio
@@ -148,31 +148,25 @@ class SpeechServer:
 def serving(behaviour: Behaviour | None = None):
     """The server on a free port, in a thread; yields (url, server)."""
     server = SpeechServer(behaviour or Behaviour())
-    loop = asyncio.new_event_loop()
-    started = threading.Event()
-    address = []
+    ready = threading.Event()
+    address: list = []
 
-    async def start():
-        runner = web.AppRunner(server.app, access_log=None)
+    async def serve():
+        runner = web.AppRunner(server.app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        address.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
-        started.set()
-        return runner
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        stop = asyncio.Event()
+        address.extend([f"http://127.0.0.1:{runner.addresses[0][1]}", asyncio.get_running_loop(), stop])
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
 
-    def run():
-        asyncio.set_event_loop(loop)
-        runner = loop.run_until_complete(start())
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-        loop.close()
-
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    started.wait(10)
+    ready.wait(10)
+    url, loop, stop = address
     try:
-        yield address[0], server
+        yield url, server
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(stop.set)
         thread.join(10)

@@ -1,0 +1,281 @@
+"""The commands as a user types them, against a server that speaks real HTTP and WebSocket."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soundfile
+from speech_server import Behaviour, serving
+
+from stentor.bench.cli import add_parser
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+def bench(*words):
+    parser = argparse.ArgumentParser(prog="stentor")
+    add_parser(parser.add_subparsers(required=True))
+    args = parser.parse_args(["bench", *map(str, words)])
+    return args.func(args)
+
+
+def value(out, label):
+    """What the table says after a label."""
+    return next(line for line in out.splitlines() if line.startswith(label))[40:].strip()
+
+
+SOME = ("--dataset-name", "short", "--num-prompts", 8, "--max-concurrency", 4)
+
+
+@pytest.mark.parametrize(
+    "backend", ["stentor", "openai-audio-speech", "openai-audio-speech-sse", "websocket", "nanovllm", "fish"]
+)
+def test_every_kind_of_server_gives_the_same_table(backend, capsys):
+    with serving(Behaviour(rate=16000)) as (url, server):
+        assert bench("serve", "--base-url", url, "--backend", backend, *SOME) == 0
+    out = capsys.readouterr().out
+    assert value(out, "Successful requests:") == "8"
+    assert value(out, "Failed requests:") == "0"
+    assert value(out, "Sample rate by") == "16000"
+    assert value(out, "Real-time maintained:") == "YES"
+    assert float(value(out, "Peak concurrent requests:")) == 4
+    first_pcm = next(line for line in out.splitlines() if line.startswith("First PCM sample"))
+    assert 25 < float(first_pcm.split()[4]) < 300
+    # The readiness probe, then eight.
+    assert len(server.bodies) == 9
+    if backend == "openai-audio-speech-sse":
+        assert value(out, "Total generated tokens:") == str(8 * 40)
+
+
+def test_the_first_listed_model_is_asked_for_and_named_in_the_files(tmp_path, capsys):
+    words = ("--save-result", "--save-detailed", "--result-dir", tmp_path, "--metadata", "note=x", "--seed", 3)
+    with serving() as (url, server):
+        assert bench("serve", "--base-url", url, *SOME, *words) == 0
+    assert {body["model"] for body in server.bodies} == {"fake/tone-1"}
+    paths = {path.suffix: path for path in tmp_path.iterdir() if not path.name.endswith(".requests.jsonl")}
+    assert paths[".json"].name.startswith("serve-infqps-concurrency4-tone-1-")
+    row = json.loads(paths[".json"].read_text())
+    expected = {"backend": "stentor", "model_id": "fake/tone-1", "request_rate": "inf", "completed": 8, "note": "x"}
+    assert expected.items() <= row.items()
+    for key in ("mean_e2el_ms", "p99_audio_ttfp_ms", "median_audio_rtf", "p95_audible_ttfa_ms", "std_chunk_gap_ms"):
+        assert row[key] > 0, key
+    assert row["facts"]["server"]["/version"] == {"version": "1.2.3"}
+    assert row["facts"]["client"]["cores"] >= 1
+    assert len(row["requests"]) == 8
+    lines = next(tmp_path.glob("*.requests.jsonl")).read_text().splitlines()
+    first = json.loads(lines[0])
+    assert len(lines) == 8
+    assert len(first["audio_sha256"]) == 16
+    assert sum(first["chunk_samples"]) == first["samples"]
+    assert "Real-time maintained" in paths[".md"].read_text()
+    assert "<svg" in paths[".html"].read_text()
+
+
+def test_open_loop_load_follows_the_rate_and_refusals_are_counted(capsys):
+    words = ("--dataset-name", "short", "--num-prompts", 30, "--request-rate", 60, "--goodput", "audio_ttfp:1000")
+    slow = Behaviour(capacity=3, pace_s=0.06, seconds_per_letter=0.02)
+    with serving(slow) as (url, _):
+        assert bench("serve", "--base-url", url, *words) == 0
+        assert bench("serve", "--base-url", url, *words, "--require-real-time") == 1
+    out = capsys.readouterr().out
+    failed = int(value(out, "Failed requests:"))
+    assert 0 < failed < 30
+    assert value(out, "Refused (429 / 503):") == f"{failed} / 0"
+    assert value(out, "Real-time maintained:") == "NO"
+    assert f"  - {failed} of 30 requests failed: http_429 {failed}" in out
+    assert "  ! http_429: too many requests" in out
+    assert value(out, "Request rate configured (RPS):") == "60.00"
+    assert "Request goodput (req/s):" in out
+
+
+def test_a_steady_window_counts_only_its_own_requests(tmp_path, capsys):
+    words = ("--request-rate", 40, "--warmup-seconds", 0.5, "--duration", 1.0, "--dataset-name", "short")
+    with serving() as (url, server):
+        assert bench("serve", "--base-url", url, *words, "--save-result", "--result-dir", tmp_path) == 0
+    out = capsys.readouterr().out
+    rows = [json.loads(line) for line in next(tmp_path.glob("*.jsonl")).read_text().splitlines()]
+    inside = [row for row in rows if row["in_window"]]
+    assert value(out, "Scheduled requests:") == str(len(inside))
+    assert all(0.5 <= row["planned_s"] < 1.5 for row in inside)
+    assert 0 < len(inside) < len(rows) == len(server.bodies) - 1
+    assert value(out, "Benchmark duration (s):") == "1.00"
+
+
+def test_a_sweep_with_repeats_gives_a_row_each_and_their_spread(tmp_path, capsys):
+    words = ("--dataset-name", "short", "--num-prompts", 4, "--sweep-concurrency", "1,2", "--repeats", 2)
+    with serving() as (url, _):
+        assert bench("serve", "--base-url", url, *words, "--save-result", "--result-filename", tmp_path / "s.json") == 0
+    out = capsys.readouterr().out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("| c=")][:4] == ["c=1", "c=1", "c=2", "c=2"]
+    assert "audible_ttfa p95 (ms)" in out
+    saved = json.loads((tmp_path / "s.json").read_text())
+    assert saved["kind"] == "sweep"
+    assert [run["max_concurrency"] for run in saved["runs"]] == [1, 1, 2, 2]
+    assert (tmp_path / "s.html").read_text().count("<svg") == 4
+    assert bench("compare", tmp_path / "s.json", tmp_path / "s.json", "--fail-on-regression") == 0
+
+
+def test_the_capacity_of_a_server_is_found(capsys, tmp_path):
+    # Every answer takes 0.2 s or more and the ninth at once is refused: well below 60 requests a second.
+    behaviour = Behaviour(capacity=8, pace_s=0.05, seconds_per_letter=0.015, first_s=0.05)
+    words = ("--find-capacity", "--slo-ttfa-ms", 2000, "--capacity-min-rps", 6, "--capacity-max-rps", 200)
+    words += ("--capacity-tolerance", 0.5, "--num-prompts", 24, "--dataset-name", "short")
+    with serving(behaviour) as (url, _):
+        assert bench("serve", "--base-url", url, *words, "--save-result", "--result-filename", tmp_path / "c.json") == 0
+    out = capsys.readouterr().out
+    saved = json.loads((tmp_path / "c.json").read_text())
+    assert 6 <= saved["capacity_rps"] < 60
+    assert f"Capacity: {saved['capacity_rps']:.2f} req/s, real time maintained with p95 audible TTFA <= 2000 ms" in out
+    assert "fails: " in out
+
+
+def test_an_slo_that_cannot_be_kept_says_so(capsys):
+    words = ("--find-capacity", "--slo-ttfa-ms", 5, "--num-prompts", 3, "--dataset-name", "short")
+    words += ("--capacity-min-rps", 20)
+    with serving() as (url, _):
+        assert bench("serve", "--base-url", url, *words, "--require-real-time") == 1
+    out = capsys.readouterr().out
+    assert "Capacity: below 20 req/s" in out
+    assert "is over 5 ms" in out
+
+
+@pytest.mark.parametrize(("noisy", "equal"), [(False, "3 of 3"), (True, "0 of 3")])
+def test_answers_alone_are_compared_with_those_under_load(noisy, equal, capsys):
+    with serving(Behaviour(noisy=noisy)) as (url, server):
+        words = ("--determinism-check", 3, "--request-seed", 11)
+        assert bench("serve", "--base-url", url, *SOME, *words) == 0
+    assert value(capsys.readouterr().out, "Alone = under load, equal audio:") == equal
+    assert {body["seed"] for body in server.bodies} == {11}
+
+
+def test_saved_audio_and_extra_fields_and_headers(tmp_path, capsys):
+    extra = json.dumps({"temperature": 0, "voice": "bob"})
+    with serving(Behaviour(rate=22050)) as (url, server):
+        words = ("--save-audio", tmp_path / "out", "--extra-body", extra, "--voice", "amy", "--header", "X-A=b=c")
+        assert bench("serve", "--base-url", url, *SOME, *words) == 0
+    assert server.bodies[0]["temperature"] == 0
+    assert server.bodies[0]["voice"] == "bob"
+    files = sorted((tmp_path / "out").iterdir())
+    assert len(files) == 8
+    assert soundfile.info(files[0]).samplerate == 22050
+
+
+def test_a_request_that_the_server_refuses_stops_the_run_before_the_load(capsys):
+    with serving() as (url, server):
+        assert bench("serve", "--base-url", url, *SOME, "--voice", "nobody") == 2
+        assert len(server.bodies) == 0
+        assert bench("serve", "--base-url", url, *SOME, "--endpoint", "/v2/speech") == 2
+    errors = capsys.readouterr().err
+    assert "refuses the request: 400 voice 'nobody' is unknown" in errors
+    assert "/v2/speech refuses the request: 404" in errors
+
+
+def test_a_server_that_is_not_there_is_one_clear_line(capsys):
+    with serving() as (url, _):
+        pass
+    assert bench("serve", "--base-url", url, *SOME, "--ready-check-timeout-sec", 0.1) == 2
+    assert "is not ready after 0.1 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--dataset-name", "sharegpt"), "--dataset-name: 'sharegpt' is unknown; choose one of short"),
+        (("--percentile-metrics", "e2el,wrong"), "--percentile-metrics: 'wrong' is unknown; choose from e2el"),
+        (("--goodput", "wrong:1"), "--goodput: 'wrong' is unknown"),
+        (("--goodput", "e2el:fast"), "--goodput: expected METRIC:LIMIT"),
+        (("--duration", 3), "--duration: needs --request-rate or --max-concurrency"),
+        (("--warmup-seconds", 3), "--warmup-seconds: only counts with --duration"),
+        (("--sweep-rps", "1", "--find-capacity"), "choose one of --sweep-rps, --find-capacity"),
+        (("--slo-ttfa-ms", 100), "--slo-ttfa-ms: only has a meaning with --find-capacity"),
+        (("--determinism-check", 2), "--determinism-check: needs --request-seed"),
+        (("--ramp-up-strategy", "linear"), "--ramp-up-strategy: needs --ramp-up-start-rps"),
+        (("--header", "nonsense"), "--header: expected KEY=VALUE"),
+        (("--metadata", "nonsense"), "--metadata: expected KEY=VALUE"),
+        (("--text-rate", 5), "--text-rate: only --backend websocket"),
+        (("--base-url", "localhost:8000"), "--base-url: expected http:// or https://"),
+        (("--find-capacity", "--capacity-min-rps", 9, "--capacity-max-rps", 3), "must not exceed --capacity-max-rps"),
+    ],
+)
+def test_flags_that_make_no_sense_are_explained_before_any_load(words, message, capsys):
+    with serving() as (url, server):
+        base = () if "--base-url" in words else ("--base-url", url)
+        assert bench("serve", *base, *words) == 2
+        assert server.bodies == []
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--num-prompts", 0), "expected an integer of at least 1, got '0'"),
+        (("--request-rate", -1), "expected a number above 0, got '-1'"),
+        (("--request-rate", "nan"), "expected a number above 0, got 'nan'"),
+        (("--metric-percentiles", "50,101"), "expected a percentile from 0 to 100"),
+        (("--extra-body", "[1]"), "expected a JSON object"),
+        (("--extra-body", "{"), "expected a JSON object"),
+        (("--sweep-concurrency", "1,x"), "expected an integer of at least 1, got 'x'"),
+        (("--response-format", "mp3"), "invalid choice"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_the_parser(words, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        bench("serve", *words)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_text_metrics_of_vllm_are_accepted_and_left_out(capsys):
+    with serving() as (url, _):
+        words = ("--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "99")
+        assert bench("serve", "--base-url", url, *SOME, *words) == 0
+    captured = capsys.readouterr()
+    assert "left out, since defined for text only: ttft, tpot, itl" in captured.err
+    assert "P99 E2EL (ms):" in captured.out
+    assert "AUDIO_TTFP" not in captured.out
+
+
+def test_the_api_key_of_the_environment_is_sent_and_a_header_flag_overrides_it(monkeypatch):
+    from stentor.bench.cli import _target
+
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers(required=True))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    assert _target(parser.parse_args(["bench", "serve"])).headers == {"Authorization": "Bearer sk-1"}
+    args = parser.parse_args(["bench", "serve", "--header", "Authorization=Bearer other"])
+    assert _target(args).headers == {"Authorization": "Bearer other"}
+
+
+def test_the_command_line_is_offered_without_importing_anything_heavy():
+    code = (
+        "import argparse, sys; from stentor.bench.cli import add_parser\n"
+        "add_parser(argparse.ArgumentParser().add_subparsers())\n"
+        "print([m for m in ('torch', 'numpy', 'aiohttp') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[2]
+    # A bare package stands in for stentor's own __init__, which is not this test's subject.
+    stub = (
+        "import sys, types; p = types.ModuleType('stentor'); p.__path__ = [sys.argv[1]]; sys.modules['stentor'] = p\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", stub + code, str(root / "stentor")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_client_library_is_one_clear_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "stentor.bench.serve", None)
+    assert bench("serve") == 2
+    assert "pip install 'stentor[bench]'" in capsys.readouterr().err
