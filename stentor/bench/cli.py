@@ -150,11 +150,12 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _job(args: argparse.Namespace, model: str, framing: Any) -> "Job":
-    from stentor.bench import prompts
+    from stentor.bench import prompts, score
     from stentor.bench.campaign import Job, Scoring
     from stentor.bench.output import Files, default_stem
     from stentor.bench.report import Shown
 
+    score.require(bool(args.wer), args.mos)
     levels = _levels(args)
     label = args.label or args.bench_command
     stem = default_stem(label, levels[0].rate, levels[0].max_concurrency, model)

@@ -4,8 +4,10 @@ WER: faster-whisper transcripts against the prompt, both through whisper's text 
 edits counted by jiwer; for Chinese the unit is the character. MOS: DistillMOS on 16 kHz audio.
 """
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -29,6 +31,20 @@ class Spoken:
     text: str
     samples: Samples
     rate: int
+
+
+def require(wer: bool, mos: bool) -> None:
+    """Check before a long load that what scores its audio is installed.
+
+    Raises:
+        ValueError: names the first package that is missing and how to get it.
+    """
+    needed: dict[str, tuple[str, ...]] = {"--wer": ("jiwer", "whisper_normalizer", "faster_whisper") if wer else ()}
+    needed["--mos"] = ("distillmos",) if mos else ()
+    for flag, modules in needed.items():
+        for module in modules:
+            if importlib.util.find_spec(module) is None:
+                raise _missing(module, flag)
 
 
 class Transcriber(Protocol):
@@ -94,11 +110,12 @@ def opinion_scores(spoken: Sequence[Spoken]) -> np.ndarray[Any, np.dtype[np.floa
         ValueError: a needed package is missing; names it.
     """
     torch = _need("torch", "--mos")
-    if importlib.util.find_spec("torchaudio") is None:
+    if "torchaudio" not in sys.modules and importlib.util.find_spec("torchaudio") is None:
         # distillmos imports it for its own command line only; there is no torchaudio for every build of torch.
-        sys.modules.setdefault("torchaudio", ModuleType("torchaudio"))
+        sys.modules["torchaudio"] = ModuleType("torchaudio")
     distillmos = _need("distillmos", "--mos")
-    model = distillmos.ConvTransformerSQAModel()
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints where its weights lie
+        model = distillmos.ConvTransformerSQAModel()
     model.eval()
     scores = []
     with torch.no_grad():
@@ -116,7 +133,12 @@ def _at_16k(item: Spoken) -> Samples:
 def _need(module: str, flag: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except ImportError as error:
-        package = module.split(".", maxsplit=1)[0].replace("_", "-")
-        extra = "pip install --no-deps distillmos" if package == "distillmos" else "pip install 'stentor[quality]'"
-        raise ValueError(f"{flag} needs the package {package} ({error}); install it with: {extra}") from None
+    except ImportError:
+        raise _missing(module, flag) from None
+
+
+def _missing(module: str, flag: str) -> ValueError:
+    package = module.split(".", maxsplit=1)[0].replace("_", "-")
+    # distillmos asks for torchaudio, which it does not need and which not every build of torch has.
+    get = "pip install --no-deps distillmos xls-r-sqa" if package == "distillmos" else "pip install 'stentor[quality]'"
+    return ValueError(f"{flag} needs the package {package}; install it with: {get}")
