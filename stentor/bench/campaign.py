@@ -144,6 +144,7 @@ def _score(done: Run, job: Job, spool: Spool) -> None:
 def label(level: Level) -> str:
     """`4 req/s`, `c=16`, `4 req/s, c=16` or `all at once`."""
     parts = [f"{level.rate:.4g} req/s"] if np.isfinite(level.rate) else []
+    parts += [f"{level.ramp.start_rps:g} to {level.ramp.end_rps:g} req/s"] if level.ramp else []
     parts += [f"c={level.max_concurrency}"] if level.max_concurrency else []
     return ", ".join(parts) or "all at once"
 
@@ -158,8 +159,7 @@ def _one_line(done: Run) -> str:
 
 def _print(job: Job, runs: Sequence[Run], found: float | None) -> None:
     if len(runs) == 1 and not job.capacity:
-        load = {"request_rate": runs[0].level.rate, "max_concurrency": runs[0].level.max_concurrency}
-        print(report.table(runs[0].summary, load, job.shown))
+        print(report.table(runs[0].summary, _load(runs[0]), job.shown))
         return
     print("\n" + _levels(runs))
     if job.repeats > 1 and not job.capacity:
@@ -226,7 +226,10 @@ def _write(job: Job, files: Files, facts: Mapping[str, Any], runs: Sequence[Run]
 
 
 def _load(done: Run) -> dict[str, Any]:
-    return {"request_rate": done.level.rate, "max_concurrency": done.level.max_concurrency}
+    row: dict[str, Any] = {"request_rate": done.level.rate, "max_concurrency": done.level.max_concurrency}
+    if ramp := done.level.ramp:
+        row |= {"ramp_up_strategy": ramp.strategy, "ramp_up_start_rps": ramp.start_rps, "ramp_up_end_rps": ramp.end_rps}
+    return row
 
 
 def _flat(job: Job, done: Run, facts: Mapping[str, Any]) -> dict[str, Any]:

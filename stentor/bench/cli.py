@@ -132,8 +132,10 @@ def _offline(args: argparse.Namespace) -> int:
     shared = {name: value for name, value in shared.items() if value is not None} | args.extra_body
     options = Options(args.mode, shared, stentor.Reference)
     job = _job(args, args.model or "embedded", "float32")
+    # Open loop: the threads are the limit of what runs at once; waiting for one shows as client queue.
+    threads = max(level.max_concurrency or min(args.max_in_flight, 512) for level in job.levels)
     with stentor.TTS(args.model, device=args.device, dtype=args.dtype, **args.engine_options) as engine:
-        return offline(engine, options, job, threads=args.max_concurrency or min(args.max_in_flight, 256))
+        return offline(engine, options, job, threads)
 
 
 def _compare(args: argparse.Namespace) -> int:
@@ -191,7 +193,6 @@ def _settings(args: argparse.Namespace, framing: Any) -> Any:
         num_prompts=args.num_prompts,
         text_seed=args.seed,
         burstiness=args.burstiness,
-        ramp=_ramp(args),
         max_in_flight=args.max_in_flight,
         warmup_s=args.warmup_seconds,
         duration_s=args.duration,
@@ -214,8 +215,14 @@ def _ramp(args: argparse.Namespace) -> Any:
         return None
     if args.ramp_up_start_rps is None or args.ramp_up_end_rps is None:
         raise ValueError("--ramp-up-strategy: needs --ramp-up-start-rps and --ramp-up-end-rps")
-    if math.isfinite(args.request_rate) or args.duration:
-        raise ValueError("--ramp-up-strategy: cannot be combined with --request-rate or --duration")
+    if (
+        math.isfinite(args.request_rate)
+        or args.duration
+        or args.sweep_rps
+        or args.sweep_concurrency
+        or args.find_capacity
+    ):
+        raise ValueError("--ramp-up-strategy: cannot be combined with another rate, --duration, a sweep or a search")
     return Ramp(args.ramp_up_strategy, args.ramp_up_start_rps, args.ramp_up_end_rps)
 
 
@@ -229,6 +236,7 @@ def _levels(args: argparse.Namespace) -> "list[Level]":
         raise ValueError("--duration: needs --request-rate or --max-concurrency to say how much load")
     if args.slo_ttfa_ms and not args.find_capacity:
         raise ValueError("--slo-ttfa-ms: only has a meaning with --find-capacity")
+    ramp = _ramp(args)
     if args.find_capacity:
         return [Level(args.capacity_min_rps, args.max_concurrency, args.seed)]
     loads = [(args.request_rate, args.max_concurrency)]
@@ -236,7 +244,7 @@ def _levels(args: argparse.Namespace) -> "list[Level]":
         loads = [(math.inf, count) for count in args.sweep_concurrency]
     if args.sweep_rps:
         loads = [(rate, args.max_concurrency) for rate in args.sweep_rps]
-    return [Level(rate, limit, args.seed + repeat) for rate, limit in loads for repeat in range(args.repeats)]
+    return [Level(rate, limit, args.seed + repeat, ramp) for rate, limit in loads for repeat in range(args.repeats)]
 
 
 def _capacity(args: argparse.Namespace) -> "Capacity | None":

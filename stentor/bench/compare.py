@@ -110,7 +110,9 @@ def _by_level(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     levels: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         rate, limit = run.get("request_rate"), run.get("max_concurrency")
-        name = f"{rate} req/s" + (f", concurrency {limit}" if limit is not None else "")
+        parts = [] if rate in (None, "inf") else [f"{rate:g} req/s"]
+        parts += [f"concurrency {limit}"] if limit is not None else []
+        name = ", ".join(parts) or "all at once"
         levels.setdefault(name, []).append(run)
     return levels
 
@@ -134,7 +136,7 @@ def _table(
         mark = _mark(row, left, right, change, threshold)
         if mark == "worse":
             worse.append(row.key)
-        shown = f"{100 * change:+.1f} %" if change != float("inf") else "new"
+        shown = "=" if new == old else "new" if change == float("inf") else f"{100 * change:+.1f} %"
         body.append([row.key, f"{old:.{row.digits}f}", f"{new:.{row.digits}f}", shown, mark])
     return ["", "A", "B", "change", ""], body, worse
 

@@ -27,7 +27,6 @@ class Settings:
     text_seed: int = 0
     """Order of the texts: the same at every level and repeat, so that only the load differs."""
     burstiness: float = 1.0
-    ramp: Ramp | None = None
     max_in_flight: int = 4096
     warmup_s: float = 0.0
     duration_s: float | None = None
@@ -50,6 +49,8 @@ class Level:
     rate: float
     max_concurrency: int | None
     seed: int
+    ramp: Ramp | None = None
+    """A moving rate instead of `rate`."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ def plan(level: Level, settings: Settings, texts: Sequence[Prompt]) -> Plan:
 
 
 def _offsets(level: Level, settings: Settings, total: float | None) -> arrivals.Times | None:
-    if settings.ramp:
-        return arrivals.ramped(settings.num_prompts, settings.ramp, settings.burstiness, level.seed)
+    if level.ramp:
+        return arrivals.ramped(settings.num_prompts, level.ramp, settings.burstiness, level.seed)
     if np.isinf(level.rate):
         return None if level.max_concurrency else np.zeros(settings.num_prompts)
     if total:

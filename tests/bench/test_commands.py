@@ -95,6 +95,15 @@ def test_open_loop_load_follows_the_rate_and_refusals_are_counted(capsys):
     assert "Request goodput (req/s):" in out
 
 
+def test_a_ramp_sends_faster_and_faster(tmp_path, capsys):
+    words = ("--ramp-up-strategy", "linear", "--ramp-up-start-rps", 5, "--ramp-up-end-rps", 100, "--num-prompts", 30)
+    with serving() as (url, _):
+        assert bench("serve", "--base-url", url, *words, "--save-result", "--result-dir", tmp_path) == 0
+    rows = [json.loads(line) for line in next(tmp_path.glob("*.jsonl")).read_text().splitlines()]
+    assert rows[0]["load"] == "5 to 100 req/s"
+    assert rows[10]["planned_s"] > 2 * (rows[-1]["planned_s"] - rows[-11]["planned_s"])
+
+
 def test_a_steady_window_counts_only_its_own_requests(tmp_path, capsys):
     words = ("--request-rate", 40, "--warmup-seconds", 0.5, "--duration", 1.0, "--dataset-name", "short")
     with serving() as (url, server):
@@ -202,6 +211,10 @@ def test_a_server_that_is_not_there_is_one_clear_line(capsys):
         (("--slo-ttfa-ms", 100), "--slo-ttfa-ms: only has a meaning with --find-capacity"),
         (("--determinism-check", 2), "--determinism-check: needs --request-seed"),
         (("--ramp-up-strategy", "linear"), "--ramp-up-strategy: needs --ramp-up-start-rps"),
+        (
+            ("--ramp-up-strategy", "linear", "--ramp-up-start-rps", 1, "--ramp-up-end-rps", 2, "--find-capacity"),
+            "--ramp-up-strategy: cannot be combined",
+        ),
         (("--header", "nonsense"), "--header: expected KEY=VALUE"),
         (("--metadata", "nonsense"), "--metadata: expected KEY=VALUE"),
         (("--text-rate", 5), "--text-rate: only --backend websocket"),
