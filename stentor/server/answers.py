@@ -59,6 +59,7 @@ class Voicing:
         self.run = Run(plan, timing)
         self.playback = Playback(timing.asked, self.run.spec.sample_rate * plan.output.speed)
         self.outcome = Outcome(plan.id, plan.host.name, seed=plan.seed)
+        self.ended = False  # its ending has been recorded
         kitchen.outcomes.add(self.outcome)
 
     async def bytes(self, whole: bool) -> AsyncGenerator[bytes, None]:
@@ -90,6 +91,7 @@ class Voicing:
     # -- how it ended --
 
     def completed(self) -> None:
+        """Record success. Before the last bytes leave: a client that has them may ask for the outcome at once."""
         run, m, name = self.run, self.kitchen.metrics, self.plan.host.name
         assert run.finish is not None
         total = (run.timing.done or run.timing.asked) - run.timing.asked
@@ -108,6 +110,8 @@ class Voicing:
 
     def failed(self, error: BaseException) -> ApiError | None:
         """Record an ending other than success; what to tell the client, if there is still one."""
+        if self.ended:
+            return None  # all of it was made, and only its last bytes were not taken
         m, name = self.kitchen.metrics, self.plan.host.name
         if isinstance(error, Disconnected | asyncio.CancelledError):
             m.streams_aborted.labels(name, "cancelled" if isinstance(error, Disconnected) else "closed").inc()
@@ -132,6 +136,7 @@ class Voicing:
 
     def _record(self, status: str, finish: str) -> None:
         run, o, m, name = self.run, self.outcome, self.kitchen.metrics, self.plan.host.name
+        self.ended = True
         o.status, o.finish_reason, o.seed = status, finish, run.seed
         o.duration, o.usage, o.segments = round(run.duration, 4), run.tally.usage(), run.segments
         m.prompt_tokens.labels(name).inc(run.tally.input_tokens)
@@ -206,6 +211,11 @@ class Outbox:
         self._closed = True
         self._ready.set()
 
+    @property
+    def finished(self) -> bool:
+        """Whether get() has given everything there will ever be."""
+        return self._closed and not self._parts
+
     async def get(self) -> bytes | None:
         """All that is there, waiting for something; None after the end."""
         while not self._parts:
@@ -268,7 +278,6 @@ class SpeechAnswer(Response):
             if self.sse:  # the error was the last event
                 await send({"type": "http.response.body", "body": b""})
             return  # raw audio ends without the last chunk: a client can tell
-        v.completed()
 
     async def _whole(self, send: Send) -> None:
         v = self.voicing
@@ -278,6 +287,7 @@ class SpeechAnswer(Response):
         headers = v.headers()
         if self.timestamps != "none":
             data, media = json_bytes(described(v, data, self.timestamps)), "application/json"
+        v.completed()
         await self._start(send, media, {**headers, "Content-Length": str(len(data))})
         await send({"type": "http.response.body", "body": data})
 
@@ -290,8 +300,11 @@ class SpeechAnswer(Response):
                 if not self.started:
                     media = "text/event-stream" if self.sse else CONTAINERS[v.output.format].media_type
                     await self._start(send, media, {**v.headers(), "X-Accel-Buffering": "no"})
+                if outbox.finished:
+                    await self._note(fill)
                 await self._sent(send, part, fill)
                 outbox.sent(len(part))
+            await self._note(fill)
             fill.result()
             if not self.started:  # nothing was audible: an empty answer, but an answer
                 await self._start(send, CONTAINERS[v.output.format].media_type, v.headers())
@@ -299,6 +312,12 @@ class SpeechAnswer(Response):
         finally:
             fill.cancel()
             await asyncio.gather(fill, return_exceptions=True)
+
+    async def _note(self, fill: asyncio.Task[None]) -> None:
+        """Record the success of work that has ended; a failure is told after what there is has been sent."""
+        await asyncio.wait([fill])
+        if not self.voicing.ended and fill.exception() is None:
+            self.voicing.completed()
 
     async def _sent(self, send: Send, part: bytes, fill: asyncio.Task[None]) -> None:
         """Send, or stop waiting for a slow client once the work has failed."""

@@ -58,7 +58,7 @@ class ServerConfig:
     # what is accepted
     default_response_format: str = option("wav", "when a request names none; OpenAI's is mp3", choices=FORMATS)
     ignore_unknown_fields: bool = option(False, "ignore unknown request fields instead of answering 400")
-    max_input_chars: int = option(50_000, "characters of one request's input")
+    max_input_chars: int = option(20_000, "characters of one request's input")
     max_instructions_chars: int = option(500, "characters of instructions", names=("--tts-max-instructions-length",))
     max_body_mb: float = option(32.0, "size of a request body, in MiB")
     split_chars: int = option(400, "longer input is spoken in pieces, cut at sentences, of at most so many characters")

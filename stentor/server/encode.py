@@ -167,7 +167,10 @@ class Compressed:
     def __init__(self, container: Container, rate: int, whole: bool) -> None:
         self.rate, self.whole = rate, whole
         self.sink: _Sink | io.BytesIO = io.BytesIO() if whole else _Sink()
-        options = dict(container.whole if whole else container.streamed)
+        options = {
+            "fflags": "bitexact",
+            **(container.whole if whole else container.streamed),
+        }  # no random serials, no dates
         self.out = av.open(self.sink, "w", format=container.muxer, options=options)
         stream = self.out.add_stream(container.codec, rate=rate, options=dict(container.codec_options))
         assert isinstance(stream, AudioStream)

@@ -88,9 +88,9 @@ def _from_validation(error: RequestValidationError) -> ApiError:
         return ApiError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
     if first["loc"][0] in ("path", "query", "header"):
         where = [first["loc"][-1]]
-    # a union reports its branches ("str", "VoiceId") after the field's own name
-    path = [str(p) for p in where if str(p).islower() and "[" not in str(p)]
-    param = ".".join(path[:1] if path[1:2] and path[1] in ("str", "list", "none") else path) or None
+    # what follows the name of a plain field is the branch of a union ("str", "VoiceId") or an index
+    depth = 3 if where[:1] in (["references"], ["items"]) else 1
+    param = ".".join(str(p) for p in where[:depth]) or None
     message = first["msg"].removeprefix("Value error, ")
     if param is None and first["type"] in ("missing", "model_attributes_type", "dict_type"):
         message = "the body must be a JSON object, sent with Content-Type: application/json"

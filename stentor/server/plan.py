@@ -17,7 +17,7 @@ from stentor.server.encode import CONTAINERS, legal_rate
 from stentor.server.errors import ApiError
 from stentor.server.hosts import Host, Hosts
 from stentor.server.longform import Piece
-from stentor.server.references import References
+from stentor.server.references import Audio, References
 from stentor.server.schemas import ALIASES, Shared, SpeechBody, VoiceId
 from stentor.server.voices import PLACEHOLDERS, VoiceStore
 
@@ -41,7 +41,7 @@ class Plan:
     host: Host
     pieces: list[Piece]
     arguments: Mapping[str, Any]
-    reference: Reference | None
+    references: list[Reference]
     prompt: Reference | None
     continues: bool  # later pieces take their voice from the one before
     seed: int
@@ -80,7 +80,7 @@ class Planner:
         options = self._options(spec, body)
         self._check_task(spec, body)
         voice, stored = await self._voice(host, body)
-        reference = await self._reference(host, body) or stored
+        references = await self._references(host, body) or stored
         prompt = await self._prompt(host, body)
         instructions = self._instructions(body)
         arguments = {"voice": voice, "language": _language(body.language), "instructions": instructions, **options}
@@ -92,11 +92,9 @@ class Planner:
             host=host,
             pieces=pieces,
             arguments=arguments,
-            reference=reference,
+            references=references,
             prompt=prompt,
-            continues=len(pieces) > 1
-            and voice is None
-            and (spec.takes_prompt or (spec.takes_reference and not reference)),
+            continues=len(pieces) > 1 and voice is None and _can_continue(spec, references),
             seed=seed,
             seed_given=body.seed is not None,
             output=self._output(spec, body),
@@ -135,7 +133,7 @@ class Planner:
                 400, f"task_type: this model cannot do {body.task_type}; it can do: {can}", param="task_type"
             )
 
-    async def _voice(self, host: Host, body: Shared) -> tuple[str | None, Reference | None]:
+    async def _voice(self, host: Host, body: Shared) -> tuple[str | None, list[Reference]]:
         """A built-in voice's name, or the reference of an uploaded one."""
         given = body.voice.id if isinstance(body.voice, VoiceId) else body.voice
         if given is not None and body.speaker is not None and given != body.speaker:
@@ -143,14 +141,14 @@ class Planner:
         given = (given if given is not None else body.speaker) or "default"
         name = self._aliases.get(given.lower(), given).strip()
         if name.lower() in PLACEHOLDERS:
-            return None, None
+            return None, []
         if name.lower() in host.spec.voices:
-            return name.lower(), None
+            return name.lower(), []
         stored = await self._stored(name)
         if stored is not None:
             if not host.spec.takes_reference:
                 raise ApiError(400, "voice: this model speaks only with its own voices", param="voice")
-            return None, stored
+            return None, [stored]
         uploaded = await asyncio.to_thread(self.voices.names)
         known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded])
         raise ApiError(400, f"voice: {name[:80]!r} is not known; known: {known}", param="voice", code="voice_not_found")
@@ -170,27 +168,21 @@ class Planner:
         self.references.cache.put(key, samples)
         return Reference(samples, voice.text)
 
-    async def _reference(self, host: Host, body: Shared) -> Reference | None:
-        """What is to be cloned: ref_audio and ref_text, or the one item of references."""
-        source, text, param = body.ref_audio, body.ref_text, "ref_audio"
-        if isinstance(source, list):
-            if len(source) != 1:
-                raise ApiError(400, f"ref_audio: this model takes one reference, got {len(source)}", param="ref_audio")
-            source = source[0]
-        if body.references:
-            if source is not None or len(body.references) != 1:
-                raise ApiError(400, "references: give one reference, here or in ref_audio", param="references")
-            item = body.references[0]
-            source, text, param = item.audio or item.audio_path or item.data, item.text or text, "references"
-            if source is None:
-                raise ApiError(400, "references: the item needs audio", param="references")
-        if source is None:
-            if text is not None:
-                raise ApiError(400, "ref_text: needs ref_audio", param="ref_text")
-            return None
+    async def _references(self, host: Host, body: Shared) -> list[Reference]:
+        """What is to be cloned: ref_audio with ref_text, or the items of references."""
+        found, param = _sources(body)
+        if not found:
+            return []
         if not host.spec.takes_reference:
             raise ApiError(400, f"{param}: this {host.spec.family} model takes none", param=param)
-        return Reference(await self._audio(host, source, param), None if body.x_vector_only_mode else text or None)
+        if len(found) > host.spec.max_references:
+            most = host.spec.max_references
+            raise ApiError(400, f"{param}: this model takes at most {most}, got {len(found)}", param=param)
+        texts = [None if body.x_vector_only_mode else text or None for _, text in found]
+        return [
+            Reference(await self._audio(host, source, param), text)
+            for (source, _), text in zip(found, texts, strict=True)
+        ]
 
     async def _prompt(self, host: Host, body: Shared) -> Reference | None:
         if body.prompt_audio is None:
@@ -201,7 +193,7 @@ class Planner:
             raise ApiError(400, f"prompt_audio: this {host.spec.family} model takes none", param="prompt_audio")
         return Reference(await self._audio(host, body.prompt_audio, "prompt_audio"), body.prompt_text or None)
 
-    async def _audio(self, host: Host, source: str, param: str) -> audio_type:
+    async def _audio(self, host: Host, source: str, param: str) -> Audio:
         shortest, longest = host.spec.reference_seconds
         loop = asyncio.get_running_loop()
 
@@ -242,7 +234,29 @@ class Planner:
         return Output(format, body.sample_rate, body.speed)
 
 
-audio_type = tuple[Any, int]
+def _can_continue(spec: ModelSpec, references: list[Reference]) -> bool:
+    """Whether a later piece can take its voice from the one before, and needs to."""
+    return spec.takes_prompt or (spec.takes_reference and not references)
+
+
+def _sources(body: Shared) -> tuple[list[tuple[str, str | None]], str]:
+    """(audio, transcript) of each reference, and the field that they came in."""
+    audios = [body.ref_audio] if isinstance(body.ref_audio, str) else body.ref_audio or []
+    texts: list[str | None] = [body.ref_text] if isinstance(body.ref_text, str) else [*(body.ref_text or [])]
+    if body.references is None:
+        if texts and len(texts) != len(audios):
+            raise ApiError(
+                400, f"ref_text: is for {len(texts)} references, ref_audio has {len(audios)}", param="ref_text"
+            )
+        return list(zip(audios, texts or [None] * len(audios), strict=True)), "ref_audio"
+    if audios or texts:
+        raise ApiError(400, "references: cannot be combined with ref_audio and ref_text", param="references")
+    found = [(r.audio or r.audio_path or r.data, r.text) for r in body.references]
+    if any(source is None for source, _ in found):
+        raise ApiError(400, "references: each needs audio", param="references")
+    return [(source, text) for source, text in found if source is not None], "references"
+
+
 _NAMED = ("voice", "language", "instructions")
 
 

@@ -56,7 +56,9 @@ class Shared(BaseModel):
     language: str | None = Field(None, max_length=100)
     task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = None
     ref_audio: AudioSource | Annotated[list[AudioSource], Field(min_length=1, max_length=8)] | None = None
-    ref_text: Text | None = Field(None, description="What is said in ref_audio")
+    ref_text: Text | Annotated[list[Text], Field(max_length=8)] | None = Field(
+        None, description="What is said in ref_audio"
+    )
     references: list[RefItem] | None = Field(None, max_length=8)
     prompt_audio: AudioSource | None = Field(None, description="Speech to continue (models that take one)")
     prompt_text: Text | None = Field(None, description="What is said in prompt_audio")

@@ -51,7 +51,8 @@ class Guard:
     is cut into chunks."""
 
     def __init__(self, spec: ModelSpec, prompt: Prompt) -> None:
-        self.spec, self.most = spec, prompt.suspect_frames
+        self.spec = spec
+        self.most = prompt.suspect_frames if prompt.then is None else None  # turns of several prompts add up
         self.frames = self.silent = 0
 
     def check(self, chunk: Chunk) -> tuple[np.ndarray, str | None]:
@@ -116,10 +117,10 @@ class Run:
         self.timing.done = time.monotonic()
 
     async def _in_turn(self, joint: Joint) -> AsyncGenerator[np.ndarray, None]:
-        reference, prompt = self.plan.reference, self.plan.prompt
+        references, prompt = self.plan.references, self.plan.prompt
         for i, piece in enumerate(self.plan.pieces):
             start, spoken = self._position(joint), []
-            take = _Take(self, piece, reference, prompt, instructions=i == 0 or not self.plan.continues)
+            take = _Take(self, piece, references, prompt, instructions=i == 0 or not self.plan.continues)
             async with aclosing(take.stream()) as blocks:
                 async for samples in blocks:
                     spoken.append(samples)
@@ -131,14 +132,14 @@ class Run:
                 if follow is not None and self.spec.takes_prompt:
                     prompt = follow
                 elif follow is not None:
-                    reference = follow
+                    references = [follow]
 
     async def _together(self, joint: Joint) -> AsyncGenerator[np.ndarray, None]:
         slots = asyncio.Semaphore(SIDE_BY_SIDE)
 
         async def one(piece: Piece) -> tuple[_Take, list[np.ndarray]]:
             async with slots:
-                take = _Take(self, piece, self.plan.reference, self.plan.prompt, instructions=True)
+                take = _Take(self, piece, self.plan.references, self.plan.prompt, instructions=True)
                 async with aclosing(take.stream()) as blocks:
                     return take, [b async for b in blocks]
 
@@ -176,9 +177,9 @@ class _Take:
     """One piece through the engine; a whole answer that runs on is spoken again with the next seed."""
 
     def __init__(
-        self, run: Run, piece: Piece, reference: Reference | None, prompt: Reference | None, instructions: bool
+        self, run: Run, piece: Piece, references: list[Reference], prompt: Reference | None, instructions: bool
     ) -> None:
-        self.run, self.piece, self.reference, self.prompt = run, piece, reference, prompt
+        self.run, self.piece, self.references, self.prompt = run, piece, references, prompt
         self.instructions = instructions
         self.finish = "stop"
         self.samples = self.frames = 0
@@ -220,7 +221,7 @@ class _Take:
 
         def work() -> Prompt:
             req = run.tts.request(
-                self.piece.text, reference=self.reference, prompt=self.prompt, seed=plan.seed, **arguments
+                self.piece.text, reference=self.references, prompt=self.prompt, seed=plan.seed, **arguments
             )
             return run.tts.prompt(req)
 

@@ -1,0 +1,112 @@
+"""A real server (uvicorn, real sockets) around the toy model, in this process, on a port of its own."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+import wave
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import uvicorn
+
+import stentor
+from stentor.engine.scheduler import Policy
+from stentor.server.app import Server, create_app
+from stentor.server.config import ServerConfig
+
+
+@dataclass
+class Live:
+    """A running server and a client for it."""
+
+    url: str
+    server: Server
+    http: httpx.Client
+
+    def speech(self, **body: Any) -> httpx.Response:
+        return self.http.post("/v1/audio/speech", json=body)
+
+    @property
+    def tts(self) -> stentor.TTS:
+        return self.server.hosts.all[0].tts
+
+    def idle(self, seconds: float = 10.0) -> bool:
+        """Whether every slot and page is free again, within some time."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            h = self.tts.engine.health()
+            if (h.running, h.queued, h.free_pages) == (0, 0, h.pages) and not self.server.metrics.live:
+                return True
+            time.sleep(0.02)
+        return False
+
+
+def toy(slots: int = 8, max_queue: int = 256) -> Callable[[str, str | None], Callable[[], stentor.TTS]]:
+    """How `create_app` makes its model in these tests."""
+    return lambda name, model: (
+        lambda: stentor.TTS("dummy:toy", memory_gb=0.01, slots=slots, threads=1, policy=Policy(max_queue=max_queue))
+    )
+
+
+@contextmanager
+def serving(
+    voices: Path, load: Callable[..., Any] | None = None, give_up: Callable[[], None] = lambda: None, **settings: Any
+) -> Iterator[Live]:
+    config = ServerConfig(models=("dummy:toy",), voices_dir=str(voices), **settings)
+    app = create_app(config, give_up, load or toy())
+    runner = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_config=None, access_log=False, ws_max_size=4 << 20, timeout_graceful_shutdown=5)
+    )
+    thread = threading.Thread(target=runner.run, daemon=True)
+    thread.start()
+    try:
+        while not runner.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        port = runner.servers[0].sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        headers = {"Authorization": f"Bearer {config.api_key[0]}"} if config.api_key else {}
+        with httpx.Client(base_url=url, timeout=60, headers=headers, trust_env=False) as http:
+            live = Live(url, app.state.server, http)
+            deadline = time.monotonic() + 60
+            while http.get("/ready").status_code != 200 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            yield live
+    finally:
+        runner.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def decoded(data: bytes) -> tuple[np.ndarray, int]:
+    """Samples float32 [n] and rate of any container, by FFmpeg."""
+    with av.open(io.BytesIO(data)) as f:
+        rate = f.streams.audio[0].rate
+        blocks = []
+        for frame in f.decode(audio=0):
+            a = frame.to_ndarray().reshape(-1)
+            blocks.append(a.astype(np.float32) / 32768 if a.dtype == np.int16 else a)
+    return np.concatenate(blocks), rate
+
+
+def pcm(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, "<i2").astype(np.float32) / 32767
+
+
+def tone_wav(seconds: float = 1.5, rate: int = 8000, hz: float = 200.0) -> bytes:
+    t = np.arange(int(seconds * rate)) / rate
+    out = io.BytesIO()
+    with wave.open(out, "wb") as f:
+        f.setnchannels(1)
+        f.setsampwidth(2)
+        f.setframerate(rate)
+        f.writeframes((np.sin(2 * np.pi * hz * t) * 9000).astype("<i2").tobytes())
+    return out.getvalue()

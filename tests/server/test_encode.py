@@ -1,0 +1,126 @@
+"""Containers and effects on known signals, without a server."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from server_live import decoded, pcm
+
+from stentor.server.effects import Chain, Joint, Stretch
+from stentor.server.encode import CONTAINERS, encoder, legal_rate
+
+RATE = 24_000
+T = np.arange(2 * RATE + 137) / RATE
+TONE = (0.3 * np.sin(2 * np.pi * 220 * T) + 0.1 * np.sin(2 * np.pi * 1330 * T)).astype(np.float32)
+SPEECHLIKE = TONE * (0.6 + 0.4 * np.sin(2 * np.pi * 4 * T)).astype(np.float32)
+
+
+def encoded(format: str, whole: bool, step: int) -> list[bytes]:
+    made = encoder(format, RATE, whole)
+    parts = [made.feed(SPEECHLIKE[i : i + step]) for i in range(0, len(SPEECHLIKE), step)]
+    return [*parts, made.finish()]
+
+
+def samples_of(format: str, data: bytes) -> np.ndarray:
+    return pcm(data) if format == "pcm" else decoded(data)[0]
+
+
+@pytest.mark.parametrize("format", CONTAINERS)
+def test_a_stream_holds_the_very_audio_of_the_whole_file(format: str) -> None:
+    whole = samples_of(format, b"".join(encoded(format, True, 7777)))
+    streamed = samples_of(format, b"".join(encoded(format, False, 1920)))
+    if format == "mp3":
+        streamed = streamed[1105 : 1105 + len(whole)]
+    assert len(whole) == len(streamed)
+    assert np.array_equal(whole, streamed)
+
+
+@pytest.mark.parametrize("format", ["wav", "pcm", "flac"])
+def test_lossless_formats_keep_every_sample(format: str) -> None:
+    data = samples_of(format, b"".join(encoded(format, False, 1920)))
+    assert len(data) == len(SPEECHLIKE)
+    assert np.abs(data - SPEECHLIKE).max() < 1e-4
+
+
+@pytest.mark.parametrize("format", ["mp3", "opus", "aac"])
+def test_lossy_formats_sound_like_what_went_in(format: str) -> None:
+    data, rate = decoded(b"".join(encoded(format, False, 1920)))
+    data = data[:: rate // RATE]
+    lags = range(4000)
+    best = max(np.corrcoef(data[lag : lag + 30_000], SPEECHLIKE[:30_000])[0, 1] for lag in lags)
+    assert best > 0.99
+
+
+@pytest.mark.parametrize("format", CONTAINERS)
+def test_bytes_come_early_in_a_stream(format: str) -> None:
+    parts = encoded(format, False, 1920)
+    first = next(i for i, p in enumerate(parts) if p)
+    assert first <= 1
+    assert sum(map(len, parts[: len(parts) // 2])) > 0.3 * sum(map(len, parts))
+
+
+@pytest.mark.parametrize("format", CONTAINERS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_audio_at_all_is_still_a_valid_file(format: str, whole: bool) -> None:
+    made = encoder(format, RATE, whole)
+    data = made.feed(np.zeros(0, np.float32)) + made.finish()
+    if format == "pcm":
+        assert data == b""
+    elif format == "wav":
+        assert data[:4] == b"RIFF"
+    else:
+        assert len(decoded(data)[0])
+
+
+def test_odd_rates_go_to_the_next_that_a_container_carries() -> None:
+    assert legal_rate("mp3", 600) == 8000
+    assert legal_rate("mp3", 22_050) == 22_050
+    assert legal_rate("opus", 22_050) == 24_000
+    assert legal_rate("opus", 44_100) == 48_000
+    assert legal_rate("aac", 96_000) == 48_000
+    assert legal_rate("wav", 600) == 600
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.5, 0.9, 1.3, 2.0, 4.0])
+def test_stretching_keeps_pitch_and_loudness_and_hits_the_duration(speed: float) -> None:
+    stretch = Stretch(speed, RATE)
+    out = np.concatenate([stretch.feed(TONE), stretch.finish()])
+    assert len(out) == round(len(TONE) / speed)
+    middle = out[2000:-2000]
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle))))
+    assert abs(spectrum.argmax() * RATE / len(middle) - 220) < 3
+    assert np.sqrt((middle**2).mean()) == pytest.approx(np.sqrt((TONE**2).mean()), rel=0.02)
+
+
+@pytest.mark.parametrize(("target", "speed"), [(8000, 1.0), (48_000, 1.0), (24_000, 1.7), (16_000, 0.6)])
+def test_effects_do_not_depend_on_how_the_audio_was_cut(target: int, speed: float) -> None:
+    def through(steps: list[int]) -> np.ndarray:
+        chain, at, out = Chain(RATE, target, speed), 0, []
+        while at < len(TONE):
+            step = steps[len(out) % len(steps)]
+            out.append(chain.feed(TONE[at : at + step]))
+            at += step
+        return np.concatenate([*out, chain.finish()])
+
+    whole = through([len(TONE)])
+    assert abs(len(whole) - len(TONE) * target / RATE / speed) <= 2
+    assert np.array_equal(whole, through([1, 17, 1920, 5, 4800]))
+
+
+def test_joined_pieces_have_no_clicks_and_single_ones_are_untouched() -> None:
+    joint = Joint(RATE)
+    alone = np.concatenate([joint.feed(TONE), joint.close_piece(0.0, fade=False)])
+    assert np.array_equal(alone, TONE)
+    loud = np.ones(RATE, np.float32)
+    joint = Joint(RATE)
+    two = [
+        joint.feed(loud),
+        joint.close_piece(0.1, True),
+        joint.feed(loud[:7]),
+        joint.feed(loud),
+        joint.close_piece(0, False),
+    ]
+    joined = np.concatenate(two)
+    assert len(joined) == len(loud) * 2 + 7 + round(0.1 * RATE)
+    assert np.abs(np.diff(joined)).max() < 0.01
+    assert np.abs(joined[len(loud) : len(loud) + round(0.1 * RATE)]).max() == 0
