@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 import stentor
 from stentor.api import TTS
-from stentor.server import errors, routes, routes_info, routes_voices, ws
+from stentor.server import errors, routes, routes_info, routes_page, routes_voices, ws
 from stentor.server.answers import Kitchen
 from stentor.server.auth import Gate
 from stentor.server.config import ServerConfig
@@ -88,13 +88,16 @@ def create_app(
         summary="Speech in OpenAI's API and beyond",
         lifespan=lifespan,
         root_path=config.root_path,
-        middleware=[*([cors] if config.allowed_origins else []), Middleware(Gate, config=config)],
+        middleware=[
+            *([cors] if config.allowed_origins else []),
+            Middleware(Gate, config=config, note=server.metrics.answered),
+        ],
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
     )
     app.state.server = server
     errors.install(app)
-    for part in (routes, routes_voices, routes_info, ws):
+    for part in (routes, routes_voices, routes_info, routes_page, ws):
         app.include_router(part.router)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,8 +28,9 @@ def authorized(given: str, keys: tuple[str, ...]) -> bool:
 class Gate:
     """Answers 401, 413 and 429 before a body is read; limits bodies that lie about their size; names each request."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self.app, self.config = app, config
+    def __init__(self, app: ASGIApp, config: ServerConfig, note: Callable[[str, int], None]) -> None:
+        """`note(route, status)` is told of every HTTP answer."""
+        self.app, self.config, self.note = app, config, note
         self.most = int(config.max_body_mb * MIB)
         self.active = 0
 
@@ -47,6 +48,8 @@ class Gate:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).setdefault("X-Request-Id", id)
+                route = scope.get("route")
+                self.note("none" if route is None else route.path, message["status"])
             await send(message)
 
         work = scope["method"] == "POST"

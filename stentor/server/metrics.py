@@ -62,6 +62,13 @@ class Metrics:
         self.live: dict[Playback, str] = {}  # running streams and their models
         r.register(_Snapshot(hosts, references, self.live))
 
+    def answered(self, route: str, status: int) -> None:
+        """Count an HTTP answer."""
+        self.http.labels(route, str(status)).inc()
+        refusals = {401: "invalid_api_key", 413: "body_too_large", 429: "too_many_requests"}
+        if status in refusals:
+            self.rejected.labels(refusals[status]).inc()
+
     def _seconds(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(PREFIX + name, help, MODEL, buckets=buckets, registry=self.registry)
 

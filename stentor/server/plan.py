@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stentor import audio, request
@@ -21,6 +21,7 @@ from stentor.server.references import Audio, References
 from stentor.server.schemas import ALIASES, Shared, SpeechBody, VoiceId
 from stentor.server.voices import PLACEHOLDERS, VoiceStore
 
+PROBE = "Hello."  # stands for text that is still to come when parameters are checked
 NOT_OPTIONS = {"user", "stream_options"}  # sent by OpenAI-style proxies; they ask for nothing
 
 
@@ -72,6 +73,12 @@ class Planner:
             granularity = "sentence"
         streaming = body.stream or body.stream_format is not None
         return await self.make(body, body.input, id, granularity, streaming)
+
+    async def live(self, body: Shared, id: str) -> Plan:
+        """A plan without text: what will be spoken comes later, in pieces."""
+        plan = await self.make(body, PROBE, id, "none", True)
+        continues = plan.arguments["voice"] is None and _can_continue(plan.host.spec, plan.references)
+        return replace(plan, pieces=[], continues=continues)
 
     async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> Plan:
         """A plan to speak `text` with the parameters of `body`."""

@@ -19,6 +19,7 @@ class Playback:
         self.sent = 0.0
         self.underrun = 0.0
         self.audible: float | None = None  # request to first audible sample, as played
+        self._ends = 0.0  # when what has been sent will have been played, stalls included
 
     def add(self, samples: np.ndarray) -> None:
         """`samples` float32 [n] leave now, at `rate` samples per second of playback."""
@@ -29,7 +30,14 @@ class Playback:
         if self.audible is None and len(loud := np.flatnonzero(np.abs(samples) > AUDIBLE)):
             at = self.first + self.sent + loud[0] / self.rate
             self.audible = max(now, at) - self.asked
-        self.sent += len(samples) / self.rate
+        seconds = len(samples) / self.rate
+        self.sent += seconds
+        self._ends = max(self._ends, now) + seconds
+
+    @property
+    def heard(self) -> float:
+        """How much of the audio has been played by now."""
+        return self.sent - min(self.sent, max(0.0, self._ends - time.monotonic()))
 
     @property
     def lead(self) -> float:

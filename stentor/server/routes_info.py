@@ -1,8 +1,7 @@
-"""Models, health, metrics, and the web page."""
+"""Models, health, metrics."""
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,21 +11,11 @@ from starlette.responses import Response
 import stentor
 from stentor.models.base import Option
 from stentor.server.config import FORMATS
-from stentor.server.errors import ApiError
 from stentor.server.hosts import Host
 from stentor.server.routes import failures, server
 from stentor.server.wire import json_response
 
 router = APIRouter()
-
-ASSETS = {"app.js": "text/javascript", "player.js": "text/javascript", "style.css": "text/css"}
-# nothing from elsewhere runs or loads; microphone for recording a reference
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; media-src 'self' blob:; img-src 'self' data:",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
-}
 
 
 def _option(o: Option) -> dict[str, Any]:
@@ -120,20 +109,3 @@ async def version() -> dict[str, str]:
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
     return Response(generate_latest(server(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-
-@router.get("/", include_in_schema=False)
-async def page() -> Response:
-    return _asset("index.html", "text/html")
-
-
-@router.get("/web/{name}", include_in_schema=False)
-async def asset(name: str) -> Response:
-    if name not in ASSETS:
-        raise ApiError(404, "no such file")
-    return _asset(name, ASSETS[name])
-
-
-def _asset(name: str, media_type: str) -> Response:
-    data = files("stentor.server").joinpath("web", name).read_bytes()
-    return Response(data, media_type=media_type, headers=PAGE_HEADERS)

@@ -97,6 +97,7 @@ class Run:
         self.finish: str | None = None
         self.segments: list[Segment] = []
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
+        self._references, self._prompt = plan.references, plan.prompt  # of the next piece
 
     @property
     def duration(self) -> float:
@@ -117,29 +118,40 @@ class Run:
         self.timing.done = time.monotonic()
 
     async def _in_turn(self, joint: Joint) -> AsyncGenerator[np.ndarray, None]:
-        references, prompt = self.plan.references, self.plan.prompt
         for i, piece in enumerate(self.plan.pieces):
-            start, spoken = self._position(joint), []
-            take = _Take(self, piece, references, prompt, instructions=i == 0 or not self.plan.continues)
-            async with aclosing(take.stream()) as blocks:
+            take = self.take(piece)
+            async with aclosing(self.say(take, joint)) as blocks:
                 async for samples in blocks:
-                    spoken.append(samples)
-                    yield joint.feed(samples)
-            self._close(piece, start, take)
+                    yield samples
             yield self._end(joint, i, take)
-            if self.plan.continues:
-                follow = carried(np.concatenate(spoken), self.spec, piece.text)
-                if follow is not None and self.spec.takes_prompt:
-                    prompt = follow
-                elif follow is not None:
-                    references = [follow]
+
+    def take(self, piece: Piece) -> Take:
+        """The next piece, in the voice of the one before where the plan says so."""
+        instructions = not self.segments or not self.plan.continues
+        return Take(self, piece, self._references, self._prompt, instructions)
+
+    async def say(self, take: Take, joint: Joint) -> AsyncGenerator[np.ndarray, None]:
+        """One piece, its times noted at its end. The last samples stay in the joint."""
+        start, spoken = self._position(joint), []
+        async with aclosing(take.stream()) as blocks:
+            async for samples in blocks:
+                spoken.append(samples)
+                yield joint.feed(samples)
+        self._close(take.piece, start, take)
+        if not self.plan.continues or not spoken:
+            return
+        follow = carried(np.concatenate(spoken), self.spec, take.piece.text)
+        if follow is not None and self.spec.takes_prompt:
+            self._prompt = follow
+        elif follow is not None:
+            self._references = [follow]
 
     async def _together(self, joint: Joint) -> AsyncGenerator[np.ndarray, None]:
         slots = asyncio.Semaphore(SIDE_BY_SIDE)
 
-        async def one(piece: Piece) -> tuple[_Take, list[np.ndarray]]:
+        async def one(piece: Piece) -> tuple[Take, list[np.ndarray]]:
             async with slots:
-                take = _Take(self, piece, self.plan.references, self.plan.prompt, instructions=True)
+                take = Take(self, piece, self.plan.references, self.plan.prompt, instructions=True)
                 async with aclosing(take.stream()) as blocks:
                     return take, [b async for b in blocks]
 
@@ -159,7 +171,7 @@ class Run:
     def _position(self, joint: Joint) -> int:
         return self.tally.samples + len(joint.held)
 
-    def _close(self, piece: Piece, start: int, take: _Take) -> None:
+    def _close(self, piece: Piece, start: int, take: Take) -> None:
         """Note a piece's times and how it ended."""
         if take.finish != "stop":
             self.finish = take.finish
@@ -167,13 +179,13 @@ class Run:
         begin, end = start / rate, (start + take.samples) / rate
         self.segments.append(Segment(len(self.segments), piece.text, begin, end, piece.start, piece.end))
 
-    def _end(self, joint: Joint, i: int, take: _Take) -> np.ndarray:
+    def _end(self, joint: Joint, i: int, take: Take) -> np.ndarray:
         last = i + 1 == len(self.plan.pieces)
         pause = 0.0 if last else PARAGRAPH_PAUSE if take.piece.paragraph else PAUSE
         return joint.close_piece(pause, fade=not last or take.finish.startswith("guard"))
 
 
-class _Take:
+class Take:
     """One piece through the engine; a whole answer that runs on is spoken again with the next seed."""
 
     def __init__(

@@ -1,0 +1,65 @@
+"""The web page at `/`: static files, nothing from elsewhere, no build step."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from stentor.server.errors import ApiError
+
+router = APIRouter(include_in_schema=False)
+
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+HEADERS = {
+    # nothing from elsewhere runs or loads, and no other site may put the page, with its microphone, into a frame
+    "Content-Security-Policy": "default-src 'self'; media-src 'self' blob:; img-src 'self' data:; "
+    "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # kept, and asked about by ETag each time: a new version is seen at once
+}
+
+
+@dataclass(frozen=True)
+class Asset:
+    data: bytes
+    media_type: str
+    etag: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """The files of the page by name."""
+    found = {}
+    for f in files("stentor.server").joinpath("web").iterdir():
+        kind = TYPES.get("." + f.name.rpartition(".")[2])
+        if kind is not None:
+            data = f.read_bytes()
+            found[f.name] = Asset(data, kind, f'"{hashlib.sha256(data).hexdigest()[:16]}"')
+    return found
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+async def page(request: Request) -> Response:
+    return _answer(request, assets()["index.html"])
+
+
+@router.api_route("/web/{name}", methods=["GET", "HEAD"])
+async def asset(request: Request, name: str) -> Response:
+    found = assets().get(name)
+    if found is None:
+        raise ApiError(404, "no such file")
+    return _answer(request, found)
+
+
+def _answer(request: Request, asset: Asset) -> Response:
+    headers = {**HEADERS, "ETag": asset.etag}
+    if request.headers.get("If-None-Match") == asset.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(asset.data, media_type=asset.media_type, headers=headers)
