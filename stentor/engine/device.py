@@ -68,6 +68,20 @@ class Device:
         host = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else torch.tensor(value)
         return host.pin_memory().to(self.torch, non_blocking=True) if self.cuda else host
 
+    def fill(self, target: Tensor, value: np.ndarray | list[int]) -> None:
+        """Copy a host array into the front of a device buffer, converted on the host, without waiting."""
+        host = torch.as_tensor(value).to(target.dtype)
+        target[: len(host)].copy_(host.pin_memory() if self.cuda else host, non_blocking=True)
+
+    def synchronize(self) -> None:
+        """Wait for everything; only at start."""
+        if self.cuda:
+            torch.cuda.synchronize(self.torch)
+
+    def allocated_bytes(self) -> int:
+        """Device memory that torch has taken from the driver; 0 on a CPU."""
+        return torch.cuda.memory_reserved(self.torch) if self.cuda else 0
+
     def download(self, value: Tensor) -> Tensor:
         """A pinned host copy that is complete once an event recorded after this call is ready."""
         if not self.cuda:

@@ -145,7 +145,7 @@ class Engine:
             free_pages=s.pages.available,
             pages=s.pages.count,
             preemptions=s.preemptions,
-            eager_calls=self.worker.ladder.eager_calls,
+            eager_calls=self.worker.eager_calls,
             stats=self.stats,
         )
 

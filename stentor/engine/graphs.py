@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -19,15 +20,25 @@ class GraphLadder:
     """`fn(*key)` over static buffers, captured per key. Keys are captured in the order given: largest first, so that
     later captures fit into the memory pool of the first.
 
-    Two graphs may share a pool only if they are replayed in one order, so a ladder belongs to one stream.
-    On a CPU nothing is captured and every call runs `fn`.
+    Two graphs may share a memory pool only if they are never replayed at once, so a pool belongs to one stream:
+    ladders of the same stream share theirs (`beside`). On a CPU nothing is captured and every call runs `fn`.
     """
 
-    def __init__(self, name: str, fn: Callable[..., None], device: Device, required: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., None],
+        device: Device,
+        required: bool = False,
+        beside: GraphLadder | None = None,
+    ) -> None:
         self.name, self.fn, self.device, self.required = name, fn, device, required
         self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
+        self.failed: dict[Key, str] = {}
         self.eager_calls = 0
-        self._pool = torch.cuda.graph_pool_handle() if device.cuda else None
+        self.pool: Any = None
+        if device.cuda:
+            self.pool = beside.pool if beside is not None else torch.cuda.graph_pool_handle()
 
     def capture(self, keys: Iterable[Key]) -> None:
         """Capture what can be captured. A key that fails is named once and left to eager calls (or is fatal)."""
@@ -39,14 +50,14 @@ class GraphLadder:
             except RuntimeError as e:
                 if self.required:
                     raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
+                self.failed[key] = str(e)
                 log.warning("graph capture of %s%s failed, it will run eagerly: %s", self.name, key, e)
 
     def _capture(self, key: Key) -> None:
-        for _ in range(2):  # lazy initialisation and autotuning must happen outside the capture
-            self.fn(*key)
+        self.fn(*key)  # lazy initialisation and compilation must happen outside the capture
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
             self.fn(*key)
         self.graphs[key] = graph
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stentor.layers import kernels
 from stentor.layers.attention import sdpa
-from stentor.models.base import KVSpec
+from stentor.models.base import KVSpec, KVView
 
 
 class PagedKV:
@@ -21,17 +22,50 @@ class PagedKV:
         self.pool = torch.zeros(shape, dtype=spec.dtype, device=device)
         self.table = torch.full((slots + 1, max_pages), pages, dtype=torch.int64, device=device)
         self.page = page
+        self.fused = kernels.serve(device, spec.dtype)
+        """Attention reads lengths on the device; otherwise `span` and `width` shape it."""
 
-    def decode_view(self, idx: Tensor, pos: Tensor, span: int) -> PagedView:
+    def decode_view(self, idx: Tensor, pos: Tensor, span: int) -> KVView:
         """One new token per slot `idx` [B] at `pos` [B]; `span` pages (a shape) cover the longest of them."""
+        if self.fused:
+            return FusedDecode(self, idx, pos)
         return PagedView(self, idx, torch.arange(len(idx), device=idx.device), pos, span, 1)
 
-    def prefill_view(self, idx: Tensor, row: Tensor, pos: Tensor, span: int, width: int) -> PagedView:
-        """Packed tokens of several slots `idx` [R]: token n belongs to `idx[row[n]]` and stands at `pos[n]`.
+    def prefill_view(self, idx: Tensor, row: Tensor, slot: Tensor, pos: Tensor, span: int, width: int) -> KVView:
+        """Packed tokens of several slots `idx` [R]: token n belongs to `slot[n] == idx[row[n]]` and stands at `pos[n]`.
 
         Each row's tokens are consecutive positions; `width` is the largest number of them (a shape).
         """
+        if self.fused:
+            return FusedPrefill(self, slot, pos)
         return PagedView(self, idx, row, pos, span, width)
+
+
+class FusedDecode:
+    """One token per row, by the kernel that stores it and attends (implements models.base.KVView)."""
+
+    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor) -> None:
+        self.pos = pos
+        self._kv, self._slot = kv, slot
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return kernels.paged_attention(self._kv.pool[layer], self._kv.table, self._slot, self.pos, (q, k, v))
+
+
+class FusedPrefill:
+    """Packed tokens of several rows: all are stored, then each attends up to its own position (implements KVView)."""
+
+    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor) -> None:
+        self.pos = pos
+        self._kv, self._slot = kv, slot
+        self._page = kv.table[slot, pos // kv.page]
+        self._offset = pos % kv.page
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        pool = self._kv.pool[layer]
+        pool[0, self._page, self._offset] = k
+        pool[1, self._page, self._offset] = v
+        return kernels.paged_history(pool, self._kv.table, self._slot, self.pos, q)
 
 
 class PagedView:

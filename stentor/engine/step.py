@@ -21,11 +21,12 @@ class PrefillBatch:
     """Packed tokens of R requests: prompts, and for resumed ones the frames they had already made.
 
     Token n of the packed sequence is entry `order[n]` of (prompt tokens, replayed frames) and stands at `pos[n]` of
-    request `row[n]`; the last token of request r is `last[r]`, its length `length[r]`.
+    request `row[n]`, in slot `slot[n]`; the last token of request r is `last[r]`, its length `length[r]`.
     """
 
     idx: Tensor  # [R] slots
-    row: Tensor  # [N]
+    row: Tensor  # [N], or empty where attention does not need it
+    slot: Tensor  # [N]
     pos: Tensor  # [N]
     last: Tensor  # [R]
     length: Tensor  # [R]
@@ -53,7 +54,7 @@ def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBat
     if len(batch.replay_slot):
         past = model.embed_frame(PastRows(slots, batch.replay_slot, batch.replay_step, batch.work))
         x = tuple(torch.cat((a, b.to(a.dtype)))[batch.order] for a, b in zip(x, past, strict=True))
-    h = model.backbone(x, kv.prefill_view(batch.idx, batch.row, batch.pos, batch.span, batch.width))
+    h = model.backbone(x, kv.prefill_view(batch.idx, batch.row, batch.slot, batch.pos, batch.span, batch.width))
     rows = slots.rows(batch.idx, batch.work)
     u = uniform(rows["seed"], rows["step"], model.spec.draws)
     out = model.emit(tuple(t[batch.last] for t in h), rows, u)

@@ -6,9 +6,11 @@ Nothing here waits for the device, except `encode` (its callers' own threads) an
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -21,14 +23,19 @@ from stentor.engine import step
 from stentor.engine.device import Device, Event
 from stentor.engine.graphs import GraphLadder
 from stentor.engine.kv import PagedKV
-from stentor.engine.memory import Sizes
+from stentor.engine.memory import GIB, Sizes
+from stentor.engine.packing import Group, Layout, StaticPrefill, exact, layout
 from stentor.engine.scheduler import AudioJob
 from stentor.engine.sequence import Sequence
 from stentor.engine.slots import RUNNING, SlotTable
-from stentor.models.base import Prompt, PromptRows, SpeechModel, State
+from stentor.models.base import Prompt, SpeechModel, State
+
+log = logging.getLogger("stentor.engine")
 
 T = TypeVar("T")
 
+PREFILL_TOKENS = {1: (2048, 1024, 512, 256, 128, 64, 32), 8: (2048, 512, 128)}
+"""Captured prefills: tokens by number of rows. As many rows as there are slots take the longest and a quarter of it."""
 VOICES_KEPT = 64  # encoded references and primed codec states in the caches
 
 
@@ -70,7 +77,18 @@ class Worker:
         self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
         self.lm, self.codec = device.stream(-1), device.stream(0)
-        self.ladder = GraphLadder("decode", self._decode, device, config.require_graphs)
+        must = config.require_graphs
+        self.ladder = GraphLadder("decode", self._decode, device, must)
+        self.prefill_ladder = GraphLadder("prefill", self._prefill, device, must, beside=self.ladder)
+        self.codec_ladder = GraphLadder("codec", self._codec, device, must)
+        longest = max(PREFILL_TOKENS[1]) if device.cuda else 0
+        frames = longest if model.spec.takes_reference else 0
+        self.packed = StaticPrefill(model.spec, Layout(longest, sizes.slots, frames), sizes.slots, device)
+        self.codec_counts = sorted({*config.policy.ramp, config.policy.chunk})
+        rows = max((sizes.slots, *self.batch_sizes))
+        self.codec_in = torch.zeros(2, rows, dtype=torch.int64, device=where)  # slots; first frames
+        self.codec_in[0] = sizes.slots
+        self.codec_out: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
         self._features = _Cache[dict[str, np.ndarray]]()
         self._primed = _Cache[State]()
         self._encoding = threading.Lock()
@@ -78,11 +96,45 @@ class Worker:
     # -- start --
 
     def warm_up(self) -> None:
-        """Capture every graph that steady serving needs."""
-        work = self.model.spec.work
+        """Capture every graph that steady serving needs, largest first."""
+        self.device.synchronize()  # weights and buffers were made on another stream
+        started, held = time.monotonic(), self.device.allocated_bytes()
+        work, slots = self.model.spec.work, self.sizes.slots
+        batches = sorted(self.batch_sizes, reverse=True)
         spans = sorted({min(self.sizes.max_pages, s) for s in (32, 128, self.sizes.max_pages)}, reverse=True)
-        with torch.inference_mode(), self.lm.active():
-            self.ladder.capture((b, s, work) for b in sorted(self.batch_sizes, reverse=True) for s in spans)
+        if self.kv.fused:
+            spans = [self.sizes.max_pages]
+        with torch.inference_mode():
+            with self.lm.active():
+                self.ladder.capture((b, s, work) for b in batches for s in spans)
+                if self.kv.fused and self.device.cuda:
+                    self.prefill_ladder.capture(self._prefill_keys(slots, work))
+            with self.codec.active():
+                few = sorted({b for b in (1, 4, 16, slots) if b <= slots}, reverse=True)
+                self.codec_ladder.capture((b, n) for n in reversed(self.codec_counts) for b in few)
+        if self.device.cuda:
+            graphs = sum(len(x.graphs) for x in self._ladders)
+            taken = (self.device.allocated_bytes() - held) / GIB
+            log.info("captured %d graphs in %.1f s, %.2f GiB", graphs, time.monotonic() - started, taken)
+
+    def _prefill_keys(self, slots: int, work: int) -> Iterator[tuple[int, int, int, int]]:
+        """(tokens, rows, given frames, work): as many frames as tokens, or none."""
+        sizes = {n: tokens for n, tokens in PREFILL_TOKENS.items() if n < slots}
+        longest = max(PREFILL_TOKENS[1])
+        sizes[slots] = (longest, longest // 4) if slots > 1 else PREFILL_TOKENS[1]
+        for rows, counts in sorted(sizes.items(), reverse=True):
+            for tokens in counts:
+                for frames in (tokens, 0) if self.model.spec.takes_reference else (0,):
+                    yield (tokens, rows, frames, work)
+
+    @property
+    def _ladders(self) -> tuple[GraphLadder, ...]:
+        return self.ladder, self.prefill_ladder, self.codec_ladder
+
+    @property
+    def eager_calls(self) -> int:
+        """Launches, since start, that no graph served."""
+        return sum(x.eager_calls for x in self._ladders)
 
     # -- host to device --
 
@@ -142,23 +194,39 @@ class Worker:
 
     # -- steps --
 
-    def prefill(self, group: Seq[tuple[Sequence, Prompt]]) -> Ticket:
+    def prefill(self, group: Group) -> Ticket:
         """Prompts (and, for resumed requests, the frames they had made) of several requests, and their next frame."""
+        resumed = any(seq.launched > 1 for seq, _ in group)
+        need = layout(group)
+        key = (need.tokens, need.rows, need.frames, max(seq.work for seq, _ in group))
+        fit = self.prefill_ladder.fit(key)
         with self.lm.active():
-            step.prefill(self.model, self.slots, self.kv, self._pack(group))
+            if resumed or fit not in self.prefill_ladder.graphs:
+                self.prefill_ladder.eager_calls += 1
+                step.prefill(
+                    self.model, self.slots, self.kv, exact(group, self.model.spec, self.sizes.page, self.device)
+                )
+            else:
+                self.packed.write(group, Layout(*fit[:3]))
+                self.prefill_ladder(*fit)
             return self._ticket([seq for seq, _ in group])
+
+    def _prefill(self, tokens: int, rows: int, frames: int, work: int) -> None:
+        step.prefill(self.model, self.slots, self.kv, self.packed.batch(Layout(tokens, rows, frames), work))
 
     def decode(self, sequences: list[Sequence]) -> Ticket:
         """One frame for each request."""
         tokens = max(s.length + s.launched - 1 for s in sequences)
         span = min(_power_of_two(-(-tokens // self.sizes.page)), self.sizes.max_pages)
+        if self.kv.fused:
+            span = self.sizes.max_pages  # which no shape depends on
         work = max(s.work for s in sequences)
         batch = min((b for b in self.batch_sizes if b >= len(sequences)), default=len(sequences))
         key = self.ladder.fit((batch, span, work))
         rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))
         with self.lm.active():
             if rows != self._idx_host:
-                self.idx[: len(rows)].copy_(self.device.upload(rows), non_blocking=True)
+                self.device.fill(self.idx, rows)
                 self._idx_host = rows
             self.ladder(*key)
             return self._ticket(sequences)
@@ -170,41 +238,6 @@ class Worker:
         ticket = Ticket(sequences, self.device.download(self.slots.report), self.device.event())
         ticket.done.record()
         return ticket
-
-    def _pack(self, group: Seq[tuple[Sequence, Prompt]]) -> step.PrefillBatch:
-        up, spec = self.device.upload, self.model.spec
-        prompts = [p for _, p in group]
-        past = [seq.launched - 1 for seq, _ in group]
-        lengths = np.array([p.length + n for p, n in zip(prompts, past, strict=True)])
-        starts = np.cumsum([0, *(p.length for p in prompts)])
-        ends = np.cumsum(lengths)
-        replayed = np.cumsum([0, *past])
-        order = [
-            part
-            for i, p in enumerate(prompts)
-            for part in (starts[i] + np.arange(p.length), starts[-1] + replayed[i] + np.arange(past[i]))
-        ]
-        rows = {n: up(np.concatenate([p.rows[n] for p in prompts])).to(c.dtype) for n, c in spec.prompt_rows.items()}
-        return step.PrefillBatch(
-            idx=up([seq.slot for seq, _ in group]),
-            row=up(np.repeat(np.arange(len(group)), lengths)),
-            pos=up(np.concatenate([np.arange(n) for n in lengths])),
-            last=up(ends - 1),
-            length=up(lengths),
-            order=up(np.concatenate(order)),
-            prompt=PromptRows(
-                rows,
-                up(np.concatenate([p.frames for p in prompts])).to(spec.frame.dtype),
-                up(
-                    np.concatenate([p.frame_at + s for p, s in zip(prompts, starts[:-1], strict=True)]).astype(np.int64)
-                ),
-            ),
-            replay_slot=up(np.repeat([seq.slot for seq, _ in group], past).astype(np.int64)),
-            replay_step=up(np.concatenate([np.arange(1, n + 1) for n in past]).astype(np.int64)),
-            span=int(-(-lengths.max() // self.sizes.page)),
-            width=int(lengths.max()),
-            work=max(seq.work for seq, _ in group),
-        )
 
     # -- audio --
 
@@ -219,16 +252,35 @@ class Worker:
             return [self._decode_audio(rounds[key]) for key in sorted(rounds)]
 
     def _decode_audio(self, jobs: list[AudioJob]) -> AudioTicket:
-        idx = self.device.upload([j.seq.slot for j in jobs])
-        start = self.device.upload([j.start for j in jobs])
-        at = start[:, None] + torch.arange(jobs[0].count, device=self.device.torch)
-        frames = self.slots.frames[idx[:, None], at]
-        samples, new = self.model.codec.decode(frames, {n: t[idx] for n, t in self.state.items()})
-        for name, value in new.items():
-            self.state[name][idx] = value.to(self.state[name].dtype)
+        batch, count = self._codec_key(jobs)
+        rows = [[j.seq.slot for j in jobs], [j.start for j in jobs]]
+        rows[0] += [self.sizes.slots] * (batch - len(jobs))
+        rows[1] += [0] * (batch - len(jobs))
+        for target, values in zip(self.codec_in, rows, strict=True):
+            self.device.fill(target, values)
+        self.codec_ladder(batch, count)
+        samples, frames = self.codec_out[batch, count]
+        used = jobs[0].count
+        samples, frames = samples[: len(jobs), : used * self.model.spec.hop], frames[: len(jobs), :used]
         ticket = AudioTicket(jobs, self.device.download(samples), self.device.download(frames), self.device.event())
         ticket.done.record()
         return ticket
+
+    def _codec_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
+        """Rows and frames to decode. A stream's last chunk may be padded: its state matters no more."""
+        need, last = jobs[0].count, all(j.last for j in jobs)
+        fits = [k for k in self.codec_ladder.graphs if k[0] >= len(jobs) and (k[1] == need or (last and k[1] > need))]
+        batch, count = min(fits, key=lambda k: (k[1], k[0]), default=(len(jobs), need))
+        return batch, count
+
+    def _codec(self, batch: int, count: int) -> None:
+        idx, start = self.codec_in[0, :batch], self.codec_in[1, :batch]
+        at = start[:, None] + torch.arange(count, device=self.device.torch)
+        frames = self.slots.frames[idx[:, None], at.clamp_max(self.sizes.max_frames - 1)]
+        samples, new = self.model.codec.decode(frames, {n: t[idx] for n, t in self.state.items()})
+        for name, value in new.items():
+            self.state[name][idx] = value.to(self.state[name].dtype)
+        self.codec_out[batch, count] = samples, frames
 
     # -- reference audio --
 

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stentor.layers import kernels
+
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
     """q [B, T, Hq, D], k and v [B, S, Hkv, D] (Hq a multiple of Hkv) -> [B, T, Hq, D]. mask [B, 1, T, S] or [T, S]."""
@@ -41,7 +43,7 @@ class DepthKV:
 
     def __init__(self, layers: int, batch: int, positions: int, heads: int, dim: int, like: Tensor) -> None:
         shape = (layers, 2, batch, positions, heads, dim)
-        self.cache = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self.cache = torch.empty(shape, dtype=like.dtype, device=like.device)
         self.length = 0
 
     def advance(self, count: int) -> None:
@@ -49,6 +51,8 @@ class DepthKV:
         self.length += count
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if kernels.on(q):
+            return kernels.depth_attention(self.cache[layer], self.length, q, k, v)
         new = q.shape[1]
         end = self.length + new
         keys, values = self.cache[layer, 0], self.cache[layer, 1]

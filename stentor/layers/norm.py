@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from stentor.layers import kernels
+
 
 class RMSNorm(nn.Module):
     """x / rms(x) * weight over the last dimension.
@@ -20,6 +22,15 @@ class RMSNorm(nn.Module):
         self.late_weight = late_weight
 
     def forward(self, x: Tensor) -> Tensor:
+        if kernels.on(x) and x.dtype == self.weight.dtype:
+            return kernels.rms_norm(x, self.weight, self.eps, self.late_weight)
         y = x.float()
         y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
         return y.to(x.dtype) * self.weight if self.late_weight else (y * self.weight.float()).to(x.dtype)
+
+    def after(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """A residual branch joins: x + delta and its norm."""
+        if kernels.on(x) and x.dtype == delta.dtype == self.weight.dtype:
+            return kernels.add_rms_norm(x, delta, self.weight, self.eps, self.late_weight)
+        x = x + delta
+        return x, self(x)

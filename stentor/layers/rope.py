@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from stentor.layers import kernels
+
 CosSin = tuple[Tensor, Tensor]
 
 
@@ -40,6 +42,8 @@ class Rope(nn.Module):
 
     def rotate(self, x: Tensor, cos_sin: CosSin) -> Tensor:
         """x [..., heads, dim] rotated by tables [..., 1, dim / 2]."""
+        if kernels.on(x):
+            return kernels.rotate(x, self.as_kernels_take_it(cos_sin))
         y = x.float() if self.in_float32 else x
         cos, sin = cos_sin[0].to(y.dtype), cos_sin[1].to(y.dtype)
         if self.interleaved:
@@ -47,3 +51,6 @@ class Rope(nn.Module):
             return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).to(x.dtype)
         a, b = y.chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+
+    def as_kernels_take_it(self, cos_sin: CosSin) -> kernels.Rotation:
+        return kernels.Rotation(*cos_sin, self.interleaved, self.in_float32)

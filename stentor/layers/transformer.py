@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers import kernels
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import CosSin, Rope
 from stentor.models.base import Attend
@@ -45,11 +46,21 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.qkv_proj(x).split(self.widths, dim=-1))
-        q, k = self.q_norm(q), self.k_norm(k)
-        if rope is not None and cos_sin is not None:
-            q, k = rope.rotate(q, cos_sin), rope.rotate(k, cos_sin)
+        q, k = self._place(q, k, rope, cos_sin)
         out: Tensor = self.o_proj(attend(layer, q, k, v).flatten(-2))
         return out
+
+    def _place(self, q: Tensor, k: Tensor, rope: Rope | None, cos_sin: CosSin | None) -> tuple[Tensor, Tensor]:
+        """Head norms, then positions."""
+        if rope is None or cos_sin is None:
+            return self.q_norm(q), self.k_norm(k)
+        if kernels.on(q):
+            a, b = self.q_norm, self.k_norm
+            rotation = rope.as_kernels_take_it(cos_sin)
+            if isinstance(a, RMSNorm) and isinstance(b, RMSNorm):
+                return kernels.norm_rotate(q, k, a.weight, b.weight, a.eps, a.late_weight, rotation)
+            return kernels.norm_rotate(q, k, None, None, 0.0, False, rotation)
+        return rope.rotate(self.q_norm(q), cos_sin), rope.rotate(self.k_norm(k), cos_sin)
 
 
 class SwiGLU(nn.Module):
@@ -61,8 +72,13 @@ class SwiGLU(nn.Module):
         self.down_proj = nn.Linear(ffn, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        out: Tensor = self.down_proj(F.silu(gate) * up)
+        gate_up = self.gate_up_proj(x)
+        if kernels.on(gate_up):
+            act = kernels.silu_mul(gate_up)
+        else:
+            gate, up = gate_up.chunk(2, dim=-1)
+            act = F.silu(gate) * up
+        out: Tensor = self.down_proj(act)
         return out
 
 
@@ -75,9 +91,16 @@ class Block(nn.Module):
         self.mlp = SwiGLU(c.hidden, c.ffn)
 
     def forward(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), layer, attend, rope, cos_sin)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        x, delta = self.branches(x, self.input_layernorm(x), layer, attend, rope, cos_sin)
+        out: Tensor = x + delta
         return out
+
+    def branches(
+        self, x: Tensor, normed: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None
+    ) -> tuple[Tensor, Tensor]:
+        """From x and its input norm: x after attention, and what the MLP adds (joined by the norm that follows)."""
+        x, h = self.post_attention_layernorm.after(x, self.self_attn(normed, layer, attend, rope, cos_sin))
+        return x, self.mlp(h)
 
 
 class Stack(nn.Module):
@@ -92,7 +115,14 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
         """x [..., hidden] -> [..., hidden] after the final norm. `pos` [...] indexes `rope`; None: no positions."""
         cos_sin = rope.at(pos) if rope is not None and pos is not None else None
+        norms = self.following_norms()
+        h: Tensor = norms[0](x)
         for i, block in enumerate(self.layers):
-            x = block(x, self.first_layer + i, attend, rope, cos_sin)
-        out: Tensor = self.norm(x)
-        return out
+            assert isinstance(block, Block)
+            x, delta = block.branches(x, h, self.first_layer + i, attend, rope, cos_sin)
+            x, h = norms[i + 1].after(x, delta)
+        return h
+
+    def following_norms(self) -> list[RMSNorm]:
+        """The norm in front of each block, and the last one."""
+        return [*(block.input_layernorm for block in self.layers if isinstance(block, Block)), self.norm]

@@ -25,7 +25,7 @@ def test_paged_prefill_and_decode_equal_dense_attention():
     q, k, v = (torch.randn(sum(lengths) + 3, h, 8, dtype=F64) for h in (4, 2, 2))
     row = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
     pos = torch.cat([torch.arange(n) for n in lengths])
-    view = kv.prefill_view(slots, row, pos, span=3, width=max(lengths))
+    view = kv.prefill_view(slots, row, slots[row], pos, span=3, width=max(lengths))
     n = sum(lengths)
     got = view.attend(0, q[:n], k[:n], v[:n])
     step = kv.decode_view(slots, torch.tensor(lengths), span=3).attend(0, q[n:], k[n:], v[n:])

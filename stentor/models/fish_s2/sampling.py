@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stentor.layers import kernels
 from stentor.layers.sampling import MIN_TEMPERATURE, draw
 
 
@@ -21,18 +22,22 @@ class Ranking(NamedTuple):
     mass: Tensor
 
 
-def rank(logits: Tensor) -> Ranking:
-    """logits [B, V] of any floating dtype; equal ones keep their order."""
+def rank(logits: Tensor) -> Ranking | Tensor:
+    """logits [B, V] of any floating dtype; equal ones keep their order. The kernel takes them as they are."""
+    if kernels.on(logits):
+        return logits
     ranked, order = logits.float().sort(dim=-1, descending=True, stable=True)
     return Ranking(ranked, order, ranked.softmax(-1).cumsum(-1))
 
 
-def choose(r: Ranking, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+def choose(r: Ranking | Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """One index per row [B]; all parameters are [B].
 
     A token stays if the mass up to and including it is at most `top_p` and fewer than `top_k` (0: any number) are
     before it; the first always stays. Temperature acts on those that stay; temperature 0 takes the first.
     """
+    if isinstance(r, Tensor):
+        return kernels.choose(r, u, temperature, top_k, top_p)
     place = torch.arange(r.logits.shape[-1], device=r.logits.device)
     limit = torch.where(top_k > 0, top_k, r.logits.shape[-1])
     outside = (r.mass > top_p[:, None]) & (top_p < 1)[:, None]  # rounding takes the sum of all past 1

@@ -15,24 +15,28 @@ from stentor.layers.transformer import Block, Stack
 def read_out(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tensor:
     """stack(x [N, T, hidden])[:, keep], every token seeing every other."""
     cos_sin = rope.at(torch.arange(x.shape[1], device=x.device))
-    for i, block in enumerate(stack.layers):
-        if i + 1 < len(stack.layers):
-            x = block(x, i, full, rope, cos_sin)
-        else:
-            x = _last_block(block, x, rope, cos_sin, keep)
-    out: Tensor = stack.norm(x)
-    return out
+    norms = stack.following_norms()
+    h = norms[0](x)
+    *blocks, last = stack.layers
+    for i, block in enumerate(blocks):
+        assert isinstance(block, Block)
+        x, delta = block.branches(x, h, i, full, rope, cos_sin)
+        x, h = norms[i + 1].after(x, delta)
+    x, delta = _last_branches(last, x, h, rope, cos_sin, keep)
+    return stack.norm.after(x, delta)[1]
 
 
-def _last_block(block: nn.Module, x: Tensor, rope: Rope, cos_sin: CosSin, keep: slice) -> Tensor:
+def _last_branches(
+    block: nn.Module, x: Tensor, h: Tensor, rope: Rope, cos_sin: CosSin, keep: slice
+) -> tuple[Tensor, Tensor]:
+    """`Block.branches` for the tokens that are read."""
     assert isinstance(block, Block)
     attention = block.self_attn
-    h = block.input_layernorm(x)
     weight, width, dim = attention.qkv_proj.weight, attention.widths[0], attention.head_dim
     q = F.linear(h[:, keep], weight[:width])
     k, v = F.linear(h, weight[width:]).chunk(2, dim=-1)
     q, k, v = (t.reshape(*t.shape[:2], -1, dim) for t in (q, k, v))
     q = rope.rotate(q, (cos_sin[0][keep], cos_sin[1][keep]))
-    x = x[:, keep] + attention.o_proj(full(0, q, rope.rotate(k, cos_sin), v).flatten(-2))
-    out: Tensor = x + block.mlp(block.post_attention_layernorm(x))
-    return out
+    delta = attention.o_proj(full(0, q, rope.rotate(k, cos_sin), v).flatten(-2))
+    x, h = block.post_attention_layernorm.after(x[:, keep], delta)
+    return x, block.mlp(h)

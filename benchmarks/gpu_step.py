@@ -1,0 +1,348 @@
+"""The step on a GPU: builds, checks and times every model in processes of their own, and prints a short table last.
+
+Run: python benchmarks/gpu_step.py [--seconds 330] [--out DIR] [MODEL ...]     all models, each within its share of time
+     python benchmarks/gpu_step.py --one MODEL --out DIR                       one model, here
+
+Per model: start-to-ready, what the graphs take, captured against eager, milliseconds per step at batch 1, 16 and 64,
+in-process time to first audio and audio seconds per second, a steady run under the synchronisation alarm, and the
+kernels that a step spends its time in. Each stage writes what it has found before the next begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
+TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
+BATCHES = (1, 16, 64)
+CONTEXT = 200  # tokens in the cache when steps are timed
+REPEATS = 30
+SECONDS = 6.0  # of audio per request in the runs through the engine
+
+
+class Bench:
+    """One model: stages that write into `found`."""
+
+    def __init__(self, model: str, out: Path, device: str, slots: int) -> None:
+        self.model, self.device, self.slots = model, device, slots
+        self.file = out / f"gpu_step_{model.split(':')[-1].replace('/', '_').replace('.', '_')}.json"
+        self.found: dict[str, Any] = {"model": model, "errors": {}}
+
+    def stage(self, name: str, run: Callable[[], Any]) -> None:
+        started = time.perf_counter()
+        try:
+            self.found[name] = run()
+        except Exception:
+            self.found["errors"][name] = traceback.format_exc()
+            print(f"-- {self.model} {name} failed\n{traceback.format_exc()[-2500:]}", flush=True)
+        print(f"{self.model} {name} {time.perf_counter() - started:.1f} s: {self.found.get(name)}", flush=True)
+        self.file.write_text(json.dumps(self.found, indent=1))
+
+    def run(self) -> None:
+        self.stage("start", self.start)
+        if "start" not in self.found:
+            return
+        self.stage("captured_equals_eager", self.captured_equals_eager)
+        self.stage("ms_per_step", self.steps)
+        self.stage("alone", lambda: self.through_the_engine(1))
+        self.stage("profile", lambda: self.profile(1))
+        self.stage("c16", lambda: self.through_the_engine(16))
+        self.stage("c64", lambda: self.through_the_engine(64))
+        self.stage("no_synchronisation", self.alarmed)
+        self.stage("codec_ms", self.codec)
+        self.stage("profile_64", lambda: self.profile(64))
+        self.stage("memory", self.memory)
+        self.tts.close()
+
+    def start(self) -> dict[str, Any]:
+        from stentor import TTS
+
+        started = time.perf_counter()
+        self.tts = TTS(self.model, device=self.device, slots=self.slots, memory_gb=float(os.environ.get("KV_GB", "10")))
+        ready = time.perf_counter() - started
+        self.worker = self.tts.engine.worker
+        ladders = self.worker._ladders
+        return {
+            "ready_seconds": round(ready, 1),
+            "graphs": {x.name: len(x.graphs) for x in ladders},
+            "failed": {x.name: {str(k): v[:300] for k, v in x.failed.items()} for x in ladders},
+            "gib": self.memory(),
+        }
+
+    def memory(self) -> dict[str, float]:
+        if not torch.cuda.is_available():
+            return {}
+        return {
+            "reserved": round(torch.cuda.memory_reserved() / 2**30, 2),
+            "allocated": round(torch.cuda.memory_allocated() / 2**30, 2),
+            "peak": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+        }
+
+    # -- bare steps, with rows that run for ever --
+
+    def occupy(self, batch: int) -> tuple[int, ...]:
+        """Give the first `batch` slots CONTEXT tokens and pages of their own; the decode key that serves them."""
+        w, sizes = self.worker, self.worker.sizes
+        each = min(sizes.max_pages, sizes.pages // self.slots, 64)
+        table = w.slots.table
+        with torch.inference_mode():
+            for name, column in w.slots.columns.items():
+                table[name].fill_(column.fill)
+            table["stop"].fill_(1)
+            table["stop"][:batch] = 0
+            table["pos"][:batch] = CONTEXT
+            table["step"][:batch] = 20
+            table["limit"][:batch] = sizes.max_frames
+            table["min_frames"][:batch] = sizes.max_frames
+            table["temperature"][:batch] = 0.9
+            table["top_k"][:batch] = 50
+            table["seed"][:batch] = torch.arange(batch, device=self.worker.device.torch)
+            for name, value in (
+                ("flow_steps", 10),
+                ("cfg", 2.0),
+                ("subtalker_temperature", 0.9),
+                ("subtalker_top_k", 50),
+            ):
+                if name in table:
+                    table[name][:batch] = value
+            pages = torch.arange(batch * each, device=self.worker.device.torch).view(batch, each)
+            w.kv.table.fill_(sizes.pages)
+            w.kv.table[:batch, :each] = pages
+            w.idx.fill_(self.slots)
+            w.idx[:batch] = torch.arange(batch, device=self.worker.device.torch)
+            w._idx_host = []
+        return w.ladder.fit((batch, sizes.max_pages if w.kv.fused else 16, w.model.spec.work))
+
+    def steps(self) -> dict[str, float]:
+        if not torch.cuda.is_available():
+            return {}
+        out = {}
+        for batch in (b for b in BATCHES if b <= self.slots):
+            key = self.occupy(batch)
+            times = []
+            with torch.inference_mode(), self.worker.lm.active():
+                for _ in range(3):
+                    self.worker.ladder(*key)
+                for _ in range(5):
+                    a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                    a.record()
+                    for _ in range(REPEATS // 5):
+                        self.worker.ladder(*key)
+                    b.record()
+                    b.synchronize()
+                    times.append(a.elapsed_time(b) / (REPEATS // 5))
+            out[f"b{batch}"] = round(statistics.median(times), 3)
+            spec = self.tts.spec
+            out[f"b{batch}_audio_s_per_s"] = round(batch * spec.hop / spec.sample_rate / (out[f"b{batch}"] / 1e3), 1)
+        return out
+
+    def captured_equals_eager(self) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        w = self.worker
+        for batch in (b for b in (1, 16) if b <= self.slots):
+            results = []
+            for captured in (True, False):
+                key = self.occupy(batch)
+                torch.manual_seed(1)
+                with torch.inference_mode(), w.lm.active():
+                    w.kv.pool.normal_()
+                    w.slots.table["prev"].fill_(1)
+                    for _ in range(3):
+                        if captured:
+                            w.ladder(*key)
+                        else:
+                            w._decode(*key)
+                    w.device.synchronize()
+                results.append([w.slots.table[n][:batch].clone() for n in ("prev", "pos", "step", "stop")])
+            differ = [float((a.float() - b.float()).abs().max()) for a, b in zip(*results, strict=True)]
+            out[f"b{batch}"] = {"largest_difference": differ, "finite": bool(results[0][0].isfinite().all())}
+            out[f"b{batch}"]["step"] = results[0][2][:2].tolist()
+        return out
+
+    def codec(self) -> dict[str, float]:
+        w, out = self.worker, {}
+        for key in sorted(w.codec_ladder.graphs):
+            if key[0] not in (1, 16, 64) or key[1] not in (1, 8, w.codec_counts[-1]):
+                continue
+            with torch.inference_mode(), w.codec.active():
+                w.codec_ladder(*key)
+                a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                a.record()
+                for _ in range(3):
+                    w.codec_ladder(*key)
+                b.record()
+                b.synchronize()
+                out[f"{key[0]}x{key[1]}"] = round(a.elapsed_time(b) / 3, 3)
+        return out
+
+    def profile(self, batch: int) -> dict[str, Any]:
+        if not torch.cuda.is_available() or batch > self.slots:
+            return {}
+        key = self.occupy(batch)
+        w = self.worker
+        with torch.inference_mode(), w.lm.active():
+            w.ladder(*key)
+            w.device.synchronize()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p:
+                for _ in range(2):
+                    w.ladder(*key)
+                w.device.synchronize()
+        rows = [(e.key[:90], e.count / 2, e.self_device_time_total / 2) for e in p.key_averages()]
+        rows = sorted((r for r in rows if r[2] > 0), key=lambda r: -r[2])
+        return {
+            "kernels": sum(r[1] for r in rows),
+            "kernel_us": round(sum(r[2] for r in rows)),
+            "top": [[name, count, round(us, 1)] for name, count, us in rows[:24]],
+        }
+
+    # -- through the engine --
+
+    def options(self) -> dict[str, Any]:
+        spec = self.tts.spec
+        frames = max(2, round(SECONDS * spec.sample_rate / spec.hop))
+        options: dict[str, Any] = {"max_frames": frames, "ignore_eos": True}
+        if spec.voices:
+            options["voice"] = spec.voices[0]
+        return {k: v for k, v in options.items() if k in spec.options or k == "voice"}
+
+    def through_the_engine(self, concurrency: int) -> dict[str, Any]:
+        """Requests of equal length that start together; time to first audio: soonest, median, latest."""
+        if concurrency > self.slots:
+            return {}
+        tts, options = self.tts, self.options()
+        eager = self.worker.eager_calls
+        rounds = []
+        for _ in range(2 if concurrency > 1 else 3):
+            started = time.perf_counter()
+            reqs = [tts.request(TEXT, seed=i, **options) for i in range(concurrency)]
+            with ThreadPoolExecutor(concurrency) as pool:
+                heard = list(pool.map(self.listen, reqs))
+            wall = time.perf_counter() - started
+            firsts = sorted(h[0] - started for h in heard)
+            samples, frames = sum(h[1] for h in heard), sum(h[2] for h in heard)
+            audio = samples / tts.sample_rate
+            rounds.append(
+                {
+                    "ttfa_ms": [round(firsts[i] * 1e3, 2) for i in (0, len(firsts) // 2, -1)],
+                    "wall_s": round(wall, 3),
+                    "audio_s_per_s": round(audio / wall, 2),
+                    "ms_per_frame": round(wall * 1e3 / max(1, frames / concurrency), 3),
+                    "frames": frames,
+                }
+            )
+        return {"rounds": rounds, "eager_calls": self.worker.eager_calls - eager}
+
+    def listen(self, request: Any) -> tuple[float, int, int]:
+        """When the first audio came, and how many samples and frames there were."""
+        first, samples, frames = 0.0, 0, 0
+        for chunk in self.tts.submit(request):
+            first = first or time.perf_counter()
+            samples, frames = samples + len(chunk.samples), frames + len(chunk.frames)
+        return first, samples, frames
+
+    def alarmed(self) -> dict[str, Any]:
+        """A run in which any hidden synchronisation raises."""
+        if not torch.cuda.is_available():
+            return {}
+        failed = self.tts.engine.stats.failed
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = self.through_the_engine(min(4, self.slots))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return {"failed": self.tts.engine.stats.failed - failed, "frames": [r["frames"] for r in found["rounds"]]}
+
+
+def table(out: Path) -> str:
+    lines = [
+        "model                            ready s  b1 ms   b16 ms  b64 ms  b64 a/s  ttfa ms  ms/frame  c16 a/s  c64 a/s"
+    ]
+    for file in sorted(out.glob("gpu_step_*.json")):
+        f = json.loads(file.read_text())
+        steps = f.get("ms_per_step") or {}
+        alone = (f.get("alone") or {}).get("rounds") or [{}]
+        wide = [(f.get(n) or {}).get("rounds") or [{}] for n in ("c16", "c64")]
+        cells = [
+            f.get("start", {}).get("ready_seconds"), *(steps.get(f"b{b}") for b in BATCHES), steps.get("b64_audio_s_per_s"),
+            (alone[-1].get("ttfa_ms") or [None])[0], alone[-1].get("ms_per_frame"),
+            *(r[-1].get("audio_s_per_s") for r in wide),
+        ]  # fmt: skip
+        row = "  ".join(f"{c if c is not None else '-':>7}" for c in cells)
+        lines.append(f"{f['model']:<32} {row}  errors: {', '.join(f['errors']) or 'none'}")
+    return "\n".join(lines)
+
+
+def drive(models: list[str], out: Path, seconds: float, device: str, slots: int, tests: bool) -> None:
+    """Every section in a process of its own, so that a crash or a hang costs only itself."""
+    end = time.monotonic() + seconds
+    here = [sys.executable, str(Path(__file__).resolve())]
+    root = Path(__file__).resolve().parents[1]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider"]
+    sections: list[tuple[str, list[str], float]] = [
+        (m, [*here, "--one", m, "--out", str(out), "--device", device, "--slots", str(slots)], 85.0) for m in models
+    ]
+    background = []
+    if tests:
+        for name, target in (("kernels", "tests/layers/test_kernels.py"), ("models", "tests/gpu")):
+            log = (out / f"tests_{name}.txt").open("w")
+            background.append((name, subprocess.Popen([*pytest, target], cwd=root, stdout=log, stderr=log)))
+    for name, child in background:
+        try:
+            child.wait(max(1.0, min(75.0, end - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            child.kill()
+        print(f"== tests {name}: {child.returncode}", flush=True)
+        print((out / f"tests_{name}.txt").read_text()[-1500:], flush=True)
+    for i, (name, command, share) in enumerate(sections):
+        left = end - time.monotonic()
+        allowed = min(max(share, left / (len(sections) - i)), left)
+        print(f"== {name}: {left:.0f} s left", flush=True)
+        if allowed < 10:
+            continue
+        child = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            text, _ = child.communicate(timeout=allowed)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            text, _ = child.communicate()
+            text += "\n-- out of time"
+        with (out / "log.txt").open("a") as log:
+            log.write(f"== {name}\n{text}\n")
+        print(text[-2000:], flush=True)
+    print(table(out), flush=True)
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("models", nargs="*", default=list(MODELS))
+    p.add_argument("--one")
+    p.add_argument("--out", type=Path, default=Path("."))
+    p.add_argument("--seconds", type=float, default=330.0)
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--slots", type=int, default=64)
+    p.add_argument("--no-tests", action="store_true")
+    a = p.parse_args()
+    a.out.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if a.one:
+        Bench(a.one, a.out, a.device, a.slots).run()
+    else:
+        drive(a.models, a.out, a.seconds, a.device, a.slots, not a.no_tests)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Prompts of several requests as one packed batch: worked out on the host, in one integer array and the family's own.
+
+Padding: tokens and rows that belong to nobody name the padding slot; frames that belong to nobody stand at position N.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stentor.engine.device import Device
+from stentor.engine.sequence import Sequence
+from stentor.engine.step import PrefillBatch
+from stentor.models.base import ModelSpec, Prompt, PromptRows
+
+Group = Seq[tuple[Sequence, Prompt]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of a batch: tokens, rows, given frames; and where each index array lies in the packed integers."""
+
+    tokens: int
+    rows: int
+    frames: int
+
+    @property
+    def parts(self) -> dict[str, slice]:
+        sizes = {"slot": self.tokens, "pos": self.tokens, "idx": self.rows, "last": self.rows, "length": self.rows}
+        sizes["frame_at"] = self.frames
+        ends = list(itertools.accumulate(sizes.values()))
+        return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
+
+    @property
+    def size(self) -> int:
+        return 2 * self.tokens + 3 * self.rows + self.frames
+
+
+def layout(group: Group) -> Layout:
+    """The sizes that `group` needs without padding."""
+    prompts = [p for _, p in group]
+    past = sum(seq.launched - 1 for seq, _ in group)
+    return Layout(sum(p.length for p in prompts) + past, len(group), sum(len(p.frames) for p in prompts))
+
+
+def indices(group: Group, size: Layout, padding: int) -> np.ndarray:
+    """The packed integers [size.size] of a group without replayed frames, padded up to `size` with slot `padding`."""
+    lengths = np.array([p.length for _, p in group])
+    starts = np.cumsum(lengths) - lengths
+    tokens, rows = int(lengths.sum()), len(group)
+    out = np.zeros(size.size, np.int64)
+    part = {name: out[where] for name, where in size.parts.items()}
+    part["idx"][:] = padding
+    part["idx"][:rows] = [seq.slot for seq, _ in group]
+    part["slot"][:] = padding
+    part["slot"][:tokens] = np.repeat([seq.slot for seq, _ in group], lengths)
+    part["pos"][:tokens] = np.concatenate([np.arange(n) for n in lengths])
+    part["last"][:rows] = starts + lengths - 1
+    part["length"][:rows] = lengths
+    at = np.concatenate([p.frame_at + s for (_, p), s in zip(group, starts, strict=True)])
+    part["frame_at"][:] = size.tokens
+    part["frame_at"][: len(at)] = at
+    return out
+
+
+class StaticPrefill:
+    """Input buffers of captured prefills, big enough for the largest key; a smaller one uses the front of each."""
+
+    def __init__(self, spec: ModelSpec, largest: Layout, padding: int, device: Device) -> None:
+        self.spec, self.padding, self.device = spec, padding, device
+        where = device.torch
+        self.ints = torch.full((largest.size,), padding, dtype=torch.int64, device=where)
+        self.rows = {
+            n: torch.full((largest.tokens, *c.shape), c.fill, dtype=c.dtype, device=where)
+            for n, c in spec.prompt_rows.items()
+        }
+        shape = (largest.frames, *spec.frame.shape)
+        self.frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
+
+    def blank(self, size: Layout) -> None:
+        """Contents that may be run at this size: nobody's tokens."""
+        ints = np.zeros(size.size, np.int64)
+        ints[size.parts["idx"]] = ints[size.parts["slot"]] = self.padding
+        ints[size.parts["frame_at"]] = size.tokens
+        self.device.fill(self.ints, ints)
+
+    def write(self, group: Group, size: Layout) -> None:
+        """A group that fits `size`, to the device."""
+        self.device.fill(self.ints, indices(group, size, self.padding))
+        for name, buffer in self.rows.items():
+            self.device.fill(buffer, np.concatenate([p.rows[name] for _, p in group]))
+        frames = np.concatenate([p.frames for _, p in group])
+        if len(frames):
+            self.device.fill(self.frames, frames)
+
+    def batch(self, size: Layout, work: int) -> PrefillBatch:
+        """The buffers as a batch of this size."""
+        part = {name: self.ints[where] for name, where in size.parts.items()}
+        none = self.ints[:0]
+        prompt = PromptRows(
+            {n: t[: size.tokens] for n, t in self.rows.items()}, self.frames[: size.frames], part["frame_at"]
+        )
+        index = {name: part[name] for name in ("idx", "slot", "pos", "last", "length")}
+        replay = {"row": none, "order": none, "replay_slot": none, "replay_step": none}
+        return PrefillBatch(**index, **replay, prompt=prompt, span=0, width=0, work=work)
+
+
+def exact(group: Group, spec: ModelSpec, page: int, device: Device) -> PrefillBatch:
+    """A batch of just this group, with the frames that resumed requests had made."""
+    up = device.upload
+    prompts = [p for _, p in group]
+    past = [seq.launched - 1 for seq, _ in group]
+    lengths = np.array([p.length + n for p, n in zip(prompts, past, strict=True)])
+    starts = np.cumsum([0, *(p.length for p in prompts)])
+    replayed = np.cumsum([0, *past])
+    order = [
+        part
+        for i, p in enumerate(prompts)
+        for part in (starts[i] + np.arange(p.length), starts[-1] + replayed[i] + np.arange(past[i]))
+    ]
+    frame_at = np.concatenate([p.frame_at + s for p, s in zip(prompts, starts[:-1], strict=True)])
+    rows = {n: up(np.concatenate([p.rows[n] for p in prompts])).to(c.dtype) for n, c in spec.prompt_rows.items()}
+    frames: Tensor = up(np.concatenate([p.frames for p in prompts])).to(spec.frame.dtype)
+    return PrefillBatch(
+        idx=up([seq.slot for seq, _ in group]),
+        row=up(np.repeat(np.arange(len(group)), lengths)),
+        slot=up(np.repeat([seq.slot for seq, _ in group], lengths)),
+        pos=up(np.concatenate([np.arange(n) for n in lengths])),
+        last=up(np.cumsum(lengths) - 1),
+        length=up(lengths),
+        order=up(np.concatenate(order)),
+        prompt=PromptRows(rows, frames, up(frame_at.astype(np.int64))),
+        replay_slot=up(np.repeat([seq.slot for seq, _ in group], past).astype(np.int64)),
+        replay_step=up(np.concatenate([np.arange(1, n + 1) for n in past]).astype(np.int64)),
+        span=int(-(-lengths.max() // page)),
+        width=int(lengths.max()),
+        work=max(seq.work for seq, _ in group),
+    )

@@ -1,0 +1,117 @@
+"""Fused CUDA kernels (Triton) behind the layers' own formulas; the formulas are the twins the kernels are tested by.
+
+A layer asks `on(x)` and calls a function of this file, which is imported without Triton. Kernels serve inference mode
+only: they have no gradients. STENTOR_KERNELS=0 in the environment turns them off, for comparisons.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Kernels run on CPU tensors, slowly: for tests."""
+
+_WANTED = os.environ.get("STENTOR_KERNELS", "1") != "0" and find_spec("triton") is not None
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def on(x: Tensor) -> bool:
+    """Whether kernels serve `x`."""
+    return _WANTED and (x.is_cuda or INTERPRETED) and x.dtype in _DTYPES and torch.is_inference_mode_enabled()
+
+
+def serve(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `on` will hold for tensors of this device and dtype in the engine."""
+    return _WANTED and (device.type == "cuda" or INTERPRETED) and dtype in _DTYPES
+
+
+class Rotation(NamedTuple):
+    """RoPE as the kernels take it: tables [..., 1, dim / 2] per token and the two rounding switches of `Rope`."""
+
+    cos: Tensor
+    sin: Tensor
+    interleaved: bool
+    in_float32: bool
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, late_weight: bool) -> Tensor:
+    """RMSNorm over the last dimension of x [..., H]."""
+    from stentor.layers import kernels_norm
+
+    return kernels_norm.add_rms_norm(x, None, weight, eps, late_weight)[1]
+
+
+def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float, late_weight: bool) -> tuple[Tensor, Tensor]:
+    """(x + delta, its RMSNorm), x and delta [..., H]."""
+    from stentor.layers import kernels_norm
+
+    return kernels_norm.add_rms_norm(x, delta, weight, eps, late_weight)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of gate_up [..., 2 F] -> [..., F]."""
+    from stentor.layers import kernels_norm
+
+    return kernels_norm.silu_mul(gate_up)
+
+
+def norm_rotate(
+    q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, eps: float, late: bool, rope: Rotation
+) -> tuple[Tensor, Tensor]:
+    """Norms of q [..., Hq, D] and k [..., Hk, D] per head (if there are weights), then RoPE. Contiguous results."""
+    from stentor.layers import kernels_norm
+
+    return kernels_norm.norm_rotate(q, k, q_weight, k_weight, eps, late, rope)
+
+
+def rotate(x: Tensor, rope: Rotation) -> Tensor:
+    """RoPE of x [..., H, D]."""
+    from stentor.layers import kernels_norm
+
+    return kernels_norm.rotate(x, rope)
+
+
+def paged_attention(
+    pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, qkv: tuple[Tensor, Tensor, Tensor]
+) -> Tensor:
+    """One token per row: store its k, v [N, Hk, D] in the pages of its slot and attend with q [N, Hq, D].
+
+    pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages], slot [N], pos [N] positions of the tokens.
+    """
+    from stentor.layers import kernels_attention
+
+    return kernels_attention.paged(pool, table, slot, pos, *qkv, write=True)
+
+
+def paged_history(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, q: Tensor) -> Tensor:
+    """Attention of q [N, Hq, D] over what is in the pages, each token up to its own position."""
+    from stentor.layers import kernels_attention
+
+    return kernels_attention.paged(pool, table, slot, pos, q, q, q, write=False)
+
+
+def depth_attention(cache: Tensor, length: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of n new tokens q [B, n, Hq, D] over `length` earlier ones in cache [2, B, S, Hk, D] and, causally,
+    each other; k, v [B, n, Hk, D] are stored behind the earlier ones."""
+    from stentor.layers import kernels_attention
+
+    return kernels_attention.depth(cache, length, q, k, v)
+
+
+def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """`sampling.pick` in one launch."""
+    from stentor.layers import kernels_sampling
+
+    return kernels_sampling.pick(logits, u, temperature, top_k, top_p)
+
+
+def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """The ranked sampler (nucleus before temperature) in one launch."""
+    from stentor.layers import kernels_sampling
+
+    return kernels_sampling.choose(logits, u, temperature, top_k, top_p)

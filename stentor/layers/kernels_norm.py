@@ -1,0 +1,156 @@
+"""Kernels around the GEMMs of a decoder block: norms with the residual addition, head norms with RoPE, SwiGLU's gate.
+
+Each rounds where the formula in `norm.py`, `rope.py` or `transformer.py` rounds.
+"""
+
+# ruff: noqa: ANN001, ANN202, N803
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from stentor.layers.kernels import Rotation
+
+
+@triton.jit
+def _add_rms_norm(
+    x, delta, weight, out_sum, out, x_stride, delta_stride, size, eps,
+    ADD: tl.constexpr, LATE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    a = tl.load(x + row * x_stride + at, inside, 0.0)
+    if ADD:
+        b = tl.load(delta + row * delta_stride + at, inside, 0.0)
+        a = (a.to(tl.float32) + b.to(tl.float32)).to(a.dtype)
+        tl.store(out_sum + row * size + at, a, inside)
+    w = tl.load(weight + at, inside, 0.0).to(tl.float32)
+    y = a.to(tl.float32)
+    y = y * tl.rsqrt(tl.sum(y * y, 0) / size + eps)
+    if LATE:
+        y = y.to(a.dtype).to(tl.float32)
+    tl.store(out + row * size + at, (y * w).to(a.dtype), inside)
+
+
+def add_rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, late: bool) -> tuple[Tensor, Tensor]:
+    """(x + delta, norm of it); without delta (x, norm of x)."""
+    size = x.shape[-1]
+    rows = x.reshape(-1, size)
+    out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    block = triton.next_power_of_2(size)
+    warps = 4 if block <= 2048 else 8
+    if delta is None:
+        total, other = rows, rows
+    else:
+        total, other = torch.empty_like(out), delta.reshape(-1, size)
+    _add_rms_norm[(len(rows),)](
+        rows, other, weight, total, out, rows.stride(0), other.stride(0), size, eps,
+        ADD=delta is not None, LATE=late, BLOCK=block, num_warps=warps,
+    )  # fmt: skip
+    return (x if delta is None else total.view(x.shape)), out.view(x.shape)
+
+
+@triton.jit
+def _silu_mul(gate_up, out, stride, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    gate = tl.load(gate_up + row * stride + at, inside, 0.0)
+    up = tl.load(gate_up + row * stride + size + at, inside, 0.0).to(tl.float32)
+    g = gate.to(tl.float32)
+    act = (g / (1.0 + tl.exp(-g))).to(gate.dtype).to(tl.float32)
+    tl.store(out + row * size + at, (act * up).to(gate.dtype), inside)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    size = gate_up.shape[-1] // 2
+    rows = gate_up.reshape(-1, 2 * size)
+    out = torch.empty(len(rows), size, dtype=rows.dtype, device=rows.device)
+    block = min(1024, triton.next_power_of_2(size))
+    _silu_mul[(len(rows), triton.cdiv(size, block))](rows, out, rows.stride(0), size, BLOCK=block, num_warps=4)
+    return out.view(*gate_up.shape[:-1], size)
+
+
+@triton.jit
+def _norm_rotate(
+    q, k, q_weight, k_weight, cos, sin, q_out, k_out, q_token, k_token, q_heads, k_heads, period, eps,
+    DIM: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr, ROTATE: tl.constexpr,
+    INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    pair = tl.arange(0, HALF)
+    inside = pair < DIM // 2
+    if INTERLEAVED:
+        first, second = 2 * pair, 2 * pair + 1
+    else:
+        first, second = pair, pair + DIM // 2
+    if head < q_heads:
+        source = q + token * q_token + head * DIM
+        target = q_out + (token * q_heads + head) * DIM
+        weight = q_weight
+    else:
+        source = k + token * k_token + (head - q_heads) * DIM
+        target = k_out + (token * k_heads + head - q_heads) * DIM
+        weight = k_weight
+    raw_a = tl.load(source + first, inside, 0.0)
+    raw_b = tl.load(source + second, inside, 0.0)
+    a, b = raw_a.to(tl.float32), raw_b.to(tl.float32)
+    if NORM:
+        scale = tl.rsqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / DIM + eps)
+        a, b = a * scale, b * scale
+        if LATE:
+            a, b = a.to(raw_a.dtype).to(tl.float32), b.to(raw_a.dtype).to(tl.float32)
+        a *= tl.load(weight + first, inside, 0.0).to(tl.float32)
+        b *= tl.load(weight + second, inside, 0.0).to(tl.float32)
+        a, b = a.to(raw_a.dtype).to(tl.float32), b.to(raw_a.dtype).to(tl.float32)
+    if ROTATE:
+        at = (token % period) * (DIM // 2) + pair
+        c = tl.load(cos + at, inside, 0.0)
+        s = tl.load(sin + at, inside, 0.0)
+        if IN_FLOAT32:
+            x, y = a * c - b * s, b * c + a * s
+        else:
+            c, s = c.to(raw_a.dtype).to(tl.float32), s.to(raw_a.dtype).to(tl.float32)
+            ac, bs = (a * c).to(raw_a.dtype).to(tl.float32), (b * s).to(raw_a.dtype).to(tl.float32)
+            bc, a_s = (b * c).to(raw_a.dtype).to(tl.float32), (a * s).to(raw_a.dtype).to(tl.float32)
+            x, y = ac - bs, bc + a_s
+        a, b = x, y
+    tl.store(target + first, a.to(raw_a.dtype), inside)
+    tl.store(target + second, b.to(raw_a.dtype), inside)
+
+
+def norm_rotate(
+    q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, eps: float, late: bool, rope: Rotation
+) -> tuple[Tensor, Tensor]:
+    """q, k [..., H, D]: slices of one projection, each token's heads side by side."""
+    (q_heads, dim), k_heads = q.shape[-2:], k.shape[-2]
+    flat_q, flat_k = q.flatten(0, -3), k.flatten(0, -3)
+    q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    k_out = torch.empty(k.shape, dtype=k.dtype, device=k.device)
+    _norm_rotate[(len(flat_q), q_heads + k_heads)](
+        flat_q, flat_k, q if q_weight is None else q_weight, k if k_weight is None else k_weight, rope.cos, rope.sin,
+        q_out, k_out, flat_q.stride(0), flat_k.stride(0), q_heads, k_heads, rope.cos.numel() // (dim // 2), eps,
+        DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=q_weight is not None, LATE=late, ROTATE=True,
+        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, num_warps=1,
+    )  # fmt: skip
+    return q_out, k_out
+
+
+def rotate(x: Tensor, rope: Rotation) -> Tensor:
+    """RoPE of x [..., H, D] by the tables of its tokens."""
+    heads, dim = x.shape[-2:]
+    flat = x.flatten(0, -3)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _norm_rotate[(len(flat), heads)](
+        flat, flat, x, x, rope.cos, rope.sin, out, out, flat.stride(0), flat.stride(0), heads, 0,
+        rope.cos.numel() // (dim // 2), 0.0,
+        DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=False, LATE=False, ROTATE=True,
+        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, num_warps=1,
+    )  # fmt: skip
+    return out

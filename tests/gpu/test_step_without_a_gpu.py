@@ -1,0 +1,141 @@
+"""What would stop a capture or slow a captured step, found without a GPU.
+
+On the meta device there are no values: a step that runs there reads none, and no shape in it depends on one. Operations
+are counted on the CPU, where each stands for about one launch; with the kernels in place there are far fewer.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stentor import registry
+from stentor.engine import step
+from stentor.engine.kv import PagedKV
+from stentor.engine.slots import SlotTable
+from stentor.models.base import PromptRows, SpeechModel
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+sys.path.insert(0, str(FIXTURES / "qwen3_tts"))
+import tiny_qwen3_tts as tiny  # noqa: E402
+
+FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "base")
+HOST_READS = (
+    "_local_scalar_dense",
+    "item",
+    "nonzero",
+    "equal",
+    "masked_select",
+    "_unique2",
+    "is_nonzero",
+    "unique_dim",
+)
+MOST = {"fish_s2": 1260, "voxcpm2": 1300, "custom_voice": 2430, "base": 2430}
+"""Operations of a decode step of the tiny checkpoints, a little above what they are: raise it only with a reason."""
+
+
+def load(family: str, folder: Path) -> SpeechModel:
+    if family in ("custom_voice", "base"):
+        tiny.write(family, folder)
+    elif family == "fish_s2":
+        folder = FIXTURES / "fish_s2" / "checkpoint"
+    else:
+        folder = FIXTURES / family
+    return registry.load(folder, torch.device("cpu"), torch.float32, {})
+
+
+def to_meta(thing: Any, seen: dict[int, Tensor]) -> None:
+    """Replace every tensor that hangs on the project's objects and modules by one without values."""
+    if id(thing) in seen or isinstance(thing, type):
+        return
+    seen[id(thing)] = torch.empty(0)
+    attributes = vars(thing)
+    groups = [attributes]
+    if isinstance(thing, nn.Module):
+        groups += [attributes["_parameters"], attributes["_buffers"], attributes["_modules"]]
+    for group in groups:
+        for name, value in list(group.items()):
+            if isinstance(value, nn.Parameter):
+                group[name] = nn.Parameter(value.detach().to("meta"), requires_grad=False)
+            elif isinstance(value, Tensor):
+                group[name] = value.detach().to("meta")
+            elif hasattr(value, "__dict__") and type(value).__module__.startswith(("stentor", "torch.nn")):
+                to_meta(value, seen)
+
+
+def prefill_batch(model: SpeechModel, device: str) -> step.PrefillBatch:
+    spec = model.spec
+    tokens, rows, frames = 12, 2, 3 if spec.takes_reference else 0
+
+    def index(n: int) -> Tensor:
+        return torch.zeros(n, dtype=torch.int64, device=device)
+
+    given = torch.zeros(frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
+    columns = {n: torch.zeros(tokens, *c.shape, dtype=c.dtype, device=device) for n, c in spec.prompt_rows.items()}
+    packed = {name: index(tokens) for name in ("row", "slot", "pos")}
+    per_row = {name: index(rows) for name in ("idx", "last", "length")}
+    replay = {name: index(0) for name in ("order", "replay_slot", "replay_step")}
+    prompt = PromptRows(columns, given, index(frames))
+    return step.PrefillBatch(**packed, **per_row, **replay, prompt=prompt, span=2, width=8, work=spec.work)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that launch something, and refuses those that read a value on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in HOST_READS, f"{func} reads a value on the host"
+        if name in ("index", "index_put", "index_put_"):
+            masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
+            assert not masks, "an index by mask has a shape that depends on values"
+        returns_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        self.count += not returns_view and name not in (
+            "empty",
+            "empty_like",
+            "empty_strided",
+            "new_empty",
+            "_unsafe_view",
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_path):
+    model = load(family, tmp_path)
+    to_meta(model, {})
+    device = torch.device("meta")
+    spec = model.spec
+    slots, kv = SlotTable(spec, 4, 64, device), PagedKV(spec.kv, 4, 16, 16, 8, device)
+    state = {n: torch.zeros(2, *c.shape, dtype=c.dtype, device=device) for n, c in model.codec.columns.items()}
+    frames = torch.zeros(2, 3, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
+    with torch.inference_mode():
+        step.decode(model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.work)
+        step.prefill(model, slots, kv, prefill_batch(model, "meta"))
+        samples, _ = model.codec.decode(frames, state)
+    assert samples.is_meta
+    assert samples.shape == (2, 3 * spec.hop)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_launches_no_more_than_it_did(family, tmp_path):
+    model = load(family, tmp_path)
+    spec, device = model.spec, torch.device("cpu")
+    slots, kv = SlotTable(spec, 4, 64, device), PagedKV(spec.kv, 4, 16, 16, 8, device)
+    counts = []
+    for batch in (1, 3):
+        with torch.inference_mode(), Operations() as operations:
+            step.decode(model, slots, kv, torch.arange(batch), 4, spec.work)
+        counts.append(operations.count)
+    assert counts[0] == counts[1], "the number of launches does not depend on the batch"
+    assert counts[0] <= MOST[family], counts
+    assert counts[0] >= MOST[family] * 0.8, f"{counts}: fewer by far; lower the bound"

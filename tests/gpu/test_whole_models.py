@@ -1,0 +1,65 @@
+"""Whole tiny checkpoints with the kernels speak what they speak without: interpreted on a CPU, captured on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CUDA = torch.cuda.is_available()
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
+CASES = {
+    "fish_s2": {"temperature": 0.0},
+    "fish_s2 sampled": {"temperature": 1.0},
+    "qwen3_tts": {"voice": "serena", "temperature": 0.0},
+    "qwen3_tts sampled": {"voice": "serena", "top_k": 20},
+    "voxcpm2": {"ignore_eos": True},
+}
+
+
+def checkpoint(family: str, folder: Path) -> Path:
+    if family == "fish_s2":
+        return FIXTURES / "fish_s2" / "checkpoint"
+    if family == "voxcpm2":
+        return FIXTURES / "voxcpm2"
+    sys.path.insert(0, str(FIXTURES / "qwen3_tts"))
+    import tiny_qwen3_tts as tiny
+
+    tiny.write("custom_voice", folder)
+    return folder
+
+
+def speak(path: Path, device: str, options: dict, **environment: str) -> dict:
+    arguments = [sys.executable, str(Path(__file__).parent / "spoken.py"), str(path), device, json.dumps(options)]
+    where = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join([where, os.environ.get("PYTHONPATH", "")]), **environment}
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_checkpoint_speaks_the_same_with_kernels_and_without(case, tmp_path):
+    path = checkpoint(case.split()[0], tmp_path)
+    options = {"texts": ["Hello there.", "One two three."], "max_frames": 3, "seed": 3, **CASES[case]}
+    plain = speak(path, "cpu", options, TRITON_INTERPRET="0", STENTOR_KERNELS="0")
+    fast = speak(path, "cuda", options) if CUDA else speak(path, "cpu", options, TRITON_INTERPRET="1")
+    assert fast["fused"]
+    assert not plain["fused"]
+    for a, b in zip(fast["frames"], plain["frames"], strict=True):
+        if np.asarray(b).dtype.kind == "f":
+            np.testing.assert_allclose(a, b, atol=1e-4)
+        else:
+            assert a == b
+    if CUDA:
+        assert fast["eager"] == 0

@@ -1,0 +1,177 @@
+"""The Triton kernels against the formulas they stand for: on a GPU as they are, elsewhere in Triton's interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+import torch
+
+from stentor.layers.attention import DepthKV, sdpa
+from stentor.layers.kernels import Rotation
+from stentor.layers.norm import RMSNorm
+from stentor.layers.rope import Rope, angles
+from stentor.layers.sampling import pick
+from stentor.models.fish_s2.sampling import choose, rank
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
+from stentor.layers import kernels_attention, kernels_norm, kernels_sampling  # noqa: E402
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+if DEVICE == "cpu":
+    from triton.runtime import interpreter
+
+    _patched = interpreter._patch_lang_tensor
+
+    def _with_loop_bounds(tensor, scope):
+        """Triton 3.6 reads a loop bound by int() of an array of one element, which numpy 2.4 no longer allows."""
+        _patched(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = _with_loop_bounds
+
+DTYPES = [torch.float32, torch.bfloat16]
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2 if DEVICE == "cuda" else 2e-2}  # the interpreter truncates
+
+
+@pytest.fixture(autouse=True)
+def _seeded(monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    torch.manual_seed(7)
+    with torch.inference_mode():
+        yield
+
+
+def close(got, want):
+    error = (got.float() - want.float()).norm() / want.float().norm()
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    assert error <= TOLERANCE[want.dtype], error
+
+
+def random(*shape, dtype=torch.float32):
+    return torch.randn(*shape, device=DEVICE).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("size", [48, 2048])
+def test_addition_and_norm_are_those_of_rms_norm(dtype, late, size):
+    x, delta = random(3, 2, size, dtype=dtype), random(3, 2, size, dtype=dtype)
+    norm = RMSNorm(size, 1e-6, late).to(DEVICE, dtype)
+    norm.weight.data = random(size, dtype=dtype)
+    total, out = kernels_norm.add_rms_norm(x, delta, norm.weight, 1e-6, late)
+    close(total, x + delta)
+    close(out, norm(x + delta))
+    same, alone = kernels_norm.add_rms_norm(x[:, 1], None, norm.weight, 1e-6, late)
+    assert torch.equal(same, x[:, 1])
+    close(alone, norm(x[:, 1]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [24, 3072])
+def test_gate_is_silu_of_the_first_half_times_the_second(dtype, size):
+    x = random(2, 3, 2 * size, dtype=dtype)
+    gate, up = x.chunk(2, dim=-1)
+    close(kernels_norm.silu_mul(x), torch.nn.functional.silu(gate) * up)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("in_float32", [True, False])
+@pytest.mark.parametrize(("dim", "norm"), [(128, True), (64, False), (24, True)])
+def test_head_norms_and_rotation_equal_norm_then_rope(dtype, interleaved, in_float32, dim, norm):
+    heads, kv_heads, batch, tokens = 4, 2, 3, 2
+    qkv = random(batch, tokens, (heads + 2 * kv_heads) * dim, dtype=dtype)
+    q, k, _ = (t.unflatten(-1, (-1, dim)) for t in qkv.split((heads * dim, kv_heads * dim, kv_heads * dim), -1))
+    rope = Rope(angles(dim, 40, 1e4), torch.bfloat16, interleaved, in_float32).to(DEVICE)
+    norms = [RMSNorm(dim, 1e-6).to(DEVICE, dtype) for _ in range(2)]
+    for n in norms:
+        n.weight.data = random(dim, dtype=dtype)
+    for pos in (torch.tensor([5, 6], device=DEVICE), torch.arange(batch * tokens, device=DEVICE).view(batch, tokens)):
+        cos_sin = rope.at(pos)
+        rotation = Rotation(*cos_sin, interleaved, in_float32)
+        weights = [n.weight if norm else None for n in norms]
+        got = kernels_norm.norm_rotate(q, k, *weights, 1e-6, True, rotation)
+        plain = [n(t) if norm else t for n, t in zip(norms, (q, k), strict=True)]
+        for a, b in zip(got, plain, strict=True):
+            close(a, rope.rotate(b, cos_sin))
+        close(kernels_norm.rotate(plain[1], rotation), rope.rotate(plain[1], cos_sin))
+
+
+@pytest.mark.parametrize("dtype", DTYPES if DEVICE == "cuda" else [torch.float32])  # interpreted, tl.dot has no bf16
+@pytest.mark.parametrize(("heads", "group", "dim"), [(2, 2, 128), (2, 8, 64), (1, 4, 12)])
+def test_paged_attention_reads_lengths_and_tables_and_stores_the_token(dtype, heads, group, dim):
+    page, pages, slots = 4, 64, 5
+    pool = random(2, pages + 1, page, heads, dim, dtype=dtype)
+    table = torch.full((slots + 1, 12), pages, device=DEVICE)
+    table[:slots] = torch.randperm(pages, device=DEVICE)[: slots * 12].view(slots, 12)
+    slot = torch.tensor([3, 0, slots, 4], device=DEVICE)
+    pos = torch.tensor([0, 17, 0, 46], device=DEVICE)
+    qkv = random(4, (group + 2) * heads * dim, dtype=dtype)
+    q, k, v = (t.unflatten(-1, (-1, dim)) for t in qkv.split((group * heads * dim, heads * dim, heads * dim), -1))
+    want_pool = pool.clone()
+    want_pool[0, table[slot, pos // page], pos % page] = k
+    want_pool[1, table[slot, pos // page], pos % page] = v
+    rows = []
+    for i in range(4):
+        keys, values = (part[table[slot[i]]].flatten(0, 1)[None, : pos[i] + 1] for part in want_pool)
+        rows.append(sdpa(q[i][None, None], keys, values)[0, 0])
+    out = kernels_attention.paged(pool, table, slot, pos, q, k, v, write=True)
+    assert torch.equal(pool, want_pool)
+    close(out, torch.stack(rows))
+    again = kernels_attention.paged(pool, table, slot, pos, q, q, q, write=False)
+    assert torch.equal(pool, want_pool)
+    close(again, torch.stack(rows))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "group", "dim"), [(2, 2, 128), (1, 4, 20)])
+def test_depth_attention_equals_the_scratch_cache_step_by_step(dtype, heads, group, dim):
+    batch, positions = 3, 6
+    plain = DepthKV(1, batch, positions, heads, dim, random(1, dtype=dtype))
+    cache = torch.full_like(plain.cache[0], float("nan"))
+    for new in (2, 1, 1, 2):
+        qkv = random(batch, new, (group + 2) * heads * dim, dtype=dtype)
+        q, k, v = (t.unflatten(-1, (-1, dim)) for t in qkv.split((group * heads * dim, heads * dim, heads * dim), -1))
+        out = kernels_attention.depth(cache, plain.length, q, k, v)
+        close(out, plain.attend(0, q, k, v))
+        plain.advance(new)
+        assert torch.equal(cache[:, :, : plain.length], plain.cache[0][:, :, : plain.length])
+
+
+def _cases(batch, size):
+    """Logits with ties, and parameters that switch each filter on and off."""
+    logits = (random(batch, size) * 3).to(torch.bfloat16).float()
+    temperature = torch.tensor([0.0, 0.7, 1.0, 1.3], device=DEVICE).repeat(batch // 4)
+    top_k = torch.tensor([0, 5, size + 3, 1, 30], device=DEVICE).repeat(batch)[:batch]
+    top_p = torch.tensor([1.0, 0.8, 0.3], device=DEVICE).repeat(batch)[:batch]
+    return logits, torch.rand(batch, device=DEVICE), temperature, top_k, top_p
+
+
+def _agree(got, want, logits):
+    """The same ids, but for draws on a boundary between two tokens."""
+    assert got.dtype == torch.int64
+    assert ((got >= 0) & (got < logits.shape[1])).all()
+    assert (got == want).float().mean() >= 0.96, (got, want)
+
+
+@pytest.mark.parametrize("size", [40, 2048])
+def test_one_launch_picks_what_the_filters_and_the_draw_pick(size):
+    case = _cases(60, size)
+    case = (case[0] + random(60, size) * 1e-3, *case[1:])  # top-p may cut ties anywhere
+    _agree(kernels_sampling.pick(*case), pick(*case), case[0])
+
+
+@pytest.mark.parametrize("size", [40, 4097])
+def test_one_launch_chooses_what_the_ranked_sampler_chooses(size):
+    logits, *rest = _cases(60, size)
+    _agree(kernels_sampling.choose(logits, *rest), choose(rank(logits), *rest), logits)
