@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
@@ -21,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from stentor.errors import EngineError
 from stentor.server.config import MIB, ServerConfig
+from stentor.server.delivery import Disconnected, Outbox, SlowClient, attended
 from stentor.server.effects import Chain
 from stentor.server.encode import CONTAINERS, Encoder, encoder
 from stentor.server.errors import ApiError, translate
@@ -34,14 +34,6 @@ from stentor.server.wire import event, json_bytes
 log = logging.getLogger("stentor.server")
 
 INLINE = ("pcm", "wav")  # cheap enough to encode on the event loop
-
-
-class SlowClient(Exception):
-    """The client has left more unread than it may."""
-
-
-class Disconnected(Exception):
-    """The client has gone."""
 
 
 class Kitchen:
@@ -188,68 +180,6 @@ class Line:
         if self.pool is None:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self.pool, work)
-
-
-class Outbox:
-    """Bytes made and not yet taken by the client; SlowClient when they are too many."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.size = 0
-        self._parts: deque[bytes] = deque()
-        self._ready = asyncio.Event()
-        self._closed = False
-
-    def put(self, part: bytes) -> None:
-        self.size += len(part)
-        if self.size > self.most:
-            raise SlowClient
-        self._parts.append(part)
-        self._ready.set()
-
-    def close(self) -> None:
-        self._closed = True
-        self._ready.set()
-
-    @property
-    def finished(self) -> bool:
-        """Whether get() has given everything there will ever be."""
-        return self._closed and not self._parts
-
-    async def get(self) -> bytes | None:
-        """All that is there, waiting for something; None after the end."""
-        while not self._parts:
-            if self._closed:
-                return None
-            self._ready.clear()
-            await self._ready.wait()
-        joined = b"".join(self._parts)
-        self._parts.clear()
-        return joined
-
-    def sent(self, count: int) -> None:
-        """The client has taken what get() gave."""
-        self.size -= count
-
-
-async def attended(work: Awaitable[None], receive: Receive, limit: float) -> None:
-    """Do `work` while the client stays and time lasts. Disconnected, TimeoutError, or what the work raises."""
-    task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((task, watch), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise Disconnected if watch.done() else TimeoutError
-    finally:
-        for t in (task, watch):
-            t.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class SpeechAnswer(Response):

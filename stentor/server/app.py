@@ -50,7 +50,7 @@ class Server:
         self.planner = Planner(config, self.hosts, self.voices, self.references)
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
         self.kitchen = Kitchen(config, self.metrics, self.outcomes, self.encoders)
-        self.sockets = 0  # open WebSocket sessions
+        self.drain = asyncio.Event()  # set when no new work is taken and what runs may end
 
     async def close(self) -> None:
         await asyncio.gather(*(h.close() for h in self.hosts.all))

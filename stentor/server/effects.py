@@ -139,7 +139,7 @@ class Joint:
         self.held = tail[:0]
         if fade and len(tail):
             tail = tail * np.linspace(1, 0, len(tail), dtype=np.float32)
-        self.fade_in = pause > 0
+        self.fade_in = fade
         return np.concatenate((tail, np.zeros(round(pause * self.rate), np.float32)))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -95,6 +96,11 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     if param is None and first["type"] in ("missing", "model_attributes_type", "dict_type"):
         message = "the body must be a JSON object, sent with Content-Type: application/json"
     return ApiError(400, f"{param}: {message}" if param else message, param=param)
+
+
+def from_pydantic(error: ValidationError) -> ApiError:
+    """The first thing wrong with a message that is not an HTTP body."""
+    return _from_validation(RequestValidationError([{**e, "loc": ("body", *e["loc"])} for e in error.errors()]))
 
 
 def install(app: FastAPI) -> None:

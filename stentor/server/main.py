@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
+import socket
 import sys
+import time
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 
-from stentor.server.app import create_app
+from stentor.server.app import Server, create_app
 from stentor.server.config import ServerConfig
 from stentor.server.hosts import CRASHED
 
@@ -20,11 +24,24 @@ class _Uvicorn(uvicorn.Server):
     """uvicorn that says where it listens once it does, and what made it end."""
 
     crashed = False
+    drain: asyncio.Event
+    busy: Callable[[], bool]
 
     def give_up(self) -> None:
         """A model is lost for good: end, and say so by the exit code."""
         self.crashed = True
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, let WebSocket sessions speak to the end of what they have, then uvicorn's own:
+        it closes sockets at once, and waits for HTTP requests."""
+        for listener in self.servers:
+            listener.close()
+        self.drain.set()
+        deadline = time.monotonic() + (self.config.timeout_graceful_shutdown or 0)
+        while self.busy() and time.monotonic() < deadline and not self.force_exit:
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         log.info("%s: no new requests; waiting for those that run", signal.Signals(sig).name)
@@ -44,6 +61,7 @@ def serve(config: ServerConfig) -> int:
         holder[0].give_up()
 
     app = create_app(config, give_up)
+    held: Server = app.state.server
     options = uvicorn.Config(
         app,
         host=config.host,
@@ -60,9 +78,11 @@ def serve(config: ServerConfig) -> int:
         timeout_graceful_shutdown=config.drain_seconds,
         timeout_keep_alive=30,
         ws_max_size=4 << 20,
+        ws_per_message_deflate=False,  # audio does not shrink
         h11_max_incomplete_event_size=64 << 10,
     )
     server = _Uvicorn(options)
+    server.drain, server.busy = held.drain, lambda: bool(held.metrics.sessions)
     holder.append(server)
     try:
         server.run()

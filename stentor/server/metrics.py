@@ -60,7 +60,8 @@ class Metrics:
             registry=r,
         )
         self.live: dict[Playback, str] = {}  # running streams and their models
-        r.register(_Snapshot(hosts, references, self.live))
+        self.sessions: set[object] = set()  # open WebSocket sessions
+        r.register(_Snapshot(hosts, references, self.live, self.sessions))
 
     def answered(self, route: str, status: int) -> None:
         """Count an HTTP answer."""
@@ -76,8 +77,8 @@ class Metrics:
 class _Snapshot(Collector):
     """What is read off the engines when Prometheus asks."""
 
-    def __init__(self, hosts: Hosts, references: References, live: dict[Playback, str]) -> None:
-        self.hosts, self.references, self.live = hosts, references, live
+    def __init__(self, hosts: Hosts, references: References, live: dict[Playback, str], sessions: set[object]) -> None:
+        self.hosts, self.references, self.live, self.sessions = hosts, references, live, sessions
 
     def collect(self) -> Iterator[Metric]:
         gauges = {
@@ -119,6 +120,7 @@ class _Snapshot(Collector):
         yield from counters.values()
         yield from self._caches()
         yield self._leads()
+        yield GaugeMetricFamily(PREFIX + "websocket_sessions", "Open WebSockets", value=len(self.sessions))
 
     def _leads(self) -> Metric:
         lead = GaugeMetricFamily(

@@ -62,20 +62,16 @@ class Planner:
 
     async def speech(self, body: SpeechBody, id: str) -> Plan:
         """ApiError says what is wrong with a body of POST /v1/audio/speech."""
-        if body.word_timestamps:
-            raise ApiError(
-                400,
-                "word_timestamps: no aligner is loaded; timestamps gives the times of sentences",
-                param="word_timestamps",
-            )
+        _no_words(body.word_timestamps)
         granularity = body.split_granularity
         if body.timestamps != "none" and granularity == "auto":
             granularity = "sentence"
         streaming = body.stream or body.stream_format is not None
         return await self.make(body, body.input, id, granularity, streaming)
 
-    async def live(self, body: Shared, id: str) -> Plan:
+    async def live(self, body: Shared, id: str, word_timestamps: bool) -> Plan:
         """A plan without text: what will be spoken comes later, in pieces."""
+        _no_words(word_timestamps)
         plan = await self.make(body, PROBE, id, "none", True)
         continues = plan.arguments["voice"] is None and _can_continue(plan.host.spec, plan.references)
         return replace(plan, pieces=[], continues=continues)
@@ -239,6 +235,15 @@ class Planner:
             known = ", ".join(map(str, rates))
             raise ApiError(400, f"sample_rate: {format} takes {known}, got {body.sample_rate}", param="sample_rate")
         return Output(format, body.sample_rate, body.speed)
+
+
+def _no_words(wanted: bool) -> None:
+    if wanted:
+        raise ApiError(
+            400,
+            "word_timestamps: no aligner is loaded; timestamps gives the times of sentences",
+            param="word_timestamps",
+        )
 
 
 def _can_continue(spec: ModelSpec, references: list[Reference]) -> bool:

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from stentor.server.answers import SpeechAnswer, Voicing, attended
+from stentor.server.answers import SpeechAnswer, Voicing
+from stentor.server.delivery import attended
 from stentor.server.encode import CONTAINERS
 from stentor.server.errors import ApiError, translate
 from stentor.server.outcomes import srt, vtt

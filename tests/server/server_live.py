@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
 import time
@@ -30,6 +31,11 @@ class Live:
     url: str
     server: Server
     http: httpx.Client
+    loop: asyncio.AbstractEventLoop
+
+    def drain(self) -> None:
+        """Begin to end, as after SIGTERM."""
+        self.loop.call_soon_threadsafe(self.server.drain.set)
 
     def speech(self, **body: Any) -> httpx.Response:
         return self.http.post("/v1/audio/speech", json=body)
@@ -65,7 +71,13 @@ def serving(
     runner = uvicorn.Server(
         uvicorn.Config(app, port=0, log_config=None, access_log=False, ws_max_size=4 << 20, timeout_graceful_shutdown=5)
     )
-    thread = threading.Thread(target=runner.run, daemon=True)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def run() -> None:
+        loops.append(asyncio.get_running_loop())
+        await runner.serve()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
     thread.start()
     try:
         while not runner.started:
@@ -75,7 +87,7 @@ def serving(
         url = f"http://127.0.0.1:{port}"
         headers = {"Authorization": f"Bearer {config.api_key[0]}"} if config.api_key else {}
         with httpx.Client(base_url=url, timeout=60, headers=headers, trust_env=False) as http:
-            live = Live(url, app.state.server, http)
+            live = Live(url, app.state.server, http, loops[0])
             deadline = time.monotonic() + 60
             while http.get("/ready").status_code != 200 and time.monotonic() < deadline:
                 time.sleep(0.05)
