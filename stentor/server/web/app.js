@@ -6,6 +6,7 @@ import { Reference } from "./reference.js";
 import { Utterance, ask } from "./speech.js";
 import { Wave } from "./wave.js";
 
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const POLL = 1000; // ms, while the model is being loaded
 
 const reference = new Reference(
@@ -53,6 +54,7 @@ async function speak() {
   sound = null;
   wave.clear();
   become("waiting", "Waiting for the first audio…");
+  $("output").scrollIntoView({ block: "nearest", behavior: calm.matches ? "auto" : "smooth" });
   const opened = player.open(); // within the click, before anything is awaited
   paint();
   try {
@@ -73,7 +75,10 @@ async function speak() {
 
 function heard(mine, samples) {
   if (current !== mine) return;
-  if (state() === "waiting") become("speaking", "Speaking");
+  if (state() === "waiting") {
+    become("speaking", "Speaking");
+    $("status").title = `Request ${mine.id}`;
+  }
   wave.add(samples, mine.rate);
   player.push(samples.slice());
 }
@@ -83,7 +88,7 @@ async function ended(mine) {
   const outcome = await mine.outcome();
   if (current !== mine) return;
   mine.finish = outcome?.finish_reason;
-  if (state() === "speaking") become("speaking", "Speaking; all of it is here");
+  if (state() === "speaking") become("speaking", "Speaking · all received");
 }
 
 const ENDINGS = {
@@ -152,8 +157,9 @@ function fail(error) {
     $("key-field").hidden = false;
     $("key").focus();
   }
-  $("error").textContent = error instanceof TypeError ? "The connection to the server was lost." : error.message;
+  $("error").textContent = error.message;
   $("error").hidden = false;
+  $("error").scrollIntoView({ block: "nearest" });
   form.blame(error.param);
   if (state() === "waiting" || state() === "speaking") {
     if (current.done === null) current.done = performance.now();
@@ -216,5 +222,4 @@ $("key").addEventListener("change", () => {
   connect();
 });
 $("model").addEventListener("change", connect);
-$("speak").disabled = true;
 connect();

@@ -158,7 +158,6 @@ export class Form {
     if (!field) return;
     if (field.closest("details")) field.closest("details").open = true;
     field.setAttribute("aria-invalid", "true");
-    field.focus();
   }
 }
 

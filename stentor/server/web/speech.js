@@ -14,9 +14,21 @@ export class Refused extends Error {
   }
 }
 
+/** What `work` gives; when the network fails, in words that say more than the browser's. */
+async function told(message, work) {
+  try {
+    return await work();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(`${message} (${error.message}).`);
+  }
+}
+
 /** fetch() relative to where the page lies, with the key; Refused with the server's own words. */
 export async function ask(path, options = {}) {
-  const response = await fetch(path, { ...options, headers: { ...headers(), ...options.headers } });
+  const response = await told("The server cannot be reached", () =>
+    fetch(path, { ...options, headers: { ...headers(), ...options.headers } }),
+  );
   if (response.ok) return response;
   let error = {};
   try {
@@ -53,7 +65,7 @@ export class Utterance {
     const reader = response.body.getReader();
     let odd = new Uint8Array(0);
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await told("The connection broke off", () => reader.read());
       if (done) break;
       if (value.length && this.first === null) this.first = performance.now();
       const bytes = new Uint8Array(odd.length + value.length);

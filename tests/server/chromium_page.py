@@ -1,0 +1,132 @@
+"""A page in headless Chromium, driven over the DevTools protocol: no driver, no package beyond websockets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from websockets.sync.client import ClientConnection, connect
+
+BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-proxy-server",
+    "--remote-debugging-port=0", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
+)  # fmt: skip
+
+
+class Page:
+    """One tab. `problems` collects what the console and the network complained about."""
+
+    def __init__(self, socket: ClientConnection, folder: Path) -> None:
+        self.socket, self.folder = socket, folder
+        self.count = 0
+        self.problems: list[str] = []
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        self.count += 1
+        self.socket.send(json.dumps({"id": self.count, "method": method, "params": params}))
+        while (message := json.loads(self.socket.recv(60))).get("id") != self.count:
+            self._note(message)
+        assert "error" not in message, (method, message["error"])
+        result: dict[str, Any] = message["result"]
+        return result
+
+    def _note(self, event: dict[str, Any]) -> None:
+        params = event["params"]
+        if event["method"] == "Runtime.exceptionThrown":
+            self.problems.append(params["exceptionDetails"]["exception"]["description"])
+        elif event["method"] == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+            self.problems.append(str([a.get("value") for a in params["args"]]))
+        elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.problems.append(params["entry"]["text"] + " " + params["entry"].get("url", ""))
+
+    def eval(self, expression: str) -> Any:
+        """The value of a JavaScript expression, awaited if it is a promise. No user's gesture stands behind it."""
+        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def open(self, url: str, ready: str) -> None:
+        """Load `url`; wait until the expression `ready` is true."""
+        self.call("Page.navigate", url=url)
+        self.until(ready)
+
+    def until(self, expression: str, seconds: float = 30) -> None:
+        end = time.monotonic() + seconds
+        while not self.eval(expression):
+            assert time.monotonic() < end, (expression, self.problems, self.eval("document.body.innerText"))
+            time.sleep(0.05)
+
+    def resize(self, width: int, height: int) -> None:
+        mobile = width < 600
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+
+    def text(self, id: str) -> str:
+        found: str = self.eval(f"document.getElementById({id!r}).textContent")
+        return found
+
+    def fill(self, **values: str | int) -> None:
+        """Set form fields by their names."""
+        for name, value in values.items():
+            self.eval(f"document.querySelector('[name={name}]').value = {json.dumps(str(value))}")
+
+    def click(self, selector: str) -> None:
+        """A real click of the mouse in the middle of an element."""
+        box = self.eval(
+            f"(() => {{ const e = document.querySelector({selector!r}); e.scrollIntoView({{block: 'center'}});"
+            "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+        )
+        where = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, **where)
+
+    def press(self, key: str, ctrl: bool = False) -> None:
+        code = {"Enter": 13, "Escape": 27, "Tab": 9}[key]
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                modifiers=2 if ctrl else 0,
+            )
+
+
+@contextmanager
+def opened(folder: Path, width: int = 1280, height: int = 800) -> Iterator[Page]:
+    """A browser with its profile in `folder`."""
+    assert BINARY is not None
+    flags = (*FLAGS, f"--user-data-dir={folder}", f"--window-size={width},{height}", "about:blank")
+    process = subprocess.Popen((BINARY, *flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        port = _port(folder / "DevToolsActivePort", process)
+        tabs = httpx.get(f"http://127.0.0.1:{port}/json/list", trust_env=False).json()
+        url = next(t["webSocketDebuggerUrl"] for t in tabs if t["type"] == "page")
+        with connect(url, max_size=None, proxy=None) as socket:
+            page = Page(socket, folder)
+            page.resize(width, height)
+            yield page
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _port(file: Path, process: subprocess.Popen[bytes], seconds: float = 30) -> int:
+    end = time.monotonic() + seconds
+    while not (file.is_file() and len(lines := file.read_text().split("\n")) > 1):
+        assert process.poll() is None, "Chromium ended"
+        assert time.monotonic() < end, "Chromium has not started in time"
+        time.sleep(0.05)
+    return int(lines[0])

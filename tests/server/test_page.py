@@ -1,0 +1,392 @@
+"""The web page in a real browser, against a real server process."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import chromium_page
+import httpx
+import numpy as np
+import pytest
+import soundfile
+from chromium_page import Page, opened
+
+TINY = Path(__file__).parent.parent / "fixtures" / "voxcpm2"
+browser = pytest.mark.skipif(chromium_page.BINARY is None, reason="no Chromium on this machine")
+READY = "document.readyState == 'complete' && !document.getElementById('speak').disabled"
+LONG = {"min_frames": 300, "max_frames": 300}  # 3 s of the toy's audio; half are gathered first, so that busy test
+# machines do not make the underruns that the tests look for
+STATE = "document.body.dataset.state"
+# Records what goes to the loudspeaker, block by block, beside the page's own node.
+RECORDER = """
+  window.heard = [];
+  const blob = new Blob([`registerProcessor("tap", class extends AudioWorkletProcessor {
+    process(inputs) { if (inputs[0][0]) this.port.postMessage(inputs[0][0].slice()); return true; } })`],
+    { type: "text/javascript" });
+  const connect = AudioNode.prototype.connect;
+  AudioNode.prototype.connect = function (to, ...rest) {
+    if (to === this.context.destination) {
+      this.context.audioWorklet.addModule(URL.createObjectURL(blob)).then(() => {
+        const tap = new AudioWorkletNode(this.context, "tap", { numberOfOutputs: 0 });
+        tap.port.onmessage = (e) => window.heard.push(e.data);
+        connect.call(this, tap);
+      });
+    }
+    return connect.call(this, to, ...rest);
+  };
+"""
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A server process with the toy (600 Hz, voices, manners) and a tiny model of 48 kHz that takes every mode."""
+    folder = tmp_path_factory.mktemp("server")
+    checkpoint = next(p.parent for p in sorted(TINY.rglob("config.json")))
+    command = [sys.executable, "-m", "stentor.server", "serve", "dummy:toy", str(checkpoint), "--port", "0"]
+    command += ["--served-model-name", "toy", "--served-model-name", "tiny", "--threads", "1", "--memory-gb", "0.05"]
+    command += ["--voices-dir", str(folder / "voices"), "--no-guard"]
+    log = folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stderr=out)
+    try:
+        with httpx.Client(base_url=listening(process, log), timeout=60, trust_env=False) as client:
+            yield client
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in (0, -signal.SIGTERM), log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def listening(process: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> str:
+    """Where the server listens, once it is ready."""
+    end = time.monotonic() + seconds
+    while not (found := re.search(r"running on (http://\S+)", log.read_text())) or (
+        httpx.get(found[1] + "/ready", trust_env=False).status_code != 200
+    ):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.1)
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with opened(tmp_path_factory.mktemp("chromium")) as page:
+        yield page
+
+
+@pytest.fixture
+def page(tab: Page, http: httpx.Client) -> Page:
+    tab.problems.clear()
+    tab.open(str(http.base_url), READY)
+    return tab
+
+
+def finished(page: Page, seconds: float = 30) -> None:
+    page.until(f"!['idle', 'waiting', 'speaking'].includes({STATE})", seconds)
+
+
+def downloaded(page: Page) -> tuple[np.ndarray, int, str]:
+    """The WAV file that the download link saves: int16 samples, rate, the file's name."""
+    folder = page.folder / "downloads"
+    shutil.rmtree(folder, ignore_errors=True)
+    page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    page.click("#download")
+    end = time.monotonic() + 20
+    while not (found := list(folder.glob("*.wav"))):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    samples, rate = soundfile.read(found[0], dtype="int16")
+    return samples, rate, found[0].name
+
+
+def test_the_page_is_served_with_everything_it_names_and_nothing_from_elsewhere(http: httpx.Client):
+    page = http.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    names = re.findall(r'(?:src|href)="(web/[^"]+)"', page.text)
+    scripts = {n: http.get(f"/web/{n}") for n in ("app.js", "worklet.js")}
+    names += [f"web/{n}" for s in scripts.values() for n in re.findall(r'from "\./(\w+\.js)"', s.text)]
+    assert len(names) > 6
+    for name in set(names):
+        asset = http.get(f"/{name}")
+        kind = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}[name.rpartition(".")[2]]
+        assert (asset.status_code, asset.headers["content-type"].partition(";")[0]) == (200, kind)
+        assert "default-src 'self'" in asset.headers["content-security-policy"]
+        assert not re.search(r"https?://(?!www\.w3\.org)", asset.text)
+
+
+def test_an_unchanged_file_is_not_sent_again_and_unknown_names_are_404(http: httpx.Client):
+    etag = http.get("/web/app.js").headers["etag"]
+    again = http.get("/web/app.js", headers={"If-None-Match": etag})
+    assert (again.status_code, again.content) == (304, b"")
+    assert http.head("/").status_code == 200
+    for name in ("nothing.js", "..%2fapp.py", "%2e%2e/app.py", "index.html/x"):
+        assert http.get(f"/web/{name}").status_code == 404
+
+
+@browser
+def test_the_page_loads_without_a_complaint_and_shows_what_the_model_takes(page: Page):
+    assert page.problems == []
+    visible = "[...document.querySelectorAll('#modes label')].filter(e => e.offsetParent).map(e => e.textContent)"
+    assert page.eval(visible) == ["Voice design", "Controllable cloning"]
+    voices = "[...document.getElementById('voice').options].map(o => o.text)"
+    assert page.eval(voices) == ["Default", "low", "high"]
+    assert page.eval("document.querySelector('[name=temperature]').placeholder") == "0.9"
+    page.eval("(m => { m.value = 'tiny'; m.dispatchEvent(new Event('change')); })(document.getElementById('model'))")
+    page.until("document.getElementById('model-state').textContent.includes('tiny')")
+    assert page.eval(visible) == ["Voice design", "Controllable cloning", "Ultimate cloning"]
+    assert page.eval("Boolean(document.querySelector('[name=flow_steps]'))")
+    assert page.problems == []
+
+
+@browser
+def test_a_stream_plays_without_underrun_and_its_figures_are_shown(page: Page, http: httpx.Client):
+    page.fill(input="Every boat waited for the wind.", seed=7, wait=1.5, **LONG)
+    page.click("#speak")
+    page.until(f"{STATE} == 'speaking' && document.getElementById('lead').textContent != '–'")
+    assert re.fullmatch(r"\d+\.\d s", page.text("lead"))
+    finished(page)
+    assert page.eval(STATE) == "done"
+    assert page.text("underruns") == "0"
+    assert re.fullmatch(r"\d+ ms", page.text("ttfp"))
+    assert 0 < float(page.text("rtf")) < 10
+    assert "seed 7" in page.text("status")
+    asked = {"input": "Every boat waited for the wind.", "seed": 7, **LONG, "model": "toy"}
+    whole = http.post("/v1/audio/speech", json={**asked, "response_format": "pcm"})
+    samples, rate, name = downloaded(page)
+    assert (rate, name) == (600, "stentor-7.wav")
+    assert np.abs(samples - np.frombuffer(whole.content, "<i2").astype(int)).max() <= 1  # streamed or whole: rounding
+    assert page.problems == []
+
+
+@browser
+def test_what_leaves_the_loudspeaker_is_the_answer_without_a_gap(page: Page, http: httpx.Client):
+    page.call("Page.setBypassCSP", enabled=True)
+    script = page.call("Page.addScriptToEvaluateOnNewDocument", source=RECORDER)["identifier"]
+    page.open(str(http.base_url) + "/?recorded", READY)
+    page.fill(seed=3, wait=1.5, **LONG)
+    page.click("#speak")
+    finished(page)
+    heard = np.array(page.eval("window.heard.flatMap(a => [...a])"), np.float32)
+    samples, rate, _ = downloaded(page)
+    expected = rendered(page, samples, rate, page.eval("window.heard.length && new AudioContext().sampleRate"))
+    start = np.flatnonzero(heard)[0] - np.flatnonzero(expected)[0]
+    assert page.text("underruns") == "0"
+    assert np.array_equal(heard[start : start + len(expected)], expected)
+    assert not heard[start + len(expected) + 128 :].any()
+    page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+    page.call("Page.setBypassCSP", enabled=False)
+
+
+def rendered(page: Page, samples: np.ndarray, rate: int, out: int, sizes: str = "() => 1e9") -> np.ndarray:
+    """What a Ring makes of samples pushed in parts of sizes() while it is read."""
+    data = base64.b64encode(samples.astype("<i2").tobytes()).decode()
+    made = page.eval(f"""(async () => {{
+      const {{ Ring }} = await import('/web/ring.js');
+      const all = new Int16Array(Uint8Array.from(atob({data!r}), c => c.charCodeAt(0)).buffer);
+      const ring = new Ring({out});
+      const sizes = {sizes};
+      ring.start(1, {rate}, 0.05);
+      const made = [];
+      const block = new Float32Array(128);
+      for (let at = 0; ring.phase !== 'idle';) {{
+        if (at < all.length) {{
+          const n = sizes();
+          ring.push(all.subarray(at, at + n));
+          at += n;
+          if (at >= all.length) ring.end();
+        }}
+        ring.read(block);
+        if (ring.heard) made.push(...block);
+      }}
+      return made;
+    }})()""")
+    return np.array(made[: int(np.ceil(len(samples) * out / rate))], np.float32)
+
+
+@browser
+@pytest.mark.parametrize(
+    ("rate", "out"), [(600, 48000), (24000, 48000), (48000, 44100), (48000, 16000), (44100, 44100)]
+)
+def test_the_ring_resamples_a_tone_to_what_it_is_however_it_arrives(page: Page, rate: int, out: int):
+    hz = rate / 10 if out >= rate else out / 5
+    samples = np.round(np.sin(2 * np.pi * hz * np.arange(rate) / rate) * 20000).astype(np.int16)
+    made = rendered(page, samples, rate, out)
+    expected = np.sin(2 * np.pi * hz * np.arange(len(made)) / out) * 20000 / 32768
+    middle = slice(len(made) // 4, -len(made) // 4)
+    assert np.abs(made - expected)[middle].max() < 1e-3
+    parts = rendered(page, samples, rate, out, "() => 1 + Math.floor(Math.random() * 2000)")
+    if rate >= out:  # enough arrives per block, so that nothing runs dry
+        assert np.array_equal(parts[: len(made)], made)
+
+
+@browser
+def test_the_ring_keeps_out_what_the_output_cannot_carry(page: Page):
+    tone = np.round(np.sin(2 * np.pi * 12000 * np.arange(48000) / 48000) * 20000).astype(np.int16)
+    assert np.abs(rendered(page, tone, 48000, 16000)[2000:-2000]).max() < 0.003
+
+
+@browser
+def test_an_underrun_is_counted_and_gathers_before_it_goes_on(page: Page):
+    states = page.eval("""(async () => {
+      const { Ring } = await import('/web/ring.js');
+      const ring = new Ring(1000);
+      ring.start(1, 1000, 0.1);
+      const out = new Float32Array(100);
+      const states = [];
+      const feed = (n) => { ring.push(new Int16Array(n).fill(8000)); };
+      const read = () => { ring.read(out); states.push([ring.phase, ring.underruns, ring.stalled, out[99]]); };
+      feed(50); read();             // too little to begin with
+      feed(100); read();            // begins
+      read();                       // 50 are there, then silence
+      feed(350); read();            // gathers
+      feed(100); read();            // goes on
+      ring.end(); for (let i = 0; i < 5; i++) read();
+      return states;
+    })()""")
+    phases = [s[0] for s in states]
+    assert phases[:5] == ["filling", "playing", "filling", "filling", "playing"]
+    assert [s[1] for s in states][:5] == [0, 0, 1, 1, 1]
+    assert states[4][2] == 150
+    assert (phases[-1], states[-1][1], states[-1][3]) == ("idle", 1, 0)
+
+
+@browser
+def test_stop_ends_the_work_on_the_server(page: Page, http: httpx.Client):
+    page.fill(input="Every boat waited for the wind that day. " * 200, max_frames=200, min_frames=200)
+    page.click("#speak")
+    page.until(f"{STATE} == 'speaking'")
+    page.click("#stop")
+    assert page.eval(STATE) == "stopped"
+    assert re.fullmatch(r"Stopped after \d+\.\d\d s of audio", page.text("status"))
+    id = page.eval("document.getElementById('status').title").removeprefix("Request ")
+    end = time.monotonic() + 10
+    while (outcome := http.get(f"/v1/audio/speech/{id}").json())["status"] == "running":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert outcome["status"] == "cancelled"
+    state = http.get("/health").json()["models"]["toy"]
+    assert (state["running"], state["queued"]) == (0, 0)
+    assert len(downloaded(page)[0]) > 0  # what came is kept
+    assert page.problems == []
+
+
+@browser
+def test_the_servers_words_are_shown_and_the_field_is_marked(page: Page):
+    page.fill(input="   ")
+    page.click("#speak")
+    page.until("!document.getElementById('error').hidden")
+    assert page.text("error") == "input: must not be empty"
+    assert page.eval("document.getElementById('text').ariaInvalid") == "true"
+    assert page.eval(STATE) == "failed"
+    page.fill(input="Hello.", temperature=9)
+    page.click("#speak")
+    page.until("document.getElementById('error').textContent.includes('temperature')")
+    assert page.eval("document.getElementById('more').open")
+    page.fill(temperature="")
+    page.click("#speak")
+    finished(page)
+    assert page.eval("document.getElementById('error').hidden")
+    assert page.eval(STATE) == "done"
+
+
+@browser
+def test_the_keyboard_speaks_stops_and_replays(page: Page):
+    page.fill(**LONG)
+    page.eval("document.getElementById('text').focus()")
+    page.press("Enter", ctrl=True)
+    page.until(f"{STATE} == 'speaking'")
+    page.press("Escape")
+    assert page.eval(STATE) == "stopped"
+    page.eval("document.getElementById('replay').focus()")
+    page.press("Enter")
+    page.click("#replay")
+    page.until(f"{STATE} == 'speaking'")
+    finished(page)
+    assert (page.eval(STATE), page.text("underruns")) == ("done", "0")
+
+
+@browser
+def test_a_voice_is_recorded_cloned_and_kept(page: Page, http: httpx.Client):
+    page.click("#mode-clone")
+    page.fill(max_frames=40)
+    page.click("#speak")
+    page.until("!document.getElementById('error').hidden")
+    assert "Record a reference" in page.text("error")
+    page.click("#record")
+    page.until("/Recording: 1\\.[2-9]/.test(document.getElementById('reference-name').textContent)")
+    page.click("#record")
+    page.until("/Recording, \\d\\.\\d s/.test(document.getElementById('reference-name').textContent)")
+    page.click("#speak")
+    finished(page)
+    assert (page.eval(STATE), page.text("error")) == ("done", "Record a reference or choose a file first.")
+    page.click("#keep summary")
+    page.fill(name="mine", consent="Mine; I agree")
+    page.click("#keep-button")
+    page.until("[...document.getElementById('voice').options].some(o => o.value == 'mine')")
+    assert http.delete("/v1/audio/voices/mine").status_code == 200
+    assert page.problems == []
+
+
+@browser
+def test_ultimate_cloning_sends_the_recording_and_its_words(page: Page, http: httpx.Client, tmp_path: Path):
+    file = tmp_path / "me.wav"
+    soundfile.write(file, 0.3 * np.sin(np.arange(16000) / 20), 16000)
+    page.eval("(m => { m.value = 'tiny'; m.dispatchEvent(new Event('change')); })(document.getElementById('model'))")
+    page.until("document.getElementById('model-state').textContent.includes('tiny')")
+    page.click("#mode-ultimate")
+    node = page.call("DOM.getDocument")["root"]["nodeId"]
+    found = page.call("DOM.querySelector", nodeId=node, selector="#file")["nodeId"]
+    page.call("DOM.setFileInputFiles", nodeId=found, files=[str(file)])
+    page.until("document.getElementById('reference-name').textContent == 'me.wav, 1.0 s'")
+    page.fill(input=" And it goes on.", seed=5, max_frames=8)
+    page.click("#speak")
+    page.until("document.getElementById('error').textContent.includes('needs the words')")
+    page.fill(ref_text="What I say in it.")
+    page.click("#speak")
+    finished(page)
+    assert page.eval(STATE) == "done"
+    data = "data:audio/wav;base64," + base64.b64encode(file.read_bytes()).decode()
+    body = {"ref_audio": data, "prompt_audio": data, "prompt_text": "What I say in it.", "response_format": "pcm"}
+    whole = http.post(
+        "/v1/audio/speech", json={"model": "tiny", "input": " And it goes on.", "seed": 5, "max_frames": 8, **body}
+    )
+    samples, rate, _ = downloaded(page)
+    assert rate == int(whole.headers["x-sample-rate"])
+    assert np.abs(samples - np.frombuffer(whole.content, "<i2").astype(int)).max() <= 1
+
+
+@browser
+def test_without_worklets_as_on_a_phone_by_http_the_page_speaks_all_the_same(page: Page, http: httpx.Client):
+    gone = "Object.defineProperty(BaseAudioContext.prototype, 'audioWorklet', { value: undefined });"
+    gone += "Object.defineProperty(navigator, 'mediaDevices', { value: undefined });"
+    script = page.call("Page.addScriptToEvaluateOnNewDocument", source=gone)["identifier"]
+    page.resize(390, 844)
+    page.open(str(http.base_url) + "/?old", READY)
+    page.fill(wait=1.5, **LONG)
+    page.click("#speak")
+    finished(page)
+    assert (page.eval(STATE), page.text("error"), page.text("underruns")) == ("done", "", "0")
+    assert page.eval("document.getElementById('record').disabled")
+    assert page.eval("document.documentElement.scrollWidth") == 390  # nothing sticks out
+    page.resize(1280, 800)
+    page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+
+
+@browser
+def test_everything_that_can_be_used_has_a_name_for_screen_readers(page: Page):
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    roles = {"button", "textbox", "combobox", "MenuListPopup", "spinbutton", "checkbox", "radio", "link", "img"}
+    used = [n for n in nodes if not n.get("ignored") and n["role"]["value"] in roles - {"MenuListPopup"}]
+    assert len(used) > 10
+    unnamed = [n for n in used if not n.get("name", {}).get("value") and n["role"]["value"] != "img"]
+    assert unnamed == []
