@@ -47,7 +47,7 @@ def url():
             process.wait(20)
 
 
-@pytest.mark.parametrize("backend", ["stentor", "openai-audio-speech-sse"])
+@pytest.mark.parametrize("backend", ["stentor", "openai-audio-speech-sse", "websocket"])
 def test_stentor_serve_is_measured_and_answers_alike_alone_and_under_load(url, backend, tmp_path, capsys):
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(required=True))
