@@ -1,0 +1,27 @@
+"""Text front ends: what turns written text into what a checkpoint was trained to read.
+
+A checkpoint names its front end in its config (`"text_front_end": "english-phonemes"`); without the key text goes to
+the tokenizer as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+FrontEnd = Callable[[str], str]
+
+
+def plain(text: str) -> str:
+    """Text as it is."""
+    return text
+
+
+def front_end(name: str | None) -> FrontEnd:
+    """The front end that a checkpoint's config names; None means `plain`. Raises ValueError for unknown names."""
+    if name is None:
+        return plain
+    if name == "english-phonemes":
+        from stentor.text.phonemes import EnglishPhonemes
+
+        return EnglishPhonemes()
+    raise ValueError(f"text_front_end must be 'english-phonemes' or absent, got {name!r}")

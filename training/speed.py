@@ -1,0 +1,42 @@
+"""Fused kernels for the memory-bound parts of the VAE during training; the arithmetic is the modules' own."""
+
+from __future__ import annotations
+
+import types
+
+import torch
+from torch import Tensor, nn
+
+import stentor.models.voxcpm2.vae as family
+from stentor.layers.conv import CausalConv1d, Stream
+
+
+def _snake(x: Tensor, alpha: Tensor) -> Tensor:
+    y = x.float()
+    return (y + torch.sin(alpha * y).pow(2) / (alpha + 1e-9)).to(x.dtype)
+
+
+def _depthwise(x: Tensor, weight: Tensor, bias: Tensor, dilation: int) -> Tensor:
+    taps = weight.shape[-1]
+    length = x.shape[-1] - (taps - 1) * dilation
+    y = bias[None, :, None].float()
+    for k in range(taps):
+        y = y + weight[None, :, 0, k, None] * x[..., k * dilation : k * dilation + length].float()
+    return y.to(x.dtype)
+
+
+def accelerate(vae: nn.Module, depthwise: bool) -> None:
+    """Compile snake, and if wanted depthwise convolutions, in place. Serving never calls this."""
+    torch._dynamo.config.force_parameter_static_shapes = False  # else one kernel per channel count
+    torch._dynamo.config.recompile_limit = 64
+    family.snake = torch.compile(_snake, dynamic=True)  # type: ignore[attr-defined]
+    if not depthwise:
+        return
+    compiled = torch.compile(_depthwise, dynamic=True)
+
+    def forward(self: CausalConv1d, x: Tensor, stream: Stream | None = None) -> Tensor:
+        return compiled(self.past(x, stream), self.weight, self.bias, self.dilation)
+
+    for module in vae.modules():
+        if isinstance(module, CausalConv1d) and module.groups > 1:
+            module.forward = types.MethodType(forward, module)  # type: ignore[method-assign]

@@ -1,0 +1,30 @@
+"""Latents on disk: int8 in pieces small enough to carry, and an index of utterances."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+STEP = 1 / 28
+PIECE = 31 * 2**19  # bytes of one stored file
+
+
+class Latents:
+    """What `training.latents` wrote: `flat` int8 [frames, D] on `device`, `index` rows {id, shift, start, frames}."""
+
+    def __init__(self, folder: Path, name: str, device: torch.device) -> None:
+        meta = json.loads((folder / f"{name}.json").read_text())
+        raw = b"".join(f.read_bytes() for f in sorted(folder.glob(f"{name}.[0-9]*.bin")))
+        self.flat = torch.from_numpy(np.frombuffer(raw, np.int8).reshape(-1, meta["dim"]).copy()).to(device)
+        self.index: list[dict[str, int]] = meta["index"]
+
+
+def write(folder: Path, name: str, flat: Tensor, index: list[dict[str, int]]) -> None:
+    raw = flat.numpy().tobytes()
+    for i, start in enumerate(range(0, len(raw), PIECE)):
+        (folder / f"{name}.{i:02d}.bin").write_bytes(raw[start : start + PIECE])
+    (folder / f"{name}.json").write_text(json.dumps({"dim": flat.shape[1], "index": index}))

@@ -1,0 +1,154 @@
+"""Trains the language models, local encoder, flow and stop head on latents of the finished VAE.
+
+    python -m training.train_lm --latents DIR --sentences FILE --work DIR --limit 570
+
+Stops by itself after `--limit` seconds and resumes. Held-out losses use the averaged weights and fixed noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor.layers.transformer import Attention, SwiGLU
+from stentor.models.voxcpm2.net import VoxCPM2Net
+from training.common import Average, Log, Stopwatch, cosine, load_config, parameter_count, pick_device, restore, save, set_lr
+from training.examples import Batch, Examples
+from training.modules import Velocity, build_net, flow_loss, hidden_states
+
+
+def add_dropout(net: VoxCPM2Net, p: float) -> None:
+    """Dropout on both branches of every block of the language models and the local encoder, as forward hooks."""
+    for part in (net.base_lm, net.residual_lm, net.feat_encoder):
+        for module in part.modules():
+            if isinstance(module, Attention | SwiGLU):
+                module.register_forward_hook(lambda m, _, out: F.dropout(out, p, m.training))
+
+
+def some(count: int, total: int, device: torch.device) -> Tensor:
+    """`count` of `total` in random order, each as often as the others: a fixed size keeps the flow's shapes fixed."""
+    return torch.randperm(total, device=device)[torch.arange(count, device=device) % total]
+
+
+def losses_of(
+    net: VoxCPM2Net, velocity: Velocity, batch: Batch, c: dict[str, Any], noise: float, drop: float
+) -> dict[str, Tensor]:
+    """Flow and stop losses of one batch."""
+    h, r, before = hidden_states(net, batch, noise)
+    target = batch.patches[batch.row, batch.patch]
+    pick = some(c["flow_patches"], len(target), target.device)
+    mu = net.condition(h[pick], r[pick])
+    flow = flow_loss(net, velocity, mu, before[pick], target[pick], c["draws"], drop)
+    logits = net.stop_logits(h).float()
+    stop = F.cross_entropy(logits, batch.last)
+    wrong = (logits.argmax(-1) != batch.last).float().mean()
+    return {"flow": flow, "stop": stop, "stop_wrong": wrong}
+
+
+class Trainer:
+    def __init__(self, config: dict[str, Any], device: torch.device) -> None:
+        self.c, self.device = config["lm"], device
+        self.net = build_net(config["model"]).to(device)
+        self.average = Average(self.net, self.c["ema"])
+        add_dropout(self.net, self.c["dropout"])
+        matrices = [p for p in self.net.parameters() if p.ndim > 1]
+        vectors = [p for p in self.net.parameters() if p.ndim <= 1]
+        self.opt = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": self.c["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}],
+            self.c["lr"],
+            (0.9, 0.98),
+            fused=device.type == "cuda",
+        )
+        self.step = 0
+        dit = self.net.feat_decoder.estimator
+        self.velocity: Velocity = torch.compile(dit) if device.type == "cuda" else dit
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "net": self.net.state_dict(),
+            "opt": self.opt.state_dict(),
+            "average": self.average.module.state_dict(),
+            "count": self.average.count,
+            "step": self.step,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        self.opt.load_state_dict(state["opt"])
+        self.average.module.load_state_dict(state["average"])
+        self.average.count, self.step = state["count"], state["step"]
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+
+    def train_step(self, batch: Batch, lr: float) -> dict[str, Tensor]:
+        c = self.c
+        self.net.train()
+        with self.autocast():
+            losses = losses_of(self.net, self.velocity, batch, c, c["feedback_noise"], c["condition_dropout"])
+        set_lr(self.opt, lr)
+        self.opt.zero_grad(set_to_none=True)
+        (losses["flow"] + c["stop_weight"] * losses["stop"]).backward()
+        losses["grad"] = nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.opt.step()
+        self.average.update(self.net)
+        self.step += 1
+        return losses
+
+    @torch.no_grad()
+    def held_out(self, batch: Batch) -> dict[str, float]:
+        """Losses of the averaged weights on held-out sentences, with the same noise every time."""
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), self.autocast():
+            torch.manual_seed(0)
+            net = self.average.module
+            losses = losses_of(net, net.feat_decoder.estimator, batch, self.c, 0.1, 0.0)
+        return {f"held_out_{k}": float(v) for k, v in losses.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("latents", "sentences", "work"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--limit", type=float, default=570, help="seconds of this call")
+    parser.add_argument("--positions", type=int, help="instead of the configured batch_frames (dry runs)")
+    args = parser.parse_args()
+    config = load_config()
+    c, patch, device = config["lm"], config["model"]["patch_size"], pick_device()
+    watch = Stopwatch(args.limit)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    log = Log(args.work / "lm.log")
+    trainer = Trainer(config, device)
+    train = Examples(args.sentences, args.latents, "train", patch, c, device)
+    check = Examples(args.sentences, args.latents, "held_out", patch, c, device).everything(128)
+    log(device=str(device), parameters=parameter_count(trainer.net), utterances=len(train.rows))
+    path = args.work / "lm.pt"
+    state = restore(path, device)
+    if state:
+        trainer.load(state)
+        watch.before = state["elapsed"]
+    saved = shown = time.monotonic()
+    positions = args.positions or c["batch_frames"]
+    while watch.left > 6 and watch.elapsed < c["seconds"]:
+        for batch in train.batches(positions, c["join"]):
+            lr = c["lr"] * min(1.0, watch.elapsed / c["warmup"]) * cosine(watch.elapsed / c["seconds"])
+            losses = trainer.train_step(batch, lr)
+            now = time.monotonic()
+            if now - shown > 15:
+                shown = now
+                figures = {k: float(v.detach()) for k, v in losses.items()}
+                log(step=trainer.step, s=watch.elapsed, **figures, **trainer.held_out(check))
+            if now - saved > c["checkpoint_every"]:
+                saved = now
+                save(path, {**trainer.state(), "elapsed": watch.elapsed})
+    save(path, {**trainer.state(), "elapsed": watch.elapsed})
+    log(step=trainer.step, s=watch.elapsed, **trainer.held_out(check), done=watch.elapsed >= c["seconds"])
+
+
+if __name__ == "__main__":
+    main()
