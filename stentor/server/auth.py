@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.server.config import MIB, ServerConfig
@@ -112,7 +113,8 @@ def too_large(most: int) -> ApiError:
 
 
 class _Limited:
-    """receive() that raises ApiError 413 once a body has become too large."""
+    """receive() that raises HTTPException 413 once a body has become too large; FastAPI calls any other exception from
+    here a body that could not be parsed."""
 
     def __init__(self, receive: Receive, most: int) -> None:
         self.receive, self.most, self.seen = receive, most, 0
@@ -121,7 +123,7 @@ class _Limited:
         message = await self.receive()
         self.seen += len(message.get("body", b""))
         if self.seen > self.most:
-            raise too_large(self.most)
+            raise HTTPException(413, too_large(self.most).message)
         return message
 
 

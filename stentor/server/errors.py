@@ -58,6 +58,8 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
+        if self.status == 413:
+            return {"Connection": "close"}  # or the client would go on sending
         if self.retry_after is None:
             return {}
         return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
@@ -116,7 +118,8 @@ def install(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        known = ApiError(error.status_code, str(error.detail))
+        code = "body_too_large" if error.status_code == 413 else None
+        known = ApiError(error.status_code, str(error.detail), code=code)
         response = await api(request, known)
         response.headers.update(error.headers or {})
         return response

@@ -113,8 +113,8 @@ class Fetcher:
             raise ApiError(400, f"{param}: is not a valid URL", param=param) from None
         if parts.scheme not in ("http", "https") or not host:
             raise ApiError(400, f"{param}: only http and https URLs are fetched", param=param)
-        if "@" in parts.netloc or any(c <= " " or c == "\\" for c in url):
-            raise ApiError(400, f"{param}: is not a plain URL", param=param)
+        if not url.isascii() or "@" in parts.netloc or any(c <= " " or c == "\\" for c in url):
+            raise ApiError(400, f"{param}: is not a plain URL (ASCII, no user name)", param=param)
         if self.domains and host.lower() not in self.domains:
             raise ApiError(400, f"{param}: this server fetches only from {', '.join(self.domains)}", param=param)
 

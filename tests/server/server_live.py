@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,3 +126,33 @@ def tone_wav(seconds: float = 1.5, rate: int = 8000, hz: float = 200.0) -> bytes
         f.setframerate(rate)
         f.writeframes((np.sin(2 * np.pi * hz * t) * 9000).astype("<i2").tobytes())
     return out.getvalue()
+
+
+@contextmanager
+def process(
+    *flags: str, command: Sequence[str] = (sys.executable, "-m", "stentor"), env: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`stentor serve dummy:toy` in a process of its own; the process and its address once it is ready."""
+    words = [*command, "serve", "dummy:toy", "--port", "0", "--memory-gb", "0.01", "--threads", "1", *flags]
+    log: list[str] = []
+    with subprocess.Popen(
+        words, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
+    ) as running:
+        assert running.stdout is not None
+        lines = iter(running.stdout.readline, "")
+        try:
+            url = ""
+            for line in lines:
+                log.append(line)
+                if found := re.search(r"running on (https?://[\d.]+:\d+|unix socket \S+)", line):
+                    url = found.group(1)
+                    break
+            assert url, "".join(log)
+            threading.Thread(target=lambda: log.extend(lines), daemon=True).start()
+            deadline = time.monotonic() + 60
+            while not any("is ready" in line for line in log) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            yield running, url
+        finally:
+            if running.poll() is None:
+                running.kill()
