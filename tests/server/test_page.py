@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import soundfile
 from chromium_page import Page, opened
+from server_live import serving
 
 TINY = Path(__file__).parent.parent / "fixtures" / "voxcpm2"
 browser = pytest.mark.skipif(chromium_page.BINARY is None, reason="no Chromium on this machine")
@@ -87,6 +88,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 @pytest.fixture
 def page(tab: Page, http: httpx.Client) -> Page:
     tab.problems.clear()
+    tab.resize(1280, 800)
     tab.open(str(http.base_url), READY)
     return tab
 
@@ -170,9 +172,8 @@ def test_a_stream_plays_without_underrun_and_its_figures_are_shown(page: Page, h
 
 @browser
 def test_what_leaves_the_loudspeaker_is_the_answer_without_a_gap(page: Page, http: httpx.Client):
-    page.call("Page.setBypassCSP", enabled=True)
-    script = page.call("Page.addScriptToEvaluateOnNewDocument", source=RECORDER)["identifier"]
-    page.open(str(http.base_url) + "/?recorded", READY)
+    with page.injected(RECORDER):
+        page.open(str(http.base_url) + "/?recorded", READY)
     page.fill(seed=3, wait=1.5, **LONG)
     page.click("#speak")
     finished(page)
@@ -183,8 +184,6 @@ def test_what_leaves_the_loudspeaker_is_the_answer_without_a_gap(page: Page, htt
     assert page.text("underruns") == "0"
     assert np.array_equal(heard[start : start + len(expected)], expected)
     assert not heard[start + len(expected) + 128 :].any()
-    page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
-    page.call("Page.setBypassCSP", enabled=False)
 
 
 def rendered(page: Page, samples: np.ndarray, rate: int, out: int, sizes: str = "() => 1e9") -> np.ndarray:
@@ -369,17 +368,15 @@ def test_ultimate_cloning_sends_the_recording_and_its_words(page: Page, http: ht
 def test_without_worklets_as_on_a_phone_by_http_the_page_speaks_all_the_same(page: Page, http: httpx.Client):
     gone = "Object.defineProperty(BaseAudioContext.prototype, 'audioWorklet', { value: undefined });"
     gone += "Object.defineProperty(navigator, 'mediaDevices', { value: undefined });"
-    script = page.call("Page.addScriptToEvaluateOnNewDocument", source=gone)["identifier"]
     page.resize(390, 844)
-    page.open(str(http.base_url) + "/?old", READY)
+    with page.injected(gone):
+        page.open(str(http.base_url) + "/?old", READY)
     page.fill(wait=1.5, **LONG)
     page.click("#speak")
     finished(page)
     assert (page.eval(STATE), page.text("error"), page.text("underruns")) == ("done", "", "0")
     assert page.eval("document.getElementById('record').disabled")
     assert page.eval("document.documentElement.scrollWidth") == 390  # nothing sticks out
-    page.resize(1280, 800)
-    page.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
 
 
 @browser
@@ -390,3 +387,16 @@ def test_everything_that_can_be_used_has_a_name_for_screen_readers(page: Page):
     assert len(used) > 10
     unnamed = [n for n in used if not n.get("name", {}).get("value") and n["role"]["value"] != "img"]
     assert unnamed == []
+
+
+@browser
+def test_a_page_whose_server_wants_a_key_asks_for_it(tab: Page, tmp_path: Path):
+    with serving(tmp_path, api_key=("a-key",)) as live:
+        tab.open(live.url, "document.readyState == 'complete' && !document.getElementById('key-field').hidden")
+        assert "a valid API key is needed" in tab.text("error")
+        tab.eval("(k => { k.value = 'a-key'; k.dispatchEvent(new Event('change')); })(document.getElementById('key'))")
+        tab.until(READY)
+        tab.click("#speak")
+        finished(tab)
+        assert (tab.eval(STATE), tab.eval("document.getElementById('error').hidden")) == ("done", True)
+        assert live.idle()

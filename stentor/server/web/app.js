@@ -175,29 +175,32 @@ function clearError() {
 
 // -- the server --
 
+let poll;
+
 async function connect() {
+  clearTimeout(poll);
   try {
-    const ready = await form.load();
-    const model = form.model;
+    const model = await form.load();
+    const ready = model.phase === "ready";
     $("model-state").textContent = ready ? `${model.id} · ${model.sample_rate / 1000} kHz` : `${model.id} is ${model.phase}…`;
     $("speak").disabled = !ready;
-    if (!ready) setTimeout(connect, POLL);
+    if (!ready) poll = setTimeout(connect, POLL);
   } catch (error) {
     $("model-state").textContent = "Not connected";
     if (error.status === 401) fail(error);
-    else setTimeout(connect, POLL);
+    else poll = setTimeout(connect, POLL);
   }
 }
 
 async function keep() {
   clearError();
-  const form_ = new FormData();
-  form_.set("name", $("keep-name").value);
-  form_.set("consent", $("keep-consent").value);
-  form_.set("ref_text", $("transcript").value);
-  if (reference.blob) form_.set("audio_sample", reference.blob, "reference");
+  const fields = new FormData();
+  fields.set("name", $("keep-name").value);
+  fields.set("consent", $("keep-consent").value);
+  fields.set("ref_text", $("transcript").value);
+  if (reference.blob) fields.set("audio_sample", reference.blob, "reference");
   try {
-    await ask("v1/audio/voices", { method: "POST", body: form_ });
+    await ask("v1/audio/voices", { method: "POST", body: fields });
     await form.load();
     $("status").textContent = `Kept as ${$("keep-name").value}: it is among the voices now.`;
   } catch (error) {

@@ -21,18 +21,21 @@ export class Form {
     this.reference = reference;
     this.models = [];
     this.uploaded = [];
+    this.known = null;
     $("model").addEventListener("change", () => this.show());
     for (const radio of document.getElementsByName("mode")) radio.addEventListener("change", () => this.showMode());
   }
 
-  /** Ask the server what it has. Resolves to whether a model is ready. */
+  /** Ask the server what it has. Resolves to the chosen model. */
   async load() {
-    const chosen = $("model").value;
-    this.models = (await (await ask("v1/models")).json()).data;
-    this.uploaded = (await (await ask("v1/audio/voices")).json()).uploaded_voices;
-    fill($("model"), this.models.map((m) => [m.id, m.id]), chosen);
+    const models = (await (await ask("v1/models")).json()).data;
+    const uploaded = (await (await ask("v1/audio/voices")).json()).uploaded_voices;
+    const news = JSON.stringify([models, uploaded]);
+    if (news === this.known) return this.model; // nothing is redrawn under a hand that types
+    Object.assign(this, { models, uploaded, known: news });
+    fill($("model"), models.map((m) => [m.id, m.id]), $("model").value);
     this.show();
-    return this.models.some((m) => m.phase === "ready");
+    return this.model;
   }
 
   get model() {

@@ -26,16 +26,30 @@ export class Player {
   }
 
   async connect() {
-    const context = this.context;
-    if (context.audioWorklet) {
-      await context.audioWorklet.addModule(new URL("worklet.js", import.meta.url));
-      const node = new AudioWorkletNode(context, "speaker", { numberOfInputs: 0, outputChannelCount: [2] });
-      node.port.onmessage = (event) => this.told(event.data);
-      node.connect(context.destination);
-      this.send = (message, moved) => node.port.postMessage(message, moved);
-      return;
+    document.addEventListener("visibilitychange", () => document.hidden || this.context.resume()); // after a phone call
+    if (this.context.audioWorklet) {
+      try {
+        await this.byWorklet();
+        return;
+      } catch {
+        // a browser whose worklets cannot import modules
+      }
     }
-    // Worklets need https or localhost. A phone that reads this page by http gets the old kind of node.
+    this.byScript();
+  }
+
+  async byWorklet() {
+    const { context } = this;
+    await context.audioWorklet.addModule(new URL("worklet.js", import.meta.url));
+    const node = new AudioWorkletNode(context, "speaker", { numberOfInputs: 0, outputChannelCount: [2] });
+    node.port.onmessage = (event) => this.told(event.data);
+    node.connect(context.destination);
+    this.send = (message, moved) => node.port.postMessage(message, moved);
+  }
+
+  /** Worklets need https or localhost. A phone that reads this page by http gets the old kind of node. */
+  byScript() {
+    const { context } = this;
     const ring = new Ring(context.sampleRate);
     const node = context.createScriptProcessor(BLOCK, 0, 1);
     let phase = "idle";
@@ -46,7 +60,7 @@ export class Player {
     };
     node.connect(context.destination);
     this.send = (message) => ring.take(message);
-    this.node = node; // a node without a reference may be collected
+    this.node = node; // one without a reference may be collected
   }
 
   told(state) {
@@ -69,10 +83,5 @@ export class Player {
 
   stop() {
     if (this.send) this.send({ id: this.id++, stop: true }, []);
-  }
-
-  /** Seconds between a sample leaving the Ring and its being heard. */
-  get latency() {
-    return (this.context.outputLatency || 0) + (this.context.baseLatency || 0);
   }
 }

@@ -1,5 +1,7 @@
 // One utterance: asked of the server, received sample by sample, measured, kept for replay.
 
+const BASE = new URL("..", import.meta.url); // of the server, whatever prefix a proxy puts before it
+
 const headers = () => {
   const key = sessionStorage.getItem("stentor-key");
   return key ? { Authorization: `Bearer ${key}` } : {};
@@ -24,10 +26,10 @@ async function told(message, work) {
   }
 }
 
-/** fetch() relative to where the page lies, with the key; Refused with the server's own words. */
+/** fetch() of a path of the server, with the key; Refused with the server's own words. */
 export async function ask(path, options = {}) {
   const response = await told("The server cannot be reached", () =>
-    fetch(path, { ...options, headers: { ...headers(), ...options.headers } }),
+    fetch(new URL(path, BASE), { ...options, headers: { ...headers(), ...options.headers } }),
   );
   if (response.ok) return response;
   let error = {};
