@@ -400,3 +400,22 @@ def test_a_page_whose_server_wants_a_key_asks_for_it(tab: Page, tmp_path: Path):
         finished(tab)
         assert (tab.eval(STATE), tab.eval("document.getElementById('error').hidden")) == ("done", True)
         assert live.idle()
+
+
+@browser
+def test_the_gradio_demo_speaks_through_the_same_player(tab: Page, tmp_path: Path):
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    demo = Path(__file__).parent.parent.parent / "examples" / "gradio_demo.py"
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen([sys.executable, str(demo), "dummy:toy", "--port", "0"], stderr=out)
+    try:
+        url = listening(process, log)
+        tab.resize(1280, 800)
+        tab.open(f"{url}/gradio/", "Boolean(document.querySelector('#speak') && window.stentor)")
+        tab.click("#speak")
+        tab.until("document.getElementById('message').textContent.includes('s of audio')")
+        assert re.match(r"First audio \d+ ms   RTF \d", tab.text("figures"))
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -163,7 +163,7 @@ function fail(error) {
   form.blame(error.param);
   if (state() === "waiting" || state() === "speaking") {
     if (current.done === null) current.done = performance.now();
-    become("failed", "Not spoken to the end.");
+    become("failed", current.length ? "Not spoken to the end." : "Nothing was spoken.");
     paint();
   }
 }
