@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import secrets
@@ -17,12 +18,13 @@ from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.wire import json_response
 
+BODY_SECONDS = 30.0  # between two parts of a body
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def authorized(given: str, keys: tuple[str, ...]) -> bool:
     """Whether a bearer token is one of `keys`; takes the same time wherever it differs."""
-    token = given.removeprefix("Bearer ").encode("utf-8", "surrogateescape")
+    token = given.removeprefix("Bearer ").encode("latin-1", "replace")  # the bytes as they came
     return any([hmac.compare_digest(token, k.encode()) for k in keys])  # noqa: C419 (every key is compared)
 
 
@@ -118,9 +120,17 @@ class _Limited:
 
     def __init__(self, receive: Receive, most: int) -> None:
         self.receive, self.most, self.seen = receive, most, 0
+        self.complete = False
 
     async def __call__(self) -> Message:
-        message = await self.receive()
+        if self.complete:
+            return await self.receive()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                message = await self.receive()
+        except TimeoutError:
+            raise HTTPException(408, f"nothing of the body came for {BODY_SECONDS:g} s") from None
+        self.complete = not message.get("more_body", False)
         self.seen += len(message.get("body", b""))
         if self.seen > self.most:
             raise HTTPException(413, too_large(self.most).message)

@@ -28,9 +28,9 @@ class Outbox:
         self._closed = False
 
     def put(self, part: bytes) -> None:
-        self.size += len(part)
-        if self.size > self.most:
+        if self.size and self.size + len(part) > self.most:  # one part alone is never too much
             raise SlowClient
+        self.size += len(part)
         self._parts.append(part)
         self._ready.set()
 

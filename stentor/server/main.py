@@ -45,7 +45,9 @@ class _Uvicorn(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         log.info("%s: no new requests; waiting for those that run", signal.Signals(sig).name)
-        super().handle_exit(sig, frame)
+        # not uvicorn's own: it raises the signal again at the end, and the exit code would not be ours
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 def serve(config: ServerConfig) -> int:

@@ -140,9 +140,9 @@ class Outgoing:
         self._frames = deque(kept)
 
     def _put(self, frame: str | bytes, audio: bool) -> None:
-        self.size += len(frame)
-        if self.size > self.most:
+        if self.size and self.size + len(frame) > self.most:
             raise SlowClient
+        self.size += len(frame)
         self._frames.append((frame, audio))
         self._ready.set()
 
