@@ -26,7 +26,7 @@ export class Ring {
   constructor(outputRate) {
     this.outputRate = outputRate;
     this.data = new Int16Array(1 << 17);
-    this.start(0, outputRate, 0);
+    this.start(-1, outputRate, 0); // nobody's
     this.phase = "idle";
   }
 
