@@ -1,0 +1,366 @@
+"""Many clients at once, half of them badly behaved, against a server process; then a count of what they left behind.
+
+    python benchmarks/server_soak.py --clients 64 --seconds 120 --output benchmarks/results/server_soak.json
+
+The model is `dummy:toy`, so that the server and not the model is tried. Well-behaved answers are compared with the one
+that the same request gets alone. The exit code is 0 if nothing leaked, no answer was wrong, and the only 5xx were 503
+with Retry-After.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import os
+import platform
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import wave
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+TEXTS = ("Hello there, you.", "One is here. Two is here.", "A longer sentence that says nothing at all, slowly.")
+SEEDS = (1, 2)
+LSB = 2.1  # answers alone and in company differ by rounding
+GROWTH_MB = 30.0  # of resident memory between the first third and the end
+
+# tells, on SIGUSR1, how many asyncio tasks are alive
+SERVER = """
+import asyncio, gc, signal, sys
+def count(*_):
+    tasks = [o for o in gc.get_objects() if isinstance(o, asyncio.Task) and not o.done()]
+    print("TASKS", len(tasks), flush=True)
+signal.signal(signal.SIGUSR1, count)
+sys.argv[0] = "stentor"
+from stentor.cli import main
+sys.exit(main())
+"""
+
+
+class Server:
+    """A server process and what it holds."""
+
+    def __init__(self, voices: Path) -> None:
+        flags = [
+            "--port",
+            "0",
+            "--memory-gb",
+            "0.05",
+            "--threads",
+            "1",
+            "--voices-dir",
+            str(voices),
+            "--max-num-seqs",
+            "8",
+        ]
+        flags += ["--max-queued-requests", "32", "--max-active-requests", "60", "--max-buffered-mb", "0.25"]
+        flags += ["--no-log-requests", "--uvicorn-log-level", "info"]
+        words = [sys.executable, "-c", SERVER, "serve", "dummy:toy", *flags]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.log: list[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+        self.url = self._wait(r"running on (http://\S+)")
+        self._wait(r"(is ready)")
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.log.extend(iter(self.process.stdout.readline, ""))
+
+    def _wait(self, pattern: str, start: int = 0) -> str:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self.process.poll() is None:
+            if found := re.search(pattern, "".join(self.log[start:])):
+                return found.group(1)
+            time.sleep(0.02)
+        raise RuntimeError("".join(self.log))
+
+    def held(self) -> dict[str, float]:
+        """Files, threads, tasks and resident MB of the process."""
+        proc = Path(f"/proc/{self.process.pid}")
+        status = (proc / "status").read_text()
+        start = len(self.log)
+        self.process.send_signal(signal.SIGUSR1)
+        return {
+            "files": len(list((proc / "fd").iterdir())),
+            "threads": int(re.search(r"Threads:\s*(\d+)", status).group(1)),  # type: ignore[union-attr]
+            "tasks": int(self._wait(r"TASKS (\d+)", start)),
+            "memory_mb": int(re.search(r"VmRSS:\s*(\d+)", status).group(1)) / 1024,  # type: ignore[union-attr]
+        }
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+class Soak:
+    """Clients of every kind, and what became of their requests."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession, seed: int) -> None:
+        self.url, self.http, self.random = url, http, random.Random(seed)
+        self.truth: dict[tuple[str, int], np.ndarray] = {}
+        self.counts: Counter[str] = Counter()
+        self.statuses: Counter[int] = Counter()
+        self.problems: list[str] = []
+        self.kinds: list[Callable[[], Awaitable[None]]] = [
+            self.whole, self.stream, self.events, self.socket, self.leaver, self.leaver, self.slow, self.malformed,
+            self.voice, self.rude_socket, self.batch, self.container,
+        ]  # fmt: skip
+
+    def ask(self) -> dict[str, Any]:
+        text, seed = self.random.choice(list(self.truth))
+        return {"input": text, "seed": seed, "response_format": "pcm", "guard": False}
+
+    async def learn(self) -> None:
+        for text in TEXTS:
+            for seed in SEEDS:
+                body = {"input": text, "seed": seed, "response_format": "pcm", "guard": False}
+                async with self.http.post(self.url + "/v1/audio/speech", json=body) as answer:
+                    self.truth[text, seed] = np.frombuffer(await answer.read(), "<i2").astype(int)
+
+    @contextlib.asynccontextmanager
+    async def post(self, path: str = "/v1/audio/speech", **how: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        async with self.http.post(self.url + path, **how) as answer:
+            self.statuses[answer.status] += 1
+            if answer.status >= 500 and not (answer.status == 503 and "Retry-After" in answer.headers):
+                self.problems.append(f"{answer.status}: {(await answer.text())[:200]}")
+            yield answer
+
+    def check(self, kind: str, ask: dict[str, Any], data: bytes, fade: int = 0) -> None:
+        """`fade`: samples at the end that may differ."""
+        truth, heard = self.truth[ask["input"], ask["seed"]], np.frombuffer(data, "<i2").astype(int)
+        if len(truth) != len(heard):
+            self.problems.append(f"{kind}: {len(heard)} samples instead of {len(truth)} for {ask['input']!r}")
+        elif np.abs(truth - heard)[: len(truth) - fade].max() > LSB:
+            self.problems.append(f"{kind}: wrong audio for {ask['input']!r}")
+        else:
+            self.counts[f"{kind}: right"] += 1
+
+    # -- kinds of client --
+
+    async def whole(self) -> None:
+        ask = self.ask()
+        async with self.post(json=ask) as answer:
+            if answer.status == 200:
+                self.check("whole", ask, await answer.read())
+
+    async def stream(self) -> None:
+        ask = self.ask()
+        async with self.post(json={**ask, "stream_format": "audio"}) as answer:
+            if answer.status == 200:
+                self.check("stream", ask, await answer.read())
+
+    async def events(self) -> None:
+        ask = self.ask()
+        async with self.post(json={**ask, "stream_format": "sse"}) as answer:
+            if answer.status == 200:
+                rows = [json.loads(r[6:]) for r in (await answer.text()).splitlines() if r.startswith("data: ")]
+                parts = [base64.b64decode(r["audio"]) for r in rows if r["type"] == "speech.audio.delta"]
+                self.check("events", ask, b"".join(parts))
+
+    async def container(self) -> None:
+        ask = {**self.ask(), "stream_format": "audio", "sample_rate": 24_000, "speed": self.random.choice((0.5, 1.7))}
+        async with self.post(json={**ask, "response_format": self.random.choice(("mp3", "opus", "flac", "aac"))}) as a:
+            if a.status == 200:
+                self.counts["container: " + ("some" if len(await a.read()) > 100 else "empty")] += 1
+
+    async def batch(self) -> None:
+        asks = [self.ask() for _ in range(4)]
+        async with self.post("/v1/audio/speech/batch", json={"items": asks}) as answer:
+            if answer.status != 200:
+                return
+            for ask, result in zip(asks, (await answer.json())["results"], strict=True):
+                if result["status"] == "success":
+                    self.check("batch", ask, base64.b64decode(result["audio"]))
+                elif result["error"]["code"] != "queue_full":
+                    self.problems.append(f"batch: {result['error']}")
+
+    async def leaver(self) -> None:
+        how = self.random.choice(({}, {"stream_format": "audio"}, {"stream_format": "sse"}))
+        body = {**self.ask(), "min_frames": 800, "max_frames": 800, **how}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.random.expovariate(3)), self.post(json=body) as answer:
+                await answer.read()
+        self.counts["leaver"] += 1
+
+    async def slow(self) -> None:
+        """Takes a little and then nothing."""
+        body = {**self.ask(), "min_frames": 800, "max_frames": 800, "speed": 0.25, "sample_rate": 48_000}
+        async with self.post(json={**body, "stream_format": "audio"}) as answer:
+            with contextlib.suppress(aiohttp.ClientError):
+                await answer.content.read(100)
+                await asyncio.sleep(self.random.uniform(0.5, 3))
+                while self.random.random() < 0.9 and await answer.content.read(20_000):
+                    await asyncio.sleep(0.05)
+            self.counts["slow"] += 1
+            answer.close()
+
+    async def malformed(self) -> None:
+        noise = self.random.randbytes(self.random.randrange(200))
+        data = self.random.choice(
+            (b"", b"{", b"[]", noise, b'{"input": 5}', b'{"input": "x", "speed": 99}', b"[" * 5000)
+        )
+        async with self.post(data=data, headers={"Content-Type": "application/json"}) as answer:
+            if answer.status not in (400, 429):
+                self.problems.append(f"malformed: {answer.status} for {data[:40]!r}")
+        self.counts["malformed"] += 1
+
+    async def voice(self) -> None:
+        name = f"v{self.random.randrange(10**9)}"
+        form = aiohttp.FormData({"name": name, "consent": "soak"})
+        wav = _wav() if self.random.random() < 0.7 else self.random.randbytes(3000)
+        form.add_field("audio_sample", wav, filename="v.wav", content_type="audio/wav")
+        async with self.post("/v1/audio/voices", data=form) as answer:
+            stored = answer.status == 200
+        if stored:
+            async with self.post(json={**self.ask(), "voice": name}) as answer:
+                await answer.read()
+            async with self.http.delete(f"{self.url}/v1/audio/voices/{name}") as answer:
+                if answer.status != 200:
+                    self.problems.append(f"voice: {answer.status} at its end")
+        self.counts["voice"] += 1
+
+    async def socket(self) -> None:
+        ask = self.ask()
+        async with self.http.ws_connect(self.url + "/v1/audio/speech/stream") as ws:
+            config = {k: v for k, v in ask.items() if k != "input"}
+            await ws.send_json({"type": "session.config", "split_granularity": "none", **config})
+            for word in re.findall(r"\S+\s*", ask["input"]):
+                await ws.send_json({"type": "input.text", "text": word})
+            await ws.send_json({"type": "input.done"})
+            data = b""
+            async for message in ws:
+                if message.type is aiohttp.WSMsgType.BINARY:
+                    data += message.data
+                elif (event := message.json())["type"] == "session.done":
+                    if event["finish_reason"] != "error":
+                        self.check("socket", ask, data, fade=3)
+                    return
+                elif event["type"] == "error" and event["code"] != "queue_full":
+                    self.problems.append(f"socket: {event}")
+        self.problems.append("socket: closed early")
+
+    async def rude_socket(self) -> None:
+        """Says anything, cancels, and leaves in the middle."""
+        async with self.http.ws_connect(self.url + "/v1/audio/speech/stream") as ws:
+            await ws.send_json({"type": "session.config", "min_frames": 500, "max_frames": 500})
+            for _ in range(self.random.randrange(1, 12)):
+                kind = self.random.choice(("input.text", "input.text", "input.done", "response.cancel", "nonsense"))
+                await ws.send_json({"type": kind, **({"text": "One. Two, "} if kind == "input.text" else {})})
+                await asyncio.sleep(self.random.uniform(0, 0.1))
+        self.counts["rude socket"] += 1
+
+    async def client(self, end: float) -> None:
+        while time.monotonic() < end:
+            try:
+                await self.random.choice(self.kinds)()
+            except (aiohttp.ClientError, TimeoutError, ConnectionError) as e:
+                self.counts[f"client: {type(e).__name__}"] += 1
+
+    async def run(self, clients: int, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        await asyncio.gather(*(self.client(end) for _ in range(clients)))
+
+    async def settled(self) -> dict[str, Any]:
+        """The engine's state once nothing runs any more, or what is left after 20 s."""
+        end = time.monotonic() + 20
+        while True:
+            async with self.http.get(self.url + "/health") as answer:
+                state: dict[str, Any] = (await answer.json())["models"]["dummy:toy"]
+            async with self.http.get(self.url + "/metrics") as answer:
+                state["sessions"] = float(re.search(r"\nstentor:websocket_sessions (\S+)", await answer.text()).group(1))  # type: ignore[union-attr]
+            idle = not state["running"] and not state["queued"] and state["free_pages"] == state["pages"]
+            if (idle and not state["sessions"]) or time.monotonic() > end:
+                return {**state, "idle": idle and not state["sessions"]}
+            await asyncio.sleep(0.1)
+
+
+async def soak(server: Server, clients: int, seconds: float, seed: int, voices: Path) -> dict[str, Any]:
+    def session() -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=aiohttp.ClientTimeout(60)
+        )
+
+    async with session() as http:
+        run = Soak(server.url, http, seed)
+        await run.learn()
+        states, held = [], []
+        for share in (1 / 3, 2 / 3):
+            await run.run(clients, seconds * share)
+            states.append(await run.settled())
+            await asyncio.sleep(1.5)  # connections close
+            held.append(await asyncio.to_thread(server.held))
+        await run.whole()
+    problems = run.problems
+    problems += [f"not idle afterwards: {s}" for s in states if not s["idle"]]
+    first, last = held
+    problems += [f"{k} grew: {first[k]} -> {last[k]}" for k in ("files", "threads", "tasks") if last[k] > first[k] + 3]
+    if last["memory_mb"] > first["memory_mb"] + GROWTH_MB:
+        problems.append(f"memory grew: {first['memory_mb']:.0f} -> {last['memory_mb']:.0f} MB")
+    if left := [p.name for p in voices.iterdir() if not p.name.endswith(".safetensors")]:
+        problems.append(f"files left in the voice directory: {left}")
+    return {
+        "clients": clients, "seconds": seconds, "seed": seed, "requests": sum(run.statuses.values()),
+        "statuses": {str(k): v for k, v in sorted(run.statuses.items())}, "counts": dict(sorted(run.counts.items())),
+        "after_one_third": first, "at_the_end": last, "engine": states[-1], "problems": problems,
+        "python": platform.python_version(), "cores": os.cpu_count(),
+    }  # fmt: skip
+
+
+def _wav() -> bytes:
+    out = io.BytesIO()
+    with wave.open(out, "wb") as f:
+        f.setnchannels(1)
+        f.setsampwidth(2)
+        f.setframerate(8000)
+        f.writeframes((np.sin(np.arange(12_000) / 6) * 9000).astype("<i2").tobytes())
+    return out.getvalue()
+
+
+@contextlib.contextmanager
+def running(voices: Path) -> Iterator[Server]:
+    server = Server(voices)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as server:
+        result = asyncio.run(soak(server, args.clients, args.seconds, args.seed, Path(folder)))
+        result["exit_code"] = server.stop()
+        errors = [line.strip() for line in server.log if " ERROR " in line or "Traceback" in line]
+        result["errors_logged"] = dict(Counter(re.sub(r"^\S+ \S+ ", "", e)[:160] for e in errors).most_common(10))
+    if result["exit_code"]:
+        result["problems"].append(f"the server ended with {result['exit_code']}")
+    text = json.dumps(result, indent=1)
+    if args.output is not None:
+        args.output.write_text(text + "\n")
+    print(text)
+    return 1 if result["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

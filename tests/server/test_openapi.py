@@ -1,0 +1,55 @@
+"""The OpenAPI description: current in docs/, true to the routes, and no request made from it is a 5xx."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from server_live import Live
+
+from stentor.server.app import create_app
+from stentor.server.config import ServerConfig
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "docs" / "openapi.json"
+
+
+def described() -> dict:
+    made: dict = create_app(ServerConfig()).openapi()
+    made["info"]["version"] = "0"  # a release changes nothing else
+    return made
+
+
+def test_the_description_in_the_docs_is_current() -> None:
+    """After a change of the API: python tests/server/test_openapi.py"""
+    assert json.loads(KEPT.read_text()) == json.loads(json.dumps(described()))
+
+
+def test_every_route_is_described(live: Live) -> None:
+    served = live.http.get("/openapi.json").json()
+    assert set(served["paths"]) == set(described()["paths"])
+    for path in ("/v1/audio/speech", "/v1/audio/speech/batch", "/v1/audio/voices", "/v1/models", "/health", "/metrics"):
+        assert path in served["paths"]
+    for path, operations in served["paths"].items():
+        for method, operation in operations.items():
+            assert operation.get("description") or operation.get("summary"), (method, path)
+            assert "422" not in operation["responses"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed")
+def test_no_request_made_from_the_description_is_a_5xx(live: Live, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathesis())"]
+    words += ["run", f"{live.url}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "25"]
+    words += ["--seed", "1", "--request-timeout", "30", "--phases", "examples,coverage,fuzzing", "--no-color"]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
+    assert live.idle()
+
+
+if __name__ == "__main__":
+    KEPT.write_text(json.dumps(described(), indent=1, sort_keys=True) + "\n")
