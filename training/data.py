@@ -30,7 +30,9 @@ class Speech:
     `flat` int16 [samples]; `spans` {sentence id: (start, end)} into it.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any], held_out_from: int, held_out: bool, device: torch.device):
+    def __init__(
+        self, folder: Path, config: dict[str, Any], held_out_from: int, held_out: bool, device: torch.device
+    ) -> None:
         self.folder, self.config, self.device = folder, config, device
         self.wanted = (lambda i: i >= held_out_from) if held_out else (lambda i: i < held_out_from)
         self.flat = torch.zeros(0, dtype=torch.int16, device=device)

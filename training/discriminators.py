@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,7 +20,7 @@ class Period(nn.Module):
         self.period = period
         sizes = (1, *widths)
         self.convs = nn.ModuleList(
-            weight_norm(nn.Conv2d(a, b, (5, 1), (3, 1), (2, 0))) for a, b in zip(sizes, sizes[1:], strict=False)
+            weight_norm(nn.Conv2d(a, b, (5, 1), (3, 1), (2, 0))) for a, b in itertools.pairwise(sizes)
         )
         self.convs.append(weight_norm(nn.Conv2d(widths[-1], widths[-1], (5, 1), 1, (2, 0))))
         self.score = weight_norm(nn.Conv2d(widths[-1], 1, (3, 1), 1, (1, 0)))

@@ -38,7 +38,9 @@ class Batch:
 class Examples:
     """Random access to utterances, by sentence id, with text as token ids."""
 
-    def __init__(self, sentences: Path, folder: Path, name: str, patch: int, config: dict[str, Any], device: torch.device):
+    def __init__(
+        self, sentences: Path, folder: Path, name: str, patch: int, config: dict[str, Any], device: torch.device
+    ) -> None:
         self.latents, self.patch, self.c, self.device = Latents(folder, name, device), patch, config, device
         tokenizer = build()
         texts = {r["id"]: r["phonemes"] for r in map(json.loads, sentences.open())}

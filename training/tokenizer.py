@@ -38,5 +38,10 @@ def build() -> Tokenizer:
 def save(folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json."""
     build().save(str(folder / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -18,7 +18,18 @@ from torch import Tensor, nn
 
 from stentor.layers.transformer import Attention, SwiGLU
 from stentor.models.voxcpm2.net import VoxCPM2Net
-from training.common import Average, Log, Stopwatch, cosine, load_config, parameter_count, pick_device, restore, save, set_lr
+from training.common import (
+    Average,
+    Log,
+    Stopwatch,
+    cosine,
+    load_config,
+    parameter_count,
+    pick_device,
+    restore,
+    save,
+    set_lr,
+)
 from training.examples import Batch, Examples
 from training.modules import Velocity, build_net, flow_loss, hidden_states
 

@@ -175,13 +175,16 @@ def main() -> None:
     saved = shown = time.monotonic()
     while watch.left > 8 and watch.elapsed < c["seconds"]:
         progress = watch.elapsed / c["seconds"]
-        losses = trainer.train_step(
-            speech.crops(c["batch"], samples), progress, watch.elapsed >= c["adversary_from"]
-        )
+        losses = trainer.train_step(speech.crops(c["batch"], samples), progress, watch.elapsed >= c["adversary_from"])
         now = time.monotonic()
         if trainer.step % 100 == 0 or now - shown > 20:
             shown = now
-            log(step=trainer.step, s=watch.elapsed, hours=speech.hours, **{k: float(v.detach()) for k, v in losses.items()})
+            log(
+                step=trainer.step,
+                s=watch.elapsed,
+                hours=speech.hours,
+                **{k: float(v.detach()) for k, v in losses.items()},
+            )
         if now - saved > c["checkpoint_every"]:
             speech.refresh()
             save(path, {**trainer.state(), "elapsed": watch.elapsed})

@@ -1,7 +1,7 @@
 """Text front ends: what turns written text into what a checkpoint was trained to read.
 
-A checkpoint names its front end in its config (`"text_front_end": "english-phonemes"`); without the key text goes to
-the tokenizer as it is.
+A checkpoint names its front end in its config (`"stentor": {"text_frontend": "english-phonemes"}`); without the key
+text goes to the tokenizer as it is.
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ def front_end(name: str | None) -> FrontEnd:
         from stentor.text.phonemes import EnglishPhonemes
 
         return EnglishPhonemes()
-    raise ValueError(f"text_front_end must be 'english-phonemes' or absent, got {name!r}")
+    raise ValueError(f"must be 'english-phonemes' or absent, got {name!r}")

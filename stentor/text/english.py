@@ -15,7 +15,8 @@ import inflect
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 
 MONTHS = (
-    "January February March April May June July August September October November December".split()
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
 _MONTH = "|".join(MONTHS)
 _SHORT_MONTHS = {name[:3]: name for name in MONTHS if name != "May"} | {"Sept": "September"}
@@ -49,7 +50,15 @@ UNITS = {
 MONEY = {"$": ("dollar", "cent"), "£": ("pound", "penny"), "€": ("euro", "cent"), "¥": ("yen", "sen")}
 _SAME_PLURAL = {"hertz", "kilohertz", "megahertz", "gigahertz", "percent", "yen", "sen"}
 _IRREGULAR = {"foot": "feet", "inch": "inches", "penny": "pence"}
-SYMBOLS = {"&": " and ", "@": " at ", "+": " plus ", "=": " equals ", "×": " times ", "÷": " divided by ", "~": " about "}
+SYMBOLS = {
+    "&": " and ",
+    "@": " at ",
+    "+": " plus ",
+    "=": " equals ",
+    "×": " times ",
+    "÷": " divided by ",
+    "~": " about ",
+}
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 
@@ -186,7 +195,8 @@ def _rules() -> list[Rule]:
          lambda m: WORDS[m[1]]),
         (r"\bvs\b", lambda m: "versus"),
         (r"\b(\d{1,2}):(\d{2})(?::\d{2})?(?:\s*([ap]\.?\s?m\b\.?|[AP]\.?M\b\.?))?", _time),
-        (r"\b(\d{1,2})()\s*([ap]\.m\.|[ap]m\b|[AP]\.M\.|[AP]M\b)", lambda m: f"{_say(m[1])} {m[3].replace('.', '').upper()}"),
+        (r"\b(\d{1,2})()\s*([ap]\.m\.|[ap]m\b|[AP]\.M\.|[AP]M\b)",
+         lambda m: f"{_say(m[1])} {m[3].replace('.', '').upper()}"),
         (r"\b(\d{4})-(\d{2})-(\d{2})\b", _iso_date),
         (r"\b(\d{1,2})/(\d{1,2})/(\d{4}|\d{2})\b", _slash_date),
         (rf"\b({_MONTH})\s+(\d{{1,2}})(?:st|nd|rd|th)?\b(?:,?\s+(\d{{4}})\b)?",
@@ -212,13 +222,13 @@ def _rules() -> list[Rule]:
         (r"\b([Vv]ersion\s+|v)(\d+(?:\.\d+)+)\b",
          lambda m: "version " + " point ".join(_say(p) for p in m[2].split("."))),
         (r"\b(\d+(?:\.\d+){2,})\b", lambda m: " point ".join(_say(p) for p in m[1].split("."))),
-        (rf"(?:(?<=\s)|^)[-−](?=\d)", lambda m: "minus "),
+        (r"(?:(?<=\s)|^)[-−](?=\d)", lambda m: "minus "),
         (rf"\b({_NUMBER})\s*[-–]\s*(?={_NUMBER})", lambda m: f"{cardinal(m[1])} to "),
         (rf"\b({_NUMBER})\s?({_UNIT})(?![\w/])(?:\.(?=\s+[a-z,]))?",
          lambda m: f"{cardinal(m[1])} {_plural(UNITS[m[2]], m[1] == '1')}"),
         (r"\b(Chapter|Part|Act|Scene|Book|Volume|Section|World War|Type|Phase|Level)\s+([IVXLC]+)\b", _roman),
         (r"\b([A-Z][a-z]+)\s+([IVX]{2,}|V)\b(?=\s|[,.;!?]|$)",
-         lambda m: _ordinal_roman(m)),
+         _ordinal_roman),
         (rf"(?<=[A-Za-z])(?={_NUMBER})|(?<=\d)(?=[A-Za-z])", lambda m: " "),
         (rf"{_NUMBER}", lambda m: spell(m[0]) if re.fullmatch(r"0\d+", m[0]) else cardinal(m[0])),
         (r"[&@+=×÷~]", lambda m: SYMBOLS[m[0]]),

@@ -1,0 +1,61 @@
+"""The English front end: notations are read as people read them, and nothing that people type breaks it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stentor.text import front_end
+from stentor.text.english import cardinal, ordinal, spoken, year
+
+READINGS = [
+    ("It is 5:30pm.", "It is five thirty PM."),
+    ("Dr. Smith lives on Main St.", "Doctor Smith lives on Main Street"),
+    ("It cost $3.50.", "It cost three dollars and fifty cents."),
+    ("on 3/4/2021", "on March fourth, twenty twenty-one"),
+    ("on 2024-07-01", "on July first, twenty twenty-four"),
+    ("1,234 men", "one thousand two hundred thirty-four men"),
+    ("the 21st time", "the twenty-first time"),
+    ("Henry VIII", "Henry the eighth"),
+    ("Chapter IV", "Chapter four"),
+    ("5°C outside", "five degrees Celsius outside"),
+    ("10% off", "ten percent off"),
+    ("version 2.3.1", "version two point three point one"),
+    ("No. 7", "number seven"),
+    ("salt & pepper", "salt and pepper"),
+    ("3.14", "three point one four"),
+    ("1 km", "one kilometer"),
+    ("2 km", "two kilometers"),
+]
+
+
+@pytest.mark.parametrize(("written", "read"), READINGS)
+def test_notations_are_read_as_words(written: str, read: str):
+    assert spoken(written).strip().rstrip(".") == read.rstrip(".")
+
+
+def test_number_words():
+    assert cardinal("305") == "three hundred five"
+    assert ordinal("12") == "twelfth"
+    assert [year(y) for y in ("1807", "2005", "1900")] == ["eighteen oh seven", "two thousand five", "nineteen hundred"]
+
+
+def test_plain_words_stay_as_they_are():
+    text = "The birch canoe slid on the smooth planks."
+    assert spoken(text) == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=80))
+def test_any_text_can_be_read(text: str):
+    assert not any(c.isascii() and c.isdigit() for c in spoken(text))
+
+
+def test_phonemes_of_known_and_unknown_words():
+    phonemes = front_end("english-phonemes")
+    assert phonemes("Hello there.") == "həlˈO ðˈɛɹ."
+    assert phonemes("A blorfing snazzle.").count("ˈ") >= 2
+
+
+def test_an_unknown_front_end_is_named():
+    with pytest.raises(ValueError, match="'klingon'"):
+        front_end("klingon")
