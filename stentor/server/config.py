@@ -57,6 +57,12 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = option((), 'CORS and WebSocket origins besides our own; ["*"] for any')
     # what is accepted
     default_response_format: str = option("wav", "when a request names none; OpenAI's is mp3", choices=FORMATS)
+    default_sample_rate: int | None = option(
+        None, "Hz when a request names none, e.g. 24000 for clients that take it for granted; default: the model's own"
+    )
+    stream_by_default: bool = option(
+        False, "stream bytes to clients that ask for nothing else, as OpenAI does; wav then says no length"
+    )
     ignore_unknown_fields: bool = option(False, "ignore unknown request fields instead of answering 400")
     max_input_chars: int = option(20_000, "characters of one request's input")
     max_instructions_chars: int = option(500, "characters of instructions", names=("--tts-max-instructions-length",))
@@ -94,6 +100,8 @@ class ServerConfig:
         for name in _POSITIVE:
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise InvalidRequest(name, f"must be above 0, got {getattr(self, name)}")
+        if self.default_sample_rate is not None and not 8000 <= self.default_sample_rate <= 48000:
+            raise InvalidRequest("default_sample_rate", f"must be from 8000 to 48000, got {self.default_sample_rate}")
         if not 0 <= self.port <= 65535:
             raise InvalidRequest("port", f"must be from 0 to 65535, got {self.port}")
         if self.served_model_name and len(self.served_model_name) != max(1, len(self.models)):

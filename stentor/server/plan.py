@@ -66,7 +66,8 @@ class Planner:
         granularity = body.split_granularity
         if body.timestamps != "none" and granularity == "auto":
             granularity = "sentence"
-        streaming = body.stream or body.stream_format is not None
+        asked = body.stream or body.stream_format is not None
+        streaming = asked or (self.config.stream_by_default and body.timestamps == "none")
         return await self.make(body, body.input, id, granularity, streaming)
 
     async def live(self, body: Shared, id: str, word_timestamps: bool) -> Plan:
@@ -230,7 +231,8 @@ class Planner:
         format = body.response_format or self.config.default_response_format
         rates = CONTAINERS[format].rates
         if body.sample_rate is None:
-            return Output(format, legal_rate(format, spec.sample_rate), body.speed)
+            usual = self.config.default_sample_rate or spec.sample_rate
+            return Output(format, legal_rate(format, usual), body.speed)
         if rates and body.sample_rate not in rates:
             known = ", ".join(map(str, rates))
             raise ApiError(400, f"sample_rate: {format} takes {known}, got {body.sample_rate}", param="sample_rate")

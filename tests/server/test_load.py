@@ -355,7 +355,7 @@ def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
 
 def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
     (tmp_path / "server.yaml").write_text(
-        "default-response-format: mp3\nvoice-alias: [alloy=low]\nmax_input_chars: 50\n"
+        "default-response-format: mp3\nvoice-alias: [alloy=low]\ndefault-sample-rate: 24000\nmax_input_chars: 50\n"
     )
     sock = tmp_path / "s"
     flags = ("--config", str(tmp_path / "server.yaml"), "--uds", str(sock), "--voices-dir", str(tmp_path / "v"))
@@ -365,6 +365,7 @@ def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
     ):
         answer = http.post("/v1/audio/speech", json={"input": TEXT, "voice": "alloy"})
         assert answer.headers["content-type"] == "audio/mpeg"
+        assert answer.headers["x-sample-rate"] == "24000"
         assert http.post("/v1/audio/speech", json={"input": "x" * 51}).status_code == 400
         running.send_signal(signal.SIGTERM)
         assert running.wait(15) == 0
