@@ -6,8 +6,11 @@ import asyncio
 import base64
 import contextlib
 import json
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -19,6 +22,7 @@ import pytest
 from server_live import Live, pcm, process, serving, toy
 
 import stentor
+from stentor.server import auth
 from stentor.server.app import create_app
 from stentor.server.auth import authorized
 from stentor.server.config import ServerConfig
@@ -128,6 +132,16 @@ def test_too_many_requests_are_429_before_their_bodies_are_read(tight: Live) -> 
         assert answer.json()["error"]["code"] == "too_many_requests"
         assert tight.http.get("/health").status_code == 200
     assert until(lambda: tight.speech(input=TEXT).status_code == 200)
+
+
+def test_a_body_that_does_not_come_is_a_408_and_frees_its_place(tight: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "BODY_SECONDS", 0.2)
+    host, port = tight.url.removeprefix("http://").split(":")
+    with contextlib.closing(socket.create_connection((host, int(port)), 10)) as s:
+        s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        assert s.recv(1000).startswith(b"HTTP/1.1 408")
+    monkeypatch.undo()
+    assert tight.speech(input=TEXT).status_code == 200
 
 
 def test_a_client_that_reads_too_slowly_is_cut_off(tight: Live) -> None:
@@ -351,6 +365,21 @@ def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
             data += b"".join(parts)
         assert len(data) == 900 * 6 * 2
         assert running.wait(15) == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the test's certificate, is not here")
+def test_tls_is_spoken_with_a_certificate(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {certificate}"
+    subprocess.run([*make.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    flags = ("--ssl-keyfile", str(key), "--ssl-certfile", str(certificate), "--voices-dir", str(tmp_path / "v"))
+    with process(*flags) as (_, url):
+        assert url.startswith("https://")
+        trust = ssl.create_default_context(cafile=str(certificate))
+        with httpx.Client(verify=trust, base_url=url, trust_env=False) as http:
+            assert http.post("/v1/audio/speech", json={"input": TEXT}).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health", trust_env=False)
 
 
 def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
