@@ -37,12 +37,15 @@ import numpy as np
 TEXTS = ("Hello there, you.", "One is here. Two is here.", "A longer sentence that says nothing at all, slowly.")
 SEEDS = (1, 2)
 LSB = 2.1  # answers alone and in company differ by rounding
-GROWTH_MB = 30.0  # of resident memory between the first third and the end
+PHASES = 3  # after each of them all is counted
+GROWTH_MB = 30.0  # of resident memory between the first count and the last
 
-# tells, on SIGUSR1, how many asyncio tasks are alive
+# On SIGUSR1: gives what is free back to the system, and tells how many asyncio tasks are alive.
 SERVER = """
-import asyncio, gc, signal, sys
+import asyncio, ctypes, gc, signal, sys
 def count(*_):
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     tasks = [o for o in gc.get_objects() if isinstance(o, asyncio.Task) and not o.done()]
     print("TASKS", len(tasks), flush=True)
 signal.signal(signal.SIGUSR1, count)
@@ -91,14 +94,15 @@ class Server:
 
     def held(self) -> dict[str, float]:
         """Files, threads, tasks and resident MB of the process."""
-        proc = Path(f"/proc/{self.process.pid}")
-        status = (proc / "status").read_text()
         start = len(self.log)
         self.process.send_signal(signal.SIGUSR1)
+        tasks = int(self._wait(r"TASKS (\d+)", start))
+        proc = Path(f"/proc/{self.process.pid}")
+        status = (proc / "status").read_text()
         return {
             "files": len(list((proc / "fd").iterdir())),
             "threads": int(re.search(r"Threads:\s*(\d+)", status).group(1)),  # type: ignore[union-attr]
-            "tasks": int(self._wait(r"TASKS (\d+)", start)),
+            "tasks": tasks,
             "memory_mb": int(re.search(r"VmRSS:\s*(\d+)", status).group(1)) / 1024,  # type: ignore[union-attr]
         }
 
@@ -303,17 +307,18 @@ async def soak(server: Server, clients: int, seconds: float, seed: int, voices: 
         run = Soak(server.url, http, seed)
         await run.learn()
         states, held = [], []
-        for share in (1 / 3, 2 / 3):
-            await run.run(clients, seconds * share)
+        for _ in range(PHASES):
+            await run.run(clients, seconds / PHASES)
             states.append(await run.settled())
             await asyncio.sleep(1.5)  # connections close
             held.append(await asyncio.to_thread(server.held))
         await run.whole()
     problems = run.problems
     problems += [f"not idle afterwards: {s}" for s in states if not s["idle"]]
-    first, last = held
-    problems += [f"{k} grew: {first[k]} -> {last[k]}" for k in ("files", "threads", "tasks") if last[k] > first[k] + 3]
-    grown = last["memory_mb"] - first["memory_mb"] - (states[1]["cache_mb"] - states[0]["cache_mb"])
+    first, last = held[0], held[-1]
+    slack = {"files": 3, "tasks": 3, "threads": 10}  # pools of threads, which have a bound, fill with time
+    problems += [f"{k} grew: {first[k]} -> {last[k]}" for k, more in slack.items() if last[k] > first[k] + more]
+    grown = last["memory_mb"] - first["memory_mb"] - (states[-1]["cache_mb"] - states[0]["cache_mb"])
     if grown > GROWTH_MB:
         problems.append(f"memory grew by {grown:.0f} MB beside the cache of voices, which is bounded")
     if left := [p.name for p in voices.iterdir() if not p.name.endswith(".safetensors")]:
@@ -321,7 +326,7 @@ async def soak(server: Server, clients: int, seconds: float, seed: int, voices: 
     return {
         "clients": clients, "seconds": seconds, "seed": seed, "requests": sum(run.statuses.values()),
         "statuses": {str(k): v for k, v in sorted(run.statuses.items())}, "counts": dict(sorted(run.counts.items())),
-        "after_one_third": first, "at_the_end": last, "memory_growth_mb": grown, "engine": states[-1],
+        "held": held, "memory_growth_mb": grown, "engine": states[-1],
         "problems": problems,
         "python": platform.python_version(), "cores": os.cpu_count(),
     }  # fmt: skip
@@ -362,6 +367,8 @@ def main() -> int:
         result = asyncio.run(soak(server, args.clients, args.seconds, args.seed, Path(folder)))
         result["exit_code"] = server.stop()
         errors = [line.strip() for line in server.log if " ERROR " in line or "Traceback" in line]
+        cut = [e for e in errors if "without completing response" in e]  # uvicorn's words for a client that was cut off
+        result["clients_cut_off"], errors = len(cut), [e for e in errors if e not in cut]
         result["errors_logged"] = dict(Counter(re.sub(r"^\S+ \S+ ", "", e)[:160] for e in errors).most_common(10))
     if result["exit_code"]:
         result["problems"].append(f"the server ended with {result['exit_code']}")
