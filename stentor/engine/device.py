@@ -39,14 +39,14 @@ class Stream:
     """An ordered queue of device work. Lower `priority` runs first."""
 
     def __init__(self, device: torch.device, priority: int = 0) -> None:
-        self._stream = torch.cuda.Stream(device, priority) if device.type == "cuda" else None
+        self.cuda = torch.cuda.Stream(device, priority) if device.type == "cuda" else None
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        if self._stream is None:
+        if self.cuda is None:
             yield
         else:
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self.cuda):
                 yield
 
 

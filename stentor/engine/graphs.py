@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stentor.engine.device import Device
+from stentor.engine.device import Device, Stream
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.graphs")
@@ -20,8 +20,10 @@ class GraphLadder:
     """`fn(*key)` over static buffers, captured per key. Keys are captured in the order given: largest first, so that
     later captures fit into the memory pool of the first.
 
-    Two graphs may share a memory pool only if they are never replayed at once, so a pool belongs to one stream:
-    ladders of the same stream share theirs (`beside`). On a CPU nothing is captured and every call runs `fn`.
+    Two graphs may share memory only if they are never replayed at once, so a ladder belongs to one stream: ladders of
+    the same stream share their pool (`beside`), and capture happens on that very stream, because the libraries keep a
+    workspace per stream and a graph keeps the one it was captured with. On a CPU nothing is captured and every call
+    runs `fn`.
     """
 
     def __init__(
@@ -29,10 +31,11 @@ class GraphLadder:
         name: str,
         fn: Callable[..., None],
         device: Device,
+        stream: Stream,
         required: bool = False,
         beside: GraphLadder | None = None,
     ) -> None:
-        self.name, self.fn, self.device, self.required = name, fn, device, required
+        self.name, self.fn, self.device, self.stream, self.required = name, fn, device, stream, required
         self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self.failed: dict[Key, str] = {}
         self.eager_calls = 0
@@ -57,7 +60,7 @@ class GraphLadder:
         self.fn(*key)  # lazy initialisation and compilation must happen outside the capture
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream.cuda, capture_error_mode="thread_local"):
             self.fn(*key)
         self.graphs[key] = graph
 

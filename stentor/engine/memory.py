@@ -15,6 +15,9 @@ from stentor.errors import EngineError
 from stentor.models.base import Column, SpeechModel
 
 GIB = 1 << 30
+GRAPHS = 12 * GIB
+"""Left free on CUDA for activations and what graphs hold; at most GRAPHS_SHARE of what is free."""
+GRAPHS_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -70,4 +73,4 @@ def _budget(config: EngineConfig, device: Device, slot_bytes: int) -> int:
     free = device.free_bytes()
     if free is None:
         return GIB
-    return int(free * config.gpu_memory_utilization) - slot_bytes
+    return int(free * config.gpu_memory_utilization - min(GRAPHS, free * GRAPHS_SHARE)) - slot_bytes

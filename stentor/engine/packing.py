@@ -69,25 +69,21 @@ def indices(group: Group, size: Layout, padding: int) -> np.ndarray:
 
 
 class StaticPrefill:
-    """Input buffers of captured prefills, big enough for the largest key; a smaller one uses the front of each."""
+    """Input buffers of captured prefills, big enough for the largest key; a smaller one uses the front of each.
+
+    They start as zeros, which every size may run before there are requests: slot 0 is idle then and has no pages.
+    """
 
     def __init__(self, spec: ModelSpec, largest: Layout, padding: int, device: Device) -> None:
         self.spec, self.padding, self.device = spec, padding, device
         where = device.torch
-        self.ints = torch.full((largest.size,), padding, dtype=torch.int64, device=where)
+        self.ints = torch.zeros(largest.size, dtype=torch.int64, device=where)
         self.rows = {
             n: torch.full((largest.tokens, *c.shape), c.fill, dtype=c.dtype, device=where)
             for n, c in spec.prompt_rows.items()
         }
         shape = (largest.frames, *spec.frame.shape)
         self.frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
-
-    def blank(self, size: Layout) -> None:
-        """Contents that may be run at this size: nobody's tokens."""
-        ints = np.zeros(size.size, np.int64)
-        ints[size.parts["idx"]] = ints[size.parts["slot"]] = self.padding
-        ints[size.parts["frame_at"]] = size.tokens
-        self.device.fill(self.ints, ints)
 
     def write(self, group: Group, size: Layout) -> None:
         """A group that fits `size`, to the device."""

@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 PREFILL_TOKENS = {1: (2048, 1024, 512, 256, 128, 64, 32), 8: (2048, 512, 128)}
 """Captured prefills: tokens by number of rows. As many rows as there are slots take the longest and a quarter of it."""
+CODEC_FRAMES = 400  # rows times frames of one captured codec call: more rows take several calls, not more memory
 VOICES_KEPT = 64  # encoded references and primed codec states in the caches
 
 
@@ -78,9 +79,9 @@ class Worker:
         self._idx_host: list[int] = []
         self.lm, self.codec = device.stream(-1), device.stream(0)
         must = config.require_graphs
-        self.ladder = GraphLadder("decode", self._decode, device, must)
-        self.prefill_ladder = GraphLadder("prefill", self._prefill, device, must, beside=self.ladder)
-        self.codec_ladder = GraphLadder("codec", self._codec, device, must)
+        self.ladder = GraphLadder("decode", self._decode, device, self.lm, must)
+        self.prefill_ladder = GraphLadder("prefill", self._prefill, device, self.lm, must, beside=self.ladder)
+        self.codec_ladder = GraphLadder("codec", self._codec, device, self.codec, must)
         longest = max(PREFILL_TOKENS[1]) if device.cuda else 0
         frames = longest if model.spec.takes_reference else 0
         self.packed = StaticPrefill(model.spec, Layout(longest, sizes.slots, frames), sizes.slots, device)
@@ -110,8 +111,7 @@ class Worker:
                 if self.kv.fused and self.device.cuda:
                     self.prefill_ladder.capture(self._prefill_keys(slots, work))
             with self.codec.active():
-                few = sorted({b for b in (1, 4, 16, slots) if b <= slots}, reverse=True)
-                self.codec_ladder.capture((b, n) for n in reversed(self.codec_counts) for b in few)
+                self.codec_ladder.capture(self._codec_keys(slots))
         if self.device.cuda:
             graphs = sum(len(x.graphs) for x in self._ladders)
             taken = (self.device.allocated_bytes() - held) / GIB
@@ -126,6 +126,12 @@ class Worker:
             for tokens in counts:
                 for frames in (tokens, 0) if self.model.spec.takes_reference else (0,):
                     yield (tokens, rows, frames, work)
+
+    def _codec_keys(self, slots: int) -> list[tuple[int, int]]:
+        """(rows, frames), largest first."""
+        rows = {b for b in (1, 4, 16, slots) if b <= slots}
+        keys = [(b, n) for b in rows for n in self.codec_counts if b == 1 or b * n <= CODEC_FRAMES]
+        return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
 
     @property
     def _ladders(self) -> tuple[GraphLadder, ...]:
@@ -249,7 +255,12 @@ class Worker:
             turn[job.seq.id] = turn.get(job.seq.id, -1) + 1
             rounds.setdefault((turn[job.seq.id], job.count), []).append(job)
         with self.codec.active():
-            return [self._decode_audio(rounds[key]) for key in sorted(rounds)]
+            return [self._decode_audio(part) for key in sorted(rounds) for part in self._parts(rounds[key])]
+
+    def _parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
+        """Jobs of equal length, as many at a time as the captured calls take."""
+        most = max((b for b, n in self.codec_ladder.graphs if n >= jobs[0].count), default=len(jobs))
+        return [jobs[at : at + most] for at in range(0, len(jobs), most)]
 
     def _decode_audio(self, jobs: list[AudioJob]) -> AudioTicket:
         batch, count = self._codec_key(jobs)

@@ -27,6 +27,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bo
 
 def full(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Every token sees every token of its sequence: q [B, T, Hq, D]."""
+    if max(q.shape[1], k.shape[1]) <= kernels.LOCAL and kernels.on(q, "local"):
+        return kernels.local_attention(q, k, v)
     return sdpa(q, k, v)
 
 
@@ -51,7 +53,7 @@ class DepthKV:
         self.length += count
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if kernels.on(q):
+        if kernels.on(q, "depth"):
             return kernels.depth_attention(self.cache[layer], self.length, q, k, v)
         new = q.shape[1]
         end = self.length + new

@@ -1,7 +1,8 @@
 """Fused CUDA kernels (Triton) behind the layers' own formulas; the formulas are the twins the kernels are tested by.
 
 A layer asks `on(x)` and calls a function of this file, which is imported without Triton. Kernels serve inference mode
-only: they have no gradients. STENTOR_KERNELS=0 in the environment turns them off, for comparisons.
+only: they have no gradients. STENTOR_KERNELS_OFF in the environment names those to leave out, for comparisons: any of
+norm, silu, rotate, paged, depth, local, pick, choose, narrow, or all.
 """
 
 from __future__ import annotations
@@ -16,18 +17,46 @@ from torch import Tensor
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Kernels run on CPU tensors, slowly: for tests."""
 
-_WANTED = os.environ.get("STENTOR_KERNELS", "1") != "0" and find_spec("triton") is not None
+LOCAL = 16
+"""Tokens of a sequence that is one tile of `local_attention`."""
+
+_OFF = frozenset(os.environ.get("STENTOR_KERNELS_OFF", "").split(","))
+_WANTED = "all" not in _OFF and find_spec("triton") is not None
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def on(x: Tensor) -> bool:
-    """Whether kernels serve `x`."""
-    return _WANTED and (x.is_cuda or INTERPRETED) and x.dtype in _DTYPES and torch.is_inference_mode_enabled()
+def on(x: Tensor, name: str) -> bool:
+    """Whether the kernel `name` serves x."""
+    return (
+        _WANTED
+        and name not in _OFF
+        and (x.is_cuda or INTERPRETED)
+        and x.dtype in _DTYPES
+        and torch.is_inference_mode_enabled()
+    )
+
+
+def narrow(x: Tensor) -> bool:
+    """Whether x [..., H] has so few rows that its products are bound by reading the weights."""
+    return x.numel() <= 2 * x.shape[-1] and on(x, "narrow")
+
+
+def product(
+    x: Tensor,
+    weight: Tensor,
+    norm: tuple[Tensor, float, bool] | None = None,
+    residual: Tensor | None = None,
+    gate: bool = False,
+) -> Tensor:
+    """norm(x) @ weight.T (+ residual) for one or two rows; `gate`: SwiGLU's silu(first half) * second half of it."""
+    from stentor.layers import kernels_narrow
+
+    return kernels_narrow.narrow(x, weight, norm, residual, gate)
 
 
 def serve(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `on` will hold for tensors of this device and dtype in the engine."""
-    return _WANTED and (device.type == "cuda" or INTERPRETED) and dtype in _DTYPES
+    """Whether attention over pages will be a kernel in an engine of this device and dtype."""
+    return _WANTED and "paged" not in _OFF and (device.type == "cuda" or INTERPRETED) and dtype in _DTYPES
 
 
 class Rotation(NamedTuple):
@@ -101,6 +130,13 @@ def depth_attention(cache: Tensor, length: int, q: Tensor, k: Tensor, v: Tensor)
     from stentor.layers import kernels_attention
 
     return kernels_attention.depth(cache, length, q, k, v)
+
+
+def local_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Every one of few tokens sees every other: q [B, T, Hq, D], k and v [B, S, Hk, D], T and S at most LOCAL."""
+    from stentor.layers import kernels_attention
+
+    return kernels_attention.local(q, k, v)
 
 
 def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

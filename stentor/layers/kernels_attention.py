@@ -14,7 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-KEYS = 64  # per pass over the history
+from stentor.layers.kernels import LOCAL
+
+KEYS = {2: 128, 4: 64}
+"""Keys per pass over the history, by bytes of an element: what registers and shared memory hold."""
 
 
 @triton.jit
@@ -39,9 +42,9 @@ def _paged(
     if WRITE:  # the token itself comes from registers: what this program writes it does not read back
         new_k = tl.load(k + token * k_token + head * DIM + at, within, 0.0).to(pool.dtype.element_ty)
         new_v = tl.load(v + token * v_token + head * DIM + at, within, 0.0).to(pool.dtype.element_ty)
-        place = (tl.load(pages + pos // PAGE) * PAGE + pos % PAGE) * key_slot + head * DIM + at
-        tl.store(pool + place, new_k, within)
-        tl.store(pool + value_part + place, new_v, within)
+        spot = (tl.load(pages + pos // PAGE) * PAGE + pos % PAGE) * key_slot + head * DIM + at
+        tl.store(pool + spot, new_k, within)
+        tl.store(pool + value_part + spot, new_v, within)
         high = tl.sum(queries.to(tl.float32) * new_k.to(tl.float32)[None, :], 1) * scale
         mass += 1.0
         total += new_v.to(tl.float32)[None, :]
@@ -82,7 +85,8 @@ def paged(
         pool, table, slot, pos, q, k, v, out, table.stride(0), pool.stride(0), pool.stride(2),
         q.stride(0), k.stride(0), v.stride(0), dim**-0.5,
         HEADS=heads, GROUP=group, ROWS=max(16, triton.next_power_of_2(group)), DIM=dim,
-        WIDE=max(16, triton.next_power_of_2(dim)), PAGE=page, KEYS=KEYS, WRITE=write, num_warps=4, num_stages=2,
+        WIDE=max(16, triton.next_power_of_2(dim)), PAGE=page,
+        KEYS=KEYS[pool.element_size()], WRITE=write, num_warps=8, num_stages=3,
     )  # fmt: skip
     return out
 
@@ -129,5 +133,40 @@ def depth(cache: Tensor, length: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor
         q.stride(0), k.stride(0), v.stride(0), q.stride(1), k.stride(1), v.stride(1), dim**-0.5,
         HEADS=heads, GROUP=q_heads // heads, DIM=dim, WIDE=triton.next_power_of_2(dim),
         SPAN=triton.next_power_of_2(cache.shape[2]), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _local(
+    q, k, v, out, q_row, k_row, v_row, q_token, k_token, v_token, queries, keys, scale,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    shared = head // GROUP
+    at = tl.arange(0, WIDE)[None, :]
+    token = tl.arange(0, SPAN)
+    asked = (token < queries)[:, None] & (at < DIM)
+    known = (token < keys)[:, None] & (at < DIM)
+    a = tl.load(q + row * q_row + token[:, None] * q_token + head * DIM + at, asked, 0.0)
+    b = tl.load(k + row * k_row + token[:, None] * k_token + shared * DIM + at, known, 0.0)
+    c = tl.load(v + row * v_row + token[:, None] * v_token + shared * DIM + at, known, 0.0)
+    score = tl.dot(a, tl.trans(b), input_precision="ieee") * scale
+    score = tl.where((token < keys)[None, :], score, float("-inf"))
+    weight = tl.exp(score - tl.max(score, 1)[:, None])
+    mean = tl.dot(weight.to(c.dtype), c, input_precision="ieee") / tl.sum(weight, 1)[:, None]
+    place = ((row * queries + token[:, None]) * HEADS * GROUP + head) * DIM + at
+    tl.store(out + place, mean.to(out.dtype.element_ty), asked)
+
+
+def local(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """q [B, T, Hq, D], k and v [B, S, Hk, D], T and S at most LOCAL."""
+    (batch, queries, q_heads, dim), (keys, heads) = q.shape, k.shape[1:3]
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _local[(batch, q_heads)](
+        q, k, v, out, q.stride(0), k.stride(0), v.stride(0), q.stride(1), k.stride(1), v.stride(1), queries, keys,
+        dim**-0.5, HEADS=heads, GROUP=q_heads // heads, DIM=dim, WIDE=max(16, triton.next_power_of_2(dim)),
+        SPAN=LOCAL, num_warps=2,
     )  # fmt: skip
     return out

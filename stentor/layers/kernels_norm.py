@@ -15,6 +15,8 @@ from torch import Tensor
 
 from stentor.layers.kernels import Rotation
 
+HEADS = 8  # of a token that one program rotates
+
 
 @triton.jit
 def _add_rms_norm(
@@ -79,50 +81,49 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 @triton.jit
 def _norm_rotate(
     q, k, q_weight, k_weight, cos, sin, q_out, k_out, q_token, k_token, q_heads, k_heads, period, eps,
-    DIM: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr, ROTATE: tl.constexpr,
-    INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr,
+    DIM: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr,
+    INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    pair = tl.arange(0, HALF)
-    inside = pair < DIM // 2
+    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+    pair = tl.arange(0, HALF)[None, :]
+    even = pair < DIM // 2
     if INTERLEAVED:
         first, second = 2 * pair, 2 * pair + 1
     else:
         first, second = pair, pair + DIM // 2
-    if head < q_heads:
-        source = q + token * q_token + head * DIM
-        target = q_out + (token * q_heads + head) * DIM
-        weight = q_weight
-    else:
-        source = k + token * k_token + (head - q_heads) * DIM
-        target = k_out + (token * k_heads + head - q_heads) * DIM
-        weight = k_weight
-    raw_a = tl.load(source + first, inside, 0.0)
-    raw_b = tl.load(source + second, inside, 0.0)
+    asks, answers = even & (head < q_heads), even & (head >= q_heads) & (head < q_heads + k_heads)
+    q_at = token * q_token + head * DIM
+    k_at = token * k_token + (head - q_heads) * DIM
+    raw_a = tl.load(q + q_at + first, asks, 0.0) + tl.load(k + k_at + first, answers, 0.0)
+    raw_b = tl.load(q + q_at + second, asks, 0.0) + tl.load(k + k_at + second, answers, 0.0)
     a, b = raw_a.to(tl.float32), raw_b.to(tl.float32)
     if NORM:
-        scale = tl.rsqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / DIM + eps)
+        scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / DIM + eps)[:, None]
         a, b = a * scale, b * scale
         if LATE:
             a, b = a.to(raw_a.dtype).to(tl.float32), b.to(raw_a.dtype).to(tl.float32)
-        a *= tl.load(weight + first, inside, 0.0).to(tl.float32)
-        b *= tl.load(weight + second, inside, 0.0).to(tl.float32)
+        is_q = head < q_heads
+        q_a, k_a = tl.load(q_weight + first, even, 0.0), tl.load(k_weight + first, even, 0.0)
+        q_b, k_b = tl.load(q_weight + second, even, 0.0), tl.load(k_weight + second, even, 0.0)
+        a *= tl.where(is_q, q_a, k_a).to(tl.float32)
+        b *= tl.where(is_q, q_b, k_b).to(tl.float32)
         a, b = a.to(raw_a.dtype).to(tl.float32), b.to(raw_a.dtype).to(tl.float32)
-    if ROTATE:
-        at = (token % period) * (DIM // 2) + pair
-        c = tl.load(cos + at, inside, 0.0)
-        s = tl.load(sin + at, inside, 0.0)
-        if IN_FLOAT32:
-            x, y = a * c - b * s, b * c + a * s
-        else:
-            c, s = c.to(raw_a.dtype).to(tl.float32), s.to(raw_a.dtype).to(tl.float32)
-            ac, bs = (a * c).to(raw_a.dtype).to(tl.float32), (b * s).to(raw_a.dtype).to(tl.float32)
-            bc, a_s = (b * c).to(raw_a.dtype).to(tl.float32), (a * s).to(raw_a.dtype).to(tl.float32)
-            x, y = ac - bs, bc + a_s
-        a, b = x, y
-    tl.store(target + first, a.to(raw_a.dtype), inside)
-    tl.store(target + second, b.to(raw_a.dtype), inside)
+    at = (token % period) * (DIM // 2) + pair
+    c, s = tl.load(cos + at, even, 0.0), tl.load(sin + at, even, 0.0)
+    if IN_FLOAT32:
+        x, y = a * c - b * s, b * c + a * s
+    else:
+        c, s = c.to(raw_a.dtype).to(tl.float32), s.to(raw_a.dtype).to(tl.float32)
+        ac, bs = (a * c).to(raw_a.dtype).to(tl.float32), (b * s).to(raw_a.dtype).to(tl.float32)
+        bc, a_s = (b * c).to(raw_a.dtype).to(tl.float32), (a * s).to(raw_a.dtype).to(tl.float32)
+        x, y = ac - bs, bc + a_s
+    q_to, k_to = (token * q_heads + head) * DIM, (token * k_heads + head - q_heads) * DIM
+    x, y = x.to(raw_a.dtype), y.to(raw_a.dtype)
+    tl.store(q_out + q_to + first, x, asks)
+    tl.store(q_out + q_to + second, y, asks)
+    tl.store(k_out + k_to + first, x, answers)
+    tl.store(k_out + k_to + second, y, answers)
 
 
 def norm_rotate(
@@ -133,11 +134,11 @@ def norm_rotate(
     flat_q, flat_k = q.flatten(0, -3), k.flatten(0, -3)
     q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     k_out = torch.empty(k.shape, dtype=k.dtype, device=k.device)
-    _norm_rotate[(len(flat_q), q_heads + k_heads)](
+    _norm_rotate[(len(flat_q), triton.cdiv(q_heads + k_heads, HEADS))](
         flat_q, flat_k, q if q_weight is None else q_weight, k if k_weight is None else k_weight, rope.cos, rope.sin,
         q_out, k_out, flat_q.stride(0), flat_k.stride(0), q_heads, k_heads, rope.cos.numel() // (dim // 2), eps,
-        DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=q_weight is not None, LATE=late, ROTATE=True,
-        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, num_warps=1,
+        DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=q_weight is not None, LATE=late,
+        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, HEADS=HEADS, num_warps=2,
     )  # fmt: skip
     return q_out, k_out
 
@@ -147,10 +148,10 @@ def rotate(x: Tensor, rope: Rotation) -> Tensor:
     heads, dim = x.shape[-2:]
     flat = x.flatten(0, -3)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _norm_rotate[(len(flat), heads)](
+    _norm_rotate[(len(flat), triton.cdiv(heads, HEADS))](
         flat, flat, x, x, rope.cos, rope.sin, out, out, flat.stride(0), flat.stride(0), heads, 0,
         rope.cos.numel() // (dim // 2), 0.0,
-        DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=False, LATE=False, ROTATE=True,
-        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, num_warps=1,
+        DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=False, LATE=False,
+        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, HEADS=HEADS, num_warps=2,
     )  # fmt: skip
     return out

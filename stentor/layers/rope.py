@@ -42,7 +42,7 @@ class Rope(nn.Module):
 
     def rotate(self, x: Tensor, cos_sin: CosSin) -> Tensor:
         """x [..., heads, dim] rotated by tables [..., 1, dim / 2]."""
-        if kernels.on(x):
+        if kernels.on(x, "rotate"):
             return kernels.rotate(x, self.as_kernels_take_it(cos_sin))
         y = x.float() if self.in_float32 else x
         cos, sin = cos_sin[0].to(y.dtype), cos_sin[1].to(y.dtype)

@@ -45,7 +45,7 @@ def draw(logits: Tensor, u: Tensor) -> Tensor:
 
 def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Sample one index per row [B]; rows with temperature 0 take the argmax. All parameters are [B] tensors."""
-    if kernels.on(logits):
+    if kernels.on(logits, "pick"):
         return kernels.pick(logits, u, temperature, top_k, top_p)
     scaled = logits / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
     sampled = draw(keep_top_p(keep_top_k(scaled, top_k), top_p), u)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -45,16 +46,21 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(c.head_dim, c.eps, c.qk_late_weight) if c.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
-        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in self.qkv_proj(x).split(self.widths, dim=-1))
-        q, k = self._place(q, k, rope, cos_sin)
-        out: Tensor = self.o_proj(attend(layer, q, k, v).flatten(-2))
+        out: Tensor = self.o_proj(self.mixed(self.qkv_proj(x), layer, attend, rope, cos_sin))
         return out
+
+    def mixed(self, qkv: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
+        """What the output projection takes, from what the fused projection gives."""
+        parts = torch.split(qkv, list(self.widths), dim=-1)
+        q, k, v = (t.view(*t.shape[:-1], -1, self.head_dim) for t in parts)
+        q, k = self._place(q, k, rope, cos_sin)
+        return attend(layer, q, k, v).flatten(-2)
 
     def _place(self, q: Tensor, k: Tensor, rope: Rope | None, cos_sin: CosSin | None) -> tuple[Tensor, Tensor]:
         """Head norms, then positions."""
         if rope is None or cos_sin is None:
             return self.q_norm(q), self.k_norm(k)
-        if kernels.on(q):
+        if kernels.on(q, "rotate"):
             a, b = self.q_norm, self.k_norm
             rotation = rope.as_kernels_take_it(cos_sin)
             if isinstance(a, RMSNorm) and isinstance(b, RMSNorm):
@@ -73,7 +79,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate_up = self.gate_up_proj(x)
-        if kernels.on(gate_up):
+        if kernels.on(gate_up, "silu"):
             act = kernels.silu_mul(gate_up)
         else:
             gate, up = gate_up.chunk(2, dim=-1)
@@ -102,6 +108,15 @@ class Block(nn.Module):
         x, h = self.post_attention_layernorm.after(x, self.self_attn(normed, layer, attend, rope, cos_sin))
         return x, self.mlp(h)
 
+    def narrow(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
+        """The block for one or two rows: norms, gate and residual additions within the products."""
+        attention = self.self_attn
+        qkv: Tensor = kernels.product(x, attention.qkv_proj.weight, norm=self.input_layernorm.terms)
+        out = attention.mixed(qkv, layer, attend, rope, cos_sin)
+        x = kernels.product(out, attention.o_proj.weight, residual=x)
+        gated = kernels.product(x, self.mlp.gate_up_proj.weight, norm=self.post_attention_layernorm.terms, gate=True)
+        return kernels.product(gated, self.mlp.down_proj.weight, residual=x)
+
 
 class Stack(nn.Module):
     """Blocks and the final norm. `first_layer` is the stack's offset in a key-value pool shared by several stacks."""
@@ -115,6 +130,12 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
         """x [..., hidden] -> [..., hidden] after the final norm. `pos` [...] indexes `rope`; None: no positions."""
         cos_sin = rope.at(pos) if rope is not None and pos is not None else None
+        if kernels.narrow(x) and x.dtype == self.norm.weight.dtype:
+            for i, block in enumerate(self.layers):
+                assert isinstance(block, Block)
+                x = block.narrow(x, self.first_layer + i, attend, rope, cos_sin)
+            out: Tensor = self.norm(x)
+            return out
         norms = self.following_norms()
         h: Tensor = norms[0](x)
         for i, block in enumerate(self.layers):

@@ -98,6 +98,8 @@ class Operations(TorchDispatchMode):
         if name in ("index", "index_put", "index_put_"):
             masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
             assert not masks, "an index by mask has a shape that depends on values"
+            scalar = name != "index" and args[2].ndim == 0 and args[1][0].numel() > 1
+            assert not scalar, "a number assigned through an index is copied from the host"
         returns_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
         self.count += not returns_view and name not in (
             "empty",
@@ -135,6 +137,8 @@ def test_a_step_launches_no_more_than_it_did(family, tmp_path):
     for batch in (1, 3):
         with torch.inference_mode(), Operations() as operations:
             step.decode(model, slots, kv, torch.arange(batch), 4, spec.work)
+        with torch.inference_mode(), Operations():
+            step.prefill(model, slots, kv, prefill_batch(model, "cpu"))
         counts.append(operations.count)
     assert counts[0] == counts[1], "the number of launches does not depend on the batch"
     assert counts[0] <= MOST[family], counts

@@ -21,7 +21,7 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.layers import kernels_attention, kernels_norm, kernels_sampling  # noqa: E402
+from stentor.layers import kernels_attention, kernels_narrow, kernels_norm, kernels_sampling  # noqa: E402
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -38,7 +38,7 @@ if DEVICE == "cpu":
     interpreter._patch_lang_tensor = _with_loop_bounds
 
 DTYPES = [torch.float32, torch.bfloat16]
-TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2 if DEVICE == "cuda" else 2e-2}  # the interpreter truncates
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
 
 
 @pytest.fixture(autouse=True)
@@ -175,3 +175,28 @@ def test_one_launch_picks_what_the_filters_and_the_draw_pick(size):
 def test_one_launch_chooses_what_the_ranked_sampler_chooses(size):
     logits, *rest = _cases(60, size)
     _agree(kernels_sampling.choose(logits, *rest), choose(rank(logits), *rest), logits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("size", "width"), [(48, 30), (1536, 64)])
+def test_narrow_products_equal_norm_linear_gate_and_addition(dtype, rows, size, width):
+    x, residual = random(rows, size, dtype=dtype), random(rows, width, dtype=dtype)
+    weight, gates = random(width, size, dtype=dtype) / size**0.5, random(2 * width, size, dtype=dtype) / size**0.5
+    norm = RMSNorm(size, 1e-6).to(DEVICE, dtype)
+    norm.weight.data = random(size, dtype=dtype)
+    linear = torch.nn.functional.linear
+    close(kernels_narrow.narrow(x, weight, None, None, False), linear(x, weight))
+    close(kernels_narrow.narrow(x, weight, None, residual, False), residual + linear(x, weight))
+    close(kernels_narrow.narrow(x, weight, norm.terms, None, False), linear(norm(x), weight))
+    gate, up = linear(norm(x), gates).chunk(2, -1)
+    close(kernels_narrow.narrow(x, gates, norm.terms, None, True), torch.nn.functional.silu(gate) * up)
+
+
+@pytest.mark.parametrize("dtype", DTYPES if DEVICE == "cuda" else [torch.float32])  # interpreted, tl.dot has no bf16
+@pytest.mark.parametrize(("queries", "keys", "heads", "group", "dim"), [(11, 11, 2, 8, 128), (1, 5, 1, 2, 24)])
+def test_local_attention_sees_every_token_and_nothing_else(dtype, queries, keys, heads, group, dim):
+    q = random(3, queries, heads * group, dim, dtype=dtype)
+    kv = random(3, keys, 2 * heads * dim, dtype=dtype)
+    k, v = (t.unflatten(-1, (-1, dim)) for t in kv.chunk(2, -1))
+    close(kernels_attention.local(q, k, v), sdpa(q, k, v))

@@ -24,7 +24,7 @@ class Ranking(NamedTuple):
 
 def rank(logits: Tensor) -> Ranking | Tensor:
     """logits [B, V] of any floating dtype; equal ones keep their order. The kernel takes them as they are."""
-    if kernels.on(logits):
+    if kernels.on(logits, "choose"):
         return logits
     ranked, order = logits.float().sort(dim=-1, descending=True, stable=True)
     return Ranking(ranked, order, ranked.softmax(-1).cumsum(-1))

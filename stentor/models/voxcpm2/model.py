@@ -103,7 +103,7 @@ class VoxCPM2:
         audio = torch.zeros(count + 1, dtype=torch.bool, device=text.device)
         feat = text.new_zeros(count + 1, text.shape[1])
         if len(p.frames):
-            audio[p.frame_at] = True
+            audio = audio.index_fill(0, p.frame_at, True)  # a scalar, which a graph can hold
             feat[p.frame_at] = self.net.embed_patches(p.frames.to(self.dtype))
         audio, feat = audio[:count], feat[:count]
         return torch.where(audio.unsqueeze(-1), feat, text), feat, audio

@@ -1,0 +1,73 @@
+"""Compiles every kernel for a Hopper GPU, on any machine. Run by test_kernels_compile.py in a process of its own."""
+
+from __future__ import annotations
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from stentor.layers import kernels_attention, kernels_narrow, kernels_norm, kernels_sampling
+
+HOPPER = GPUTarget("cuda", 90, 32)
+SHARED = 227 * 1024
+INTEGERS = ("table", "slots", "positions", "top_ks")
+FLOATS = ("eps", "scale")
+FLOAT_POINTERS = ("cos", "sin", "logits", "uniforms", "temperatures", "top_ps")
+POINTERS = ("x", "delta", "weight", "out_sum", "out", "gate_up", "q", "k", "v", "q_weight", "k_weight", "q_out", "k_out",
+            "pool", "cache", "norm", "residual")  # fmt: skip
+EVEN = ("table_row", "value_part", "key_slot", "q_token", "k_token", "v_token", "x_stride", "residual_stride", "width",
+        "size", "q_row", "k_row", "v_row", "row_part", "delta_stride", "stride")  # fmt: skip
+HEADS = {"HEADS": 8, "GROUP": 2, "DIM": 128, "WIDE": 128}
+ROTATION = {"DIM": 128, "HALF": 64, "NORM": True, "LATE": True, "INTERLEAVED": False, "IN_FLOAT32": False,
+            "HEADS": kernels_norm.HEADS}  # fmt: skip
+PRODUCT = {"ROWS": 1, "NORM": True, "LATE": True, "GATE": False, "ADD": False, "OUTPUTS": 4, "BLOCK": 1024, "CHUNKS": 2}
+CASES = {
+    "norm": (kernels_norm._add_rms_norm, {"ADD": True, "LATE": True, "BLOCK": 2048}, 4),
+    "gate": (kernels_norm._silu_mul, {"BLOCK": 1024}, 4),
+    "rotation": (kernels_norm._norm_rotate, ROTATION, 2),
+    "rotation of pairs": (kernels_norm._norm_rotate, {**ROTATION, "INTERLEAVED": True, "IN_FLOAT32": True, "NORM": False}, 2),
+    "decode": (kernels_attention._paged, {**HEADS, "ROWS": 16, "PAGE": 16, "WRITE": True}, 8),
+    "prefill": (kernels_attention._paged, {**HEADS, "ROWS": 16, "PAGE": 16, "WRITE": False}, 8),
+    "depth": (kernels_attention._depth, {**HEADS, "SPAN": 32}, 4),
+    "local": (kernels_attention._local, {**HEADS, "SPAN": 16}, 2),
+    "pick": (kernels_sampling._pick, {"LEAST": 1e-5, "BLOCK": 4096}, 8),
+    "choose": (kernels_sampling._choose, {"LEAST": 1e-5, "BLOCK": 8192}, 8),
+    "product": (kernels_narrow._narrow, PRODUCT, 4),
+    "gated product of two": (kernels_narrow._narrow, {**PRODUCT, "ROWS": 2, "GATE": True, "OUTPUTS": 2}, 4),
+    "added product": (kernels_narrow._narrow, {**PRODUCT, "NORM": False, "ADD": True}, 4),
+}  # fmt: skip
+
+
+def kind(name: str, constants: dict[str, object], dtype: str, kernel: str) -> str:
+    if name in constants:
+        return "constexpr"
+    if name in INTEGERS or (name == "out" and kernel in ("pick", "choose")):
+        return "*i64"
+    if name in FLOAT_POINTERS:
+        return "*fp32"
+    if name in POINTERS:
+        return f"*{dtype}"
+    return "fp32" if name in FLOATS else "i32"
+
+
+def main() -> None:
+    for case, (kernel, shape, warps) in CASES.items():
+        for dtype in ("bf16", "fp32"):
+            constants = dict(shape)
+            if kernel is kernels_attention._paged:
+                constants |= {"KEYS": kernels_attention.KEYS[2 if dtype == "bf16" else 4]}
+            signature = {name: kind(name, constants, dtype, case) for name in kernel.arg_names}
+            even = [
+                i
+                for i, n in enumerate(kernel.arg_names)
+                if n not in constants and (n in EVEN or signature[n][0] == "*")
+            ]
+            hints = {(i,): [["tt.divisibility", 16]] for i in even}  # as Triton finds when it is launched
+            source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=hints)
+            compiled = triton.compile(source, target=HOPPER, options={"num_warps": warps, "num_stages": 3})
+            assert compiled.metadata.shared <= SHARED, f"{case} {dtype}: {compiled.metadata.shared} bytes are shared"
+            print(f"{case} {dtype}: {compiled.metadata.shared} bytes shared")
+
+
+if __name__ == "__main__":
+    main()
