@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from training.store import STEP, Latents
-from training.tokenizer import SPECIALS, build
+from training.tokenizer import SPECIALS, SYMBOLS, build
 
 AUDIO_START = SPECIALS["<|audio_start|>"]
 TAIL = 2  # silent patches after the end, so that a stop that comes late is still a stop
@@ -24,6 +24,7 @@ class Batch:
 
     ids [B, T] of the whole sequence (0 where no text); patches [B, N, P, D]; text_len, patch_len [B].
     The M patches that are no padding: example `row` [M], number within it `patch` [M], `last` [M]: nothing follows.
+    spelling: the phonemes of all examples end to end, without marks and spaces; spelling_len [B].
     """
 
     ids: Tensor
@@ -33,6 +34,8 @@ class Batch:
     row: Tensor
     patch: Tensor
     last: Tensor
+    spelling: Tensor
+    spelling_len: Tensor
 
 
 class Examples:
@@ -47,6 +50,7 @@ class Examples:
         ids = {row["id"] for row in self.latents.index}
         self.tokens = {i: np.array(tokenizer.encode(texts[i].strip()).ids, np.int64) for i in ids}
         self.space = tokenizer.token_to_id(" ")
+        self.sounds = np.array([tokenizer.token_to_id(s) for s in SYMBOLS if s.isalpha() and s not in "ˈˌː"])
         self.rows = [r for r in self.latents.index if r["frames"] >= 3 * patch]
         self.random = np.random.default_rng(0)
 
@@ -89,8 +93,10 @@ class Examples:
         latents = self.latents.flat[to(index)].float() * STEP
         row, patch = np.nonzero(np.arange(patch_len.max()) < patch_len[:, None])
         last = (patch >= patch_len[row] - 1 - TAIL).astype(np.int64)
+        spelling = [text[np.isin(text, self.sounds)] for text, _ in examples]
+        arrays = (row, patch, last, np.concatenate(spelling), np.array([len(s) for s in spelling]))
         return Batch(
-            to(ids), latents.unflatten(1, (-1, self.patch)), to(text_len), to(patch_len), to(row), to(patch), to(last)
+            to(ids), latents.unflatten(1, (-1, self.patch)), to(text_len), to(patch_len), *(to(a) for a in arrays)
         )
 
     def batches(self, positions: int, join: float) -> list[Batch]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from stentor.layers.attention import causal
 from stentor.models.voxcpm2.config import parse, parse_vae
@@ -32,11 +33,40 @@ def reconstruct(vae: AudioVAE, x: Tensor, noise: float) -> tuple[Tensor, Tensor]
     return vae.decoder(mu + size * torch.randn_like(mu), None), mu
 
 
-def build_net(model: dict[str, Any], seed: int = 0) -> VoxCPM2Net:
-    """Everything but the VAE, in float32 with random weights, from the `[model]` section."""
+def build_net(model: dict[str, Any], seed: int = 0, embedding_scale: float = 1.0) -> VoxCPM2Net:
+    """Everything but the VAE, in float32 with random weights, from the `[model]` section.
+
+    Token embeddings start with the deviation `embedding_scale`. The release's small ones are for long training: here
+    the first layer's output, ten times larger, hid which phoneme a position holds, and the text was never read.
+    """
     net = VoxCPM2Net(parse(model), torch.float32)
     initialise(net, seed)
+    generator = torch.Generator().manual_seed(seed)
+    nn.init.normal_(net.base_lm.embed_tokens.weight, std=embedding_scale, generator=generator)
     return net
+
+
+class Speller(nn.Module):
+    """Connectionist temporal classification (Graves et al., 2006) of phonemes from lm_hidden. Training only.
+
+    lm_hidden must know which phonemes its patch is to hold before the patch exists: that is the alignment of text and
+    audio, which the flow loss alone rewards too little to find. `SLOTS` labels fit into one patch.
+    """
+
+    SLOTS = 6
+
+    def __init__(self, hidden: int, vocab: int) -> None:
+        super().__init__()
+        self.labels = nn.Linear(hidden, self.SLOTS * vocab)
+
+    def forward(self, h: Tensor, batch: Batch) -> Tensor:
+        """h [M, hidden] of the batch's patches -> mean negative log likelihood of a phoneme."""
+        count, patches = batch.patches.shape[:2]
+        scores = self.labels(h).float().unflatten(-1, (self.SLOTS, -1)).log_softmax(-1)
+        grid = scores.new_zeros(count, patches, *scores.shape[1:])
+        grid[batch.row, batch.patch] = scores
+        steps, sizes = batch.patch_len * self.SLOTS, batch.spelling_len
+        return F.ctc_loss(grid.flatten(1, 2).transpose(0, 1), batch.spelling, steps, sizes, zero_infinity=True)
 
 
 def hidden_states(net: VoxCPM2Net, batch: Batch, noise: float) -> tuple[Tensor, Tensor, Tensor]:

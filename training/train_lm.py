@@ -31,7 +31,7 @@ from training.common import (
     set_lr,
 )
 from training.examples import Batch, Examples
-from training.modules import Velocity, build_net, flow_loss, hidden_states
+from training.modules import Speller, Velocity, build_net, flow_loss, hidden_states
 
 
 def add_dropout(net: VoxCPM2Net, p: float) -> None:
@@ -48,9 +48,15 @@ def some(count: int, total: int, device: torch.device) -> Tensor:
 
 
 def losses_of(
-    net: VoxCPM2Net, velocity: Velocity, batch: Batch, c: dict[str, Any], noise: float, drop: float
+    net: VoxCPM2Net,
+    velocity: Velocity,
+    speller: Speller,
+    batch: Batch,
+    c: dict[str, Any],
+    noise: float,
+    drop: float,
 ) -> dict[str, Tensor]:
-    """Flow and stop losses of one batch."""
+    """Flow, stop and spelling losses of one batch."""
     h, r, before = hidden_states(net, batch, noise)
     target = batch.patches[batch.row, batch.patch]
     pick = some(c["flow_patches"], len(target), target.device)
@@ -59,17 +65,20 @@ def losses_of(
     logits = net.stop_logits(h).float()
     stop = F.cross_entropy(logits, batch.last)
     wrong = (logits.argmax(-1) != batch.last).float().mean()
-    return {"flow": flow, "stop": stop, "stop_wrong": wrong}
+    return {"flow": flow, "stop": stop, "stop_wrong": wrong, "spelling": speller(h, batch)}
 
 
 class Trainer:
     def __init__(self, config: dict[str, Any], device: torch.device) -> None:
         self.c, self.device = config["lm"], device
-        self.net = build_net(config["model"]).to(device)
+        lm = config["model"]["lm_config"]
+        self.net = build_net(config["model"], embedding_scale=self.c["embedding_scale"]).to(device)
+        self.speller = Speller(lm["hidden_size"], lm["vocab_size"]).to(device)
         self.average = Average(self.net, self.c["ema"])
         add_dropout(self.net, self.c["dropout"])
-        matrices = [p for p in self.net.parameters() if p.ndim > 1]
-        vectors = [p for p in self.net.parameters() if p.ndim <= 1]
+        self.trained = [*self.net.parameters(), *self.speller.parameters()]
+        matrices = [p for p in self.trained if p.ndim > 1]
+        vectors = [p for p in self.trained if p.ndim <= 1]
         self.opt = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": self.c["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}],
             self.c["lr"],
@@ -83,6 +92,7 @@ class Trainer:
     def state(self) -> dict[str, Any]:
         return {
             "net": self.net.state_dict(),
+            "speller": self.speller.state_dict(),
             "opt": self.opt.state_dict(),
             "average": self.average.module.state_dict(),
             "count": self.average.count,
@@ -91,6 +101,7 @@ class Trainer:
 
     def load(self, state: dict[str, Any]) -> None:
         self.net.load_state_dict(state["net"])
+        self.speller.load_state_dict(state["speller"])
         self.opt.load_state_dict(state["opt"])
         self.average.module.load_state_dict(state["average"])
         self.average.count, self.step = state["count"], state["step"]
@@ -102,11 +113,14 @@ class Trainer:
         c = self.c
         self.net.train()
         with self.autocast():
-            losses = losses_of(self.net, self.velocity, batch, c, c["feedback_noise"], c["condition_dropout"])
+            losses = losses_of(
+                self.net, self.velocity, self.speller, batch, c, c["feedback_noise"], c["condition_dropout"]
+            )
         set_lr(self.opt, lr)
         self.opt.zero_grad(set_to_none=True)
-        (losses["flow"] + c["stop_weight"] * losses["stop"]).backward()
-        losses["grad"] = nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        total = losses["flow"] + c["stop_weight"] * losses["stop"] + c["spelling_weight"] * losses["spelling"]
+        total.backward()
+        losses["grad"] = nn.utils.clip_grad_norm_(self.trained, 1.0)
         self.opt.step()
         self.average.update(self.net)
         self.step += 1
@@ -118,7 +132,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), self.autocast():
             torch.manual_seed(0)
             net = self.average.module
-            losses = losses_of(net, net.feat_decoder.estimator, batch, self.c, 0.1, 0.0)
+            losses = losses_of(net, net.feat_decoder.estimator, self.speller, batch, self.c, 0.1, 0.0)
         return {f"held_out_{k}": float(v) for k, v in losses.items()}
 
 
@@ -145,6 +159,7 @@ def main() -> None:
         watch.before = state["elapsed"]
     saved = shown = time.monotonic()
     positions = args.positions or c["batch_frames"]
+    c["flow_patches"] = min(c["flow_patches"], positions // 4)
     while watch.left > 6 and watch.elapsed < c["seconds"]:
         for batch in train.batches(positions, c["join"]):
             lr = c["lr"] * min(1.0, watch.elapsed / c["warmup"]) * cosine(watch.elapsed / c["seconds"])
