@@ -14,6 +14,7 @@ import soxr
 from stentor.errors import InvalidRequest
 
 MAX_SECONDS = 600  # nothing longer is even decoded
+MAX_SAMPLES = MAX_SECONDS * 48_000 * 2  # over all channels: what a few kilobytes of FLAC may otherwise unfold into
 SILENCE = 1e-4  # peak below which a reference holds no speech (-80 dBFS)
 
 
@@ -68,6 +69,8 @@ def _decode(source: io.BytesIO | Path, name: str, param: str) -> tuple[np.ndarra
         with soundfile.SoundFile(source) as f:
             if f.frames > MAX_SECONDS * f.samplerate:
                 raise InvalidRequest(param, f"{name} is longer than {MAX_SECONDS} s")
+            if f.frames * f.channels > MAX_SAMPLES:
+                raise InvalidRequest(param, f"{name} holds {f.frames * f.channels} samples, at most {MAX_SAMPLES}")
             samples = f.read(dtype="float32", always_2d=True)
             return samples.mean(axis=1), f.samplerate
     except (soundfile.LibsndfileError, RuntimeError, OSError) as e:

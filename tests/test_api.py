@@ -115,6 +115,7 @@ def wav(samples: np.ndarray, rate: int) -> bytes:
         ((TONE[:60], 6000), "0.01 s long, must be 0.05 to 5 s"),
         ((np.tile(TONE, 20), 6000), "10.00 s long, must be 0.05 to 5 s"),
         (wav(np.tile(TONE, 1300), 6000), "longer than 600 s"),
+        (wav(np.zeros((4_000_000, 16), np.int16), 192_000), "holds 64000000 samples"),
         ((nan_tone(), 6000), "NaN"),
         ((TONE, 0), "sample rate"),
         ((TONE, 44100.5), "sample rate"),
