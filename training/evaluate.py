@@ -1,0 +1,103 @@
+"""Word error rate, opinion score and speed of a checkpoint on the 24 test sentences.
+
+    python -m training.evaluate --model DIR --whisper base --seeds 1 2 3 --json out.json
+    python -m training.evaluate --model DIR --through FOLDER      # recordings 00.wav ... through the autoencoder alone
+
+Needs the extra `quality`, and DistillMOS (`pip install --no-deps distillmos xls-r-sqa`); `--whisper`: a size or folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import torch
+
+import stentor
+from stentor.bench.score import Spoken, Transcriber, error_rate, opinion_scores, whisper
+from stentor.models.voxcpm2.config import parse_vae
+from stentor.models.voxcpm2.vae import AudioVAE
+from stentor.models.weights import fill, fold_weight_norm, read_config, read_safetensors
+
+SENTENCES = Path(__file__).with_name("test_sentences.txt")
+NOISE = (0.0, 0.2)  # deviation added to latents when the autoencoder is judged alone
+
+
+def scored(spoken: list[Spoken], transcribe: Transcriber) -> dict[str, Any]:
+    words, opinions = error_rate(spoken, transcribe), opinion_scores(spoken)
+    worst = [{"sentence": i, "wer": round(w, 3), "heard": heard} for i, w, heard in words.worst]
+    figures = {"wer": words.error_rate, "mos": float(opinions.mean()), "mos_least": float(opinions.min())}
+    return {**{k: round(v, 4) for k, v in figures.items()}, "worst": worst}
+
+
+def spoken_by_model(tts: stentor.TTS, texts: list[str], seed: int) -> tuple[list[Spoken], dict[str, float]]:
+    """All sentences in one batch, and how fast; then the first one alone, streamed, for the time to first audio."""
+    started = time.perf_counter()
+    speeches = tts.generate(texts, seed=seed)
+    took = time.perf_counter() - started
+    started = time.perf_counter()
+    stream = tts.stream(texts[0], seed=seed)
+    next(iter(stream))
+    first = time.perf_counter() - started
+    seconds = sum(s.duration for s in speeches)
+    spoken = [Spoken(i, t, s.samples, s.sample_rate) for i, (t, s) in enumerate(zip(texts, speeches, strict=True))]
+    return spoken, {"rtf": round(took / seconds, 4), "first_audio_s": round(first, 4), "audio_s": round(seconds, 2)}
+
+
+def through_autoencoder(path: Path, folder: Path, texts: list[str]) -> Callable[[float], list[Spoken]]:
+    """The recordings of `folder` encoded and decoded, with noise of a given deviation on the latents."""
+    config = parse_vae(read_config(path).get("audio_vae_config"))
+    vae = AudioVAE(config).eval()
+    tensors = fold_weight_norm(read_safetensors(path / "audiovae.safetensors"))
+    fill(vae, tensors, str(path), torch.device("cpu"), ignore=("encoder.fc_logvar.",))
+
+    @torch.inference_mode()
+    def speak(noise: float) -> list[Spoken]:
+        out = []
+        for i, text in enumerate(texts):
+            samples, rate = soundfile.read(folder / f"{i:02d}.wav", dtype="float32")
+            if rate != config.sample_rate:
+                raise SystemExit(f"{folder}/{i:02d}.wav has {rate} Hz, the autoencoder wants {config.sample_rate}")
+            wav = torch.from_numpy(np.pad(samples, (0, -len(samples) % config.hop)))[None]
+            z = vae.encode_latents(wav)
+            z = z + noise * torch.randn(z.shape, generator=torch.Generator().manual_seed(i))
+            out.append(Spoken(i, text, vae.decode(z)[0].numpy(), config.out_sample_rate))
+        return out
+
+    return speak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--whisper", default="base")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--through", type=Path, help="folder of recordings 00.wav ...")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    texts = SENTENCES.read_text(encoding="utf-8").split("\n")
+    texts = [t.strip() for t in texts if t.strip()]
+    transcribe = whisper(args.whisper)
+    results: dict[str, Any] = {}
+    if args.through is not None:
+        speak = through_autoencoder(args.model, args.through, texts)
+        results = {f"autoencoder, noise {noise:g}": scored(speak(noise), transcribe) for noise in NOISE}
+    else:
+        with stentor.TTS(args.model, slots=12) as tts:
+            for seed in args.seeds:
+                spoken, speed = spoken_by_model(tts, texts, seed)
+                results[f"seed {seed}"] = {**speed, **scored(spoken, transcribe)}
+    for name, r in results.items():
+        print(name, {k: v for k, v in r.items() if k != "worst"})
+    if args.json is not None:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
