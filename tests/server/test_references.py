@@ -371,7 +371,7 @@ def test_bodies_that_hide_their_size_are_cut_off(live: Live) -> None:
         assert answer.status_code == 413
     except (httpx.WriteError, httpx.RemoteProtocolError, httpx.ReadError):
         pass  # the server has closed while we were still sending
-    assert sent < 60 << 20
+    assert sent < 100 << 20  # the server has hung up on the way
     assert live.speech(**ASK).status_code == 200
 
 

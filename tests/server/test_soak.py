@@ -12,11 +12,11 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "server_soak.py"
 
 def test_a_crowd_of_good_and_bad_clients_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
-    words = [sys.executable, str(SCRIPT), "--clients", "24", "--seconds", "9", "--output", str(out)]
+    words = [sys.executable, str(SCRIPT), "--clients", "16", "--seconds", "6", "--output", str(out)]
     run = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     found = json.loads(out.read_text())
     assert found["problems"] == []
     right = {k: n for k, n in found["counts"].items() if k.endswith(": right")}
-    assert sum(right.values()) > 20
+    assert sum(right.values()) > 10
     assert found["errors_logged"] == {}
