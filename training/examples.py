@@ -46,7 +46,7 @@ class Examples:
     ) -> None:
         self.latents, self.patch, self.c, self.device = Latents(folder, name, device), patch, config, device
         tokenizer = build()
-        texts = {r["id"]: r["phonemes"] for r in map(json.loads, sentences.open())}
+        texts = {r["id"]: r["phonemes"] for r in map(json.loads, sentences.read_text(encoding="utf-8").splitlines())}
         ids = {row["id"] for row in self.latents.index}
         self.tokens = {i: np.array(tokenizer.encode(texts[i].strip()).ids, np.int64) for i in ids}
         self.space = tokenizer.token_to_id(" ")

