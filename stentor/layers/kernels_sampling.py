@@ -129,7 +129,7 @@ def _choose(
         weight = tl.where(kept, tl.exp((raw - top) / tl.maximum(temperature, LEAST)), 0.0)
         edge = _at_least(key, weight, u * tl.sum(weight, 0), RANK_BITS)
         chosen = tl.min(tl.where(kept & (key >= edge), key, best), 0)
-    tl.store(out + row, PLACES - 1 - (chosen & (PLACES - 1)))
+    tl.store(out + row, (chosen & (PLACES - 1)) ^ (PLACES - 1))
 
 
 def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
