@@ -18,7 +18,7 @@ import torch
 
 import stentor
 from stentor.engine.engine import Engine
-from stentor.engine.scheduler import LENGTH
+from stentor.engine.sequence import LENGTH
 
 
 def without_device_work(engine: Engine) -> None:

@@ -13,6 +13,7 @@ import stentor
 
 if TYPE_CHECKING:
     from stentor.api import TTS, Speech
+    from stentor.engine.stream import Chunk
 
 OPTIONS = ("temperature", "top_k", "top_p", "cfg", "flow_steps", "min_frames", "max_frames")
 
@@ -79,8 +80,6 @@ def _number(text: str) -> float | int:
 
 
 def _say(args: argparse.Namespace) -> int:
-    import numpy as np
-
     from stentor.api import TTS, Speech
 
     text = sys.stdin.read() if args.text == "-" else args.text
@@ -91,15 +90,8 @@ def _say(args: argparse.Namespace) -> int:
     engine = {} if args.threads is None else {"threads": args.threads}
     with TTS(args.model, device=args.device, dtype=args.dtype, lora=args.lora, slots=1, **engine) as tts:
         loaded = time.perf_counter()
-        chunks, first = _speak(tts, text, _request_options(args), loaded)
+        speech, first = _speak(tts, text, _request_options(args), loaded)
         took = time.perf_counter() - loaded
-        speech = Speech(
-            np.concatenate([c.samples for c in chunks]),
-            tts.sample_rate,
-            np.concatenate([c.frames for c in chunks]),
-            chunks[-1].finish_reason,
-            chunks[-1].seed,
-        )
     speech.save(args.output)
     print(
         f"{args.output}: {speech.duration:.2f} s of audio ({speech.finish_reason}, seed {speech.seed}); "
@@ -126,21 +118,22 @@ def _request_options(args: argparse.Namespace) -> dict[str, Any]:
     return {k: v for k, v in given.items() if v is not None}
 
 
-def _speak(tts: TTS, text: str, options: dict[str, Any], started: float) -> tuple[list[Speech], float]:
-    """All chunks, and seconds until the first; a live line says how far it is."""
-    chunks: list[Speech] = []
+def _speak(tts: TTS, text: str, options: dict[str, Any], started: float) -> tuple[Speech, float]:
+    """The whole, and seconds until its first chunk; a live line says how far it is."""
+    chunks: list[Chunk] = []
     first = 0.0
     live = sys.stderr.isatty()
-    for chunk in tts.stream(text, **options):
+    stream = tts.submit(tts.request(text, **options))
+    for chunk in stream:
         chunks.append(chunk)
         elapsed = time.perf_counter() - started
         first = first or elapsed
         if live:
-            seconds = sum(c.duration for c in chunks)
+            seconds = sum(len(c.samples) for c in chunks) / tts.sample_rate
             print(f"\r{seconds:6.2f} s of audio in {elapsed:6.2f} s", end="", file=sys.stderr, flush=True)
     if live:
         print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
-    return chunks, first
+    return tts.speech(chunks, stream.seed), first
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -18,8 +18,8 @@ from stentor.config import EngineConfig
 from stentor.engine.device import Device
 from stentor.engine.memory import fit
 from stentor.engine.pages import PagePool
-from stentor.engine.scheduler import BROKEN, LENGTH, AudioJob, Plan, Scheduler
-from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.scheduler import AudioJob, Plan, Scheduler
+from stentor.engine.sequence import BROKEN, LENGTH, Phase, Sequence
 from stentor.engine.stream import Chunk, Stream
 from stentor.engine.worker import AudioTicket, Ticket, Worker
 from stentor.errors import EngineError, InvalidRequest, Overloaded

@@ -10,9 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from stentor.engine.pages import PagePool
-from stentor.engine.sequence import Phase, Sequence
-
-RUNNING, STOPPED, LENGTH, BROKEN = 0, 1, 2, 3  # the `stop` column, see engine/slots.py
+from stentor.engine.sequence import RUNNING, Phase, Sequence
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+RUNNING, STOPPED, LENGTH, BROKEN = 0, 1, 2, 3
+"""A row's `stop` value: still going; the model stopped; the limit was reached; a frame was not finite."""
+
 
 class Phase(Enum):
     """Where a request is. Legal moves: MOVES."""

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.models.base import Column, Emit, ModelSpec
-
-RUNNING, STOPPED, LENGTH, BROKEN = 0, 1, 2, 3
-"""Values of the `stop` column: still going; the model stopped; the limit was reached; a frame was not finite."""
 
 
 def engine_columns(spec: ModelSpec) -> dict[str, Column]:
@@ -50,7 +48,11 @@ class SlotTable:
 
     def rows(self, idx: Tensor, work: int) -> SlotRows:
         """The rows `idx` [B], gathered when first read."""
-        return SlotRows(self, idx, work)
+        return SlotRows(self, idx, work, {})
+
+    def past(self, idx: Tensor, step: Tensor, work: int) -> SlotRows:
+        """Rows as they were when `step - 1` was the last frame of `idx` (both [N]), for replaying frames."""
+        return SlotRows(self, idx, work, {"step": step, "prev": self.frames[idx, step - 1]})
 
     def commit(self, rows: SlotRows, out: Emit, pos: Tensor) -> None:
         """Record one frame per running row, and `pos` [B] tokens in its KV. A stopped row keeps what it had."""
@@ -77,10 +79,11 @@ class SlotTable:
 class SlotRows:
     """Some rows of the table during one step (implements models.base.Rows)."""
 
-    def __init__(self, slots: SlotTable, idx: Tensor, work: int) -> None:
+    def __init__(self, slots: SlotTable, idx: Tensor, work: int, seen: dict[str, Tensor]) -> None:
+        """`seen`: columns that are known already."""
         self.idx, self.work = idx, work
         self._slots = slots
-        self._seen: dict[str, Tensor] = {}
+        self._seen = seen
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._seen:
@@ -92,30 +95,6 @@ class SlotRows:
 
     def recent(self, count: int) -> tuple[Tensor, Tensor]:
         at = self["step"][:, None] - torch.arange(1, count + 1, device=self.idx.device)
-        return self._slots.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
-
-
-class PastRows:
-    """One row per frame already made, for replaying them after preemption: `step` and `prev` as they were then."""
-
-    def __init__(self, slots: SlotTable, idx: Tensor, step: Tensor, work: int) -> None:
-        """idx, step [N]: slot and the step at which the frame `step - 1` was the last one."""
-        self.idx, self.work = idx, work
-        self._slots = slots
-        self._step = step
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name == "step":
-            return self._step
-        if name == "prev":
-            return self._slots.frames[self.idx, self._step - 1]
-        return self._slots.table[name][self.idx]
-
-    def lookup(self, name: str, index: Tensor) -> Tensor:
-        return self._slots.table[name][self.idx, index]
-
-    def recent(self, count: int) -> tuple[Tensor, Tensor]:
-        at = self._step[:, None] - torch.arange(1, count + 1, device=self.idx.device)
         return self._slots.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from stentor.engine.kv import PagedKV
-from stentor.engine.slots import RUNNING, PastRows, SlotTable
+from stentor.engine.sequence import RUNNING
+from stentor.engine.slots import SlotTable
 from stentor.layers.noise import uniform
 from stentor.models.base import PromptRows, SpeechModel
 
@@ -52,7 +53,7 @@ def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBat
     """Prompts of several requests (and replayed frames), and the first frame that follows them."""
     x = model.embed_prompt(batch.prompt)
     if len(batch.replay_slot):
-        past = model.embed_frame(PastRows(slots, batch.replay_slot, batch.replay_step, batch.work))
+        past = model.embed_frame(slots.past(batch.replay_slot, batch.replay_step, batch.work))
         x = tuple(torch.cat((a, b.to(a.dtype)))[batch.order] for a, b in zip(x, past, strict=True))
     h = model.backbone(x, kv.prefill_view(batch.idx, batch.row, batch.slot, batch.pos, batch.span, batch.width))
     rows = slots.rows(batch.idx, batch.work)

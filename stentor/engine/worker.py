@@ -26,8 +26,8 @@ from stentor.engine.kv import PagedKV
 from stentor.engine.memory import GIB, Sizes
 from stentor.engine.packing import Group, Layout, StaticPrefill, exact, layout
 from stentor.engine.scheduler import AudioJob
-from stentor.engine.sequence import Sequence
-from stentor.engine.slots import RUNNING, SlotTable
+from stentor.engine.sequence import RUNNING, Sequence
+from stentor.engine.slots import SlotTable
 from stentor.models.base import Prompt, SpeechModel, State
 
 log = logging.getLogger("stentor.engine")

@@ -89,17 +89,14 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
+    """One layer, run by its stack: a residual addition is done together with the norm that follows it."""
+
     def __init__(self, c: StackConfig) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(c.hidden, c.eps)
         self.self_attn = Attention(c)
         self.post_attention_layernorm = RMSNorm(c.hidden, c.eps)
         self.mlp = SwiGLU(c.hidden, c.ffn)
-
-    def forward(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
-        x, delta = self.branches(x, self.input_layernorm(x), layer, attend, rope, cos_sin)
-        out: Tensor = x + delta
-        return out
 
     def branches(
         self, x: Tensor, normed: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None

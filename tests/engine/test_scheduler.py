@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.pages import PagePool
-from stentor.engine.scheduler import LENGTH, RUNNING, STOPPED, Plan, Policy, Scheduler
-from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.scheduler import Plan, Policy, Scheduler
+from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Phase, Sequence
 
 
 class FakeDevice:
