@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import av
 import numpy as np
-from av.audio.stream import AudioStream
 
 from stentor.server.effects import pcm16
 
@@ -165,6 +163,9 @@ class Compressed:
     """mp3, flac, opus and aac."""
 
     def __init__(self, container: Container, rate: int, whole: bool) -> None:
+        import av  # FFmpeg: large, and pcm and wav do not need it
+        from av.audio.stream import AudioStream
+
         self.rate, self.whole = rate, whole
         self.sink: _Sink | io.BytesIO = io.BytesIO() if whole else _Sink()
         options = {
@@ -183,7 +184,9 @@ class Compressed:
     def feed(self, samples: np.ndarray) -> bytes:
         if not len(samples):
             return b""
-        frame = av.AudioFrame.from_ndarray(pcm16(samples)[None], format="s16", layout="mono")
+        from av.audio.frame import AudioFrame
+
+        frame = AudioFrame.from_ndarray(pcm16(samples)[None], format="s16", layout="mono")
         frame.sample_rate = self.rate
         frame.pts = self.position
         self.position += len(samples)

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
-import av
 import numpy as np
 import soundfile
-from av.audio.frame import AudioFrame
 
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
@@ -164,7 +162,7 @@ def decode(data: bytes, param: str, seconds: float) -> Audio:
         if container is None:
             return _by_libsndfile(data, param, seconds)
         return _by_ffmpeg(data, container, param, seconds)
-    except (soundfile.LibsndfileError, av.error.FFmpegError, RuntimeError, ValueError, OSError, IndexError):
+    except (soundfile.LibsndfileError, RuntimeError, ValueError, OSError, IndexError):
         raise ApiError(
             400, f"{param}: is not readable audio (wav, flac, ogg, mp3, m4a, webm, aac)", param=param
         ) from None
@@ -194,6 +192,18 @@ def _by_libsndfile(data: bytes, param: str, seconds: float) -> Audio:
 
 
 def _by_ffmpeg(data: bytes, container: str, param: str, seconds: float) -> Audio:
+    import av  # large, and rarely needed
+
+    try:
+        return _by_av(data, container, param, seconds)
+    except av.error.FFmpegError as e:
+        raise ValueError(str(e)) from e
+
+
+def _by_av(data: bytes, container: str, param: str, seconds: float) -> Audio:
+    import av
+    from av.audio.frame import AudioFrame
+
     with av.open(io.BytesIO(data), "r", format=container) as f:
         stream = f.streams.audio[0]
         rate = stream.rate
