@@ -12,7 +12,7 @@ import numpy as np
 import soundfile
 import torch
 
-from stentor import registry, request
+from stentor import audio, registry, request
 from stentor.audio import Reference
 from stentor.config import EngineConfig
 from stentor.engine.device import Device, pick_device
@@ -128,7 +128,8 @@ class TTS:
     def generate(self, text: str | Sequence[str], **options: Any) -> Speech | list[Speech]:
         """Speak a text, or several together in one batch (they share all other arguments).
 
-        Options: voice, language="auto", instructions, reference, prompt, seed, and those in `spec.options`
+        Options: voice, language="auto", instructions, reference, prompt, speaker_embedding (in place of a reference,
+        where `spec.speaker_size` is not 0), seed, and those in `spec.options`
         (temperature, top_k, top_p, cfg, flow_steps, min_frames, max_frames, ...); retries: tries for an utterance that
         runs on (its next seed is used then), default 3. InvalidRequest (a ValueError) names what is wrong.
         """
@@ -177,6 +178,16 @@ class TTS:
         finally:
             stream.cancel()
 
+    def speaker_embedding(self, reference: Reference) -> np.ndarray:
+        """The voice of a reference as a vector, float32 [spec.speaker_size], to be kept and given instead of audio.
+
+        InvalidRequest where the model takes none.
+        """
+        if not self.spec.speaker_size:
+            raise InvalidRequest("speaker_embedding", f"this {self.spec.family} model takes none")
+        samples = audio.load(reference, "reference", self.spec.reference_rate, self.spec.reference_seconds)
+        return self.engine.worker.encode(samples, "reference")["speaker"]
+
     # -- for servers and tools --
 
     def request(self, text: str, **options: Any) -> SpeechRequest:
@@ -209,7 +220,7 @@ class TTS:
         self.close()
 
 
-_NAMED = ("voice", "language", "instructions", "reference", "prompt", "seed")
+_NAMED = ("voice", "language", "instructions", "reference", "prompt", "speaker_embedding", "seed")
 
 
 class _Job:

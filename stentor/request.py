@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from stentor import audio
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
@@ -23,6 +25,7 @@ def build(
     instructions: str | None = None,
     reference: audio.Reference | Sequence[audio.Reference] | None = None,
     prompt: audio.Reference | None = None,
+    speaker_embedding: Sequence[float] | np.ndarray | None = None,
     seed: int | None = None,
     options: Mapping[str, Any],
 ) -> SpeechRequest:
@@ -40,6 +43,7 @@ def build(
         reference=references[0] if references else None,
         more_references=references[1:],
         prompt=_prompt(spec, prompt),
+        speaker_embedding=_speaker(spec, speaker_embedding, references),
         seed=_seed(seed),
         options=values,
     )
@@ -110,6 +114,30 @@ def _prompt(spec: ModelSpec, value: audio.Reference | None) -> ReferenceAudio | 
     if not spec.takes_prompt:
         raise InvalidRequest("prompt", f"this {spec.family} model takes none")
     return _load(spec, "prompt", value)
+
+
+def _speaker(spec: ModelSpec, value: object, references: tuple[ReferenceAudio, ...]) -> np.ndarray | None:
+    if value is None:
+        return None
+    name = "speaker_embedding"
+    if not spec.speaker_size:
+        raise InvalidRequest(name, f"this {spec.family} model takes none")
+    if references:
+        raise InvalidRequest(name, "stands for a reference: give one of them")
+    try:
+        given = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        raise InvalidRequest(name, "must be a list of numbers") from None
+    if given.dtype.kind not in "fiu":
+        raise InvalidRequest(name, "must be a list of numbers")
+    with np.errstate(over="ignore"):
+        vector = given.astype(np.float32)
+    if vector.shape != (spec.speaker_size,):
+        shape = f"{len(vector)} numbers" if vector.ndim == 1 else f"shape {list(vector.shape)}"
+        raise InvalidRequest(name, f"has {shape}; this {spec.family} model takes {spec.speaker_size}")
+    if not np.isfinite(vector).all():
+        raise InvalidRequest(name, "holds numbers that are NaN or infinite in float32")
+    return vector
 
 
 def _load(spec: ModelSpec, param: str, value: audio.Reference) -> ReferenceAudio:

@@ -77,6 +77,7 @@ class ModelSpec:
     takes_reference: bool = True
     max_references: int = 1
     takes_prompt: bool = False  # reference= and prompt= together
+    speaker_size: int = 0  # length of a speaker embedding that may stand for the reference; 0: takes none
     max_text: int = 10_000  # characters
     codec_chunk: int = 25  # frames that one codec call decodes at most
     work: int = 0  # loop length that emit needs for a request with default options (see Prompt.work)
@@ -101,6 +102,7 @@ class SpeechRequest:
     reference: ReferenceAudio | None = None
     more_references: tuple[ReferenceAudio, ...] = ()  # beyond the first, where the family takes several
     prompt: ReferenceAudio | None = None
+    speaker_embedding: np.ndarray | None = None  # float32 [spec.speaker_size], in place of a reference
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -209,7 +211,10 @@ class SpeechModel(Protocol):
     def codec(self) -> Codec: ...
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
-        """Reference audio [n] at `spec.reference_rate` -> features (latents, codes, speaker vector). On the device."""
+        """Reference audio [n] at `spec.reference_rate` -> features (latents, codes). On the device.
+
+        A family with a `speaker_size` gives its speaker embedding as `speaker` [speaker_size].
+        """
         ...
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:

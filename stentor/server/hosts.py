@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from stentor.api import TTS
 from stentor.engine.engine import Health
@@ -168,9 +168,11 @@ def _warm_up(tts: TTS) -> None:
     """A short utterance through the public path. Models that need a reference are warm after load as far as they go."""
     from stentor.errors import InvalidRequest
 
-    frames = {"max_frames": 8} if "max_frames" in tts.spec.options else {}
+    options: dict[str, Any] = {"max_frames": 8} if "max_frames" in tts.spec.options else {}
+    if tts.spec.speaker_size:
+        options["speaker_embedding"] = [0.0] * tts.spec.speaker_size
     try:
-        tts.generate(WARMUP_TEXT, retries=1, **frames)
+        tts.generate(WARMUP_TEXT, retries=1, **options)
     except InvalidRequest as e:
         log.info("warm-up skipped: %s", e)
 

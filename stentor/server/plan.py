@@ -19,7 +19,7 @@ from stentor.server.hosts import Host, Hosts
 from stentor.server.longform import Piece
 from stentor.server.references import Audio, References
 from stentor.server.schemas import ALIASES, Shared, SpeechBody, VoiceId
-from stentor.server.voices import PLACEHOLDERS, VoiceStore
+from stentor.server.voices import PLACEHOLDERS, Voice, VoiceStore
 
 PROBE = "Hello."  # stands for text that is still to come when parameters are checked
 NOT_OPTIONS = {"user", "stream_options"}  # sent by OpenAI-style proxies; they ask for nothing
@@ -74,8 +74,7 @@ class Planner:
         """A plan without text: what will be spoken comes later, in pieces."""
         _no_words(word_timestamps)
         plan = await self.make(body, PROBE, id, "none", True)
-        continues = plan.arguments["voice"] is None and _can_continue(plan.host.spec, plan.references)
-        return replace(plan, pieces=[], continues=continues)
+        return replace(plan, pieces=[], continues=_continues(plan.host.spec, plan.arguments, plan.references))
 
     async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> Plan:
         """A plan to speak `text` with the parameters of `body`."""
@@ -83,11 +82,17 @@ class Planner:
         spec = host.tts.spec
         options = self._options(spec, body)
         self._check_task(spec, body)
-        voice, stored = await self._voice(host, body)
-        references = await self._references(host, body) or stored
+        voice, stored, vector = await self._voice(host, body)
+        given = await self._references(host, body)
+        if body.speaker_embedding is not None and given:
+            raise ApiError(400, "speaker_embedding: stands for ref_audio: give one of them", param="speaker_embedding")
+        if body.speaker_embedding is not None or given:
+            stored, vector = [], body.speaker_embedding
+        references = given or stored
         prompt = await self._prompt(host, body)
         instructions = self._instructions(body)
         arguments = {"voice": voice, "language": _language(body.language), "instructions": instructions, **options}
+        arguments["speaker_embedding"] = vector
         pieces = self._pieces(text, spec, granularity)
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
         request.build(spec, pieces[0].text, options=options, seed=seed, **{k: arguments[k] for k in _NAMED})
@@ -98,7 +103,7 @@ class Planner:
             arguments=arguments,
             references=references,
             prompt=prompt,
-            continues=len(pieces) > 1 and voice is None and _can_continue(spec, references),
+            continues=len(pieces) > 1 and _continues(spec, arguments, references),
             seed=seed,
             seed_given=body.seed is not None,
             output=self._output(spec, body),
@@ -137,34 +142,41 @@ class Planner:
                 400, f"task_type: this model cannot do {body.task_type}; it can do: {can}", param="task_type"
             )
 
-    async def _voice(self, host: Host, body: Shared) -> tuple[str | None, list[Reference]]:
-        """A built-in voice's name, or the reference of an uploaded one."""
+    async def _voice(self, host: Host, body: Shared) -> tuple[str | None, list[Reference], list[float] | None]:
+        """A built-in voice's name, or the reference or the speaker embedding of an uploaded one."""
         given = body.voice.id if isinstance(body.voice, VoiceId) else body.voice
         if given is not None and body.speaker is not None and given != body.speaker:
             raise ApiError(400, "speaker: is another name for voice; give one of them", param="speaker")
         given = (given if given is not None else body.speaker) or "default"
         name = self._aliases.get(given.lower(), given).strip()
         if name.lower() in PLACEHOLDERS:
-            return None, []
+            return None, [], None
         if name.lower() in host.spec.voices:
-            return name.lower(), []
-        stored = await self._stored(name)
+            return name.lower(), [], None
+        voice = await asyncio.to_thread(self.voices.get, name)
+        if voice is not None and not host.spec.takes_reference:
+            raise ApiError(400, "voice: this model speaks only with its own voices", param="voice")
+        if voice is not None and voice.kind == "embedding":
+            return None, [], await self._embedding(host.spec, voice.name)
+        stored = None if voice is None else await self._stored(voice)
         if stored is not None:
-            if not host.spec.takes_reference:
-                raise ApiError(400, "voice: this model speaks only with its own voices", param="voice")
-            return None, [stored]
+            return None, [stored], None
         uploaded = await asyncio.to_thread(self.voices.names)
         known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded])
         raise ApiError(400, f"voice: {name[:80]!r} is not known; known: {known}", param="voice", code="voice_not_found")
 
-    async def _stored(self, name: str) -> Reference | None:
-        voice = await asyncio.to_thread(self.voices.get, name)
-        if voice is None:
-            return None
-        if voice.kind == "embedding":
+    async def _embedding(self, spec: ModelSpec, name: str) -> list[float]:
+        vector = await asyncio.to_thread(self.voices.embedding, name)
+        held = 0 if vector is None else len(vector)
+        if vector is None or held != spec.speaker_size:
+            takes = f"takes {spec.speaker_size}" if spec.speaker_size else "takes no speaker embedding"
             raise ApiError(
-                400, f"voice: {voice.name!r} is a speaker embedding, and this model takes none", param="voice"
+                400, f"voice: {name!r} is a speaker embedding of {held} numbers; this model {takes}", param="voice"
             )
+        numbers: list[float] = vector.tolist()
+        return numbers
+
+    async def _stored(self, voice: Voice) -> Reference | None:
         key = f"voice:{voice.name}:{self.voices.identity(voice.name)}"
         samples = self.references.cache.get(key) or await asyncio.to_thread(self.voices.audio, voice.name)
         if samples is None:
@@ -248,8 +260,10 @@ def _no_words(wanted: bool) -> None:
         )
 
 
-def _can_continue(spec: ModelSpec, references: list[Reference]) -> bool:
+def _continues(spec: ModelSpec, arguments: Mapping[str, Any], references: list[Reference]) -> bool:
     """Whether a later piece can take its voice from the one before, and needs to."""
+    if arguments["voice"] is not None or arguments["speaker_embedding"] is not None:
+        return False
     return spec.takes_prompt or (spec.takes_reference and not references)
 
 
@@ -271,7 +285,7 @@ def _sources(body: Shared) -> tuple[list[tuple[str, str | None]], str]:
     return [(source, text) for source, text in found if source is not None], "references"
 
 
-_NAMED = ("voice", "language", "instructions")
+_NAMED = ("voice", "language", "instructions", "speaker_embedding")
 
 
 def _language(given: str | None) -> str:

@@ -40,6 +40,7 @@ def _model(host: Host) -> dict[str, Any]:
             "reference": spec.takes_reference,
             "prompt": spec.takes_prompt,
         },
+        "speaker_size": spec.speaker_size,
         "reference_seconds": list(spec.reference_seconds),
         "options": {name: _option(o) for name, o in spec.options.items()},
         "response_formats": list(FORMATS),

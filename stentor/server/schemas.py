@@ -62,6 +62,9 @@ class Shared(BaseModel):
     references: list[RefItem] | None = Field(None, max_length=8)
     prompt_audio: AudioSource | None = Field(None, description="Speech to continue (models that take one)")
     prompt_text: Text | None = Field(None, description="What is said in prompt_audio")
+    speaker_embedding: Annotated[list[float], Field(min_length=1, max_length=8192)] | None = Field(
+        None, description="A voice as a vector, in place of ref_audio (models with a speaker_size)"
+    )
     x_vector_only_mode: bool | None = Field(None, description="Clone by the sound alone, without ref_text")
     max_new_tokens: int | None = Field(None, ge=1, description="Frames at most; the same as max_frames")
     seed: int | None = Field(None, ge=0, le=2**63 - 1)

@@ -89,16 +89,27 @@ class VoiceStore:
 
     def audio(self, name: str) -> Audio | None:
         """Samples and rate of a voice; None if there is no such voice or it is an embedding."""
+        held = self._tensor(name, "samples")
+        try:
+            return None if held is None else (held[0], int(held[1]["rate"]))
+        except (KeyError, ValueError):
+            return None
+
+    def embedding(self, name: str) -> np.ndarray | None:
+        """The speaker embedding [d] of a voice; None if there is no such voice or it is audio."""
+        held = self._tensor(name, "embedding")
+        return None if held is None else held[0]
+
+    def _tensor(self, name: str, kind: str) -> tuple[np.ndarray, dict[str, str]] | None:
         path = self._path(name)
         if path is None:
             return None
         try:
             with safetensors.safe_open(path, framework="np") as f:
-                facts = f.metadata() or {}
-                if "samples" not in f.keys():  # noqa: SIM118 (not a mapping)
+                if kind not in f.keys():  # noqa: SIM118 (not a mapping)
                     return None
-                return f.get_tensor("samples"), int(facts["rate"])
-        except (OSError, safetensors.SafetensorError, KeyError, ValueError):
+                return f.get_tensor(kind), f.metadata() or {}
+        except (OSError, safetensors.SafetensorError):
             return None
 
     def identity(self, name: str) -> tuple[int, int, int] | None:

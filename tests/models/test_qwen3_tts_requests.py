@@ -174,6 +174,35 @@ def test_x_vector_only_clones_without_the_references_codes(models: dict[str, TTS
     assert told.frames.tolist() == untold.frames.tolist() != in_context.frames.tolist()
 
 
+def test_a_speaker_embedding_speaks_as_its_reference_does_by_x_vector(models: dict[str, TTS]) -> None:
+    tts, ask = models["base"], {"max_frames": 12, "ignore_eos": True, "seed": 3}
+    vector = tts.speaker_embedding(voice(1.0, "some words"))
+    assert vector.shape == (tts.spec.speaker_size,)
+    for whole in (False, True):
+        mode = {**ask, "non_streaming_mode": whole}
+        heard = tts.generate("Hello.", reference=voice(1.0, "some words"), x_vector_only=True, **mode)
+        for given in (vector, vector.tolist()):
+            told = tts.generate("Hello.", speaker_embedding=given, **mode)
+            np.testing.assert_array_equal(told.frames, heard.frames)
+            np.testing.assert_array_equal(told.samples, heard.samples)
+        other = tts.generate("Hello.", speaker_embedding=-vector, **mode)
+        assert other.frames.tolist() != heard.frames.tolist()
+
+
+def test_what_is_no_speaker_embedding_of_this_model_is_refused(models: dict[str, TTS]) -> None:
+    size = models["base"].spec.speaker_size
+    for wrong in (
+        [0.0] * (size + 1), [[0.0] * size], [], 1.0, "x", ["1"] * size, [True] * size, [[1.0], []], {"a": 1},
+        [float("nan")] * size, [1e39] * size, [None] * size,
+    ):  # fmt: skip
+        refused(models["base"], "speaker_embedding", speaker_embedding=wrong)
+    refused(models["base"], "speaker_embedding", speaker_embedding=[0.0] * size, reference=voice(1.0))
+    for kind in ("custom_voice", "voice_design"):
+        refused(models[kind], "speaker_embedding", speaker_embedding=[0.0] * size)
+        with pytest.raises(InvalidRequest, match="speaker_embedding"):
+            models[kind].speaker_embedding(voice(1.0))
+
+
 def test_defaults_come_from_generation_config(models: dict[str, TTS]) -> None:
     options = models["custom_voice"].spec.options
     assert (options["temperature"].default, options["top_k"].default, options["top_p"].default) == (0.9, 50, 1.0)

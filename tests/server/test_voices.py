@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -18,8 +19,12 @@ import numpy as np
 import pytest
 from server_live import Live, process, serving, tone_wav
 
+import stentor
 from stentor.server.errors import ApiError
 from stentor.server.voices import STALE_SECONDS, VoiceStore
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
+import tiny_qwen3_tts
 
 TEXT = "Hello there, you."
 TONE = (np.sin(np.arange(16_000) / 9).astype(np.float32) * 0.3, 16_000)
@@ -76,14 +81,55 @@ def test_an_upload_replaced_under_its_name_is_heard_at_once(tmp_path: Path) -> N
         assert live.speech(**ask).content != first
 
 
-def test_a_voice_may_be_a_speaker_embedding(live: Live) -> None:
+def test_a_speaker_embedding_is_stored_and_refused_by_models_that_take_none(live: Live) -> None:
     data = {"name": "vector", "consent": "yes", "speaker_embedding": json.dumps([0.5] * 192)}
     answer = live.http.post("/v1/audio/voices", data=data)
     assert answer.json()["embedding_source"] == "embedding"
     spoken = live.speech(input=TEXT, voice="vector")
-    assert spoken.status_code == 400
-    assert "speaker embedding" in spoken.json()["error"]["message"]
+    assert (spoken.status_code, spoken.json()["error"]["param"]) == (400, "voice")
+    assert "takes no speaker embedding" in spoken.json()["error"]["message"]
+    spoken = live.speech(input=TEXT, speaker_embedding=[0.5] * 192)
+    assert (spoken.status_code, spoken.json()["error"]["param"]) == (400, "speaker_embedding")
     live.http.delete("/v1/audio/voices/vector")
+
+
+def test_a_speaker_embedding_speaks_as_its_reference_does(tmp_path: Path) -> None:
+    """A model that takes them: the vector in the request or stored as a voice, or the audio it was made of."""
+    checkpoint = tiny_qwen3_tts.write("base", tmp_path / "base")
+
+    def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
+        return lambda: stentor.TTS(checkpoint, device="cpu", slots=4, memory_gb=0.05, threads=1)
+
+    sound = tone_wav(rate=24_000)
+    with serving(tmp_path / "voices", load) as live:
+        vector = live.tts.speaker_embedding(stentor.Reference(sound)).tolist()
+        told = live.http.get("/v1/models").json()["data"][0]
+        assert told["speaker_size"] == len(vector)
+        ask = {"input": TEXT, "seed": 5, "response_format": "pcm", "guard": False, "max_frames": 9}
+        uri = "data:audio/wav;base64," + base64.b64encode(sound).decode()
+        heard = live.speech(**ask, ref_audio=uri, ref_text="said", x_vector_only_mode=True)
+        assert heard.status_code == 200, heard.text
+        assert live.speech(**ask, speaker_embedding=vector).content == heard.content
+        data = {"name": "vector", "consent": "yes", "speaker_embedding": json.dumps(vector)}
+        assert live.http.post("/v1/audio/voices", data=data).status_code == 200
+        assert live.speech(**ask, voice="vector").content == heard.content
+        other = live.speech(**ask, voice="vector", speaker_embedding=[-v for v in vector])
+        assert other.content != heard.content  # what the request gives wins over the voice's
+        for wrong, param in (
+            ({"speaker_embedding": vector, "ref_audio": uri}, "speaker_embedding"),
+            ({"speaker_embedding": vector[1:]}, "speaker_embedding"),
+            ({"speaker_embedding": [1e300] * len(vector)}, "speaker_embedding"),
+            ({"speaker_embedding": ["1"] * len(vector)}, "speaker_embedding"),
+        ):
+            answer = live.speech(**ask, **wrong)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        data = {"name": "short", "consent": "yes", "speaker_embedding": json.dumps(vector[1:])}
+        assert live.http.post("/v1/audio/voices", data=data).status_code == 200  # for another model
+        assert live.speech(**ask, voice="short").json()["error"]["param"] == "voice"
+        parts = live.speech(
+            **{**ask, "input": "One is here. Two is here."}, voice="vector", split_granularity="sentence"
+        )
+        assert parts.status_code == 200
 
 
 @pytest.mark.parametrize(

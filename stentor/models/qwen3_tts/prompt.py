@@ -92,8 +92,11 @@ class PromptBuilder:
     def _features(self, request: SpeechRequest, encode: Encode) -> dict[str, np.ndarray]:
         if self._c.kind != "base":
             return {}
+        if request.speaker_embedding is not None:
+            return {"speaker": request.speaker_embedding}
         if request.reference is None:
-            raise InvalidRequest("reference", "this Base model speaks with the voice of a reference: give one")
+            wanted = "this Base model speaks with the voice of a reference: give one, or a speaker_embedding"
+            raise InvalidRequest("reference", wanted)
         return encode(request.reference.samples, "reference")
 
     def _reference_ids(self, text: str) -> list[int]:

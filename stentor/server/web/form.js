@@ -53,7 +53,9 @@ export class Form {
   show() {
     const { model, takes } = this;
     $("model-field").hidden = this.models.length < 2;
-    const voices = [...(model?.voices ?? []), ...(takes.reference ? this.uploaded.map((v) => v.name) : [])];
+    const usable = (v) => v.embedding_source !== "embedding" || model.speaker_size > 0;
+    const uploaded = takes.reference ? this.uploaded.filter(usable) : [];
+    const voices = [...(model?.voices ?? []), ...uploaded.map((v) => v.name)];
     this.voices = voices;
     fill($("voice"), [["", "Default"], ...voices.map((v) => [v, v])], $("voice").value);
     const languages = model?.languages ?? [];
