@@ -1,0 +1,247 @@
+"""Models over HTTP: `stentor serve` as a process, `stentor bench serve` as its load, a short table last.
+
+Run: python benchmarks/gpu_serve.py [--seconds 330] [--out DIR] [MODEL ...]
+
+Per model: start to ready, then a closed loop at 1, 16 and 64 streams of raw PCM, 12 s of audio per request whatever the
+model says (ignore_eos and max_new_tokens), and what the server's own threads took meanwhile. gpu_serve.json holds the
+benchmark tool's results, gpu_serve_requests.tar.gz its records of single requests, gpu_serve.log what servers said.
+What cannot start or does not answer in time costs only itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
+HOPS = {"qwen3": 0.08, "voxcpm2": 0.16, "fish": 2048 / 44100, "toy": 0.01}  # seconds of audio per frame
+CONCURRENCY = (1, 16, 64)
+WAVES = 3  # requests per stream
+START = 100.0  # seconds to be ready
+LEVEL = 45.0  # seconds for one load
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+class Server:
+    """A server process of one model."""
+
+    def __init__(self, model: str, device: str, slots: int, log: Path) -> None:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = log
+        command = [sys.executable, "-m", "stentor", "serve", model, "--port", str(self.port), "--device", device]
+        command += ["--max-num-seqs", str(slots), "--ignore-unknown-fields", "--uvicorn-log-level", "info"]
+        command += ["--max-active-requests", str(4 * slots)]
+        self.began = time.monotonic()
+        with log.open("w") as sink:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=sink, stderr=sink)
+
+    def ready(self, limit: float) -> float | None:
+        """Seconds from start to ready; None if it never was."""
+        while time.monotonic() - self.began < limit and self.process.poll() is None:
+            if self.get("/ready") is not None:
+                return time.monotonic() - self.began
+            time.sleep(0.1)
+        return None
+
+    def get(self, path: str) -> str | None:
+        """A page; None if there is none now."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return None
+
+    def threads(self) -> dict[int, float]:
+        """CPU seconds of each thread so far."""
+        out = {}
+        for task in Path(f"/proc/{self.process.pid}/task").glob("*"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (task / "stat").read_text().rpartition(")")[2].split()
+                out[int(task.name)] = (int(fields[11]) + int(fields[12])) / TICK
+        return out
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(8)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextlib.contextmanager
+def serving(model: str, device: str, slots: int, log: Path) -> Iterator[Server]:
+    server = Server(model, device, slots, log)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def gpu_memory() -> float | None:
+    """GiB in use on the GPU."""
+    try:
+        ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
+        return round(float(done.stdout.split()[0]) / 1024, 1)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def hop(model: str) -> float:
+    return next(seconds for name, seconds in HOPS.items() if name in model)
+
+
+def body(model: str, seconds: float) -> dict[str, Any]:
+    """Forced length: exactly so many frames, and nothing cut because it runs on."""
+    frames = max(1, round(seconds / hop(model)))
+    forced: dict[str, Any] = {"max_new_tokens": frames, "ignore_eos": True, "guard": False}
+    if "toy" in model:
+        forced["min_frames"] = frames
+    return forced
+
+
+def load(server: Server, model: str, c: int, a: argparse.Namespace, limit: float) -> dict[str, Any]:
+    """One closed loop; the benchmark tool's result with what the server's threads took."""
+    name = f"gpu_serve_{slug(model)}_c{c}"
+    command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
+    command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, WAVES * c)), "--num-warmups", "1"]
+    command += ["--extra-body", json.dumps(body(model, a.audio)), "--dataset-name", "short", "--request-seed", "1"]
+    command += ["--save-result", "--result-dir", str(a.work), "--result-filename", name, "--disable-tqdm"]
+    before, began = server.threads(), time.monotonic()
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired as e:
+        shown = e.stdout.decode()[-500:] if isinstance(e.stdout, bytes) else ""
+        return {"error": f"not done in {limit:.0f} s {shown}"}
+    wall = time.monotonic() - began
+    took = {t: s - before.get(t, 0.0) for t, s in server.threads().items()}
+    print("\n".join(x for x in done.stdout.splitlines() if x.strip())[-2600:], done.stderr[-600:], flush=True)
+    file = a.work / f"{name}.json"
+    if done.returncode or not file.exists():
+        return {"error": f"exit code {done.returncode}: {done.stderr[-500:]}"}
+    found: dict[str, Any] = json.loads(file.read_text())
+    others = sorted((s for t, s in took.items() if t != server.process.pid), reverse=True)
+    found["server_threads"] = {
+        "load_seconds": round(found["duration"], 2),
+        "wall_seconds": round(wall, 2),
+        "event_loop": round(took.get(server.process.pid, 0.0), 2),
+        "others": [round(s, 2) for s in others[:4]],
+    }
+    return found
+
+
+def slug(model: str) -> str:
+    return re.sub("[^a-z0-9]+", "_", model.removeprefix("dummy:"))
+
+
+def measure(model: str, a: argparse.Namespace, end: float) -> dict[str, Any]:
+    found: dict[str, Any] = {"model": model, "audio_seconds": a.audio}
+    log = a.work / f"server_{slug(model)}.log"
+    with serving(model, a.device, a.slots, log) as server:
+        found["ready_seconds"] = server.ready(min(START, end - time.monotonic()))
+        if found["ready_seconds"] is None:
+            found["error"] = "never ready"
+            print(log.read_text()[-3000:], flush=True)
+            return found
+        found["gpu_gib"] = gpu_memory()
+        for c in a.concurrency:
+            limit = min(LEVEL, end - time.monotonic())
+            if limit < 5:
+                break
+            found[f"c{c}"] = load(server, model, c, a, limit)
+        found["gpu_gib_after"] = gpu_memory()
+        found["metrics"] = [x for x in (server.get("/metrics") or "").splitlines() if "engine_" in x and x[0] != "#"]
+    said = log.read_text().splitlines()
+    found["log"] = [x for x in said if "captured" in x or "slots" in x or "WARN" in x][:20]
+    return found
+
+
+def pack(work: Path, out: Path) -> None:
+    """Few files: what comes back from a lent machine is counted."""
+    with tarfile.open(out / "gpu_serve_requests.tar.gz", "w:gz") as tar:
+        for file in sorted(work.glob("*.jsonl")):
+            tar.add(file, file.name)
+    with (out / "gpu_serve.log").open("w") as log:
+        for file in sorted(work.glob("*.log")):
+            log.write(f"== {file.name}\n{file.read_text()[-200_000:]}\n")
+
+
+def table(results: list[dict[str, Any]], concurrency: list[int]) -> str:
+    columns = "ms/frame   ttfa p50/p99 ms  audio-s/s  stalled  failed  loop %  thread %"
+    lines = [f"{'model':<31} ready s    GiB  c    {columns}"]
+    for r in results:
+        start = f"{r['model'].removeprefix('dummy:'):<31} {r['ready_seconds'] or 0:>6.1f} {r.get('gpu_gib') or 0:>6.1f}"
+        if "error" in r:
+            lines.append(f"{start}  {r['error']}")
+        for c in concurrency:
+            f = r.get(f"c{c}")
+            if f is None:
+                continue
+            if "error" in f:
+                lines.append(f"{start}  {c:<3} {f['error'][:80]}")
+                continue
+            per_frame = f["median_e2el_ms"] / round(r["audio_seconds"] / hop(r["model"]))
+            threads, wall = f["server_threads"], max(0.1, f["duration"])
+            busy = f"{100 * threads['event_loop'] / wall:6.0f}  {100 * (threads['others'] or [0])[0] / wall:7.0f}"
+            ttfa = f"{f['median_audio_ttfp_ms']:7.1f}/{f['p99_audio_ttfp_ms']:<7.1f}"
+            lines.append(
+                f"{start}  {c:<3} {per_frame:>8.2f}  {ttfa}  {f['audio_throughput']:>9.1f}"
+                f"  {f['underrun_requests']:>7}  {f['failed']:>6}  {busy}"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("models", nargs="*", default=list(MODELS))
+    p.add_argument("--out", type=Path, default=Path("."))
+    p.add_argument("--seconds", type=float, default=330.0, help="for all of it")
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--slots", type=int, default=64)
+    p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
+    p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=list(CONCURRENCY))
+    a = p.parse_args()
+    a.out.mkdir(parents=True, exist_ok=True)
+    a.work = Path(tempfile.mkdtemp())
+    end, results = time.monotonic() + a.seconds, []
+    for i, model in enumerate(a.models):
+        left = end - time.monotonic()
+        if left < 15:
+            print(f"no time left for {model}")
+            break
+        share = time.monotonic() + max(left / (len(a.models) - i), 20)
+        print(f"== {model}", flush=True)
+        results.append(measure(model, a, min(share, end)))
+        (a.out / "gpu_serve.json").write_text(json.dumps(results, indent=1))
+        pack(a.work, a.out)
+    print(table(results, a.concurrency))
+
+
+if __name__ == "__main__":
+    main()
