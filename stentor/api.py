@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -139,6 +139,7 @@ class TTS:
         ):
             raise InvalidRequest("retries", f"must be a whole number from 1 to 10, got {retries!r}")
         texts = [text] if isinstance(text, str) else list(text)
+        _whole(options)
         jobs = [_Job(self, self.request(t, **options), retries or RETRIES) for t in texts]
         try:
             self._start(jobs)
@@ -168,6 +169,7 @@ class TTS:
 
         The request is checked and queued by this call, before the first chunk is asked for.
         """
+        _whole(options)
         stream = self.submit(self.request(text, **options))
         return self._chunks(stream)
 
@@ -200,7 +202,11 @@ class TTS:
         return self._model.prompt(req, self.engine.worker.encode)
 
     def submit(self, req: SpeechRequest, streaming: bool = True) -> Stream:
-        """Queue a request; audio comes in small chunks at first if `streaming`, else in large ones."""
+        """Queue a request; audio comes in small chunks at first if `streaming`, else in large ones.
+
+        Where `spec.live_text`, `request("The first words ", live=True)` is spoken as far as its text goes, until
+        `append` has given the stream the rest.
+        """
         return self.engine.submit(self.prompt(req), req.seed, streaming)
 
     def speech(self, chunks: Sequence[Chunk], seed: int) -> Speech:
@@ -220,7 +226,12 @@ class TTS:
         self.close()
 
 
-_NAMED = ("voice", "language", "instructions", "reference", "prompt", "speaker_embedding", "seed")
+_NAMED = ("voice", "language", "instructions", "reference", "prompt", "speaker_embedding", "seed", "live")
+
+
+def _whole(options: Mapping[str, Any]) -> None:
+    if options.get("live"):
+        raise InvalidRequest("live", "is for submit(request(...)), whose stream takes the text that follows")
 
 
 class _Job:

@@ -27,6 +27,7 @@ def build(
     prompt: audio.Reference | None = None,
     speaker_embedding: Sequence[float] | np.ndarray | None = None,
     seed: int | None = None,
+    live: bool = False,
     options: Mapping[str, Any],
 ) -> SpeechRequest:
     """A checked request. InvalidRequest names the first field that is wrong and what is allowed.
@@ -44,6 +45,7 @@ def build(
         more_references=references[1:],
         prompt=_prompt(spec, prompt),
         speaker_embedding=_speaker(spec, speaker_embedding, references),
+        live=_live(spec, live),
         seed=_seed(seed),
         options=values,
     )
@@ -143,6 +145,14 @@ def _speaker(spec: ModelSpec, value: object, references: tuple[ReferenceAudio, .
 def _load(spec: ModelSpec, param: str, value: audio.Reference) -> ReferenceAudio:
     samples = audio.load(value, param, spec.reference_rate, spec.reference_seconds)
     return ReferenceAudio(samples, None if value.text is None else _unicode(f"{param}.text", value.text))
+
+
+def _live(spec: ModelSpec, live: object) -> bool:
+    if not isinstance(live, bool):
+        raise InvalidRequest("live", f"must be true or false, got {live!r}")
+    if live and not spec.live_text:
+        raise InvalidRequest("live", f"this {spec.family} model needs its whole text at once")
+    return live
 
 
 def _seed(seed: int | None) -> int:

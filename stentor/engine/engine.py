@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from stentor.engine.sequence import BROKEN, LENGTH, Phase, Sequence
 from stentor.engine.stream import Chunk, Stream
 from stentor.engine.worker import AudioTicket, Ticket, Worker
 from stentor.errors import EngineError, InvalidRequest, Overloaded
-from stentor.models.base import Prompt, SpeechModel
+from stentor.models.base import LiveText, Prompt, SpeechModel
 
 log = logging.getLogger("stentor.engine")
 
@@ -114,7 +115,11 @@ class Engine:
                 raise Overloaded(f"{self._waiting} requests are waiting already; try again later")
             self._waiting += 1
         prompt.limit = limit
-        stream = Stream(seed, lambda: self._inbox.put(lambda: self._cancel(request)))
+        stream = Stream(
+            seed,
+            lambda: self._inbox.put(lambda: self._cancel(request)),
+            lambda text, last: self._append(request, prompt.live, text, last),
+        )
         request = Request(self._sequence(prompt, streaming), prompt, stream, seed)
         self._inbox.put(lambda: self._add(request))
         return stream
@@ -122,7 +127,16 @@ class Engine:
     def _sequence(self, prompt: Prompt, streaming: bool) -> Sequence:
         hop_seconds = self.model.spec.hop / self.model.spec.sample_rate
         counts = (prompt.length, prompt.limit, prompt.work, prompt.skip_frames)
-        return Sequence(next(self._ids), *counts, hop_seconds, streaming)
+        seq = Sequence(next(self._ids), *counts, hop_seconds, streaming)
+        if prompt.live is not None:
+            seq.fed = 1 + len(prompt.columns[prompt.live.column])
+        return seq
+
+    def _append(self, request: Request, live: LiveText | None, text: str, last: bool) -> None:
+        if live is None:
+            raise InvalidRequest("live", "the request was given its whole text")
+        values = live.more(text, last)
+        self._inbox.put(lambda: self._extend(request, live.column, values, last))
 
     def _limit(self, prompt: Prompt) -> int:
         """Frames that the request may make here."""
@@ -207,6 +221,15 @@ class Engine:
         self.stats.submitted += 1
         self._requests[request.seq.id] = request
         self.scheduler.add(request.seq, time.monotonic())
+
+    def _extend(self, request: Request, column: str, values: np.ndarray, last: bool) -> None:
+        """Live text has come: for the row if there is one, and for `admit` if there will be."""
+        seq, columns = request.seq, request.prompt.columns
+        held = columns[column]
+        columns[column] = np.concatenate((held, values))
+        if seq.phase in (Phase.RUNNING, Phase.PREEMPTED) and len(values):
+            self.worker.extend(seq, column, len(held), values)
+        seq.fed = sys.maxsize if last else seq.fed + len(values)
 
     def _cancel(self, request: Request) -> None:
         if request.seq.id not in self._requests:

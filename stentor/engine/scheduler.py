@@ -94,7 +94,7 @@ class Scheduler:
 
     def _prefills(self, plan: Plan) -> None:
         spent = 0
-        for seq in [s for s in self.live if s.phase is Phase.PREEMPTED and not s.in_flight]:
+        for seq in [s for s in self.live if s.phase is Phase.PREEMPTED and not s.in_flight and s.made < s.fed]:
             seq.launched = seq.made
             if not self._start(seq, spent):
                 return  # older work first: nothing is admitted while a preempted request waits for pages
@@ -137,7 +137,7 @@ class Scheduler:
 
     def _decodes(self, plan: Plan, running: list[Sequence], now: float) -> None:
         for seq in running:
-            if seq.phase is not Phase.RUNNING or seq.launched >= seq.limit:
+            if seq.phase is not Phase.RUNNING or seq.launched >= min(seq.limit, seq.fed):
                 continue
             if seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead:
                 continue
@@ -184,7 +184,10 @@ class Scheduler:
             while (ready := seq.made - seq.audio_planned) > 0:
                 size = self._chunk(seq)
                 if ready < size and not ended:
-                    break
+                    if seq.made < seq.fed:
+                        break
+                    # What there is can be heard while more text is awaited.
+                    size = max((n for n in self.policy.ramp if n <= ready), default=ready)
                 count = min(ready, size)
                 last = ended and count == ready
                 plan.audio.append(AudioJob(seq, seq.audio_planned, count, last))

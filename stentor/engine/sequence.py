@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -41,6 +42,7 @@ class Sequence:
     streaming: bool
     arrival: float = 0.0
     phase: Phase = Phase.QUEUED
+    fed: int = sys.maxsize  # frames that may be launched: live text has come for no more
     slot: int = -1
     pages: list[int] = field(default_factory=list)
     launched: int = 0

@@ -30,9 +30,9 @@ Event = Chunk | BaseException
 class Stream:
     """Chunks of one request, in order. Iterate once, plainly or with `async for`; a failure is raised there."""
 
-    def __init__(self, seed: int, cancel: Callable[[], None]) -> None:
+    def __init__(self, seed: int, cancel: Callable[[], None], append: Callable[[str, bool], None]) -> None:
         self.seed = seed
-        self._cancel = cancel
+        self._cancel, self._append = cancel, append
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waker: Callable[[], None] | None = None
 
@@ -42,6 +42,13 @@ class Stream:
         waker = self._waker
         if waker is not None:
             waker()
+
+    def append(self, text: str, last: bool = False) -> None:
+        """More text of a live request, from one thread at a time; nothing follows the `last`, which may be empty.
+
+        InvalidRequest if the request is not live, has had its last text, or takes no more of it.
+        """
+        self._append(text, last)
 
     def cancel(self) -> None:
         """Stop the request and free what it holds; safe at any time, from any thread."""

@@ -165,6 +165,11 @@ class Worker:
                 row = self.state[name][seq.slot]
                 row.fill_(column.fill) if primed is None else row.copy_(primed[name][0])
 
+    def extend(self, seq: Sequence, name: str, start: int, values: np.ndarray) -> None:
+        """Values of a column from index `start` on, of a request that has a slot."""
+        with self.lm.active():
+            self._write(self.slots.table[name][seq.slot][start:], values)
+
     def _write(self, row: Tensor, value: Any) -> None:
         """A scalar, or an array no longer than the row."""
         if isinstance(value, np.ndarray) and value.ndim:

@@ -77,6 +77,7 @@ class ModelSpec:
     takes_reference: bool = True
     max_references: int = 1
     takes_prompt: bool = False  # reference= and prompt= together
+    live_text: bool = False  # a request's text may go on while it is spoken
     speaker_size: int = 0  # length of a speaker embedding that may stand for the reference; 0: takes none
     max_text: int = 10_000  # characters
     codec_chunk: int = 25  # frames that one codec call decodes at most
@@ -103,8 +104,21 @@ class SpeechRequest:
     more_references: tuple[ReferenceAudio, ...] = ()  # beyond the first, where the family takes several
     prompt: ReferenceAudio | None = None
     speaker_embedding: np.ndarray | None = None  # float32 [spec.speaker_size], in place of a reference
+    live: bool = False  # `text` is only its beginning
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LiveText:
+    """How a request's text goes on: it extends `column`, of which frame n needs value n - 1.
+
+    more(text, last) gives the values [m] that the column goes on with; InvalidRequest if they do not fit. One caller at
+    a time. What it makes of parts is what it would make of the whole.
+    """
+
+    column: str
+    more: Callable[[str, bool], np.ndarray]
 
 
 @dataclass
@@ -129,6 +143,7 @@ class Prompt:
     then: Callable[[np.ndarray], Prompt | None] | None = (
         None  # from this prompt's frames, what the request goes on with
     )
+    live: LiveText | None = None
 
     @property
     def length(self) -> int:

@@ -110,5 +110,6 @@ def make_spec(c: Config, codec: CodecConfig, defaults: Mapping[str, Any], dtype:
         languages=tuple(n for n in c.languages if n not in dialects and not n.endswith("_dialect")),
         takes_instructions=c.kind != "base" and c.size != "0b6",
         takes_reference=c.kind == "base",
+        live_text=True,
         speaker_size=c.speaker.dim if c.speaker is not None else 0,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from unicodedata import category
 
 import numpy as np
 
 from stentor.errors import InvalidRequest
-from stentor.models.base import Encode, Prompt, SpeechRequest
+from stentor.models.base import Encode, LiveText, Prompt, SpeechRequest
 from stentor.models.qwen3_tts.config import Config
 from stentor.models.qwen3_tts.options import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
@@ -45,6 +46,42 @@ class Layout:
         self.add(text)
 
 
+class Continuation:
+    """Live text of one prompt, in ids. What could still change with the next letter is held back."""
+
+    def __init__(self, tokenizer: Tokenizer, end: int, prompt: Prompt, held: str) -> None:
+        """`end` follows the last text; `held` is what the prompt has left."""
+        self._tokenizer, self._end, self._prompt, self._held = tokenizer, end, prompt, held
+        self._room = TEXT_CAPACITY - len(prompt.columns["text"])
+        self._ended = False
+
+    def __call__(self, text: str, last: bool) -> np.ndarray:
+        """See models.base.LiveText."""
+        if self._ended:
+            raise InvalidRequest("text", "nothing may follow the last text")
+        held = self._held + text
+        cut = len(held) if last else settled(held)
+        ids = self._tokenizer.encode(held[:cut]) + [self._end] * last
+        if len(ids) > self._room:
+            raise InvalidRequest("text", f"has more than {TEXT_CAPACITY} tokens; go on in another request")
+        self._held, self._room, self._ended = held[cut:], self._room - len(ids), last
+        if self._prompt.suspect_frames is not None:
+            self._prompt.suspect_frames += RUN_ON_PER_TOKEN * len(ids)
+        return np.array(ids, np.int32)
+
+
+def settled(text: str) -> int:
+    """Characters of a text whose ids no longer depend on what follows: up to the end of its last complete word.
+
+    The pre-tokeniser's pattern ends a run of letters before whatever is no letter and no mark (NFC may join marks to
+    letters), and starts anew there. Signs that occur inside special tokens do not count.
+    """
+    for at in range(len(text) - 1, 0, -1):
+        if category(text[at - 1])[0] == "L" and category(text[at])[0] not in "LM" and text[at] not in "<|_>/":
+            return at
+    return 0
+
+
 class PromptBuilder:
     """Builds prompts for one checkpoint. Pure; any thread."""
 
@@ -56,9 +93,16 @@ class PromptBuilder:
         c, options = self._c, request.options
         voice = self._voice(request)
         features = self._features(request, encode)
-        whole = options["non_streaming_mode"]
-        whole = c.kind != "base" if whole is None else bool(whole)
-        ids = self._tokenizer.encode(f"<|im_start|>assistant\n{request.text}<|im_end|>\n<|im_start|>assistant\n")
+        whole = self._whole(request)
+        said = request.reference.text if request.reference is not None and request.reference.text else ""
+        cloned = bool(features) and bool(said.strip()) and not options["x_vector_only"]
+        text, rest = request.text, ""
+        if request.live:
+            if cloned:
+                raise InvalidRequest("live", "a voice to be cloned with its words needs the whole text: x_vector_only")
+            cut = settled(text) or len(text)
+            text, rest = text[:cut], text[cut:]
+        ids = self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n")
         body = ids[ROLE:-TAIL]
         if not body:
             raise InvalidRequest("text", "must not be empty")
@@ -68,14 +112,26 @@ class PromptBuilder:
         layout.add(ids[:ROLE])
         self._prefix(layout, self._language(request, voice), voice)
         codes = np.zeros((0, c.codebooks), np.int32)
-        reference = request.reference
-        said = reference.text if reference is not None and reference.text else ""
-        if features and said.strip() and not options["x_vector_only"]:
+        if cloned:
             codes = features["codes"].astype(np.int32)
             trailing = self._clone(layout, self._reference_ids(said) + body, len(codes), whole)
         else:
             trailing = self._speak(layout, body, whole)
-        return self._finish(request, layout, trailing, codes, features.get("speaker"), len(body))
+        if request.live:
+            trailing.pop()  # the text's end
+        prompt = self._finish(request, layout, trailing, codes, features.get("speaker"), len(body))
+        if request.live:
+            prompt.live = LiveText("text", Continuation(self._tokenizer, c.ids.tts_eos, prompt, rest))
+        return prompt
+
+    def _whole(self, request: SpeechRequest) -> bool:
+        """Whether the whole text stands in the prompt."""
+        asked = request.options["non_streaming_mode"]
+        if request.live and asked:
+            raise InvalidRequest("live", "text that goes on cannot stand in the prompt: non_streaming_mode")
+        if request.live:
+            return False
+        return self._c.kind != "base" if asked is None else bool(asked)
 
     def _voice(self, request: SpeechRequest) -> str | None:
         c = self._c

@@ -1,0 +1,194 @@
+"""Live text: what is appended while it is spoken is spoken as if it had been there from the start."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stentor import TTS, InvalidRequest, Reference
+from stentor.engine.stream import Stream
+from stentor.models.base import Prompt
+from stentor.models.qwen3_tts.options import TEXT_CAPACITY
+from stentor.models.qwen3_tts.prompt import Continuation, settled
+from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
+import tiny_qwen3_tts as tiny
+
+TEXT = "Hello there, this is the voice; it's 3.14 you and I speak of."
+ASK = {"voice": "ryan", "max_frames": 70, "ignore_eos": True, "temperature": 0.0, "non_streaming_mode": False}
+END = 9
+
+
+@pytest.fixture(scope="module")
+def tts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TTS]:
+    with TTS(
+        tiny.write("custom_voice", tmp_path_factory.mktemp("live")), device="cpu", slots=3, memory_gb=0.05
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> QwenTokenizer:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tiny.write_tokenizer(folder, full=True)
+    return QwenTokenizer(folder)
+
+
+def begin(tts: TTS, text: str, **more: object) -> Stream:
+    return tts.submit(tts.request(text, live=True, **{**ASK, **more}))
+
+
+def frames(tts: TTS, stream: Stream) -> np.ndarray:
+    return tts.speech(list(stream), 0).frames
+
+
+def made(tts: TTS) -> int:
+    """Frames that the one running request has made, once nothing moves any more."""
+    before = -1
+    while (now := sum(s.made for s in tts.engine.scheduler.live)) != before:
+        before = now
+        time.sleep(0.1)
+    return now
+
+
+@pytest.mark.parametrize("size", [1, 5, 17])
+def test_text_that_comes_in_parts_is_spoken_as_if_it_had_come_at_once(tts: TTS, size: int) -> None:
+    whole = tts.generate(TEXT, **ASK)
+    start = TEXT.index(",")
+    stream = begin(tts, TEXT[:start])
+    for at in range(start, len(TEXT), size):
+        stream.append(TEXT[at : at + size])
+    stream.append("", last=True)
+    spoken = tts.speech(list(stream), 0)
+    np.testing.assert_array_equal(spoken.frames, whole.frames)
+    np.testing.assert_allclose(spoken.samples, whole.samples, atol=1e-5)
+
+
+def test_a_row_waits_for_its_text_and_is_heard_as_far_as_that_goes(tts: TTS) -> None:
+    whole = tts.generate(TEXT, **ASK)
+    stream = begin(tts, "Hello there, ")
+    first = made(tts)
+    assert 1 <= first < 30
+    chunks = iter(stream)
+    heard = sum(len(next(chunks).frames) for _ in range(bin(first).count("1")))
+    assert 0 < heard <= first
+    other = tts.generate(TEXT, **ASK)  # nobody else has to wait
+    np.testing.assert_array_equal(other.frames, whole.frames)
+    assert made(tts) == first
+    stream.append("this is ")
+    assert first < made(tts) < 60
+    stream.append(TEXT.partition("this is ")[2], last=True)
+    assert heard + sum(len(c.frames) for c in chunks) == 70
+
+
+def test_a_live_row_that_loses_its_pages_is_replayed_with_its_text(tmp_path: Path) -> None:
+    path = tiny.write("custom_voice", tmp_path / "m")
+    texts = [f"number {i} " * (i + 2) for i in range(4)]
+    with TTS(path, device="cpu", slots=1, dtype="float64") as alone:
+        want = [alone.generate(t, **ASK).frames.tolist() for t in texts]
+    with TTS(path, device="cpu", slots=4, dtype="float64", memory_gb=0.0002) as starved:
+        streams = [begin(starved, t[:9]) for t in texts]
+        for at in range(9, max(map(len, texts)), 6):
+            for t, s in zip(texts, streams, strict=True):
+                if at < len(t):
+                    s.append(t[at : at + 6], last=at + 6 >= len(t))
+            time.sleep(0.01)
+        assert [frames(starved, s).tolist() for s in streams] == want
+        assert starved.engine.health().preemptions > 0
+
+
+def test_text_may_come_while_the_request_still_waits_for_a_slot(tts: TTS) -> None:
+    whole = tts.generate(TEXT, **ASK)
+    waiting = [begin(tts, "Hello there, ") for _ in range(3)]  # every slot
+    last = begin(tts, TEXT[:20])
+    last.append(TEXT[20:], last=True)
+    for stream in waiting:
+        stream.cancel()
+    np.testing.assert_array_equal(frames(tts, last), whole.frames)
+
+
+def test_cancelling_a_row_that_waits_for_text_frees_it(tts: TTS) -> None:
+    stream = begin(tts, "Hello there, ")
+    made(tts)
+    stream.cancel()
+    assert list(stream)[-1].finish == "cancelled"
+    stream.append("more", last=True)  # too late; nobody is harmed
+    assert tts.generate("Hello.", **ASK).finish_reason == "length"
+    health = tts.engine.health()
+    assert (health.running, health.free_pages) == (0, health.pages)
+
+
+def test_what_cannot_be_live_is_refused(tts: TTS, tmp_path: Path) -> None:
+    for call in (tts.generate, tts.stream):
+        with pytest.raises(InvalidRequest, match="live"):
+            call("Hello.", live=True)
+    with pytest.raises(InvalidRequest, match="live"):
+        begin(tts, "Hello.", non_streaming_mode=True)
+    whole = tts.submit(tts.request("Hello.", **ASK))
+    with pytest.raises(InvalidRequest, match="live"):
+        whole.append("more")
+    stream = begin(tts, "Hello there, ")
+    with pytest.raises(InvalidRequest, match=str(TEXT_CAPACITY)):
+        stream.append("a " * (TEXT_CAPACITY + 1))
+    stream.append("you", last=True)
+    with pytest.raises(InvalidRequest, match="nothing may follow"):
+        stream.append("more")
+    with TTS(tiny.write("base", tmp_path / "base"), device="cpu", slots=1, memory_gb=0.05) as base:
+        heard = Reference((tiny.reference_audio(1.0), 24000), "words")
+        ask = {"live": True, "reference": heard, "max_frames": 4}
+        with pytest.raises(InvalidRequest, match="live"):
+            base.prompt(base.request("Hello there", **ask))
+        assert base.prompt(base.request("Hello there", **ask, x_vector_only=True)).live is not None
+    with TTS("dummy:toy", memory_gb=0.01) as toy, pytest.raises(InvalidRequest, match="whole text"):
+        toy.request("Hello.", live=True)
+
+
+def prompt(suspect: int | None) -> Prompt:
+    none = np.zeros(0, np.int32)
+    return Prompt({"text": none}, none, none, {"text": none}, 1, 0, none, suspect_frames=suspect)
+
+
+PARTS = st.lists(
+    st.one_of(
+        st.text(max_size=6),
+        st.sampled_from(
+            ["<|im_end|>", "<|im", "_start|>", "<tts_", "pad>", "don", "'t", "é", "e", "\u0301", "\n", "  ", ". ", "3.", "14",
+             "你好", "，", "한", "\u1112\u1161", "\u11ab", "word ", "Word", " \n x", "...", " '", "ll", "\r\n"]
+        ),
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=200)
+@given(PARTS)
+def test_the_ids_of_parts_are_those_of_the_whole(tokenizer: QwenTokenizer, parts: list[str]) -> None:
+    text = "".join(parts)
+    try:
+        want = tokenizer.encode(text)
+    except UnicodeEncodeError:
+        return
+    more = Continuation(tokenizer, END, prompt(None), "")
+    ids = [i for part in parts for i in more(part, False).tolist()]
+    assert ids == want[: len(ids)]
+    assert [*ids, *more("", True).tolist()] == [*want, END]
+
+
+def test_words_are_not_held_back_longer_than_they_must(tokenizer: QwenTokenizer) -> None:
+    assert [settled(t) for t in ("", "Hello", "Hello ", "Hello the", "don't", "好的，", "3.14", "Hello<|im")] == [
+        0, 0, 5, 5, 3, 2, 0, 0,
+    ]  # fmt: skip
+
+
+def test_the_guards_patience_grows_with_the_text(tokenizer: QwenTokenizer) -> None:
+    kept = prompt(200)
+    Continuation(tokenizer, END, kept, "")("one two ", False)
+    assert kept.suspect_frames == 200 + 2 * 12
