@@ -1,8 +1,11 @@
-"""Causal convolutions that run whole or in chunks with the same result.
+"""Causal convolutions that run whole or in chunks with the same result, and the periodic activations between them.
 
 A chunked run keeps what the convolution still needs of the past: the last (k-1)*dilation input columns. That state is
 data, not part of the module: `Stream` carries it in and out, so rows of a batch may belong to different streams and
 the engine may keep it in slot columns. `stream=None` means a whole sequence from silence (training, checks).
+
+Tensors are [B, C, n]. In 16 bits on CUDA, `convolve` runs fused kernels on channels-last memory (C innermost); what
+they return are [B, C, n] views of it.
 """
 
 from __future__ import annotations
@@ -11,25 +14,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers import kernels
 from stentor.models.base import Column, State
 
 
 class Stream:
-    """State of the causal modules of one codec during one call: `old` is read, `new` is filled, by module key."""
+    """State of the causal modules of one codec during one call: `old` is read, `new` is filled, by module key.
+
+    State is [B, time, ...] whatever the layout of the tensors it belongs to.
+    """
 
     def __init__(self, old: State) -> None:
         self.old = old
         self.new: State = {}
 
-    def extend(self, key: str, x: Tensor, count: int) -> Tensor:
-        """Put the `count` remembered columns before x [B, C, n]; remember the last `count` of the result."""
-        y = torch.cat((self.old[key].to(x.dtype), x), dim=-1)
-        self.new[key] = y[..., y.shape[-1] - count :]
+    def extend(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
+        """Put the `count` remembered steps before x, whose time is dimension `dim`; remember the result's last ones."""
+        y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim=dim)
+        self.new[key] = y.narrow(dim, y.shape[dim] - count, count).movedim(dim, 1)
         return y
 
 
 class Causal(nn.Module):
     """A module with a tail of `tail` remembered input columns of `channels` channels."""
+
+    weight: Tensor
+    bias: Tensor | None
 
     def __init__(self, channels: int, tail: int) -> None:
         super().__init__()
@@ -41,7 +51,7 @@ class Causal(nn.Module):
         """x [B, C, n] with `tail` columns of history in front: zeros when the sequence starts here."""
         if not self.tail:
             return x
-        return F.pad(x, (self.tail, 0)) if stream is None else stream.extend(self.key, x, self.tail)
+        return F.pad(x, (self.tail, 0)) if stream is None else stream.extend(self.key, x, self.tail, dim=2)
 
 
 class CausalConv1d(Causal):
@@ -88,16 +98,103 @@ class CausalConvTranspose1d(Causal):
         return y[..., start : start + length]
 
 
+class Periodic(nn.Module):
+    """x + sin(alpha x)^2 / beta per channel (Ziyin et al., 2020). A subclass says what alpha and beta are.
+
+    The argument of the sine is large: it is computed in float32 at least, whatever x is.
+    """
+
+    def formula(self, x: Tensor) -> Tensor:
+        """The activation of x [B, C, n] in float32 or wider."""
+        raise NotImplementedError
+
+    def waves(self) -> kernels.Waves:
+        """As kernels take it."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.formula(widened(x)).to(x.dtype)
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in float32 at least."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def snake(x: Tensor, alpha: Tensor) -> Tensor:
+    """x + sin(alpha x)^2 / alpha (Ziyin et al., 2020), alpha [1, C, 1]."""
+    return x + torch.sin(alpha * x).pow(2) / (alpha + 1e-9)
+
+
+def convolve(
+    conv: nn.Module,
+    x: Tensor,
+    stream: Stream | None,
+    before: nn.Module | None = None,
+    after: nn.Module | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """residual + after(conv(before(x))), x [B, C, n]; what is None is left out. Together because kernels fuse it.
+
+    `conv` is one of the causal convolutions, `before` and `after` are Periodic.
+    """
+    if kernels.convolves(x):
+        return _fused(conv, x, stream, before, after, residual)
+    y: Tensor = conv(x if before is None else before(x), stream)
+    if after is not None:
+        y = after(y)
+    return y if residual is None else residual + y
+
+
+def _fused(
+    conv: nn.Module,
+    x: Tensor,
+    stream: Stream | None,
+    before: nn.Module | None,
+    after: nn.Module | None,
+    residual: Tensor | None,
+) -> Tensor:
+    """`convolve` with kernels: the activated input is written behind the history, from where the convolution reads."""
+    assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
+    x = x.transpose(1, 2)
+    if conv.tail or before is not None:
+        past = stream.old[conv.key] if conv.tail and stream is not None else None
+        x = kernels.extend(x, past, conv.tail, _waves(before))
+        if conv.tail and stream is not None:
+            stream.new[conv.key] = x[:, x.shape[1] - conv.tail :]
+    waves = _waves(after)
+    residual = None if residual is None else residual.transpose(1, 2)
+    if isinstance(conv, CausalConvTranspose1d):
+        y = kernels.upsample(x, conv.weight, conv.bias, conv.stride, waves, residual)
+    else:
+        y = kernels.convolve(x, conv.weight, conv.bias, conv.dilation, waves, residual)
+    return y.transpose(1, 2)
+
+
+def _waves(act: nn.Module | None) -> kernels.Waves | None:
+    assert act is None or isinstance(act, Periodic)
+    return None if act is None else act.waves()
+
+
 def bind(codec: nn.Module) -> dict[str, Column]:
     """Name the state of every causal module in `codec` and return the columns that hold it for one stream."""
     columns: dict[str, Column] = {}
     for name, module in codec.named_modules():
         if isinstance(module, Causal) and module.tail:
             module.key = name
-            columns[name] = Column((module.channels, module.tail))
+            columns[name] = Column((module.tail, module.channels), module.weight.dtype)
     return columns
 
 
-def snake(x: Tensor, alpha: Tensor) -> Tensor:
-    """x + sin(alpha x)^2 / alpha (Ziyin et al., 2020), alpha [1, C, 1]."""
-    return x + torch.sin(alpha * x).pow(2) / (alpha + 1e-9)
+def cast(codec: nn.Module, dtype: torch.dtype) -> None:
+    """Weights of a decoder in `dtype`, those of periodic activations in float32 at least. Kernels of convolutions are
+    laid out tap by tap in memory (their shape stays), as the fused kernels read them."""
+    for module in codec.modules():
+        own = torch.promote_types(dtype, torch.float32) if isinstance(module, Periodic) else dtype
+        for p in module.parameters(recurse=False):
+            p.data = p.data.to(own)
+        if isinstance(module, Causal) and dtype.itemsize == 2:
+            order, back = (
+                ((2, 1, 0), (2, 1, 0)) if isinstance(module, CausalConvTranspose1d) else ((2, 0, 1), (1, 2, 0))
+            )
+            module.weight.data = module.weight.data.permute(order).contiguous().permute(back)

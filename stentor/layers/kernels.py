@@ -2,7 +2,7 @@
 
 A layer asks `on(x)` and calls a function of this file, which is imported without Triton. Kernels serve inference mode
 only: they have no gradients. STENTOR_KERNELS_OFF in the environment names those to leave out, for comparisons: any of
-norm, silu, rotate, paged, depth, local, pick, choose, narrow, or all.
+norm, silu, rotate, paged, depth, local, pick, choose, narrow, codec, or all.
 """
 
 from __future__ import annotations
@@ -151,3 +151,41 @@ def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
     from stentor.layers import kernels_sampling
 
     return kernels_sampling.choose(logits, u, temperature, top_k, top_p)
+
+
+class Waves(NamedTuple):
+    """A periodic activation's alpha and beta, one value per channel, of both the logarithms if `log`."""
+
+    alpha: Tensor
+    beta: Tensor
+    log: bool
+
+
+def convolves(x: Tensor) -> bool:
+    """Whether a codec decoder's convolutions and activations of x are kernels: in 16 bits."""
+    return x.dtype.itemsize == 2 and on(x, "codec")
+
+
+def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None) -> Tensor:
+    """The activation of x [B, T, C] behind its history, past [B, tail, C] or zeros: [B, tail + T, C]."""
+    from stentor.layers import kernels_codec
+
+    return kernels_codec.extend(x, past, tail, waves)
+
+
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, waves: Waves | None, residual: Tensor | None
+) -> Tensor:
+    """residual + activation(convolution + bias), x [B, T + history, C] -> [B, T, O]; weight laid out by `conv.cast`."""
+    from stentor.layers import kernels_codec
+
+    return kernels_codec.convolve(x, weight, bias, dilation, waves, residual)
+
+
+def upsample(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, waves: Waves | None, residual: Tensor | None
+) -> Tensor:
+    """The same for a transposed convolution: x [B, T + k / stride - 1, C] -> [B, T * stride, O]."""
+    from stentor.layers import kernels_codec
+
+    return kernels_codec.upsample(x, weight, bias, stride, waves, residual)

@@ -14,7 +14,7 @@ class WindowKV:
     """Attention in which token t sees tokens t - window + 1 .. t, over chunks of any length.
 
     `pos` [B, n] are absolute positions of the chunk's tokens. With `stream` None the sequence starts at this call;
-    otherwise history comes from stream keys "{key}.{layer}.k" and ".v" [B, heads, dim, window - 1].
+    otherwise history comes from stream keys "{key}.{layer}.k" and ".v" [B, window - 1, heads, dim].
     """
 
     def __init__(self, key: str, window: int, pos: Tensor, stream: Stream | None) -> None:
@@ -26,9 +26,7 @@ class WindowKV:
         self.past = past
 
     def _with_past(self, name: str, x: Tensor) -> Tensor:
-        if self.stream is None:
-            return x
-        return self.stream.extend(name, x.permute(0, 2, 3, 1), self.past).permute(0, 3, 1, 2)
+        return x if self.stream is None else self.stream.extend(name, x, self.past, dim=1)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q, k, v [B, n, heads, dim], rotated."""
@@ -37,7 +35,9 @@ class WindowKV:
         return sdpa(q, k, v, self.mask)
 
 
-def window_columns(key: str, layers: int, heads: int, dim: int, window: int) -> dict[str, Column]:
+def window_columns(
+    key: str, layers: int, heads: int, dim: int, window: int, dtype: torch.dtype = torch.float32
+) -> dict[str, Column]:
     """Stream state of a window-attention stack with `layers` layers."""
-    shape = (heads, dim, window - 1)
-    return {f"{key}.{layer}.{part}": Column(shape) for layer in range(layers) for part in "kv"}
+    shape = (window - 1, heads, dim)
+    return {f"{key}.{layer}.{part}": Column(shape, dtype) for layer in range(layers) for part in "kv"}

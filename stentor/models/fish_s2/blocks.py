@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Stream, snake
+from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Periodic, Stream, convolve, snake
+from stentor.layers.kernels import Waves
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.layers.window import WindowKV
@@ -20,15 +21,18 @@ def windowed(stack: Stack, x: Tensor, rope: Rope, window: int) -> Tensor:
     return y.transpose(1, 2)
 
 
-class Snake(nn.Module):
+class Snake(Periodic):
     """Periodic activation with one learned frequency per channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(1, channels, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def formula(self, x: Tensor) -> Tensor:
         return snake(x, self.alpha)
+
+    def waves(self) -> Waves:
+        return Waves(self.alpha, self.alpha, log=False)
 
 
 class ResidualUnit(nn.Module):
@@ -41,8 +45,7 @@ class ResidualUnit(nn.Module):
 
     def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
         act_in, wide, act_out, narrow = self.block
-        out: Tensor = x + narrow(act_out(wide(act_in(x), stream)))
-        return out
+        return convolve(narrow, convolve(wide, x, stream, before=act_in, after=act_out), stream, residual=x)
 
 
 class ConvNeXt(nn.Module):
@@ -56,7 +59,7 @@ class ConvNeXt(nn.Module):
         self.pwconv2 = nn.Linear(4 * channels, channels)
 
     def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
-        y = self.norm(self.dwconv(x, stream).transpose(1, 2))
+        y = self.norm(convolve(self.dwconv, x, stream).transpose(1, 2))
         out: Tensor = x + self.pwconv2(F.gelu(self.pwconv1(y))).transpose(1, 2)
         return out
 
@@ -81,7 +84,7 @@ class Upsample(nn.ModuleList):
 
     def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
         spread, refine = self
-        out: Tensor = refine(spread(x, stream), stream)
+        out: Tensor = refine(convolve(spread, x, stream), stream)
         return out
 
 
@@ -114,8 +117,8 @@ class DecoderBlock(nn.Module):
         self.block = nn.ModuleList([Snake(channels), up, *units])
 
     def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
-        act, *causal = self.block
-        x = act(x)
-        for layer in causal:
-            x = layer(x, stream)
+        act, up, *units = self.block
+        x = convolve(up, x, stream, before=act)
+        for unit in units:
+            x = unit(x, stream)
         return x

@@ -17,9 +17,9 @@ from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.language import Language
 from stentor.models.fish_s2.model import REFERENCE_SECONDS, SAMPLE_RATE, FishS2
 from stentor.models.fish_s2.tokenizer import Tokens, byte_tokens, read_tokens
+from stentor.models.precision import OPTION, codec_dtype
 from stentor.models.weights import fill
 
-CODEC_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 IDS = {"<|im_start|>": 151644, "<|im_end|>": 151645, "<|voice|>": 151673}
 IDS.update({f"<|semantic:{i}|>": 151678 + i for i in (0, 4095)})
 """Special ids of the released tokenizer, for the model that has no files."""
@@ -29,7 +29,8 @@ def load_model(
     path: Path, raw: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
 ) -> FishS2:
     """`dtype` None: the checkpoint's own on a GPU, float32 on a CPU. Option `codec_dtype`: what audio is made in."""
-    codec_dtype = _codec_dtype(options)
+    _check(options)
+    audio_dtype = codec_dtype(options, device, dtype)
     c = config.parse(raw)
     tokens = read_tokens(path, c.codes, c.vocab)
     tensors = read_language_model(path)
@@ -39,19 +40,20 @@ def load_model(
     fill(language, tensors, str(path), device, file_name=released_name)
     del tensors
     codec_tensors = read_codec(path)
-    codec = make_codec(codec_config.infer(codec_tensors), c, codec_dtype)
+    codec = make_codec(codec_config.infer(codec_tensors), c, audio_dtype)
     fill(codec, codec_tensors, str(path / "codec.pth"), device)
     return finish(language, codec, tokens, device, dtype)
 
 
 def dummy_model(device: torch.device, dtype: torch.dtype | None) -> FishS2:
     """Released sizes, seeded random weights made on the device; bfloat16 on a GPU unless told."""
+    audio_dtype = codec_dtype({}, device, dtype)
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     c = config.parse(config.RELEASED)
     tokens = byte_tokens(IDS, c.codes, c.vocab)
     language = Language(c, tokens.semantic, tokens.im_end, dtype)
-    codec = make_codec(codec_config.RELEASED, c, torch.float32)
+    codec = make_codec(codec_config.RELEASED, c, audio_dtype)
     for module in (language, codec):
         randomize(module, device)
     return finish(language, codec, tokens, device, dtype)
@@ -88,11 +90,7 @@ def finish(language: Language, codec: FishCodec, tokens: Tokens, device: torch.d
     return FishS2(language, codec, tokens, dtype)
 
 
-def _codec_dtype(options: Mapping[str, Any]) -> torch.dtype:
-    unknown = sorted(set(options) - {"codec_dtype"})
+def _check(options: Mapping[str, Any]) -> None:
+    unknown = sorted(set(options) - {OPTION})
     if unknown:
-        raise InvalidRequest(unknown[0], "is not an option of this family; it takes codec_dtype")
-    name = options.get("codec_dtype", "float32")
-    if name not in CODEC_DTYPES:
-        raise InvalidRequest("codec_dtype", f"must be one of {', '.join(CODEC_DTYPES)}, got {name!r}")
-    return CODEC_DTYPES[name]
+        raise InvalidRequest(unknown[0], f"is not an option of this family; it takes {OPTION}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.conv import CausalConv1d, Stream, bind
+from stentor.layers.conv import CausalConv1d, Stream, bind, cast, convolve, widened
 from stentor.layers.rope import Rope, angles
 from stentor.layers.window import WindowKV, window_columns
 from stentor.models.base import Column, State
@@ -54,10 +52,10 @@ class Decoder(nn.Module):
 
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
         first, *blocks, act, last = self.model
-        x = first(x, stream)
+        x = convolve(first, x, stream)
         for block in blocks:
             x = block(x, stream)
-        return torch.tanh(last(act(x), stream))
+        return torch.tanh(widened(convolve(last, x, stream, before=act)))
 
 
 class FishCodec(nn.Module):
@@ -77,24 +75,26 @@ class FishCodec(nn.Module):
         with torch.device("meta"):
             self.encoder, self.quantizer, self.decoder = Encoder(c), Quantizer(c), Decoder(c)
         self.dtype = dtype
-        self.quantizer.post_module.to(dtype)
-        self.quantizer.upsample.to(dtype)
-        self.decoder.to(dtype)
+        self._cast()
         self.rope = interleaved(HEAD_DIM, positions, ROPE_BASE)
         sizes = torch.tensor([c.semantic_codes] + [c.residual_codes] * c.residual_books)
         self.register_buffer("last_code", sizes - 1, persistent=False)
         self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
         stack = c.post_stack
-        remembered = {
+        self.columns = {
             **bind(self.quantizer.upsample),
             **bind(self.decoder),
-            **window_columns("post", stack.layers, stack.kv_heads, stack.head_dim, WINDOW),
+            **window_columns("post", stack.layers, stack.kv_heads, stack.head_dim, WINDOW, dtype),
+            "frames": Column(dtype=torch.int64),
         }
-        self.columns = {name: replace(column, dtype=dtype) for name, column in remembered.items()}
-        self.columns["frames"] = Column(dtype=torch.int64)
+
+    def _cast(self) -> None:
+        for part in (self.quantizer.post_module, self.quantizer.upsample, self.decoder):
+            cast(part, self.dtype)
 
     def project(self) -> None:
         """Once the weights are in: every code's latent, so that decoding looks up and adds."""
+        self._cast()
         with torch.no_grad():
             table = torch.cat([book.table() for book in self.quantizer.books])
         self.register_buffer("table", table, persistent=False)

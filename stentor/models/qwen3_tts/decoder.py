@@ -11,7 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Stream, bind
+from stentor.layers.conv import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    Periodic,
+    Stream,
+    bind,
+    cast,
+    convolve,
+    widened,
+)
+from stentor.layers.kernels import Waves
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import CosSin, Rope, angles
 from stentor.layers.transformer import Attention, SwiGLU
@@ -75,7 +85,7 @@ class DecoderTransformer(nn.Module):
         return out
 
 
-class SnakeBeta(nn.Module):
+class SnakeBeta(Periodic):
     """x + sin(x e^alpha)^2 / (e^beta + 1e-9) per channel (Ziyin et al., 2020, with a magnitude of its own)."""
 
     def __init__(self, channels: int) -> None:
@@ -83,9 +93,12 @@ class SnakeBeta(nn.Module):
         self.alpha = nn.Parameter(torch.empty(channels))
         self.beta = nn.Parameter(torch.empty(channels))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def formula(self, x: Tensor) -> Tensor:
         alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
         return x + torch.sin(x * alpha).pow(2) * (1.0 / (beta + 1e-9))
+
+    def waves(self) -> Waves:
+        return Waves(self.alpha, self.beta, log=True)
 
 
 class ConvNeXt(nn.Module):
@@ -100,7 +113,7 @@ class ConvNeXt(nn.Module):
         self.gamma = nn.Parameter(torch.empty(channels))
 
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
-        y = self.norm(self.dwconv(x, stream).transpose(1, 2))
+        y = self.norm(convolve(self.dwconv, x, stream).transpose(1, 2))
         y = self.gamma * self.pwconv2(F.gelu(self.pwconv1(y)))
         out: Tensor = x + y.transpose(1, 2)
         return out
@@ -113,9 +126,9 @@ class Upsample(nn.ModuleList):
         super().__init__([CausalConvTranspose1d(channels, channels, ratio, kernel=ratio), ConvNeXt(channels)])
 
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
-        for module in self:
-            x = module(x, stream)
-        return x
+        spread, refine = self
+        out: Tensor = refine(convolve(spread, x, stream), stream)
+        return out
 
 
 class ResidualUnit(nn.Module):
@@ -127,8 +140,8 @@ class ResidualUnit(nn.Module):
         self.conv2 = CausalConv1d(channels, channels, 1)
 
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
-        out: Tensor = x + self.conv2(self.act2(self.conv1(self.act1(x), stream)))
-        return out
+        y = convolve(self.conv1, x, stream, before=self.act1, after=self.act2)
+        return convolve(self.conv2, y, stream, residual=x)
 
 
 class UpBlock(nn.Module):
@@ -141,10 +154,10 @@ class UpBlock(nn.Module):
         self.block = nn.ModuleList([SnakeBeta(channels), up, *(ResidualUnit(half, d) for d in (1, 3, 9))])
 
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
-        snake, *rest = self.block
-        x = snake(x)
-        for module in rest:
-            x = module(x, stream)
+        act, up, *units = self.block
+        x = convolve(up, x, stream, before=act)
+        for unit in units:
+            x = unit(x, stream)
         return x
 
 
@@ -217,8 +230,14 @@ class Decoder(nn.Module):
         self.decoder = nn.ModuleList([CausalConv1d(c.latent, c.width, 7), *blocks, *last])
         self.rope: Rope | None = None
 
-    def fold(self) -> None:
-        """Put the 16 codebooks and their projections into one table, and make the RoPE table."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """What audio is made in."""
+        return self.pre_conv.weight.dtype
+
+    def fold(self, dtype: torch.dtype | None = None) -> None:
+        """Put the 16 codebooks and their projections into one table, and make the RoPE table, in the precision of the
+        weights; then round the weights to `dtype` (None: leave them). Once: later calls do nothing."""
         if self.quantizer is None:
             return
         tables = [*self.quantizer.rvq_first.tables(), *self.quantizer.rvq_rest.tables()]
@@ -229,22 +248,22 @@ class Decoder(nn.Module):
         self.quantizer = None
         rope = Rope(angles(c.stack.head_dim, POSITIONS, c.theta), self.table.dtype, interleaved=False, in_float32=False)
         self.rope = rope.to(device)
+        cast(self, self.dtype if dtype is None else dtype)
 
     def forward(self, codes: Tensor, pos: Tensor, stream: Stream | None = None) -> Tensor:
         """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1]."""
         assert self.rope is not None, "fold() comes first"
-        x = F.embedding(codes + self.offset, self.table).sum(-2).transpose(1, 2)
-        x = self.pre_conv(x, stream).transpose(1, 2)
+        x = F.embedding(codes + self.offset, self.table).sum(-2).to(self.dtype).transpose(1, 2)
+        x = convolve(self.pre_conv, x, stream).transpose(1, 2)
         kv = WindowKV(WINDOW, self.config.window, pos, stream)
         x = self.pre_transformer(x, self.rope, pos, kv).transpose(1, 2)
         for up in self.upsample:
             x = up(x, stream)
         first, *blocks, snake, last = self.decoder
-        x = first(x, stream)
+        x = convolve(first, x, stream)
         for block in blocks:
             x = block(x, stream)
-        out: Tensor = last(snake(x), stream)
-        return out[:, 0].clamp(-1.0, 1.0)
+        return widened(convolve(last, x, stream, before=snake))[:, 0].clamp(-1.0, 1.0)
 
 
 class Codec:
@@ -253,10 +272,8 @@ class Codec:
     def __init__(self, decoder: Decoder) -> None:
         c = decoder.config
         self.decoder = decoder
-        dtype = decoder.pre_conv.weight.dtype
-        window = window_columns(WINDOW, c.stack.layers, c.stack.kv_heads, c.stack.head_dim, c.window)
-        state = {name: Column(col.shape, dtype) for name, col in {**bind(decoder), **window}.items()}
-        self.columns: Mapping[str, Column] = {**state, CLOCK: Column(dtype=torch.int64)}
+        window = window_columns(WINDOW, c.stack.layers, c.stack.kv_heads, c.stack.head_dim, c.window, decoder.dtype)
+        self.columns: Mapping[str, Column] = {**bind(decoder), **window, CLOCK: Column(dtype=torch.int64)}
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
         """frames [B, n, codebooks] -> samples [B, n * hop] float32 in [-1, 1], and the streams' next state."""

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from stentor.layers.transformer import StackConfig
+from stentor.models.precision import codec_dtype
 from stentor.models.qwen3_tts.config import (
     CodecConfig,
     Config,
@@ -122,8 +123,9 @@ def randomize(module: nn.Module, device: torch.device, seed: int) -> None:
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None) -> Qwen3TTS:
-    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU; the codec is float32."""
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU; the codec's: see precision.py."""
     c, codec = config(name), codec_config()
+    audio_dtype = codec_dtype({}, device, dtype)
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     weights = make_weights(c, dtype, torch.float32)
@@ -131,6 +133,7 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None) -> Qwen3TTS
     decoder = build(lambda: Decoder(codec.decoder), torch.float32)
     assert isinstance(decoder, Decoder)
     randomize(decoder, device, SEED + 1)
+    decoder.fold(audio_dtype)
     clone = None
     if c.speaker is not None:
         encoder = build(lambda: Encoder(codec.encoder), torch.float32)

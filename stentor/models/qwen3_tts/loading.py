@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stentor.errors import CheckpointError, InvalidRequest
+from stentor.models.precision import OPTION, at_least_float32, codec_dtype
 from stentor.models.qwen3_tts.config import CodecConfig, Config, EncoderConfig, parse, read_codec
 from stentor.models.qwen3_tts.decoder import Decoder
 from stentor.models.qwen3_tts.encoder import Encoder
@@ -19,8 +20,7 @@ from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import fill, read_sharded
 
-CODEC_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-LOAD_OPTIONS = ("codec_dtype", "mistral_pretokenizer")
+LOAD_OPTIONS = (OPTION, "mistral_pretokenizer")
 
 
 def build(make: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
@@ -34,33 +34,35 @@ def load(
 ) -> Qwen3TTS:
     """Load a checkpoint directory. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    `options`: `codec_dtype` of codec and speaker encoder, by default float32 (float64 if `dtype` is);
+    `options`: `codec_dtype` of the codec's decoder (see precision.py; the encoders are float32 or wider);
     `mistral_pretokenizer` (False) splits words as the official package does for a local directory.
     Raises CheckpointError and InvalidRequest.
     """
-    codec_dtype, mistral = _load_options(options, "float64" if dtype == torch.float64 else "float32")
+    mistral = _load_options(options)
+    audio_dtype = codec_dtype(options, device, dtype)
+    encoder_dtype = at_least_float32(audio_dtype)
     c, codec = parse(config, str(path / "config.json")), read_codec(path)
     if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
         raise CheckpointError(f"{path}: the talker makes {c.codebooks} codes per frame, the codec wants another number")
     tensors = read_sharded(path)
-    weights = load_weights(c, tensors, str(path), device, _dtype(dtype, tensors, device), codec_dtype)
+    weights = load_weights(c, tensors, str(path), device, _dtype(dtype, tensors, device), encoder_dtype)
     del tensors
-    decoder, encoder = load_codec(path, codec, device, codec_dtype, with_encoder=c.kind == "base")
+    decoder, encoder = load_codec(path, codec, device, encoder_dtype, with_encoder=c.kind == "base")
+    decoder.fold(audio_dtype)
     clone = make_clone(c, weights, encoder, codec, device) if encoder is not None else None
     tokenizer = QwenTokenizer(path, mistral)
     return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, generation_defaults(path))
 
 
-def _load_options(options: Mapping[str, object], default: str) -> tuple[torch.dtype, bool]:
+def _load_options(options: Mapping[str, object]) -> bool:
+    """Whether words are split as the official package does for a local directory."""
     for name in options:
         if name not in LOAD_OPTIONS:
             raise InvalidRequest(name, f"is not a load option of this model; known: {', '.join(LOAD_OPTIONS)}")
-    wanted, mistral = options.get("codec_dtype", default), options.get("mistral_pretokenizer", False)
-    if wanted not in CODEC_DTYPES:
-        raise InvalidRequest("codec_dtype", f"must be one of {', '.join(CODEC_DTYPES)}, got {wanted!r}")
+    mistral = options.get("mistral_pretokenizer", False)
     if not isinstance(mistral, bool):
         raise InvalidRequest("mistral_pretokenizer", f"must be true or false, got {mistral!r}")
-    return CODEC_DTYPES[str(wanted)], mistral
+    return mistral
 
 
 def _dtype(asked: torch.dtype | None, tensors: Mapping[str, Tensor], device: torch.device) -> torch.dtype:
@@ -76,20 +78,20 @@ def load_weights(
     source: str,
     device: torch.device,
     dtype: torch.dtype,
-    codec_dtype: torch.dtype,
+    encoder_dtype: torch.dtype,
 ) -> Weights:
-    """The main file, in `dtype`; its speaker encoder in the codec's."""
-    weights = make_weights(c, dtype, codec_dtype)
+    """The main file, in `dtype`; its speaker encoder in `encoder_dtype`."""
+    weights = make_weights(c, dtype, encoder_dtype)
     fill(weights, tensors, source, device)
     return weights
 
 
-def make_weights(c: Config, dtype: torch.dtype, codec_dtype: torch.dtype) -> Weights:
+def make_weights(c: Config, dtype: torch.dtype, encoder_dtype: torch.dtype) -> Weights:
     """The language models on the meta device."""
     weights = build(lambda: Weights(c), dtype)
     assert isinstance(weights, Weights)
     if c.speaker is not None:
-        weights.speaker_encoder.to(codec_dtype)
+        weights.speaker_encoder.to(encoder_dtype)
     return weights
 
 

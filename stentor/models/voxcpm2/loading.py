@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from stentor.errors import CheckpointError, InvalidRequest
+from stentor.layers.conv import cast
+from stentor.models.precision import codec_dtype
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
 from stentor.models.voxcpm2.flow import MAX_STEPS
 from stentor.models.voxcpm2.init import initialise
@@ -23,7 +25,7 @@ from stentor.models.voxcpm2.vae import AudioVAE
 from stentor.models.weights import fill, fold_weight_norm, read_pickle, read_safetensors, read_sharded
 
 UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
-OPTIONS = ("lora", "flow_steps")
+OPTIONS = ("lora", "flow_steps", "codec_dtype")
 
 
 def load_checkpoint(
@@ -34,6 +36,7 @@ def load_checkpoint(
         if name not in OPTIONS:
             raise InvalidRequest(name, f"is no load option of VoxCPM2, which takes {', '.join(OPTIONS)}")
     c = _with_steps(parse(config), options.get("flow_steps"))
+    audio_dtype = codec_dtype(options, device, dtype)
     net, vae = _empty(c, _dtype(c, device, dtype))
     weights = _main_weights(path)
     if "lora" in options:
@@ -41,7 +44,7 @@ def load_checkpoint(
     fill(net, weights, f"{path}: model", device)
     fill(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
     tokenize = TextTokenizer(path / "tokenizer.json")
-    return _finish(c, net, vae, device, tokenize)
+    return _finish(c, net, vae, device, audio_dtype, tokenize)
 
 
 def make_dummy(device: torch.device, dtype: torch.dtype | None) -> VoxCPM2:
@@ -51,7 +54,8 @@ def make_dummy(device: torch.device, dtype: torch.dtype | None) -> VoxCPM2:
     for module in (net, vae):
         _allocate(module, device)
         initialise(module, seed=0)
-    return _finish(c, net, vae, device, lambda text: list(text.encode("utf-8")))
+    audio_dtype = codec_dtype({}, device, dtype)
+    return _finish(c, net, vae, device, audio_dtype, lambda text: list(text.encode("utf-8")))
 
 
 def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
@@ -70,7 +74,7 @@ def _dtype(c: VoxCPM2Config, device: torch.device, dtype: torch.dtype | None) ->
 
 
 def _empty(c: VoxCPM2Config, dtype: torch.dtype) -> tuple[VoxCPM2Net, AudioVAE]:
-    """Modules without memory. The autoencoder is float32 whatever the model is (specs/voxcpm2 1.4)."""
+    """Modules without memory. The autoencoder is loaded in float32 whatever the model is (specs/voxcpm2 1.4)."""
     with torch.device("meta"):
         return VoxCPM2Net(c, dtype), AudioVAE(c.vae)
 
@@ -82,9 +86,17 @@ def _allocate(module: nn.Module, device: torch.device) -> None:
 
 
 @torch.no_grad()
-def _finish(c: VoxCPM2Config, net: VoxCPM2Net, vae: AudioVAE, device: torch.device, tokenize: Tokenize) -> VoxCPM2:
+def _finish(
+    c: VoxCPM2Config,
+    net: VoxCPM2Net,
+    vae: AudioVAE,
+    device: torch.device,
+    audio_dtype: torch.dtype,
+    tokenize: Tokenize,
+) -> VoxCPM2:
     for module in (net, vae):
         module.to(device).eval().requires_grad_(False)
+    cast(vae.decoder, audio_dtype)
     prompts = PromptBuilder(tokenize, _front_end(c), c.patch, c.feat, c.max_length)
     return VoxCPM2(c, net, vae, prompts)
 

@@ -9,20 +9,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Stream, bind, snake
+from stentor.layers.conv import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    Periodic,
+    Stream,
+    bind,
+    convolve,
+    snake,
+    widened,
+)
+from stentor.layers.kernels import Waves
 from stentor.models.base import State
 from stentor.models.voxcpm2.config import VAEConfig
 
 DILATIONS = (1, 3, 9)
 
 
-class Snake(nn.Module):
+class Snake(Periodic):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(1, channels, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def formula(self, x: Tensor) -> Tensor:
         return snake(x, self.alpha)
+
+    def waves(self) -> Waves:
+        return Waves(self.alpha, self.alpha, log=False)
 
 
 class ResidualUnit(nn.Module):
@@ -35,8 +48,7 @@ class ResidualUnit(nn.Module):
 
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
         first, conv, second, mix = self.block
-        out: Tensor = x + mix(second(conv(first(x), stream)))
-        return out
+        return convolve(mix, convolve(conv, x, stream, before=first, after=second), stream, residual=x)
 
 
 class EncoderBlock(nn.Module):
@@ -86,7 +98,7 @@ class DecoderBlock(nn.Module):
 
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
         act, up, *units = self.block
-        x = up(act(x), stream)
+        x = convolve(up, x, stream, before=act)
         for unit in units:
             x = unit(x, stream)
         return x
@@ -126,13 +138,18 @@ class Decoder(nn.Module):
             for i, width in enumerate(widths[:-1]):
                 self.sr_cond_model[str(self.head + i)] = RateCondition(width, buckets, c.rate_bucket)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What audio is made in."""
+        return self.model[-1].get_parameter("weight").dtype
+
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
         *body, act, out = self.model
         for i, layer in enumerate(body):
             if str(i) in self.sr_cond_model:
                 x = self.sr_cond_model[str(i)](x)
-            x = layer(x, stream)
-        return torch.tanh(out(act(x), stream))
+            x = convolve(layer, x, stream) if isinstance(layer, CausalConv1d) else layer(x, stream)
+        return torch.tanh(widened(convolve(out, x, stream, before=act)))
 
 
 class AudioVAE(nn.Module):
@@ -152,7 +169,7 @@ class AudioVAE(nn.Module):
     def decode(self, latents: Tensor, stream: Stream | None = None) -> Tensor:
         """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `stream` continues an earlier call
         (its state is named by `PatchCodec`); None starts from silence."""
-        out: Tensor = self.decoder(latents.transpose(1, 2), stream).squeeze(1)
+        out: Tensor = self.decoder(latents.to(self.decoder.dtype).transpose(1, 2), stream).squeeze(1)
         return out
 
 
