@@ -21,7 +21,7 @@ from stentor.engine.memory import fit
 from stentor.engine.pages import PagePool
 from stentor.engine.scheduler import AudioJob, Plan, Scheduler
 from stentor.engine.sequence import BROKEN, LENGTH, Phase, Sequence
-from stentor.engine.stream import Chunk, Stream
+from stentor.engine.stream import Bells, Chunk, Stream
 from stentor.engine.worker import AudioTicket, Ticket, Worker
 from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.models.base import LiveText, Prompt, SpeechModel
@@ -91,6 +91,7 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._waiting = 0  # submitted and not yet started, guarded by _lock
         self._lock = threading.Lock()
+        self._bells = Bells()
         self._tickets: deque[Ticket] = deque()
         self._audio: deque[AudioTicket] = deque()
         self._error: BaseException | None = None
@@ -119,6 +120,7 @@ class Engine:
             seed,
             lambda: self._inbox.put(lambda: self._cancel(request)),
             lambda text, last: self._append(request, prompt.live, text, last),
+            self._bells,
         )
         request = Request(self._sequence(prompt, streaming), prompt, stream, seed)
         self._inbox.put(lambda: self._add(request))
@@ -203,13 +205,14 @@ class Engine:
         self._deliver_ready(wait=plan.empty and not self._tickets)
         for seq in self.scheduler.finished():
             self._close(self._requests.pop(seq.id))
+        self._bells.flush()
 
     def _commands(self) -> None:
         """Take what callers asked for; wait for it when there is nothing to do."""
         wait = self._stalled
         while True:
             try:
-                command = self._inbox.get(wait, None if self.scheduler.idle else STALL_SECONDS)
+                command = self._inbox.get(wait, None if self.scheduler.inert else STALL_SECONDS)
             except queue.Empty:
                 return
             if command is None:
@@ -318,6 +321,7 @@ class Engine:
         """Hand out audio in the order of its launch, as far as it is there; all of it with `wait`."""
         while self._audio and (wait or self._audio[0].done.ready()):
             self._deliver(self._audio.popleft())
+        self._bells.flush()
 
     def _deliver(self, ticket: AudioTicket) -> None:
         ticket.done.wait_host()
@@ -420,4 +424,5 @@ class Engine:
             if not request.closed:
                 request.seq.error = error
                 self._end(request)
+        self._bells.flush()
         self._requests.clear()

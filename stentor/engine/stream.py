@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -27,17 +28,42 @@ class Chunk:
 Event = Chunk | BaseException
 
 
+class Bells:
+    """Wakes event loops: each once for all of its streams that have news. A wake-up is a system call that hands the
+    interpreter lock over, so one per stream would let a busy loop hold up the engine's thread as often."""
+
+    def __init__(self) -> None:
+        self._rung: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+
+    def ring(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
+        self._rung.setdefault(loop, []).append(ready)
+
+    def flush(self) -> None:
+        """Wake everyone rung for since the last time."""
+        while self._rung:
+            loop, ready = self._rung.popitem()
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(_set, ready)
+
+
+def _set(events: list[asyncio.Event]) -> None:
+    for event in events:
+        event.set()
+
+
 class Stream:
     """Chunks of one request, in order. Iterate once, plainly or with `async for`; a failure is raised there."""
 
-    def __init__(self, seed: int, cancel: Callable[[], None], append: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self, seed: int, cancel: Callable[[], None], append: Callable[[str, bool], None], bells: Bells
+    ) -> None:
         self.seed = seed
-        self._cancel, self._append = cancel, append
+        self._cancel, self._append, self._bells = cancel, append, bells
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waker: Callable[[], None] | None = None
 
     def put(self, event: Event) -> None:
-        """Engine only. The last event is a chunk with `finish`, or an exception."""
+        """Engine only, which flushes the bells soon. The last event is a chunk with `finish`, or an exception."""
         self._events.put(event)
         waker = self._waker
         if waker is not None:
@@ -63,7 +89,7 @@ class Stream:
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        self._waker = lambda: _wake(loop, ready)
+        self._waker = lambda: self._bells.ring(loop, ready)
         while True:
             try:
                 event = self._events.get_nowait()
@@ -75,11 +101,6 @@ class Stream:
             yield chunk
             if chunk.finish is not None:
                 return
-
-
-def _wake(loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(ready.set)
 
 
 def _checked(event: Event) -> Chunk:

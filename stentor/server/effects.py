@@ -145,8 +145,10 @@ class Joint:
 
 def pcm16(samples: np.ndarray) -> np.ndarray:
     """float [-1, 1] -> int16, clipped."""
-    scaled: np.ndarray = (np.clip(samples, -1.0, 1.0) * 32767.0).round()
-    return scaled.astype("<i2")
+    scaled: np.ndarray = np.clip(samples, -1.0, 1.0)
+    scaled *= 32767.0
+    whole: np.ndarray = np.rint(scaled, out=scaled).astype("<i2")
+    return whole
 
 
 def _ones(n: int) -> np.ndarray:

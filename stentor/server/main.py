@@ -19,6 +19,10 @@ from stentor.server.hosts import CRASHED
 
 log = logging.getLogger("stentor.server")
 
+SWITCH_SECONDS = 1e-4
+"""How long the event loop may keep the interpreter from the engine's thread, which asks for it a dozen times per step.
+Python's own 5 ms would make a step wait for the handling of other streams' audio."""
+
 
 class _Uvicorn(uvicorn.Server):
     """uvicorn that says where it listens once it does, and what made it end."""
@@ -57,6 +61,7 @@ def serve(config: ServerConfig) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    sys.setswitchinterval(SWITCH_SECONDS)
     holder: list[_Uvicorn] = []
 
     def give_up() -> None:
