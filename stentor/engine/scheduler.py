@@ -254,6 +254,11 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.live and not self.queue
 
+    @property
+    def inert(self) -> bool:
+        """Whether nothing can be done before a command comes: no request, or none whose text goes on."""
+        return not self.queue and all(s.made >= s.fed for s in self.live)
+
     def check(self) -> None:
         """Invariants: every page and slot is either free or held once."""
         held = [p for s in self.live for p in s.pages]

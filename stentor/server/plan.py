@@ -10,6 +10,7 @@ from typing import Any
 
 from stentor import audio, request
 from stentor.audio import Reference
+from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec
 from stentor.server import longform
 from stentor.server.config import ServerConfig
@@ -51,6 +52,7 @@ class Plan:
     guard: bool
     streaming: bool
     hold_frames: int
+    live: bool = False  # text goes into a piece while it is spoken
 
 
 class Planner:
@@ -74,7 +76,10 @@ class Planner:
         """A plan without text: what will be spoken comes later, in pieces."""
         _no_words(word_timestamps)
         plan = await self.make(body, PROBE, id, "none", True)
-        return replace(plan, pieces=[], continues=_continues(plan.host.spec, plan.arguments, plan.references))
+        continues = _continues(plan.host.spec, plan.arguments, plan.references)
+        goes_on = body.split_granularity == "auto" and plan.host.spec.live_text
+        live = goes_on and await asyncio.get_running_loop().run_in_executor(plan.host.pool, _goes_live, plan)
+        return replace(plan, pieces=[], continues=continues, live=live)
 
     async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> Plan:
         """A plan to speak `text` with the parameters of `body`."""
@@ -258,6 +263,19 @@ def _no_words(wanted: bool) -> None:
             "word_timestamps: no aligner is loaded; timestamps gives the times of sentences",
             param="word_timestamps",
         )
+
+
+def _goes_live(plan: Plan) -> bool:
+    """Whether the model takes text while it speaks with these parameters. ApiError if it takes none with them."""
+    tts = plan.host.tts
+    ask = {"reference": plan.references, "prompt": plan.prompt, "seed": plan.seed, **plan.arguments}
+    try:
+        tts.prompt(tts.request(PROBE, live=True, **ask))
+    except InvalidRequest as e:
+        if e.param != "live":
+            raise
+        return False
+    return True
 
 
 def _continues(spec: ModelSpec, arguments: Mapping[str, Any], references: list[Reference]) -> bool:

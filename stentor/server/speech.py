@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from stentor.audio import Reference
-from stentor.engine.stream import Chunk
+from stentor.engine.stream import Chunk, Stream
+from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Prompt
 from stentor.server.effects import SILENCE, Joint
+from stentor.server.live import Tail, grown
 from stentor.server.longform import Piece
 from stentor.server.outcomes import Segment
 from stentor.server.plan import Plan, carried
@@ -51,20 +53,24 @@ class Guard:
     is cut into chunks."""
 
     def __init__(self, spec: ModelSpec, prompt: Prompt) -> None:
-        self.spec = spec
-        self.most = prompt.suspect_frames if prompt.then is None else None  # turns of several prompts add up
+        self.spec, self.prompt = spec, prompt
         self.frames = self.silent = 0
+
+    @property
+    def most(self) -> int | None:
+        """Frames that are too many. It grows with live text; turns of several prompts add up, so they have none."""
+        return self.prompt.suspect_frames if self.prompt.then is None else None
 
     def check(self, chunk: Chunk) -> tuple[np.ndarray, str | None]:
         """The samples to deliver, and why nothing follows them (None: more may)."""
         hop = self.spec.hop
-        for i in range(len(chunk.frames)):
+        peaks = np.abs(chunk.samples).reshape(-1, hop).max(axis=1, initial=0.0)
+        for i, loud in enumerate((peaks > SILENCE).tolist()):
             self.frames += 1
-            loud = np.abs(chunk.samples[i * hop : (i + 1) * hop]).max(initial=0.0) > SILENCE
             self.silent = 0 if loud else self.silent + 1
             if self.silent * hop > SILENT_SECONDS * self.spec.sample_rate:
                 return chunk.samples[: (i + 1) * hop], "guard_silence"
-            if self.frames == self.most and (chunk.finish is None or i + 1 < len(chunk.frames)):
+            if self.frames == self.most and (chunk.finish is None or i + 1 < len(peaks)):
                 return chunk.samples[: (i + 1) * hop], "guard_length"
         return chunk.samples, None
 
@@ -125,10 +131,10 @@ class Run:
                     yield samples
             yield self._end(joint, i, take)
 
-    def take(self, piece: Piece) -> Take:
-        """The next piece, in the voice of the one before where the plan says so."""
+    def take(self, piece: Piece, tail: Tail | None = None) -> Take:
+        """The next piece, in the voice of the one before where the plan says so. tail: what it goes on with."""
         instructions = not self.segments or not self.plan.continues
-        return Take(self, piece, self._references, self._prompt, instructions)
+        return Take(self, piece, self._references, self._prompt, instructions, tail)
 
     async def say(self, take: Take, joint: Joint) -> AsyncGenerator[np.ndarray, None]:
         """One piece, its times noted at its end. The last samples stay in the joint."""
@@ -189,10 +195,16 @@ class Take:
     """One piece through the engine; a whole answer that runs on is spoken again with the next seed."""
 
     def __init__(
-        self, run: Run, piece: Piece, references: list[Reference], prompt: Reference | None, instructions: bool
+        self,
+        run: Run,
+        piece: Piece,
+        references: list[Reference],
+        prompt: Reference | None,
+        instructions: bool,
+        tail: Tail | None = None,
     ) -> None:
         self.run, self.piece, self.references, self.prompt = run, piece, references, prompt
-        self.instructions = instructions
+        self.instructions, self.tail = instructions, tail
         self.finish = "stop"
         self.samples = self.frames = 0
 
@@ -227,7 +239,7 @@ class Take:
     async def _prepare(self) -> Prompt:
         """Tokens and encoded references, made in a thread."""
         run, plan = self.run, self.run.plan
-        arguments = dict(plan.arguments)
+        arguments = {**plan.arguments, "live": self.tail is not None}
         if not self.instructions:
             arguments["instructions"] = None  # the voice is in the audio that is continued
 
@@ -248,6 +260,7 @@ class Take:
         stream = run.tts.engine.submit(prompt, seed, run.plan.streaming)
         if run.timing.submitted is None:
             run.timing.submitted = time.monotonic()
+        writing = None if self.tail is None else asyncio.create_task(self._write(stream, self.tail))
         try:
             async for chunk in stream:
                 if run.timing.first is None and len(chunk.samples):
@@ -263,5 +276,21 @@ class Take:
                     return
                 if chunk.finish is not None:
                     self.finish = chunk.finish
+            if writing is not None and writing.done():
+                writing.result()
         finally:
             stream.cancel()
+            if writing is not None:
+                writing.cancel()
+            if self.tail is not None:
+                self.tail.close()
+
+    async def _write(self, stream: Stream, tail: Tail) -> None:
+        """Give the model the text that comes while it speaks."""
+        try:
+            async for text, last in tail.parts():
+                stream.append(text, last)
+                self.piece = grown(self.piece, text)
+        except InvalidRequest:
+            stream.cancel()
+            raise

@@ -16,14 +16,17 @@ from stentor.server.answers import INLINE, Line, Voicing, done
 from stentor.server.delivery import Disconnected, SlowClient
 from stentor.server.effects import Joint
 from stentor.server.errors import ApiError, translate
-from stentor.server.live import Feed, place
+from stentor.server.live import Cut, Feed, Tail, place
 from stentor.server.longform import Piece
 from stentor.server.plan import Plan
-from stentor.server.speech import PAUSE, Timing
+from stentor.server.speech import PAUSE, Take, Timing
 from stentor.server.ws_messages import Configure, Outgoing
 
 if TYPE_CHECKING:
     from stentor.server.app import Server
+
+
+QUIET_SECONDS = 1.0  # without audio, after which a piece that may go on is taken to wait for text
 
 
 class Utterance:
@@ -34,15 +37,17 @@ class Utterance:
         seed = plan.seed if plan.seed_given else secrets.randbelow(2**31)
         self.plan = replace(plan, id=f"{plan.id}-{index}", seed=seed)
         granularity = settings.split_granularity
-        self.feed = Feed(granularity, min(server.config.split_chars, plan.host.spec.max_text))
+        self.feed = Feed(granularity, min(server.config.split_chars, plan.host.spec.max_text), plan.live)
         self.voicing: Voicing | None = None
-        self.now: tuple[Piece, float] | None = None  # what is being spoken, and where its audio begins
+        self.now: tuple[Take, float] | None = None  # what is being spoken, and where its audio begins
+        self.spoke = 0.0  # when it began, or last gave audio
         self.bytes = self.pieces = 0
 
     @property
     def starving(self) -> bool:
         """Whether all text so far has been spoken and more is expected."""
-        return self.now is None and self.feed.hungry
+        quiet = self.now is None or (self.plan.live and time.monotonic() - self.spoke > QUIET_SECONDS)
+        return quiet and self.feed.hungry
 
     async def speak(self) -> None:
         """Every piece in turn, then session.done; failures are told to the client and end only this utterance.
@@ -76,12 +81,12 @@ class Utterance:
         finally:
             live.pop(voicing.playback, None)
 
-    async def _all(self, voicing: Voicing, first: Piece, rest: AsyncIterator[Piece]) -> None:
+    async def _all(self, voicing: Voicing, first: Cut, rest: AsyncIterator[Cut]) -> None:
         run, joint = voicing.run, Joint(voicing.run.spec.sample_rate)
         line = self._line(voicing) if self.settings.stream_audio else None
-        await self._piece(voicing, joint, line, first)
-        async for piece in rest:
-            await self._piece(voicing, joint, line, piece)
+        await self._piece(voicing, joint, line, *first)
+        async for cut in rest:
+            await self._piece(voicing, joint, line, *cut)
         if line is not None:
             self._send(await line.finish())
         run.finish = run.finish or "stop"
@@ -89,13 +94,14 @@ class Utterance:
         voicing.completed()
         self._done(total_sentences=self.pieces, total_bytes=self.bytes, **done(voicing, "json"))
 
-    async def _piece(self, voicing: Voicing, joint: Joint, line: Line | None, piece: Piece) -> None:
+    async def _piece(self, voicing: Voicing, joint: Joint, line: Line | None, piece: Piece, tail: Tail | None) -> None:
         run, output, index, before = voicing.run, self.plan.output, self.pieces, self.bytes
         self.pieces += 1
         own = line or self._line(voicing)
         if index and line is not None:
             await self._feed(voicing, own, np.zeros(round(PAUSE * run.spec.sample_rate), np.float32))
-        self.now = (piece, run.duration)
+        take = run.take(piece, tail)
+        self.now, self.spoke = (take, run.duration), time.monotonic()
         self.out.event(
             "audio.start",
             utterance_index=self.index,
@@ -106,7 +112,6 @@ class Utterance:
             format=output.format,
             sample_rate=output.rate,
         )
-        take = run.take(piece)
         async with asyncio.timeout(self.server.config.request_timeout), aclosing(run.say(take, joint)) as blocks:
             async for samples in blocks:
                 await self._feed(voicing, own, samples)
@@ -122,6 +127,8 @@ class Utterance:
             total_bytes=self.bytes - before,
             start=round(times.start, 4),
             end=round(times.end, 4),
+            start_char=times.start_char,
+            end_char=times.end_char,
             finish_reason=take.finish,
             error=False,
         )
@@ -135,6 +142,7 @@ class Utterance:
             return
         voicing.run.tally.samples += len(samples)
         voicing.playback.add(samples)
+        self.spoke = time.monotonic()
         self._send(await line.feed(samples))
 
     def _send(self, data: bytes) -> None:
@@ -161,7 +169,8 @@ class Utterance:
             return {**body, "heard_ms": 0, "spoken_ms": 0, "text_index": 0, "heard_text": ""}
         playback = voicing.playback
         seconds = playback.heard if played_ms is None else min(playback.sent, played_ms / 1000)
-        index = place(voicing.run.segments, self.now, seconds)
+        now = None if self.now is None else (self.now[0].piece, self.now[1])
+        index = place(voicing.run.segments, now, seconds)
         return {
             **body,
             "heard_ms": round(seconds * 1000),

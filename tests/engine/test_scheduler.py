@@ -82,6 +82,40 @@ def test_a_request_waits_in_line_until_a_slot_is_free():
     assert all_free(s, 1)
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_request_whose_text_goes_on_waits_and_is_heard_as_far_as_it_goes(lag: int):
+    s = scheduler(pages=32)
+    d = FakeDevice(s, lag)
+    live, other = d.add(0, 4, 20), d.add(1, 4, 20)
+    live.fed = 6
+    for _ in range(40):
+        d.turn()
+    assert (live.made, live.phase, other.phase) == (6, Phase.RUNNING, Phase.DONE)
+    assert d.chunks[0] == [(0, 1), (1, 2), (3, 2), (5, 1)]  # the last two are less than the ramp asks for
+    assert s.inert
+    live.fed = 20
+    assert not s.inert
+    d.run()
+    assert live.made == live.audio_done == 20
+    assert all_free(s, 4)
+
+
+def test_a_preempted_request_without_text_is_not_resumed_and_holds_nobody_up():
+    s = scheduler(slots=2, pages=12, growth=4)
+    d = FakeDevice(s)
+    d.add(0, 8, 36)
+    live = d.add(1, 8, 36)
+    live.fed = 10
+    for _ in range(60):
+        d.turn()
+    assert (live.phase, live.made) == (Phase.PREEMPTED, 10)
+    assert len(d.done) == 1
+    live.fed = 36
+    d.run()
+    assert live.made == 36
+    assert all_free(s, 2)
+
+
 def test_pages_grow_as_a_request_speaks_and_come_back_when_it_ends():
     s = scheduler(pages=32)
     d = FakeDevice(s)

@@ -3,82 +3,22 @@
 from __future__ import annotations
 
 import base64
-import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from server_live import Live, decoded, pcm, serving, tone_wav
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from ws_talk import talk
 
 from stentor.server import ws as ws_module
 from stentor.server.live import Feed, place
 from stentor.server.longform import Piece
 from stentor.server.outcomes import Segment
-
-PATH = "/v1/audio/speech/stream"
-
-
-class Talk:
-    """A client's end of a session."""
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self.socket = socket
-
-    def send(self, kind: str, **body: Any) -> None:
-        self.socket.send(json.dumps({"type": kind, **body}))
-
-    def get(self) -> dict | bytes:
-        message = self.socket.recv(timeout=20)
-        return json.loads(message) if isinstance(message, str) else message
-
-    def until(self, *kinds: str) -> tuple[list[dict], bytes]:
-        """Events up to one of these, and all audio before it."""
-        events, audio = [], b""
-        while True:
-            message = self.get()
-            if isinstance(message, bytes):
-                audio += message
-                continue
-            events.append(message)
-            if message["type"] in kinds:
-                return events, audio
-
-    def say(self, *texts: str) -> tuple[list[dict], bytes]:
-        for text in texts:
-            self.send("input.text", text=text)
-        self.send("input.done")
-        return self.until("session.done", "error")
-
-    def close_code(self) -> tuple[int | None, list[dict]]:
-        """How the server hangs up, and its last events."""
-        events = []
-        try:
-            while True:
-                message = self.get()
-                if isinstance(message, dict):
-                    events.append(message)
-        except ConnectionClosed as e:
-            return None if e.rcvd is None else e.rcvd.code, events
-
-
-@contextmanager
-def talk(live: Live, configure: bool = True, headers: dict | None = None, **settings: Any) -> Iterator[Talk]:
-    url = live.url.replace("http", "ws") + PATH
-    with connect(url, proxy=None, additional_headers=headers, max_size=None) as socket:
-        talking = Talk(socket)
-        if configure:
-            talking.send("session.config", **{"response_format": "pcm", "seed": 5, "guard": False, **settings})
-            events, _ = talking.until("session.configured", "error")
-            assert events[-1]["type"] == "session.configured", events
-        yield talking
 
 
 def test_a_sentence_is_spoken_as_over_http(live: Live) -> None:
@@ -520,11 +460,11 @@ def test_text_is_cut_the_same_however_it_arrives() -> None:
     text = 'He said: "Stop! Now." Then J. R. Smith paid 3.50 to Dr. Who. 你好。再见！ Bye'
 
     def pieces(step: int) -> list[Piece]:
-        feed = Feed("sentence", 400)
+        feed = Feed("sentence", 400, live=False)
         for i in range(0, len(text), step):
             feed.write(text[i : i + step])
         feed.end()
-        return list(feed._pieces)
+        return [piece for piece, _ in feed._pieces]
 
     assert pieces(1) == pieces(3) == pieces(len(text))
     for p in pieces(1):
@@ -533,13 +473,13 @@ def test_text_is_cut_the_same_however_it_arrives() -> None:
 
 
 def test_text_without_marks_is_cut_before_it_grows_beyond_bounds() -> None:
-    feed = Feed("auto", 40)
+    feed = Feed("auto", 40, live=False)
     for _ in range(300):
         feed.write("word ")
-    assert all(len(p.text) <= 40 for p in feed._pieces)
+    assert all(len(p.text) <= 40 for p, _ in feed._pieces)
     assert len(feed.text) - feed._cut <= 80
     feed.end()
-    assert " ".join(p.text for p in feed._pieces).split() == ["word"] * 300
+    assert " ".join(p.text for p, _ in feed._pieces).split() == ["word"] * 300
 
 
 def test_the_place_that_was_heard_is_exact_at_ends_and_in_proportion_between() -> None:

@@ -1,0 +1,156 @@
+"""Text that a model takes word by word while it speaks, over WS /v1/audio/speech/stream."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from server_live import Live, pcm, serving
+from ws_talk import talk
+
+import stentor
+from stentor.server.live import Feed, Tail, grown
+from stentor.server.longform import Piece
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
+import tiny_qwen3_tts
+
+TEXT = "Hello there, this is the voice. And you, there, speak."
+FRAMES = 40
+ASK = {"voice": "ryan", "max_frames": FRAMES, "ignore_eos": True}
+FADE = 240  # samples; the end of a piece is faded, since another might have followed
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server with a model that takes live text, and little patience."""
+    folder = tmp_path_factory.mktemp("live")
+    checkpoint = tiny_qwen3_tts.write("custom_voice", folder / "model")
+
+    def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
+        return lambda: stentor.TTS(checkpoint, device="cpu", slots=4, memory_gb=0.05, threads=1)
+
+    with serving(folder / "voices", load, ws_idle_seconds=1.5, max_instructions_chars=50) as running:
+        yield running
+
+
+def test_text_by_letters_sounds_like_the_whole_text_and_is_heard_before_it_is_complete(live: Live) -> None:
+    whole = pcm(live.speech(input=TEXT, **ASK, seed=5, response_format="pcm", non_streaming_mode=False).content)
+    with talk(live, **ASK) as t:
+        for letter in TEXT[:12]:
+            t.send("input.text", text=letter)
+        early = t.get()
+        assert isinstance(early, dict)
+        assert early["sentence_text"].startswith("Hello")
+        first = t.get()  # audio, although no clause has ended
+        assert isinstance(first, bytes)
+        for letter in TEXT[12:]:
+            t.send("input.text", text=letter)
+        t.send("input.done")
+        events, audio = t.until("session.done")
+    spoken = pcm(first + audio)
+    assert len(spoken) == len(whole) == FRAMES * 1920
+    assert np.abs(spoken[:-FADE] - whole[:-FADE]).max() < 2.1 / 32767
+    assert (events[0]["start_char"], events[0]["end_char"]) == (0, len(TEXT))
+    assert events[-1]["total_sentences"] == 1
+
+
+def test_cancel_while_it_waits_for_text_says_what_was_heard_and_frees_the_slot(live: Live) -> None:
+    with talk(live, **ASK) as t:
+        t.send("input.text", text="Hello there, this is ")
+        while not isinstance(t.get(), bytes):
+            pass
+        assert not live.idle(0.3)  # it waits
+        t.send("response.cancel", played_ms=1e6)
+        cancelled = t.until("response.cancelled")[0][-1]
+        assert 0 < cancelled["spoken_ms"] < FRAMES * 80
+        assert cancelled["heard_text"]
+        assert "Hello there, this is ".startswith(cancelled["heard_text"])
+        assert live.idle()
+        assert t.say("Hello.")[0][-1]["type"] == "session.done"
+
+
+def test_a_client_that_stops_in_the_middle_of_a_text_is_hung_up_on(live: Live) -> None:
+    with talk(live, **ASK) as t:
+        t.send("input.text", text="Hello there, this is ")
+        began = time.monotonic()
+        code, events = t.close_code()
+        assert (code, events[-1]["code"]) == (1008, "idle_timeout")
+        assert time.monotonic() - began < 10
+    assert live.idle()
+
+
+def test_commit_ends_a_piece_and_the_utterance_goes_on(live: Live) -> None:
+    with talk(live, **ASK) as t:
+        t.send("input.text", text="Hello there")
+        t.send("input.commit")
+        events, _ = t.until("audio.done")
+        assert (events[-1]["start_char"], events[-1]["end_char"]) == (0, 11)
+        events, _ = t.say(" and you")
+        assert (events[0]["sentence_text"], events[-1]["total_sentences"]) == ("and you", 2)
+
+
+@pytest.mark.parametrize("settings", [{"split_granularity": "sentence"}, {"non_streaming_mode": True}])
+def test_whoever_wants_whole_sentences_gets_them(live: Live, settings: dict) -> None:
+    with talk(live, **ASK, **settings) as t:
+        t.send("input.text", text="Hello there. This")
+        events, _ = t.until("audio.done")
+        assert events[0]["sentence_text"] == "Hello there."
+        events, _ = t.say(" is it.")
+        assert events[0]["sentence_text"] == "This is it."
+
+
+def test_what_the_model_cannot_do_is_said_at_the_configuration(live: Live) -> None:
+    with talk(live, configure=False) as t:
+        t.send("session.config", voice="ryan", speaker_embedding=[1.0])
+        assert t.get()["param"] == "speaker_embedding"
+
+
+# -- the feed alone -------------------------------------------------------------------------------------------------
+
+
+def spoken(feed: Feed) -> list[Piece]:
+    return [piece if tail is None else grown(piece, tail.take()) for piece, tail in feed._pieces]
+
+
+def written(text: str, step: int, most: int) -> list[Piece]:
+    feed = Feed("auto", most, live=True)
+    for i in range(0, len(text), step):
+        feed.write(text[i : i + step])
+    feed.end()
+    return spoken(feed)
+
+
+def test_long_live_text_is_cut_at_sentences_however_it_arrives() -> None:
+    text = " One is here, my friend. Two. Three is 3.14 or so! 你好。再见！ And four? Five it is, at last"
+    pieces = written(text, 1, 30)
+    assert pieces == written(text, 3, 30) == written(text, len(text), 30)
+    assert [p.text for p in pieces] == [
+        "One is here, my friend. Two. Three is 3.14 or so!", "你好。再见！ And four? Five it is, at last",
+    ]  # fmt: skip
+    for p in pieces:
+        assert text[p.start : p.end] == p.text
+    endless = written("word " * 300, 7, 40)
+    assert all(len(p.text) <= 81 for p in endless)
+    assert " ".join(p.text for p in endless).split() == ["word"] * 300
+    assert written("42", 1, 40) == [Piece("42", 0, 2)]
+    assert written(" ... ", 1, 40) == []
+
+
+def test_what_a_model_that_stops_early_has_not_taken_is_spoken_next() -> None:
+    feed = Feed("auto", 400, live=True)
+    feed.write("Hello there, you ")
+    piece, tail = feed._pieces.popleft()
+    assert (piece.text, feed.hungry) == ("Hello", True)
+    assert isinstance(tail, Tail)
+    assert tail.take() == " there, you "
+    feed.write("and I ")
+    tail.close()  # the model has stopped
+    feed.write("speak.")
+    feed.end()
+    assert [p.text for p in spoken(feed)] == ["and I speak."]
+    assert feed.text[spoken(feed)[0].start :] == "and I speak."

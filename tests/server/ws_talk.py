@@ -1,0 +1,69 @@
+"""A client of WS /v1/audio/speech/stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from server_live import Live
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+PATH = "/v1/audio/speech/stream"
+
+
+class Talk:
+    """A client's end of a session."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+
+    def send(self, kind: str, **body: Any) -> None:
+        self.socket.send(json.dumps({"type": kind, **body}))
+
+    def get(self) -> dict | bytes:
+        message = self.socket.recv(timeout=20)
+        return json.loads(message) if isinstance(message, str) else message
+
+    def until(self, *kinds: str) -> tuple[list[dict], bytes]:
+        """Events up to one of these, and all audio before it."""
+        events, audio = [], b""
+        while True:
+            message = self.get()
+            if isinstance(message, bytes):
+                audio += message
+                continue
+            events.append(message)
+            if message["type"] in kinds:
+                return events, audio
+
+    def say(self, *texts: str) -> tuple[list[dict], bytes]:
+        for text in texts:
+            self.send("input.text", text=text)
+        self.send("input.done")
+        return self.until("session.done", "error")
+
+    def close_code(self) -> tuple[int | None, list[dict]]:
+        """How the server hangs up, and its last events."""
+        events = []
+        try:
+            while True:
+                message = self.get()
+                if isinstance(message, dict):
+                    events.append(message)
+        except ConnectionClosed as e:
+            return None if e.rcvd is None else e.rcvd.code, events
+
+
+@contextmanager
+def talk(live: Live, configure: bool = True, headers: dict | None = None, **settings: Any) -> Iterator[Talk]:
+    url = live.url.replace("http", "ws") + PATH
+    with connect(url, proxy=None, additional_headers=headers, max_size=None) as socket:
+        talking = Talk(socket)
+        if configure:
+            talking.send("session.config", **{"response_format": "pcm", "seed": 5, "guard": False, **settings})
+            events, _ = talking.until("session.configured", "error")
+            assert events[-1]["type"] == "session.configured", events
+        yield talking
