@@ -11,23 +11,25 @@ import torch
 from torch import Tensor
 
 RATE = 24_000
+DURATION_MS = 25  # the teacher's unit of time
 _WINDOW = 240  # samples of one loudness frame, 10 ms
 
 
-def trim(wave: np.ndarray, config: dict[str, Any]) -> np.ndarray:
-    """Cut int16 `wave` to `lead` seconds before its first and `trail` after its last loud 10 ms."""
+def trim(wave: np.ndarray, config: dict[str, Any]) -> tuple[np.ndarray, int]:
+    """Cut int16 `wave` to `lead` seconds before its first and `trail` after its last loud 10 ms; and where that is."""
     frames = wave[: len(wave) // _WINDOW * _WINDOW].reshape(-1, _WINDOW).astype(np.float32)
     level = 10 * np.log10((frames**2).mean(1) + 1e-3)
     loud = np.flatnonzero(level > level.max() - config["threshold_db"])
-    start = int(loud[0] * _WINDOW - config["lead"] * RATE)
+    start = max(0, int(loud[0] * _WINDOW - config["lead"] * RATE))
     end = int((loud[-1] + 1) * _WINDOW + config["trail"] * RATE)
-    return wave[max(0, start) : end]
+    return wave[start:end], start
 
 
 class Speech:
     """Utterances of a folder that a teacher may still be filling; `refresh` takes in what is new.
 
-    `flat` int16 [samples]; `spans` {sentence id: (start, end)} into it.
+    `flat` int16 [samples]; `spans` {sentence id: (start, end)} into it; `ends` {sentence id: milliseconds after its
+    start at which each phoneme ends}.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Speech:
         self.wanted = (lambda i: i >= held_out_from) if held_out else (lambda i: i < held_out_from)
         self.flat = torch.zeros(0, dtype=torch.int16, device=device)
         self.spans: dict[int, tuple[int, int]] = {}
+        self.ends: dict[int, list[int]] = {}
 
     @property
     def hours(self) -> float:
@@ -54,7 +57,8 @@ class Speech:
                 row = json.loads(line)
                 if row["id"] in self.spans or not self.wanted(row["id"]):
                     continue
-                wave = trim(np.array(pcm[row["offset"] : row["offset"] + row["samples"]]), self.config)
+                wave, cut = trim(np.array(pcm[row["offset"] : row["offset"] + row["samples"]]), self.config)
+                self.ends[row["id"]] = [e * DURATION_MS - cut * 1000 // RATE for e in row["ends"]]
                 self.spans[row["id"]] = (at, at + len(wave))
                 at += len(wave)
                 waves.append(wave)

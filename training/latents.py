@@ -69,7 +69,7 @@ def main() -> None:
         speech = Speech(args.speech, config["trim"], config["teacher"]["held_out_from"], held_out, device)
         speech.refresh()
         flat, index = encode_all(vae, speech, shifts, hop)
-        write(args.out, name, flat, index)
+        write(args.out, name, flat, index, speech.ends)
         z = flat.float() * STEP
         log(name=name, hours=speech.hours, seconds=len(speech.flat) / RATE, mean=float(z.mean()), std=float(z.std()),
             largest=float(z.abs().max()), narrowest=float(z.std(0).min()))  # fmt: skip

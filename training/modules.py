@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import causal
+from stentor.models.base import Attend
 from stentor.models.voxcpm2.config import parse, parse_vae
 from stentor.models.voxcpm2.init import initialise
 from stentor.models.voxcpm2.net import VoxCPM2Net
@@ -46,30 +46,9 @@ def build_net(model: dict[str, Any], seed: int = 0, embedding_scale: float = 1.0
     return net
 
 
-class Speller(nn.Module):
-    """Connectionist temporal classification (Graves et al., 2006) of phonemes from lm_hidden. Training only.
-
-    lm_hidden must know which phonemes its patch is to hold before the patch exists: that is the alignment of text and
-    audio, which the flow loss alone rewards too little to find. `SLOTS` labels fit into one patch.
-    """
-
-    SLOTS = 6
-
-    def __init__(self, hidden: int, vocab: int) -> None:
-        super().__init__()
-        self.labels = nn.Linear(hidden, self.SLOTS * vocab)
-
-    def forward(self, h: Tensor, batch: Batch) -> Tensor:
-        """h [M, hidden] of the batch's patches -> mean negative log likelihood of a phoneme."""
-        count, patches = batch.patches.shape[:2]
-        scores = self.labels(h).float().unflatten(-1, (self.SLOTS, -1)).log_softmax(-1)
-        grid = scores.new_zeros(count, patches, *scores.shape[1:])
-        grid[batch.row, batch.patch] = scores
-        steps, sizes = batch.patch_len * self.SLOTS, batch.spelling_len
-        return F.ctc_loss(grid.flatten(1, 2).transpose(0, 1), batch.spelling, steps, sizes, zero_infinity=True)
-
-
-def hidden_states(net: VoxCPM2Net, batch: Batch, noise: float) -> tuple[Tensor, Tensor, Tensor]:
+def hidden_states(
+    net: VoxCPM2Net, batch: Batch, noise: float, attend: Attend = causal
+) -> tuple[Tensor, Tensor, Tensor]:
     """Teacher-forced pass over whole sequences, fed-back latents disturbed by noise of random size up to `noise`.
 
     For each of the batch's M true patches: lm_hidden and residual_hidden [M, hidden] it is made from, and the
@@ -84,7 +63,7 @@ def hidden_states(net: VoxCPM2Net, batch: Batch, noise: float) -> tuple[Tensor, 
     index = slot.clamp(0, vectors.shape[1] - 1).unsqueeze(-1).expand(-1, -1, vectors.shape[-1])
     feat = (vectors.gather(1, index) * audio.unsqueeze(-1)).float()  # the residual stream stays in float32
     x = torch.where(audio.unsqueeze(-1), feat, net.base_lm.embed_tokens(batch.ids))
-    h, r = net.think(x, feat, audio, causal, pos)
+    h, r = net.think(x, feat, audio, attend, pos)
     made_at = batch.text_len[batch.row] - 1 + batch.patch
     before = torch.cat((torch.zeros_like(fed[:, :1]), fed[:, :-1]), dim=1)[batch.row, batch.patch]
     return h[batch.row, made_at], r[batch.row, made_at], before

@@ -3,6 +3,9 @@
     python -m training.teacher --model kokoro.onnx --voice af_heart.bin --vocab vocab.json \
         --sentences sentences.jsonl --out speech --seconds 1200
 
+Each utterance is stored with the units of 25 ms after which its phonemes end: the teacher decides on durations
+before it speaks, so text and audio are aligned exactly.
+
 May run beside the trainers, which read what is there: an index line is written after its samples.
 A second run goes on where the first stopped.
 """
@@ -23,6 +26,7 @@ import numpy as np
 from training.common import load_config
 
 RATE = 24_000
+DURATIONS = "/encoder/Clip_output_0"  # in the teacher's graph: units of 25 ms per token, silence at both ends included
 
 
 def plan(sentences: Path, config: dict[str, Any], done: set[int]) -> list[dict[str, Any]]:
@@ -40,6 +44,15 @@ def spoken(out: Path) -> set[int]:
     return {json.loads(line)["id"] for f in out.glob("*.jsonl") for line in f.read_text().splitlines()}
 
 
+def with_durations(model: Path) -> bytes:
+    """The teacher's graph with its durations as a second output."""
+    import onnx
+
+    graph = onnx.load(model)
+    graph.graph.output.append(onnx.helper.make_tensor_value_info(DURATIONS, onnx.TensorProto.FLOAT, None))
+    return graph.SerializeToString()
+
+
 def speak(worker: int, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
     """One process: speak `rows` until the time is over."""
     import onnxruntime as ort
@@ -51,7 +64,7 @@ def speak(worker: int, rows: list[dict[str, Any]], args: argparse.Namespace) -> 
     options.enable_mem_pattern = False
     options.log_severity_level = 3
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    session = ort.InferenceSession(str(args.model), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(with_durations(args.model), options, providers=["CPUExecutionProvider"])
     stop = args.started + args.seconds
     with (args.out / f"w{worker:02d}.pcm").open("ab") as pcm, (args.out / f"w{worker:02d}.jsonl").open("a") as index:
         for row in rows:
@@ -63,11 +76,12 @@ def speak(worker: int, rows: list[dict[str, Any]], args: argparse.Namespace) -> 
                 "style": styles[len(tokens) - 1],
                 "speed": np.ones(1, np.float32),
             }
-            wave = session.run(None, feeds)[0].ravel()
+            audio, durations = session.run(None, feeds)
+            wave, ends = audio.ravel(), durations.ravel().astype(int).cumsum()[1:-1].tolist()
             offset = pcm.tell() // 2
             pcm.write((np.clip(wave, -0.999, 0.999) * 32767).astype("<i2").tobytes())
             pcm.flush()
-            index.write(json.dumps({"id": row["id"], "offset": offset, "samples": len(wave)}) + "\n")
+            index.write(json.dumps({"id": row["id"], "offset": offset, "samples": len(wave), "ends": ends}) + "\n")
             index.flush()
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from stentor.layers.transformer import Attention, SwiGLU
 from stentor.models.voxcpm2.net import VoxCPM2Net
+from training.alignment import Pointer, Speller
 from training.common import (
     Average,
     Log,
@@ -31,7 +32,7 @@ from training.common import (
     set_lr,
 )
 from training.examples import Batch, Examples
-from training.modules import Speller, Velocity, build_net, flow_loss, hidden_states
+from training.modules import Velocity, build_net, flow_loss, hidden_states
 
 
 def add_dropout(net: VoxCPM2Net, p: float) -> None:
@@ -56,8 +57,9 @@ def losses_of(
     noise: float,
     drop: float,
 ) -> dict[str, Tensor]:
-    """Flow, stop and spelling losses of one batch."""
-    h, r, before = hidden_states(net, batch, noise)
+    """Flow, stop and alignment losses of one batch."""
+    pointer = Pointer(c["pointer_layers"], c["pointer_heads"])
+    h, r, before = hidden_states(net, batch, noise, pointer.attend)
     target = batch.patches[batch.row, batch.patch]
     pick = some(c["flow_patches"], len(target), target.device)
     mu = net.condition(h[pick], r[pick])
@@ -65,7 +67,9 @@ def losses_of(
     logits = net.stop_logits(h).float()
     stop = F.cross_entropy(logits, batch.last)
     wrong = (logits.argmax(-1) != batch.last).float().mean()
-    return {"flow": flow, "stop": stop, "stop_wrong": wrong, "spelling": speller(h, batch)}
+    spelling, spelt = speller(h, batch)
+    found = {"flow": flow, "stop": stop, "spelling": spelling, "pointer": pointer.loss(batch)}
+    return {**found, "stop_wrong": wrong, "spelt": spelt}
 
 
 class Trainer:
@@ -73,7 +77,7 @@ class Trainer:
         self.c, self.device = config["lm"], device
         lm = config["model"]["lm_config"]
         self.net = build_net(config["model"], embedding_scale=self.c["embedding_scale"]).to(device)
-        self.speller = Speller(lm["hidden_size"], lm["vocab_size"]).to(device)
+        self.speller = Speller(lm["hidden_size"], lm["vocab_size"], config["model"]["patch_size"]).to(device)
         self.average = Average(self.net, self.c["ema"])
         add_dropout(self.net, self.c["dropout"])
         self.trained = [*self.net.parameters(), *self.speller.parameters()]
@@ -118,7 +122,8 @@ class Trainer:
             )
         set_lr(self.opt, lr)
         self.opt.zero_grad(set_to_none=True)
-        total = losses["flow"] + c["stop_weight"] * losses["stop"] + c["spelling_weight"] * losses["spelling"]
+        weighted = ("stop", "spelling", "pointer")
+        total = losses["flow"] + sum(c[f"{name}_weight"] * losses[name] for name in weighted)
         total.backward()
         losses["grad"] = nn.utils.clip_grad_norm_(self.trained, 1.0)
         self.opt.step()
