@@ -130,10 +130,13 @@ def tone_wav(seconds: float = 1.5, rate: int = 8000, hz: float = 200.0) -> bytes
 
 @contextmanager
 def process(
-    *flags: str, command: Sequence[str] = (sys.executable, "-m", "stentor"), env: Mapping[str, str] | None = None
+    *flags: str,
+    command: Sequence[str] = (sys.executable, "-m", "stentor"),
+    env: Mapping[str, str] | None = None,
+    model: Sequence[str] = ("dummy:toy",),
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`stentor serve dummy:toy` in a process of its own; the process and its address once it is ready."""
-    words = [*command, "serve", "dummy:toy", "--port", "0", "--memory-gb", "0.01", "--threads", "1", *flags]
+    """`stentor serve` in a process of its own; the process and its address once it is ready."""
+    words = [*command, "serve", *model, "--port", "0", "--memory-gb", "0.01", "--threads", "1", *flags]
     log: list[str] = []
     with subprocess.Popen(
         words, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
