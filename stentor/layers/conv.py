@@ -193,7 +193,7 @@ def cast(codec: nn.Module, dtype: torch.dtype) -> None:
         own = torch.promote_types(dtype, torch.float32) if isinstance(module, Periodic) else dtype
         for p in module.parameters(recurse=False):
             p.data = p.data.to(own)
-        if isinstance(module, Causal) and dtype.itemsize == 2:
+        if isinstance(module, Causal) and kernels.tap_by_tap(dtype):
             order, back = (
                 ((2, 1, 0), (2, 1, 0)) if isinstance(module, CausalConvTranspose1d) else ((2, 0, 1), (1, 2, 0))
             )

@@ -163,7 +163,12 @@ class Waves(NamedTuple):
 
 def convolves(x: Tensor) -> bool:
     """Whether a codec decoder's convolutions and activations of x are kernels: in 16 bits."""
-    return x.dtype.itemsize == 2 and on(x, "codec")
+    return tap_by_tap(x.dtype) and on(x, "codec")
+
+
+def tap_by_tap(dtype: torch.dtype) -> bool:
+    """Whether weights of convolutions in `dtype` should lie in memory as the kernels read them."""
+    return dtype.itemsize == 2 and _WANTED and "codec" not in _OFF
 
 
 def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None) -> Tensor:

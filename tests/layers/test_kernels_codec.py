@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from stentor import registry
 from stentor.layers.conv import (
     CausalConv1d,
     CausalConvTranspose1d,
@@ -21,6 +22,7 @@ from stentor.layers.conv import (
     cast,
     convolve,
 )
+from stentor.models.base import SpeechModel
 from stentor.models.qwen3_tts.decoder import SnakeBeta
 from stentor.models.voxcpm2.vae import Snake
 
@@ -46,6 +48,7 @@ if DEVICE == "cpu":
 
     interpreter._patch_lang_tensor = _with_loop_bounds
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 CONVOLUTIONS = {
     "pointwise": lambda: CausalConv1d(40, 24, 1),
     "dilated": lambda: CausalConv1d(24, 24, 7, dilation=9),
@@ -137,6 +140,43 @@ def test_a_convolution_with_all_that_goes_with_it_equals_its_parts(name, chunks)
     assert error(got, want) < 3e-3
     whole = convolve(conv, x.half(), None, before, after, None if residual is None else residual.half())
     assert error(whole, want) < 3e-3
+
+
+def checkpoint(family: str, folder: Path) -> Path:
+    if family != "qwen3_tts":
+        return FIXTURES / (family if family == "voxcpm2" else f"{family}/checkpoint")
+    sys.path.insert(0, str(FIXTURES / "qwen3_tts"))
+    import tiny_qwen3_tts as tiny
+
+    tiny.write("custom_voice", folder)
+    return folder
+
+
+def decoded(model: SpeechModel, frames: Tensor) -> Tensor:
+    columns = model.codec.columns.items()
+    state = {n: torch.full((len(frames), *c.shape), c.fill, dtype=c.dtype, device=DEVICE) for n, c in columns}
+    parts = []
+    for part in frames.split((1, 1), dim=1):
+        samples, state = model.codec.decode(part, state)
+        parts.append(samples)
+    return torch.cat(parts, 1)
+
+
+@pytest.mark.parametrize("family", ["voxcpm2", "qwen3_tts", "fish_s2"])
+def test_whole_decoders_in_float16_are_as_close_to_float32_with_kernels_as_without(family, tmp_path, monkeypatch):
+    path = checkpoint(family, tmp_path)
+    models = [
+        registry.load(path, torch.device(DEVICE), torch.float32, {"codec_dtype": d}) for d in ("float32", "float16")
+    ]
+    frame = models[0].spec.frame
+    shape = (1, 2, *frame.shape)
+    frames = random(*shape) if frame.dtype.is_floating_point else torch.randint(0, 64, shape, device=DEVICE)
+    fused = decoded(models[1], frames)
+    monkeypatch.setattr(kernels, "_OFF", frozenset({"codec", "norm", "silu", "rotate"}))
+    want, plain = (decoded(m, frames) for m in models)
+    assert error(fused, want) < 1.5 * error(plain, want)
+    assert error(fused, want) < 0.01
+    assert not torch.equal(fused, plain)
 
 
 def test_values_beyond_the_range_of_float16_stay_finite():

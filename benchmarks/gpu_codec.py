@@ -1,0 +1,336 @@
+"""Codec decoders alone, captured as the engine captures them: time, error, memory; a short table comes last.
+
+Run: python benchmarks/gpu_codec.py [--out DIR] [CODEC ...]       every codec in a process of its own
+     python benchmarks/gpu_codec.py --one CODEC --out DIR         one codec, here
+     python benchmarks/gpu_codec.py --device cpu --tiny           a dry run
+
+Codecs have the released sizes and random weights, except `voice`: the trained autoencoder in training/pretrained on
+its own held-out latents. Variants: float32, bfloat16 and float16 with the fused kernels and without (`plain`), and
+what cuDNN does when it may try its algorithms (`tuned`). Errors are those of 40 frames decoded in chunks, against
+float32 without TF32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from stentor.engine.device import Device  # noqa: E402
+from stentor.engine.graphs import GraphLadder  # noqa: E402
+from stentor.layers import kernels  # noqa: E402
+from stentor.layers.conv import cast  # noqa: E402
+from stentor.models.base import Codec, State  # noqa: E402
+
+ROWS, FRAMES = (1, 16, 64), (1, 2, 4, 8, 16, 25)
+FEW = (1, 8, 25)  # frames of the slow variants, and what the table shows
+CPU_ROWS, CPU_FRAMES = (1, 2), (1, 2)
+CHUNKS = (1, 2, 4, 8, 25)  # of the comparison
+VARIANTS = {
+    "float16": (torch.float16, True, False),
+    "float32": (torch.float32, False, False),
+    "float16 plain": (torch.float16, False, False),
+    "bfloat16": (torch.bfloat16, True, False),
+    "float16 tuned": (torch.float16, False, True),
+}
+CODECS = ("voxcpm2", "qwen3-tts", "fish-s2", "voice")
+Made = tuple[Codec, nn.Module, Callable[[int, int], Tensor], float]
+"""The codec, its modules, frames [rows, count, ...] to decode, seconds of audio per frame."""
+
+
+def voxcpm2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
+    from stentor.models.voxcpm2.config import parse
+    from stentor.models.voxcpm2.init import initialise
+    from stentor.models.voxcpm2.release import RELEASE
+    from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec
+
+    c = parse(RELEASE)
+    sizes = replace(c.vae, decoder_dim=64, encoder_dim=4) if tiny else c.vae
+    with device:
+        vae = AudioVAE(sizes)
+        initialise(vae, 0)
+    vae.requires_grad_(False)
+    cast(vae.decoder, dtype)
+    seconds = c.patch * sizes.upsampling / sizes.out_sample_rate
+    return PatchCodec(vae), vae.decoder, lambda b, n: torch.randn(b, n, c.patch, c.feat, device=device), seconds
+
+
+def qwen3_tts(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
+    from stentor.models.qwen3_tts.decoder import Codec as Qwen
+    from stentor.models.qwen3_tts.decoder import Decoder
+    from stentor.models.qwen3_tts.dummies import codec_config, randomize
+    from stentor.models.qwen3_tts.loading import build
+
+    c = codec_config().decoder
+    c = replace(c, width=64, latent=32, codebook_dim=32) if tiny else c
+    decoder = build(lambda: Decoder(c), torch.float32)
+    assert isinstance(decoder, Decoder)
+    randomize(decoder, device, 0)
+    decoder.fold(dtype)
+    size = (c.codebook_size, c.codebooks)
+    return Qwen(decoder), decoder, lambda b, n: torch.randint(size[0], (b, n, size[1]), device=device), 0.08
+
+
+def fish_s2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
+    from stentor.models.fish_s2 import codec_config, config
+    from stentor.models.fish_s2.build import make_codec, randomize
+
+    sizes = replace(codec_config.RELEASED, decoder_dim=64, encoder_dim=4) if tiny else codec_config.RELEASED
+    codec = make_codec(sizes, config.parse(config.RELEASED), dtype)
+    randomize(codec, device)
+    codec.to(device).requires_grad_(False)
+    codec.project()
+    books = sizes.residual_books + 1
+    parts = nn.ModuleList([codec.quantizer.post_module, codec.quantizer.upsample, codec.decoder])
+    return codec, parts, lambda b, n: torch.randint(1024, (b, n, books), device=device), sizes.hop / 44100
+
+
+def voice(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
+    from stentor.models.voxcpm2.loading import UNUSED_VAE
+    from stentor.models.voxcpm2.vae import PatchCodec
+    from stentor.models.weights import fill, fold_weight_norm, read_safetensors
+    from training.common import load_config
+    from training.modules import build_vae
+    from training.store import STEP, Latents
+
+    config, folder = load_config()["model"], ROOT / "training" / "pretrained"
+    vae = build_vae(config)
+    weights = fold_weight_norm(read_safetensors(folder / "audiovae.safetensors"))
+    fill(vae, weights, "the trained autoencoder", device, ignore=UNUSED_VAE)
+    vae.to(device).requires_grad_(False)
+    cast(vae.decoder, dtype)
+    flat = Latents(folder / "latents", "held_out", device).flat.float() * STEP
+    patch = config["patch_size"]
+
+    def frames(rows: int, count: int) -> Tensor:
+        starts = torch.arange(rows, device=device)[:, None] * 97 + torch.arange(count * patch, device=device)
+        return flat[starts % len(flat)].view(rows, count, patch, -1)
+
+    seconds = patch * vae.config.upsampling / vae.config.out_sample_rate
+    return PatchCodec(vae), vae.decoder, frames, seconds
+
+
+MAKERS = {"voxcpm2": voxcpm2, "qwen3-tts": qwen3_tts, "fish-s2": fish_s2, "voice": voice}
+
+
+@contextmanager
+def fused(wanted: bool) -> Iterator[None]:
+    """The codec's kernels on or off, while modules are made and run."""
+    before = kernels._OFF
+    kernels._OFF = before - {"codec"} if wanted else before | {"codec"}
+    try:
+        yield
+    finally:
+        kernels._OFF = before
+
+
+class Captured:
+    """One codec with the engine's buffers around it: slots' state, gathered and scattered by row."""
+
+    def __init__(self, made: Made, device: Device, slots: int) -> None:
+        self.codec, _, frames, self.seconds = made
+        where = device.torch
+        self.state = {
+            n: torch.full((slots + 1, *c.shape), c.fill, dtype=c.dtype, device=where)
+            for n, c in self.codec.columns.items()
+        }
+        self.idx, self.frames = torch.arange(slots, device=where), frames(slots, max(FRAMES) if device.cuda else 2)
+        self.out: dict[tuple[int, ...], Tensor] = {}
+        self.device, self.stream = device, device.stream()
+        self.ladder = GraphLadder("codec", self._decode, device, self.stream, True)
+
+    def _decode(self, rows: int, count: int) -> None:
+        idx = self.idx[:rows]
+        samples, new = self.codec.decode(self.frames[:rows, :count], {n: t[idx] for n, t in self.state.items()})
+        for name, value in new.items():
+            self.state[name][idx] = value.to(self.state[name].dtype)
+        self.out[rows, count] = samples
+
+    def times(self, keys: list[tuple[int, int]]) -> dict[str, float]:
+        """Median milliseconds per call."""
+        out = {}
+        with self.stream.active():
+            self.ladder.capture(sorted(keys, key=math.prod, reverse=True))
+            for key in keys:
+                out[f"{key[0]}x{key[1]}"] = round(statistics.median(self.once(key) for _ in range(4)), 3)
+        return out
+
+    def once(self, key: tuple[int, int]) -> float:
+        repeats = 1 if math.prod(key) > 100 else 4
+        if not self.device.cuda:
+            started = time.perf_counter()
+            self.ladder(*key)
+            return (time.perf_counter() - started) * 1e3
+        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        a.record()
+        for _ in range(repeats):
+            self.ladder(*key)
+        b.record()
+        b.synchronize()
+        return a.elapsed_time(b) / repeats
+
+    def profile(self, key: tuple[int, int]) -> dict[str, Any]:
+        if not self.device.cuda:
+            return {}
+        with self.stream.active(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p:
+            self.ladder(*key)
+            self.device.synchronize()
+        rows = [(e.key[:70], e.count, round(e.self_device_time_total, 1)) for e in p.key_averages()]
+        rows = sorted((r for r in rows if r[2] > 0), key=lambda r: -r[2])
+        return {"kernels": sum(r[1] for r in rows), "us": round(sum(r[2] for r in rows)), "top": rows[:12]}
+
+
+def in_chunks(made: Made, frames: Tensor) -> Tensor:
+    """frames [B, n, ...] decoded as a stream -> samples [B, n * hop]."""
+    codec = made[0]
+    state: State = {
+        n: torch.full((len(frames), *c.shape), c.fill, dtype=c.dtype, device=frames.device)
+        for n, c in codec.columns.items()
+    }
+    parts = []
+    for part in frames.split(CHUNKS, dim=1):
+        samples, state = codec.decode(part, state)
+        parts.append(samples)
+    return torch.cat(parts, 1).double()
+
+
+def largest(made: Made, frames: Tensor) -> float:
+    """The largest value that any module of the decoder makes."""
+    found = [frames.new_zeros((), dtype=torch.float32)]
+
+    def watch(module: nn.Module, given: object, made: object) -> None:
+        if isinstance(made, Tensor):
+            found.append(made.detach().abs().max().float())
+
+    hooks = [m.register_forward_hook(watch) for m in made[1].modules()]
+    in_chunks(made, frames)
+    for hook in hooks:
+        hook.remove()
+    return round(float(torch.stack(found).max()), 2)
+
+
+def variant(name: str, label: str, device: Device, tiny: bool, reference: dict[str, Tensor]) -> dict[str, Any]:
+    dtype, kernel, tuned = VARIANTS[label]
+    with torch.inference_mode(), fused(kernel):
+        torch.backends.cudnn.benchmark = tuned
+        started = time.perf_counter()
+        made = MAKERS[name](device.torch, dtype, tiny)
+        found: dict[str, Any] = {}
+        if not tuned:
+            got = in_chunks(made, reference["frames"])
+            error, want = got - reference["samples"], reference["samples"]
+            found["snr_db"] = round(float(20 * (want.norm() / error.norm()).log10()), 1)
+            found["worst_of_peak"] = float(error.abs().max() / want.abs().max())
+        if device.cuda:
+            torch.cuda.empty_cache()
+            held = torch.cuda.memory_reserved()
+        rows, counts = (ROWS, FRAMES if label == "float16" else FEW) if device.cuda else (CPU_ROWS, CPU_FRAMES)
+        captured = Captured(made, device, max(rows))
+        found["ms"] = captured.times([(b, n) for b in rows for n in counts])
+        found["audio_s_per_s"] = {k: round(int(k.split("x")[0]) * int(k.split("x")[1]) * made[3] / v * 1e3)
+                                  for k, v in found["ms"].items()}  # fmt: skip
+        found["profile"] = captured.profile((16, 8))
+        if device.cuda:
+            found["gib"] = round((torch.cuda.memory_reserved() - held) / 2**30, 2)
+        found["seconds"] = round(time.perf_counter() - started, 1)
+    print(f"{name} {label}: {found['ms']}, {found['seconds']} s", flush=True)
+    return found
+
+
+def compare(name: str, device: Device, tiny: bool) -> dict[str, Tensor]:
+    """What every variant must come near: frames and their samples in true float32, and the largest value on the way."""
+    flags = torch.backends.cudnn.flags(enabled=True, allow_tf32=False) if device.cuda else nullcontext()
+    with torch.inference_mode(), fused(False), flags:
+        torch.manual_seed(1)
+        made = MAKERS[name](device.torch, torch.float32, tiny)
+        frames = made[2](2, sum(CHUNKS))
+        return {"frames": frames, "samples": in_chunks(made, frames), "largest": torch.tensor(largest(made, frames))}
+
+
+def one(name: str, out: Path, device: Device, tiny: bool, variants: list[str]) -> None:
+    found: dict[str, Any] = {"codec": name, "device": device.describe(), "variants": {}, "errors": {}}
+    file = out / f"gpu_codec_{name.replace('-', '_')}.json"
+    reference = compare(name, device, tiny)
+    found["largest_value"] = float(reference["largest"])
+    for label in variants:
+        try:
+            found["variants"][label] = variant(name, label, device, tiny, reference)
+        except Exception:
+            found["errors"][label] = traceback.format_exc()
+            print(found["errors"][label][-2500:], flush=True)
+        file.write_text(json.dumps(found, indent=1))
+        if device.cuda:
+            torch.cuda.empty_cache()
+
+
+def table(out: Path) -> str:
+    keys = [f"{b}x{n}" for b in ROWS for n in FEW]
+    head = ["codec variant", *keys, "a-s/s", "SNR dB", "worst", "GiB", "kernels"]
+    lines = ["  ".join(f"{h:>22}" if i == 0 else f"{h:>8}" for i, h in enumerate(head))]
+    for file in sorted(out.glob("gpu_codec_*.json")):
+        found = json.loads(file.read_text())
+        for label, v in found["variants"].items():
+            worst = v.get("worst_of_peak")
+            cells = [v["ms"].get(k, "-") for k in keys]
+            cells += [
+                max(v["audio_s_per_s"].values()),
+                v.get("snr_db", "-"),
+                f"{worst:.1e}" if worst is not None else "-",
+            ]
+            cells += [v.get("gib", "-"), v["profile"].get("kernels", "-")]
+            lines.append("  ".join([f"{found['codec'] + ' ' + label:>22}", *(f"{c:>8}" for c in cells)]))
+        top = found["variants"].get("float16", {}).get("profile", {}).get("top", [])
+        lines += [f"    {us:>8} us {count:>4} x {key}" for key, count, us in top[:6]]
+        lines.append(f"    largest value {found['largest_value']}; errors: {', '.join(found['errors']) or 'none'}")
+    return "\n".join(lines)
+
+
+def drive(a: argparse.Namespace) -> None:
+    """Every codec in a process of its own, so that a crash costs only itself."""
+    end = time.monotonic() + a.seconds
+    for i, name in enumerate(a.codecs):
+        share = max(25.0, (end - time.monotonic()) / (len(a.codecs) - i) * 1.5)
+        command = [sys.executable, __file__, "--one", name, "--out", str(a.out), "--device", a.device]
+        command += ["--variants", *a.variants, *(["--tiny"] if a.tiny else [])]
+        try:
+            subprocess.run(command, cwd=ROOT, timeout=min(share, max(1.0, end - time.monotonic())), check=False)
+        except subprocess.TimeoutExpired:
+            print(f"-- {name}: out of time", flush=True)
+    print(table(a.out), flush=True)
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("codecs", nargs="*", default=list(CODECS))
+    p.add_argument("--one", choices=CODECS)
+    p.add_argument("--out", type=Path, default=Path("."))
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--tiny", action="store_true")
+    p.add_argument("--variants", nargs="*", default=list(VARIANTS))
+    p.add_argument("--seconds", type=float, default=100.0)
+    a = p.parse_args()
+    a.out.mkdir(parents=True, exist_ok=True)
+    if a.one:
+        one(a.one, a.out, Device(a.device), a.tiny, a.variants)
+    else:
+        drive(a)
+
+
+if __name__ == "__main__":
+    main()
