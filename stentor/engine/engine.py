@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from stentor.config import EngineConfig
 from stentor.engine.device import Device
 from stentor.engine.memory import fit
 from stentor.engine.pages import PagePool
-from stentor.engine.scheduler import AudioJob, Plan, Scheduler
+from stentor.engine.scheduler import GENTLE_RAMP, AudioJob, Plan, Scheduler
 from stentor.engine.sequence import BROKEN, LENGTH, Phase, Sequence
 from stentor.engine.stream import Bells, Chunk, Stream
 from stentor.engine.worker import AudioTicket, Ticket, Worker
@@ -84,7 +84,10 @@ class Engine:
         self.sizes = fit(model, config, device)
         self.lag = config.lag if config.lag is not None else int(device.cuda)
         self.worker = Worker(model, self.sizes, config, device)
-        self.scheduler = Scheduler(self.sizes.slots, PagePool(self.sizes.pages, self.sizes.page), config.policy)
+        policy = config.policy
+        if policy.ramp is None and not device.cuda:
+            policy = replace(policy, ramp=GENTLE_RAMP)
+        self.scheduler = Scheduler(self.sizes.slots, PagePool(self.sizes.pages, self.sizes.page), policy)
         self.stats = Stats()
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

@@ -12,14 +12,19 @@ from dataclasses import dataclass, field
 from stentor.engine.pages import PagePool
 from stentor.engine.sequence import RUNNING, Phase, Sequence
 
+RAMP = (1, 2, 4, 8, 16, 25)
+GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
+"""For a device that takes more than half as long as it speaks: up to a real-time factor of 0.75, no chunk takes longer
+than what the listener still has."""
+
 
 @dataclass(frozen=True)
 class Policy:
-    """Knobs of the scheduler. `ramp`: frames per audio chunk of a stream, the last one repeating."""
+    """Knobs of the scheduler. `ramp`: frames per audio chunk of a stream, the last one repeating; None: by device."""
 
     prefill_tokens: int = 2048  # per turn, unless a single prompt is longer
     growth: int = 64  # tokens reserved ahead when a request needs another page
-    ramp: tuple[int, ...] = (1, 2, 4, 8, 16, 25)
+    ramp: tuple[int, ...] | None = None
     chunk: int = 25  # frames per codec call at most
     max_ahead: float = 30.0  # seconds that a stream may run ahead of its listener
     max_queue: int = 1024
@@ -55,6 +60,7 @@ class Scheduler:
 
     def __init__(self, slots: int, pages: PagePool, policy: Policy) -> None:
         self.pages, self.policy = pages, policy
+        self.ramp = policy.ramp or RAMP
         self.queue: deque[Sequence] = deque()
         self.live: list[Sequence] = []  # RUNNING, PREEMPTED and DRAINING, oldest first
         self.free_slots = list(range(slots - 1, -1, -1))
@@ -187,7 +193,7 @@ class Scheduler:
                     if seq.made < seq.fed:
                         break
                     # What there is can be heard while more text is awaited.
-                    size = max((n for n in self.policy.ramp if n <= ready), default=ready)
+                    size = max((n for n in self.ramp if n <= ready), default=ready)
                 count = min(ready, size)
                 last = ended and count == ready
                 plan.audio.append(AudioJob(seq, seq.audio_planned, count, last))
@@ -198,9 +204,8 @@ class Scheduler:
     def _chunk(self, seq: Sequence) -> int:
         if not seq.streaming:
             return self.policy.chunk
-        ramp = self.policy.ramp
         lead = 0 if seq.audio_chunks else seq.skip
-        return min(ramp[min(seq.audio_chunks, len(ramp) - 1)] + lead, self.policy.chunk)
+        return min(self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + lead, self.policy.chunk)
 
     # -- what came back --
 

@@ -25,7 +25,7 @@ from stentor.engine.graphs import GraphLadder
 from stentor.engine.kv import PagedKV
 from stentor.engine.memory import GIB, Sizes
 from stentor.engine.packing import Group, Layout, StaticPrefill, exact, layout
-from stentor.engine.scheduler import AudioJob
+from stentor.engine.scheduler import RAMP, AudioJob
 from stentor.engine.sequence import RUNNING, Sequence
 from stentor.engine.slots import SlotTable
 from stentor.models.base import Prompt, SpeechModel, State
@@ -85,7 +85,7 @@ class Worker:
         longest = max(PREFILL_TOKENS[1]) if device.cuda else 0
         frames = longest if model.spec.takes_reference else 0
         self.packed = StaticPrefill(model.spec, Layout(longest, sizes.slots, frames), sizes.slots, device)
-        self.codec_counts = sorted({*config.policy.ramp, config.policy.chunk})
+        self.codec_counts = sorted({*(config.policy.ramp or RAMP), config.policy.chunk})
         rows = max((sizes.slots, *self.batch_sizes))
         self.codec_in = torch.zeros(2, rows, dtype=torch.int64, device=where)  # slots; first frames
         self.codec_in[0] = sizes.slots

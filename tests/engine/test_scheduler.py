@@ -2,12 +2,13 @@
 
 from collections import deque
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.pages import PagePool
-from stentor.engine.scheduler import Plan, Policy, Scheduler
+from stentor.engine.scheduler import GENTLE_RAMP, RAMP, Plan, Policy, Scheduler
 from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Phase, Sequence
 
 
@@ -192,6 +193,15 @@ def test_a_preempted_request_can_be_cancelled():
     d.run()
     assert young.phase is Phase.DONE
     assert all_free(s, 2)
+
+
+@pytest.mark.parametrize(("ramp", "factor", "stalls"), [(RAMP, 0.5, 0), (RAMP, 0.6, 5), (GENTLE_RAMP, 0.75, 0)])
+def test_the_ramp_of_a_slow_device_leaves_no_gap(ramp: tuple[int, ...], factor: float, stalls: int):
+    """Frames take `factor` of their duration; a listener plays as soon as there is something."""
+    made = np.cumsum(ramp)
+    arrives = made * factor
+    runs_dry = arrives[0] + made[:-1]
+    assert sum(arrives[1:] > runs_dry + 1e-9) == stalls
 
 
 def test_first_chunks_are_small_and_grow_by_the_ramp():
