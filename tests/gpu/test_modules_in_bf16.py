@@ -1,0 +1,181 @@
+"""Module by module, bfloat16 gives what float32 on a CPU gives, each fed with the float32 values of the one before.
+
+On a GPU this is the path that serves, kernels included; elsewhere the same modules without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from tiny import DEVICE, FAMILIES, Bench, checkpoint
+from torch import Tensor
+
+from stentor.engine.packing import exact
+from stentor.layers.noise import uniform
+from stentor.models.fish_s2 import language
+from stentor.models.qwen3_tts import predictor
+
+LEAST = 0.999
+FRAMES = 6  # that are made and forced
+
+
+@dataclass
+class Draws:
+    """Logits that were drawn from, and what was drawn; later runs are given the same."""
+
+    forced: list[Tensor] | None = None
+    logits: list[Tensor] = field(default_factory=list)
+    drawn: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, logits: Tensor, draw: Any) -> Tensor:
+        out = draw() if self.forced is None else self.forced[len(self.logits)].to(logits.device)
+        self.logits.append(logits.float().cpu())
+        self.drawn.append(out.cpu())
+        return out
+
+
+@contextmanager
+def drawing(draws: Draws) -> Iterator[None]:
+    """Samplers tell what they are given, and take what is forced."""
+    plain = predictor.Sampling.draw, language.rank, language.choose
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predictor.Sampling, "draw", lambda self, x, u: draws(x, lambda: plain[0](self, x, u)))
+        patch.setattr(language, "rank", lambda logits: logits)
+        patch.setattr(language, "choose", lambda x, *a: draws(x, lambda: plain[2](plain[1](x), *a)))
+        yield
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    a, b = a.double().cpu().flatten(), b.double().cpu().flatten()
+    there = a.isfinite() & b.isfinite()
+    assert torch.equal(a.isfinite(), b.isfinite())
+    if not a[there].any():  # where no reference audio is given, its embedding is zeros
+        return float(not b[there].any())
+    return float(torch.nn.functional.cosine_similarity(a[there], b[there], dim=0))
+
+
+def like(values: tuple[Tensor, ...], there: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(a.to(b.device, b.dtype) for a, b in zip(values, there, strict=True))
+
+
+class Pair:
+    """The same request on the reference (float32, CPU) and on what is tested."""
+
+    def __init__(self, family: str, path: Any) -> None:
+        self.family = family
+        self.ref = Bench(path, "cpu", torch.float32)
+        self.dut = Bench(path, DEVICE, torch.bfloat16)
+        self.found: dict[str, list[float]] = {}
+        options = {"temperature": 1.0} | ({"ignore_eos": True} if "ignore_eos" in self.ref.model.spec.options else {})
+        self.groups = [[b.admit(family, 0, **options)] for b in (self.ref, self.dut)]
+
+    def note(self, name: str, a: Tensor, b: Tensor) -> None:
+        if a.is_floating_point() and a.numel() > 1:
+            self.found.setdefault(name, []).append(cosine(a, b))
+
+    def emit(self, h: tuple[Tensor, ...], idx: list[Tensor]) -> None:
+        """Both from the reference's hidden states; draws are forced, and so is what a flow is asked."""
+        work = self.groups[0][0][1].work
+        rows = [b.worker.slots.rows(i, work) for b, i in zip((self.ref, self.dut), idx, strict=True)]
+        draws, asked = Draws(), []
+        u = [uniform(r["seed"], r["step"], self.ref.model.spec.draws) for r in rows]
+        hooks = []
+        if self.family == "voxcpm2":
+            hooks.append(self.ref.model.dit.register_forward_hook(lambda m, args, out: asked.append((args, out))))
+        with drawing(draws):
+            out = self.ref.model.emit(h, rows[0], u[0])
+        for hook in hooks:
+            hook.remove()
+        again = Draws(forced=draws.drawn)
+        h_there = tuple(t.to(DEVICE, torch.bfloat16) if t.is_floating_point() else t.to(DEVICE) for t in h)
+        with drawing(again):
+            made = self.dut.model.emit(h_there, rows[1], u[1])
+        for a, b in zip(draws.logits, again.logits, strict=True):
+            self.note("logits of each draw", a, b)
+        if self.family == "voxcpm2":
+            net = [b.model.net for b in (self.ref, self.dut)]
+            self.note("flow condition", net[0].condition(*h), net[1].condition(*h_there))
+            self.note("stop logits", net[0].stop_logits(h[0]), net[1].stop_logits(h_there[0]))
+            for args, want in asked:
+                tensors = [a.to(DEVICE, torch.bfloat16) for a in args[:-1]]
+                self.note("flow network", want, self.dut.model.dit(*tensors, self.dut.model.net.rope))
+        else:
+            assert torch.equal(out.frame.cpu(), made.frame.cpu())
+        self.ref.worker.slots.commit(rows[0], out, rows[0]["pos"] + 1 if self.started else self.length)
+        self.started = True
+        self.follow()
+
+    started = False
+
+    def follow(self) -> None:
+        """What is tested goes on from the reference's row, frames, and keys and values."""
+        a, b = self.ref.worker, self.dut.worker
+        for name, column in a.slots.table.items():
+            b.slots.table[name].copy_(column)
+        b.slots.frames.copy_(a.slots.frames)
+        b.kv.pool.copy_(a.kv.pool)
+
+    def prefill(self) -> None:
+        batches = [
+            exact(g, b.model.spec, b.sizes.page, b.where)
+            for g, b in zip(self.groups, (self.ref, self.dut), strict=True)
+        ]
+        self.length = batches[0].length
+        x = [b.model.embed_prompt(p.prompt) for b, p in zip((self.ref, self.dut), batches, strict=True)]
+        views = [
+            b.worker.kv.prefill_view(p.idx, p.row, p.slot, p.pos, p.span, p.width)
+            for b, p in zip((self.ref, self.dut), batches, strict=True)
+        ]
+        h = self.step("prompt", x, views)
+        self.emit(tuple(t[batches[0].last] for t in h), [p.idx for p in batches])
+
+    def step(self, name: str, x: list[tuple[Tensor, ...]], views: list[Any]) -> tuple[Tensor, ...]:
+        for a, b in zip(*x, strict=True):
+            self.note(f"embedding of a {name}", a, b)
+        h = self.ref.model.backbone(x[0], views[0])
+        for a, b in zip(h, self.dut.model.backbone(like(x[0], x[1]), views[1]), strict=True):
+            self.note(f"backbone on a {name}", a, b)
+        return h
+
+    def decode(self) -> None:
+        idx = [torch.zeros(1, dtype=torch.int64, device=b.where.torch) for b in (self.ref, self.dut)]
+        work = self.groups[0][0][1].work
+        x, views = [], []
+        for b, i in zip((self.ref, self.dut), idx, strict=True):
+            rows = b.worker.slots.rows(i, work)
+            x.append(b.model.embed_frame(rows))
+            views.append(b.worker.kv.decode_view(i, rows["pos"], self.ref.sizes.max_pages))
+        self.emit(self.step("frame", x, views), idx)
+
+    def codec(self) -> None:
+        """Chunks of several lengths; each starts from the reference's state."""
+        state, at = self.ref.worker._silent(1), 0
+        for count in (1, 2, 3):
+            frames = self.ref.worker.slots.frames[:1, at : at + count]
+            there = {n: v.to(DEVICE, self.dut.model.codec.columns[n].dtype) for n, v in state.items()}
+            want, state = self.ref.model.codec.decode(frames, state)
+            got, _ = self.dut.model.codec.decode(frames.to(DEVICE, self.dut.model.spec.frame.dtype), there)
+            self.note("codec", want, got)
+            at += count
+
+    def run(self) -> dict[str, float]:
+        with torch.inference_mode():
+            self.prefill()
+            for _ in range(FRAMES - 1):
+                self.decode()
+            self.codec()
+        return {name: min(values) for name, values in self.found.items()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_module_in_bfloat16_points_where_float32_does(family, tmp_path):
+    found = Pair(family, checkpoint(family, tmp_path)).run()
+    print(family, {k: round(v, 6) for k, v in found.items()})
+    assert {"embedding of a prompt", "backbone on a frame", "codec"} <= set(found)
+    assert {"logits of each draw", "flow network"} & set(found)
+    assert not {name: value for name, value in found.items() if not value >= LEAST}

@@ -1,0 +1,59 @@
+"""Tiny checkpoints of the three families, and a request of each on a worker, for tests on a GPU (or like one)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stentor import registry, request
+from stentor.config import EngineConfig
+from stentor.engine.device import Device
+from stentor.engine.memory import fit
+from stentor.engine.sequence import Sequence
+from stentor.engine.worker import Worker
+from stentor.models.base import Prompt, SpeechModel
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+FAMILIES = ("qwen3_tts", "voxcpm2", "fish_s2")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+VOICE = {"qwen3_tts": {"voice": "serena"}, "voxcpm2": {}, "fish_s2": {}}
+TEXT = "Hello there, one two three."
+
+
+def checkpoint(family: str, folder: Path) -> Path:
+    """Where the tiny checkpoint is; `folder` takes one that has to be made."""
+    if family == "fish_s2":
+        return FIXTURES / "fish_s2" / "checkpoint"
+    if family == "voxcpm2":
+        return FIXTURES / "voxcpm2"
+    sys.path.insert(0, str(FIXTURES / "qwen3_tts"))
+    import tiny_qwen3_tts as tiny
+
+    tiny.write("custom_voice", folder)
+    return folder
+
+
+class Bench:
+    """A model on a device with a worker around it, and requests in its slots; nothing is captured."""
+
+    def __init__(self, path: Path, device: str, dtype: torch.dtype, slots: int = 4, **config: Any) -> None:
+        self.where = Device(device)
+        self.model: SpeechModel = registry.load(path, self.where.torch, dtype, {})
+        settings = EngineConfig(slots=slots, memory_gb=0.1, max_frames=64, **config)
+        self.sizes = fit(self.model, settings, self.where)
+        self.worker = Worker(self.model, self.sizes, settings, self.where)
+        self.pages = iter(range(self.sizes.pages))
+
+    def admit(self, family: str, slot: int, seed: int = 5, text: str = TEXT, **options: Any) -> tuple[Sequence, Prompt]:
+        """A request's row is written; its prefill has been launched by nobody."""
+        req = request.build(self.model.spec, text, options=options, seed=seed, **VOICE[family])
+        prompt = self.model.prompt(req, self.worker.encode)
+        seq = Sequence(slot, prompt.length, 40, prompt.work, 0, 0.1, True, slot=slot, launched=1)
+        count = -(-(prompt.length + 40) // self.sizes.page)
+        seq.pages = [next(self.pages) for _ in range(count)]
+        self.worker.admit(seq, prompt, seed)
+        self.worker.set_pages(seq)
+        return seq, prompt
