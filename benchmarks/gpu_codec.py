@@ -5,9 +5,9 @@ Run: python benchmarks/gpu_codec.py [--out DIR] [CODEC ...]       every codec in
      python benchmarks/gpu_codec.py --device cpu --tiny           a dry run
 
 Codecs have the released sizes and random weights, except `voice`: the trained autoencoder in training/pretrained on
-its own held-out latents. Variants: float32, bfloat16 and float16 with the fused kernels and without (`plain`), and
-if asked for, what cuDNN does when it may try its algorithms (`tuned`). Errors are those of 40 frames decoded in chunks, against
-float32 without TF32.
+its own held-out latents. Variants: float32, bfloat16 and float16 with the fused kernels and without (`plain`), and,
+if asked for, what cuDNN does when it may try its algorithms (`tuned`). Errors are those of 40 frames decoded in chunks,
+against float32 without TF32.
 """
 
 from __future__ import annotations
