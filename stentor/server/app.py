@@ -41,7 +41,8 @@ class Server:
         self, config: ServerConfig, give_up: Callable[[], None], load: Callable[[str, str | None], Callable[[], TTS]]
     ) -> None:
         self.config = config
-        self.hosts = Hosts([Host(name, load(name, model), config, give_up) for name, model in names(config)])
+        hosts = [Host(name, load(name, model), config, give_up) for name, model in names(config)]
+        self.hosts = Hosts(hosts, config.served_model_name[len(hosts) :])
         folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR
         self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
         self.references = References(config)

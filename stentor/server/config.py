@@ -29,7 +29,9 @@ class ServerConfig:
 
     # what is served
     models: tuple[str, ...] = option((), "local directory, Hub id or dummy:NAME; none: the embedded default voice")
-    served_model_name: tuple[str, ...] = option((), "name of each model in requests and answers; default: its own")
+    served_model_name: tuple[str, ...] = option(
+        (), "name of each model in requests and answers, the first if there is one model with several; default: its own"
+    )
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     dtype: str = option("auto", "auto, float32, bfloat16 or float16")
     lora: str | None = option(None, "LoRA weights to merge at load")
@@ -104,8 +106,8 @@ class ServerConfig:
             raise InvalidRequest("default_sample_rate", f"must be from 8000 to 48000, got {self.default_sample_rate}")
         if not 0 <= self.port <= 65535:
             raise InvalidRequest("port", f"must be from 0 to 65535, got {self.port}")
-        if self.served_model_name and len(self.served_model_name) != max(1, len(self.models)):
-            raise InvalidRequest("served_model_name", f"give one per model ({max(1, len(self.models))})")
+        if len(self.models) > 1 and len(self.served_model_name) not in (0, len(self.models)):
+            raise InvalidRequest("served_model_name", f"give one per model ({len(self.models)})")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise InvalidRequest("ssl_keyfile", "and ssl_certfile go together")
         for alias in self.voice_alias:

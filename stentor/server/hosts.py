@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -178,14 +178,14 @@ def _warm_up(tts: TTS) -> None:
 
 
 class Hosts:
-    """All models by name. A request that names none gets the first."""
+    """All models by name. A request that names none, or one of `also`, gets the first."""
 
-    def __init__(self, hosts: list[Host]) -> None:
-        self.all = hosts
+    def __init__(self, hosts: list[Host], also: Sequence[str]) -> None:
+        self.all, self.also = hosts, also
 
     def named(self, name: str | None) -> Host:
         """ApiError 404 for a model that is not here."""
-        if name is None:
+        if name is None or name in self.also:
             return self.all[0]
         for host in self.all:
             if host.name == name:
@@ -200,4 +200,4 @@ def names(config: ServerConfig) -> list[tuple[str, str | None]]:
     """(name in the API, argument of TTS) of each model to load."""
     models: list[str | None] = list(config.models) or [None]
     given = config.served_model_name or tuple("stentor" if m is None else m for m in models)
-    return list(zip(given, models, strict=True))
+    return list(zip(given, models, strict=False))  # one model may have more names

@@ -102,7 +102,11 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI) -> None:
 
 
 def test_keys_and_aliases_make_a_drop_in(tmp_path: Path) -> None:
-    settings = {"api_key": ("sk-own",), "served_model_name": ("tts-1",), "default_response_format": "mp3"}
+    settings = {
+        "api_key": ("sk-own",),
+        "served_model_name": ("tts-1", "gpt-4o-mini-tts"),
+        "default_response_format": "mp3",
+    }
     settings["stream_by_default"] = True
     with serving(tmp_path, voice_alias=("alloy=low",), **settings) as live:
         with openai.OpenAI(base_url=f"{live.url}/v1", api_key="sk-own", max_retries=0) as client:
@@ -115,6 +119,8 @@ def test_keys_and_aliases_make_a_drop_in(tmp_path: Path) -> None:
             assert told.response.headers["content-type"] == "application/json"
             assert [m.id for m in client.models.list()] == ["tts-1"]
             assert client.models.retrieve("tts-1").object == "model"
+            assert client.models.retrieve("gpt-4o-mini-tts").id == "tts-1"
+            assert client.audio.speech.create(model="gpt-4o-mini-tts", voice="alloy", input=TEXT).content
         with (
             openai.OpenAI(base_url=f"{live.url}/v1", api_key="wrong", max_retries=0) as client,
             pytest.raises(openai.AuthenticationError),
