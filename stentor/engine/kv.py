@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stentor.layers import kernels
-from stentor.layers.attention import sdpa
+from stentor.layers.attention import Turning, sdpa
 from stentor.models.base import KVSpec, KVView
 
 
@@ -46,10 +46,23 @@ class FusedDecode:
 
     def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor) -> None:
         self.pos = pos
-        self._kv, self._slot = kv, slot
+        self.attend = FusedAttention(kv, slot, pos)
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return kernels.paged_attention(self._kv.pool[layer], self._kv.table, self._slot, self.pos, (q, k, v))
+
+class FusedAttention(Turning):
+    """The attention of FusedDecode."""
+
+    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor) -> None:
+        self._kv, self._slot, self._pos = kv, slot, pos
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.turned(layer, q, k, v, None)
+
+    def turns(self, x: Tensor) -> bool:
+        return kernels.on(x, "turn")
+
+    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
+        return kernels.paged_attention(self._kv.pool[layer], self._kv.table, self._slot, self._pos, (q, k, v), turn)
 
 
 class FusedPrefill:

@@ -5,6 +5,8 @@ Attention over a request's whole history is the engine's (engine/kv.py); both ha
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,11 +27,38 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bo
     return out.transpose(1, 2)
 
 
-def full(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Every token sees every token of its sequence: q [B, T, Hq, D]."""
-    if max(q.shape[1], k.shape[1]) <= kernels.LOCAL and kernels.on(q, "local"):
-        return kernels.local_attention(q, k, v)
-    return sdpa(q, k, v)
+class Turning(ABC):
+    """An attention (`models.base.Attend`) whose kernel can do the norms and positions of queries and keys itself."""
+
+    @abstractmethod
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Queries and keys are ready to meet."""
+
+    @abstractmethod
+    def turns(self, x: Tensor) -> bool:
+        """Whether `turned` serves the tokens x [..., hidden]."""
+
+    @abstractmethod
+    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
+        """Queries and keys are as projected."""
+
+
+class Full(Turning):
+    """Every token sees every token of its sequence: q [B, T, Hq, D]; positions count from 0."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if max(q.shape[1], k.shape[1]) <= kernels.LOCAL and kernels.on(q, "local"):
+            return kernels.local_attention(q, k, v)
+        return sdpa(q, k, v)
+
+    def turns(self, x: Tensor) -> bool:
+        return x.shape[1] <= kernels.LOCAL and kernels.on(x, "local") and kernels.on(x, "turn")
+
+    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
+        return kernels.local_attention(q, k, v, turn)
+
+
+full = Full()
 
 
 def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -37,10 +66,10 @@ def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return sdpa(q, k, v, causal=True)
 
 
-class DepthKV:
+class DepthKV(Turning):
     """Scratch keys and values of a depth loop: a few positions, local to one step, lengths known when it is traced.
 
-    Call `attend` with n new tokens per row: q [B, n, Hq, D]. Tokens see all earlier ones and, causally, each other.
+    Call it with n new tokens per row: q [B, n, Hq, D]. Tokens see all earlier ones and, causally, each other.
     """
 
     def __init__(self, layers: int, batch: int, positions: int, heads: int, dim: int, like: Tensor) -> None:
@@ -52,7 +81,13 @@ class DepthKV:
         """Declare that the `count` tokens just attended by every layer are complete."""
         self.length += count
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def turns(self, x: Tensor) -> bool:
+        return kernels.on(x, "depth") and kernels.on(x, "turn")
+
+    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
+        return kernels.depth_attention(self.cache[layer], self.length, q, k, v, turn)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if kernels.on(q, "depth"):
             return kernels.depth_attention(self.cache[layer], self.length, q, k, v)
         new = q.shape[1]

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from stentor.layers.tiles import FEW_ROWS, NARROW_ROWS
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Kernels run on CPU tensors, slowly: for tests."""
 
@@ -36,9 +38,18 @@ def on(x: Tensor, name: str) -> bool:
     )
 
 
+def early_wanted() -> bool:
+    """Whether a kernel may start before the one in front of it has ended."""
+    return "early" not in _OFF
+
+
 def narrow(x: Tensor) -> bool:
     """Whether x [..., H] has so few rows that its products are bound by reading the weights."""
-    return x.numel() <= 2 * x.shape[-1] and on(x, "narrow")
+    rows = x.numel() // x.shape[-1]
+    if rows <= NARROW_ROWS:
+        return on(x, "narrow")
+    # 32-bit products of several rows have no matrix units to run on.
+    return rows <= FEW_ROWS and on(x, "few") and (x.element_size() == 2 or INTERPRETED)
 
 
 def product(
@@ -47,11 +58,17 @@ def product(
     norm: tuple[Tensor, float, bool] | None = None,
     residual: Tensor | None = None,
     gate: bool = False,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """norm(x) @ weight.T (+ residual) for one or two rows; `gate`: SwiGLU's silu(first half) * second half of it."""
-    from stentor.layers import kernels_narrow
+    """norm(x) @ weight.T (+ bias) (+ residual) for rows that are `narrow`; `gate`: SwiGLU's silu(first half) * second
+    half of it, without bias."""
+    if x.numel() <= NARROW_ROWS * x.shape[-1]:
+        from stentor.layers import kernels_narrow
 
-    return kernels_narrow.narrow(x, weight, norm, residual, gate)
+        return kernels_narrow.narrow(x, weight, norm, residual, gate, bias)
+    from stentor.layers import kernels_few
+
+    return kernels_few.few(x, weight, norm, residual, gate, bias)
 
 
 def serve(device: torch.device, dtype: torch.dtype) -> bool:
@@ -66,6 +83,18 @@ class Rotation(NamedTuple):
     sin: Tensor
     interleaved: bool
     in_float32: bool
+
+
+class Turn(NamedTuple):
+    """What attention kernels do to queries and keys before they meet: norms of the heads, if there are any, and RoPE
+    by whole tables [positions, dim / 2]."""
+
+    cos: Tensor
+    sin: Tensor
+    interleaved: bool
+    in_float32: bool
+    norms: tuple[Tensor, Tensor, float, bool] | None
+    """(weight of q, weight of k, eps, late_weight)"""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, late_weight: bool) -> Tensor:
@@ -106,7 +135,12 @@ def rotate(x: Tensor, rope: Rotation) -> Tensor:
 
 
 def paged_attention(
-    pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, qkv: tuple[Tensor, Tensor, Tensor]
+    pool: Tensor,
+    table: Tensor,
+    slot: Tensor,
+    pos: Tensor,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    turn: Turn | None = None,
 ) -> Tensor:
     """One token per row: store its k, v [N, Hk, D] in the pages of its slot and attend with q [N, Hq, D].
 
@@ -114,7 +148,7 @@ def paged_attention(
     """
     from stentor.layers import kernels_attention
 
-    return kernels_attention.paged(pool, table, slot, pos, *qkv, write=True)
+    return kernels_attention.paged(pool, table, slot, pos, *qkv, write=True, turn=turn)
 
 
 def paged_history(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, q: Tensor) -> Tensor:
@@ -124,19 +158,36 @@ def paged_history(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, q: Ten
     return kernels_attention.paged(pool, table, slot, pos, q, q, q, write=False)
 
 
-def depth_attention(cache: Tensor, length: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def depth_attention(cache: Tensor, length: int, q: Tensor, k: Tensor, v: Tensor, turn: Turn | None = None) -> Tensor:
     """Attention of n new tokens q [B, n, Hq, D] over `length` earlier ones in cache [2, B, S, Hk, D] and, causally,
     each other; k, v [B, n, Hk, D] are stored behind the earlier ones."""
     from stentor.layers import kernels_attention
 
-    return kernels_attention.depth(cache, length, q, k, v)
+    return kernels_attention.depth(cache, length, q, k, v, turn)
 
 
-def local_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Every one of few tokens sees every other: q [B, T, Hq, D], k and v [B, S, Hk, D], T and S at most LOCAL."""
+def local_attention(q: Tensor, k: Tensor, v: Tensor, turn: Turn | None = None, first: int = 0) -> Tensor:
+    """Every one of few tokens sees every other: q [B, T, Hq, D], k and v [B, S, Hk, D], T and S at most LOCAL; for a
+    turn, the queries' positions begin at `first`."""
     from stentor.layers import kernels_attention
 
-    return kernels_attention.local(q, k, v)
+    return kernels_attention.local(q, k, v, turn, first)
+
+
+def advance(
+    both: Tensor,
+    x: Tensor,
+    guidance: Tensor,
+    dt: Tensor,
+    eps: float,
+    tokens: Tensor,
+    feed: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    time_at: int,
+) -> Tensor:
+    """A guided Euler step of x [B, P, D] and the tokens of the next evaluation; see `kernels_flow.advance`."""
+    from stentor.layers import kernels_flow
+
+    return kernels_flow.advance(both, x, guidance, dt, eps, tokens, feed, time_at)
 
 
 def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Products of one or two rows with a weight matrix: bound by reading the weights once, at full width.
 
-The norm in front, the gate or the residual addition behind belong to the same launch; each rounds where the layers do.
+The norm in front, the gate, bias or residual addition behind belong to the same launch. A norm's weight multiplies the
+row as it is read, and its factor 1 / rms the finished sum: the row is read once and no weight waits for it.
 """
 
-# ruff: noqa: ANN001, ANN202, N803, PLR0912
+# ruff: noqa: ANN001, ANN202, N803
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
 from __future__ import annotations
@@ -14,92 +15,110 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.layers.kernels import INTERPRETED
-
-SPAN = 1024  # weights of one output that a program reads at a time
-
-
-@triton.jit
-def _scale(x, size, eps, BLOCK: tl.constexpr, CHUNKS: tl.constexpr):
-    """1 / rms of a row."""
-    squares = tl.zeros([BLOCK], tl.float32)
-    for c in tl.static_range(CHUNKS):
-        k = c * BLOCK + tl.arange(0, BLOCK)
-        v = tl.load(x + k, k < size, 0.0).to(tl.float32)
-        squares += v * v
-    return tl.rsqrt(tl.sum(squares, 0) / size + eps)
+from stentor.layers.kernels_early import EARLY, LAUNCH, LINE, prefetch, wait
+from stentor.layers.tiles import Tile, narrow_tile
 
 
 @triton.jit
-def _entry(x, norm, k, size, scale, NORM: tl.constexpr, LATE: tl.constexpr):
-    """A stretch of a row, normalised and rounded as RMSNorm does, in float32."""
-    raw = tl.load(x + k, k < size, 0.0)
-    v = raw.to(tl.float32)
+def _weights(weight, start, k, size, rows, EVEN: tl.constexpr):
+    """A stretch of some outputs' weights, which nobody reads again in this step."""
+    if EVEN:
+        w = tl.load(weight + start + k[None, :], eviction_policy="evict_first")
+    else:
+        w = tl.load(weight + start + k[None, :], rows & (k < size)[None, :], 0.0, eviction_policy="evict_first")
+    return w
+
+
+@triton.jit
+def _row(x, norm, k, size, NORM: tl.constexpr):
+    """(what multiplies the weights, its square before the norm's weight) in float32."""
+    v = tl.load(x + k, k < size, 0.0).to(tl.float32)
+    square = v * v
     if NORM:
-        v = v * scale
-        if LATE:
-            v = v.to(raw.dtype).to(tl.float32)
-        v = (v * tl.load(norm + k, k < size, 0.0).to(tl.float32)).to(raw.dtype).to(tl.float32)
-    return v
+        v = v * tl.load(norm + k, k < size, 0.0).to(tl.float32)
+    return v, square
+
+
+@triton.jit
+def _finish(a, a_up, square, residual, bias, n, inside, size, eps, kind: tl.constexpr, NORM: tl.constexpr,
+            GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+    """The outputs of one row from its sums, rounded as the layers round."""
+    y = tl.sum(a, 1)
+    scale = 1.0
+    if NORM:
+        scale = tl.rsqrt(tl.sum(square, 0) / size + eps)
+        y *= scale
+    if BIAS:
+        y += tl.load(bias + n, inside, 0.0).to(tl.float32)
+    y = y.to(kind).to(tl.float32)
+    if GATE:
+        y = (y / (1.0 + tl.exp(-y))).to(kind).to(tl.float32) * (tl.sum(a_up, 1) * scale).to(kind).to(tl.float32)
+    if ADD:
+        y += tl.load(residual + n, inside, 0.0).to(tl.float32)
+    return y.to(kind)
 
 
 @triton.jit
 def _narrow(
-    x, weight, norm, residual, out, x_stride, residual_stride, width, size, eps,
-    ROWS: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr,
-    OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
+    x, weight, norm, residual, bias, out, x_stride, residual_stride, width, size, eps,
+    ROWS: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+    OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr, LINES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     inside = n < width
-    start = n.to(tl.int64)[:, None] * size
+    rows = inside[:, None]
+    start = tl.minimum(n, width - 1).to(tl.int64)[:, None] * size
+    upper_start = start + width.to(tl.int64) * size
     k = tl.arange(0, BLOCK)
-    there = inside[:, None] & (k < size)[None, :]
-    first = tl.load(weight + start + k[None, :], there, 0.0)  # on its way while the norm is worked out
+    first = _weights(weight, start, k, size, rows, EVEN)  # on its way while the kernel in front ends
     upper = first
     if GATE:
-        upper = tl.load(weight + width.to(tl.int64) * size + start + k[None, :], there, 0.0)
-    scale, other_scale = 1.0, 1.0
-    if NORM:
-        scale = _scale(x, size, eps, BLOCK, CHUNKS)
-        if ROWS == 2:
-            other_scale = _scale(x + x_stride, size, eps, BLOCK, CHUNKS)
+        upper = _weights(weight, upper_start, k, size, rows, EVEN)
+    if LINES > 0:
+        prefetch(weight, start, size, LINES)
+        if GATE:
+            prefetch(weight, upper_start, size, LINES)
+    wait(EARLY)
     a = tl.zeros([OUTPUTS, BLOCK], tl.float32)
-    b = tl.zeros([OUTPUTS, BLOCK], tl.float32)
-    a_up = tl.zeros([OUTPUTS, BLOCK], tl.float32)
-    b_up = tl.zeros([OUTPUTS, BLOCK], tl.float32)
+    b, a_up, b_up = a, a, a
+    square = tl.zeros([BLOCK], tl.float32)
+    other_square = square
     for c in tl.static_range(CHUNKS):
         k = c * BLOCK + tl.arange(0, BLOCK)
-        there = inside[:, None] & (k < size)[None, :]
-        if c > 0:
-            first = tl.load(weight + start + k[None, :], there, 0.0)
+        now, now_up = first, upper
+        if c + 1 < CHUNKS:
+            first = _weights(weight, start, k + BLOCK, size, rows, EVEN)
             if GATE:
-                upper = tl.load(weight + width.to(tl.int64) * size + start + k[None, :], there, 0.0)
-        v = _entry(x, norm, k, size, scale, NORM, LATE)
-        a += first.to(tl.float32) * v[None, :]
+                upper = _weights(weight, upper_start, k + BLOCK, size, rows, EVEN)
+        v, s = _row(x, norm, k, size, NORM)
+        square += s
+        a += now.to(tl.float32) * v[None, :]
         if GATE:
-            a_up += upper.to(tl.float32) * v[None, :]
+            a_up += now_up.to(tl.float32) * v[None, :]
         if ROWS == 2:
-            v = _entry(x + x_stride, norm, k, size, other_scale, NORM, LATE)
-            b += first.to(tl.float32) * v[None, :]
+            v, s = _row(x + x_stride, norm, k, size, NORM)
+            other_square += s
+            b += now.to(tl.float32) * v[None, :]
             if GATE:
-                b_up += upper.to(tl.float32) * v[None, :]
-    kind = out.dtype.element_ty
-    y = tl.sum(a, 1).to(kind).to(tl.float32)
-    if GATE:
-        y = (y / (1.0 + tl.exp(-y))).to(kind).to(tl.float32) * tl.sum(a_up, 1).to(kind).to(tl.float32)
-    if ADD:
-        y += tl.load(residual + n, inside, 0.0).to(tl.float32)
-    tl.store(out + n, y.to(kind), inside)
+                b_up += now_up.to(tl.float32) * v[None, :]
+    kind: tl.constexpr = out.dtype.element_ty
+    y = _finish(a, a_up, square, residual, bias, n, inside, size, eps, kind, NORM, GATE, ADD, BIAS)
+    tl.store(out + n, y, inside)
     if ROWS == 2:
-        y = tl.sum(b, 1).to(kind).to(tl.float32)
-        if GATE:
-            y = (y / (1.0 + tl.exp(-y))).to(kind).to(tl.float32) * tl.sum(b_up, 1).to(kind).to(tl.float32)
-        if ADD:
-            y += tl.load(residual + residual_stride + n, inside, 0.0).to(tl.float32)
-        tl.store(out + width + n, y.to(kind), inside)
+        more = residual + residual_stride
+        y = _finish(b, b_up, other_square, more, bias, n, inside, size, eps, kind, NORM, GATE, ADD, BIAS)
+        tl.store(out + width + n, y, inside)
 
 
 def narrow(
-    x: Tensor, weight: Tensor, norm: tuple[Tensor, float, bool] | None, residual: Tensor | None, gate: bool
+    x: Tensor,
+    weight: Tensor,
+    norm: tuple[Tensor, float, bool] | None,
+    residual: Tensor | None,
+    gate: bool,
+    bias: Tensor | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
     """x [..., K] of one or two rows; `norm` is (weight, eps, late_weight); `gate`: silu(first half) * second half."""
     size = x.shape[-1]
@@ -107,14 +126,18 @@ def narrow(
     rows = x.reshape(-1, size)
     added = rows if residual is None else residual.reshape(-1, width)
     out = torch.empty(len(rows), width, dtype=x.dtype, device=x.device)
-    norm_weight, eps, late = (weight, 0.0, False) if norm is None else norm
-    block = min(SPAN, triton.next_power_of_2(size))
-    outputs = 2 if gate else 4
+    norm_weight, eps = (weight, 0.0) if norm is None else norm[:2]
+    tile = tile or narrow_tile(width, size, gate)
+    block = min(tile.depth, triton.next_power_of_2(size))
+    outputs = tile.outputs
     if INTERPRETED:
         outputs = min(512, triton.next_power_of_2(width))
+    lines = triton.next_power_of_2(triton.cdiv(size, LINE.value)) if tile.prefetch and EARLY else 0
     _narrow[(triton.cdiv(width, outputs),)](
-        rows, weight, norm_weight, added, out, rows.stride(0), added.stride(0), width, size, eps,
-        ROWS=len(rows), NORM=norm is not None, LATE=late, GATE=gate, ADD=residual is not None,
-        OUTPUTS=outputs, BLOCK=block, CHUNKS=triton.cdiv(size, block), num_warps=4,
+        rows, weight, norm_weight, added, weight if bias is None else bias, out, rows.stride(0), added.stride(0),
+        width, size, eps,
+        ROWS=len(rows), NORM=norm is not None, GATE=gate, ADD=residual is not None, BIAS=bias is not None,
+        OUTPUTS=outputs, BLOCK=block, CHUNKS=triton.cdiv(size, block), LINES=lines,
+        EVEN=size % block == 0, EARLY=EARLY, num_warps=tile.warps, **LAUNCH,
     )  # fmt: skip
     return out.view(*x.shape[:-1], width)

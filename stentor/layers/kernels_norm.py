@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.layers.kernels import Rotation
+from stentor.layers.kernels_early import EARLY, LAUNCH, wait
 
 HEADS = 8  # of a token that one program rotates
 
@@ -21,8 +22,9 @@ HEADS = 8  # of a token that one program rotates
 @triton.jit
 def _add_rms_norm(
     x, delta, weight, out_sum, out, x_stride, delta_stride, size, eps,
-    ADD: tl.constexpr, LATE: tl.constexpr, BLOCK: tl.constexpr,
+    ADD: tl.constexpr, LATE: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -52,13 +54,14 @@ def add_rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, la
         total, other = torch.empty_like(out), delta.reshape(-1, size)
     _add_rms_norm[(len(rows),)](
         rows, other, weight, total, out, rows.stride(0), other.stride(0), size, eps,
-        ADD=delta is not None, LATE=late, BLOCK=block, num_warps=warps,
+        ADD=delta is not None, LATE=late, BLOCK=block, EARLY=EARLY, num_warps=warps, **LAUNCH,
     )  # fmt: skip
     return (x if delta is None else total.view(x.shape)), out.view(x.shape)
 
 
 @triton.jit
-def _silu_mul(gate_up, out, stride, size, BLOCK: tl.constexpr):
+def _silu_mul(gate_up, out, stride, size, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
@@ -74,7 +77,9 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     rows = gate_up.reshape(-1, 2 * size)
     out = torch.empty(len(rows), size, dtype=rows.dtype, device=rows.device)
     block = min(1024, triton.next_power_of_2(size))
-    _silu_mul[(len(rows), triton.cdiv(size, block))](rows, out, rows.stride(0), size, BLOCK=block, num_warps=4)
+    _silu_mul[(len(rows), triton.cdiv(size, block))](
+        rows, out, rows.stride(0), size, BLOCK=block, EARLY=EARLY, num_warps=4, **LAUNCH
+    )
     return out.view(*gate_up.shape[:-1], size)
 
 
@@ -82,8 +87,9 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def _norm_rotate(
     q, k, q_weight, k_weight, cos, sin, q_out, k_out, q_token, k_token, q_heads, k_heads, period, eps,
     DIM: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr,
-    INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr, HEADS: tl.constexpr,
+    INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr, HEADS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    wait(EARLY)
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     pair = tl.arange(0, HALF)[None, :]
@@ -138,7 +144,7 @@ def norm_rotate(
         flat_q, flat_k, q if q_weight is None else q_weight, k if k_weight is None else k_weight, rope.cos, rope.sin,
         q_out, k_out, flat_q.stride(0), flat_k.stride(0), q_heads, k_heads, rope.cos.numel() // (dim // 2), eps,
         DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=q_weight is not None, LATE=late,
-        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, HEADS=HEADS, num_warps=2,
+        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, HEADS=HEADS, EARLY=EARLY, num_warps=2, **LAUNCH,
     )  # fmt: skip
     return q_out, k_out
 
@@ -152,6 +158,6 @@ def rotate(x: Tensor, rope: Rotation) -> Tensor:
         flat, flat, x, x, rope.cos, rope.sin, out, out, flat.stride(0), flat.stride(0), heads, 0,
         rope.cos.numel() // (dim // 2), 0.0,
         DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=False, LATE=False,
-        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, HEADS=HEADS, num_warps=2,
+        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, HEADS=HEADS, EARLY=EARLY, num_warps=2, **LAUNCH,
     )  # fmt: skip
     return out

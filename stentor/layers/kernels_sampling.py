@@ -1,4 +1,5 @@
-"""One draw in one launch. No sorting: thresholds are found by bisection over the ordered bit patterns of the logits.
+"""One draw in one launch. No sorting: thresholds are found by bisection over the ordered bit patterns of the logits,
+of which bfloat16 leaves half as many to try.
 
 Both samplers keep what `sampling.pick` and the ranked sampler keep and draw by the same inverse CDF; sums may round
 differently, so a draw may differ where u falls on the boundary of two tokens.
@@ -14,11 +15,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.layers.kernels_early import EARLY, LAUNCH, wait
 from stentor.layers.sampling import MIN_TEMPERATURE
 
 PLACES = tl.constexpr(8192)  # vocabulary sizes that a composite key can address
 KEY_BITS = tl.constexpr(32)
 RANK_BITS = tl.constexpr(46)
+SHORT = 64  # tokens that are compared pair by pair
 
 
 @triton.jit
@@ -29,10 +32,19 @@ def _ordered(x):
 
 
 @triton.jit
+def _short(key, BITS: tl.constexpr):
+    """int32 keys in the same order, where the logits were bfloat16."""
+    if BITS == 16:
+        key = (key >> 16).to(tl.int32)
+    return key
+
+
+@triton.jit
 def _kth(key, inside, k, bits: tl.constexpr):
     """The largest t with at least k keys >= t."""
-    low = tl.min(tl.where(inside, key, 0x7FFFFFFFFFFFFFF), 0)
-    high = tl.max(tl.where(inside, key, -0x7FFFFFFFFFFFFFF), 0)
+    some = tl.max(key, 0)
+    low = tl.min(tl.where(inside, key, some), 0)
+    high = some
     for _ in range(bits):
         middle = (low + high + 1) >> 1
         enough = tl.sum((inside & (key >= middle)).to(tl.int32), 0) >= k
@@ -57,8 +69,9 @@ def _at_least(key, weight, mass, bits: tl.constexpr):
 @triton.jit
 def _pick(
     logits, uniforms, temperatures, top_ks, top_ps, out, row_stride, u_stride, size, LEAST: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, BITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -70,16 +83,19 @@ def _pick(
     chosen = tl.argmax(raw, 0).to(tl.int64)
     if temperature > 0:
         x = raw / tl.maximum(temperature, LEAST)
-        key = _ordered(x)
         kept = inside
         if (k > 0) & (k < size):
-            kept = inside & (key >= _kth(key, inside, k, KEY_BITS))
+            order = _short(_ordered(raw), BITS)
+            # What is divided by the temperature keeps its order, but may tie with the k-th where it did not.
+            edge = tl.min(tl.where(inside & (order >= _kth(order, inside, k, BITS)), x, float("inf")), 0)
+            kept = inside & (x >= edge)
         top = tl.max(x, 0)
         weight = tl.where(kept, tl.exp(x - top), 0.0)
         if p < 1:
             # A token stays while the mass before it is below p: the largest t at which enough has been gathered.
-            edge = _at_least(key, weight, p * tl.sum(weight, 0), KEY_BITS)
-            weight = tl.where((key >= edge) | (x == top), weight, 0.0)
+            key = _ordered(x)
+            least = _at_least(key, weight, p * tl.sum(weight, 0), KEY_BITS)
+            weight = tl.where((key >= least) | (x == top), weight, 0.0)
         cdf = tl.cumsum(weight, 0)
         all_of_it = tl.max(tl.where(inside, cdf, 0.0), 0)
         chosen = tl.sum((inside & (cdf < u * all_of_it)).to(tl.int32), 0).to(tl.int64)
@@ -92,16 +108,56 @@ def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: T
     out = torch.empty(batch, dtype=torch.int64, device=logits.device)
     _pick[(batch,)](
         logits, u, temperature, top_k, top_p, out, logits.stride(0), u.stride(0), size,
-        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), num_warps=8,
+        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), BITS=_bits(logits), EARLY=EARLY, num_warps=8,
+        **LAUNCH,
     )  # fmt: skip
     return out
 
 
 @triton.jit
+def _leading(raw, at, inside, k, top, p, temperature, u, found, places, SHORT: tl.constexpr, BITS: tl.constexpr):
+    """The draw among the k <= SHORT first in rank, which are brought together and compared pair by pair."""
+    key = _short(_ordered(raw), BITS)
+    edge = _kth(key, inside, k, BITS)
+    above, level = inside & (key > edge), inside & (key == edge)
+    count = tl.cumsum(above.to(tl.int32) + (level.to(tl.int32) << 16), 0)
+    many = tl.sum(above.to(tl.int32), 0)
+    place = tl.where(above, count & 0xFFFF, many + (count >> 16)) - 1
+    kept = above | (level & (place < k))
+    tl.store(found + place, raw, kept)
+    tl.store(places + place, at, kept)
+    tl.debug_barrier()
+    lane = tl.arange(0, SHORT)
+    mine, other = lane[:, None], lane[None, :]
+    have = other < k
+    a, b = tl.load(found + mine, mine < k, float("-inf")), tl.load(found + other, have, float("-inf"))
+    a_at, b_at = tl.load(places + mine, mine < k, 0), tl.load(places + other, have, 0)
+    before = have & ((b > a) | ((b == a) & (b_at <= a_at)))  # in rank, or itself
+    rank = tl.sum(before.to(tl.int32), 1)
+    mass = tl.sum(tl.where(before, tl.exp(b - top), 0.0), 1)
+    total = tl.sum(tl.where(inside, tl.exp(raw - top), 0.0), 0)
+    most = tl.where(p < 1, p * total, float("inf"))
+    stays = (lane < k) & ((mass <= most) | (rank == 1))
+    # The nucleus is the first so many in rank, so another's place in it follows from how many there are.
+    nucleus = tl.sum(stays.to(tl.int32), 0)
+    weight = tl.where(before, tl.exp((b - top) / temperature), 0.0)
+    drawn = tl.sum(weight, 1)
+    everything = tl.max(tl.where(stays & (rank <= nucleus), drawn, 0.0), 0)
+    reached = stays & (drawn >= u * everything)
+    first = tl.min(tl.where(reached, rank, SHORT), 0)
+    return tl.max(tl.where((rank == first)[:, None] & (mine < k), a_at, 0))
+
+
+def _bits(logits: Tensor) -> int:
+    return 16 if logits.dtype == torch.bfloat16 else 32
+
+
+@triton.jit
 def _choose(
-    logits, uniforms, temperatures, top_ks, top_ps, out, row_stride, u_stride, size, LEAST: tl.constexpr,
-    BLOCK: tl.constexpr,
+    logits, uniforms, temperatures, top_ks, top_ps, out, found, places, row_stride, u_stride, size,
+    LEAST: tl.constexpr, BLOCK: tl.constexpr, SHORT: tl.constexpr, BITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -110,26 +166,40 @@ def _choose(
     k = tl.load(top_ks + row)
     p = tl.load(top_ps + row)
     u = tl.load(uniforms + row * u_stride)
+    top = tl.max(raw, 0)
+    warmth = tl.maximum(temperature, LEAST)
+    chosen = tl.argmax(raw, 0).to(tl.int64)
+    if temperature > 0:
+        if (k > 0) & (k <= SHORT) & (k < size):
+            short = row * SHORT
+            chosen = _leading(
+                raw, at, inside, k, top, p, warmth, u, found + short, places + short, SHORT, BITS
+            ).to(tl.int64)  # fmt: skip
+        else:
+            chosen = _ranked(raw, at, inside, size, k, top, p, warmth, u)
+    tl.store(out + row, chosen)
+
+
+@triton.jit
+def _ranked(raw, at, inside, size, k, top, p, temperature, u):
+    """The draw whatever k is."""
     # Equal logits rank by index, so that every token has a place of its own.
     key = _ordered(raw) * PLACES + (PLACES - 1 - at)
     best = tl.max(tl.where(inside, key, -0x7FFFFFFFFFFFFFF), 0)
-    chosen = best
-    if temperature > 0:
-        kept = inside
-        if (k > 0) & (k < size):
-            kept = inside & (key >= _kth(key, inside, k, RANK_BITS))
-        top = tl.max(raw, 0)
-        if p < 1:
-            mass = tl.where(inside, tl.exp(raw - top), 0.0)
-            # The crossing token goes: keys above the largest t that gathers more than p.
-            edge = _at_least(key, mass, p * tl.sum(mass, 0), RANK_BITS)
-            whole = tl.sum(tl.where(key >= edge, mass, 0.0), 0) <= p * tl.sum(mass, 0)
-            kept = kept & (key >= tl.where(whole, edge, edge + 1))
-        kept = kept | (key == best)
-        weight = tl.where(kept, tl.exp((raw - top) / tl.maximum(temperature, LEAST)), 0.0)
-        edge = _at_least(key, weight, u * tl.sum(weight, 0), RANK_BITS)
-        chosen = tl.min(tl.where(kept & (key >= edge), key, best), 0)
-    tl.store(out + row, (chosen & (PLACES - 1)) ^ (PLACES - 1))
+    kept = inside
+    if (k > 0) & (k < size):
+        kept = inside & (key >= _kth(tl.where(inside, key, -0x7FFFFFFFFFFFFFF), inside, k, RANK_BITS))
+    if p < 1:
+        mass = tl.where(inside, tl.exp(raw - top), 0.0)
+        # The crossing token goes: keys above the largest t that gathers more than p.
+        edge = _at_least(key, mass, p * tl.sum(mass, 0), RANK_BITS)
+        whole = tl.sum(tl.where(key >= edge, mass, 0.0), 0) <= p * tl.sum(mass, 0)
+        kept = kept & (key >= tl.where(whole, edge, edge + 1))
+    kept = kept | (key == best)
+    weight = tl.where(kept, tl.exp((raw - top) / temperature), 0.0)
+    edge = _at_least(key, weight, u * tl.sum(weight, 0), RANK_BITS)
+    chosen = tl.min(tl.where(kept & (key >= edge), key, best), 0)
+    return (chosen & (PLACES - 1)) ^ (PLACES - 1)
 
 
 def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -138,8 +208,11 @@ def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
     if size > PLACES.value:
         raise ValueError(f"logits: at most {PLACES.value} wide, got {size}")
     out = torch.empty(batch, dtype=torch.int64, device=logits.device)
+    found = torch.empty(batch, SHORT, dtype=torch.float32, device=logits.device)
+    places = torch.empty(batch, SHORT, dtype=torch.int32, device=logits.device)
     _choose[(batch,)](
-        logits, u, temperature, top_k, top_p, out, logits.stride(0), u.stride(0), size,
-        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), num_warps=8,
+        logits, u, temperature, top_k, top_p, out, found, places, logits.stride(0), u.stride(0), size,
+        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), SHORT=SHORT, BITS=_bits(logits), EARLY=EARLY,
+        num_warps=8, **LAUNCH,
     )  # fmt: skip
     return out

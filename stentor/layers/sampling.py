@@ -44,9 +44,11 @@ def draw(logits: Tensor, u: Tensor) -> Tensor:
 
 
 def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Sample one index per row [B]; rows with temperature 0 take the argmax. All parameters are [B] tensors."""
+    """Sample one index per row [B] of logits [B, V] in any floating dtype; rows with temperature 0 take the argmax. All
+    parameters are [B] tensors."""
     if kernels.on(logits, "pick"):
         return kernels.pick(logits, u, temperature, top_k, top_p)
+    logits = logits.float()
     scaled = logits / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
     sampled = draw(keep_top_p(keep_top_k(scaled, top_k), top_p), u)
     return torch.where(temperature > 0, sampled, logits.argmax(-1))

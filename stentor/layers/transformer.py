@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers import kernels
+from stentor.layers.attention import Turning
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import CosSin, Rope
 from stentor.models.base import Attend
@@ -53,8 +54,18 @@ class Attention(nn.Module):
         """What the output projection takes, from what the fused projection gives."""
         parts = torch.split(qkv, list(self.widths), dim=-1)
         q, k, v = (t.view(*t.shape[:-1], -1, self.head_dim) for t in parts)
+        if rope is not None and isinstance(attend, Turning) and attend.turns(qkv):
+            return attend.turned(layer, q, k, v, self.turn(rope)).flatten(-2)
         q, k = self._place(q, k, rope, cos_sin)
         return attend(layer, q, k, v).flatten(-2)
+
+    def turn(self, rope: Rope) -> kernels.Turn:
+        """Head norms and positions as attention kernels do them."""
+        a, b = self.q_norm, self.k_norm
+        norms = None
+        if isinstance(a, RMSNorm) and isinstance(b, RMSNorm):
+            norms = (a.weight, b.weight, a.eps, a.late_weight)
+        return kernels.Turn(rope.cos, rope.sin, rope.interleaved, rope.in_float32, norms)
 
     def _place(self, q: Tensor, k: Tensor, rope: Rope | None, cos_sin: CosSin | None) -> tuple[Tensor, Tensor]:
         """Head norms, then positions."""
@@ -106,7 +117,7 @@ class Block(nn.Module):
         return x, self.mlp(h)
 
     def narrow(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
-        """The block for one or two rows: norms, gate and residual additions within the products."""
+        """The block for few rows: norms, gate and residual additions within the products."""
         attention = self.self_attn
         qkv: Tensor = kernels.product(x, attention.qkv_proj.weight, norm=self.input_layernorm.terms)
         out = attention.mixed(qkv, layer, attend, rope, cos_sin)
@@ -126,13 +137,10 @@ class Stack(nn.Module):
 
     def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
         """x [..., hidden] -> [..., hidden] after the final norm. `pos` [...] indexes `rope`; None: no positions."""
-        cos_sin = rope.at(pos) if rope is not None and pos is not None else None
-        if kernels.narrow(x) and x.dtype == self.norm.weight.dtype:
-            for i, block in enumerate(self.layers):
-                assert isinstance(block, Block)
-                x = block.narrow(x, self.first_layer + i, attend, rope, cos_sin)
-            out: Tensor = self.norm(x)
+        if self.is_narrow(x):
+            out: Tensor = self.norm(self.narrow(x, attend, rope, pos))
             return out
+        cos_sin = tables(x, attend, rope, pos)
         norms = self.following_norms()
         h: Tensor = norms[0](x)
         for i, block in enumerate(self.layers):
@@ -141,6 +149,32 @@ class Stack(nn.Module):
             x, h = norms[i + 1].after(x, delta)
         return h
 
+    def head(self, x: Tensor, attend: Attend, rope: Rope, pos: Tensor, weight: Tensor) -> Tensor:
+        """The last token of `forward` for x [B, T, hidden], times weight [V, hidden]: [B, V]."""
+        if self.is_narrow(x):
+            x = self.narrow(x, attend, rope, pos)
+            return kernels.product(x[:, -1], weight, norm=self.norm.terms)
+        return F.linear(self(x, attend, rope, pos)[:, -1], weight)
+
+    def is_narrow(self, x: Tensor) -> bool:
+        """Whether x [..., hidden] is for `narrow`."""
+        return kernels.narrow(x) and x.dtype == self.norm.weight.dtype
+
+    def narrow(self, x: Tensor, attend: Attend, rope: Rope | None, pos: Tensor | None) -> Tensor:
+        """The blocks for few rows, without the final norm."""
+        cos_sin = tables(x, attend, rope, pos)
+        for i, block in enumerate(self.layers):
+            assert isinstance(block, Block)
+            x = block.narrow(x, self.first_layer + i, attend, rope, cos_sin)
+        return x
+
     def following_norms(self) -> list[RMSNorm]:
         """The norm in front of each block, and the last one."""
         return [*(block.input_layernorm for block in self.layers if isinstance(block, Block)), self.norm]
+
+
+def tables(x: Tensor, attend: Attend, rope: Rope | None, pos: Tensor | None) -> CosSin | None:
+    """The rows of `rope` at positions pos [...] of the tokens x, where attention does not look them up itself."""
+    if rope is None or pos is None or (isinstance(attend, Turning) and attend.turns(x)):
+        return None
+    return rope.at(pos)

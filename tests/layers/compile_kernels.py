@@ -6,48 +6,77 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from stentor.layers import kernels_attention, kernels_narrow, kernels_norm, kernels_sampling
+from stentor.layers import (
+    kernels_attention,
+    kernels_few,
+    kernels_flow,
+    kernels_narrow,
+    kernels_norm,
+    kernels_sampling,
+)
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024
-INTEGERS = ("table", "slots", "positions", "top_ks")
+INTEGERS = ("table", "slots", "positions", "top_ks", "at")
 FLOATS = ("eps", "scale")
-FLOAT_POINTERS = ("cos", "sin", "logits", "uniforms", "temperatures", "top_ps")
+FLOAT_POINTERS = ("cos", "sin", "logits", "uniforms", "temperatures", "top_ps", "guidance", "found")
 POINTERS = ("x", "delta", "weight", "out_sum", "out", "gate_up", "q", "k", "v", "q_weight", "k_weight", "q_out", "k_out",
-            "pool", "cache", "norm", "residual")  # fmt: skip
+            "pool", "cache", "norm", "residual", "bias", "both", "dt", "times", "x_out", "tokens", "q_norm",
+            "k_norm")  # fmt: skip
 EVEN = ("table_row", "value_part", "key_slot", "q_token", "k_token", "v_token", "x_stride", "residual_stride", "width",
-        "size", "q_row", "k_row", "v_row", "row_part", "delta_stride", "stride")  # fmt: skip
-HEADS = {"HEADS": 8, "GROUP": 2, "DIM": 128, "WIDE": 128}
+        "size", "q_row", "k_row", "v_row", "row_part", "delta_stride", "stride", "x_token", "x_outer", "token_row",
+        "hidden")  # fmt: skip
+PLAIN = {"TURN": False, "NORM": False, "LATE": False, "INTERLEAVED": False, "IN_FLOAT32": False}
+TURN = {"TURN": True, "NORM": True, "LATE": True, "INTERLEAVED": False, "IN_FLOAT32": False}
+PAIRS = {**TURN, "INTERLEAVED": True, "IN_FLOAT32": True}
+HEADS = {"HEADS": 8, "GROUP": 2, "DIM": 128, "WIDE": 128, "EARLY": True}
 ROTATION = {"DIM": 128, "HALF": 64, "NORM": True, "LATE": True, "INTERLEAVED": False, "IN_FLOAT32": False,
-            "HEADS": kernels_norm.HEADS}  # fmt: skip
-PRODUCT = {"ROWS": 1, "NORM": True, "LATE": True, "GATE": False, "ADD": False, "OUTPUTS": 4, "BLOCK": 1024, "CHUNKS": 2}
+            "HEADS": kernels_norm.HEADS, "EARLY": True}  # fmt: skip
+PRODUCT = {"ROWS": 1, "NORM": True, "GATE": False, "ADD": False, "BIAS": False, "OUTPUTS": 4, "BLOCK": 1024, "CHUNKS": 2,
+           "EVEN": True, "LINES": 32, "EARLY": True}  # fmt: skip
+FEW = {"NORM": True, "GATE": False, "ADD": False, "BIAS": False, "EVEN": True, "ROWS": 32, "OUTPUTS": 16, "DEPTH": 128,
+       "LINES": 16, "EARLY": True}  # fmt: skip
+CHOICE = {"LEAST": 1e-5, "BLOCK": 8192, "SHORT": 64, "EARLY": True}
+FLOW = {"PATCH": 4, "FEAT": 64, "WIDE": 64, "LENGTH": 11, "TIME": 2, "FEED": True, "BLOCK": 64, "EARLY": True}
 CASES = {
-    "norm": (kernels_norm._add_rms_norm, {"ADD": True, "LATE": True, "BLOCK": 2048}, 4),
-    "gate": (kernels_norm._silu_mul, {"BLOCK": 1024}, 4),
+    "norm": (kernels_norm._add_rms_norm, {"ADD": True, "LATE": True, "BLOCK": 2048, "EARLY": True}, 4),
+    "gate": (kernels_norm._silu_mul, {"BLOCK": 1024, "EARLY": True}, 4),
     "rotation": (kernels_norm._norm_rotate, ROTATION, 2),
     "rotation of pairs": (kernels_norm._norm_rotate, {**ROTATION, "INTERLEAVED": True, "IN_FLOAT32": True, "NORM": False}, 2),
-    "decode": (kernels_attention._paged, {**HEADS, "ROWS": 16, "PAGE": 16, "WRITE": True}, 8),
-    "prefill": (kernels_attention._paged, {**HEADS, "ROWS": 16, "PAGE": 16, "WRITE": False}, 8),
-    "depth": (kernels_attention._depth, {**HEADS, "SPAN": 32}, 4),
-    "local": (kernels_attention._local, {**HEADS, "SPAN": 16}, 2),
-    "pick": (kernels_sampling._pick, {"LEAST": 1e-5, "BLOCK": 4096}, 8),
-    "choose": (kernels_sampling._choose, {"LEAST": 1e-5, "BLOCK": 8192}, 8),
+    "decode": (kernels_attention._paged, {**HEADS, **TURN, "ROWS": 16, "PAGE": 16, "WRITE": True}, 8),
+    "decode of pairs": (kernels_attention._paged, {**HEADS, **PAIRS, "ROWS": 16, "PAGE": 16, "WRITE": True}, 8),
+    "prefill": (kernels_attention._paged, {**HEADS, **PLAIN, "ROWS": 16, "PAGE": 16, "WRITE": False}, 8),
+    "depth": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 32}, 4),
+    "depth of pairs": (kernels_attention._depth, {**HEADS, **PAIRS, "NORM": False, "SPAN": 32}, 4),
+    "local": (kernels_attention._local, {**HEADS, **TURN, "NORM": False, "SPAN": 16}, 2),
+    "local, turned before": (kernels_attention._local, {**HEADS, **PLAIN, "SPAN": 16}, 2),
+    "pick": (kernels_sampling._pick, {"LEAST": 1e-5, "BLOCK": 4096, "BITS": 32, "EARLY": True}, 8),
+    "pick from bfloat16": (kernels_sampling._pick, {"LEAST": 1e-5, "BLOCK": 4096, "BITS": 16, "EARLY": True}, 8),
+    "choose": (kernels_sampling._choose, {**CHOICE, "BITS": 32}, 8),
+    "choose from bfloat16": (kernels_sampling._choose, {**CHOICE, "BITS": 16}, 8),
     "product": (kernels_narrow._narrow, PRODUCT, 4),
     "gated product of two": (kernels_narrow._narrow, {**PRODUCT, "ROWS": 2, "GATE": True, "OUTPUTS": 2}, 4),
-    "added product": (kernels_narrow._narrow, {**PRODUCT, "NORM": False, "ADD": True}, 4),
+    "added product": (kernels_narrow._narrow, {**PRODUCT, "NORM": False, "ADD": True, "BIAS": True, "EVEN": False}, 4),
+    "product of few": (kernels_few._few, FEW, 4),
+    "gated product of few": (kernels_few._few, {**FEW, "GATE": True, "OUTPUTS": 32}, 8),
+    "added product of few": (kernels_few._few, {**FEW, "NORM": False, "ADD": True, "BIAS": True, "EVEN": False}, 4),
+    "flow": (kernels_flow._advance, FLOW, 4),
+    "end of flow": (kernels_flow._advance, {**FLOW, "FEED": False}, 4),
 }  # fmt: skip
 
 
 def kind(name: str, constants: dict[str, object], dtype: str, kernel: str) -> str:
     if name in constants:
         return "constexpr"
-    if name in INTEGERS or (name == "out" and kernel in ("pick", "choose")):
+    if name in INTEGERS or (name == "out" and kernel.startswith(("pick", "choose"))):
         return "*i64"
+    if name == "logits" and "bfloat16" in kernel:
+        return "*bf16"
     if name in FLOAT_POINTERS:
         return "*fp32"
     if name in POINTERS:
         return f"*{dtype}"
-    return "fp32" if name in FLOATS else "i32"
+    return {"places": "*i32", **dict.fromkeys(FLOATS, "fp32")}.get(name, "i32")
 
 
 def main() -> None:

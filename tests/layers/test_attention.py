@@ -53,7 +53,7 @@ def test_the_depth_cache_equals_causal_attention_over_the_whole():
     cache = DepthKV(1, 3, 6, 2, 4, q)
     out = []
     for part in (slice(0, 2), slice(2, 3), slice(3, 6)):
-        out.append(cache.attend(0, q[:, part], k[:, part], v[:, part]))
+        out.append(cache(0, q[:, part], k[:, part], v[:, part]))
         cache.advance(out[-1].shape[1])
     torch.testing.assert_close(torch.cat(out, 1), whole)
 

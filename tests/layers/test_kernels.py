@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from stentor.layers.attention import DepthKV, sdpa
-from stentor.layers.kernels import Rotation
+from stentor.layers.kernels import Rotation, Turn
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import pick
 from stentor.models.fish_s2.sampling import choose, rank
+from stentor.models.voxcpm2.flow import guided
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -21,7 +22,14 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.layers import kernels_attention, kernels_narrow, kernels_norm, kernels_sampling  # noqa: E402
+from stentor.layers import (  # noqa: E402
+    kernels_attention,
+    kernels_few,
+    kernels_flow,
+    kernels_narrow,
+    kernels_norm,
+    kernels_sampling,
+)
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -143,7 +151,7 @@ def test_depth_attention_equals_the_scratch_cache_step_by_step(dtype, heads, gro
         qkv = random(batch, new, (group + 2) * heads * dim, dtype=dtype)
         q, k, v = (t.unflatten(-1, (-1, dim)) for t in qkv.split((group * heads * dim, heads * dim, heads * dim), -1))
         out = kernels_attention.depth(cache, plain.length, q, k, v)
-        close(out, plain.attend(0, q, k, v))
+        close(out, plain(0, q, k, v))
         plain.advance(new)
         assert torch.equal(cache[:, :, : plain.length], plain.cache[0][:, :, : plain.length])
 
@@ -164,39 +172,130 @@ def _agree(got, want, logits):
     assert (got == want).float().mean() >= 0.96, (got, want)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [40, 2048])
-def test_one_launch_picks_what_the_filters_and_the_draw_pick(size):
+def test_one_launch_picks_what_the_filters_and_the_draw_pick(size, dtype):
     case = _cases(60, size)
-    case = (case[0] + random(60, size) * 1e-3, *case[1:])  # top-p may cut ties anywhere
+    if dtype == torch.float32:
+        case = (case[0] + random(60, size) * 1e-3, *case[1:])  # top-p may cut ties anywhere
+    else:
+        case = (case[0].to(dtype), *case[1:4], torch.ones_like(case[4]))
     _agree(kernels_sampling.pick(*case), pick(*case), case[0])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [40, 4097])
-def test_one_launch_chooses_what_the_ranked_sampler_chooses(size):
+def test_one_launch_chooses_what_the_ranked_sampler_chooses(size, dtype):
     logits, *rest = _cases(60, size)
+    logits = logits.to(dtype)
     _agree(kernels_sampling.choose(logits, *rest), choose(rank(logits), *rest), logits)
+
+
+DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bf16
+
+
+def check_product(product, rows, size, width, dtype):
+    x, residual = random(rows, size, dtype=dtype), random(rows, width, dtype=dtype)
+    weight, gates = random(width, size, dtype=dtype) / size**0.5, random(2 * width, size, dtype=dtype) / size**0.5
+    bias, norm = random(width, dtype=dtype), RMSNorm(size, 1e-6).to(DEVICE, dtype)
+    norm.weight.data = random(size, dtype=dtype)
+    linear = torch.nn.functional.linear
+    close(product(x, weight, None, None, False), linear(x, weight))
+    close(product(x, weight, None, residual, False), residual + linear(x, weight))
+    close(product(x, weight, norm.terms, None, False, bias), linear(norm(x), weight, bias))
+    gate, up = linear(norm(x), gates).chunk(2, -1)
+    close(product(x, gates, norm.terms, None, True), torch.nn.functional.silu(gate) * up)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize(("size", "width"), [(48, 30), (1536, 64)])
-def test_narrow_products_equal_norm_linear_gate_and_addition(dtype, rows, size, width):
-    x, residual = random(rows, size, dtype=dtype), random(rows, width, dtype=dtype)
-    weight, gates = random(width, size, dtype=dtype) / size**0.5, random(2 * width, size, dtype=dtype) / size**0.5
-    norm = RMSNorm(size, 1e-6).to(DEVICE, dtype)
-    norm.weight.data = random(size, dtype=dtype)
-    linear = torch.nn.functional.linear
-    close(kernels_narrow.narrow(x, weight, None, None, False), linear(x, weight))
-    close(kernels_narrow.narrow(x, weight, None, residual, False), residual + linear(x, weight))
-    close(kernels_narrow.narrow(x, weight, norm.terms, None, False), linear(norm(x), weight))
-    gate, up = linear(norm(x), gates).chunk(2, -1)
-    close(kernels_narrow.narrow(x, gates, norm.terms, None, True), torch.nn.functional.silu(gate) * up)
+def test_narrow_products_equal_norm_linear_gate_bias_and_addition(dtype, rows, size, width):
+    check_product(kernels_narrow.narrow, rows, size, width, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES if DEVICE == "cuda" else [torch.float32])  # interpreted, tl.dot has no bf16
+@pytest.mark.parametrize("dtype", DOTS)
+@pytest.mark.parametrize("rows", [5, 22, 32])
+@pytest.mark.parametrize(("size", "width"), [(48, 30), (768, 64)])
+def test_products_of_few_rows_equal_norm_linear_gate_bias_and_addition(dtype, rows, size, width):
+    check_product(kernels_few.few, rows, size, width, dtype)
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+def test_products_take_rows_that_lie_apart(dtype):
+    x, weight = random(2, 11, 64, dtype=dtype), random(30, 64, dtype=dtype) / 8
+    want = torch.nn.functional.linear(x[:, -4:], weight)
+    close(kernels_few.few(x[:, -4:], weight, None, None, False), want)
+    close(kernels_narrow.narrow(x[:, -1:], weight, None, None, False), want[:, -1:])
+
+
+@pytest.mark.parametrize("dtype", DOTS)
 @pytest.mark.parametrize(("queries", "keys", "heads", "group", "dim"), [(11, 11, 2, 8, 128), (1, 5, 1, 2, 24)])
 def test_local_attention_sees_every_token_and_nothing_else(dtype, queries, keys, heads, group, dim):
     q = random(3, queries, heads * group, dim, dtype=dtype)
     kv = random(3, keys, 2 * heads * dim, dtype=dtype)
     k, v = (t.unflatten(-1, (-1, dim)) for t in kv.chunk(2, -1))
     close(kernels_attention.local(q, k, v), sdpa(q, k, v))
+
+
+TURNS = [(True, True, True, False), (False, False, True, True), (True, True, False, False), (False, True, True, True)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("interleaved", "in_float32", "normed", "late"), TURNS)
+def test_attention_turns_queries_and_keys_as_norm_and_rope_do(dtype, interleaved, in_float32, normed, late):
+    heads, group, dim = 1, 2, 24
+    rope = Rope(angles(dim, 60, 1e4), torch.bfloat16, interleaved, in_float32).to(DEVICE)
+    norms = [RMSNorm(dim, 1e-6, late).to(DEVICE, dtype) for _ in range(2)]
+    for n in norms:
+        n.weight.data = random(dim, dtype=dtype)
+    given = (norms[0].weight, norms[1].weight, 1e-6, late) if normed else None
+    turn = Turn(rope.cos, rope.sin, interleaved, in_float32, given)
+    qkv = random(2, 5, (group + 2) * heads * dim, dtype=dtype)
+    q, k, v = (t.unflatten(-1, (-1, dim)) for t in qkv.split((group * heads * dim, heads * dim, heads * dim), -1))
+
+    def placed(x, norm, pos):
+        return rope.rotate(norm(x) if normed else x, rope.at(pos))
+
+    pos = torch.arange(5, device=DEVICE)
+    a, b = placed(q, norms[0], pos), placed(k, norms[1], pos)
+    if dtype in DOTS:
+        close(kernels_attention.local(q[:, 3:], k, v, turn, 3), sdpa(a[:, 3:], b, v))
+    plain = DepthKV(1, 2, 6, heads, dim, q)
+    cache = torch.full_like(plain.cache[0], float("nan"))
+    for part in (slice(0, 2), slice(2, 3), slice(3, 5)):
+        out = kernels_attention.depth(cache, part.start, q[:, part], k[:, part], v[:, part], turn)
+        close(out, plain(0, a[:, part], b[:, part], v[:, part]))
+        plain.advance(part.stop - part.start)
+    close(cache[:, :, :5], plain.cache[0][:, :, :5])
+    if dtype in DOTS:
+        pool, table = random(2, 10, 4, heads, dim, dtype=dtype), torch.randperm(9, device=DEVICE).view(3, 3)
+        pos, slot = torch.tensor([0, 11], device=DEVICE), torch.tensor([2, 1], device=DEVICE)
+        ready = placed(q[:, 0], norms[0], pos), placed(k[:, 0], norms[1], pos), v[:, 0]
+        pools = pool.clone(), pool.clone()
+        raw = q[:, 0], k[:, 0], v[:, 0]
+        got = kernels_attention.paged(pools[0], table, slot, pos, *raw, write=True, turn=turn)
+        close(got, kernels_attention.paged(pools[1], table, slot, pos, *ready, write=True))
+        close(*pools)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_launch_guides_steps_and_writes_the_next_tokens(dtype):
+    batch, patch, feat, hidden = 3, 4, 6, 80
+    both, x = random(2 * batch, patch, feat, dtype=dtype), random(batch, patch, feat, dtype=dtype)
+    cfg = torch.tensor([2.0, 1.0, 3.5], device=DEVICE)
+    dt = torch.tensor([[0.1, 0.2], [0.3, 0.0], [0.0, 0.4]], device=DEVICE).to(dtype)
+    at, times = torch.tensor([[1, 0], [0, 2], [2, 1]], device=DEVICE), random(3, hidden, dtype=dtype)
+    weight, bias = random(hidden, feat, dtype=dtype), random(hidden, dtype=dtype)
+    tokens = random(2 * batch, 3 + 2 * patch, hidden, dtype=dtype)
+    step = dt[:, 0].view(-1, 1, 1)
+    want = torch.where(step != 0, x - step * guided(both, cfg), x)
+    want_tokens = tokens.clone()
+    want_tokens[:, 2] = times[at[:, 1]].repeat(2, 1)
+    want_tokens[:, -patch:] = torch.nn.functional.linear(want, weight, bias).repeat(2, 1, 1)
+    got = kernels_flow.advance(both, x, cfg, dt[:, 0], 1e-8, tokens, (at[:, 1], times, weight, bias), 2)
+    close(got, want)
+    close(tokens, want_tokens)
+    assert torch.equal(got[2], x[2])
+    last = kernels_flow.advance(both, x, cfg, dt[:, 0], 1e-8, tokens, None, 2)
+    assert torch.equal(last, got)

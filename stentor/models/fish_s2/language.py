@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from stentor.layers.attention import DepthKV
+from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.base import KVView, Rows
@@ -60,7 +61,7 @@ class Language(nn.Module):
 
     def logits(self, h: Tensor) -> Tensor:
         """h [B, hidden] -> float32 [B, codes + 1]; the last one is im_end."""
-        return (h @ self.head.T).float()
+        return linear(h, self.head).float()
 
     def first_code(self, h: Tensor, rows: Rows, u: Tensor) -> Tensor:
         """Repetition-aware sampling with uniforms u [B, 2]: a code of the recent past is drawn once more, freely.
@@ -92,9 +93,9 @@ class Language(nn.Module):
         x = torch.stack((h, self.fast_embeddings(code)), dim=1)
         codes: list[Tensor] = []
         for i in range(c.books - 1):
-            y = self.fast(x, kv.attend, self.fast_rope, self.place[kv.length : kv.length + x.shape[1]])
+            pos = self.place[kv.length : kv.length + x.shape[1]]
+            ranking = rank(self.fast.head(x, kv, self.fast_rope, pos, self.fast_output.weight))
             kv.advance(x.shape[1])
-            ranking = rank(self.fast_output(y[:, -1]))
             codes.append(choose(ranking, u[:, i], rows["temperature"], rows["top_k"], rows["top_p"]))
             x = self.fast_embeddings(codes[-1])[:, None]
         return torch.stack(codes, dim=-1)

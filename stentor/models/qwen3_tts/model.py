@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stentor.layers.linear import linear
 from stentor.layers.sampling import penalize_seen
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
 from stentor.models.qwen3_tts.config import CodecConfig, Config
@@ -108,7 +109,7 @@ class Qwen3TTS:
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         """Codebook 0 from the talker, then 1 to 15 from the predictor."""
-        logits = penalize_seen(self._head(h[0]).float(), rows["seen"], rows["repetition_penalty"])
+        logits = penalize_seen(linear(h[0], self._head.weight).float(), rows["seen"], rows["repetition_penalty"])
         early = (rows["step"] < rows["min_frames"])[:, None]
         logits = logits.masked_fill(self._suppressed | (early & self._eos), float("-inf"))
         first = Sampling(rows["temperature"], rows["top_k"], rows["top_p"]).draw(logits, u[:, 0])

@@ -26,7 +26,7 @@ class Sampling:
     top_p: Tensor
 
     def draw(self, logits: Tensor, u: Tensor) -> Tensor:
-        """float32 logits [B, V] and uniforms u [B] -> ids [B]."""
+        """logits [B, V] and uniforms u [B] -> ids [B]."""
         return pick(logits, u, self.temperature, self.top_k, self.top_p)
 
 
@@ -49,12 +49,11 @@ class DepthLoop:
         start = F.embedding(first, self._table)
         x = torch.stack((self._project(h), start), dim=1)
         kv = DepthKV(layers, batch, steps + 1, heads, dim, x)
-        codes = [first]
+        codes, places = [first], torch.arange(steps + 1, device=h.device)
         for g in range(steps):
-            pos = torch.arange(kv.length, kv.length + x.shape[1], device=h.device)
-            y = self._stack(x, kv.attend, self._rope, pos)
+            pos = places[kv.length : kv.length + x.shape[1]]
+            logits = self._stack.head(x, kv, self._rope, pos, self._heads[g])
             kv.advance(x.shape[1])
-            logits = F.linear(y[:, -1], self._heads[g]).float()
             codes.append(sampling.draw(logits, u[:, g]))
             if g + 1 < steps:
                 x = F.embedding(codes[-1] + self._offset[g + 1], self._table)[:, None]

@@ -12,9 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers import kernels
+from stentor.layers.linear import linear
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack, StackConfig
-from stentor.models.voxcpm2.local import read_out
+from stentor.models.voxcpm2.local import project
 
 MAX_STEPS = 100
 ZERO_STAR_EPS = 1e-8
@@ -76,9 +78,11 @@ class LocDiT(nn.Module):
 
     def forward(self, x: Tensor, mu: Tensor, time: Tensor, cond: Tensor, rope: Rope) -> Tensor:
         """in_proj(patch) x [N, P, H], mu [N, 2, H], time [N, H], cond_proj(patch) cond [N, P, H] -> [N, P, feat]."""
-        tokens = torch.cat((mu, time.unsqueeze(1), cond, x), dim=1)
-        out: Tensor = self.out_proj(read_out(self.decoder, tokens, rope, slice(-x.shape[1], None)))
-        return out
+        return self.velocity(torch.cat((mu, time.unsqueeze(1), cond, x), dim=1), x.shape[1], rope)
+
+    def velocity(self, tokens: Tensor, patch: int, rope: Rope) -> Tensor:
+        """All tokens [N, T, H], the last `patch` of them the noisy patch -> [N, patch, feat]."""
+        return project(self.decoder, tokens, rope, slice(-patch, None), self.out_proj)
 
 
 class FlowTables:
@@ -149,13 +153,39 @@ def solve(
     mu [B, 2, hidden], cond [B, P, D] the patch before, cfg [B] float32, steps [B] int64. `work` evaluations are made,
     at least `evaluations(steps)` of every row; a row that needs fewer keeps its result through the rest.
     """
-    cond_tokens = dit.cond_proj(cond).repeat(2, 1, 1)
+    cond_tokens = linear(cond, dit.cond_proj.weight, dit.cond_proj.bias).repeat(2, 1, 1)
     mu = torch.cat((mu, torch.zeros_like(mu)))
     dt, at = tables.dt[steps], tables.at[steps]
+    if kernels.on(z, "flow") and z.dtype == dit.in_proj.weight.dtype:
+        return _solve_in_place(dit, tables, rope, mu, cond_tokens, z, cfg, dt, at, work)
     x = z
     for k in range(work):
         time = tables.time[at[:, k]].repeat(2, 1)
         velocity = guided(dit(dit.in_proj(x).repeat(2, 1, 1), mu, time, cond_tokens, rope), cfg)
         step = dt[:, k].view(-1, 1, 1)
         x = torch.where(step != 0, x - step * velocity, x)
+    return x
+
+
+def _solve_in_place(
+    dit: LocDiT,
+    tables: FlowTables,
+    rope: Rope,
+    mu: Tensor,
+    cond: Tensor,
+    z: Tensor,
+    cfg: Tensor,
+    dt: Tensor,
+    at: Tensor,
+    work: int,
+) -> Tensor:
+    """The loop of `solve` over one tensor of tokens, of which an evaluation changes the time and the patch."""
+    time = tables.time[at[:, 0]].unsqueeze(1)
+    x = z.contiguous()
+    patch = linear(x, dit.in_proj.weight, dit.in_proj.bias)
+    tokens = torch.cat((mu, time.repeat(2, 1, 1), cond, patch.repeat(2, 1, 1)), dim=1)
+    for k in range(work):
+        both = dit.velocity(tokens, x.shape[1], rope)
+        feed = (at[:, k + 1], tables.time, dit.in_proj.weight, dit.in_proj.bias) if k + 1 < work else None
+        x = kernels.advance(both, x, cfg, dt[:, k], ZERO_STAR_EPS, tokens, feed, time_at=mu.shape[1])
     return x

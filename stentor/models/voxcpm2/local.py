@@ -7,14 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers import kernels
 from stentor.layers.attention import full
 from stentor.layers.rope import CosSin, Rope
-from stentor.layers.transformer import Block, Stack
+from stentor.layers.transformer import Block, Stack, tables
 
 
 def read_out(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tensor:
     """stack(x [N, T, hidden])[:, keep], every token seeing every other."""
-    cos_sin = rope.at(torch.arange(x.shape[1], device=x.device))
+    pos = torch.arange(x.shape[1], device=x.device)
+    if stack.is_narrow(x):  # bound by the weights, which fewer rows do not spare
+        out: Tensor = stack.norm(stack.narrow(x, full, rope, pos)[:, keep])
+        return out
+    cos_sin = tables(x, full, rope, pos)
     norms = stack.following_norms()
     h = norms[0](x)
     *blocks, last = stack.layers
@@ -26,8 +31,17 @@ def read_out(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tensor:
     return stack.norm.after(x, delta)[1]
 
 
+def project(stack: Stack, x: Tensor, rope: Rope, keep: slice, out: nn.Linear) -> Tensor:
+    """out(read_out(...))."""
+    if stack.is_narrow(x):
+        x = stack.narrow(x, full, rope, torch.arange(x.shape[1], device=x.device))
+        return kernels.product(x[:, keep], out.weight, norm=stack.norm.terms, bias=out.bias)
+    y: Tensor = out(read_out(stack, x, rope, keep))
+    return y
+
+
 def _last_branches(
-    block: nn.Module, x: Tensor, h: Tensor, rope: Rope, cos_sin: CosSin, keep: slice
+    block: nn.Module, x: Tensor, h: Tensor, rope: Rope, cos_sin: CosSin | None, keep: slice
 ) -> tuple[Tensor, Tensor]:
     """`Block.branches` for the tokens that are read."""
     assert isinstance(block, Block)
@@ -36,7 +50,12 @@ def _last_branches(
     q = F.linear(h[:, keep], weight[:width])
     k, v = F.linear(h, weight[width:]).chunk(2, dim=-1)
     q, k, v = (t.reshape(*t.shape[:2], -1, dim) for t in (q, k, v))
-    q = rope.rotate(q, (cos_sin[0][keep], cos_sin[1][keep]))
-    delta = attention.o_proj(full(0, q, rope.rotate(k, cos_sin), v).flatten(-2))
+    if cos_sin is None:
+        first = keep.indices(x.shape[1])[0]
+        mixed = kernels.local_attention(q, k, v, attention.turn(rope), first)
+    else:
+        q = rope.rotate(q, (cos_sin[0][keep], cos_sin[1][keep]))
+        mixed = full(0, q, rope.rotate(k, cos_sin), v)
+    delta = attention.o_proj(mixed.flatten(-2))
     x, h = block.post_attention_layernorm.after(x[:, keep], delta)
     return x, block.mlp(h)

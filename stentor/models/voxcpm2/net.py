@@ -10,12 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.base import Attend
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.flow import LocDiT
 from stentor.models.voxcpm2.local import read_out
+
+
+def _project(layer: nn.Linear, x: Tensor) -> Tensor:
+    return linear(x, layer.weight, layer.bias)
 
 
 class TextLM(Stack):
@@ -37,7 +42,7 @@ class LocEnc(nn.Module):
 
     def forward(self, patches: Tensor, rope: Rope) -> Tensor:
         """patches [N, P, feat] -> [N, hidden]."""
-        x = self.in_proj(patches)
+        x = _project(self.in_proj, patches)
         x = torch.cat((self.special_token[0].expand(x.shape[0], 1, -1), x), dim=1)
         return read_out(self.encoder, x, rope, slice(0, 1))[:, 0]
 
@@ -52,9 +57,9 @@ class FSQ(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        soft = torch.tanh(self.in_proj(x))
+        soft = torch.tanh(_project(self.in_proj, x))
         hard = torch.round(soft * self.scale) / self.scale
-        out: Tensor = self.out_proj(soft + (hard - soft).detach() if self.training else hard)
+        out: Tensor = _project(self.out_proj, soft + (hard - soft).detach() if self.training else hard)
         return out
 
 
@@ -94,23 +99,23 @@ class VoxCPM2Net(nn.Module):
     def embed_patches(self, patches: Tensor) -> Tensor:
         """patches [..., P, feat] -> backbone inputs [..., hidden]."""
         vectors = self.feat_encoder(patches.flatten(0, -3), self.rope)
-        out: Tensor = self.enc_to_lm_proj(vectors).unflatten(0, patches.shape[:-2])
-        return out
+        out = _project(self.enc_to_lm_proj, vectors)
+        return out.view(*patches.shape[:-2], out.shape[-1])
 
     def think(self, x: Tensor, feat: Tensor, audio: Tensor, attend: Attend, pos: Tensor) -> tuple[Tensor, Tensor]:
         """Both language models: inputs x [..., hidden], patch embeddings feat [..., hidden] (zeros at text), audio
         [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each [..., hidden]."""
         h = self.base_lm(x, attend, self.rope, pos)
         h = torch.where(audio.unsqueeze(-1), self.fsq_layer(h), h)
-        fused = self.fusion_concat_proj(torch.cat((h, feat), dim=-1))
+        fused = _project(self.fusion_concat_proj, torch.cat((h, feat), dim=-1))
         r = self.residual_lm(fused, attend, self.rope if self.residual_rope else None, pos)
         return h, r
 
     def condition(self, h: Tensor, r: Tensor) -> Tensor:
         """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., 2, dit hidden]."""
-        return torch.stack((self.lm_to_dit_proj(h), self.res_to_dit_proj(r)), dim=-2)
+        return torch.stack((_project(self.lm_to_dit_proj, h), _project(self.res_to_dit_proj, r)), dim=-2)
 
     def stop_logits(self, h: Tensor) -> Tensor:
         """lm_hidden [..., hidden] -> [..., 2]; index 1 says that the patch made from it is the last."""
-        out: Tensor = self.stop_head(F.silu(self.stop_proj(h)))
+        out: Tensor = self.stop_head(F.silu(_project(self.stop_proj, h)))
         return out

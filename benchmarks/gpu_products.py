@@ -1,0 +1,275 @@
+"""Products of few rows: our kernels, cut into tiles of several kinds, against the library's, with cold weights.
+
+Run: python benchmarks/gpu_products.py [--out DIR] [--seconds 90]       on a GPU
+     TRITON_INTERPRET=1 python benchmarks/gpu_products.py --small       anywhere: a rehearsal on small shapes
+
+A case is one shape of one model at one number of rows. Its launches run in a CUDA graph over so many copies of the
+weights that none is in the cache. The table shows microseconds of the library (product alone, without what our kernels
+fuse), of the tile that `layers/tiles.py` names, without early launch, and of the best tile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from stentor.layers import kernels_few, kernels_narrow
+from stentor.layers.tiles import NARROW_ROWS, Tile, few_tile, narrow_tile
+
+SHAPES = {
+    "vox lm qkv": (2560, 2048, False),
+    "vox lm o": (2048, 2048, False),
+    "vox lm gate": (12288, 2048, True),
+    "vox lm down": (2048, 6144, False),
+    "dit qkv": (2560, 1024, False),
+    "dit o": (1024, 2048, False),
+    "dit gate": (8192, 1024, True),
+    "dit down": (1024, 4096, False),
+    "fish qkv": (6144, 2560, False),
+    "fish o": (2560, 4096, False),
+    "fish gate": (19456, 2560, True),
+    "fish down": (2560, 9728, False),
+    "qwen qkv": (4096, 2048, False),
+    "depth qkv": (4096, 1024, False),
+    "depth gate": (6144, 1024, True),
+    "depth down": (1024, 3072, False),
+}
+"""(rows of the weight matrix, its columns, gated); Qwen3-TTS 1.7B shares what is missing with VoxCPM2."""
+
+DIT_ROWS = (5, 22, 32, 44)
+LM_ROWS = (1, 2, 4, 8, 16)
+NARROW = (
+    Tile(4, 1024, 4), Tile(2, 1024, 4), Tile(8, 1024, 4), Tile(2, 2048, 4), Tile(4, 2048, 8), Tile(1, 2048, 4),
+    Tile(2, 256, 1), Tile(4, 256, 1), Tile(1, 512, 1), Tile(4, 512, 2), Tile(2, 512, 2),
+    Tile(4, 1024, 4, prefetch=True), Tile(2, 1024, 4, prefetch=True),
+)  # fmt: skip
+FEW = (
+    Tile(16, 128, 4, 4), Tile(16, 128, 4, 8), Tile(16, 256, 4, 4), Tile(32, 128, 4, 4), Tile(32, 128, 8, 5),
+    Tile(32, 64, 4, 6), Tile(64, 64, 8, 5), Tile(8, 256, 4, 5),
+    Tile(16, 128, 4, 5, prefetch=True), Tile(32, 128, 8, 4, prefetch=True),
+)  # fmt: skip
+COLD = 200e6  # bytes of weights that one graph goes through: several times the cache
+BANDWIDTH = 4.3e12
+REPEATS = 5
+WORKERS = 12
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    width: int
+    size: int
+    gate: bool
+    rows: int
+
+    @property
+    def bytes(self) -> int:
+        return self.width * self.size * 2
+
+    @property
+    def tiles(self) -> list[Tile]:
+        own = self.own
+        if self.rows <= NARROW_ROWS:
+            some = [t for t in NARROW if t.depth < 2 * self.size][: None if self.rows == 1 else 6]
+            if self.gate:
+                some = [t._replace(outputs=max(1, t.outputs // 2)) for t in some]
+        else:
+            some = list(FEW)
+        return [own, *(t for t in dict.fromkeys(some) if t != own)]
+
+    @property
+    def own(self) -> Tile:
+        """What the engine takes."""
+        width = self.width // 2 if self.gate else self.width
+        if self.rows <= NARROW_ROWS:
+            return narrow_tile(width, self.size, self.gate)
+        return few_tile(self.rows, width, self.size, self.gate)
+
+
+def cases(small: bool) -> list[Case]:
+    """The important ones first."""
+    found = []
+    for name, (width, size, gate) in SHAPES.items():
+        for rows in DIT_ROWS if name.startswith("dit") else LM_ROWS:
+            scale = 32 if small else 1
+            found.append(Case(name, width // scale, size // scale, gate, rows))
+    order = {22: 0, 1: 1, 16: 2}
+    return sorted(found, key=lambda c: order.get(c.rows, 3))
+
+
+class Operands:
+    def __init__(self, case: Case, device: str, small: bool) -> None:
+        dtype = torch.float32 if small else torch.bfloat16
+        copies = 1 if small else max(2, int(COLD / case.bytes) + 1)
+        made = torch.randn(case.width, case.size, device=device, dtype=dtype) / case.size**0.5
+        self.weights = [made, *(made.clone() for _ in range(copies - 1))]
+        self.x = torch.randn(case.rows, case.size, device=device, dtype=dtype)
+        self.norm = torch.rand(case.size, device=device, dtype=dtype)
+        width = case.width // 2 if case.gate else case.width
+        self.residual = torch.randn(case.rows, width, device=device, dtype=dtype)
+        self.norms = case.gate or "qkv" in case.name
+
+    def ours(self, case: Case, tile: Tile, weight: Tensor) -> Tensor:
+        run = kernels_narrow.narrow if case.rows <= NARROW_ROWS else kernels_few.few
+        norm = (self.norm, 1e-5, True) if self.norms else None
+        return run(self.x, weight, norm, None if self.norms else self.residual, case.gate, None, tile)
+
+    def formula(self, case: Case, weight: Tensor) -> Tensor:
+        x = self.x.float()
+        if self.norms:
+            x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.norm.float()
+        y = x @ weight.float().T
+        if case.gate:
+            gate, up = y.chunk(2, -1)
+            y = F.silu(gate) * up
+        return y if self.norms else y + self.residual.float()
+
+
+def microseconds(run: Callable[[Tensor], Any], weights: list[Tensor]) -> float:
+    """Of one launch, in a graph that goes through all the weights."""
+    if not weights[0].is_cuda:
+        started = time.perf_counter()
+        run(weights[0])
+        return (time.perf_counter() - started) * 1e6
+    run(weights[0])
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for weight in weights:
+            run(weight)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    graph.replay()
+    times = []
+    for _ in range(REPEATS):
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / len(weights))
+    return sorted(times)[REPEATS // 2]
+
+
+def measure(case: Case, device: str, small: bool) -> dict[str, Any]:
+    o = Operands(case, device, small)
+    want = o.formula(case, o.weights[0])
+    row: dict[str, Any] = {"case": case.name, "rows": case.rows, "floor": round(case.bytes / BANDWIDTH * 1e6, 2)}
+    row["library"] = round(microseconds(lambda w: F.linear(o.x, w), o.weights), 2)
+    row["tiles"] = {}
+    for tile in case.tiles:
+        label = _label(tile)
+        try:
+            error = float((o.ours(case, tile, o.weights[0]).float() - want).norm() / want.norm())
+            if not error < 0.02:
+                row["tiles"][label] = f"wrong: {error}"
+                continue
+            row["tiles"][label] = round(microseconds(lambda w, t=tile: o.ours(case, t, w), o.weights), 2)
+        except Exception as e:  # a tile that does not fit is an answer
+            row["tiles"][label] = f"failed: {e}"[:200]
+    row["own"] = row["tiles"][_label(case.own)]
+    timed = {k: v for k, v in row["tiles"].items() if isinstance(v, float)}
+    row["best"], row["best_tile"] = min(((v, k) for k, v in timed.items()), default=(None, None))
+    row["late"] = _without_early(lambda: microseconds(lambda w: o.ours(case, case.own, w), o.weights))
+    return row
+
+
+def _label(t: Tile) -> str:
+    return f"{t.outputs}x{t.depth} w{t.warps} s{t.stages}{' p' if t.prefetch else ''}"
+
+
+def _without_early(run: Callable[[], float]) -> float | None:
+    modules = (kernels_narrow, kernels_few)
+    before = [(m.EARLY, m.LAUNCH) for m in modules]
+    try:
+        for m in modules:
+            m.EARLY, m.LAUNCH = False, {}
+        return round(run(), 2)
+    except Exception:
+        return None
+    finally:
+        for m, (early, launch) in zip(modules, before, strict=True):
+            m.EARLY, m.LAUNCH = early, launch
+
+
+def compile_share(share: int, shares: int) -> None:
+    """Every tile of some cases run once, so that the process that measures finds them compiled."""
+    every = [(c, t) for c in cases(False) for t in c.tiles if c.rows in (1, 2, 5, 16, 22, 44)]
+    made: dict[Case, Operands] = {}
+    for case, tile in itertools.islice(every, share, None, shares):
+        one = made.get(case)
+        if one is None:
+            made.clear()
+            one = made[case] = Operands(case, "cuda", False)
+            one.weights = one.weights[:1]
+        try:
+            one.ours(case, tile, one.weights[0])
+            if tile == case.own:
+                _without_early(lambda o=one, c=case, t=tile: o.ours(c, t, o.weights[0]) is None)
+        except Exception as e:
+            print(f"{case} {tile}: {e}"[:200], file=sys.stderr)
+
+
+def compile_all(seconds: float) -> None:
+    """In several processes, whose cache the measurement finds."""
+    command = [sys.executable, __file__, "--share"]
+    workers = [subprocess.Popen([*command, str(i)]) for i in range(WORKERS)]
+    until = time.monotonic() + seconds
+    for w in workers:
+        try:
+            w.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            w.kill()
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    lines = [f"{'case':12} rows  floor library   late    own   best  of floor  best tile"]
+    for r in sorted(found, key=lambda r: (list(SHAPES).index(r["case"]), r["rows"])):
+        best = r["best"] or float("nan")
+        lines.append(
+            f"{r['case']:12} {r['rows']:4} {r['floor']:6} {r['library']:7} {r['late']!s:>6} {r['own']!s:>6.6} {best:6} "
+            f"{r['floor'] / best:8.0%}  {r['best_tile']}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
+    parser.add_argument("--seconds", type=float, default=90)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    started = time.monotonic()
+    with torch.inference_mode():
+        if args.share is not None:
+            compile_share(args.share, WORKERS)
+            return
+        if not args.small:
+            compile_all(args.seconds * 0.55)
+        print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {kernels_narrow.EARLY}", flush=True)
+        found = []
+        for case in cases(args.small):
+            if time.monotonic() - started > args.seconds:
+                print("out of time")
+                break
+            found.append(measure(case, "cpu" if args.small else "cuda", args.small))
+            args.out.mkdir(parents=True, exist_ok=True)
+            (args.out / "gpu_products.json").write_text(json.dumps(found, indent=1))
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()
