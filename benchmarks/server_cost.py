@@ -152,7 +152,8 @@ def through_http(a: argparse.Namespace, pace: float, switch: float) -> dict[str,
     finally:
         server.terminate()
     found = json.loads((Path(a.work) / "r.json").read_text())
-    chunks = sum(len(json.loads(x)["chunk_times_s"]) for x in (Path(a.work) / "r.requests.jsonl").read_text().splitlines())
+    records = (Path(a.work) / "r.requests.jsonl").read_text().splitlines()
+    chunks = sum(len(json.loads(x)["chunk_times_s"]) for x in records)
     facts["loop_us_per_chunk"] = facts["loop_seconds"] / max(1, chunks) * 1e6
     facts |= {"pace": pace, "switch_ms": switch, "chunks": chunks, "step_ms": step * 1e3}
     facts |= {"audio_s_per_s": found["audio_throughput"], "ttfa_p50_ms": found["median_audio_ttfp_ms"]}
