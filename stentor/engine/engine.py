@@ -58,6 +58,7 @@ class Stats:
     steps: int = 0
     prefills: int = 0
     frames: int = 0  # whose audio has been delivered
+    step_seconds: float = 0.0  # that the turns of those steps took, their prefills and audio included
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,8 @@ class Engine:
 
     def _turn(self) -> None:
         self._commands()
-        plan = self.scheduler.plan(time.monotonic())
+        now = time.monotonic()
+        plan = self.scheduler.plan(now)
         self._stalled = plan.empty and not self._tickets and not self._audio
         # Audio before the next frames: on a CPU, where every launch is waited for, it is heard that much earlier.
         if plan.audio:
@@ -209,6 +211,8 @@ class Engine:
         for seq in self.scheduler.finished():
             self._close(self._requests.pop(seq.id))
         self._bells.flush()
+        if plan.decode:
+            self.stats.step_seconds += time.monotonic() - now
 
     def _commands(self) -> None:
         """Take what callers asked for; wait for it when there is nothing to do."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from stentor.server.hosts import Hosts
@@ -101,6 +101,7 @@ class _Snapshot(Collector):
                 ("engine_restarts", "Engines restarted after a crash"),
             )
         }
+        step_time = SummaryMetricFamily(PREFIX + "step_time_s", "Turns of the engine that made frames", labels=MODEL)
         for host in self.hosts.all:
             h = host.health
             label = [host.name]
@@ -116,8 +117,10 @@ class _Snapshot(Collector):
             counters["engine_steps"].add_metric(label, h.stats.steps)
             counters["engine_prefills"].add_metric(label, h.stats.prefills)
             counters["engine_preemptions"].add_metric(label, h.preemptions)
+            step_time.add_metric(label, h.stats.steps, h.stats.step_seconds)
         yield from gauges.values()
         yield from counters.values()
+        yield step_time
         yield from self._caches()
         yield self._leads()
         yield GaugeMetricFamily(PREFIX + "websocket_sessions", "Open WebSockets", value=len(self.sessions))

@@ -337,16 +337,40 @@ def test_a_voice_is_recorded_cloned_and_kept(page: Page, http: httpx.Client):
 
 
 @browser
+def test_a_microphone_that_is_refused_is_said_and_a_file_does_instead(page: Page, http: httpx.Client, tmp_path: Path):
+    refused = "navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('Permission denied'));"
+    with page.injected(refused):
+        page.open(str(http.base_url) + "/?refused", READY)
+    page.click("#mode-clone")
+    page.click("#record")
+    page.until("!document.getElementById('error').hidden")
+    assert page.text("error") == "The microphone cannot be used: Permission denied"
+    file = tmp_path / "me.wav"
+    soundfile.write(file, 0.3 * np.sin(np.arange(16000) / 20), 16000)
+    choose(page, file)
+    page.fill(max_frames=40)
+    page.click("#speak")
+    finished(page)
+    assert (page.eval(STATE), page.eval("document.getElementById('error').hidden")) == ("done", True)
+    assert page.problems == []
+
+
+def choose(page: Page, file: Path) -> None:
+    """Take a file as the reference."""
+    node = page.call("DOM.getDocument")["root"]["nodeId"]
+    found = page.call("DOM.querySelector", nodeId=node, selector="#file")["nodeId"]
+    page.call("DOM.setFileInputFiles", nodeId=found, files=[str(file)])
+    page.until(f"document.getElementById('reference-name').textContent == '{file.name}, 1.0 s'")
+
+
+@browser
 def test_ultimate_cloning_sends_the_recording_and_its_words(page: Page, http: httpx.Client, tmp_path: Path):
     file = tmp_path / "me.wav"
     soundfile.write(file, 0.3 * np.sin(np.arange(16000) / 20), 16000)
     page.eval("(m => { m.value = 'tiny'; m.dispatchEvent(new Event('change')); })(document.getElementById('model'))")
     page.until("document.getElementById('model-state').textContent.includes('tiny')")
     page.click("#mode-ultimate")
-    node = page.call("DOM.getDocument")["root"]["nodeId"]
-    found = page.call("DOM.querySelector", nodeId=node, selector="#file")["nodeId"]
-    page.call("DOM.setFileInputFiles", nodeId=found, files=[str(file)])
-    page.until("document.getElementById('reference-name').textContent == 'me.wav, 1.0 s'")
+    choose(page, file)
     page.fill(input=" And it goes on.", seed=5, max_frames=8)
     page.click("#speak")
     page.until("document.getElementById('error').textContent.includes('needs the words')")

@@ -325,6 +325,6 @@ def test_metrics_count_what_happened(live: Live) -> None:
         "prompt_tokens_total", "generation_tokens_total", "audio_ttfp_s_bucket", "audio_duration_s_sum", "audio_rtf_count",
         "audio_frames_total", "audio_underrun_s_bucket", "audio_continuity_ok_total", "speech_stream_completed_total",
         "request_queue_wait_s_bucket", "audio_audible_ttfa_s_bucket", "kv_usage_ratio", "batch_size",
-        "voice_cache_hits_total", "gpu_memory_bytes", "engine_steps_total",
+        "voice_cache_hits_total", "gpu_memory_bytes", "engine_steps_total", "step_time_s_sum",
     ):  # fmt: skip
         assert f"stentor:{name}" in text, name
