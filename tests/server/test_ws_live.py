@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,30 @@ def test_commit_ends_a_piece_and_the_utterance_goes_on(live: Live) -> None:
         assert (events[-1]["start_char"], events[-1]["end_char"]) == (0, 11)
         events, _ = t.say(" and you")
         assert (events[0]["sentence_text"], events[-1]["total_sentences"]) == ("and you", 2)
+
+
+def test_rude_clients_in_the_middle_of_a_text_leave_nothing_behind(live: Live) -> None:
+    """More sessions than slots; each ends in another way, with its text unfinished."""
+
+    def visit(i: int) -> str:
+        with talk(live, **ASK, seed=i) as t:
+            t.send("input.text", text="Hello there, "[: 6 + i % 8])
+            if i % 4 == 0:
+                return "left"
+            t.send("input.text", text="this is the voice ")
+            if i % 4 == 1:
+                t.send("response.cancel")
+                return str(t.until("response.cancelled")[0][-1]["type"])
+            if i % 4 == 2:
+                t.send("session.close")
+                return str(t.close_code()[0])
+            return str(t.say("and you.")[0][-1]["type"])
+
+    with ThreadPoolExecutor(12) as pool:
+        ends = list(pool.map(visit, range(12)))
+    assert ends == ["left", "response.cancelled", "1000", "session.done"] * 3
+    assert live.idle()
+    live.tts.engine.scheduler.check()
 
 
 @pytest.mark.parametrize("settings", [{"split_granularity": "sentence"}, {"non_streaming_mode": True}])
