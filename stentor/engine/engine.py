@@ -302,7 +302,7 @@ class Engine:
         except Exception as e:
             self._alive_after(e)
             for job in jobs:
-                self._fail(job.seq, e)
+                self._fail(job.seq, e, job.count)
 
     def _alive_after(self, error: Exception) -> None:
         """A CUDA error that has poisoned the device ends the engine; anything else ends only its requests."""
@@ -310,8 +310,8 @@ class Engine:
             raise error
         log.error("a launch failed: %s", error, exc_info=error)
 
-    def _fail(self, seq: Sequence, error: Exception) -> None:
-        self.scheduler.fail(seq, error)
+    def _fail(self, seq: Sequence, error: Exception, frames: int = 0) -> None:
+        self.scheduler.fail(seq, error, frames)
         self._end(self._requests[seq.id])
 
     # -- what came back --
@@ -325,9 +325,10 @@ class Engine:
                 self._end(self._requests[seq.id])
 
     def _deliver_ready(self, wait: bool = False) -> None:
-        """Hand out audio in the order of its launch, as far as it is there; all of it with `wait`."""
+        """Hand out audio in the order of its launch, as far as it is there; with `wait`, something at least."""
         while self._audio and (wait or self._audio[0].done.ready()):
             self._deliver(self._audio.popleft())
+            wait = False
         self._bells.flush()
 
     def _deliver(self, ticket: AudioTicket) -> None:

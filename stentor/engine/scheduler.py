@@ -16,6 +16,7 @@ RAMP = (1, 2, 4, 8, 16, 25)
 GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that takes more than half as long as it speaks: up to a real-time factor of 0.75, no chunk takes longer
 than what the listener still has."""
+UNHEARD = 5.0  # seconds: a whole utterance's audio waits behind listeners who have less than this
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Policy:
     growth: int = 64  # tokens reserved ahead when a request needs another page
     ramp: tuple[int, ...] | None = None
     chunk: int = 25  # frames per codec call at most
+    codec_frames: int = 400  # frames that the codec is given before it has answered for others
     max_ahead: float = 30.0  # seconds that a stream may run ahead of its listener
     max_queue: int = 1024
 
@@ -65,6 +67,7 @@ class Scheduler:
         self.live: list[Sequence] = []  # RUNNING, PREEMPTED and DRAINING, oldest first
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
+        self.in_codec = 0  # frames given to the codec whose audio has not come
 
     # -- commands --
 
@@ -82,9 +85,10 @@ class Scheduler:
             self._drain(seq)
         return seq.phase is Phase.DONE
 
-    def fail(self, seq: Sequence, error: BaseException) -> None:
-        """A launch that named `seq` went wrong: it ends, as if cancelled."""
+    def fail(self, seq: Sequence, error: BaseException, frames: int = 0) -> None:
+        """A launch that named `seq` went wrong, on the codec of so many frames: it ends, as if cancelled."""
         seq.in_flight -= 1
+        self.in_codec -= frames
         seq.error = error
         self.cancel(seq)
 
@@ -95,7 +99,7 @@ class Scheduler:
         running = [s for s in self.live if s.phase is Phase.RUNNING]  # those prefilled now decode next turn
         self._prefills(plan)
         self._decodes(plan, running, now)
-        self._audio(plan)
+        self._audio(plan, now)
         return plan
 
     def _prefills(self, plan: Plan) -> None:
@@ -182,24 +186,49 @@ class Scheduler:
         seq.pages = []
         seq.move(Phase.PREEMPTED)
 
-    def _audio(self, plan: Plan) -> None:
-        for seq in self.live:
-            if seq.cancelled:
-                continue
-            ended = seq.status != RUNNING
-            while (ready := seq.made - seq.audio_planned) > 0:
-                size = self._chunk(seq)
-                if ready < size and not ended:
-                    if seq.made < seq.fed:
-                        break
-                    # What there is can be heard while more text is awaited.
-                    size = max((n for n in self.ramp if n <= ready), default=ready)
-                count = min(ready, size)
-                last = ended and count == ready
+    def _audio(self, plan: Plan, now: float) -> None:
+        """Chunks that are due, the most urgent first, as far as the codec has room: what waits here can be overtaken
+        by a first chunk, what the codec has been given cannot."""
+        due = [s for s in self.live if not s.cancelled and self._due(s)[0]]
+        while due:
+            due.sort(key=lambda s: self._urgency(s, now))
+            for seq in due:
+                count, last = self._due(seq)
+                if self.in_codec and self.in_codec + count > self.policy.codec_frames:
+                    return
                 plan.audio.append(AudioJob(seq, seq.audio_planned, count, last))
+                self.in_codec += count
                 seq.audio_planned += count
                 seq.audio_chunks += 1
                 seq.in_flight += 1
+            due = [s for s in due if self._due(s)[0]]
+
+    def _due(self, seq: Sequence) -> tuple[int, bool]:
+        """Frames of the next chunk (0: not yet), and whether it is the last."""
+        ready, size, ended = seq.made - seq.audio_planned, self._chunk(seq), seq.status != RUNNING
+        if ready < size and not ended:
+            if ready <= 0 or seq.made < seq.fed:
+                return 0, False
+            size = self._rung(ready)  # what there is can be heard while more text is awaited
+        elif seq.audio_chunks and seq.streaming:
+            size = max(size, self._rung(ready))  # the codec is behind: longer chunks cost it less
+        count = min(ready, size)
+        return count, ended and count == ready
+
+    def _rung(self, ready: int) -> int:
+        """The longest chunk of the ramp that `ready` frames fill."""
+        return max((n for n in self.ramp if n <= min(ready, self.policy.chunk)), default=min(ready, self.policy.chunk))
+
+    @staticmethod
+    def _urgency(seq: Sequence, now: float) -> tuple[float, float]:
+        """First chunks in the order of their requests, then by what each listener still has; nobody waits for the
+        parts of a whole utterance."""
+        if not seq.streaming:
+            return UNHEARD, seq.arrival
+        if not seq.audio_chunks:
+            return float("-inf"), seq.arrival
+        played = 0.0 if seq.first_audio is None else now - seq.first_audio
+        return seq.audio_planned * seq.hop_seconds - played, seq.arrival
 
     def _chunk(self, seq: Sequence) -> int:
         if not seq.streaming:
@@ -221,6 +250,7 @@ class Scheduler:
     def heard(self, seq: Sequence, count: int, now: float) -> None:
         """The audio of `count` frames has arrived on the host."""
         seq.in_flight -= 1
+        self.in_codec -= count
         seq.audio_done += count
         if seq.first_audio is None:
             seq.first_audio = now

@@ -295,3 +295,115 @@ def test_invariants_hold_under_any_schedule(data: st.DataObject, lag: int, slots
         if not seq.cancelled:
             assert seq.made == min(seq.limit, d.stops[seq.id])
             assert sum(n for _, n in d.chunks[seq.id]) == seq.made
+
+
+class SlowCodec(FakeDevice):
+    """Audio comes back only when the test says so."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self.given: deque = deque()
+
+    def turn(self) -> Plan:
+        self.now += 0.01
+        plan = self.scheduler.plan(self.now)
+        for group in ([*plan.admitted, *plan.resumed], plan.decode):
+            for seq in group:
+                self.scheduler.observe(seq, *self._step(seq))
+        self.given += plan.audio
+        for job in plan.audio:
+            self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
+        return plan
+
+    def answer(self, count: int) -> None:
+        for _ in range(count):
+            job = self.given.popleft()
+            self.scheduler.heard(job.seq, job.count, self.now)
+
+
+def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
+    s = scheduler(slots=4, pages=256, codec_frames=12)
+    d = SlowCodec(s)
+    for i in range(4):
+        d.add(i, 4, 60)
+    for _ in range(60):
+        d.turn()
+        assert sum(job.count for job in d.given) == s.in_codec <= 12
+    assert d.given
+
+
+def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():
+    s = scheduler(slots=3, pages=256, codec_frames=7)
+    d = SlowCodec(s)
+    d.add(0, 4, 60)
+    d.add(1, 4, 60, streaming=False)
+    for _ in range(30):
+        d.turn()
+    d.add(2, 4, 60)
+    d.turn()
+    d.turn()
+    assert all(job.seq.id != 2 for job in d.given)  # the codec is busy
+    d.answer(len(d.given))
+    assert d.turn().audio[0].seq.id == 2
+
+
+def test_the_listener_who_has_least_comes_first_and_a_whole_utterance_waits():
+    s = scheduler(slots=5, pages=256, codec_frames=4000)
+    d = SlowCodec(s)
+    for i in range(4):
+        d.add(i, 4, 90)
+    d.add(4, 4, 90, streaming=False)
+    d.turn()
+    for seq, heard in zip(s.live, (5, 3, 4, 0, 0), strict=True):
+        seq.made, seq.audio_planned, seq.audio_chunks = 40, heard, int(heard > 0)
+        seq.first_audio = 0.0 if heard else None
+    order = [job.seq.id for job in d.turn().audio]
+    assert list(dict.fromkeys(order)) == [3, 1, 2, 0, 4]
+
+
+def test_chunks_grow_when_the_codec_is_behind_and_the_first_stays_small():
+    s = scheduler(slots=1, pages=256, codec_frames=1)
+    d = SlowCodec(s)
+    d.add(0, 4, 60)
+    for _ in range(20):
+        d.turn()
+    d.answer(1)
+    d.turn()
+    assert [count for _, count in d.chunks[0]] == [1, 16]
+
+
+def test_frames_of_a_failed_codec_call_make_room_again():
+    s = scheduler(slots=2, pages=256)
+    d = SlowCodec(s)
+    d.add(0, 4, 60)
+    while not d.given:
+        d.turn()
+    job = d.given.popleft()
+    s.fail(job.seq, RuntimeError("no memory"), job.count)
+    assert s.in_codec == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max_size=6), st.integers(1, 60), st.randoms())
+def test_however_slow_the_codec_every_frame_is_spoken_once_and_in_order(requests, room, rng):
+    s = scheduler(slots=3, pages=256, codec_frames=room)
+    d = SlowCodec(s)
+    for i, (limit, streaming) in enumerate(requests):
+        d.add(i, 4, limit, streaming=streaming)
+    done: list[Sequence] = []
+    for _ in range(6000):
+        plan = d.turn()
+        if d.given and (plan.empty or rng.random() < 0.4):
+            d.answer(rng.randint(1, len(d.given)))
+        done += s.finished()
+        if s.idle:
+            break
+    assert len(done) == len(requests)
+    for i, (limit, _) in enumerate(requests):
+        at = 0
+        for start, count in d.chunks[i]:
+            assert start == at
+            at += count
+        assert at == limit
+    assert s.in_codec == 0
+    assert all_free(s, 3)
