@@ -6,18 +6,25 @@ are counted on the CPU, where each stands for about one launch; with the kernels
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tiny import Bench
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stentor import registry
 from stentor.engine import step
 from stentor.engine.kv import PagedKV
+from stentor.engine.sequence import Sequence
 from stentor.engine.slots import SlotTable
 from stentor.models.base import PromptRows, SpeechModel
 
@@ -40,14 +47,15 @@ MOST = {"fish_s2": 1260, "voxcpm2": 1300, "custom_voice": 2430, "base": 2430}
 """Operations of a decode step of the tiny checkpoints, a little above what they are: raise it only with a reason."""
 
 
-def load(family: str, folder: Path) -> SpeechModel:
+def checkpoint(family: str, folder: Path) -> Path:
     if family in ("custom_voice", "base"):
         tiny.write(family, folder)
-    elif family == "fish_s2":
-        folder = FIXTURES / "fish_s2" / "checkpoint"
-    else:
-        folder = FIXTURES / family
-    return registry.load(folder, torch.device("cpu"), torch.float32, {})
+        return folder
+    return FIXTURES / "fish_s2" / "checkpoint" if family == "fish_s2" else FIXTURES / family
+
+
+def load(family: str, folder: Path) -> SpeechModel:
+    return registry.load(checkpoint(family, folder), torch.device("cpu"), torch.float32, {})
 
 
 def to_meta(thing: Any, seen: dict[int, Tensor]) -> None:
@@ -143,3 +151,51 @@ def test_a_step_launches_no_more_than_it_did(family, tmp_path):
     assert counts[0] == counts[1], "the number of launches does not depend on the batch"
     assert counts[0] <= MOST[family], counts
     assert counts[0] >= MOST[family] * 0.8, f"{counts}: fewer by far; lower the bound"
+
+
+def test_a_step_with_kernels_launches_no_more_than_is_stored():
+    """tests/gpu/launches.json: what a captured step of each family launches, by kernel and batch size. A change that
+    launches more is seen here; one that launches fewer stores its counts: launches.py --write."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed (pip install stentor[cuda])")
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "STENTOR_KERNELS_OFF": ""}
+    command = [sys.executable, str(here / "launches.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    stored = json.loads((here / "launches.json").read_text())
+    assert found.keys() == stored.keys()
+    for family, cases in stored.items():
+        for case, want in cases.items():
+            got = found[family][case]
+            assert sum(got.values()) <= sum(want.values()), f"{family} {case}: {got}, stored {want}"
+            assert sum(got.values()) >= 0.9 * sum(want.values()), f"{family} {case}: fewer by far; store them"
+            assert sum(v for k, v in got.items() if k != "torch") > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_host_does_next_to_nothing_for_a_steady_step(family, tmp_path, monkeypatch):
+    """One launch, one small copy back, one event; nothing is uploaded while the same rows run again."""
+    bench = Bench(checkpoint(family, tmp_path), "cpu", torch.float32)
+    rows = [
+        bench.admit("qwen3_tts" if family == "custom_voice" else "", i)[0] for i in range(0 if family == "base" else 3)
+    ]
+    if family == "base":  # speaks only with a reference; any row will do for the host's part
+        rows = [Sequence(i, 8, 40, bench.model.spec.work, 0, 0.1, True, slot=i, launched=1) for i in range(3)]
+    calls: Counter[str] = Counter()
+    worker = bench.worker
+    for name in ("upload", "fill", "download", "event", "synchronize"):
+        plain = getattr(worker.device, name)
+        monkeypatch.setattr(worker.device, name, lambda *a, n=name, f=plain: (calls.update([n]), f(*a))[1])
+    worker.ladder.fn = lambda *key: calls.update(["launch"])  # type: ignore[assignment]
+    with torch.inference_mode():
+        worker.decode(rows)  # these rows are new
+        assert calls == {"fill": 1, "launch": 1, "download": 1, "event": 1}
+        calls.clear()
+        with Operations() as operations:
+            ticket = worker.decode(rows)
+    assert calls == {"launch": 1, "download": 1, "event": 1}
+    assert operations.count == 1, "the copy of the report"
+    assert ticket.report.numel() == 2 * (bench.sizes.slots + 1)

@@ -49,7 +49,7 @@ class Bench:
 
     def admit(self, family: str, slot: int, seed: int = 5, text: str = TEXT, **options: Any) -> tuple[Sequence, Prompt]:
         """A request's row is written; its prefill has been launched by nobody."""
-        req = request.build(self.model.spec, text, options=options, seed=seed, **VOICE[family])
+        req = request.build(self.model.spec, text, options=options, seed=seed, **VOICE.get(family, {}))
         prompt = self.model.prompt(req, self.worker.encode)
         seq = Sequence(slot, prompt.length, 40, prompt.work, 0, 0.1, True, slot=slot, launched=1)
         count = -(-(prompt.length + 40) // self.sizes.page)
