@@ -178,6 +178,7 @@ class Captured:
     def times(self, keys: list[tuple[int, int]]) -> dict[str, float]:
         """Median milliseconds per call."""
         out = {}
+        self.device.synchronize()  # the buffers were filled on another stream
         with self.stream.active():
             self.ladder.capture(sorted(keys, key=math.prod, reverse=True))
             for key in keys:
