@@ -51,18 +51,19 @@ class Pointer:
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean negative log of the attention that falls on a patch's own phonemes when it is about to be made."""
-        known = (batch.sounding >= 0).all(1)
-        row, at = batch.row[known], (batch.text_len[batch.row] - 1 + batch.patch)[known]
-        first = batch.sounding[known].amin(1, keepdim=True) - self.SLACK
-        last = batch.sounding[known].amax(1, keepdim=True) + self.SLACK
+        known = (batch.sounding >= 0).all(1, keepdim=True)
+        row, at = batch.row, batch.text_len[batch.row] - 1 + batch.patch
+        first = batch.sounding.amin(1, keepdim=True) - self.SLACK
+        last = batch.sounding.amax(1, keepdim=True) + self.SLACK
         position = torch.arange(batch.ids.shape[1], device=batch.ids.device)
-        own = (position >= first) & (position <= last) & (position < batch.text_len[row].unsqueeze(1))
         seen = position <= at.unsqueeze(1)
+        own = (position >= first) & (position <= last) & (position < batch.text_len[row].unsqueeze(1))
+        own = torch.where(known, own, seen)  # a patch whose phonemes are not known costs nothing
         total = batch.patches.new_zeros(())
         for q, k in self.kept:
             scores = torch.einsum("bshd,bthd->bsth", q, k)[row, at].float() / k.shape[-1] ** 0.5
             inside = scores.masked_fill(~own.unsqueeze(-1), -torch.inf).logsumexp(1)
             total = total + (scores.masked_fill(~seen.unsqueeze(-1), -torch.inf).logsumexp(1) - inside).sum()
-        count = max(1, len(row)) * len(self.kept) * self.heads
+        count = known.sum().clamp_min(1) * len(self.kept) * self.heads
         self.kept.clear()
         return total / count

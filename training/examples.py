@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from training.tokenizer import SPECIALS, build
 AUDIO_START = SPECIALS["<|audio_start|>"]
 HOP_MS = 40  # of one latent
 Example = tuple[np.ndarray, np.ndarray, np.ndarray]  # token ids, indices of latents, `sounding` of each latent
+BUCKET = 64  # lengths of batches are multiples of it
 TAIL = 2  # silent patches after the end, so that a stop that comes late is still a stop
 
 
@@ -25,8 +27,9 @@ class Batch:
     """B examples. Sequence positions: `text_len[b]` ids (the last one is audio-start), then patches, then padding.
 
     ids [B, T] of the whole sequence (0 where no text); patches [B, N, P, D]; text_len, patch_len [B].
-    The M patches that are no padding: example `row` [M], number within it `patch` [M], `last` [M]: nothing follows.
-    sounding [M, P]: which of the example's ids each latent of the patch sounds, -1 where that is not known.
+    M patches that are no padding (all, or a random choice where M is fixed): example `row` [M], number within it
+    `patch` [M], `last` [M]: nothing follows. sounding [M, P]: which of the example's ids each latent of the patch
+    sounds, -1 where that is not known.
     """
 
     ids: Tensor
@@ -43,6 +46,16 @@ def sounding(ends: list[int], frames: int) -> np.ndarray:
     """Which phoneme each of an utterance's latents sounds, from the milliseconds at which the phonemes end."""
     middle = (np.arange(frames) + 0.5) * HOP_MS
     return np.minimum(np.searchsorted(np.array(ends), middle, side="right"), len(ends) - 1)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a batch: examples, positions and patches of each, patches drawn for the losses."""
+
+    examples: int
+    positions: int
+    patches: int
+    drawn: int
 
 
 class Examples:
@@ -95,35 +108,45 @@ class Examples:
         index = np.concatenate([index, *[index[-self.patch :]] * TAIL])
         return np.concatenate(text), index, np.concatenate([sound, np.full(tail, -1)])
 
-    def collate(self, examples: list[Example]) -> Batch:
+    def collate(self, examples: list[Example], shape: Shape | None = None) -> Batch:
+        """One batch; with `shape` padded to it, and its patches drawn at random, so that all sizes are fixed."""
         text_len = np.array([len(t) for t, _, _ in examples])
         patch_len = np.array([len(i) // self.patch for _, i, _ in examples])
-        total = int((text_len + patch_len).max())
-        ids = np.zeros((len(examples), total), np.int64)
-        index = np.zeros((len(examples), int(patch_len.max()) * self.patch), np.int64)
+        whole = Shape(len(examples), int((text_len + patch_len).max()), int(patch_len.max()), 0)
+        size = shape or whole
+        ids = np.zeros((size.examples, size.positions), np.int64)
+        index = np.zeros((size.examples, size.patches * self.patch), np.int64)
         for row, (text, where, _) in enumerate(examples):
             ids[row, : len(text)] = text
             index[row, : len(where)] = where
-        to = lambda a: torch.from_numpy(a).to(self.device, non_blocking=True)  # noqa: E731
-        latents = self.latents.flat[to(index)].float() * STEP
-        row, patch = np.nonzero(np.arange(patch_len.max()) < patch_len[:, None])
+        row, patch = np.nonzero(np.arange(size.patches) < patch_len[:, None])
+        sound = np.concatenate([s for _, _, s in examples]).reshape(-1, self.patch)
+        if shape is not None:
+            drawn = np.resize(self.random.permutation(len(row)), shape.drawn)
+            row, patch, sound = row[drawn], patch[drawn], sound[drawn]
         last = (patch >= patch_len[row] - 1 - TAIL).astype(np.int64)
-        arrays = (row, patch, last, np.concatenate([s for _, _, s in examples]).reshape(-1, self.patch))
-        return Batch(
-            to(ids), latents.unflatten(1, (-1, self.patch)), to(text_len), to(patch_len), *(to(a) for a in arrays)
-        )
+        lengths = [np.pad(n, (0, size.examples - len(n))) for n in (text_len, patch_len)]
+        latents = self.latents.flat[self._send(index)].float() * STEP
+        sent = [self._send(a) for a in (*lengths, row, patch, last, sound)]
+        return Batch(self._send(ids), latents.unflatten(1, (-1, self.patch)), *sent)
 
-    def batches(self, positions: int, join: float) -> list[Batch]:
-        """A few batches of about `positions` sequence positions each, of similar lengths within a batch."""
-        examples = [self.example(members, True) for members in self._spans(positions // 10, join)]
-        examples.sort(key=lambda e: len(e[0]) + len(e[1]) // self.patch)
-        groups: list[list[Example]] = [[]]
-        for example in examples:
-            if (len(groups[-1]) + 1) * (len(example[0]) + len(example[1]) // self.patch) > positions:
-                groups.append([])
-            groups[-1].append(example)
-        self.random.shuffle(groups)  # type: ignore[arg-type]
-        return [self.collate(g) for g in groups if g]
+    def _send(self, array: np.ndarray) -> Tensor:
+        """To the device, without waiting for it."""
+        host = torch.from_numpy(array)
+        return host.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else host
+
+    def batches(self, positions: int, drawn: int, join: float) -> Iterator[Batch]:
+        """Batches of about `positions` sequence positions for ever, examples of similar length together, in few shapes."""
+        waiting: dict[int, list[Example]] = {}
+        while True:
+            for members in self._spans(256, join):
+                example = self.example(members, True)
+                patches = len(example[1]) // self.patch
+                length = -(-max(len(example[0]) + patches, 2 * patches) // BUCKET) * BUCKET
+                group = waiting.setdefault(length, [])
+                group.append(example)
+                if len(group) == max(1, positions // length):
+                    yield self.collate(waiting.pop(length), Shape(len(group), length, length // 2, drawn))
 
     def everything(self, count: int) -> Batch:
         """The first `count` utterances, unchanged (validation)."""

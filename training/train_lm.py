@@ -8,7 +8,9 @@ Stops by itself after `--limit` seconds and resumes. Held-out losses use the ave
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +45,6 @@ def add_dropout(net: VoxCPM2Net, p: float) -> None:
                 module.register_forward_hook(lambda m, _, out: F.dropout(out, p, m.training))
 
 
-def some(count: int, total: int, device: torch.device) -> Tensor:
-    """`count` of `total` in random order, each as often as the others: a fixed size keeps the flow's shapes fixed."""
-    return torch.randperm(total, device=device)[torch.arange(count, device=device) % total]
-
-
 def losses_of(
     net: VoxCPM2Net,
     velocity: Velocity,
@@ -61,15 +58,53 @@ def losses_of(
     pointer = Pointer(c["pointer_layers"], c["pointer_heads"])
     h, r, before = hidden_states(net, batch, noise, pointer.attend)
     target = batch.patches[batch.row, batch.patch]
-    pick = some(c["flow_patches"], len(target), target.device)
-    mu = net.condition(h[pick], r[pick])
-    flow = flow_loss(net, velocity, mu, before[pick], target[pick], c["draws"], drop)
+    flow = flow_loss(net, velocity, net.condition(h, r), before, target, c["draws"], drop)
     logits = net.stop_logits(h).float()
     stop = F.cross_entropy(logits, batch.last)
     wrong = (logits.argmax(-1) != batch.last).float().mean()
     spelling, spelt = speller(h, batch)
     found = {"flow": flow, "stop": stop, "spelling": spelling, "pointer": pointer.loss(batch)}
     return {**found, "stop_wrong": wrong, "spelt": spelt}
+
+
+class Captured:
+    """Forward and backward pass as one CUDA graph per shape of batch: eager, a step is bound by thousands of launches.
+
+    Gradients lie where they lay when the graph was captured. On a CPU the function simply runs.
+    """
+
+    def __init__(self, run: Callable[[Batch], dict[str, Tensor]], device: torch.device) -> None:
+        self.run, self.cuda = run, device.type == "cuda"
+        self.graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Batch, dict[str, Tensor]]] = {}
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        if not self.cuda:
+            return self.run(batch)
+        shape = batch.ids.shape
+        if shape not in self.graphs:
+            try:
+                self.graphs[shape] = self._capture(batch)
+            except Exception as e:
+                print(f"not captured: {e!r}", flush=True)
+                self.cuda = False
+                return self.run(batch)
+        graph, fixed, losses = self.graphs[shape]
+        for field in dataclasses.fields(Batch):
+            getattr(fixed, field.name).copy_(getattr(batch, field.name), non_blocking=True)
+        graph.replay()
+        return dict(losses)
+
+    def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, dict[str, Tensor]]:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # compiles and allocates what a capture may not
+            for _ in range(2):
+                self.run(batch)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            losses = self.run(batch)
+        return graph, batch, losses
 
 
 class Trainer:
@@ -92,6 +127,9 @@ class Trainer:
         self.step = 0
         dit = self.net.feat_decoder.estimator
         self.velocity: Velocity = torch.compile(dit) if device.type == "cuda" else dit
+        for p in self.trained:
+            p.grad = torch.zeros_like(p)  # where a graph finds it
+        self.captured = Captured(self.gradients, device)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -111,20 +149,25 @@ class Trainer:
         self.average.count, self.step = state["count"], state["step"]
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
 
-    def train_step(self, batch: Batch, lr: float) -> dict[str, Tensor]:
+    def gradients(self, batch: Batch) -> dict[str, Tensor]:
+        """Losses of a batch, whose gradients replace what `.grad` held."""
         c = self.c
-        self.net.train()
+        torch._foreach_zero_([p.grad for p in self.trained if p.grad is not None])
         with self.autocast():
             losses = losses_of(
                 self.net, self.velocity, self.speller, batch, c, c["feedback_noise"], c["condition_dropout"]
             )
-        set_lr(self.opt, lr)
-        self.opt.zero_grad(set_to_none=True)
         weighted = ("stop", "spelling", "pointer")
         total = losses["flow"] + sum(c[f"{name}_weight"] * losses[name] for name in weighted)
         total.backward()
+        return {k: v.detach() for k, v in losses.items()}
+
+    def train_step(self, batch: Batch, lr: float) -> dict[str, Tensor]:
+        self.net.train()
+        losses = self.captured(batch)
+        set_lr(self.opt, lr)
         losses["grad"] = nn.utils.clip_grad_norm_(self.trained, 1.0)
         self.opt.step()
         self.average.update(self.net)
@@ -164,19 +207,20 @@ def main() -> None:
         watch.before = state["elapsed"]
     saved = shown = time.monotonic()
     positions = args.positions or c["batch_frames"]
-    c["flow_patches"] = min(c["flow_patches"], positions // 4)
-    while watch.left > 6 and watch.elapsed < c["seconds"]:
-        for batch in train.batches(positions, c["join"]):
-            lr = c["lr"] * min(1.0, watch.elapsed / c["warmup"]) * cosine(watch.elapsed / c["seconds"])
-            losses = trainer.train_step(batch, lr)
-            now = time.monotonic()
-            if now - shown > 15:
-                shown = now
-                figures = {k: float(v.detach()) for k, v in losses.items()}
-                log(step=trainer.step, s=watch.elapsed, **figures, **trainer.held_out(check))
-            if now - saved > c["checkpoint_every"]:
-                saved = now
-                save(path, {**trainer.state(), "elapsed": watch.elapsed})
+    drawn = min(c["flow_patches"], positions // 4)
+    for batch in train.batches(positions, drawn, c["join"]):
+        if watch.left < 6 or watch.elapsed > c["seconds"]:
+            break
+        lr = c["lr"] * min(1.0, watch.elapsed / c["warmup"]) * cosine(watch.elapsed / c["seconds"])
+        losses = trainer.train_step(batch, lr)
+        now = time.monotonic()
+        if now - shown > 15:
+            shown = now
+            figures = {k: float(v) for k, v in losses.items()}
+            log(step=trainer.step, s=watch.elapsed, **figures, **trainer.held_out(check))
+        if now - saved > c["checkpoint_every"]:
+            saved = now
+            save(path, {**trainer.state(), "elapsed": watch.elapsed})
     save(path, {**trainer.state(), "elapsed": watch.elapsed})
     log(step=trainer.step, s=watch.elapsed, **trainer.held_out(check), done=watch.elapsed >= c["seconds"])
 
