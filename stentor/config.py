@@ -16,7 +16,8 @@ class EngineConfig:
     page: int = 16  # tokens per key-value page
     max_frames: int = 4096  # frames one request can hold
     memory_gb: float | None = None  # for key-value pages; default 1 on a CPU, what is free on CUDA
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float = 0.9  # share of the free memory on CUDA that the engine may take
+    max_memory_gb: float | None = None  # on CUDA, for weights, rows, pages, graphs and all; default: no other limit
     lag: int | None = None  # steps the host reads behind; default 0 on a CPU, 1 on CUDA
     batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these; default exact on a CPU
     require_graphs: bool = False
@@ -30,7 +31,9 @@ class EngineConfig:
                 raise InvalidRequest(name, f"must be at least 1, got {value}")
         if self.lag is not None and self.lag < 0:
             raise InvalidRequest("lag", f"must be at least 0, got {self.lag}")
-        if self.memory_gb is not None and self.memory_gb <= 0:
-            raise InvalidRequest("memory_gb", f"must be above 0, got {self.memory_gb}")
+        for name in ("memory_gb", "max_memory_gb"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InvalidRequest(name, f"must be above 0, got {value}")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise InvalidRequest("gpu_memory_utilization", f"must be in (0, 1], got {self.gpu_memory_utilization}")

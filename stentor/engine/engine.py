@@ -17,7 +17,7 @@ import torch
 
 from stentor.config import EngineConfig
 from stentor.engine.device import Device
-from stentor.engine.memory import fit
+from stentor.engine.memory import GIB, fit
 from stentor.engine.pages import PagePool
 from stentor.engine.scheduler import GENTLE_RAMP, AudioJob, Plan, Scheduler
 from stentor.engine.sequence import BROKEN, LENGTH, Phase, Sequence
@@ -82,7 +82,9 @@ class Engine:
 
     def __init__(self, model: SpeechModel, device: Device, config: EngineConfig) -> None:
         self.model, self.device, self.config = model, device, config
+        weights = device.allocated_bytes() / GIB
         self.sizes = fit(model, config, device)
+        log.info("%s on %s: weights %.2f GiB, %s", model.spec.family, device.describe(), weights, self.sizes.describe())
         self.lag = config.lag if config.lag is not None else int(device.cuda)
         self.worker = Worker(model, self.sizes, config, device)
         policy = config.policy

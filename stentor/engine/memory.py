@@ -73,4 +73,7 @@ def _budget(config: EngineConfig, device: Device, slot_bytes: int) -> int:
     free = device.free_bytes()
     if free is None:
         return GIB
-    return int(free * config.gpu_memory_utilization - min(GRAPHS, free * GRAPHS_SHARE)) - slot_bytes
+    most = free * config.gpu_memory_utilization
+    if config.max_memory_gb is not None:
+        most = min(most, config.max_memory_gb * GIB - device.allocated_bytes())
+    return int(most - min(GRAPHS, free * GRAPHS_SHARE)) - slot_bytes

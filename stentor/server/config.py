@@ -37,7 +37,9 @@ class ServerConfig:
     lora: str | None = option(None, "LoRA weights to merge at load")
     max_num_seqs: int | None = option(None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA")
     memory_gb: float | None = option(None, "memory for key-value pages, in GB")
-    gpu_memory_utilization: float = option(0.9, "share of the GPU that may be used")
+    gpu_memory_utilization: float = option(0.9, "share of the GPU's free memory that may be used")
+    max_memory_gb: float | None = option(None, "GPU memory for all of a model: weights, rows, pages, graphs")
+    require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
     threads: int | None = option(None, "torch threads of the engine on a CPU")
     warmup: bool = option(True, "speak a sentence before /ready says yes")
     on_crash: str = option(
@@ -121,9 +123,9 @@ class ServerConfig:
 
 
 _POSITIVE = (
-    "max_num_seqs", "memory_gb", "threads", "max_input_chars", "max_instructions_chars", "max_body_mb", "split_chars",
-    "max_active_requests", "max_queued_requests", "request_timeout", "max_buffered_mb", "max_voices", "max_upload_mb",
-    "media_timeout", "ws_idle_seconds", "ws_max_sessions",
+    "max_num_seqs", "memory_gb", "max_memory_gb", "threads", "max_input_chars", "max_instructions_chars",
+    "max_body_mb", "split_chars", "max_active_requests", "max_queued_requests", "request_timeout", "max_buffered_mb",
+    "max_voices", "max_upload_mb", "media_timeout", "ws_idle_seconds", "ws_max_sessions",
 )  # fmt: skip
 
 

@@ -46,6 +46,8 @@ class Load:
             slots=c.max_num_seqs,
             memory_gb=c.memory_gb,
             gpu_memory_utilization=c.gpu_memory_utilization,
+            max_memory_gb=c.max_memory_gb,
+            require_graphs=c.require_graphs,
             threads=c.threads,
             policy=Policy(max_queue=c.max_queued_requests),
         )

@@ -98,6 +98,7 @@ class _Snapshot(Collector):
                 ("engine_steps", "Decode steps"),
                 ("engine_prefills", "Prefill batches"),
                 ("engine_preemptions", "Requests that lost their pages for a while"),
+                ("engine_eager_calls", "Steps, prefills and codec calls that no captured graph served"),
                 ("engine_restarts", "Engines restarted after a crash"),
             )
         }
@@ -117,6 +118,7 @@ class _Snapshot(Collector):
             counters["engine_steps"].add_metric(label, h.stats.steps)
             counters["engine_prefills"].add_metric(label, h.stats.prefills)
             counters["engine_preemptions"].add_metric(label, h.preemptions)
+            counters["engine_eager_calls"].add_metric(label, h.eager_calls)
             step_time.add_metric(label, h.stats.steps, h.stats.step_seconds)
         yield from gauges.values()
         yield from counters.values()

@@ -1,0 +1,69 @@
+"""What fits: pages from what is free, within every limit that was given; and it is said at start."""
+
+import logging
+
+import pytest
+import torch
+
+from stentor import TTS, InvalidRequest
+from stentor.config import EngineConfig
+from stentor.engine.device import Device
+from stentor.engine.memory import GIB, Sizes, fit
+from stentor.errors import EngineError
+from stentor.models.toy.model import Toy
+
+
+class Gpu(Device):
+    """A CPU that answers as a GPU with `free` bytes does, `taken` of them by weights."""
+
+    def __init__(self, free: float, taken: float) -> None:
+        super().__init__("cpu")
+        self.cuda, self.free, self.taken = True, int(free), int(taken)
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def allocated_bytes(self) -> int:
+        return self.taken
+
+
+def sizes(free: float, taken: float = 0.0, **config: float) -> Sizes:
+    model = Toy(0, torch.float32, torch.device("cpu"))
+    return fit(model, EngineConfig(slots=4, **config), Gpu(free * GIB, taken * GIB))
+
+
+def pages_bytes(s: Sizes) -> int:
+    return s.pages * s.page_bytes
+
+
+def test_pages_rows_and_graphs_stay_within_the_share_of_what_is_free():
+    s = sizes(free=0.002)
+    assert 0 < pages_bytes(s) + s.slots * s.slot_bytes <= 0.9 * 0.002 * GIB
+    assert pages_bytes(sizes(free=0.002, gpu_memory_utilization=0.6)) < pages_bytes(s)
+
+
+def test_a_limit_for_everything_counts_the_weights():
+    free = sizes(free=0.1)
+    limited = sizes(free=0.1, taken=0.02, max_memory_gb=0.0505)
+    assert 0 < pages_bytes(limited) < pages_bytes(free)
+    assert pages_bytes(limited) + limited.slots * limited.slot_bytes + 0.02 * GIB <= 0.0505 * GIB
+
+
+def test_memory_for_pages_is_taken_as_it_is_given():
+    assert pages_bytes(sizes(free=1.0, memory_gb=0.0005)) <= 0.0005 * GIB
+
+
+def test_no_room_for_a_single_page_is_an_error_that_says_so():
+    with pytest.raises(EngineError, match="no memory for key-value pages"):
+        sizes(free=0.1, taken=0.05, max_memory_gb=0.01)
+
+
+@pytest.mark.parametrize("name", ["memory_gb", "max_memory_gb"])
+def test_a_limit_below_zero_is_named(name: str):
+    with pytest.raises(InvalidRequest, match=name):
+        EngineConfig(**{name: -1.0})
+
+
+def test_what_fits_is_said_at_start(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, "stentor.engine"), TTS("dummy:toy", slots=3, memory_gb=0.001) as tts:
+        assert f"3 slots (0.00 GiB), {tts.engine.sizes.pages} pages of 16 tokens" in caplog.text
