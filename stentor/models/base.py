@@ -144,10 +144,16 @@ class Prompt:
         None  # from this prompt's frames, what the request goes on with
     )
     live: LiveText | None = None
+    heard_later: int = 0  # text tokens that stand in no position: steps after the prompt hear them
 
     @property
     def length(self) -> int:
         return len(next(iter(self.rows.values())))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the request, for accounts."""
+        return self.length + self.heard_later
 
 
 class Rows(Protocol):

@@ -250,7 +250,7 @@ class Take:
             return run.tts.prompt(req)
 
         made = await asyncio.get_running_loop().run_in_executor(plan.host.pool, work)
-        run.tally.input_tokens += made.length
+        run.tally.input_tokens += made.tokens
         run.tally.audio_tokens += len(made.frames)
         return made
 
@@ -260,7 +260,7 @@ class Take:
         stream = run.tts.engine.submit(prompt, seed, run.plan.streaming)
         if run.timing.submitted is None:
             run.timing.submitted = time.monotonic()
-        writing = None if self.tail is None else asyncio.create_task(self._write(stream, self.tail))
+        writing = None if self.tail is None else asyncio.create_task(self._write(prompt, stream, self.tail))
         try:
             async for chunk in stream:
                 if run.timing.first is None and len(chunk.samples):
@@ -285,11 +285,13 @@ class Take:
             if self.tail is not None:
                 self.tail.close()
 
-    async def _write(self, stream: Stream, tail: Tail) -> None:
+    async def _write(self, prompt: Prompt, stream: Stream, tail: Tail) -> None:
         """Give the model the text that comes while it speaks."""
         try:
             async for text, last in tail.parts():
+                before = prompt.tokens
                 stream.append(text, last)
+                self.run.tally.input_tokens += prompt.tokens - before
                 self.piece = grown(self.piece, text)
         except InvalidRequest:
             stream.cancel()

@@ -40,7 +40,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def test_text_by_letters_sounds_like_the_whole_text_and_is_heard_before_it_is_complete(live: Live) -> None:
-    whole = pcm(live.speech(input=TEXT, **ASK, seed=5, response_format="pcm", non_streaming_mode=False).content)
+    answer = live.speech(input=TEXT, **ASK, seed=5, response_format="pcm", non_streaming_mode=False)
+    whole = pcm(answer.content)
     with talk(live, **ASK) as t:
         for letter in TEXT[:12]:
             t.send("input.text", text=letter)
@@ -58,6 +59,7 @@ def test_text_by_letters_sounds_like_the_whole_text_and_is_heard_before_it_is_co
     assert np.abs(spoken[:-FADE] - whole[:-FADE]).max() < 2.1 / 32767
     assert (events[0]["start_char"], events[0]["end_char"]) == (0, len(TEXT))
     assert events[-1]["total_sentences"] == 1
+    assert str(events[-1]["usage"]["input_tokens"]) == answer.headers["x-usage-input-tokens"]
 
 
 def test_cancel_while_it_waits_for_text_says_what_was_heard_and_frees_the_slot(live: Live) -> None:

@@ -65,6 +65,7 @@ class Continuation:
         if len(ids) > self._room:
             raise InvalidRequest("text", f"has more than {TEXT_CAPACITY} tokens; go on in another request")
         self._held, self._room, self._ended = held[cut:], self._room - len(ids), last
+        self._prompt.heard_later += len(ids)
         if self._prompt.suspect_frames is not None:
             self._prompt.suspect_frames += RUN_ON_PER_TOKEN * len(ids)
         return np.array(ids, np.int32)
@@ -245,6 +246,7 @@ class PromptBuilder:
             prime=codes,
             suspect_frames=None if greedy or minimum >= run_on else run_on,
             skip_frames=1 if options["trim_leading_silence"] else 0,
+            heard_later=len(trailing),
         )
 
 
