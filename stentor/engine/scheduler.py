@@ -172,12 +172,15 @@ class Scheduler:
         return True
 
     def _victim(self, plan: Plan, now: float) -> Sequence:
-        """The request that can best wait: furthest ahead of its listener, then youngest. Never the oldest, so that
-        something always finishes; nor one whose prefill is in this very plan."""
+        """The request that can best wait: one that waits for text anyway, then furthest ahead of its listener, then
+        youngest. Never the oldest that could go on, so that something always finishes; nor one whose prefill is in this
+        very plan."""
         started = {id(s) for s in (*plan.admitted, *plan.resumed)}
         holders = [s for s in self.live if s.phase is Phase.RUNNING and id(s) not in started]
         if len(holders) == 1:
             return holders[0]
+        if waiting := [s for s in holders if s.launched >= s.fed]:
+            return waiting[-1]
         return max(holders[1:], key=lambda s: (s.lead(now), s.arrival, s.id))
 
     def _preempt(self, seq: Sequence) -> None:

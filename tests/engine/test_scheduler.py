@@ -101,6 +101,20 @@ def test_a_request_whose_text_goes_on_waits_and_is_heard_as_far_as_it_goes(lag: 
     assert all_free(s, 4)
 
 
+def test_a_request_without_text_gives_way_even_if_it_is_the_oldest():
+    s = scheduler(slots=2, pages=12, growth=4)
+    d = FakeDevice(s)
+    live, young = d.add(0, 8, 36), d.add(1, 8, 36)
+    live.fed = 10
+    for _ in range(60):
+        d.turn()
+    assert (live.phase, young.phase) == (Phase.PREEMPTED, Phase.DONE)
+    live.fed = 36
+    d.run()
+    assert live.made == 36
+    assert all_free(s, 2)
+
+
 def test_a_preempted_request_without_text_is_not_resumed_and_holds_nobody_up():
     s = scheduler(slots=2, pages=12, growth=4)
     d = FakeDevice(s)
