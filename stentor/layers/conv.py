@@ -104,6 +104,8 @@ class Periodic(nn.Module):
     The argument of the sine is large: it is computed in float32 at least, whatever x is.
     """
 
+    kept: kernels.Waves | None = None
+
     def formula(self, x: Tensor) -> Tensor:
         """The activation of x [B, C, n] in float32 or wider."""
         raise NotImplementedError
@@ -111,6 +113,10 @@ class Periodic(nn.Module):
     def waves(self) -> kernels.Waves:
         """As kernels take it."""
         raise NotImplementedError
+
+    def keep(self) -> None:
+        """Work `waves` out once, from the weights there are now."""
+        self.kept = kernels.Waves(*(t.detach().float().flatten().contiguous() for t in self.waves()))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.formula(widened(x)).to(x.dtype)
@@ -133,13 +139,17 @@ def convolve(
     before: nn.Module | None = None,
     after: nn.Module | None = None,
     residual: Tensor | None = None,
+    affine: kernels.Affine | None = None,
 ) -> Tensor:
-    """residual + after(conv(before(x))), x [B, C, n]; what is None is left out. Together because kernels fuse it.
+    """residual + after(conv(before(x * scale + shift))), x [B, C, n]; what is None is left out. Together because
+    kernels fuse it.
 
     `conv` is one of the causal convolutions, `before` and `after` are Periodic.
     """
     if kernels.convolves(x):
-        return _fused(conv, x, stream, before, after, residual)
+        return _fused(conv, x, stream, before, after, residual, affine)
+    if affine is not None:
+        x = x * affine.scale[:, None] + affine.shift[:, None]
     y: Tensor = conv(x if before is None else before(x), stream)
     if after is not None:
         y = after(y)
@@ -153,13 +163,14 @@ def _fused(
     before: nn.Module | None,
     after: nn.Module | None,
     residual: Tensor | None,
+    affine: kernels.Affine | None,
 ) -> Tensor:
     """`convolve` with kernels: the activated input is written behind the history, from where the convolution reads."""
     assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
     x = x.transpose(1, 2)
-    if conv.tail or before is not None:
+    if conv.tail or before is not None or affine is not None:
         past = stream.old[conv.key] if conv.tail and stream is not None else None
-        x = kernels.extend(x, past, conv.tail, _waves(before))
+        x = kernels.extend(x, past, conv.tail, _waves(before), affine)
         if conv.tail and stream is not None:
             stream.new[conv.key] = x[:, x.shape[1] - conv.tail :]
     waves = _waves(after)
@@ -173,7 +184,7 @@ def _fused(
 
 def _waves(act: nn.Module | None) -> kernels.Waves | None:
     assert act is None or isinstance(act, Periodic)
-    return None if act is None else act.waves()
+    return None if act is None else act.kept or act.waves()
 
 
 def bind(codec: nn.Module) -> dict[str, Column]:
@@ -193,6 +204,8 @@ def cast(codec: nn.Module, dtype: torch.dtype) -> None:
         own = torch.promote_types(dtype, torch.float32) if isinstance(module, Periodic) else dtype
         for p in module.parameters(recurse=False):
             p.data = p.data.to(own)
+        if isinstance(module, Periodic):
+            module.keep()
         if isinstance(module, Causal) and kernels.tap_by_tap(dtype):
             order, back = (
                 ((2, 1, 0), (2, 1, 0)) if isinstance(module, CausalConvTranspose1d) else ((2, 0, 1), (1, 2, 0))

@@ -205,11 +205,17 @@ def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
 
 
 class Waves(NamedTuple):
-    """A periodic activation's alpha and beta, one value per channel, of both the logarithms if `log`."""
+    """A periodic activation x + gain sin(alpha x)^2: float32, one value per channel."""
 
     alpha: Tensor
-    beta: Tensor
-    log: bool
+    gain: Tensor
+
+
+class Affine(NamedTuple):
+    """x * scale + shift, one value per channel."""
+
+    scale: Tensor
+    shift: Tensor
 
 
 def convolves(x: Tensor) -> bool:
@@ -222,11 +228,12 @@ def tap_by_tap(dtype: torch.dtype) -> bool:
     return dtype.itemsize == 2 and _WANTED and "codec" not in _OFF
 
 
-def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None) -> Tensor:
-    """The activation of x [B, T, C] behind its history, past [B, tail, C] or zeros: [B, tail + T, C]."""
+def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None, affine: Affine | None) -> Tensor:
+    """The activation of x [B, T, C], first scaled and shifted, behind its history, past [B, tail, C] or zeros:
+    [B, tail + T, C]."""
     from stentor.layers import kernels_codec
 
-    return kernels_codec.extend(x, past, tail, waves)
+    return kernels_codec.extend(x, past, tail, waves, affine)
 
 
 def convolve(

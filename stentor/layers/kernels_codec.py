@@ -16,21 +16,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.layers.kernels import Waves
+from stentor.layers.kernels import Affine, Waves
+from stentor.layers.tiles_codec import dense_tile
 
-TILES = ((128, 128, 8), (128, 64, 4), (64, 64, 4), (64, 32, 4), (16, 32, 4))
-"""Rows and output channels of one program and its warps, largest first."""
-PROGRAMS = 128  # wanted of a launch before its tiles may be larger
 ELEMENTS = 2048  # of one program that works element by element
+ROUND = 1.5 * 2.0**23
+"""Added and taken away again, it leaves a float32 below 2^22 rounded to a whole number."""
 
 
 @triton.jit
-def _wave(x, alpha, beta, LOG: tl.constexpr):
-    """x + sin(alpha x)^2 / beta. The argument is reduced by multiples of pi, which the square does not notice."""
-    if LOG:
-        alpha, beta = tl.exp(alpha), tl.exp(beta)
+def _wave(x, alpha, gain, ROUND: tl.constexpr):
+    """x + gain sin(alpha x)^2. The argument is reduced by multiples of pi, which the square does not notice."""
     y = x * alpha
-    turns = tl.floor(y * 0.3183098861837907 + 0.5)
+    turns = (y * 0.3183098861837907 + ROUND) - ROUND
     y = y - turns * 3.140625 - turns * 9.676535897932384e-4
     q = y * y
     s = q * -2.505210838544172e-8 + 2.755731922398589e-6
@@ -38,7 +36,7 @@ def _wave(x, alpha, beta, LOG: tl.constexpr):
     s = s * q + 8.333333333333333e-3
     s = s * q - 1.6666666666666666e-1
     s = y + y * (s * q)
-    return x + s * s * (1.0 / (beta + 1e-9))
+    return x + s * s * gain
 
 
 @triton.jit
@@ -51,8 +49,9 @@ def _narrowed(x, like):
 
 @triton.jit(do_not_specialize=["rows", "length", "tail"])
 def _extend(
-    x, past, alpha, beta, out, rows, length, tail, channels, x_batch, x_time, x_channel, past_batch, past_time,
-    HAS_PAST: tl.constexpr, ACT: tl.constexpr, LOG: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+    x, past, scale, shift, alpha, gain, out, rows, length, tail, channels, x_batch, x_time, x_channel, past_batch,
+    past_time, HAS_PAST: tl.constexpr, AFFINE: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
@@ -60,18 +59,20 @@ def _extend(
     time = (row % length)[:, None] - tail
     inside = (row < rows)[:, None] & (c < channels)
     new = tl.load(x + batch * x_batch + time * x_time + c * x_channel, inside & (time >= 0), 0.0).to(tl.float32)
+    if AFFINE:
+        new = new * tl.load(scale + c, c < channels, 0.0).to(tl.float32)
+        new = tl.where(time >= 0, new + tl.load(shift + c, c < channels, 0.0).to(tl.float32), 0.0)
     if ACT:
-        a = tl.load(alpha + c, c < channels, 0.0).to(tl.float32)
-        b = tl.load(beta + c, c < channels, 0.0).to(tl.float32)
-        new = _wave(new, a, b, LOG)
+        new = _wave(new, tl.load(alpha + c, c < channels, 0.0), tl.load(gain + c, c < channels, 0.0), ROUND)
     if HAS_PAST:
         at = past + batch * past_batch + (time + tail) * past_time + c
         new += tl.load(at, inside & (time < 0), 0.0).to(tl.float32)
     tl.store(out + row.to(tl.int64)[:, None] * channels + c, _narrowed(new, out), inside)
 
 
-def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None) -> Tensor:
-    """[B, tail + T, C]: past [B, tail, C] (None: zeros), then the activation of x [B, T, C]."""
+def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None, affine: Affine | None = None) -> Tensor:
+    """[B, tail + T, C]: past [B, tail, C] (None: zeros), then the activation of x [B, T, C], which may be scaled and
+    shifted before it."""
     batch, count, channels = x.shape
     length = tail + count
     out = torch.empty(batch, length, channels, dtype=x.dtype, device=x.device)
@@ -79,19 +80,21 @@ def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None) -> Te
     block_t = ELEMENTS // block_c
     before = x if past is None else past
     assert before.stride(2) == 1 or past is None
-    alpha, beta, log = (x, x, False) if waves is None else waves
+    alpha, gain = (x, x) if waves is None else waves
+    scale, shift = (x, x) if affine is None else affine
     _extend[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
-        x, before, alpha, beta, out, batch * length, length, tail, channels, x.stride(0), x.stride(1), x.stride(2),
-        before.stride(0), before.stride(1),
-        HAS_PAST=past is not None, ACT=waves is not None, LOG=log, BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
+        x, before, scale, shift, alpha, gain, out, batch * length, length, tail, channels,
+        x.stride(0), x.stride(1), x.stride(2), before.stride(0), before.stride(1),
+        HAS_PAST=past is not None, AFFINE=affine is not None, ACT=waves is not None, ROUND=ROUND,
+        BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out
 
 
 @triton.jit
 def _finish(
-    acc, bias, residual, alpha, beta, out, row, n, batch, time, rows, outputs, width, r_batch, r_time,
-    HAS_BIAS: tl.constexpr, ADD: tl.constexpr, ACT: tl.constexpr, LOG: tl.constexpr,
+    acc, bias, residual, alpha, gain, out, row, n, batch, time, rows, outputs, width, r_batch, r_time,
+    HAS_BIAS: tl.constexpr, ADD: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     """Store residual + activation(acc + bias) for rows [M, 1] and outputs n [1, N]; channel n % width."""
     inside = (row < rows) & (n < outputs)
@@ -99,48 +102,70 @@ def _finish(
     if HAS_BIAS:
         acc += tl.load(bias + channel, n < outputs, 0.0).to(tl.float32)
     if ACT:
-        a = tl.load(alpha + channel, n < outputs, 0.0).to(tl.float32)
-        b = tl.load(beta + channel, n < outputs, 0.0).to(tl.float32)
-        acc = _wave(acc, a, b, LOG)
+        a, g = tl.load(alpha + channel, n < outputs, 0.0), tl.load(gain + channel, n < outputs, 0.0)
+        acc = _wave(acc, a, g, ROUND)
     if ADD:
         acc += tl.load(residual + batch * r_batch + time * r_time + n, inside, 0.0).to(tl.float32)
     tl.store(out + row.to(tl.int64) * outputs + n, _narrowed(acc, out), inside)
 
 
+@triton.jit
+def _weights(at, k, left, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(at)
+    return tl.load(at, (k < left)[:, None], 0.0)
+
+
 @triton.jit(do_not_specialize=["rows", "length", "taps", "first", "step"])
 def _dense(
-    x, weight, bias, residual, alpha, beta, out, rows, length, taps, first, step, channels, outputs, width,
+    x, weight, bias, residual, alpha, gain, out, rows, length, taps, first, step, channels, outputs, width,
     x_batch, x_time, r_batch, r_time, tap_stride, out_stride,
-    HAS_BIAS: tl.constexpr, ADD: tl.constexpr, ACT: tl.constexpr, LOG: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    HAS_BIAS: tl.constexpr, ADD: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MORE: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    across = tl.cdiv(outputs, BLOCK_N)
+    """BLOCK_N + MORE outputs of BLOCK_M rows: two powers of two, so that 96 and 192 channels waste nothing. Rows and
+    outputs beyond the end read the last one; only EVEN channels need no mask."""
+    across = tl.cdiv(outputs, BLOCK_N + MORE)
     row = (tl.program_id(0) // across) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = (tl.program_id(0) % across) * BLOCK_N + tl.arange(0, BLOCK_N)
+    base = (tl.program_id(0) % across) * (BLOCK_N + MORE)
+    n = base + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
-    batch = (row // length).to(tl.int64)
-    time = row % length
-    x_at = x + (batch * x_batch + (time + first) * x_time)[:, None] + k[None, :]
-    w_at = weight + n[None, :] * out_stride + k[:, None]
-    chunks = tl.cdiv(channels, BLOCK_K)
+    read = tl.minimum(row, rows - 1)
+    x_at = x + ((read // length).to(tl.int64) * x_batch + (read % length + first) * x_time)[:, None] + k[None, :]
+    w_at = weight + tl.minimum(n, outputs - 1)[None, :] * out_stride + k[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for i in range(taps * chunks):
-        tap = i // chunks
-        c = (i % chunks) * BLOCK_K
-        left = channels - c
-        a = tl.load(x_at + tap * step * x_time + c, (row < rows)[:, None] & (k < left)[None, :], 0.0)
-        w = tl.load(w_at + tap * tap_stride + c, (n < outputs)[None, :] & (k < left)[:, None], 0.0)
-        acc = tl.dot(a, w, acc)
+    if MORE:
+        n2 = base + BLOCK_N + tl.arange(0, MORE)
+        w2_at = weight + tl.minimum(n2, outputs - 1)[None, :] * out_stride + k[:, None]
+        acc2 = tl.zeros((BLOCK_M, MORE), tl.float32)
+    for i in range(taps * tl.cdiv(channels, BLOCK_K)):
+        tap = i % taps
+        c = (i // taps) * BLOCK_K
+        x_off, w_off = tap * step * x_time + c, tap * tap_stride + c
+        if EVEN:
+            a = tl.load(x_at + x_off)
+        else:
+            a = tl.load(x_at + x_off, (k < channels - c)[None, :], 0.0)
+        acc = tl.dot(a, _weights(w_at + w_off, k, channels - c, EVEN), acc)
+        if MORE:
+            acc2 = tl.dot(a, _weights(w2_at + w_off, k, channels - c, EVEN), acc2)
+    batch = (row // length).to(tl.int64)[:, None]
+    time = (row % length)[:, None]
     _finish(
-        acc, bias, residual, alpha, beta, out, row[:, None], n[None, :], batch[:, None], time[:, None], rows, outputs,
-        width, r_batch, r_time, HAS_BIAS, ADD, ACT, LOG,
+        acc, bias, residual, alpha, gain, out, row[:, None], n[None, :], batch, time, rows, outputs, width,
+        r_batch, r_time, HAS_BIAS, ADD, ACT, ROUND,
     )  # fmt: skip
+    if MORE:
+        _finish(
+            acc2, bias, residual, alpha, gain, out, row[:, None], n2[None, :], batch, time, rows, outputs, width,
+            r_batch, r_time, HAS_BIAS, ADD, ACT, ROUND,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "length", "step"])
 def _depthwise(
-    x, weight, bias, alpha, beta, out, rows, length, step, channels, x_batch, x_time, tap_stride,
-    HAS_BIAS: tl.constexpr, ACT: tl.constexpr, LOG: tl.constexpr, TAPS: tl.constexpr,
+    x, weight, bias, alpha, gain, out, rows, length, step, channels, x_batch, x_time, tap_stride,
+    HAS_BIAS: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr, TAPS: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
@@ -154,8 +179,8 @@ def _depthwise(
         w = tl.load(weight + tap * tap_stride + c, c < channels, 0.0).to(tl.float32)
         acc += w * tl.load(x_at + tap * step * x_time, inside, 0.0).to(tl.float32)
     _finish(
-        acc, bias, x, alpha, beta, out, row, c, batch, time, rows, channels, channels, 0, 0,
-        HAS_BIAS, False, ACT, LOG,
+        acc, bias, x, alpha, gain, out, row, c, batch, time, rows, channels, channels, 0, 0,
+        HAS_BIAS, False, ACT, ROUND,
     )  # fmt: skip
 
 
@@ -193,14 +218,6 @@ def _channels_last(x: Tensor) -> Tensor:
     return x if x.stride(2) == 1 else x.contiguous()
 
 
-def _tile(rows: int, outputs: int) -> tuple[int, int, int]:
-    """The largest tile that wastes little and still makes enough programs for the chip."""
-    widest = 32 if outputs <= 32 else 64 if 0 < outputs % 128 <= 64 else 128
-    fitting = [t for t in TILES if t[1] <= widest]
-    enough = [t for t in fitting if triton.cdiv(rows, t[0]) * triton.cdiv(outputs, t[1]) >= PROGRAMS]
-    return enough[0] if enough else fitting[-1 if rows <= 64 else -2]
-
-
 def _run_dense(
     x: Tensor, weight: Tensor, bias: Tensor | None, waves: Waves | None, residual: Tensor | None,
     outputs: int, count: int, taps: int, first: int, step: int,
@@ -210,15 +227,15 @@ def _run_dense(
     assert weight.stride(1) == 1, "weights must be laid out tap by tap (layers.conv.cast)"
     out = torch.empty(batch, count, outputs, dtype=x.dtype, device=x.device)
     rows = batch * count
-    block_m, block_n, warps = _tile(rows, outputs)
-    block_k = 64 if channels % 64 == 0 else 32 if channels > 16 else 16
-    alpha, beta, log = (x, x, False) if waves is None else waves
-    _dense[(triton.cdiv(rows, block_m) * triton.cdiv(outputs, block_n),)](
-        x, weight, x if bias is None else bias, added, alpha, beta, out, rows, count, taps, first, step, channels,
-        outputs, width, x.stride(0), x.stride(1), added.stride(0), added.stride(1), 
+    t = dense_tile(rows, outputs, channels)
+    alpha, gain = (x, x) if waves is None else waves
+    _dense[(triton.cdiv(rows, t.rows) * triton.cdiv(outputs, t.outputs + t.more),)](
+        x, weight, x if bias is None else bias, added, alpha, gain, out, rows, count, taps, first, step, channels,
+        outputs, width, x.stride(0), x.stride(1), added.stride(0), added.stride(1),
         weight.stride(2) * (outputs // width), weight.stride(0),
-        HAS_BIAS=bias is not None, ADD=residual is not None, ACT=waves is not None, LOG=log,
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, num_stages=3,
+        HAS_BIAS=bias is not None, ADD=residual is not None, ACT=waves is not None, ROUND=ROUND,
+        EVEN=channels % t.depth == 0, BLOCK_M=t.rows, BLOCK_N=t.outputs, MORE=t.more, BLOCK_K=t.depth,
+        num_warps=t.warps, num_stages=t.stages, maxnreg=t.registers,
     )  # fmt: skip
     return out
 
@@ -231,11 +248,11 @@ def _run_depthwise(
     out = torch.empty(batch, count, channels, dtype=x.dtype, device=x.device)
     block_c = min(64, triton.next_power_of_2(channels))
     block_t = ELEMENTS // 2 // block_c
-    alpha, beta, log = (x, x, False) if waves is None else waves
+    alpha, gain = (x, x) if waves is None else waves
     _depthwise[(triton.cdiv(batch * count, block_t), triton.cdiv(channels, block_c))](
-        x, weight, x if bias is None else bias, alpha, beta, out, batch * count, count, dilation, channels,
+        x, weight, x if bias is None else bias, alpha, gain, out, batch * count, count, dilation, channels,
         x.stride(0), x.stride(1), weight.stride(2),
-        HAS_BIAS=bias is not None, ACT=waves is not None, LOG=log, TAPS=weight.shape[2],
+        HAS_BIAS=bias is not None, ACT=waves is not None, ROUND=ROUND, TAPS=weight.shape[2],
         BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out

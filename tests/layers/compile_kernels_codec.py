@@ -7,30 +7,31 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from stentor.layers import kernels_codec as codec
+from stentor.layers.tiles_codec import Tile, dense_tile
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024
-POINTERS = ("x", "past", "weight", "bias", "residual", "out")
-FLOATS = ("alpha", "beta")
+POINTERS = ("x", "past", "scale", "shift", "weight", "bias", "residual", "out")
+FLOATS = ("alpha", "gain")
 PLAIN = ("rows", "length", "taps", "first", "step", "tail")  # not specialised
-DENSE = {"HAS_BIAS": True, "ADD": False, "ACT": True, "LOG": True}
+DENSE = {"HAS_BIAS": True, "ADD": False, "ACT": True, "ROUND": codec.ROUND}
+ELEMENTS = {"ACT": True, "ROUND": codec.ROUND, "BLOCK_T": 16}
+SHAPES = ((1, 32, 64), (70, 96, 192), (5000, 64, 64), (400_000, 32, 32), (400_000, 64, 64), (400_000, 96, 96),
+          (400_000, 192, 192), (400_000, 768, 768))  # fmt: skip
+TILES = sorted({dense_tile(*shape) for shape in SHAPES}, key=str)
+
+
+def dense(t: Tile, **other: object) -> tuple[object, dict[str, object], int, int, int | None]:
+    tile = {"BLOCK_M": t.rows, "BLOCK_N": t.outputs, "MORE": t.more, "BLOCK_K": t.depth}
+    return codec._dense, {**DENSE, "EVEN": True, **tile, **other}, t.warps, t.stages, t.registers
+
+
 CASES = {
-    "extend": (codec._extend, {"HAS_PAST": True, "ACT": True, "LOG": False, "BLOCK_T": 16, "BLOCK_C": 128}, 4),
-    "depthwise": (
-        codec._depthwise,
-        {"HAS_BIAS": True, "ACT": True, "LOG": False, "TAPS": 7, "BLOCK_T": 16, "BLOCK_C": 64},
-        4,
-    ),
-    **{
-        f"dense {m} x {n}": (codec._dense, {**DENSE, "BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 64}, warps)
-        for m, n, warps in codec.TILES
-    },
-    "dense, narrow": (codec._dense, {**DENSE, "BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 32}, 4),
-    "dense, residual": (
-        codec._dense,
-        {**DENSE, "ADD": True, "ACT": False, "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64},
-        8,
-    ),
+    "extend": (codec._extend, {**ELEMENTS, "HAS_PAST": True, "AFFINE": True, "BLOCK_C": 128}, 4, 3, None),
+    "depthwise": (codec._depthwise, {**ELEMENTS, "HAS_BIAS": True, "TAPS": 7, "BLOCK_C": 64}, 4, 3, None),
+    **{f"dense {t.rows} x {t.outputs + t.more}, {t.depth}": dense(t) for t in TILES},
+    "dense, uneven": dense(Tile(64, 32, 0, 32, 4), EVEN=False),
+    "dense, residual": dense(dense_tile(400_000, 768, 768), ADD=True, ACT=False),
 }
 
 
@@ -43,13 +44,14 @@ def kind(name: str, constants: dict[str, object], dtype: str) -> str:
 
 
 def main() -> None:
-    for case, (kernel, constants, warps) in CASES.items():
+    for case, (kernel, constants, warps, stages, registers) in CASES.items():
         for dtype in ("fp16", "bf16"):
             signature = {name: kind(name, constants, dtype) for name in kernel.arg_names}
             even = [i for i, n in enumerate(kernel.arg_names) if n not in constants and n not in PLAIN]
             hints = {(i,): [["tt.divisibility", 16]] for i in even}  # as Triton finds when it is launched
             source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=hints)
-            compiled = triton.compile(source, target=HOPPER, options={"num_warps": warps, "num_stages": 3})
+            options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
+            compiled = triton.compile(source, target=HOPPER, options=options)
             assert compiled.metadata.shared <= SHARED, f"{case} {dtype}: {compiled.metadata.shared} bytes are shared"
             products = (
                 "wgmma" if "wgmma" in compiled.asm["ptx"] else "mma" if "mma.sync" in compiled.asm["ptx"] else "-"

@@ -22,6 +22,7 @@ from stentor.layers.conv import (
     cast,
     convolve,
 )
+from stentor.layers.tiles_codec import PROGRAMS, Tile, dense_tile
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
 from stentor.models.fish_s2 import build as build_fish
@@ -226,12 +227,33 @@ def test_values_beyond_the_range_of_float16_stay_finite():
 
 
 @pytest.mark.parametrize("rows", [1, 70, 5000, 400_000])
-@pytest.mark.parametrize("outputs", [1, 32, 96, 192, 1536])
+@pytest.mark.parametrize("outputs", [1, 32, 96, 160, 192, 384, 1536])
 def test_tiles_fit_the_output(rows, outputs):
-    block_m, block_n, _ = kernels_codec._tile(rows, outputs)
-    programs = -(-rows // block_m) * -(-outputs // block_n)
-    assert -(-outputs // block_n) * block_n < 1.5 * max(32, outputs)
-    assert programs >= kernels_codec.PROGRAMS or block_m * block_n <= 64 * 32
+    t = dense_tile(rows, outputs, 96)
+    width = t.outputs + t.more
+    assert -(-outputs // width) * width < 1.5 * max(32, outputs)
+    assert t.programs(rows, outputs) >= PROGRAMS or t.rows * width <= 64 * 32
+
+
+@pytest.mark.parametrize("tile", [Tile(32, 16, 16, 16, 4), Tile(16, 32, 16, 32, 4), Tile(16, 16, 0, 64, 4)])
+def test_a_product_does_not_depend_on_its_tile(tile, monkeypatch):
+    conv = filled(CausalConv1d(48, 90, 7, dilation=3))
+    x, residual = random(2, 48, 20), random(2, 90, 20)
+    want = convolve(conv, x, None, None, wave("alpha", 90), residual)
+    torch.manual_seed(7)
+    cast(filled(conv), torch.float16)
+    monkeypatch.setattr(kernels_codec, "dense_tile", lambda *shape: tile)
+    x, residual = random(2, 48, 20), random(2, 90, 20)
+    assert error(convolve(conv, x.half(), None, None, wave("alpha", 90), residual.half()), want) < 3e-3
+
+
+def test_scale_and_shift_come_before_the_activation_and_not_into_the_history():
+    conv, act = filled(CausalConv1d(24, 24, 7)), wave("alpha", 24)
+    x, affine = random(2, 24, 9), kernels.Affine(random(24), random(24))
+    want = convolve(conv, x, None, act, affine=affine)
+    cast(conv, torch.float16)
+    half = kernels.Affine(affine.scale.half(), affine.shift.half())
+    assert error(convolve(conv, x.half(), None, act, affine=half), want) < 3e-3
 
 
 def test_the_kernels_compile_for_the_gpu():

@@ -32,7 +32,8 @@ class Snake(Periodic):
         return snake(x, self.alpha)
 
     def waves(self) -> Waves:
-        return Waves(self.alpha, self.alpha, log=False)
+        alpha = self.alpha.flatten()
+        return Waves(alpha, 1.0 / (alpha + 1e-9))
 
 
 class ResidualUnit(nn.Module):

@@ -98,7 +98,7 @@ class SnakeBeta(Periodic):
         return x + torch.sin(x * alpha).pow(2) * (1.0 / (beta + 1e-9))
 
     def waves(self) -> Waves:
-        return Waves(self.alpha, self.beta, log=True)
+        return Waves(self.alpha.exp(), 1.0 / (self.beta.exp() + 1e-9))
 
 
 class ConvNeXt(nn.Module):

@@ -19,7 +19,7 @@ from stentor.layers.conv import (
     snake,
     widened,
 )
-from stentor.layers.kernels import Waves
+from stentor.layers.kernels import Affine, Waves
 from stentor.models.base import State
 from stentor.models.voxcpm2.config import VAEConfig
 
@@ -35,7 +35,8 @@ class Snake(Periodic):
         return snake(x, self.alpha)
 
     def waves(self) -> Waves:
-        return Waves(self.alpha, self.alpha, log=False)
+        alpha = self.alpha.flatten()
+        return Waves(alpha, 1.0 / (alpha + 1e-9))
 
 
 class ResidualUnit(nn.Module):
@@ -96,9 +97,9 @@ class DecoderBlock(nn.Module):
         units = [ResidualUnit(outputs, d, depthwise) for d in DILATIONS]
         self.block = nn.ModuleList([Snake(inputs), CausalConvTranspose1d(inputs, outputs, stride), *units])
 
-    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
+    def forward(self, x: Tensor, stream: Stream | None, condition: Affine | None = None) -> Tensor:
         act, up, *units = self.block
-        x = convolve(up, x, stream, before=act)
+        x = convolve(up, x, stream, before=act, affine=condition)
         for unit in units:
             x = unit(x, stream)
         return x
@@ -113,9 +114,8 @@ class RateCondition(nn.Module):
         self.bias_embed = nn.Embedding(buckets, channels)
         self.bucket = bucket
 
-    def forward(self, x: Tensor) -> Tensor:
-        scale, bias = self.scale_embed.weight[self.bucket], self.bias_embed.weight[self.bucket]
-        return x * scale.view(1, -1, 1) + bias.view(1, -1, 1)
+    def forward(self) -> Affine:
+        return Affine(self.scale_embed.weight[self.bucket], self.bias_embed.weight[self.bucket])
 
 
 class Decoder(nn.Module):
@@ -146,9 +146,11 @@ class Decoder(nn.Module):
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
         *body, act, out = self.model
         for i, layer in enumerate(body):
-            if str(i) in self.sr_cond_model:
-                x = self.sr_cond_model[str(i)](x)
-            x = convolve(layer, x, stream) if isinstance(layer, CausalConv1d) else layer(x, stream)
+            if isinstance(layer, CausalConv1d):
+                x = convolve(layer, x, stream)
+            else:
+                condition = self.sr_cond_model[str(i)]() if str(i) in self.sr_cond_model else None
+                x = layer(x, stream, condition)
         return torch.tanh(widened(convolve(out, x, stream, before=act)))
 
 
