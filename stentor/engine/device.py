@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -50,6 +51,32 @@ class Stream:
                 yield
 
 
+Shape = tuple[tuple[int, ...], torch.dtype]
+ALIGN = 16  # bytes
+
+
+class Parcel:
+    """Tensors of any shapes and dtypes that reach the device in one copy: fill `host`, then `send`."""
+
+    def __init__(self, parts: Mapping[str, Shape], device: Device) -> None:
+        self._device = device
+        self._places: dict[str, tuple[slice, Shape]] = {}
+        end = 0
+        for name, (shape, dtype) in parts.items():
+            size = math.prod(shape) * dtype.itemsize
+            self._places[name] = slice(end, end + size), (shape, dtype)
+            end += -(-size // ALIGN) * ALIGN
+        self._bytes = torch.empty(end, dtype=torch.uint8, pin_memory=device.cuda)
+        self.host = self._views(self._bytes)
+
+    def _views(self, data: Tensor) -> dict[str, Tensor]:
+        return {name: data[place].view(dtype).view(shape) for name, (place, (shape, dtype)) in self._places.items()}
+
+    def send(self) -> dict[str, Tensor]:
+        """The same tensors on the device, without waiting."""
+        return self._views(self._bytes.to(self._device.torch, non_blocking=True))
+
+
 class Device:
     """Where tensors live and how they get there and back."""
 
@@ -66,7 +93,7 @@ class Device:
     def upload(self, value: np.ndarray | list[int]) -> Tensor:
         """A host array on the device, without waiting for work that is under way."""
         host = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else torch.tensor(value)
-        return host.pin_memory().to(self.torch, non_blocking=True) if self.cuda else host
+        return (host.pin_memory() if self.cuda else host).to(self.torch, non_blocking=True)
 
     def fill(self, target: Tensor, value: np.ndarray | list[int]) -> None:
         """Copy a host array into the front of a device buffer, converted on the host, without waiting."""

@@ -262,10 +262,9 @@ class Engine:
 
     def _launch(self, plan: Plan) -> None:
         group = self._admit(plan) + [self._requests[s.id] for s in plan.resumed]
-        for request in group:
-            self.worker.set_pages(request.seq)
-        for seq in plan.regrown:
-            self.worker.set_pages(seq)
+        paged = [r.seq for r in group] + plan.regrown
+        if paged:
+            self.worker.set_pages(paged)
         if group:
             self.stats.prefills += 1
             self._try([r.seq for r in group], lambda: self.worker.prefill([(r.seq, r.prompt) for r in group]), True)
@@ -274,15 +273,24 @@ class Engine:
             self._try(plan.decode, lambda: self.worker.decode(plan.decode), False)
 
     def _admit(self, plan: Plan) -> list[Request]:
-        admitted = []
-        for seq in plan.admitted:
-            request = self._requests[seq.id]
+        """Rows of the new requests, all at once; one by one if that fails, so that only the culprit falls."""
+        requests = [self._requests[seq.id] for seq in plan.admitted]
+        if not requests:
+            return []
+        for _ in requests:
             self._left_queue()
+        try:
+            self.worker.admit([(r.seq, r.prompt, r.seed) for r in requests])
+            return requests
+        except Exception as e:
+            self._alive_after(e)
+        admitted = []
+        for r in requests:
             try:
-                self.worker.admit(seq, request.prompt, request.seed)
-                admitted.append(request)
+                self.worker.admit([(r.seq, r.prompt, r.seed)])
+                admitted.append(r)
             except Exception as e:
-                self._fail(seq, e)
+                self._fail(r.seq, e)
         return admitted
 
     def _try(self, sequences: list[Sequence], launch: Callable[[], Ticket], prefill: bool) -> None:

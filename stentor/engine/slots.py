@@ -1,15 +1,21 @@
 """The slot table: every per-request tensor, as a struct of arrays [slots + 1, ...]. The last row is padding.
 
+Numbers of a dtype lie in one tensor [numbers, slots + 1], so that a step gathers, and an admission writes, all of them
+at once; the codec's state, which is only ever reset as a whole, lies row by row (`RowBlock`).
 Nothing here is allocated after start, so a captured step and an eager one read and write the same memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from stentor.engine.device import Device, Parcel, Shape
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.models.base import Column, Emit, ModelSpec
 
@@ -18,12 +24,12 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
     """Columns that every family has. `step` frames are made; `pos` tokens are in the KV cache."""
     i64 = torch.int64
     return {
-        "pos": Column(dtype=i64),
         "step": Column(dtype=i64),
+        "stop": Column(dtype=i64, fill=STOPPED),
+        "pos": Column(dtype=i64),
         "seed": Column(dtype=i64),
         "limit": Column(dtype=i64),
         "min_frames": Column(dtype=i64),
-        "stop": Column(dtype=i64, fill=STOPPED),
         "temperature": Column(),
         "top_k": Column(dtype=i64),
         "top_p": Column(fill=1.0),
@@ -31,20 +37,68 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
     }
 
 
+WORD, ROW_ALIGN = 8, 128  # bytes
+PROGRESS = 3  # step, stop and pos: the first numbers, written by every step
+Row = tuple[int, Mapping[str, Any]]
+"""A slot, and values of its columns: numbers, or arrays no longer than the column."""
+
+
 class SlotTable:
-    """Owns the columns. Rows `0 .. slots - 1` hold requests; row `slots` absorbs what padding writes."""
+    """Owns the columns. Rows `0 .. slots - 1` hold requests; row `slots` absorbs what padding writes.
+
+    `table[name]` is a view [slots + 1, ...] of a column; columns of numbers are the rows of `numbers[dtype]`.
+    """
 
     def __init__(self, spec: ModelSpec, slots: int, max_frames: int, device: torch.device) -> None:
         self.slots, self.max_frames, self.keeps_frame = slots, max_frames, spec.stop_keeps_frame
         self.columns: Mapping[str, Column] = {**engine_columns(spec), **spec.columns}
         self.own = tuple(spec.columns)
-        self.table = {name: self._filled(slots + 1, c, device) for name, c in self.columns.items()}
+        self.names: dict[torch.dtype, list[str]] = {}  # of the numbers, in their order
+        for name, c in self.columns.items():
+            if not c.shape:
+                self.names.setdefault(c.dtype, []).append(name)
+        self.numbers = {dtype: self._numbers(names, device) for dtype, names in self.names.items()}
+        self.table = {name: self.numbers[d][i] for d, names in self.names.items() for i, name in enumerate(names)}
+        self.arrays = [name for name, c in self.columns.items() if c.shape]
+        self.table |= {name: self._filled(slots + 1, self.columns[name], device) for name in self.arrays}
         self.frames = torch.zeros(slots + 1, max_frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
-        self.report = torch.zeros(slots + 1, 2, dtype=torch.int64, device=device)  # (step, stop) per slot
+        self.progress = self.numbers[torch.int64][:PROGRESS]
+        self.report = self.progress[:2].T  # (step, stop) per slot
+
+    def _numbers(self, names: list[str], device: torch.device) -> Tensor:
+        fills = [self.columns[name].fill for name in names]
+        first = self.columns[names[0]]
+        return torch.tensor(fills, dtype=first.dtype, device=device)[:, None].repeat(1, self.slots + 1)
 
     @staticmethod
     def _filled(rows: int, c: Column, device: torch.device) -> Tensor:
         return torch.full((rows, *c.shape), c.fill, dtype=c.dtype, device=device)
+
+    def admit(self, rows: Seq[Row], device: Device) -> None:
+        """Fresh rows: every column is its fill but for the values given."""
+        count = len(rows)
+        parts: dict[str, Shape] = {"": ((count,), torch.int64)}  # the slots
+        parts |= {str(dtype): ((len(names), count), dtype) for dtype, names in self.names.items()}
+        parts |= {name: ((count, *self.columns[name].shape), self.columns[name].dtype) for name in self.arrays}
+        parcel = Parcel(parts, device)
+        self._fill(parcel.host, rows)
+        new = parcel.send()
+        for dtype, numbers in self.numbers.items():
+            numbers.index_copy_(1, new[""], new[str(dtype)])
+        for name in self.arrays:
+            self.table[name].index_copy_(0, new[""], new[name])
+
+    def _fill(self, host: Mapping[str, Tensor], rows: Seq[Row]) -> None:
+        host[""].copy_(torch.tensor([slot for slot, _ in rows]))
+        for dtype, names in self.names.items():
+            values = [[given.get(name, self.columns[name].fill) for _, given in rows] for name in names]
+            host[str(dtype)].copy_(torch.tensor(values, dtype=dtype))
+        for name in self.arrays:
+            host[name].fill_(self.columns[name].fill)
+            for target, (_, given) in zip(host[name], rows, strict=True):
+                if name in given:
+                    value = torch.as_tensor(given[name])
+                    (target[: len(value)] if value.ndim else target).copy_(value)
 
     def rows(self, idx: Tensor, work: int) -> SlotRows:
         """The rows `idx` [B], gathered when first read."""
@@ -70,10 +124,7 @@ class SlotTable:
         for name, value in new.items():
             self.table[name][rows.idx] = _choose(keep, value, rows[name])
         status = torch.where(running, ended, rows["stop"])
-        self.table["pos"][rows.idx] = _choose(running, pos, rows["pos"])
-        self.table["step"][rows.idx] = made
-        self.table["stop"][rows.idx] = status
-        self.report[rows.idx] = torch.stack((made, status), dim=-1)
+        self.progress.index_copy_(1, rows.idx, torch.stack((made, status, _choose(running, pos, rows["pos"]))))
 
 
 class SlotRows:
@@ -87,8 +138,21 @@ class SlotRows:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._seen:
-            self._seen[name] = self._slots.table[name][self.idx]
+            self._gather(name)
         return self._seen[name]
+
+    def _gather(self, name: str) -> None:
+        """A column; if it holds numbers, with all others of its dtype."""
+        column = self._slots.columns[name]
+        if column.shape:
+            self._seen[name] = self._slots.table[name][self.idx]
+            return
+        numbers, count = self._slots.numbers[column.dtype], len(self.idx)
+        # Every row starts at a multiple of 16 bytes, so that kernels are compiled for one alignment only.
+        gathered = numbers.new_empty(len(numbers), -(-count // 4) * 4)[:, :count]
+        torch.index_select(numbers, 1, self.idx, out=gathered)
+        for other, values in zip(self._slots.names[column.dtype], gathered, strict=True):
+            self._seen.setdefault(other, values)
 
     def lookup(self, name: str, index: Tensor) -> Tensor:
         return self._slots.table[name][self.idx, index]
@@ -96,6 +160,41 @@ class SlotRows:
     def recent(self, count: int) -> tuple[Tensor, Tensor]:
         at = self["step"][:, None] - torch.arange(1, count + 1, device=self.idx.device)
         return self._slots.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
+
+
+class RowBlock:
+    """Columns whose rows lie one behind the other, [rows, words] of 8 bytes: a whole row is written at once.
+
+    `columns[name]` [rows, *shape] are views.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], rows: int, device: torch.device) -> None:
+        sizes = [-(-math.prod(c.shape) * c.dtype.itemsize // ROW_ALIGN) * ROW_ALIGN // WORD for c in columns.values()]
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        self.data = torch.zeros(rows, sum(sizes), dtype=torch.int64, device=device)
+        self.columns = {n: self._view(at, c) for at, (n, c) in zip(starts, columns.items(), strict=True)}
+        for name, c in columns.items():
+            self.columns[name].fill_(c.fill)
+        self.fresh = self.data[:1].clone()
+
+    def _view(self, start: int, c: Column) -> Tensor:
+        count = math.prod(c.shape)
+        words = -(-count * c.dtype.itemsize // WORD)
+        values = self.data[:, start : start + words].view(c.dtype)[:, :count]
+        return values.view(len(self.data), *c.shape)
+
+    def reset(self, rows: Tensor) -> None:
+        """Every column of `rows` [k] is its fill."""
+        self.data.index_copy_(0, rows, self.fresh.expand(len(rows), -1))
+
+    def copy(self, row: int, other: RowBlock) -> None:
+        """The one row of `other`, which has the same columns."""
+        self.data[row].copy_(other.data[0])
+
+    def write(self, values: Iterable[tuple[str, Tensor]]) -> None:
+        """New values of whole columns."""
+        for name, value in values:
+            self.columns[name].copy_(value)
 
 
 def _choose(keep: Tensor, new: Tensor, old: Tensor) -> Tensor:

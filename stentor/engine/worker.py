@@ -20,15 +20,15 @@ from torch import Tensor
 
 from stentor.config import EngineConfig
 from stentor.engine import step
-from stentor.engine.device import Device, Event
+from stentor.engine.device import Device, Event, Parcel
 from stentor.engine.graphs import GraphLadder
 from stentor.engine.kv import PagedKV
 from stentor.engine.memory import GIB, Sizes
 from stentor.engine.packing import Group, Layout, StaticPrefill, exact, layout
 from stentor.engine.scheduler import RAMP, AudioJob
 from stentor.engine.sequence import RUNNING, Sequence
-from stentor.engine.slots import SlotTable
-from stentor.models.base import Prompt, SpeechModel, State
+from stentor.engine.slots import RowBlock, SlotTable
+from stentor.models.base import Prompt, SpeechModel
 
 log = logging.getLogger("stentor.engine")
 
@@ -45,14 +45,14 @@ class Ticket:
     """A launched step: which requests it names, and where their report will be."""
 
     sequences: list[Sequence]
-    report: Tensor  # host [slots + 1, 2]: frames made, stop value
+    report: Tensor  # host [2, slots + 1]: frames made, stop value
     done: Event
 
-    def result(self) -> list[list[int]]:
+    def result(self) -> list[tuple[int, int]]:
         """(made, stop) of each named request; waits until the step has run."""
         self.done.wait_host()
-        table: list[list[int]] = self.report.tolist()
-        return [table[s.slot] for s in self.sequences]
+        made, stop = self.report.tolist()
+        return [(made[s.slot], stop[s.slot]) for s in self.sequences]
 
 
 @dataclass
@@ -73,7 +73,8 @@ class Worker:
         where = device.torch
         self.slots = SlotTable(model.spec, sizes.slots, sizes.max_frames, where)
         self.kv = PagedKV(model.spec.kv, sizes.slots, sizes.pages, sizes.page, sizes.max_pages, where)
-        self.state = self._silent(sizes.slots + 1)
+        self.heard = RowBlock(model.codec.columns, sizes.slots + 1, where)
+        self.state = self.heard.columns
         self.batch_sizes = config.batch_sizes or (_default_batches(sizes.slots) if device.cuda else ())
         self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
@@ -91,7 +92,7 @@ class Worker:
         self.codec_in[0] = sizes.slots
         self.codec_out: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
         self._features = _Cache[dict[str, np.ndarray]]()
-        self._primed = _Cache[State]()
+        self._primed = _Cache[RowBlock]()
         self._encoding = threading.Lock()
 
     # -- start --
@@ -144,26 +145,15 @@ class Worker:
 
     # -- host to device --
 
-    def admit(self, seq: Sequence, prompt: Prompt, seed: int) -> None:
-        """Write a fresh row: every column is its fill, then the request's own values; codec state starts silent."""
-        given = {
-            "seed": seed,
-            "limit": prompt.limit,
-            "min_frames": prompt.min_frames,
-            "stop": RUNNING,
-            **prompt.columns,
-        }
+    def admit(self, new: list[tuple[Sequence, Prompt, int]]) -> None:
+        """Write rows of requests, with their seeds; their codecs start silent. As many launches for many as for one."""
         with self.lm.active():
-            for name, column in self.slots.columns.items():
-                row = self.slots.table[name][seq.slot]
-                row.fill_(column.fill)
-                if name in given:
-                    self._write(row, given[name])
+            self.slots.admit([(seq.slot, _columns(prompt, seed)) for seq, prompt, seed in new], self.device)
         with self.codec.active():
-            primed = self._prime(prompt.prime) if len(prompt.prime) else None
-            for name, column in self.model.codec.columns.items():
-                row = self.state[name][seq.slot]
-                row.fill_(column.fill) if primed is None else row.copy_(primed[name][0])
+            self.heard.reset(self.device.upload([seq.slot for seq, _, _ in new]))
+            for seq, prompt, _ in new:
+                if len(prompt.prime):
+                    self.heard.copy(seq.slot, self._prime(prompt.prime))
 
     def extend(self, seq: Sequence, name: str, start: int, values: np.ndarray) -> None:
         """Values of a column from index `start` on, of a request that has a slot."""
@@ -178,30 +168,32 @@ class Worker:
         else:
             row.fill_(value)
 
-    def set_pages(self, seq: Sequence) -> None:
-        """The device's page table row of a request."""
+    def set_pages(self, sequences: list[Sequence]) -> None:
+        """The device's page table rows of requests."""
+        count, width = len(sequences), self.sizes.max_pages
+        parcel = Parcel({"slot": ((count,), torch.int64), "pages": ((count, width), torch.int64)}, self.device)
+        table = np.full((count, width), self.sizes.pages)
+        for row, seq in zip(table, sequences, strict=True):
+            row[: len(seq.pages)] = seq.pages
+        parcel.host["slot"].copy_(torch.tensor([seq.slot for seq in sequences]))
+        parcel.host["pages"].copy_(torch.from_numpy(table))
         with self.lm.active():
-            row = self.kv.table[seq.slot]
-            row.fill_(self.sizes.pages)
-            row[: len(seq.pages)].copy_(self.device.upload(seq.pages), non_blocking=True)
+            sent = parcel.send()
+            self.kv.table.index_copy_(0, sent["slot"], sent["pages"])
 
-    def _prime(self, frames: np.ndarray) -> State:
+    def _prime(self, frames: np.ndarray) -> RowBlock:
         """Codec state after hearing `frames` [m, *frame], cached by content."""
         key = _digest(frames)
-        state = self._primed.get(key)
-        if state is None:
-            spec = self.model.spec
-            state = self._silent(1)
+        primed = self._primed.get(key)
+        if primed is None:
+            spec, codec = self.model.spec, self.model.codec
+            primed = RowBlock(codec.columns, 1, self.device.torch)
             source = self.device.upload(frames)[None].to(spec.frame.dtype)
             for start in range(0, len(frames), spec.codec_chunk):
-                _, state = self.model.codec.decode(source[:, start : start + spec.codec_chunk], state)
-            self._primed.put(key, state)
-        return state
-
-    def _silent(self, rows: int) -> State:
-        """Codec state of `rows` fresh streams."""
-        columns, where = self.model.codec.columns, self.device.torch
-        return {n: torch.full((rows, *c.shape), c.fill, dtype=c.dtype, device=where) for n, c in columns.items()}
+                _, state = codec.decode(source[:, start : start + spec.codec_chunk], primed.columns)
+                primed.write(state.items())
+            self._primed.put(key, primed)
+        return primed
 
     # -- steps --
 
@@ -246,7 +238,7 @@ class Worker:
         step.decode(self.model, self.slots, self.kv, self.idx[:batch], span, work)
 
     def _ticket(self, sequences: list[Sequence]) -> Ticket:
-        ticket = Ticket(sequences, self.device.download(self.slots.report), self.device.event())
+        ticket = Ticket(sequences, self.device.download(self.slots.progress[:2]), self.device.event())
         ticket.done.record()
         return ticket
 
@@ -328,6 +320,12 @@ class _Cache(Generic[T]):
         self._items[key] = value
         if len(self._items) > VOICES_KEPT:
             self._items.popitem(last=False)
+
+
+def _columns(prompt: Prompt, seed: int) -> dict[str, Any]:
+    """What a request says of its row."""
+    given = {"seed": seed, "limit": prompt.limit, "min_frames": prompt.min_frames, "stop": RUNNING}
+    return {**given, **prompt.columns}
 
 
 def _digest(a: np.ndarray) -> str:

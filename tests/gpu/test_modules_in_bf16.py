@@ -16,6 +16,7 @@ from tiny import DEVICE, FAMILIES, Bench, checkpoint
 from torch import Tensor
 
 from stentor.engine.packing import exact
+from stentor.engine.slots import RowBlock
 from stentor.layers.noise import uniform
 from stentor.models.fish_s2 import language
 from stentor.models.qwen3_tts import predictor
@@ -154,7 +155,8 @@ class Pair:
 
     def codec(self) -> None:
         """Chunks of several lengths; each starts from the reference's state."""
-        state, at = self.ref.worker._silent(1), 0
+        columns = self.ref.model.codec.columns
+        state, at = RowBlock(columns, 1, torch.device("cpu")).columns, 0
         for count in (1, 2, 3):
             frames = self.ref.worker.slots.frames[:1, at : at + count]
             there = {n: v.to(DEVICE, self.dut.model.codec.columns[n].dtype) for n, v in state.items()}

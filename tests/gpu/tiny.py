@@ -54,6 +54,6 @@ class Bench:
         seq = Sequence(slot, prompt.length, 40, prompt.work, 0, 0.1, True, slot=slot, launched=1)
         count = -(-(prompt.length + 40) // self.sizes.page)
         seq.pages = [next(self.pages) for _ in range(count)]
-        self.worker.admit(seq, prompt, seed)
-        self.worker.set_pages(seq)
+        self.worker.admit([(seq, prompt, seed)])
+        self.worker.set_pages([seq])
         return seq, prompt
