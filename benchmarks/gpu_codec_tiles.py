@@ -1,0 +1,221 @@
+"""Products of codec decoders alone: every tile that may be chosen, and the libraries, on the released shapes.
+
+Run: python benchmarks/gpu_codec_tiles.py [--out DIR]        about 30 s on a GPU; a short table comes last
+     python benchmarks/gpu_codec_tiles.py --device cpu        a dry run of the libraries' side
+
+Eight processes compile, then one measures. Rates are TFLOP/s; `*` is what `tiles_codec.dense_tile` chooses; `library`
+is cuDNN or cuBLAS in float16 on the same channels-last memory, with the activation or the addition as a launch of
+ours or torch's behind it. `machine` says what a large copy and a large product reach at that moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from stentor.layers.kernels import Waves
+from stentor.layers.tiles_codec import Tile, dense_tile
+
+BATCH, REPEATS, COMPILERS = 16, 9, 8
+
+
+class Shape(NamedTuple):
+    """A convolution of 16 streams with 8 frames each: `steps` outputs a stream, tap by tap weights."""
+
+    steps: int
+    inputs: int
+    outputs: int
+    taps: int
+    act: bool  # else a residual is added
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * BATCH * self.steps * self.inputs * self.outputs * self.taps
+
+
+SHAPES = {
+    "768 k7 act": Shape(8 * 32, 768, 768, 7, True),
+    "384 k7 act": Shape(8 * 256, 384, 384, 7, True),
+    "192 k7 act": Shape(8 * 1024, 192, 192, 7, True),
+    "96 k7 act": Shape(8 * 2048, 96, 96, 7, True),
+    "up 768 to 8 x 384": Shape(8 * 32, 768, 3072, 2, True),
+    "384 k1 add": Shape(8 * 256, 384, 384, 1, False),
+    "192 k1 add": Shape(8 * 1024, 192, 192, 1, False),
+    "96 k1 add": Shape(8 * 2048, 96, 96, 1, False),
+    "256 k1 add": Shape(32 * 240, 256, 256, 1, False),
+    "64 k1 add": Shape(32 * 960, 64, 64, 1, False),
+}
+
+
+def candidates(s: Shape) -> list[Tile]:
+    depth = 64 if s.inputs % 64 == 0 else 32
+    wide = [(128, 128, 0), (128, 128, 64), (128, 256, 0), (256, 128, 0), (64, 256, 0)] if s.outputs > 96 else []
+    if s.outputs == 96:
+        wide = [(128, 64, 32), (256, 64, 32), (128, 128, 0)]
+    found = [Tile(m, n, more, depth, 8, stages) for m, n, more in wide for stages in (3, 4)]
+    found += [Tile(128, 128, 0, depth, 8, stages, 128) for stages in (3, 4) if s.outputs % 128 == 0]
+    found += [Tile(m, 64, 0, depth, 4, stages) for m in (64, 128) for stages in (3, 4)]
+    chosen = dense_tile(BATCH * s.steps, s.outputs, s.inputs)
+    return [chosen, *(t for t in found if t != chosen and fits(t))]
+
+
+def fits(t: Tile) -> bool:
+    return (t.rows + t.outputs + t.more) * t.depth * 2 * t.stages <= 227 * 1024
+
+
+class Operands:
+    def __init__(self, s: Shape, device: torch.device) -> None:
+        self.shape = s
+        dtype = torch.float16
+        self.x = torch.randn(BATCH, s.steps + s.taps - 1, s.inputs, device=device, dtype=dtype)
+        self.weight = torch.randn(s.outputs, s.taps, s.inputs, device=device, dtype=dtype) * (s.taps * s.inputs) ** -0.5
+        self.bias = torch.randn(s.outputs, device=device, dtype=dtype)
+        self.added = torch.randn(BATCH, s.steps, s.outputs, device=device, dtype=dtype)
+        self.waves = Waves(torch.rand(s.outputs, device=device) + 0.5, torch.rand(s.outputs, device=device) + 0.5)
+
+    def ours(self, t: Tile) -> Tensor:
+        from stentor.layers import kernels_codec
+
+        kernels_codec.dense_tile = lambda *shape: t
+        weight, s = self.weight.transpose(1, 2), self.shape
+        return kernels_codec.convolve(
+            self.x, weight, self.bias, 1, self.waves if s.act else None, None if s.act else self.added
+        )
+
+    def library(self) -> Tensor:
+        """With the kernel of activations where there is a GPU, else by the formula."""
+        s = self.shape
+        if s.taps == 1:
+            y = F.linear(self.x, self.weight[:, 0], self.bias)
+        else:
+            x, w = self.x.transpose(1, 2)[:, :, None], self.weight.transpose(1, 2)[:, :, None]
+            y = F.conv2d(x, w, self.bias)[:, :, 0].transpose(1, 2)
+        if not s.act:
+            return y + self.added
+        if y.is_cuda:
+            from stentor.layers import kernels_codec
+
+            return kernels_codec.extend(y, None, 0, self.waves)
+        return (y.float() + self.waves.gain * torch.sin(y.float() * self.waves.alpha) ** 2).to(y.dtype)
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    run()
+    if not torch.cuda.is_available():
+        started = time.perf_counter()
+        run()
+        return (time.perf_counter() - started) * 1e3
+    found = []
+    for _ in range(REPEATS):
+        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        a.record()
+        run()
+        b.record()
+        b.synchronize()
+        found.append(a.elapsed_time(b))
+    return statistics.median(found)
+
+
+def machine(device: torch.device) -> dict[str, float]:
+    """TB/s of a copy and TFLOP/s of a product: below 4 and 700, somebody shares the GPU."""
+    if device.type != "cuda":
+        return {}
+    big = torch.randn(2**30, device=device, dtype=torch.float16)
+    other = torch.empty_like(big)
+    a = torch.randn(8192, 8192, device=device, dtype=torch.float16)
+    return {
+        "TB/s": round(2 * big.numel() * 2 / milliseconds(lambda: other.copy_(big)) / 1e9, 2),
+        "TFLOP/s": round(2 * 8192**3 / milliseconds(lambda: a @ a) / 1e9),
+    }
+
+
+def measure(name: str, device: torch.device) -> dict[str, object]:
+    s = SHAPES[name]
+    s = s if device.type == "cuda" else s._replace(steps=8)
+    operands = Operands(s, device)
+    want, tiles, errors = operands.library().float(), {}, {}
+    library = milliseconds(operands.library)
+    for t in candidates(s) if device.type == "cuda" else []:
+        label = f"{t.rows}x{t.outputs + t.more} s{t.stages}" + (f" r{t.registers}" if t.registers else "")
+        try:
+            errors[label] = float((operands.ours(t).float() - want).norm() / want.norm())
+            tiles[label] = round(s.flops / milliseconds(lambda t=t: operands.ours(t)) / 1e9, 1)
+        except Exception as e:  # a tile that the chip refuses is a result too
+            tiles[label], errors[label] = 0.0, repr(e)[:200]
+    return {
+        "library": round(s.flops / library / 1e9, 1),
+        "tiles": tiles,
+        "errors": errors,
+        "gflop": round(s.flops / 1e9, 1),
+    }
+
+
+def compile_part(part: int) -> None:
+    """Every COMPILERS-th kernel, so that the measurement finds it in Triton's cache."""
+    device = torch.device("cuda")
+    jobs = [(s, t) for s in SHAPES.values() for t in candidates(s)]
+    for s, t in jobs[part::COMPILERS]:
+        try:
+            Operands(s._replace(steps=16), device).ours(t)
+        except Exception as e:
+            print(f"{s} {t}: {e!r}"[:300], flush=True)
+
+
+def table(found: dict[str, dict[str, object]], about: dict[str, float]) -> str:
+    lines = [f"machine {about}"]
+    for name, r in found.items():
+        tiles: dict[str, float] = r["tiles"]  # type: ignore[assignment]
+        first = next(iter(tiles), None)
+        best = sorted(tiles, key=lambda t: -tiles[t])[:4]
+        cells = [f"{t}{'*' if t == first else ''} {tiles[t]:.0f}" for t in best]
+        if first is not None and first not in best:
+            cells.append(f"{first}* {tiles[first]:.0f}")
+        errors: dict[str, object] = r["errors"]  # type: ignore[assignment]
+        wrong = [t for t, e in errors.items() if not isinstance(e, float) or not e < 5e-3]
+        lines.append(
+            f"{name:>18}: library {r['library']:.0f}; {'; '.join(cells)}{'; WRONG ' + str(wrong) if wrong else ''}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", type=Path, default=Path("."))
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--compile", type=int)
+    a = p.parse_args()
+    if a.compile is not None:
+        with torch.inference_mode():
+            compile_part(a.compile)
+        return
+    device = torch.device(a.device)
+    if device.type == "cuda":
+        command = [sys.executable, __file__, "--compile"]
+        compilers = [subprocess.Popen([*command, str(i)]) for i in range(COMPILERS)]
+        for process in compilers:
+            process.wait(60)
+    a.out.mkdir(parents=True, exist_ok=True)
+    found: dict[str, dict[str, object]] = {}
+    with torch.inference_mode():
+        about = machine(device)
+        for name in SHAPES:
+            found[name] = measure(name, device)
+    (a.out / "gpu_codec_tiles.json").write_text(json.dumps({"machine": about, "shapes": found}, indent=1))
+    print(table(found, about), flush=True)
+
+
+if __name__ == "__main__":
+    main()
