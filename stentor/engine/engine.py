@@ -30,6 +30,7 @@ log = logging.getLogger("stentor.engine")
 
 FINISH = {LENGTH: "length"}  # every other ending is "stop"
 SILENT_PEAK = 1e-3  # -60 dBFS
+POLL_SECONDS = 1e-4  # how often audio is looked for while a step runs
 STALL_SECONDS = 0.005  # how long to wait when every running request is far ahead of its listener
 
 
@@ -208,7 +209,9 @@ class Engine:
         self._deliver_ready()
         self._launch(plan)
         while self._tickets and (len(self._tickets) > self.lag or plan.empty):
-            self._observe(self._tickets.popleft())
+            ticket = self._tickets.popleft()
+            self._deliver_until(ticket)
+            self._observe(ticket)
         self._deliver_ready(wait=plan.empty and not self._tickets)
         for seq in self.scheduler.finished():
             self._close(self._requests.pop(seq.id))
@@ -340,6 +343,15 @@ class Engine:
             self._deliver(self._audio.popleft())
             wait = False
         self._bells.flush()
+
+    def _deliver_until(self, ticket: Ticket) -> None:
+        """Audio that is ready before a step has run does not wait for it: first chunks would come a step late.
+
+        Two streams cannot be waited for at once, so this looks at both now and then.
+        """
+        while self._audio and not ticket.done.ready():
+            time.sleep(POLL_SECONDS)
+            self._deliver_ready()
 
     def _deliver(self, ticket: AudioTicket) -> None:
         ticket.done.wait_host()
