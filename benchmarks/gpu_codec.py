@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from stentor.engine.device import Device  # noqa: E402
 from stentor.engine.graphs import GraphLadder  # noqa: E402
+from stentor.engine.slots import RowBlock  # noqa: E402
 from stentor.layers import kernels  # noqa: E402
 from stentor.layers.conv import cast  # noqa: E402
 from stentor.models.base import Codec, State  # noqa: E402
@@ -159,10 +160,7 @@ class Captured:
     def __init__(self, made: Made, device: Device, slots: int) -> None:
         self.codec, _, frames, self.seconds = made
         where = device.torch
-        self.state = {
-            n: torch.full((slots + 1, *c.shape), c.fill, dtype=c.dtype, device=where)
-            for n, c in self.codec.columns.items()
-        }
+        self.state = RowBlock(self.codec.columns, slots + 1, where)
         self.idx, self.frames = torch.arange(slots, device=where), frames(slots, max(FRAMES) if device.cuda else 2)
         self.out: dict[tuple[int, ...], Tensor] = {}
         self.device, self.stream = device, device.stream()
@@ -170,9 +168,8 @@ class Captured:
 
     def _decode(self, rows: int, count: int) -> None:
         idx = self.idx[:rows]
-        samples, new = self.codec.decode(self.frames[:rows, :count], {n: t[idx] for n, t in self.state.items()})
-        for name, value in new.items():
-            self.state[name][idx] = value.to(self.state[name].dtype)
+        samples, new = self.codec.decode(self.frames[:rows, :count], self.state.gather(idx))
+        self.state.store(idx, new)
         self.out[rows, count] = samples
 
     def times(self, keys: list[tuple[int, int]]) -> dict[str, float]:

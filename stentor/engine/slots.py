@@ -13,11 +13,12 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from stentor.engine.device import Device, Parcel, Shape
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
-from stentor.models.base import Column, Emit, ModelSpec
+from stentor.models.base import Column, Emit, ModelSpec, State
 
 
 def engine_columns(spec: ModelSpec) -> dict[str, Column]:
@@ -163,25 +164,54 @@ class SlotRows:
 
 
 class RowBlock:
-    """Columns whose rows lie one behind the other, [rows, words] of 8 bytes: a whole row is written at once.
+    """Columns whose rows lie one behind the other, [rows, words] of 8 bytes: whole rows are read and written at once.
 
     `columns[name]` [rows, *shape] are views.
     """
 
     def __init__(self, columns: Mapping[str, Column], rows: int, device: torch.device) -> None:
-        sizes = [-(-math.prod(c.shape) * c.dtype.itemsize // ROW_ALIGN) * ROW_ALIGN // WORD for c in columns.values()]
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        self.data = torch.zeros(rows, sum(sizes), dtype=torch.int64, device=device)
-        self.columns = {n: self._view(at, c) for at, (n, c) in zip(starts, columns.items(), strict=True)}
+        self._specs, self._places = columns, {}
+        end = 0
+        for name, c in columns.items():
+            words = -(-math.prod(c.shape) * c.dtype.itemsize // ROW_ALIGN) * ROW_ALIGN // WORD
+            self._places[name] = slice(end, end + words)
+            end += words
+        self.data = torch.zeros(rows, end, dtype=torch.int64, device=device)
+        self.columns = self._views(self.data)
         for name, c in columns.items():
             self.columns[name].fill_(c.fill)
         self.fresh = self.data[:1].clone()
 
-    def _view(self, start: int, c: Column) -> Tensor:
-        count = math.prod(c.shape)
-        words = -(-count * c.dtype.itemsize // WORD)
-        values = self.data[:, start : start + words].view(c.dtype)[:, :count]
-        return values.view(len(self.data), *c.shape)
+    def _views(self, data: Tensor) -> State:
+        """The columns of data [n, words]."""
+        views = {}
+        for name, c in self._specs.items():
+            count = math.prod(c.shape)
+            values = data[:, self._places[name]].view(c.dtype)[:, :count]
+            views[name] = values.view(len(data), *c.shape)
+        return views
+
+    def gather(self, rows: Tensor) -> State:
+        """The columns of `rows` [k], copied at once."""
+        return self._views(self.data[rows])
+
+    def store(self, rows: Tensor, state: State) -> None:
+        """New values of every column of `rows`, in two launches: one puts them side by side, one stores them."""
+        parts = [part for name in self._specs for part in self._words(name, state)]
+        if parts:
+            self.data.index_copy_(0, rows, torch.cat(parts, dim=1))
+
+    def _words(self, name: str, state: State) -> list[Tensor]:
+        """A column [k, *shape] as words: where they lie, if they lie as words do, and what fills its place up."""
+        c, place = self._specs[name], self._places[name]
+        values = state[name].to(c.dtype).reshape(len(state[name]), -1)
+        per_word = WORD // c.dtype.itemsize
+        layout = (values.shape[1], values.stride(0), values.storage_offset())
+        if values.stride(1) != 1 or any(n % per_word for n in layout):
+            values = F.pad(values, (0, (place.stop - place.start) * per_word - values.shape[1]))
+        words = values.view(torch.int64)
+        rest = place.stop - place.start - words.shape[1]
+        return [words, self.fresh[:, :1].expand(len(words), rest)] if rest else [words]
 
     def reset(self, rows: Tensor) -> None:
         """Every column of `rows` [k] is its fill."""

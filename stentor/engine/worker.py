@@ -285,9 +285,8 @@ class Worker:
         idx, start = self.codec_in[0, :batch], self.codec_in[1, :batch]
         at = start[:, None] + torch.arange(count, device=self.device.torch)
         frames = self.slots.frames[idx[:, None], at.clamp_max(self.sizes.max_frames - 1)]
-        samples, new = self.model.codec.decode(frames, {n: t[idx] for n, t in self.state.items()})
-        for name, value in new.items():
-            self.state[name][idx] = value.to(self.state[name].dtype)
+        samples, new = self.model.codec.decode(frames, self.heard.gather(idx))
+        self.heard.store(idx, new)
         self.codec_out[batch, count] = samples, frames
 
     # -- reference audio --
