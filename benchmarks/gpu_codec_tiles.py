@@ -108,7 +108,7 @@ class Operands:
         if y.is_cuda:
             from stentor.layers import kernels_codec
 
-            return kernels_codec.extend(y, None, 0, self.waves)
+            return kernels_codec.extend(y, None, 0, self.waves)[0]
         return (y.float() + self.waves.gain * torch.sin(y.float() * self.waves.alpha) ** 2).to(y.dtype)
 
 

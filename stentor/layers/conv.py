@@ -31,7 +31,9 @@ class Stream:
     def extend(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
         """Put the `count` remembered steps before x, whose time is dimension `dim`; remember the result's last ones."""
         y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim=dim)
-        self.new[key] = y.narrow(dim, y.shape[dim] - count, count).movedim(dim, 1)
+        kept = y.narrow(dim, y.shape[dim] - count, count)
+        # A small part must not keep all of a long input alive until the end of the call.
+        self.new[key] = (kept.clone() if y.shape[dim] > 2 * count else kept).movedim(dim, 1)
         return y
 
 
@@ -169,10 +171,11 @@ def _fused(
     assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
     x = x.transpose(1, 2)
     if conv.tail or before is not None or affine is not None:
-        past = stream.old[conv.key] if conv.tail and stream is not None else None
-        x = kernels.extend(x, past, conv.tail, _waves(before), affine)
-        if conv.tail and stream is not None:
-            stream.new[conv.key] = x[:, x.shape[1] - conv.tail :]
+        carried = stream if conv.tail else None
+        past = None if carried is None else carried.old[conv.key]
+        x, kept = kernels.extend(x, past, conv.tail, _waves(before), affine, carried is not None)
+        if carried is not None:
+            carried.new[conv.key] = kept
     waves = _waves(after)
     residual = None if residual is None else residual.transpose(1, 2)
     if isinstance(conv, CausalConvTranspose1d):

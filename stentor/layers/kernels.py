@@ -228,12 +228,14 @@ def tap_by_tap(dtype: torch.dtype) -> bool:
     return dtype.itemsize == 2 and _WANTED and "codec" not in _OFF
 
 
-def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None, affine: Affine | None) -> Tensor:
+def extend(
+    x: Tensor, past: Tensor | None, tail: int, waves: Waves | None, affine: Affine | None, keep: bool
+) -> tuple[Tensor, Tensor]:
     """The activation of x [B, T, C], first scaled and shifted, behind its history, past [B, tail, C] or zeros:
-    [B, tail + T, C]."""
+    [B, tail + T, C]; and, to keep, a copy of its last `tail` steps."""
     from stentor.layers import kernels_codec
 
-    return kernels_codec.extend(x, past, tail, waves, affine)
+    return kernels_codec.extend(x, past, tail, waves, affine, keep)
 
 
 def convolve(

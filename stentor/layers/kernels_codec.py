@@ -49,8 +49,8 @@ def _narrowed(x, like):
 
 @triton.jit(do_not_specialize=["rows", "length", "tail"])
 def _extend(
-    x, past, scale, shift, alpha, gain, out, rows, length, tail, channels, x_batch, x_time, x_channel, past_batch,
-    past_time, HAS_PAST: tl.constexpr, AFFINE: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr,
+    x, past, scale, shift, alpha, gain, out, kept, rows, length, tail, channels, x_batch, x_time, x_channel, past_batch,
+    past_time, HAS_PAST: tl.constexpr, KEEP: tl.constexpr, AFFINE: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -67,15 +67,22 @@ def _extend(
     if HAS_PAST:
         at = past + batch * past_batch + (time + tail) * past_time + c
         new += tl.load(at, inside & (time < 0), 0.0).to(tl.float32)
-    tl.store(out + row.to(tl.int64)[:, None] * channels + c, _narrowed(new, out), inside)
+    new = _narrowed(new, out)
+    tl.store(out + row.to(tl.int64)[:, None] * channels + c, new, inside)
+    if KEEP:
+        place = time + 2 * tail - length
+        tl.store(kept + (batch * tail + place) * channels + c, new, inside & (place >= 0))
 
 
-def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None, affine: Affine | None = None) -> Tensor:
+def extend(
+    x: Tensor, past: Tensor | None, tail: int, waves: Waves | None, affine: Affine | None = None, keep: bool = False
+) -> tuple[Tensor, Tensor]:
     """[B, tail + T, C]: past [B, tail, C] (None: zeros), then the activation of x [B, T, C], which may be scaled and
-    shifted before it."""
+    shifted before it. Second, if it is to be kept, a copy of the last `tail` steps."""
     batch, count, channels = x.shape
     length = tail + count
     out = torch.empty(batch, length, channels, dtype=x.dtype, device=x.device)
+    kept = x.new_empty(batch, tail, channels) if keep else out
     block_c = min(128, triton.next_power_of_2(channels))
     block_t = ELEMENTS // block_c
     before = x if past is None else past
@@ -83,12 +90,12 @@ def extend(x: Tensor, past: Tensor | None, tail: int, waves: Waves | None, affin
     alpha, gain = (x, x) if waves is None else waves
     scale, shift = (x, x) if affine is None else affine
     _extend[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
-        x, before, scale, shift, alpha, gain, out, batch * length, length, tail, channels,
+        x, before, scale, shift, alpha, gain, out, kept, batch * length, length, tail, channels,
         x.stride(0), x.stride(1), x.stride(2), before.stride(0), before.stride(1),
-        HAS_PAST=past is not None, AFFINE=affine is not None, ACT=waves is not None, ROUND=ROUND,
+        HAS_PAST=past is not None, KEEP=keep, AFFINE=affine is not None, ACT=waves is not None, ROUND=ROUND,
         BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
-    return out
+    return out, kept
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from stentor.layers.tiles_codec import Tile, dense_tile
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024
-POINTERS = ("x", "past", "scale", "shift", "weight", "bias", "residual", "out")
+POINTERS = ("x", "past", "scale", "shift", "weight", "bias", "residual", "out", "kept")
 FLOATS = ("alpha", "gain")
 PLAIN = ("rows", "length", "taps", "first", "step", "tail")  # not specialised
 DENSE = {"HAS_BIAS": True, "ADD": False, "ACT": True, "ROUND": codec.ROUND}
@@ -27,7 +27,7 @@ def dense(t: Tile, **other: object) -> tuple[object, dict[str, object], int, int
 
 
 CASES = {
-    "extend": (codec._extend, {**ELEMENTS, "HAS_PAST": True, "AFFINE": True, "BLOCK_C": 128}, 4, 3, None),
+    "extend": (codec._extend, {**ELEMENTS, "HAS_PAST": True, "KEEP": True, "AFFINE": True, "BLOCK_C": 128}, 4, 3, None),
     "depthwise": (codec._depthwise, {**ELEMENTS, "HAS_BIAS": True, "TAPS": 7, "BLOCK_C": 64}, 4, 3, None),
     **{f"dense {t.rows} x {t.outputs + t.more}, {t.depth}": dense(t) for t in TILES},
     "dense, uneven": dense(Tile(64, 32, 0, 32, 4), EVEN=False),

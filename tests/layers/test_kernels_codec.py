@@ -106,7 +106,7 @@ def error(got: Tensor, want: Tensor) -> float:
 def test_the_sine_is_exact_for_large_arguments(kind):
     act = wave(kind, 33)
     x = random(2, 33, 9) * 100
-    got = kernels_codec.extend(x.transpose(1, 2), None, 0, act.waves()).transpose(1, 2)
+    got = kernels_codec.extend(x.transpose(1, 2), None, 0, act.waves())[0].transpose(1, 2)
     assert error(got, act.double().formula(x.double())) < 1e-6
 
 
@@ -115,10 +115,12 @@ def test_history_stands_before_the_activated_input_whatever_its_layout(kind):
     act = wave(kind, 20)
     past = random(3, 5, 20).half()
     for x in (random(3, 20, 4).half(), random(3, 4, 20).half().transpose(1, 2)):
-        got = kernels_codec.extend(x.transpose(1, 2), past, 5, act.waves())
+        got, kept = kernels_codec.extend(x.transpose(1, 2), past, 5, act.waves(), keep=True)
         assert torch.equal(got[:, :5], past)
+        assert torch.equal(kept, got[:, -5:])
+        assert kept.untyped_storage().data_ptr() != got.untyped_storage().data_ptr()
         assert error(got[:, 5:].transpose(1, 2), act(x)) < 1e-3
-        silent = kernels_codec.extend(x.transpose(1, 2), None, 2, None)
+        silent, _ = kernels_codec.extend(x.transpose(1, 2), None, 2, None)
         assert torch.equal(silent, torch.cat((torch.zeros_like(past[:, :2]), x.transpose(1, 2)), 1))
 
 
