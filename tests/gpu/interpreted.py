@@ -1,0 +1,66 @@
+"""Steps of the tiny checkpoints with every kernel interpreted and without any, in a process of its own.
+
+TRITON_INTERPRET=1 python interpreted.py [FRAMES] -> {family: [with kernels, without]}, frames as JSON. A prefill through
+the padded static buffers that a GPU captures, then decode steps with a padding row. Codecs have tests of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny import FAMILIES, Bench, checkpoint
+from triton.runtime import interpreter
+
+from stentor.engine import step
+from stentor.engine.packing import Layout, StaticPrefill, layout
+from stentor.layers import kernels
+
+OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 3}, "qwen3_tts": {"top_k": 20}}
+_patched = interpreter._patch_lang_tensor
+
+
+def with_loop_bounds(tensor: Any, scope: Any) -> None:
+    """Triton 3.6 reads a loop bound by int() of an array of one element, which numpy 2.4 no longer allows."""
+    _patched(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
+    """The frames [count, ...] that a request begins with."""
+    kernels._WANTED = wanted
+    bench = Bench(checkpoint(family, folder), "cpu", torch.float32)
+    w, spec, padding = bench.worker, bench.model.spec, bench.sizes.slots
+    assert w.kv.fused == wanted
+    with torch.inference_mode():
+        group = [bench.admit(family, 1, text="Hello.", **OPTIONS[family])]
+        need, work = layout(group), group[0][0].work
+        if wanted:
+            size = Layout(need.tokens + 3, 1, 2 if spec.takes_reference else 0)
+            packed = StaticPrefill(spec, size, padding, bench.where)
+            packed.write(group, size)
+            step.prefill(bench.model, w.slots, w.kv, packed.batch(size, work))
+        else:
+            w.prefill(group)
+        w.idx[:2] = torch.tensor([1, padding])
+        for _ in range(count - 1):
+            w._decode(2, bench.sizes.max_pages, work)
+    return w.slots.frames[1, :count].tolist()
+
+
+def main() -> None:
+    interpreter._patch_lang_tensor = with_loop_bounds
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    found = {}
+    for family in FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            found[family] = [frames(family, Path(folder), wanted, count) for wanted in (True, False)]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

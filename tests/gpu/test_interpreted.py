@@ -1,0 +1,34 @@
+"""Whole steps, kernels interpreted on a CPU, give what the formulas give: prefill and decode of every family."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
+
+
+def test_a_prefill_and_a_step_of_every_family_are_the_same_with_kernels_and_without():
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "STENTOR_KERNELS_OFF": ""}
+    command = [sys.executable, str(here / "interpreted.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for family, made in json.loads(done.stdout.splitlines()[-1]).items():
+        fused, plain = (np.asarray(frames) for frames in made)
+        assert fused.shape == plain.shape
+        assert len(plain) == 2
+        assert np.ptp(plain[0]) > 0, f"{family}: frames that say something"
+        if plain.dtype.kind == "f":
+            np.testing.assert_allclose(fused, plain, atol=1e-4, err_msg=family)
+        else:
+            assert np.array_equal(fused, plain), f"{family}: {fused} {plain}"
