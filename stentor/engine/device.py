@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -108,6 +108,22 @@ class Device:
     def allocated_bytes(self) -> int:
         """Device memory that torch has taken from the driver; 0 on a CPU."""
         return torch.cuda.memory_reserved(self.torch) if self.cuda else 0
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        """Device memory that `run` takes at most, beyond what is taken before; only at start. 0 on a CPU."""
+        if not self.cuda:
+            return 0
+        self.synchronize()
+        torch.cuda.reset_peak_memory_stats(self.torch)
+        before = torch.cuda.memory_allocated(self.torch)
+        run()
+        self.synchronize()
+        return torch.cuda.max_memory_allocated(self.torch) - before
+
+    def stage(self, value: Tensor) -> Tensor:
+        """A copy on the device that later work on this stream leaves alone, for another stream to download; on a CPU,
+        where a download is a copy at once, the value itself."""
+        return value.clone() if self.cuda else value
 
     def download(self, value: Tensor) -> Tensor:
         """A pinned host copy that is complete once an event recorded after this call is ready."""

@@ -55,6 +55,7 @@ class GraphLadder:
                     raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
                 self.failed[key] = str(e)
                 log.warning("graph capture of %s%s failed, it will run eagerly: %s", self.name, key, e)
+        torch.cuda.empty_cache()  # what the calls before each capture took: graphs have memory of their own
 
     def _capture(self, key: Key) -> None:
         self.fn(*key)  # lazy initialisation and compilation must happen outside the capture

@@ -27,7 +27,7 @@ class Policy:
     growth: int = 64  # tokens reserved ahead when a request needs another page
     ramp: tuple[int, ...] | None = None
     chunk: int = 25  # frames per codec call at most
-    codec_frames: int = 400  # frames that the codec is given before it has answered for others
+    codec_frames: int = 512  # frames that the codec is given before it has answered for others
     max_ahead: float = 30.0  # seconds that a stream may run ahead of its listener
     max_queue: int = 1024
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 PREFILL_TOKENS = {1: (2048, 1024, 512, 256, 128, 64, 32), 8: (2048, 512, 128)}
 """Captured prefills: tokens by number of rows. As many rows as there are slots take the longest and a quarter of it."""
-CODEC_FRAMES = 400  # rows times frames of one captured codec call: more rows take several calls, not more memory
+SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
 VOICES_KEPT = 64  # encoded references and primed codec states in the caches
 
 
@@ -63,6 +63,7 @@ class AudioTicket:
     samples: Tensor
     frames: Tensor
     done: Event
+    staged: tuple[Tensor, ...]  # on the device, to be kept until `done`
 
 
 class Worker:
@@ -79,6 +80,7 @@ class Worker:
         self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
         self.lm, self.codec = device.stream(-1), device.stream(0)
+        self.copies = device.stream(0)  # of audio to the host, beside the codec's next call
         must = config.require_graphs
         self.ladder = GraphLadder("decode", self._decode, device, self.lm, must)
         self.prefill_ladder = GraphLadder("prefill", self._prefill, device, self.lm, must, beside=self.ladder)
@@ -129,9 +131,11 @@ class Worker:
                     yield (tokens, rows, frames, work)
 
     def _codec_keys(self, slots: int) -> list[tuple[int, int]]:
-        """(rows, frames), largest first."""
-        rows = {b for b in (1, 4, 16, slots) if b <= slots}
-        keys = [(b, n) for b in rows for n in self.codec_counts if b == 1 or b * n <= CODEC_FRAMES]
+        """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
+        keys = set()
+        for frames in self.codec_counts:
+            most = max(1, min(slots, self.sizes.codec_frames // frames))
+            keys |= {(min(1 << i, most), frames) for i in range(most.bit_length() + 1)}
         return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
 
     @property
@@ -255,9 +259,14 @@ class Worker:
             return [self._decode_audio(part) for key in sorted(rounds) for part in self._parts(rounds[key])]
 
     def _parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
-        """Jobs of equal length, as many at a time as the captured calls take."""
-        most = max((b for b, n in self.codec_ladder.graphs if n >= jobs[0].count), default=len(jobs))
-        return [jobs[at : at + most] for at in range(0, len(jobs), most)]
+        """Jobs of equal length, cut so that the captured calls they take hold few rows of padding."""
+        sizes = {b for b, n in self.codec_ladder.graphs if n >= jobs[0].count}
+        parts, at = [], 0
+        while at < len(jobs):
+            rows = _rows_of_call(len(jobs) - at, jobs[0].count, sizes)
+            parts.append(jobs[at : at + rows])
+            at += rows
+        return parts
 
     def _decode_audio(self, jobs: list[AudioJob]) -> AudioTicket:
         batch, count = self._codec_key(jobs)
@@ -270,8 +279,14 @@ class Worker:
         samples, frames = self.codec_out[batch, count]
         used = jobs[0].count
         samples, frames = samples[: len(jobs), : used * self.model.spec.hop], frames[: len(jobs), :used]
-        ticket = AudioTicket(jobs, self.device.download(samples), self.device.download(frames), self.device.event())
-        ticket.done.record()
+        staged = self.device.stage(samples), self.device.stage(frames)
+        decoded = self.device.event()
+        decoded.record()
+        with self.copies.active():
+            decoded.wait_stream()
+            on_host = [self.device.download(t) for t in staged]
+            ticket = AudioTicket(jobs, on_host[0], on_host[1], self.device.event(), staged)
+            ticket.done.record()
         return ticket
 
     def _codec_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
@@ -319,6 +334,15 @@ class _Cache(Generic[T]):
         self._items[key] = value
         if len(self._items) > VOICES_KEPT:
             self._items.popitem(last=False)
+
+
+def _rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:
+    """How many of the rows that wait for calls of so many frames the next one takes; `sizes`: rows of captured calls.
+    Padding may be a quarter of a call, or more where the call is small."""
+    fitting = min((b for b in sizes if b >= waiting), default=0)
+    if not sizes or (fitting and (3 * fitting <= 4 * waiting or fitting * frames <= SMALL_CALL)):
+        return waiting
+    return max((b for b in sizes if b <= waiting), default=waiting)
 
 
 def _columns(prompt: Prompt, seed: int) -> dict[str, Any]:

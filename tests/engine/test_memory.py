@@ -1,6 +1,7 @@
 """What fits: pages from what is free, within every limit that was given; and it is said at start."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from stentor import TTS, InvalidRequest
 from stentor.config import EngineConfig
 from stentor.engine.device import Device
-from stentor.engine.memory import GIB, Sizes, fit
+from stentor.engine.memory import CODEC_COPIES, CODEC_FRAMES, CODEC_SHARE, GIB, Sizes, fit
 from stentor.errors import EngineError
 from stentor.models.toy.model import Toy
 
@@ -16,15 +17,19 @@ from stentor.models.toy.model import Toy
 class Gpu(Device):
     """A CPU that answers as a GPU with `free` bytes does, `taken` of them by weights."""
 
-    def __init__(self, free: float, taken: float) -> None:
+    def __init__(self, free: float, taken: float, codec: int = 0) -> None:
         super().__init__("cpu")
-        self.cuda, self.free, self.taken = True, int(free), int(taken)
+        self.cuda, self.free, self.taken, self.codec = True, int(free), int(taken), codec
 
     def free_bytes(self) -> int:
         return self.free
 
     def allocated_bytes(self) -> int:
         return self.taken
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        run()
+        return self.codec
 
 
 def sizes(free: float, taken: float = 0.0, **config: float) -> Sizes:
@@ -40,6 +45,20 @@ def test_pages_rows_and_graphs_stay_within_the_share_of_what_is_free():
     s = sizes(free=0.002)
     assert 0 < pages_bytes(s) + s.slots * s.slot_bytes <= 0.9 * 0.002 * GIB
     assert pages_bytes(sizes(free=0.002, gpu_memory_utilization=0.6)) < pages_bytes(s)
+
+
+def test_codec_calls_are_as_long_as_a_share_of_memory_holds_and_it_is_left_for_them():
+    model = Toy(0, torch.float32, torch.device("cpu"))
+
+    def found(codec: int) -> Sizes:
+        return fit(model, EngineConfig(slots=64), Gpu(40 * GIB, 0, codec))
+
+    plenty, dear = found(25 << 20), found(25 << 24)
+    assert plenty.codec_frames == CODEC_FRAMES
+    assert plenty.codec_bytes == CODEC_COPIES * CODEC_FRAMES << 20
+    assert 25 <= dear.codec_frames < CODEC_FRAMES
+    assert dear.codec_bytes <= CODEC_SHARE * 40 * GIB
+    assert found(25 << 30).codec_frames == 25  # one row at least
 
 
 def test_a_limit_for_everything_counts_the_weights():

@@ -1,0 +1,91 @@
+"""Which rows go into one codec call, and that neither company nor padding is heard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from stentor import TTS
+from stentor.engine.memory import CODEC_FRAMES
+from stentor.engine.scheduler import Policy
+from stentor.engine.worker import Worker, _rows_of_call
+
+ROWS = {1, 2, 4, 8, 16, 20}
+
+
+def cut(rows: int, frames: int, sizes: set[int]) -> list[int]:
+    parts = []
+    while sum(parts) < rows:
+        parts.append(_rows_of_call(rows - sum(parts), frames, sizes))
+    return parts
+
+
+def test_long_calls_hold_little_padding_and_short_ones_are_few():
+    assert cut(5, 25, ROWS) == [4, 1]
+    assert cut(6, 25, ROWS) == [6]  # two of eight rows are padding
+    assert cut(64, 25, ROWS) == [20, 20, 20, 4]
+    assert cut(5, 1, ROWS) == [5]
+    assert cut(64, 1, {1, 2, 4, 8, 16, 32, 64}) == [64]
+    assert cut(7, 25, set()) == [7]
+
+
+@pytest.mark.parametrize("frames", [1, 4, 25])
+def test_padding_is_at_most_a_quarter_of_a_call_that_is_not_small(frames):
+    for rows in range(1, 65):
+        for part in cut(rows, frames, ROWS):
+            call = min(b for b in ROWS if b >= part)
+            assert 4 * (call - part) <= call or call * frames <= 32
+
+
+@dataclass
+class Replayed:
+    """Stands for a captured call."""
+
+    worker: Worker
+    key: tuple[int, int]
+    calls: list[tuple[int, int]]
+
+    def replay(self) -> None:
+        self.calls.append(self.key)
+        self.worker._codec(*self.key)
+
+
+def captured(tts: TTS) -> list[tuple[int, int]]:
+    worker, calls = tts.engine.worker, []
+    keys = worker._codec_keys(tts.engine.sizes.slots)
+    worker.codec_ladder.graphs = {key: Replayed(worker, key, calls) for key in keys}
+    return calls
+
+
+def speech(tts: TTS, count: int) -> list[np.ndarray]:
+    options = {"max_frames": 33, "min_frames": 33}
+    streams = [tts.stream(f"number {i}", seed=i, **options) for i in range(count)]
+    return [np.concatenate([chunk.samples for chunk in stream]) for stream in streams]
+
+
+def test_audio_from_calls_of_fixed_sizes_equals_audio_from_calls_as_large_as_needed():
+    policy = Policy(ramp=(1, 2, 4, 8, 16, 25))
+    with TTS("dummy:toy", dtype="float64", slots=6, memory_gb=0.002, policy=policy) as plain:
+        want = speech(plain, 6)
+        eager = plain.engine.worker.eager_calls
+    with TTS("dummy:toy", dtype="float64", slots=6, memory_gb=0.002, policy=policy) as tts:
+        calls = captured(tts)
+        got = speech(tts, 6)
+        rest = tts.engine.worker.codec_ladder.eager_calls
+    assert eager > 0
+    assert rest == 0
+    assert len(calls) < 6 * 6  # rows share calls
+    assert {key[0] for key in calls} - {1}
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_no_captured_call_is_larger_than_what_one_may_hold():
+    with TTS("dummy:toy", slots=64, memory_gb=0.01) as tts:
+        keys = tts.engine.worker._codec_keys(64)
+        assert tts.engine.sizes.codec_frames == CODEC_FRAMES
+    assert max(b * n for b, n in keys) <= CODEC_FRAMES
+    assert {(64, 1), (64, 8), (20, 25), (1, 25)} <= set(keys)
+    assert keys[0][0] * keys[0][1] == max(b * n for b, n in keys)
