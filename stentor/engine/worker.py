@@ -34,7 +34,12 @@ log = logging.getLogger("stentor.engine")
 
 T = TypeVar("T")
 
-PREFILL_TOKENS = {1: (2048, 1024, 512, 256, 128, 64, 32), 8: (2048, 512, 128)}
+PREFILL_TOKENS = {
+    1: (2048, 1024, 512, 256, 192, 128, 96, 64, 32),
+    8: (2048, 512, 128),
+    16: (2048, 512),
+    32: (2048, 512),
+}
 """Captured prefills: tokens by number of rows. As many rows as there are slots take the longest and a quarter of it."""
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
 VOICES_KEPT = 64  # encoded references and primed codec states in the caches
