@@ -1,18 +1,21 @@
 """Codec decoders alone, captured as the engine captures them: time, error, memory; a short table comes last.
 
 Run: python benchmarks/gpu_codec.py [--out DIR] [CODEC ...]       every codec in a process of its own
+     python benchmarks/gpu_codec.py --brief --out DIR             float16 and float32 only: about 40 s
      python benchmarks/gpu_codec.py --one CODEC --out DIR         one codec, here
      python benchmarks/gpu_codec.py --device cpu --tiny           a dry run
 
 Codecs have the released sizes and random weights, except `voice`: the trained autoencoder in training/pretrained on
 its own held-out latents. Variants: float32, bfloat16 and float16 with the fused kernels and without (`plain`), and,
 if asked for, what cuDNN does when it may try its algorithms (`tuned`). Errors are those of 40 frames decoded in chunks,
-against float32 without TF32.
+against float32 without TF32. The processes prepare side by side and measure one after the other; `machine` says what
+a large copy and a large product reach then: below 4 TB/s or 700 TFLOP/s, somebody shares the GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import math
 import statistics
@@ -32,6 +35,8 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from gpu_codec_tiles import machine  # noqa: E402
+
 from stentor.engine.device import Device  # noqa: E402
 from stentor.engine.graphs import GraphLadder  # noqa: E402
 from stentor.engine.slots import RowBlock  # noqa: E402
@@ -39,19 +44,20 @@ from stentor.layers import kernels  # noqa: E402
 from stentor.layers.conv import cast  # noqa: E402
 from stentor.models.base import Codec, State  # noqa: E402
 
-ROWS, FRAMES = (1, 16, 64), (1, 2, 4, 8, 16, 25)
+ROWS, FRAMES = (1, 4, 16, 64), (1, 2, 4, 8, 16, 25)
 FEW = (1, 8, 25)  # frames of the slow variants, and what the table shows
 CPU_ROWS, CPU_FRAMES = (1, 2), (1, 2)
 CHUNKS = (1, 2, 4, 8, 25)  # of the comparison
 VARIANTS = {
     "float16": (torch.float16, True, False, FRAMES),
-    "float32": (torch.float32, False, False, FEW),
+    "float32": (torch.float32, False, False, (1, 25)),
     "float16 plain": (torch.float16, False, False, FEW),
     "bfloat16": (torch.bfloat16, True, False, (8,)),
     "float16 tuned": (torch.float16, False, True, (8,)),
 }
 """Precision, fused kernels, cuDNN tries its algorithms, frames per call that are timed."""
 USUAL = ("float16", "float32", "float16 plain", "bfloat16")
+BRIEF = ("float16", "float32")
 CODECS = ("voxcpm2", "qwen3-tts", "fish-s2", "voice")
 Made = tuple[Codec, nn.Module, Callable[[int, int], Tensor], float]
 """The codec, its modules, frames [rows, count, ...] to decode, seconds of audio per frame."""
@@ -172,12 +178,15 @@ class Captured:
         self.state.store(idx, new)
         self.out[rows, count] = samples
 
-    def times(self, keys: list[tuple[int, int]]) -> dict[str, float]:
-        """Median milliseconds per call."""
-        out = {}
+    def capture(self, keys: list[tuple[int, int]]) -> None:
         self.device.synchronize()  # the buffers were filled on another stream
         with self.stream.active():
             self.ladder.capture(sorted(keys, key=math.prod, reverse=True))
+
+    def times(self, keys: list[tuple[int, int]]) -> dict[str, float]:
+        """Median milliseconds per call."""
+        out = {}
+        with self.stream.active():
             for key in keys:
                 out[f"{key[0]}x{key[1]}"] = round(statistics.median(self.once(key) for _ in range(4)), 3)
         return out
@@ -236,32 +245,71 @@ def largest(made: Made, frames: Tensor) -> float:
     return round(float(torch.stack(found).max()), 2)
 
 
-def variant(name: str, label: str, device: Device, tiny: bool, reference: dict[str, Tensor]) -> dict[str, Any]:
-    dtype, kernel, tuned, frames = VARIANTS[label]
-    with torch.inference_mode(), fused(kernel):
-        torch.backends.cudnn.benchmark = tuned
-        started = time.perf_counter()
-        made = MAKERS[name](device.torch, dtype, tiny)
-        found: dict[str, Any] = {}
-        if not tuned:
-            got = in_chunks(made, reference["frames"])
-            error, want = got - reference["samples"], reference["samples"]
-            found["snr_db"] = round(float(20 * (want.norm() / error.norm()).log10()), 1)
-            found["worst_of_peak"] = float(error.abs().max() / want.abs().max())
-        if device.cuda:
-            torch.cuda.empty_cache()
-            held = torch.cuda.memory_reserved()
+def together(out: Path, name: str, count: int) -> None:
+    """Wait until `count` processes have prepared, so that nobody's preparation disturbs a measurement."""
+    (out / f".ready-{name}").touch()
+    end = time.monotonic() + 40
+    while len(list(out.glob(".ready-*"))) < count and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """While no other process of this benchmark measures."""
+    with (out / ".measuring").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class Variant:
+    """One codec in one precision: prepared, with what must be compiled, then measured."""
+
+    def __init__(self, name: str, label: str, device: Device, tiny: bool, reference: dict[str, Tensor]) -> None:
+        self.name, self.label, self.device, self.found = name, label, device, dict[str, Any]()
+        dtype, self.kernel, self.tuned, frames = VARIANTS[label]
         rows, counts = (ROWS, frames) if device.cuda else (CPU_ROWS, CPU_FRAMES)
-        captured = Captured(made, device, max(rows))
-        found["ms"] = captured.times([(b, n) for b in rows for n in counts])
-        found["audio_s_per_s"] = {k: round(int(k.split("x")[0]) * int(k.split("x")[1]) * made[3] / v * 1e3)
-                                  for k, v in found["ms"].items()}  # fmt: skip
-        found["profile"] = captured.profile((16, 8))
-        if device.cuda:
-            found["gib"] = round((torch.cuda.memory_reserved() - held) / 2**30, 2)
+        self.keys = [(b, n) for b in rows for n in counts]
+        started = time.perf_counter()
+        with torch.inference_mode(), fused(self.kernel):
+            self.made = MAKERS[name](device.torch, dtype, tiny)
+            self._compare(reference)
+            self.captured = Captured(self.made, device, max(rows))
+            if self.kernel:
+                self._capture()
+        self.found["seconds to prepare"] = round(time.perf_counter() - started, 1)
+
+    def _compare(self, reference: dict[str, Tensor]) -> None:
+        error, want = in_chunks(self.made, reference["frames"]) - reference["samples"], reference["samples"]
+        self.found["snr_db"] = round(float(20 * (want.norm() / error.norm()).log10()), 1)
+        self.found["worst_of_peak"] = float(error.abs().max() / want.abs().max())
+
+    def _capture(self) -> None:
+        self.found["frame_mib"] = round(made_bytes(self.made, self.device) / 2**20, 2)
+        held = self.device.allocated_bytes()
+        torch.backends.cudnn.benchmark = self.tuned
+        self.captured.capture(self.keys)
+        self.found["gib"] = round((self.device.allocated_bytes() - held) / 2**30, 2)
+
+    def measure(self) -> dict[str, Any]:
+        found, started = self.found, time.perf_counter()
+        with torch.inference_mode(), fused(self.kernel):
+            if not self.kernel:
+                self._capture()
+            found["machine"] = machine(self.device.torch)
+            found["ms"] = self.captured.times(self.keys)
+            found["profile"] = self.captured.profile((16, 8))
+        found["audio_s_per_s"] = {f"{b}x{n}": round(b * n * self.made[3] / found["ms"][f"{b}x{n}"] * 1e3)
+                                  for b, n in self.keys}  # fmt: skip
         found["seconds"] = round(time.perf_counter() - started, 1)
-    print(f"{name} {label}: {found['ms']}, {found['seconds']} s", flush=True)
-    return found
+        print(f"{self.name} {self.label}: {found['ms']}, {found['seconds']} s", flush=True)
+        return found
+
+
+def made_bytes(made: Made, device: Device) -> float:
+    """Memory that a call of one row takes at most, by frame."""
+    state = RowBlock(made[0].columns, 1, device.torch).columns
+    frames = made[2](1, max(FRAMES))
+    return device.peak_bytes(lambda: made[0].decode(frames, state)) / max(FRAMES)
 
 
 def compare(name: str, device: Device, tiny: bool) -> dict[str, Tensor]:
@@ -274,27 +322,42 @@ def compare(name: str, device: Device, tiny: bool) -> dict[str, Tensor]:
         return {"frames": frames, "samples": in_chunks(made, frames), "largest": torch.tensor(largest(made, frames))}
 
 
-def one(name: str, out: Path, device: Device, tiny: bool, variants: list[str]) -> None:
+def one(name: str, out: Path, device: Device, tiny: bool, variants: list[str], among: int) -> None:
     found: dict[str, Any] = {"codec": name, "device": device.describe(), "variants": {}, "errors": {}}
     file = out / f"gpu_codec_{name.replace('-', '_')}.json"
-    reference = compare(name, device, tiny)
-    found["largest_value"] = float(reference["largest"])
-    for label in variants:
+    prepared: dict[str, Variant] = {}
+
+    def attempt(label: str, work: Callable[[], None]) -> None:
         try:
-            found["variants"][label] = variant(name, label, device, tiny, reference)
+            work()
         except Exception:
             found["errors"][label] = traceback.format_exc()
             print(found["errors"][label][-2500:], flush=True)
-        file.write_text(json.dumps(found, indent=1))
-        if device.cuda:
-            torch.cuda.empty_cache()
+
+    def prepare(label: str) -> None:
+        prepared[label] = Variant(name, label, device, tiny, reference)
+
+    def measure(label: str) -> None:
+        found["variants"][label] = prepared.pop(label).measure()
+
+    try:
+        reference = compare(name, device, tiny)
+        found["largest_value"] = float(reference["largest"])
+        for label in variants:
+            attempt(label, lambda label=label: prepare(label))
+    finally:
+        together(out, name, among)
+    with alone(out):
+        for label in list(prepared):
+            attempt(label, lambda label=label: measure(label))
+            file.write_text(json.dumps(found, indent=1))
 
 
 def table(out: Path) -> str:
-    keys = [f"{b}x{n}" for b in ROWS for n in FEW]
+    keys = [f"{b}x{n}" for b in (1, 16, 64) for n in FEW]
     head = ["codec variant", *keys, "a-s/s", "SNR dB", "worst", "GiB", "kernels"]
     lines = ["  ".join(f"{h:>22}" if i == 0 else f"{h:>8}" for i, h in enumerate(head))]
-    for file in sorted(out.glob("gpu_codec_*.json")):
+    for file in sorted(set(out.glob("gpu_codec_*.json")) - {out / "gpu_codec_tiles.json"}):
         found = json.loads(file.read_text())
         for label, v in found["variants"].items():
             worst = v.get("worst_of_peak")
@@ -306,6 +369,9 @@ def table(out: Path) -> str:
             ]
             cells += [v.get("gib", "-"), v["profile"].get("kernels", "-")]
             lines.append("  ".join([f"{found['codec'] + ' ' + label:>22}", *(f"{c:>8}" for c in cells)]))
+            lines.append(
+                f"{'machine':>22}  {v.get('machine', {})}, {v.get('frame_mib', '-')} MiB a frame, {v['seconds']} s"
+            )
         top = found["variants"].get("float16", {}).get("profile", {}).get("top", [])
         lines += [f"    {us:>8} us {count:>4} x {key}" for key, count, us in top[:6]]
         lines.append(f"    largest value {found['largest_value']}; errors: {', '.join(found['errors']) or 'none'}")
@@ -315,13 +381,18 @@ def table(out: Path) -> str:
 def drive(a: argparse.Namespace) -> None:
     """Every codec in a process of its own, so that a crash costs only itself."""
     end = time.monotonic() + a.seconds
-    for i, name in enumerate(a.codecs):
-        share = max(25.0, (end - time.monotonic()) / (len(a.codecs) - i) * 1.5)
+    running = {}
+    for stale in a.out.glob(".ready-*"):
+        stale.unlink()
+    for name in a.codecs:
         command = [sys.executable, __file__, "--one", name, "--out", str(a.out), "--device", a.device]
-        command += ["--variants", *a.variants, *(["--tiny"] if a.tiny else [])]
+        command += ["--among", str(len(a.codecs)), "--variants", *a.variants, *(["--tiny"] if a.tiny else [])]
+        running[name] = subprocess.Popen(command, cwd=ROOT)
+    for name, process in running.items():
         try:
-            subprocess.run(command, cwd=ROOT, timeout=min(share, max(1.0, end - time.monotonic())), check=False)
+            process.wait(max(1.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
+            process.kill()
             print(f"-- {name}: out of time", flush=True)
     print(table(a.out), flush=True)
 
@@ -333,12 +404,15 @@ def main() -> None:
     p.add_argument("--out", type=Path, default=Path("."))
     p.add_argument("--device", default="cuda")
     p.add_argument("--tiny", action="store_true")
-    p.add_argument("--variants", nargs="*", choices=VARIANTS, default=list(USUAL))
+    p.add_argument("--variants", nargs="*", choices=VARIANTS)
+    p.add_argument("--among", type=int, default=1)
+    p.add_argument("--brief", action="store_true")
     p.add_argument("--seconds", type=float, default=110.0)
     a = p.parse_args()
+    a.variants = a.variants or list(BRIEF if a.brief else USUAL)
     a.out.mkdir(parents=True, exist_ok=True)
     if a.one:
-        one(a.one, a.out, Device(a.device), a.tiny, a.variants)
+        one(a.one, a.out, Device(a.device), a.tiny, a.variants, a.among)
     else:
         drive(a)
 
