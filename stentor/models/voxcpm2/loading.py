@@ -97,7 +97,9 @@ def _finish(
     for module in (net, vae):
         module.to(device).eval().requires_grad_(False)
     cast(vae.decoder, audio_dtype)
-    prompts = PromptBuilder(tokenize, _front_end(c), c.patch, c.feat, c.max_length)
+    prompts = PromptBuilder(
+        tokenize, _front_end(c), c.patch, c.feat, c.max_length, (c.patches_per_token, c.patches_around)
+    )
     return VoxCPM2(c, net, vae, prompts)
 
 

@@ -18,7 +18,7 @@ from stentor.models.voxcpm2.flow import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
 
 PRIME = 3  # patches that the codec hears before the first generated one
-CAP_PER_TOKEN, CAP_EXTRA = 6.0, 10  # an utterance of n tokens gets at most 6 n + 10 patches
+CAP_EXTRA = 10  # patches after which an utterance of suspect length is cut off
 MIN_LEN = 2  # the reference's default: a stop counts after MIN_LEN + 1 patches
 
 Tokenize = Callable[[str], list[int]]
@@ -37,8 +37,17 @@ class Given:
 class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
-    def __init__(self, tokenize: Tokenize, front_end: FrontEnd, patch: int, feat: int, max_length: int) -> None:
-        self.tokenize, self.front_end = tokenize, front_end
+    def __init__(
+        self,
+        tokenize: Tokenize,
+        front_end: FrontEnd,
+        patch: int,
+        feat: int,
+        max_length: int,
+        suspect: tuple[float, float] = (6.0, 0.0),
+    ) -> None:
+        """suspect: an utterance of n tokens is of suspect length beyond suspect[0] n + suspect[1] patches."""
+        self.tokenize, self.front_end, self.suspect = tokenize, front_end, suspect
         self.empty = np.zeros((0, patch, feat), np.float32)
         self.max_length = max_length
 
@@ -51,7 +60,8 @@ class PromptBuilder:
         if room < 1:
             raise InvalidRequest("text", f"text and audio take {len(ids)} positions, at most {self.max_length - 1} fit")
         count = len(self.tokenize(target))
-        cap = int(count * CAP_PER_TOKEN + CAP_EXTRA)
+        suspect = int(count * self.suspect[0] + self.suspect[1])
+        cap = suspect + CAP_EXTRA
         options = request.options
         limit = min(cap, options["max_frames"], room)
         min_frames = limit if options["ignore_eos"] else options["min_frames"]
@@ -71,7 +81,7 @@ class PromptBuilder:
             min_frames=min_frames,
             prime=frames[-PRIME:] if len(given.prompt) else self.empty,
             work=evaluations(options["flow_steps"]),
-            suspect_frames=None if options["ignore_eos"] else int(count * CAP_PER_TOKEN),
+            suspect_frames=None if options["ignore_eos"] else suspect,
         )
 
     def _given(self, request: SpeechRequest, encode: Encode) -> Given:
