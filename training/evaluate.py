@@ -1,6 +1,8 @@
 """Word error rate, opinion score and speed of a checkpoint on the 24 test sentences.
 
     python -m training.evaluate --model DIR --whisper base --seeds 1 2 3 --json out.json
+    python -m training.evaluate --model DIR --device cuda --speak FILE.npz      # speaks only, to be scored elsewhere:
+    python -m training.evaluate --model DIR --spoken FILE.npz --whisper base
     python -m training.evaluate --model DIR --through FOLDER      # recordings 00.wav ... through the autoencoder alone
 
 Needs the extra `quality`, and DistillMOS (`pip install --no-deps distillmos xls-r-sqa`); `--whisper`: a size or folder.
@@ -11,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,34 @@ def spoken_by_model(tts: stentor.TTS, texts: list[str], seed: int) -> tuple[list
     return spoken, {"rtf": round(took / seconds, 4), "first_audio_s": round(first, 4), "audio_s": round(seconds, 2)}
 
 
+def speak(args: argparse.Namespace, texts: list[str]) -> Iterator[tuple[int, list[Spoken], dict[str, float]]]:
+    """Speech of every seed: made now, or read from the file that an earlier call with `--speak` left."""
+    if args.spoken is not None:
+        with np.load(args.spoken) as kept:
+            for seed in sorted({int(name.split("_")[0]) for name in kept.files}):
+                waves = [kept[f"{seed}_{i}"] for i in range(len(texts))]
+                rate = int(kept[f"{seed}_rate"])
+                spoken = [
+                    Spoken(i, t, w / np.float32(32767), rate) for i, (t, w) in enumerate(zip(texts, waves, strict=True))
+                ]
+                yield seed, spoken, {}
+        return
+    with stentor.TTS(args.model, slots=12, device=args.device) as tts:
+        for seed in args.seeds:
+            yield seed, *spoken_by_model(tts, texts, seed)
+
+
+def keep(path: Path, made: Iterable[tuple[int, list[Spoken], dict[str, float]]]) -> None:
+    """Write speech as 16-bit samples, and print how fast it was made."""
+    arrays: dict[str, np.ndarray] = {}
+    for seed, spoken, speed in made:
+        print(f"seed {seed}", speed, flush=True)
+        arrays[f"{seed}_rate"] = np.array(spoken[0].rate)
+        for s in spoken:
+            arrays[f"{seed}_{s.index}"] = (np.clip(s.samples, -1, 1) * 32767).astype(np.int16)
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
 def through_autoencoder(path: Path, folder: Path, texts: list[str]) -> Callable[[float], list[Spoken]]:
     """The recordings of `folder` encoded and decoded, with noise of a given deviation on the latents."""
     config = parse_vae(read_config(path).get("audio_vae_config"))
@@ -80,19 +110,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--through", type=Path, help="folder of recordings 00.wav ...")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--speak", type=Path, help="write the speech to this file and do not score it")
+    parser.add_argument("--spoken", type=Path, help="score the speech in this file")
     args = parser.parse_args()
     texts = SENTENCES.read_text(encoding="utf-8").split("\n")
     texts = [t.strip() for t in texts if t.strip()]
+    if args.speak is not None:
+        keep(args.speak, speak(args, texts))
+        return
     transcribe = whisper(args.whisper)
     results: dict[str, Any] = {}
     if args.through is not None:
-        speak = through_autoencoder(args.model, args.through, texts)
-        results = {f"autoencoder, noise {noise:g}": scored(speak(noise), transcribe) for noise in NOISE}
+        decode = through_autoencoder(args.model, args.through, texts)
+        results = {f"autoencoder, noise {noise:g}": scored(decode(noise), transcribe) for noise in NOISE}
     else:
-        with stentor.TTS(args.model, slots=12) as tts:
-            for seed in args.seeds:
-                spoken, speed = spoken_by_model(tts, texts, seed)
-                results[f"seed {seed}"] = {**speed, **scored(spoken, transcribe)}
+        for seed, spoken, speed in speak(args, texts):
+            results[f"seed {seed}"] = {**speed, **scored(spoken, transcribe)}
     for name, r in results.items():
         print(name, {k: v for k, v in r.items() if k != "worst"})
     if args.json is not None:

@@ -46,7 +46,7 @@ if DEVICE == "cpu":
     interpreter._patch_lang_tensor = _with_loop_bounds
 
 DTYPES = [torch.float32, torch.bfloat16]
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
 
 
 @pytest.fixture(autouse=True)
