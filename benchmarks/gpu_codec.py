@@ -5,7 +5,7 @@ Run: python benchmarks/gpu_codec.py [--out DIR] [CODEC ...]       every codec in
      python benchmarks/gpu_codec.py --one CODEC --out DIR         one codec, here
      python benchmarks/gpu_codec.py --device cpu --tiny           a dry run
 
-Codecs have the released sizes and random weights, except `voice`: the trained autoencoder in training/pretrained on
+Codecs have the released sizes and random weights, except `voice`: the autoencoder of the embedded voice on
 its own held-out latents. Variants: float32, bfloat16 and float16 with the fused kernels and without (`plain`), and,
 if asked for, what cuDNN does when it may try its algorithms (`tuned`). Errors are those of 40 frames decoded in chunks,
 against float32 without TF32. The processes prepare side by side and measure one after the other; `machine` says what
@@ -127,15 +127,14 @@ def voice(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     from stentor.models.weights import fill, fold_weight_norm, read_safetensors
     from training.common import load_config
     from training.modules import build_vae
-    from training.store import STEP, Latents
 
-    config, folder = load_config()["model"], ROOT / "training" / "pretrained"
+    config, folder = load_config()["model"], ROOT / "stentor" / "assets" / "voice"
     vae = build_vae(config)
     weights = fold_weight_norm(read_safetensors(folder / "audiovae.safetensors"))
     fill(vae, weights, "the trained autoencoder", device, ignore=UNUSED_VAE)
     vae.to(device).requires_grad_(False)
     cast(vae.decoder, dtype)
-    flat = Latents(folder / "latents", "held_out", device).flat.float() * STEP
+    flat = torch.randn(4096, config["feat_dim"], device=device)  # the deviation that its latents have
     patch = config["patch_size"]
 
     def frames(rows: int, count: int) -> Tensor:

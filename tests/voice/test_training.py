@@ -157,7 +157,7 @@ def test_trimming_keeps_the_configured_silence() -> None:
 
 def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"average": build_net(load_config()["model"]).state_dict()}, tmp_path / "lm.pt")
-    vae = Path(export.__file__).parent / "pretrained" / "audiovae.safetensors"
+    vae = stentor.api.DEFAULT_VOICE / "audiovae.safetensors"
     out = tmp_path / "voice"
     monkeypatch.setattr(sys, "argv", ["export", "--vae", str(vae), "--lm", str(tmp_path / "lm.pt"), "--out", str(out)])
     export.main()
