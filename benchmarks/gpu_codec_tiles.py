@@ -52,6 +52,8 @@ SHAPES = {
     "192 k7 act": Shape(8 * 1024, 192, 192, 7, True),
     "96 k7 act": Shape(8 * 2048, 96, 96, 7, True),
     "up 768 to 8 x 384": Shape(8 * 32, 768, 3072, 2, True),
+    "768 k7 act, few": Shape(2, 768, 768, 7, True),
+    "384 k7 act, few": Shape(10, 384, 384, 7, True),
     "384 k1 add": Shape(8 * 256, 384, 384, 1, False),
     "192 k1 add": Shape(8 * 1024, 192, 192, 1, False),
     "96 k1 add": Shape(8 * 2048, 96, 96, 1, False),
@@ -62,13 +64,16 @@ SHAPES = {
 
 def candidates(s: Shape) -> list[Tile]:
     depth = 64 if s.inputs % 64 == 0 else 32
+    chosen = dense_tile(BATCH * s.steps, s.outputs, s.inputs)
+    if s.steps < 16:
+        found = [Tile(16, n, 0, k, 4, stages) for n in (16, 32) for k in (64, 128) for stages in (3, 5)]
+        return [chosen, *(t for t in found if t != chosen)]
     wide = [(128, 128, 0), (128, 128, 64), (128, 256, 0), (256, 128, 0), (64, 256, 0)] if s.outputs > 96 else []
     if s.outputs == 96:
         wide = [(128, 64, 32), (256, 64, 32), (128, 128, 0)]
     found = [Tile(m, n, more, depth, 8, stages) for m, n, more in wide for stages in (3, 4)]
     found += [Tile(128, 128, 0, depth, 8, stages, 128) for stages in (3, 4) if s.outputs % 128 == 0]
     found += [Tile(m, 64, 0, depth, 4, stages) for m in (64, 128) for stages in (3, 4)]
-    chosen = dense_tile(BATCH * s.steps, s.outputs, s.inputs)
     return [chosen, *(t for t in found if t != chosen and fits(t))]
 
 
@@ -149,7 +154,7 @@ def measure(name: str, device: torch.device) -> dict[str, object]:
     want, tiles, errors = operands.library().float(), {}, {}
     library = milliseconds(operands.library)
     for t in candidates(s) if device.type == "cuda" else []:
-        label = f"{t.rows}x{t.outputs + t.more} s{t.stages}" + (f" r{t.registers}" if t.registers else "")
+        label = f"{t.rows}x{t.outputs + t.more}x{t.depth} s{t.stages}" + (f" r{t.registers}" if t.registers else "")
         try:
             errors[label] = float((operands.ours(t).float() - want).norm() / want.norm())
             tiles[label] = round(s.flops / milliseconds(lambda t=t: operands.ours(t)) / 1e9, 1)
@@ -169,7 +174,7 @@ def compile_part(part: int) -> None:
     jobs = [(s, t) for s in SHAPES.values() for t in candidates(s)]
     for s, t in jobs[part::COMPILERS]:
         try:
-            Operands(s._replace(steps=16), device).ours(t)
+            Operands(s._replace(steps=min(s.steps, 16)), device).ours(t)
         except Exception as e:
             print(f"{s} {t}: {e!r}"[:300], flush=True)
 

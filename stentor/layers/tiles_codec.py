@@ -29,13 +29,13 @@ class Tile(NamedTuple):
 
 
 def dense_tile(rows: int, outputs: int, channels: int) -> Tile:
-    """The largest tile that wastes little and still makes enough programs for the chip."""
+    """The largest tile that wastes little and still makes enough programs for the chip; where no tile does, the time
+    is that of reading the weights, and the smallest has most of them on their way."""
     depth = 64 if channels % 64 == 0 else 32 if channels > 16 else 16
-    wide = _wide(outputs, depth)
-    smaller = [t for t in (Tile(128, 64, 0, depth, 4), Tile(64, 64, 0, depth, 4)) if outputs > 32]
-    fitting = [*wide, *smaller, Tile(64, 32, 0, depth, 4), Tile(16, 32, 0, depth, 4)]
+    middle = [Tile(128, 64, 0, depth, 4), Tile(64, 64, 0, depth, 4)] if outputs > 32 else []
+    fitting = [*_wide(outputs, depth), *middle, Tile(64, 32, 0, depth, 4), Tile(16, 32, 0, depth, 4)]
     enough = [t for t in fitting if t.programs(rows, outputs) >= PROGRAMS]
-    return enough[0] if enough else fitting[-1 if rows <= 64 else -2]
+    return enough[0] if enough else Tile(16, 16, 0, 128 if channels % 128 == 0 else depth, 4, stages=5)
 
 
 def _wide(outputs: int, depth: int) -> list[Tile]:

@@ -16,7 +16,7 @@ FLOATS = ("alpha", "gain")
 PLAIN = ("rows", "length", "taps", "first", "step", "tail")  # not specialised
 DENSE = {"HAS_BIAS": True, "ADD": False, "ACT": True, "ROUND": codec.ROUND}
 ELEMENTS = {"ACT": True, "ROUND": codec.ROUND, "BLOCK_T": 16}
-SHAPES = ((1, 32, 64), (70, 96, 192), (5000, 64, 64), (400_000, 32, 32), (400_000, 64, 64), (400_000, 96, 96),
+SHAPES = ((1, 32, 64), (32, 768, 768), (70, 96, 192), (2000, 96, 192), (5000, 64, 64), (400_000, 32, 32), (400_000, 64, 64), (400_000, 96, 96),
           (400_000, 192, 192), (400_000, 768, 768))  # fmt: skip
 TILES = sorted({dense_tile(*shape) for shape in SHAPES}, key=str)
 
@@ -29,7 +29,7 @@ def dense(t: Tile, **other: object) -> tuple[object, dict[str, object], int, int
 CASES = {
     "extend": (codec._extend, {**ELEMENTS, "HAS_PAST": True, "KEEP": True, "AFFINE": True, "BLOCK_C": 128}, 4, 3, None),
     "depthwise": (codec._depthwise, {**ELEMENTS, "HAS_BIAS": True, "TAPS": 7, "BLOCK_C": 64}, 4, 3, None),
-    **{f"dense {t.rows} x {t.outputs + t.more}, {t.depth}": dense(t) for t in TILES},
+    **{f"dense {t.rows} x {t.outputs + t.more}, {t.depth} x {t.stages}": dense(t) for t in TILES},
     "dense, uneven": dense(Tile(64, 32, 0, 32, 4), EVEN=False),
     "dense, residual": dense(dense_tile(400_000, 768, 768), ADD=True, ACT=False),
 }
