@@ -82,12 +82,7 @@ class Captured:
             return self.run(batch)
         shape = batch.ids.shape
         if shape not in self.graphs:
-            try:
-                self.graphs[shape] = self._capture(batch)
-            except Exception as e:
-                print(f"not captured: {e!r}", flush=True)
-                self.cuda = False
-                return self.run(batch)
+            self.graphs[shape] = self._capture(batch)
         graph, fixed, losses = self.graphs[shape]
         for field in dataclasses.fields(Batch):
             getattr(fixed, field.name).copy_(getattr(batch, field.name), non_blocking=True)
