@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from stentor.errors import CheckpointError
 
@@ -18,6 +21,23 @@ FUSED: Mapping[str, tuple[str, ...]] = {
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
 """Module name part -> checkpoint name parts that are stacked along dim 0 to make it."""
+
+
+class _NoNormal(TorchFunctionMode):
+    """`nn.init.normal_` does nothing. On the meta device it would import torch's compiler, a second at every load."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is nn.init.normal_:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Modules made here have their weights on the meta device, for `fill` to replace."""
+    with torch.device("meta"), _NoNormal():
+        yield
 
 
 def read_config(path: Path) -> dict[str, object]:

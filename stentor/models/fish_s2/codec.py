@@ -13,6 +13,7 @@ from stentor.models.base import Column, State
 from stentor.models.fish_s2.blocks import DecoderBlock, EncoderBlock, Snake
 from stentor.models.fish_s2.codec_config import HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
 from stentor.models.fish_s2.quantizer import Quantizer
+from stentor.models.weights import without_memory
 
 
 def interleaved(dim: int, positions: int, base: float) -> Rope:
@@ -72,7 +73,7 @@ class FishCodec(nn.Module):
         """`positions`: frames of the longest stream, or encoder outputs of the longest reference if that is more."""
         super().__init__()
         self.config = c
-        with torch.device("meta"):
+        with without_memory():
             self.encoder, self.quantizer, self.decoder = Encoder(c), Quantizer(c), Decoder(c)
         self.dtype = dtype
         self._cast()

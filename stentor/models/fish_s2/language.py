@@ -14,6 +14,7 @@ from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.base import KVView, Rows
 from stentor.models.fish_s2.config import LanguageConfig
 from stentor.models.fish_s2.sampling import choose, rank
+from stentor.models.weights import without_memory
 
 RAS_WINDOW = 10  # frames in which a repeated code is drawn again
 RAS_TEMPERATURE, RAS_TOP_P = 1.0, 0.9
@@ -29,7 +30,7 @@ class Language(nn.Module):
         super().__init__()
         self.config, self.semantic, self.im_end = c, semantic, im_end
         hidden = c.slow.hidden
-        with torch.device("meta"):
+        with without_memory():
             self.embeddings = nn.Embedding(c.vocab, hidden)
             self.codebook_embeddings = nn.Embedding(c.codes * c.books, hidden)
             self.slow = Stack(c.slow)

@@ -18,14 +18,14 @@ from stentor.models.qwen3_tts.options import REFERENCE_SECONDS, generation_defau
 from stentor.models.qwen3_tts.speaker import LogMel
 from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
-from stentor.models.weights import fill, read_sharded
+from stentor.models.weights import fill, read_sharded, without_memory
 
 LOAD_OPTIONS = (OPTION, "mistral_pretokenizer")
 
 
 def build(make: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
     """A module on the meta device, in evaluation mode, with parameters of `dtype`."""
-    with torch.device("meta"):
+    with without_memory():
         return make().to(dtype).eval().requires_grad_(False)
 
 

@@ -22,7 +22,14 @@ from stentor.models.voxcpm2.prompt import FrontEnd, PromptBuilder, Tokenize
 from stentor.models.voxcpm2.release import RELEASE
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
 from stentor.models.voxcpm2.vae import AudioVAE
-from stentor.models.weights import fill, fold_weight_norm, read_pickle, read_safetensors, read_sharded
+from stentor.models.weights import (
+    fill,
+    fold_weight_norm,
+    read_pickle,
+    read_safetensors,
+    read_sharded,
+    without_memory,
+)
 
 UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
 OPTIONS = ("lora", "flow_steps", "codec_dtype")
@@ -75,7 +82,7 @@ def _dtype(c: VoxCPM2Config, device: torch.device, dtype: torch.dtype | None) ->
 
 def _empty(c: VoxCPM2Config, dtype: torch.dtype) -> tuple[VoxCPM2Net, AudioVAE]:
     """Modules without memory. The autoencoder is loaded in float32 whatever the model is (specs/voxcpm2 1.4)."""
-    with torch.device("meta"):
+    with without_memory():
         return VoxCPM2Net(c, dtype), AudioVAE(c.vae)
 
 
