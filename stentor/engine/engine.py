@@ -270,7 +270,9 @@ class Engine:
             self.worker.set_pages(paged)
         if group:
             self.stats.prefills += 1
-            self._try([r.seq for r in group], lambda: self.worker.prefill([(r.seq, r.prompt) for r in group]), True)
+            seqs = [r.seq for r in group]
+            if self._try(seqs, lambda: self.worker.prefill([(r.seq, r.prompt) for r in group]), True):
+                self._audio_ahead(plan.admitted)
         if plan.decode:
             self.stats.steps += 1
             self._try(plan.decode, lambda: self.worker.decode(plan.decode), False)
@@ -296,10 +298,21 @@ class Engine:
                 self._fail(r.seq, e)
         return admitted
 
-    def _try(self, sequences: list[Sequence], launch: Callable[[], Ticket], prefill: bool) -> None:
+    def _audio_ahead(self, admitted: list[Sequence]) -> None:
+        """First chunks of one frame need not wait until the host has read of it. But what the codec is given next waits
+        for this prefill, so only if no one else is served."""
+        first = [s for s in admitted if s.phase is Phase.RUNNING and s.streaming and not s.skip]
+        if first and self.scheduler.ramp[0] == 1 and len(self.scheduler.live) == len(admitted):
+            try:
+                self.worker.audio_ahead(first)
+            except Exception as e:
+                self._alive_after(e)  # it will be tried again when it is due
+
+    def _try(self, sequences: list[Sequence], launch: Callable[[], Ticket], prefill: bool) -> bool:
         """Launch a step. A prefill that fails with company is repeated one by one, so that only the culprit falls."""
         try:
             self._tickets.append(launch())
+            return True
         except Exception as e:
             self._alive_after(e)
             if prefill and len(sequences) > 1:
@@ -308,6 +321,7 @@ class Engine:
             else:
                 for seq in sequences:
                     self._fail(seq, e)
+            return False
 
     def _launch_audio(self, jobs: list[AudioJob]) -> None:
         try:

@@ -100,6 +100,7 @@ class Worker:
         self.codec_out: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
         self._features = _Cache[dict[str, np.ndarray]]()
         self._primed = _Cache[RowBlock]()
+        self._ahead: dict[int, tuple[AudioTicket, int]] = {}  # by request: its row of a call
         self._encoding = threading.Lock()
 
     # -- start --
@@ -255,13 +256,41 @@ class Worker:
 
     def audio(self, jobs: list[AudioJob]) -> list[AudioTicket]:
         """Decode chunks: those of equal length together, those of one request in order."""
+        known = [job for job in jobs if job.start == 0 and job.seq.id in self._ahead]
+        return [*map(self._known, known), *self._decode_rounds([job for job in jobs if job not in known])]
+
+    def audio_ahead(self, sequences: list[Sequence]) -> None:
+        """Decode frame 0 of each behind the prefill that was launched last, in the device's own order.
+
+        `audio` will be asked for it when the host knows that there is such a frame. If there is none, the request has
+        ended and its codec state is needed no more.
+        """
+        made = self.device.event()
+        with self.lm.active():
+            made.record()
+        with self.codec.active():
+            made.wait_stream()
+        self._ahead = {}
+        for ticket in self._decode_rounds([AudioJob(seq, 0, 1, False) for seq in sequences]):
+            self._ahead |= {job.seq.id: (ticket, row) for row, job in enumerate(ticket.jobs)}
+
+    def _known(self, job: AudioJob) -> AudioTicket:
+        """What `audio_ahead` has launched of this job."""
+        ticket, row = self._ahead.pop(job.seq.id)
+        assert job.count == 1
+        rows = slice(row, row + 1)
+        return AudioTicket([job], ticket.samples[rows], ticket.frames[rows], ticket.done, ticket.staged)
+
+    def _decode_rounds(self, jobs: list[AudioJob]) -> Iterator[AudioTicket]:
         rounds: dict[tuple[int, int], list[AudioJob]] = {}
         turn: dict[int, int] = {}
         for job in jobs:
             turn[job.seq.id] = turn.get(job.seq.id, -1) + 1
             rounds.setdefault((turn[job.seq.id], job.count), []).append(job)
         with self.codec.active():
-            return [self._decode_audio(part) for key in sorted(rounds) for part in self._parts(rounds[key])]
+            for key in sorted(rounds):
+                for part in self._parts(rounds[key]):
+                    yield self._decode_audio(part)
 
     def _parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs of equal length, cut so that the captured calls they take hold few rows of padding."""
