@@ -16,6 +16,7 @@ RAMP = (1, 2, 4, 8, 16, 25)
 GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that takes more than half as long as it speaks: up to a real-time factor of 0.75, no chunk takes longer
 than what the listener still has."""
+SOON = 1.0  # seconds: chunks of listeners who have more than this gather while the codec works, and go together
 UNHEARD = 5.0  # seconds: a whole utterance's audio waits behind listeners who have less than this
 
 
@@ -193,11 +194,14 @@ class Scheduler:
         """Chunks that are due, the most urgent first, as far as the codec has room: what waits here can be overtaken
         by a first chunk, what the codec has been given cannot."""
         due = [s for s in self.live if not s.cancelled and self._due(s)[0]]
+        busy = self.in_codec > self.policy.codec_frames // 8
         while due:
             due.sort(key=lambda s: self._urgency(s, now))
             for seq in due:
                 count, last = self._due(seq)
                 if self.in_codec and self.in_codec + count > self.policy.codec_frames:
+                    return
+                if busy and self._urgency(seq, now)[0] >= SOON:
                     return
                 plan.audio.append(AudioJob(seq, seq.audio_planned, count, last))
                 self.in_codec += count

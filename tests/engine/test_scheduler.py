@@ -375,6 +375,26 @@ def test_the_listener_who_has_least_comes_first_and_a_whole_utterance_waits():
     assert list(dict.fromkeys(order)) == [3, 1, 2, 0, 4]
 
 
+def test_chunks_that_can_wait_gather_while_the_codec_works():
+    s = scheduler(slots=4, pages=256, codec_frames=80)
+    d = SlowCodec(s)
+    for i in range(4):
+        d.add(i, 4, 90)
+    d.turn()
+    d.answer(len(d.given))
+    for seq, planned in zip(s.live, (10, 20, 40, 40), strict=True):
+        seq.made, seq.audio_planned, seq.audio_chunks = planned, planned, 6
+        seq.first_audio = d.now
+        seq.hop_seconds = 0.08
+    s.live[2].made += 25
+    assert [job.seq.id for job in s.plan(d.now).audio] == [2]  # the codec has nothing to do
+    for i in (0, 1, 3):
+        s.live[i].made += 25
+    assert [job.seq.id for job in s.plan(d.now).audio] == [0]  # it has, and one listener has little left
+    s.in_codec = 10
+    assert [job.seq.id for job in s.plan(d.now).audio] == [1, 3]
+
+
 def test_chunks_grow_when_the_codec_is_behind_and_the_first_stays_small():
     s = scheduler(slots=1, pages=256, codec_frames=1)
     d = SlowCodec(s)
