@@ -30,7 +30,7 @@ def without_device_work(engine: Engine) -> None:
         report[:, 1] = (report[:, 0] >= limit) * LENGTH
 
     def silence(frames: torch.Tensor, state: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return torch.zeros(frames.shape[0], frames.shape[1] * spec.hop), {}
+        return torch.zeros(frames.shape[0], frames.shape[1] * spec.hop), state
 
     engine.worker.ladder.fn = decode
     engine.model.codec.decode = silence  # type: ignore[method-assign]

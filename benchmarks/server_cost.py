@@ -45,7 +45,7 @@ class Paced:
         self.busy_until = 0.0
         self.late: list[float] = []  # seconds a step was launched after the device had run dry
         worker.ladder.fn = self.decode
-        model.codec.decode = lambda frames, state: (self.noise[: len(frames), : frames.shape[1] * HOP], {})
+        model.codec.decode = lambda frames, state: (self.noise[: len(frames), : frames.shape[1] * HOP], state)
         worker.device.download = self.download
 
     @staticmethod
