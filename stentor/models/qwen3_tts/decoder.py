@@ -22,9 +22,8 @@ from stentor.layers.conv import (
     widened,
 )
 from stentor.layers.kernels import Waves
-from stentor.layers.norm import RMSNorm
-from stentor.layers.rope import CosSin, Rope, angles
-from stentor.layers.transformer import Attention, SwiGLU
+from stentor.layers.rope import Rope, angles
+from stentor.layers.transformer import Block, Stack, StackConfig
 from stentor.layers.window import WindowKV, window_columns
 from stentor.models.base import Attend, Column, State
 from stentor.models.qwen3_tts.config import DecoderConfig
@@ -36,7 +35,7 @@ POSITIONS = 32768  # frames a stream may have, with its reference: 43 minutes
 
 
 class LayerScale(nn.Module):
-    """Learned gain per channel on a residual branch (Touvron et al., 2021)."""
+    """Learned gain per channel on a residual branch (Touvron et al., 2021). The decoder folds it into the branch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -46,42 +45,38 @@ class LayerScale(nn.Module):
         return self.scale * x
 
 
-class DecoderBlock(nn.Module):
-    """Pre-norm block with layer scales."""
-
-    def __init__(self, c: DecoderConfig) -> None:
-        super().__init__()
-        s = c.stack
-        self.input_layernorm = RMSNorm(s.hidden, s.eps)
-        self.self_attn = Attention(s)
-        self.self_attn_layer_scale = LayerScale(s.hidden)
-        self.post_attention_layernorm = RMSNorm(s.hidden, s.eps)
-        self.mlp = SwiGLU(s.hidden, s.ffn)
-        self.mlp_layer_scale = LayerScale(s.hidden)
-
-    def forward(self, x: Tensor, layer: int, attend: Attend, rope: Rope, cos_sin: CosSin) -> Tensor:
-        y = self.self_attn(self.input_layernorm(x), layer, attend, rope, cos_sin)
-        x = x + self.self_attn_layer_scale(y)
-        out: Tensor = x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
-        return out
+def scale_outputs(linear: nn.Linear, scale: Tensor) -> None:
+    """`linear` gives what it gave times `scale` [outputs]."""
+    linear.weight.data = linear.weight.data * scale.data[:, None]
+    if linear.bias is not None:
+        linear.bias.data = linear.bias.data * scale.data
 
 
-class DecoderTransformer(nn.Module):
+class DecoderBlock(Block):
+    """Pre-norm block with layer scales, which are in the weights once folded."""
+
+    def __init__(self, c: StackConfig) -> None:
+        super().__init__(c)
+        self.self_attn_layer_scale = LayerScale(c.hidden)
+        self.mlp_layer_scale = LayerScale(c.hidden)
+
+    def fold(self) -> None:
+        scale_outputs(self.self_attn.o_proj, self.self_attn_layer_scale.scale)
+        scale_outputs(self.mlp.down_proj, self.mlp_layer_scale.scale)
+        del self.self_attn_layer_scale, self.mlp_layer_scale
+
+
+class DecoderTransformer(Stack):
     """Windowed self-attention over frames: latent [B, n, latent] -> the same."""
 
     def __init__(self, c: DecoderConfig) -> None:
-        super().__init__()
+        super().__init__(c.stack)
+        self.layers = nn.ModuleList(DecoderBlock(c.stack) for _ in range(c.stack.layers))
         self.input_proj = nn.Linear(c.latent, c.stack.hidden)
-        self.layers = nn.ModuleList(DecoderBlock(c) for _ in range(c.stack.layers))
-        self.norm = RMSNorm(c.stack.hidden, c.stack.eps)
         self.output_proj = nn.Linear(c.stack.hidden, c.latent)
 
-    def forward(self, x: Tensor, rope: Rope, pos: Tensor, kv: WindowKV) -> Tensor:
-        x = self.input_proj(x)
-        cos_sin = rope.at(pos)
-        for i, block in enumerate(self.layers):
-            x = block(x, i, kv.attend, rope, cos_sin)
-        out: Tensor = self.output_proj(self.norm(x))
+    def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
+        out: Tensor = self.output_proj(super().forward(self.input_proj(x), attend, rope, pos))
         return out
 
 
@@ -102,7 +97,10 @@ class SnakeBeta(Periodic):
 
 
 class ConvNeXt(nn.Module):
-    """Causal depthwise convolution, LayerNorm, pointwise MLP with exact GELU, gain, residual (Liu et al., 2022)."""
+    """Causal depthwise convolution, LayerNorm, pointwise MLP with exact GELU, gain, residual (Liu et al., 2022). The
+    gain is in the MLP's weights once folded."""
+
+    gamma: Tensor | None
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -114,9 +112,14 @@ class ConvNeXt(nn.Module):
 
     def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
         y = self.norm(convolve(self.dwconv, x, stream).transpose(1, 2))
-        y = self.gamma * self.pwconv2(F.gelu(self.pwconv1(y)))
+        y = self.pwconv2(F.gelu(self.pwconv1(y)))
         out: Tensor = x + y.transpose(1, 2)
         return out
+
+    def fold(self) -> None:
+        assert self.gamma is not None
+        scale_outputs(self.pwconv2, self.gamma)
+        self.gamma = None
 
 
 class Upsample(nn.ModuleList):
@@ -236,10 +239,14 @@ class Decoder(nn.Module):
         return self.pre_conv.weight.dtype
 
     def fold(self, dtype: torch.dtype | None = None) -> None:
-        """Put the 16 codebooks and their projections into one table, and make the RoPE table, in the precision of the
-        weights; then round the weights to `dtype` (None: leave them). Once: later calls do nothing."""
+        """Put the 16 codebooks and their projections into one table, gains into the weights in front of them, and make
+        the RoPE table, in the precision of the weights; then round the weights to `dtype` (None: leave them). Once:
+        later calls do nothing."""
         if self.quantizer is None:
             return
+        for module in self.modules():
+            if isinstance(module, DecoderBlock | ConvNeXt):
+                module.fold()
         tables = [*self.quantizer.rvq_first.tables(), *self.quantizer.rvq_rest.tables()]
         self.register_buffer("table", torch.cat(tables).detach(), persistent=False)
         device, c = self.table.device, self.config
@@ -256,7 +263,7 @@ class Decoder(nn.Module):
         x = F.embedding(codes + self.offset, self.table).sum(-2).to(self.dtype).transpose(1, 2)
         x = convolve(self.pre_conv, x, stream).transpose(1, 2)
         kv = WindowKV(WINDOW, self.config.window, pos, stream)
-        x = self.pre_transformer(x, self.rope, pos, kv).transpose(1, 2)
+        x = self.pre_transformer(x, kv.attend, self.rope, pos).transpose(1, 2)
         for up in self.upsample:
             x = up(x, stream)
         first, *blocks, snake, last = self.decoder
