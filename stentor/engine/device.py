@@ -118,7 +118,9 @@ class Device:
         before = torch.cuda.memory_allocated(self.torch)
         run()
         self.synchronize()
-        return torch.cuda.max_memory_allocated(self.torch) - before
+        peak = torch.cuda.max_memory_allocated(self.torch) - before
+        torch.cuda.empty_cache()
+        return peak
 
     def stage(self, value: Tensor) -> Tensor:
         """A copy on the device that later work on this stream leaves alone, for another stream to download; on a CPU,

@@ -20,6 +20,7 @@ from stentor.layers.kernels import Affine, Waves
 from stentor.layers.tiles_codec import dense_tile
 
 ELEMENTS = 2048  # of one program that works element by element
+MANY = 2**20  # elements that make enough programs of any size
 ROUND = 1.5 * 2.0**23
 """Added and taken away again, it leaves a float32 below 2^22 rounded to a whole number."""
 
@@ -254,7 +255,8 @@ def _run_depthwise(
     batch, _, channels = x.shape
     out = torch.empty(batch, count, channels, dtype=x.dtype, device=x.device)
     block_c = min(64, triton.next_power_of_2(channels))
-    block_t = ELEMENTS // 2 // block_c
+    # Rows of one thread share the weights that it has read and widened.
+    block_t = (2 * ELEMENTS if out.numel() > MANY else ELEMENTS // 2) // block_c
     alpha, gain = (x, x) if waves is None else waves
     _depthwise[(triton.cdiv(batch * count, block_t), triton.cdiv(channels, block_c))](
         x, weight, x if bias is None else bias, alpha, gain, out, batch * count, count, dilation, channels,

@@ -28,7 +28,16 @@ def dense(t: Tile, **other: object) -> tuple[object, dict[str, object], int, int
 
 CASES = {
     "extend": (codec._extend, {**ELEMENTS, "HAS_PAST": True, "KEEP": True, "AFFINE": True, "BLOCK_C": 128}, 4, 3, None),
-    "depthwise": (codec._depthwise, {**ELEMENTS, "HAS_BIAS": True, "TAPS": 7, "BLOCK_C": 64}, 4, 3, None),
+    **{
+        f"depthwise, {t} rows": (
+            codec._depthwise,
+            {**ELEMENTS, "HAS_BIAS": True, "TAPS": 7, "BLOCK_T": t, "BLOCK_C": 64},
+            4,
+            3,
+            None,
+        )
+        for t in (16, 64)
+    },
     **{f"dense {t.rows} x {t.outputs + t.more}, {t.depth} x {t.stages}": dense(t) for t in TILES},
     "dense, uneven": dense(Tile(64, 32, 0, 32, 4), EVEN=False),
     "dense, residual": dense(dense_tile(400_000, 768, 768), ADD=True, ACT=False),

@@ -249,6 +249,17 @@ def test_a_product_does_not_depend_on_its_tile(tile, monkeypatch):
     assert error(convolve(conv, x.half(), None, None, wave("alpha", 90), residual.half()), want) < 3e-3
 
 
+def test_a_depthwise_convolution_does_not_depend_on_how_many_rows_a_program_has(monkeypatch):
+    conv = filled(CausalConv1d(40, 40, 7, dilation=3, groups=40))
+    x = random(2, 40, 150)
+    want = convolve(conv, x, None)
+    cast(conv, torch.float16)
+    few = convolve(conv, x.half(), None)
+    monkeypatch.setattr(kernels_codec, "MANY", 0)
+    assert torch.equal(convolve(conv, x.half(), None), few)
+    assert error(few, want) < 3e-3
+
+
 def test_scale_and_shift_come_before_the_activation_and_not_into_the_history():
     conv, act = filled(CausalConv1d(24, 24, 7)), wave("alpha", 24)
     x, affine = random(2, 24, 9), kernels.Affine(random(24), random(24))
