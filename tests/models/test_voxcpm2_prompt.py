@@ -43,6 +43,11 @@ def values(patches: np.ndarray) -> list[float]:
     return [float(p[0, 0]) for p in patches]
 
 
+def test_a_text_of_which_the_front_end_leaves_nothing_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="text: has nothing"):
+        build("🙂", front_end=lambda text: "")
+
+
 def test_zero_shot_is_the_text_and_the_audio_start() -> None:
     p = build()
     assert p.rows["token"].tolist() == [*tokens("ab"), 101]

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from stentor.text import front_end
 from stentor.text.english import cardinal, ordinal, spoken, year
+from stentor.text.phonemes import plain_marks
 
+PHONEMES = front_end("english-phonemes")
 READINGS = [
     ("It is 5:30pm.", "It is five thirty PM."),
     ("Dr. Smith lives on Main St.", "Doctor Smith lives on Main Street"),
@@ -25,6 +27,8 @@ READINGS = [
     ("3.14", "three point one four"),
     ("1 km", "one kilometer"),
     ("2 km", "two kilometers"),
+    ("1½ cups", "one and a half cups"),
+    ("a naïve café in Łódź", "a naive cafe in Lodz"),
 ]
 
 
@@ -51,9 +55,37 @@ def test_any_text_can_be_read(text: str):
 
 
 def test_phonemes_of_known_and_unknown_words():
-    phonemes = front_end("english-phonemes")
-    assert phonemes("Hello there.") == "həlˈO ðˈɛɹ."
-    assert phonemes("A blorfing snazzle.").count("ˈ") >= 2
+    assert PHONEMES("Hello there.") == "həlˈO ðˈɛɹ."
+    assert PHONEMES("A blorfing snazzle.").count("ˈ") >= 2
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("həlˈO", "həlˈO."),
+        ("“həlˈO,” hˌi sˈɛd.", "həlˈO, hˌi sˈɛd."),
+        ("wˈAt — wˌʌt?", "wˈAt, wˌʌt?"),
+        ("wˈɛl… nˈO...", "wˈɛl, nˈO."),
+        ("jˈɛs (ɔɹ nˌɑt).", "jˈɛs, ɔɹ nˌɑt."),
+        ("— nˈO?!", "nˈO?"),
+        ("“…”", ""),
+    ],
+)
+def test_only_marks_of_the_training_reach_the_voice(written: str, read: str):
+    assert plain_marks(written) == read
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=60))
+def test_no_text_makes_signs_that_the_voice_never_read(text: str):
+    phonemes = PHONEMES(text)
+    assert phonemes == plain_marks(phonemes)
+    assert phonemes == "" or phonemes[-1] in ".?!"
+
+
+@pytest.mark.parametrize("text", ["...", "🙂", "你好", "Привет"])
+def test_what_cannot_be_read_in_english_is_empty(text: str):
+    assert PHONEMES(text) == ""
 
 
 def test_an_unknown_front_end_is_named():

@@ -55,6 +55,8 @@ class PromptBuilder:
         """The prompt of a request; InvalidRequest for combinations and lengths that the model cannot take."""
         given = self._given(request, encode)
         target = self.front_end(_clean(_with_instructions(request)))
+        if not target:
+            raise InvalidRequest("text", "has nothing that this model can speak")
         ids, frames, frame_at = self._sequence(given, self.front_end(given.text) + target if given.text else target)
         room = self.max_length - len(ids)
         if room < 1:
