@@ -10,6 +10,8 @@ they return are [B, C, n] views of it.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,6 +37,13 @@ class Stream:
         # A small part must not keep all of a long input alive until the end of the call.
         self.new[key] = (kept.clone() if y.shape[dim] > 2 * count else kept).movedim(dim, 1)
         return y
+
+
+def exactly(x: Tensor) -> AbstractContextManager[None]:
+    """Where float32 was asked for, convolutions are float32: TF32, cuDNN's own choice, has ten bits and changes codes."""
+    if x.is_cuda and x.dtype == torch.float32 and torch.is_inference_mode_enabled():
+        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+    return nullcontext()
 
 
 class Causal(nn.Module):
@@ -77,7 +86,8 @@ class CausalConv1d(Causal):
 
     def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
         x = self.past(x, stream)
-        return F.conv1d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+        with exactly(x):
+            return F.conv1d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
 class CausalConvTranspose1d(Causal):
@@ -95,7 +105,8 @@ class CausalConvTranspose1d(Causal):
 
     def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
         length = x.shape[-1] * self.stride
-        y = F.conv_transpose1d(self.past(x, stream), self.weight, self.bias, self.stride)
+        with exactly(x):
+            y = F.conv_transpose1d(self.past(x, stream), self.weight, self.bias, self.stride)
         start = self.tail * self.stride
         return y[..., start : start + length]
 

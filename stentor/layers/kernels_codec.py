@@ -86,8 +86,7 @@ def extend(
     kept = x.new_empty(batch, tail, channels) if keep else out
     block_c = min(128, triton.next_power_of_2(channels))
     block_t = ELEMENTS // block_c
-    before = x if past is None else past
-    assert before.stride(2) == 1 or past is None
+    before = x if past is None else _channels_last(past)
     alpha, gain = (x, x) if waves is None else waves
     scale, shift = (x, x) if affine is None else affine
     _extend[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](

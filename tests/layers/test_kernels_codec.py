@@ -113,8 +113,9 @@ def test_the_sine_is_exact_for_large_arguments(kind):
 @pytest.mark.parametrize("kind", ["alpha", "exponentials"])
 def test_history_stands_before_the_activated_input_whatever_its_layout(kind):
     act = wave(kind, 20)
-    past = random(3, 5, 20).half()
-    for x in (random(3, 20, 4).half(), random(3, 4, 20).half().transpose(1, 2)):
+    layouts = (random(3, 20, 4).half(), random(3, 4, 20).half().transpose(1, 2))
+    pasts = (random(3, 5, 20).half(), random(3, 20, 5).half().transpose(1, 2))
+    for x, past in zip(layouts, pasts, strict=True):
         got, kept = kernels_codec.extend(x.transpose(1, 2), past, 5, act.waves(), keep=True)
         assert torch.equal(got[:, :5], past)
         assert torch.equal(kept, got[:, -5:])

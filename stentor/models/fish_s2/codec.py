@@ -106,7 +106,7 @@ class FishCodec(nn.Module):
         True float32: TF32 convolutions change some of the codes.
         """
         padded = F.pad(wav.float(), (0, -len(wav) % self.config.hop))
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             return self.quantizer.encode(self.encoder(padded[None, None], self.rope), self.rope)[0]
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
