@@ -40,7 +40,7 @@ class Stream:
 
 
 def exactly(x: Tensor) -> AbstractContextManager[None]:
-    """Where float32 was asked for, convolutions are float32: TF32, cuDNN's own choice, has ten bits and changes codes."""
+    """Where float32 was asked for, convolutions are float32: cuDNN would take TF32, whose ten bits change codes."""
     if x.is_cuda and x.dtype == torch.float32 and torch.is_inference_mode_enabled():
         return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
     return nullcontext()
