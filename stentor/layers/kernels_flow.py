@@ -36,7 +36,7 @@ def _advance(
         b = tl.load(bias + channel, there, 0.0).to(tl.float32)
     wait(EARLY)
     with_mu = both + row * (PATCH * FEAT)
-    without = with_mu + batch.to(tl.int64) * (PATCH * FEAT)
+    without = with_mu + batch * (PATCH * FEAT)
     along, power = tl.zeros([WIDE], tl.float32), tl.zeros([WIDE], tl.float32)
     for p in tl.static_range(PATCH):
         c = tl.load(with_mu + p * FEAT + d, some, 0.0).to(tl.float32)
