@@ -21,7 +21,7 @@ class EngineConfig:
     lag: int | None = None  # steps the host reads behind; default 0 on a CPU, 1 on CUDA
     batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these; default exact on a CPU
     require_graphs: bool = False
-    threads: int | None = None  # torch threads of the engine on a CPU
+    threads: int | None = None  # torch threads of the engine on a CPU; default the model's own, or torch's
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:

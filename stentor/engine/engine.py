@@ -182,8 +182,9 @@ class Engine:
     # -- the thread --
 
     def _run(self) -> None:
-        if self.config.threads is not None:
-            torch.set_num_threads(self.config.threads)
+        threads = self.config.threads or self.worker.model.spec.threads
+        if threads is not None:
+            torch.set_num_threads(threads)
         torch.set_flush_denormal(True)  # silence decays into denormals, which are slow on a CPU
         try:
             self.worker.warm_up()

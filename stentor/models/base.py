@@ -82,6 +82,7 @@ class ModelSpec:
     max_text: int = 10_000  # characters
     codec_chunk: int = 25  # frames that one codec call decodes at most
     work: int = 0  # loop length that emit needs for a request with default options (see Prompt.work)
+    threads: int | None = None  # that a CPU should use, where more are no faster; None: as torch has it
 
 
 @dataclass(frozen=True)

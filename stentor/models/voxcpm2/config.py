@@ -65,6 +65,7 @@ class VoxCPM2Config:
     text_frontend: str | None = None
     takes_instructions: bool = True
     takes_reference: bool = True
+    threads: int | None = None  # of a CPU, where more are no faster
     patches_per_token: float = 6.0  # more than that, and `patches_around`, is suspect: the utterance may run on
     patches_around: float = 0.0  # silence before and after
 
@@ -179,6 +180,7 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         text_frontend=stentor.text("text_frontend", "") or None,
         takes_instructions=stentor.flag("takes_instructions", True),
         takes_reference=stentor.flag("takes_reference", True),
+        threads=stentor.integer("threads") if "threads" in stentor.data else None,
         patches_per_token=stentor.number("patches_per_token", 6.0),
         patches_around=stentor.number("patches_around", 0.0),
     )

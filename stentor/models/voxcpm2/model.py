@@ -69,6 +69,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
         takes_prompt=c.takes_reference,
         codec_chunk=16,
         work=evaluations(int(steps or 1)),
+        threads=c.threads,
     )
 
 
