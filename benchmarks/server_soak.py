@@ -3,9 +3,9 @@
     python benchmarks/server_soak.py --clients 64 --seconds 120 --output benchmarks/results/server_soak.json
 
 The model is `dummy:toy`, so that the server and not the model is tried; `--model voice` takes the embedded voice,
-whose answers may differ by 0.2 % of full scale (a flow amplifies the rounding of other batch sizes). Well-behaved answers are compared with the one
-that the same request gets alone. The exit code is 0 if nothing leaked, no answer was wrong, and the only 5xx were 503
-with Retry-After.
+whose answers may differ by 0.2 % of full scale (a flow amplifies the rounding of other batch sizes). Well-behaved
+answers are compared with the one that the same request gets alone. The exit code is 0 if nothing leaked, no answer was
+wrong, and the only 5xx were 503 with Retry-After.
 """
 
 from __future__ import annotations
