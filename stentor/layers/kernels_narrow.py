@@ -69,7 +69,7 @@ def _narrow(
     inside = n < width
     rows = inside[:, None]
     start = tl.minimum(n, width - 1).to(tl.int64)[:, None] * size
-    upper_start = start + width.to(tl.int64) * size
+    upper_start = start + tl.cast(width, tl.int64) * size  # a width of 1 is a constant, without .to()
     k = tl.arange(0, BLOCK)
     first = _weights(weight, start, k, size, rows, EVEN)  # on its way while the kernel in front ends
     upper = first

@@ -53,8 +53,10 @@ def kind(name: str, constants: dict[str, object], dtype: str) -> str:
 
 
 def main() -> None:
-    for case, (kernel, constants, warps, stages, registers) in CASES.items():
-        for dtype in ("fp16", "bf16"):
+    for case, (kernel, shape, warps, stages, registers) in CASES.items():
+        integers = [n for n in kernel.arg_names if n not in PLAIN and kind(n, shape, "bf16") == "i32"]
+        ones = shape | dict.fromkeys(integers, 1)  # as Triton makes of an argument that is 1
+        for name, dtype, constants in (("", "fp16", shape), ("", "bf16", shape), (", ones", "bf16", ones)):
             signature = {name: kind(name, constants, dtype) for name in kernel.arg_names}
             even = [i for i, n in enumerate(kernel.arg_names) if n not in constants and n not in PLAIN]
             hints = {(i,): [["tt.divisibility", 16]] for i in even}  # as Triton finds when it is launched
@@ -66,7 +68,7 @@ def main() -> None:
                 "wgmma" if "wgmma" in compiled.asm["ptx"] else "mma" if "mma.sync" in compiled.asm["ptx"] else "-"
             )
             copies = "asynchronous" if "cp.async" in compiled.asm["ptx"] else "plain"
-            print(f"{case} {dtype}: {compiled.metadata.shared} bytes shared, products {products}, loads {copies}")
+            print(f"{case} {dtype}{name}: {compiled.metadata.shared} bytes shared, products {products}, loads {copies}")
 
 
 if __name__ == "__main__":
