@@ -1,11 +1,11 @@
-"""Products of few rows: our kernels, cut into tiles of several kinds, against the library's, with cold weights.
+"""Products of one and two rows: our kernel, cut into tiles of several kinds, against the library's, with cold weights.
 
 Run: python benchmarks/gpu_products.py [--out DIR] [--seconds 90]       on a GPU
      TRITON_INTERPRET=1 python benchmarks/gpu_products.py --small       anywhere: a rehearsal on small shapes
 
 A case is one shape of one model at one number of rows. Its launches run in a CUDA graph over so many copies of the
-weights that none is in the cache. The table shows microseconds of the library (product alone, without what our kernels
-fuse), of the tile that `layers/tiles.py` names, without early launch, and of the best tile.
+weights that none is in the cache. The table shows microseconds of the library (product alone, without what our kernel
+fuses), of the tile that `layers/tiles.py` names, without early launch, and of the best tile.
 """
 
 from __future__ import annotations
@@ -27,18 +27,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from stentor.layers import kernels_few, kernels_narrow
-from stentor.layers.tiles import NARROW_ROWS, Tile, few_tile, narrow_tile
+from stentor.layers import kernels_narrow
+from stentor.layers.tiles import NARROW_ROWS, Tile, narrow_tile
 
 SHAPES = {
     "vox lm qkv": (2560, 2048, False),
     "vox lm o": (2048, 2048, False),
     "vox lm gate": (12288, 2048, True),
     "vox lm down": (2048, 6144, False),
-    "dit qkv": (2560, 1024, False),
-    "dit o": (1024, 2048, False),
-    "dit gate": (8192, 1024, True),
-    "dit down": (1024, 4096, False),
     "fish qkv": (6144, 2560, False),
     "fish o": (2560, 4096, False),
     "fish gate": (19456, 2560, True),
@@ -50,17 +46,10 @@ SHAPES = {
 }
 """(rows of the weight matrix, its columns, gated); Qwen3-TTS 1.7B shares what is missing with VoxCPM2."""
 
-DIT_ROWS = (5, 22, 32, 44)
-LM_ROWS = (1, 2, 4, 8, 16)
-NARROW = (
+TILES = (
     Tile(4, 1024, 4), Tile(2, 1024, 4), Tile(8, 1024, 4), Tile(2, 2048, 4), Tile(4, 2048, 8), Tile(1, 2048, 4),
     Tile(2, 256, 1), Tile(4, 256, 1), Tile(1, 512, 1), Tile(4, 512, 2), Tile(2, 512, 2),
     Tile(4, 1024, 4, prefetch=True), Tile(2, 1024, 4, prefetch=True),
-)  # fmt: skip
-FEW = (
-    Tile(16, 128, 4, 4), Tile(16, 128, 4, 8), Tile(16, 256, 4, 4), Tile(32, 128, 4, 4), Tile(32, 128, 8, 5),
-    Tile(32, 64, 4, 6), Tile(64, 64, 8, 5), Tile(8, 256, 4, 5),
-    Tile(16, 128, 4, 5, prefetch=True), Tile(32, 128, 8, 4, prefetch=True),
 )  # fmt: skip
 COLD = 200e6  # bytes of weights that one graph goes through: several times the cache
 BANDWIDTH = 4.3e12
@@ -83,32 +72,25 @@ class Case:
     @property
     def tiles(self) -> list[Tile]:
         own = self.own
-        if self.rows <= NARROW_ROWS:
-            some = [t for t in NARROW if t.depth < 2 * self.size][: None if self.rows == 1 else 6]
-            if self.gate:
-                some = [t._replace(outputs=max(1, t.outputs // 2)) for t in some]
-        else:
-            some = list(FEW)
+        some = [t for t in TILES if t.depth < 2 * self.size][: None if self.rows == 1 else 6]
+        if self.gate:
+            some = [t._replace(outputs=max(1, t.outputs // 2)) for t in some]
         return [own, *(t for t in dict.fromkeys(some) if t != own)]
 
     @property
     def own(self) -> Tile:
         """What the engine takes."""
-        width = self.width // 2 if self.gate else self.width
-        if self.rows <= NARROW_ROWS:
-            return narrow_tile(width, self.size, self.gate)
-        return few_tile(self.rows, width, self.size, self.gate)
+        return narrow_tile(self.width // 2 if self.gate else self.width, self.size, self.gate)
 
 
 def cases(small: bool) -> list[Case]:
-    """The important ones first."""
-    found = []
-    for name, (width, size, gate) in SHAPES.items():
-        for rows in DIT_ROWS if name.startswith("dit") else LM_ROWS:
-            scale = 32 if small else 1
-            found.append(Case(name, width // scale, size // scale, gate, rows))
-    order = {22: 0, 1: 1, 16: 2}
-    return sorted(found, key=lambda c: order.get(c.rows, 3))
+    """One row first."""
+    scale = 32 if small else 1
+    return [
+        Case(name, width // scale, size // scale, gate, rows)
+        for rows in range(1, NARROW_ROWS + 1)
+        for name, (width, size, gate) in SHAPES.items()
+    ]
 
 
 class Operands:
@@ -124,9 +106,9 @@ class Operands:
         self.norms = case.gate or "qkv" in case.name
 
     def ours(self, case: Case, tile: Tile, weight: Tensor) -> Tensor:
-        run = kernels_narrow.narrow if case.rows <= NARROW_ROWS else kernels_few.few
         norm = (self.norm, 1e-5, True) if self.norms else None
-        return run(self.x, weight, norm, None if self.norms else self.residual, case.gate, None, tile)
+        added = None if self.norms else self.residual
+        return kernels_narrow.narrow(self.x, weight, norm, added, case.gate, None, tile)
 
     def formula(self, case: Case, weight: Tensor) -> Tensor:
         x = self.x.float()
@@ -187,26 +169,23 @@ def measure(case: Case, device: str, small: bool) -> dict[str, Any]:
 
 
 def _label(t: Tile) -> str:
-    return f"{t.outputs}x{t.depth} w{t.warps} s{t.stages}{' p' if t.prefetch else ''}"
+    return f"{t.outputs}x{t.depth} w{t.warps}{' p' if t.prefetch else ''}"
 
 
 def _without_early(run: Callable[[], float]) -> float | None:
-    modules = (kernels_narrow, kernels_few)
-    before = [(m.EARLY, m.LAUNCH) for m in modules]
+    before = kernels_narrow.EARLY, kernels_narrow.LAUNCH
     try:
-        for m in modules:
-            m.EARLY, m.LAUNCH = False, {}
+        kernels_narrow.EARLY, kernels_narrow.LAUNCH = False, {}
         return round(run(), 2)
     except Exception:
         return None
     finally:
-        for m, (early, launch) in zip(modules, before, strict=True):
-            m.EARLY, m.LAUNCH = early, launch
+        kernels_narrow.EARLY, kernels_narrow.LAUNCH = before
 
 
 def compile_share(share: int, shares: int) -> None:
     """Every tile of some cases run once, so that the process that measures finds them compiled."""
-    every = [(c, t) for c in cases(False) for t in c.tiles if c.rows in (1, 2, 5, 16, 22, 44)]
+    every = [(c, t) for c in cases(False) for t in c.tiles]
     made: dict[Case, Operands] = {}
     for case, tile in itertools.islice(every, share, None, shares):
         one = made.get(case)

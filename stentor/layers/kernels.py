@@ -2,7 +2,7 @@
 
 A layer asks `on(x)` and calls a function of this file, which is imported without Triton. Kernels serve inference mode
 only: they have no gradients. STENTOR_KERNELS_OFF in the environment names those to leave out, for comparisons: any of
-norm, silu, rotate, paged, depth, local, pick, choose, narrow, codec, or all.
+norm, silu, rotate, paged, depth, local, flow, turn, pick, choose, narrow, codec, early, or all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stentor.layers.tiles import FEW_ROWS, NARROW_ROWS
+from stentor.layers.tiles import NARROW_ROWS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Kernels run on CPU tensors, slowly: for tests."""
@@ -44,12 +44,8 @@ def early_wanted() -> bool:
 
 
 def narrow(x: Tensor) -> bool:
-    """Whether x [..., H] has so few rows that its products are bound by reading the weights."""
-    rows = x.numel() // x.shape[-1]
-    if rows <= NARROW_ROWS:
-        return on(x, "narrow")
-    # 32-bit products of several rows have no matrix units to run on.
-    return rows <= FEW_ROWS and on(x, "few") and (x.element_size() == 2 or INTERPRETED)
+    """Whether x [..., H] is one row or two, whose products by our kernel read the weights faster than the library's."""
+    return x.numel() <= NARROW_ROWS * x.shape[-1] and on(x, "narrow")
 
 
 def product(
@@ -62,13 +58,9 @@ def product(
 ) -> Tensor:
     """norm(x) @ weight.T (+ bias) (+ residual) for rows that are `narrow`; `gate`: SwiGLU's silu(first half) * second
     half of it, without bias."""
-    if x.numel() <= NARROW_ROWS * x.shape[-1]:
-        from stentor.layers import kernels_narrow
+    from stentor.layers import kernels_narrow
 
-        return kernels_narrow.narrow(x, weight, norm, residual, gate, bias)
-    from stentor.layers import kernels_few
-
-    return kernels_few.few(x, weight, norm, residual, gate, bias)
+    return kernels_narrow.narrow(x, weight, norm, residual, gate, bias)
 
 
 def serve(device: torch.device, dtype: torch.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""Products outside the transformer blocks: few rows by our own kernels, which read the weights faster."""
+"""Products outside the transformer blocks: one or two rows by our own kernel, which reads the weights faster."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Block(nn.Module):
         return x, self.mlp(h)
 
     def narrow(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
-        """The block for few rows: norms, gate and residual additions within the products."""
+        """The block for one or two rows: norms, gate and residual additions within the products."""
         attention = self.self_attn
         qkv: Tensor = kernels.product(x, attention.qkv_proj.weight, norm=self.input_layernorm.terms)
         out = attention.mixed(qkv, layer, attend, rope, cos_sin)
@@ -161,7 +161,7 @@ class Stack(nn.Module):
         return kernels.narrow(x) and x.dtype == self.norm.weight.dtype
 
     def narrow(self, x: Tensor, attend: Attend, rope: Rope | None, pos: Tensor | None) -> Tensor:
-        """The blocks for few rows, without the final norm."""
+        """The blocks for one or two rows, without the final norm."""
         cos_sin = tables(x, attend, rope, pos)
         for i, block in enumerate(self.layers):
             assert isinstance(block, Block)

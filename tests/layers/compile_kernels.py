@@ -8,7 +8,6 @@ from triton.compiler import ASTSource
 
 from stentor.layers import (
     kernels_attention,
-    kernels_few,
     kernels_flow,
     kernels_narrow,
     kernels_norm,
@@ -34,8 +33,6 @@ ROTATION = {"DIM": 128, "HALF": 64, "NORM": True, "LATE": True, "INTERLEAVED": F
             "HEADS": kernels_norm.HEADS, "EARLY": True}  # fmt: skip
 PRODUCT = {"ROWS": 1, "NORM": True, "GATE": False, "ADD": False, "BIAS": False, "OUTPUTS": 4, "BLOCK": 1024, "CHUNKS": 2,
            "EVEN": True, "LINES": 32, "EARLY": True}  # fmt: skip
-FEW = {"NORM": True, "GATE": False, "ADD": False, "BIAS": False, "EVEN": True, "ROWS": 32, "OUTPUTS": 16, "DEPTH": 128,
-       "LINES": 16, "EARLY": True}  # fmt: skip
 CHOICE = {"LEAST": 1e-5, "BLOCK": 8192, "SHORT": 64, "EARLY": True}
 FLOW = {"PATCH": 4, "FEAT": 64, "WIDE": 64, "LENGTH": 11, "TIME": 2, "FEED": True, "BLOCK": 64, "EARLY": True}
 CASES = {
@@ -57,9 +54,6 @@ CASES = {
     "product": (kernels_narrow._narrow, PRODUCT, 4),
     "gated product of two": (kernels_narrow._narrow, {**PRODUCT, "ROWS": 2, "GATE": True, "OUTPUTS": 2}, 4),
     "added product": (kernels_narrow._narrow, {**PRODUCT, "NORM": False, "ADD": True, "BIAS": True, "EVEN": False}, 4),
-    "product of few": (kernels_few._few, FEW, 4),
-    "gated product of few": (kernels_few._few, {**FEW, "GATE": True, "OUTPUTS": 32}, 8),
-    "added product of few": (kernels_few._few, {**FEW, "NORM": False, "ADD": True, "BIAS": True, "EVEN": False}, 4),
     "flow": (kernels_flow._advance, FLOW, 4),
     "end of flow": (kernels_flow._advance, {**FLOW, "FEED": False}, 4),
 }  # fmt: skip
@@ -79,23 +73,30 @@ def kind(name: str, constants: dict[str, object], dtype: str, kernel: str) -> st
     return {"places": "*i32", **dict.fromkeys(FLOATS, "fp32")}.get(name, "i32")
 
 
+def compiled(case: str, dtype: str, constants: dict[str, object]) -> int:
+    """Bytes of shared memory."""
+    kernel, _, warps = CASES[case]
+    signature = {name: kind(name, constants, dtype, case) for name in kernel.arg_names}
+    even = [i for i, n in enumerate(kernel.arg_names) if n not in constants and (n in EVEN or signature[n][0] == "*")]
+    hints = {(i,): [["tt.divisibility", 16]] for i in even}  # as Triton finds when it is launched
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=hints)
+    return int(triton.compile(source, HOPPER, {"num_warps": warps, "num_stages": 3}).metadata.shared)
+
+
 def main() -> None:
-    for case, (kernel, shape, warps) in CASES.items():
+    for case, (kernel, shape, _) in CASES.items():
         for dtype in ("bf16", "fp32"):
             constants = dict(shape)
             if kernel is kernels_attention._paged:
                 constants |= {"KEYS": kernels_attention.KEYS[2 if dtype == "bf16" else 4]}
-            signature = {name: kind(name, constants, dtype, case) for name in kernel.arg_names}
-            even = [
-                i
-                for i, n in enumerate(kernel.arg_names)
-                if n not in constants and (n in EVEN or signature[n][0] == "*")
-            ]
-            hints = {(i,): [["tt.divisibility", 16]] for i in even}  # as Triton finds when it is launched
-            source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=hints)
-            compiled = triton.compile(source, target=HOPPER, options={"num_warps": warps, "num_stages": 3})
-            assert compiled.metadata.shared <= SHARED, f"{case} {dtype}: {compiled.metadata.shared} bytes are shared"
-            print(f"{case} {dtype}: {compiled.metadata.shared} bytes shared")
+            shared = compiled(case, dtype, constants)
+            assert shared <= SHARED, f"{case} {dtype}: {shared} bytes are shared"
+            print(f"{case} {dtype}: {shared} bytes shared")
+        integers = [
+            p.name for p in kernel.params if not p.do_not_specialize and kind(p.name, constants, "bf16", case) == "i32"
+        ]
+        compiled(case, "bf16", constants | dict.fromkeys(integers, 1))  # as Triton makes of an argument that is 1
+        print(f"{case}, ones: {', '.join(integers)}")
 
 
 if __name__ == "__main__":

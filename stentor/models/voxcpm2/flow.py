@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers import kernels
-from stentor.layers.linear import linear
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack, StackConfig
-from stentor.models.voxcpm2.local import project
+from stentor.models.voxcpm2.local import read_out
 
 MAX_STEPS = 100
 ZERO_STAR_EPS = 1e-8
@@ -82,7 +81,8 @@ class LocDiT(nn.Module):
 
     def velocity(self, tokens: Tensor, patch: int, rope: Rope) -> Tensor:
         """All tokens [N, T, H], the last `patch` of them the noisy patch -> [N, patch, feat]."""
-        return project(self.decoder, tokens, rope, slice(-patch, None), self.out_proj)
+        out: Tensor = self.out_proj(read_out(self.decoder, tokens, rope, slice(-patch, None)))
+        return out
 
 
 class FlowTables:
@@ -153,7 +153,7 @@ def solve(
     mu [B, 2, hidden], cond [B, P, D] the patch before, cfg [B] float32, steps [B] int64. `work` evaluations are made,
     at least `evaluations(steps)` of every row; a row that needs fewer keeps its result through the rest.
     """
-    cond_tokens = linear(cond, dit.cond_proj.weight, dit.cond_proj.bias).repeat(2, 1, 1)
+    cond_tokens = dit.cond_proj(cond).repeat(2, 1, 1)
     mu = torch.cat((mu, torch.zeros_like(mu)))
     dt, at = tables.dt[steps], tables.at[steps]
     if kernels.on(z, "flow") and z.dtype == dit.in_proj.weight.dtype:
@@ -182,7 +182,7 @@ def _solve_in_place(
     """The loop of `solve` over one tensor of tokens, of which an evaluation changes the time and the patch."""
     time = tables.time[at[:, 0]].unsqueeze(1)
     x = z.contiguous()
-    patch = linear(x, dit.in_proj.weight, dit.in_proj.bias)
+    patch = dit.in_proj(x)
     tokens = torch.cat((mu, time.repeat(2, 1, 1), cond, patch.repeat(2, 1, 1)), dim=1)
     for k in range(work):
         both = dit.velocity(tokens, x.shape[1], rope)

@@ -16,9 +16,6 @@ from stentor.layers.transformer import Block, Stack, tables
 def read_out(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tensor:
     """stack(x [N, T, hidden])[:, keep], every token seeing every other."""
     pos = torch.arange(x.shape[1], device=x.device)
-    if stack.is_narrow(x):  # bound by the weights, which fewer rows do not spare
-        out: Tensor = stack.norm(stack.narrow(x, full, rope, pos)[:, keep])
-        return out
     cos_sin = tables(x, full, rope, pos)
     norms = stack.following_norms()
     h = norms[0](x)
@@ -29,15 +26,6 @@ def read_out(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tensor:
         x, h = norms[i + 1].after(x, delta)
     x, delta = _last_branches(last, x, h, rope, cos_sin, keep)
     return stack.norm.after(x, delta)[1]
-
-
-def project(stack: Stack, x: Tensor, rope: Rope, keep: slice, out: nn.Linear) -> Tensor:
-    """out(read_out(...))."""
-    if stack.is_narrow(x):
-        x = stack.narrow(x, full, rope, torch.arange(x.shape[1], device=x.device))
-        return kernels.product(x[:, keep], out.weight, norm=stack.norm.terms, bias=out.bias)
-    y: Tensor = out(read_out(stack, x, rope, keep))
-    return y
 
 
 def _last_branches(

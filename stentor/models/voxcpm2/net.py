@@ -42,7 +42,7 @@ class LocEnc(nn.Module):
 
     def forward(self, patches: Tensor, rope: Rope) -> Tensor:
         """patches [N, P, feat] -> [N, hidden]."""
-        x = _project(self.in_proj, patches)
+        x = self.in_proj(patches)
         x = torch.cat((self.special_token[0].expand(x.shape[0], 1, -1), x), dim=1)
         return read_out(self.encoder, x, rope, slice(0, 1))[:, 0]
 
