@@ -18,6 +18,7 @@ SENTENCES = (Path(__file__).parent / "robustness.txt").read_text(encoding="utf-8
 PATCHES_PER_SIGN, PATCHES_AROUND, PATCH_SECONDS = 0.344, 1.25, 0.16
 SHORTEST, LONGEST = 0.5, 2.0
 END_SECONDS, LOUDEST_END = 0.02, 0.1  # of the peak
+START_SECONDS, LOUDEST_START = 0.001, 0.25  # of the peak: no click, though many utterances begin within 10 ms
 PEAK, LEVEL = (0.15, 1.0), (0.02, 0.25)
 
 
@@ -39,6 +40,9 @@ def problems(speech: stentor.Speech, phonemes: str) -> list[str]:
     if not SHORTEST <= share <= LONGEST:
         found.append(f"{share:.2f} x the expected length")
     peak, level = np.abs(samples).max(), np.sqrt(np.mean(samples**2))
+    start = np.abs(samples[: int(START_SECONDS * speech.sample_rate)]).max()
+    if start > LOUDEST_START * peak:
+        found.append(f"begins at {start / peak:.0%} of its peak")
     end = np.abs(samples[-int(END_SECONDS * speech.sample_rate) :]).max()
     if end > LOUDEST_END * peak:
         found.append(f"ends at {end / peak:.0%} of its peak")
@@ -65,11 +69,11 @@ def _said(samples: np.ndarray, finish: str = "stop") -> stentor.Speech:
 def test_a_flaw_is_found() -> None:
     sound = 0.3 * np.sin(np.arange(24_000) / 10)
     phonemes = "x" * 15  # about a second
-    good = np.concatenate([sound, np.zeros(2000)])
+    good = np.concatenate([np.zeros(100), sound, np.zeros(2000)])
     assert problems(_said(good), phonemes) == []
-    assert problems(_said(sound), phonemes)[0].startswith("ends at")
+    assert [p[:6] for p in problems(_said(sound), phonemes)] == ["begins", "ends a"]
     assert problems(_said(good), 8 * phonemes) == ["0.16 x the expected length"]
-    assert problems(_said(np.tile(good, 3)), phonemes) == ["3.17 x the expected length"]
+    assert problems(_said(np.tile(good, 3)), phonemes) == ["3.18 x the expected length"]
     assert problems(_said(0.1 * good), phonemes) == ["peak 0.03, level 0.020"]
     assert problems(_said(good, "length"), phonemes) == ["ended by length"]
     assert problems(_said(good * np.nan), phonemes) == ["not finite"]
