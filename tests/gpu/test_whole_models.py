@@ -1,4 +1,7 @@
-"""Whole tiny checkpoints, captured on a GPU with the kernels, speak what they speak on a CPU without."""
+"""Whole tiny checkpoints, captured on a GPU with the kernels, speak what they speak on a CPU without.
+
+test_interpreted.py runs the kernels of whole steps on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CASES = {
@@ -19,10 +21,6 @@ CASES = {
     "qwen3_tts greedy": {"voice": "serena", "temperature": 0.0, "subtalker_temperature": 0.0},
     "voxcpm2": {"ignore_eos": True},
 }
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available(),
-    reason="needs a CUDA device; torch sees none (test_interpreted.py runs the kernels of whole steps on a CPU)",
-)
 
 
 def checkpoint(family: str, folder: Path) -> Path:
@@ -47,6 +45,7 @@ def speak(path: Path, device: str, options: dict, **environment: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
 def test_a_checkpoint_speaks_the_same_with_kernels_and_without(case, tmp_path):
     path = checkpoint(case.split()[0], tmp_path)
