@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from stentor.config import EngineConfig
 from stentor.engine.device import Device
 from stentor.engine.memory import GIB, fit
 from stentor.engine.pages import PagePool
+from stentor.engine.requests import Health, Request, Stats
 from stentor.engine.scheduler import GENTLE_RAMP, AudioJob, Plan, Scheduler
 from stentor.engine.sequence import BROKEN, LENGTH, Phase, Sequence
 from stentor.engine.stream import Bells, Chunk, Stream
@@ -29,53 +30,8 @@ from stentor.models.base import LiveText, Prompt, SpeechModel
 log = logging.getLogger("stentor.engine")
 
 FINISH = {LENGTH: "length"}  # every other ending is "stop"
-SILENT_PEAK = 1e-3  # -60 dBFS
 POLL_SECONDS = 1e-4  # how often audio is looked for while a step runs
 STALL_SECONDS = 0.005  # how long to wait when every running request is far ahead of its listener
-
-
-@dataclass
-class Request:
-    """A sequence with what the device and the caller need of it. A request may take several prompts in turn."""
-
-    seq: Sequence
-    prompt: Prompt
-    stream: Stream
-    seed: int  # of the present prompt
-    frames: int = 0  # delivered, of the present prompt
-    kept: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
-    heard: bool = False  # audio that is not silent has come
-    closed: bool = False  # the stream has had its last event
-
-
-@dataclass
-class Stats:
-    """Counters since start, for /metrics, benchmarks and tests. Written by the engine's thread only."""
-
-    submitted: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    steps: int = 0
-    prefills: int = 0
-    frames: int = 0  # whose audio has been delivered
-    step_seconds: float = 0.0  # that the turns of those steps took, their prefills and audio included
-
-
-@dataclass(frozen=True)
-class Health:
-    """A snapshot for callers."""
-
-    alive: bool
-    error: str | None
-    queued: int
-    running: int
-    free_slots: int
-    free_pages: int
-    pages: int
-    preemptions: int
-    eager_calls: int
-    stats: Stats = field(default_factory=Stats)
 
 
 class Engine:
@@ -376,7 +332,7 @@ class Engine:
             self.scheduler.heard(job.seq, job.count, now)
             self.stats.frames += job.count
             request = self._requests[job.seq.id]
-            skip = self._silent_lead(request, samples)
+            skip = request.silent_lead(samples, hop)
             request.frames += job.count
             if request.closed:
                 continue
@@ -388,16 +344,6 @@ class Engine:
                 request.stream.put(Chunk(samples[skip * hop :], frames[skip:], finish))
             if finish is not None:
                 self._end(request)
-
-    def _silent_lead(self, request: Request, samples: np.ndarray) -> int:
-        """Frames at the start of this chunk that the request wants dropped if silent, and are."""
-        wanted = request.prompt.skip_frames - request.frames
-        if wanted <= 0 or request.heard:
-            return 0
-        peaks = np.abs(samples[: wanted * self.model.spec.hop]).reshape(-1, self.model.spec.hop).max(axis=1)
-        loud = np.flatnonzero(peaks > SILENT_PEAK)
-        request.heard = len(loud) > 0
-        return int(loud[0]) if len(loud) else len(peaks)
 
     def _close(self, request: Request) -> None:
         """The present prompt holds nothing any more. Its end may have become known only after its last audio."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stentor.api import TTS
-from stentor.engine.engine import Health
+from stentor.engine.requests import Health
 from stentor.engine.scheduler import Policy
 from stentor.errors import EngineError
 from stentor.models.base import ModelSpec
