@@ -1,10 +1,11 @@
 """Requests in company: who comes, goes or is cancelled beside a request does not change what it says.
 
-On a GPU 500 requests per family, captured; elsewhere fewer. float32: what differs is another request's value, not rounding.
+On a GPU 500 requests per family, captured; elsewhere fewer, unless COMPANY=full. float32: what differs is another request's value, not rounding.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -22,7 +23,7 @@ from stentor.engine.packing import exact
 from stentor.engine.scheduler import Policy
 
 CUDA = DEVICE == "cuda"
-REQUESTS, KINDS, SLOTS = (500, 40, 16) if CUDA else (24, 8, 4)
+REQUESTS, KINDS, SLOTS = (500, 40, 16) if CUDA or os.environ.get("COMPANY") == "full" else (24, 8, 4)
 SECONDS = 50.0  # after which no further request is begun
 FLIPS = 0.01  # share of requests in which a draw fell on a boundary, where rounding decides
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]

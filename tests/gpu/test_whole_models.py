@@ -13,26 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import checkpoint
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 CASES = {
     "fish_s2": {"temperature": 0.0},
     "qwen3_tts sampled": {"voice": "serena", "top_k": 20},
     "qwen3_tts greedy": {"voice": "serena", "temperature": 0.0, "subtalker_temperature": 0.0},
     "voxcpm2": {"ignore_eos": True},
 }
-
-
-def checkpoint(family: str, folder: Path) -> Path:
-    if family == "fish_s2":
-        return FIXTURES / "fish_s2" / "checkpoint"
-    if family == "voxcpm2":
-        return FIXTURES / "voxcpm2"
-    sys.path.insert(0, str(FIXTURES / "qwen3_tts"))
-    import tiny_qwen3_tts as tiny
-
-    tiny.write("custom_voice", folder)
-    return folder
 
 
 def speak(path: Path, device: str, options: dict, **environment: str) -> dict:
