@@ -1,0 +1,129 @@
+"""Draws of a request, seen from outside: what samplers are given, and how far a draw is from drawing something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny import Bench
+from torch import Tensor
+
+from stentor.engine import step
+from stentor.engine.packing import exact
+from stentor.models.fish_s2 import language
+from stentor.models.qwen3_tts import predictor
+
+NUDGES = (1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 1e-4, 1e-3)
+TRIALS = 256
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a sampler is asked: logits [B, V], u and top_p [B]; `sample` answers for others of any B, all else as is."""
+
+    logits: Tensor
+    u: Tensor
+    top_p: Tensor
+    sample: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+    def answer(self) -> Tensor:
+        return self.sample(self.logits, self.u, self.top_p)
+
+    def reached(self, by: float) -> set[int]:
+        """What one row draws when its logits are off by up to `by` of the largest, u and top_p by up to `by`."""
+        noise = torch.Generator().manual_seed(0)
+        off = [by * (2 * torch.rand(n, generator=noise) - 1) for n in ((TRIALS, self.logits.shape[-1]), TRIALS, TRIALS)]
+        scale = self.logits[self.logits.isfinite()].abs().max()
+        top_p = torch.where(self.top_p < 1, self.top_p + off[2], self.top_p)
+        return set(self.sample(self.logits + scale * off[0], self.u + off[1], top_p).tolist())
+
+
+@contextmanager
+def drawing(take: Callable[[Draw], Tensor]) -> Iterator[None]:
+    """Samplers of all families hand what they are asked to `take`, whose answer goes on."""
+    pick, rank, choose = predictor.Sampling.draw, language.rank, language.choose
+
+    def indexed(self: predictor.Sampling, logits: Tensor, u: Tensor) -> Tensor:
+        def sample(x: Tensor, u: Tensor, top_p: Tensor) -> Tensor:
+            return pick(predictor.Sampling(self.temperature.expand(len(x)), self.top_k.expand(len(x)), top_p), x, u)
+
+        return take(Draw(logits, u, self.top_p, sample))
+
+    def ranked(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+        def sample(x: Tensor, u: Tensor, top_p: Tensor) -> Tensor:
+            return choose(rank(x), u, temperature.expand(len(x)), top_k.expand(len(x)), top_p)
+
+        return take(Draw(logits, u, top_p, sample))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predictor.Sampling, "draw", indexed)
+        patch.setattr(language, "rank", lambda logits: logits)
+        patch.setattr(language, "choose", ranked)
+        yield
+
+
+class Led:
+    """A request by the plain formulas on a CPU, led along frames [n, books] that were spoken; keeps the last draws."""
+
+    def __init__(self, bench: Bench, family: str, text: str, options: dict[str, Any], frames: np.ndarray) -> None:
+        self.bench, self.frames = bench, torch.as_tensor(frames).long()
+        self.group = [bench.admit(family, 0, text=text, **options)]
+        self.extra = bench.model.spec.draws - self.frames.shape[1]  # code 0 may take several
+        self.draws: list[Draw] = []
+
+    def take(self, draw: Draw) -> Tensor:
+        place = max(0, len(self.draws) - self.extra)
+        self.draws.append(draw)
+        return draw.answer() if self.at == len(self.frames) else self.frames[self.at, place][None]
+
+    def frame(self, at: int) -> list[Draw]:
+        """The draws of frame `at`, which may be the one after the last."""
+        w, spec = self.bench.worker, self.bench.model.spec
+        with torch.inference_mode(), drawing(self.take):
+            for self.at in range(at + 1):
+                self.draws = []
+                if self.at == 0:
+                    p = exact(self.group, spec, self.bench.sizes.page, self.bench.where)
+                    step.prefill(self.bench.model, w.slots, w.kv, p)
+                else:
+                    w.idx[:1] = 0
+                    w._decode(1, self.bench.sizes.max_pages, self.group[0][0].work)
+        return self.draws
+
+    def distance(self, at: int, code: int, other: int | None) -> float:
+        """The least nudge by which code `code` of frame `at` becomes `other` (None: the end instead of a code)."""
+        draws = self.frame(at)
+        mine = int(self.frames[at, code]) if at < len(self.frames) else None
+        recent = set(self.frames[max(1, at - language.RAS_WINDOW) : at, 0].tolist()) if self.extra else set()
+        for by in NUDGES:
+            found = draws[code + self.extra if code else 0].reached(by)
+            if code == 0 and self.extra:
+                found = (found - recent) | (draws[1].reached(by) if found & recent else set())
+            if other in found or (other is None and found - {mine}):
+                return by
+        return float("inf")
+
+
+def apart(
+    path: Path, family: str, text: str, options: dict[str, Any], want: np.ndarray, got: np.ndarray
+) -> tuple[float, int, str]:
+    """(least nudge that turns the first code in which the frames `got` differ from `want` into the other, how many
+    frames are equal before it, where it is).
+
+    Infinite where no draw was made: values that are no codes, or equal frames.
+    """
+    both = min(len(want), len(got))
+    places = np.argwhere(want[:both] != got[:both])
+    if not np.issubdtype(want.dtype, np.integer) or (len(want) == len(got) and not len(places)):
+        return float("inf"), 0, "no draw"
+    at, code = (int(i) for i in places[0]) if len(places) else (both, 0)
+    other = int(got[at, code]) if at < len(got) else None
+    voice = {k: v for k, v in options.items() if k != "voice"}
+    led = Led(Bench(path, "cpu", torch.float32, slots=1), family, text, voice, want)
+    return led.distance(at, code, other), at, f"frame {at} code {code}"
