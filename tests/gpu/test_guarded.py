@@ -27,12 +27,11 @@ def test_a_write_beside_a_tensor_is_found(offset):
         guard.check()
 
 
-def test_kernels_write_only_where_they_should():
-    """Some of the kernels' tests, between canaries; benchmarks/gpu_check.py runs all of them on a GPU."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "guarded", "-p", "no:cacheprovider"]
-    command += ["tests/layers/test_kernels.py", "-k", "head_norms and 24-True or depth or local or gate"]
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """pytest with the plugin, in a process of its own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "guarded", "-p", "no:cacheprovider", *arguments]
     path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    return subprocess.run(
         command,
         cwd=HERE.parents[1],
         env={**os.environ, "PYTHONPATH": path},
@@ -40,5 +39,20 @@ def test_kernels_write_only_where_they_should():
         text=True,
         check=False,
     )
+
+
+def test_a_block_that_names_a_device_still_makes_tensors_there(tmp_path):
+    """Modules made in such a block stayed on the CPU, and kernels refused their weights."""
+    file = tmp_path / "test_device.py"
+    file.write_text(
+        "import torch\n\n\ndef test_device():\n    with torch.device('meta'):\n        assert torch.empty(2).is_meta\n"
+    )
+    done = run(str(file))
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_kernels_write_only_where_they_should():
+    """Some of the kernels' tests, between canaries; benchmarks/gpu_check.py runs all of them on a GPU."""
+    done = run("tests/layers/test_kernels.py", "-k", "head_norms and 24-True or depth or local or gate")
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
