@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from stentor.layers.attention import sdpa
 from stentor.layers.conv import Stream
 from stentor.models.base import Column
+
+WORD = 8  # elements: the library's kernels read masks in pieces of up to 16 bytes, past the end of shorter rows
 
 
 class WindowKV:
@@ -22,8 +25,18 @@ class WindowKV:
         past = window - 1 if stream is not None else 0
         q_pos = pos[:, :, None]
         k_pos = torch.cat((pos[:, :1] + torch.arange(-past, 0, device=pos.device), pos), dim=1)[:, None, :]
-        self.mask = ((k_pos >= 0) & (k_pos <= q_pos) & (k_pos > q_pos - window)).unsqueeze(1)
+        self._seen = ((k_pos >= 0) & (k_pos <= q_pos) & (k_pos > q_pos - window)).unsqueeze(1)
+        self._bias: Tensor | None = None
         self.past = past
+
+    def bias(self, dtype: torch.dtype) -> Tensor:
+        """What is added to the scores [B, 1, n, past + n] of every layer; rows lie a multiple of WORD apart."""
+        if self._bias is None:
+            size = self._seen.shape[-1]
+            seen = F.pad(self._seen, (0, -size % WORD))
+            zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+            self._bias = zeros.masked_fill_(~seen, float("-inf"))[..., :size]
+        return self._bias
 
     def _with_past(self, name: str, x: Tensor) -> Tensor:
         return x if self.stream is None else self.stream.extend(name, x, self.past, dim=1)
@@ -32,7 +45,7 @@ class WindowKV:
         """q, k, v [B, n, heads, dim], rotated."""
         k = self._with_past(f"{self.key}.{layer}.k", k)
         v = self._with_past(f"{self.key}.{layer}.v", v)
-        return sdpa(q, k, v, self.mask)
+        return sdpa(q, k, v, self.bias(q.dtype))
 
 
 def window_columns(

@@ -76,3 +76,15 @@ def test_window_attention_in_chunks_equals_the_whole(chunks: tuple[int, ...]):
         out.append(WindowKV("a", window, pos[:, part], stream).attend(0, q[:, part], k[:, part], v[:, part]))
         state, start = stream.new, start + n
     torch.testing.assert_close(torch.cat(out, 1), whole)
+
+
+@pytest.mark.parametrize("length", [1, 5, 8])
+def test_rows_of_what_a_window_adds_to_scores_end_on_whole_words(length: int):
+    """A library kernel reads them four or sixteen bytes at a time: the memory of the last row must reach as far."""
+    pos = torch.arange(length)[None]
+    bias = WindowKV("a", 3, pos, None).bias(torch.float16)
+    assert bias.shape == (1, 1, length, length)
+    assert bias.stride()[-2:] == (8, 1)
+    assert bias.untyped_storage().nbytes() == length * 16
+    expected = [[0.0 if t - 3 < s <= t else float("-inf") for s in range(length)] for t in range(length)]
+    assert bias[0, 0].tolist() == expected
