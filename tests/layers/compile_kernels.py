@@ -13,12 +13,13 @@ from stentor.layers import (
     kernels_norm,
     kernels_sampling,
 )
+from stentor.layers.tiles_attention import paged_tile
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024
 INTEGERS = ("table", "slots", "positions", "top_ks", "at")
 FLOATS = ("eps", "scale")
-FLOAT_POINTERS = ("cos", "sin", "logits", "uniforms", "temperatures", "top_ps", "guidance", "found")
+FLOAT_POINTERS = ("cos", "sin", "logits", "uniforms", "temperatures", "top_ps", "guidance", "found", "parts")
 POINTERS = ("x", "delta", "weight", "out_sum", "out", "gate_up", "q", "k", "v", "q_weight", "k_weight", "q_out", "k_out",
             "pool", "cache", "norm", "residual", "bias", "both", "dt", "times", "x_out", "tokens", "q_norm",
             "k_norm")  # fmt: skip
@@ -29,6 +30,7 @@ PLAIN = {"TURN": False, "NORM": False, "LATE": False, "INTERLEAVED": False, "IN_
 TURN = {"TURN": True, "NORM": True, "LATE": True, "INTERLEAVED": False, "IN_FLOAT32": False}
 PAIRS = {**TURN, "INTERLEAVED": True, "IN_FLOAT32": True}
 HEADS = {"HEADS": 8, "GROUP": 2, "DIM": 128, "WIDE": 128, "EARLY": True}
+PAGED = {**HEADS, "MEMBERS": 2, "ROWS": 16, "PAGE": 16, "AHEAD": 0, "SPLITS": 1, "WRITE": True}
 ROTATION = {"DIM": 128, "HALF": 64, "NORM": True, "LATE": True, "INTERLEAVED": False, "IN_FLOAT32": False,
             "HEADS": kernels_norm.HEADS, "EARLY": True}  # fmt: skip
 PRODUCT = {"ROWS": 1, "NORM": True, "GATE": False, "ADD": False, "BIAS": False, "OUTPUTS": 4, "BLOCK": 1024, "CHUNKS": 2,
@@ -40,13 +42,18 @@ CASES = {
     "gate": (kernels_norm._silu_mul, {"BLOCK": 1024, "EARLY": True}, 4),
     "rotation": (kernels_norm._norm_rotate, ROTATION, 2),
     "rotation of pairs": (kernels_norm._norm_rotate, {**ROTATION, "INTERLEAVED": True, "IN_FLOAT32": True, "NORM": False}, 2),
-    "decode": (kernels_attention._paged, {**HEADS, **TURN, "ROWS": 16, "PAGE": 16, "WRITE": True}, 8),
-    "decode of pairs": (kernels_attention._paged, {**HEADS, **PAIRS, "ROWS": 16, "PAGE": 16, "WRITE": True}, 8),
-    "prefill": (kernels_attention._paged, {**HEADS, **PLAIN, "ROWS": 16, "PAGE": 16, "WRITE": False}, 8),
-    "depth": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 32}, 4),
-    "depth of pairs": (kernels_attention._depth, {**HEADS, **PAIRS, "NORM": False, "SPAN": 32}, 4),
-    "local": (kernels_attention._local, {**HEADS, **TURN, "NORM": False, "SPAN": 16}, 2),
-    "local, turned before": (kernels_attention._local, {**HEADS, **PLAIN, "SPAN": 16}, 2),
+    "decode": (kernels_attention._paged, {**PAGED, **TURN}, 2),
+    "decode of pairs": (kernels_attention._paged, {**PAGED, **PAIRS, "GROUP": 4, "MEMBERS": 4}, 2),
+    "decode, asking ahead": (kernels_attention._paged, {**PAGED, **TURN, "AHEAD": 128}, 4),
+    "decode in shares": (kernels_attention._paged, {**PAGED, **TURN, "GROUP": 8, "MEMBERS": 8, "SPLITS": 4}, 4),
+    "joined shares": (kernels_attention._joined, {"DIM": 128, "WIDE": 128, "SPLITS": 4, "EARLY": True}, 1),
+    "prefill": (kernels_attention._paged, {**PAGED, **PLAIN, "WRITE": False}, 4),
+    "depth": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 1, "ROOM": 1}, 2),
+    "depth of two": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 2, "ROOM": 2}, 2),
+    "depth of pairs": (kernels_attention._depth, {**HEADS, **PAIRS, "NORM": False, "SPAN": 16, "NEW": 1, "ROOM": 1}, 2),
+    "local": (kernels_attention._local, {**HEADS, **TURN, "NORM": False, "SPAN": 16, "PER": 1}, 2),
+    "local of several heads": (kernels_attention._local, {**HEADS, **PAIRS, "GROUP": 8, "SPAN": 16, "PER": 4}, 4),
+    "local, turned before": (kernels_attention._local, {**HEADS, **PLAIN, "SPAN": 16, "PER": 2}, 2),
     "pick": (kernels_sampling._pick, {"LEAST": 1e-5, "BLOCK": 4096, "BITS": 32, "EARLY": True}, 8),
     "pick from bfloat16": (kernels_sampling._pick, {"LEAST": 1e-5, "BLOCK": 4096, "BITS": 16, "EARLY": True}, 8),
     "choose": (kernels_sampling._choose, {**CHOICE, "BITS": 32}, 8),
@@ -88,7 +95,7 @@ def main() -> None:
         for dtype in ("bf16", "fp32"):
             constants = dict(shape)
             if kernel is kernels_attention._paged:
-                constants |= {"KEYS": kernels_attention.KEYS[2 if dtype == "bf16" else 4]}
+                constants |= {"KEYS": paged_tile(512, 2 if dtype == "bf16" else 4).keys}
             shared = compiled(case, dtype, constants)
             assert shared <= SHARED, f"{case} {dtype}: {shared} bytes are shared"
             print(f"{case} {dtype}: {shared} bytes shared")

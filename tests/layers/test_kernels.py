@@ -13,6 +13,7 @@ from stentor.layers.kernels import Rotation, Turn
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import pick
+from stentor.layers.tiles_attention import LocalTile, PagedTile
 from stentor.models.fish_s2.sampling import choose, rank
 from stentor.models.voxcpm2.flow import guided
 
@@ -45,6 +46,7 @@ if DEVICE == "cpu":
     interpreter._patch_lang_tensor = _with_loop_bounds
 
 DTYPES = [torch.float32, torch.bfloat16]
+DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bf16
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
 
 
@@ -140,6 +142,34 @@ def test_paged_attention_reads_lengths_and_tables_and_stores_the_token(dtype, he
     close(again, torch.stack(rows))
 
 
+@pytest.mark.parametrize("dtype", DOTS)
+@pytest.mark.parametrize("tile", [PagedTile(16, 1, 3, splits=4), PagedTile(32, 2, 2, ahead=64), PagedTile(16, 4, 4)])
+def test_however_a_history_is_cut_a_row_gives_the_same_and_minds_no_other_row(dtype, tile):
+    heads, group, dim, page = 2, 4, 64, 16
+    pool, table = random(2, 25, page, heads, dim, dtype=dtype), torch.randperm(24, device=DEVICE).view(3, 8)
+    slot = torch.tensor([2, 0, 1, 1], device=DEVICE)
+    pos = torch.tensor([127, 0, 15, 16], device=DEVICE)
+    q, k, v = (random(4, n, dim, dtype=dtype) for n in (heads * group, heads, heads))
+    for write in (False, True):
+        got = kernels_attention.paged(pool.clone(), table, slot, pos, q, k, v, write, tile=tile)
+        close(got, kernels_attention.paged(pool.clone(), table, slot, pos, q, k, v, write))
+        some = kernels_attention.paged(
+            pool.clone(), table, slot[1:3], pos[1:3], q[1:3], k[1:3], v[1:3], write, tile=tile
+        )
+        assert torch.equal(got[1:3], some)
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+@pytest.mark.parametrize("tile", [LocalTile(1, 1), LocalTile(2, 2), LocalTile(4, 4)])
+def test_short_sequences_give_the_same_however_many_heads_a_program_serves(dtype, tile):
+    q, k, v = (random(3, 11, n, 64, dtype=dtype) for n in (8, 2, 2))
+    rope = Rope(angles(64, 16, 1e4), torch.bfloat16, False, True).to(DEVICE)
+    turn = Turn(rope.cos, rope.sin, False, True, None)
+    pos = torch.arange(11, device=DEVICE)
+    want = sdpa(rope.rotate(q[:, 7:], rope.at(pos[7:])), rope.rotate(k, rope.at(pos)), v)
+    close(kernels_attention.local(q[:, 7:], k, v, turn, 7, tile), want)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "group", "dim"), [(2, 2, 128), (1, 4, 20)])
 def test_depth_attention_equals_the_scratch_cache_step_by_step(dtype, heads, group, dim):
@@ -188,9 +218,6 @@ def test_one_launch_chooses_what_the_ranked_sampler_chooses(size, dtype):
     logits, *rest = _cases(60, size)
     logits = logits.to(dtype)
     _agree(kernels_sampling.choose(logits, *rest), choose(rank(logits), *rest), logits)
-
-
-DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bf16
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,0 +1,49 @@
+"""How attention is cut into programs. `benchmarks/gpu_attention.py` measures the choices; the winners on an H200 stand
+here.
+
+A decode step waits for keys and values from memory, so what counts is how many bytes are on their way at once: small
+tiles and few warps let several programs share a multiprocessor.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PagedTile(NamedTuple):
+    """`keys` of a pass over the history, the warps of a program and how many passes are being loaded at a time.
+
+    `ahead`: so many keys are asked for before the queries are ready. `splits`: programs that share one history, whose
+    results a second launch joins.
+    """
+
+    keys: int
+    warps: int
+    stages: int
+    ahead: int = 0
+    splits: int = 1
+
+
+class LocalTile(NamedTuple):
+    """Query heads that a program serves with the keys and values it has read, and its warps."""
+
+    heads: int
+    warps: int
+
+
+DEPTH_WARPS = 2
+"""Warps of a program that serves one row and one head of keys in a depth loop."""
+
+
+def paged_tile(programs: int, itemsize: int) -> PagedTile:
+    """For `programs` pairs of a row and a head of keys, whose elements have `itemsize` bytes."""
+    if itemsize > 2:
+        return PagedTile(32, 4, 2)
+    return PagedTile(32, 4, 3)
+
+
+def local_tile(sequences: int, group: int) -> LocalTile:
+    """For so many short sequences; `group` query heads share a head of keys."""
+    wanted = 1 if sequences < 32 else 4
+    heads = min(wanted, group & -group)  # a power of two that divides the group
+    return LocalTile(heads, max(2, heads))
