@@ -316,8 +316,8 @@ def load(file: Path | None) -> ModuleType | None:
 
 def compile_share(share: int, before: ModuleType | None) -> None:
     """Some kernels run once, so that the process that measures finds them compiled."""
-    some = [c for c in cases(False) if not c.context or c.context == 200]
-    every = [(c, t) for c in some for t in (*c.tiles, *(() if before is None else (None,)))]
+    chosen = [(c, t) for c in cases(False) for t in (*c.tiles, *(() if before is None else (None,)))]
+    every = list({(c.kernel, c.model, t): (c, t) for c, t in chosen}.values())  # batch and context do not matter
     for case, tile in every[share::WORKERS]:
         o = Operands(case, "cuda", few=True)
         try:
