@@ -11,6 +11,7 @@ from stentor.layers.conv import Stream
 from stentor.models.base import Column
 
 WORD = 8  # elements: the library's kernels read masks in pieces of up to 16 bytes, past the end of shorter rows
+NEVER = -65504.0  # what exp makes 0; cuDNN makes NaN of a tile of -inf
 
 
 class WindowKV:
@@ -35,7 +36,7 @@ class WindowKV:
             size = self._seen.shape[-1]
             seen = F.pad(self._seen, (0, -size % WORD))
             zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-            self._bias = zeros.masked_fill_(~seen, float("-inf"))[..., :size]
+            self._bias = zeros.masked_fill_(~seen, NEVER)[..., :size]
         return self._bias
 
     def _with_past(self, name: str, x: Tensor) -> Tensor:

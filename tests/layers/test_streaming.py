@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Stream, bind
-from stentor.layers.window import WindowKV, window_columns
+from stentor.layers.window import NEVER, WindowKV, window_columns
 
 
 def fresh(columns, batch: int, dtype=torch.float64):
@@ -86,5 +86,5 @@ def test_rows_of_what_a_window_adds_to_scores_end_on_whole_words(length: int):
     assert bias.shape == (1, 1, length, length)
     assert bias.stride()[-2:] == (8, 1)
     assert bias.untyped_storage().nbytes() == length * 16
-    expected = [[0.0 if t - 3 < s <= t else float("-inf") for s in range(length)] for t in range(length)]
+    expected = [[0.0 if t - 3 < s <= t else NEVER for s in range(length)] for t in range(length)]
     assert bias[0, 0].tolist() == expected
