@@ -64,9 +64,6 @@ class FusedAttention(Turning):
     def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
         return kernels.paged_attention(self._kv.pool[layer], self._kv.table, self._slot, self._pos, (q, k, v), turn)
 
-    def pages(self) -> kernels.Pages | None:
-        return kernels.Pages(self._kv.pool, self._kv.table, self._slot) if len(self._slot) == 1 else None
-
 
 class FusedPrefill:
     """Packed tokens of several rows: all are stored, then each attends up to its own position (implements KVView)."""

@@ -42,10 +42,6 @@ class Turning(ABC):
     def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
         """Queries and keys are as projected."""
 
-    def pages(self) -> kernels.Pages | None:
-        """Where the history lies, if it is one token's that a whole stack may take in one launch."""
-        return None
-
 
 class Full(Turning):
     """Every token sees every token of its sequence: q [B, T, Hq, D]; positions count from 0."""
@@ -90,9 +86,6 @@ class DepthKV(Turning):
 
     def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
         return kernels.depth_attention(self.cache[layer], self.length, q, k, v, turn)
-
-    def pages(self) -> kernels.Pages | None:
-        return kernels.Pages(self.cache, None, None) if self.cache.shape[2] == 1 else None
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if kernels.on(q, "depth"):

@@ -2,23 +2,19 @@
 
 A layer asks `on(x)` and calls a function of this file, which is imported without Triton. Kernels serve inference mode
 only: they have no gradients. STENTOR_KERNELS_OFF in the environment names those to leave out, for comparisons: any of
-norm, silu, rotate, paged, depth, local, flow, turn, pick, choose, narrow, stack, codec, early, or all.
+norm, silu, rotate, paged, depth, local, flow, turn, pick, choose, narrow, codec, early, or all.
 """
 
 from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from stentor.layers.tiles import NARROW_ROWS
-
-if TYPE_CHECKING:
-    from stentor.layers.resident import Resident
-    from stentor.layers.transformer import StackConfig
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Kernels run on CPU tensors, slowly: for tests."""
@@ -91,27 +87,6 @@ class Turn(NamedTuple):
     in_float32: bool
     norms: tuple[Tensor, Tensor, float, bool] | None
     """(weight of q, weight of k, eps, late_weight)"""
-
-
-class Pages(NamedTuple):
-    """Where the history of one token lies: pool [layers, 2, pages, page, Hk, D], page table [slots, max_pages] and slot
-    [1]. Without a table it is page 0."""
-
-    pool: Tensor
-    table: Tensor | None
-    slot: Tensor | None
-
-
-def single(x: Tensor, size: int) -> bool:
-    """Whether x [..., size] is one token that a whole stack may take in one launch."""
-    return x.numel() == size and x.dtype == torch.bfloat16 and on(x, "stack") and (INTERPRETED or early_wanted())
-
-
-def resident(c: StackConfig, weights: list[list[Tensor]]) -> Resident | None:
-    """The launch that takes one token through a whole stack; None where its sizes do not divide well."""
-    from stentor.layers import resident
-
-    return resident.make(c, weights)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, late_weight: bool) -> Tensor:

@@ -7,7 +7,6 @@ Where keys and values live is the caller's business: `attend` is an argument.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +17,6 @@ from stentor.layers.attention import Turning
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import CosSin, Rope
 from stentor.models.base import Attend
-
-if TYPE_CHECKING:
-    from stentor.layers.resident import Resident
 
 
 @dataclass(frozen=True)
@@ -113,15 +109,6 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(c.hidden, c.eps)
         self.mlp = SwiGLU(c.hidden, c.ffn)
 
-    @property
-    def weights(self) -> list[Tensor]:
-        """As `Resident` takes them."""
-        a, m = self.self_attn, self.mlp
-        heads = [n.weight if isinstance(n, RMSNorm) else self.input_layernorm.weight for n in (a.q_norm, a.k_norm)]
-        norm, after = self.input_layernorm.weight, self.post_attention_layernorm.weight
-        projections = (m.gate_up_proj.weight, m.down_proj.weight)
-        return [norm, a.qkv_proj.weight, *heads, a.o_proj.weight, after, *projections]
-
     def branches(
         self, x: Tensor, normed: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None
     ) -> tuple[Tensor, Tensor]:
@@ -147,9 +134,6 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Block(c) for _ in range(c.layers))
         self.norm = RMSNorm(c.hidden, c.eps)
         self.first_layer = first_layer
-        self._config = c
-        self._resident: Resident | None = None
-        self._unsuited = False
 
     def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
         """x [..., hidden] -> [..., hidden] after the final norm. `pos` [...] indexes `rope`; None: no positions."""
@@ -168,9 +152,6 @@ class Stack(nn.Module):
     def head(self, x: Tensor, attend: Attend, rope: Rope, pos: Tensor, weight: Tensor) -> Tensor:
         """The last token of `forward` for x [B, T, hidden], times weight [V, hidden]: [B, V]."""
         if self.is_narrow(x):
-            logits = self._in_one_launch(x, attend, rope, pos, weight)
-            if logits is not None:
-                return logits
             x = self.narrow(x, attend, rope, pos)
             return kernels.product(x[:, -1], weight, norm=self.norm.terms)
         return F.linear(self(x, attend, rope, pos)[:, -1], weight)
@@ -181,36 +162,11 @@ class Stack(nn.Module):
 
     def narrow(self, x: Tensor, attend: Attend, rope: Rope | None, pos: Tensor | None) -> Tensor:
         """The blocks for one or two rows, without the final norm."""
-        out = self._in_one_launch(x, attend, rope, pos, None)
-        if out is not None:
-            return out
         cos_sin = tables(x, attend, rope, pos)
         for i, block in enumerate(self.layers):
             assert isinstance(block, Block)
             x = block.narrow(x, self.first_layer + i, attend, rope, cos_sin)
         return x
-
-    def _in_one_launch(
-        self, x: Tensor, attend: Attend, rope: Rope | None, pos: Tensor | None, head: Tensor | None
-    ) -> Tensor | None:
-        """`narrow`, or `head` with its weight, of one token by a single launch, where there is one for this stack."""
-        if not kernels.single(x, self._config.hidden) or not isinstance(attend, Turning) or pos is None:
-            return None
-        pages = attend.pages()
-        norms_alone = rope is None and self._config.qk_norm
-        if pages is None or norms_alone or self._unsuited:
-            return None
-        if self._resident is None:  # in the call before a capture: the weights lie where they stay
-            self._resident = kernels.resident(self._config, [b.weights for b in self.layers if isinstance(b, Block)])
-            self._unsuited = self._resident is None
-            if self._resident is None:
-                return None
-        first = self.layers[0]
-        assert isinstance(first, Block)
-        pages = pages._replace(pool=pages.pool[self.first_layer : self.first_layer + len(self.layers)])
-        turn = None if rope is None else first.self_attn.turn(rope)
-        final = None if head is None else (self.norm.weight, head)
-        return self._resident(x, pages, pos, self.norm.eps, turn, final)
 
     def following_norms(self) -> list[RMSNorm]:
         """The norm in front of each block, and the last one."""
