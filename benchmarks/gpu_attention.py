@@ -34,7 +34,7 @@ from stentor.layers import kernels_attention
 from stentor.layers.kernels import Turn
 from stentor.layers.kernels_early import EARLY
 from stentor.layers.rope import angles
-from stentor.layers.tiles_attention import DEPTH_WARPS, LocalTile, PagedTile, local_tile, paged_tile
+from stentor.layers.tiles_attention import DepthTile, LocalTile, PagedTile, depth_tile, local_tile, paged_tile
 
 PAGE = 16
 COLD = 240e6  # bytes of history that one graph goes through: several times the cache
@@ -63,14 +63,13 @@ MODELS = {
 }
 PAGED = (
     PagedTile(32, 2, 4), PagedTile(32, 4, 3), PagedTile(32, 4, 4), PagedTile(32, 2, 3), PagedTile(64, 4, 2),
-    PagedTile(64, 4, 3), PagedTile(64, 8, 3), PagedTile(32, 4, 3, ahead=128), PagedTile(32, 2, 4, ahead=64),
-    PagedTile(64, 4, 2, ahead=128), PagedTile(16, 1, 6), PagedTile(128, 8, 2),
+    PagedTile(64, 4, 3), PagedTile(64, 8, 3), PagedTile(16, 1, 6), PagedTile(128, 8, 2),
 )  # fmt: skip
 SPLIT = (
     PagedTile(32, 4, 3, splits=4), PagedTile(32, 2, 4, splits=4), PagedTile(32, 4, 3, splits=8),
-    PagedTile(64, 4, 2, splits=4), PagedTile(32, 4, 3, splits=2), PagedTile(32, 4, 3, splits=16),
+    PagedTile(64, 4, 2, splits=4), PagedTile(32, 4, 3, splits=2), PagedTile(32, 4, 3, splits=16), PagedTile(64, 4, 2, splits=8),
 )  # fmt: skip
-DEPTH = (1, 2, 4)
+DEPTH = tuple(DepthTile(heads, warps) for heads, warps in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2)))
 LOCAL = (LocalTile(1, 1), LocalTile(1, 2), LocalTile(2, 2), LocalTile(2, 4), LocalTile(4, 4), LocalTile(8, 8),
          LocalTile(8, 4))  # fmt: skip
 
@@ -111,14 +110,17 @@ class Case:
         m = self.shape
         if self.kernel == "paged":
             return paged_tile(self.batch * m.kv_heads, 4 if self.tiny else 2)
-        return DEPTH_WARPS if self.kernel == "depth" else local_tile(2 * self.batch, m.heads // m.kv_heads)
+        group = m.heads // m.kv_heads
+        return (
+            depth_tile(self.batch * m.kv_heads, group) if self.kernel == "depth" else local_tile(2 * self.batch, group)
+        )
 
     @property
     def tiles(self) -> list[Any]:
         some: tuple[Any, ...] = {"paged": PAGED, "depth": DEPTH, "local": LOCAL}[self.kernel]
         if self.kernel == "paged" and (self.batch < 64 or self.model == "vox" or self.context > 1000):
             some = (*some[:8], *SPLIT)
-        if self.kernel == "local":
+        if self.kernel != "paged":
             some = tuple(t for t in some if t.heads <= self.shape.heads // self.shape.kv_heads)
         if self.tiny:
             some = (some[0], some[-1])
@@ -189,7 +191,7 @@ class Operands:
             for pool in self.pools:
                 yield partial(made.paged, pool, *places, *one, write=True, turn=self.turn, **chosen)
         elif self.case.kernel == "depth":
-            chosen = {} if tile is None else {"warps": tile}
+            chosen = {} if tile is None else {"tile": tile}
             length = 0
             for new in (2, *[1] * (self.case.shape.passes - 1)):
                 new_qkv = [t[:, :new] for t in self.qkv]
@@ -298,9 +300,9 @@ def measure(case: Case, device: str, before: ModuleType | None) -> dict[str, Any
 
 def name(tile: Any) -> str:
     if isinstance(tile, PagedTile):
-        rest = (f" ahead {tile.ahead}" if tile.ahead else "") + (f" /{tile.splits}" if tile.splits > 1 else "")
+        rest = f" /{tile.splits}" if tile.splits > 1 else ""
         return f"{tile.keys}w{tile.warps}s{tile.stages}{rest}"
-    return f"{tile.heads}hw{tile.warps}" if isinstance(tile, LocalTile) else f"w{tile}"
+    return f"{tile.heads}hw{tile.warps}"
 
 
 def load(file: Path | None) -> ModuleType | None:

@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.layers.kernels import LOCAL, Turn
-from stentor.layers.kernels_early import EARLY, LAUNCH, prefetch, wait
-from stentor.layers.tiles_attention import DEPTH_WARPS, LocalTile, PagedTile, local_tile, paged_tile
+from stentor.layers.kernels_early import EARLY, LAUNCH, wait
+from stentor.layers.tiles_attention import DepthTile, LocalTile, PagedTile, depth_tile, local_tile, paged_tile
 
 
 @triton.jit
@@ -75,16 +75,6 @@ def _repeated(x, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _ask(pool, pages, begin, stop, head_at, value_part, key_slot, DIM: tl.constexpr, PAGE: tl.constexpr,
-         AHEAD: tl.constexpr, LINES: tl.constexpr):  # fmt: skip
-    """Have the first keys and values from `begin` on brought into the cache."""
-    soon = tl.maximum(tl.minimum(begin + tl.arange(0, AHEAD), stop - 1), 0)
-    line = ((tl.load(pages + soon // PAGE) * PAGE + soon % PAGE) * key_slot + head_at)[:, None]
-    prefetch(pool, line, DIM, LINES)
-    prefetch(pool, line + value_part, DIM, LINES)
-
-
-@triton.jit
 def _keep(new_k, v, v_at, spot, within, value_part):
     """Store a new key [1, W] and the value from v, at spot and value_part behind it; both as they are stored."""
     new_k = new_k.to(spot.dtype.element_ty)
@@ -119,7 +109,7 @@ def _paged(
     pool, table, slots, positions, q, k, v, out, parts, q_norm, k_norm, cos, sin, table_row, value_part, key_slot,
     q_token, k_token, v_token, scale, eps,
     HEADS: tl.constexpr, GROUP: tl.constexpr, MEMBERS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
-    WIDE: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr, AHEAD: tl.constexpr, SPLITS: tl.constexpr,
+    WIDE: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
     WRITE: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr, INTERLEAVED: tl.constexpr,
     IN_FLOAT32: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -135,8 +125,6 @@ def _paged(
     share = tl.cdiv(tl.cdiv(end, KEYS), SPLITS) * KEYS
     begin = part * share
     stop = tl.minimum(begin + share, end)
-    if AHEAD > 0:
-        _ask(pool, pages, begin, stop, head * DIM, value_part, key_slot, DIM, PAGE, AHEAD, (WIDE + 63) // 64)
     at = tl.arange(0, WIDE)
     within = at < DIM
     member = tl.arange(0, MEMBERS)
@@ -234,7 +222,7 @@ def paged(
         pool, table, slot, pos, q, k, v, out, parts, *tables, table.stride(0), pool.stride(0), pool.stride(2),
         q.stride(0), k.stride(0), v.stride(0), dim**-0.5, eps,
         HEADS=heads, GROUP=group, MEMBERS=members, ROWS=max(16, members), DIM=dim, WIDE=wide, PAGE=page, KEYS=t.keys,
-        AHEAD=t.ahead if EARLY else 0, SPLITS=t.splits, WRITE=write, EARLY=EARLY,
+        SPLITS=t.splits, WRITE=write, EARLY=EARLY,
         num_warps=t.warps, num_stages=t.stages, **switches, **LAUNCH,
     )  # fmt: skip
     if t.splits > 1:
@@ -249,10 +237,11 @@ def _depth(
     cache, q, k, v, out, q_norm, k_norm, cos, sin, value_part, row_part, length,
     q_row, k_row, v_row, q_token, k_token, v_token, scale, eps,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, SPAN: tl.constexpr,
-    NEW: tl.constexpr, ROOM: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr,
+    NEW: tl.constexpr, ROOM: tl.constexpr, MEMBERS: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr,
     INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """All queries of one row that share a head of keys: NEW tokens (padded to ROOM) after at most SPAN earlier ones."""
+    """MEMBERS of the query heads of one row that share a head of keys: NEW tokens (padded to ROOM) after at most SPAN
+    earlier ones."""
     wait(EARLY)
     head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
@@ -271,10 +260,11 @@ def _depth(
         eps, DIM, TURN, NORM, LATE, INTERLEAVED, IN_FLOAT32,
     )  # fmt: skip
     spot = past + (length + fresh[:, None]) * (HEADS * DIM)
-    tl.store(spot, new_k, here)
-    tl.store(spot + value_part, new_v, here)
-    for i in tl.static_range(NEW * GROUP):
-        token, member = i // GROUP, head * GROUP + i % GROUP
+    mine = here & (tl.program_id(2) == 0)
+    tl.store(spot, new_k, mine)
+    tl.store(spot + value_part, new_v, mine)
+    for i in tl.static_range(NEW * MEMBERS):
+        token, member = i // MEMBERS, head * GROUP + tl.program_id(2) * MEMBERS + i % MEMBERS
         query = _turned(
             q, row * q_row + token * q_token + member * DIM, at, within, q_norm, cos, sin, length + token, eps,
             DIM, TURN, NORM, LATE, INTERLEAVED, IN_FLOAT32,
@@ -290,19 +280,27 @@ def _depth(
 
 
 def depth(
-    cache: Tensor, length: int, q: Tensor, k: Tensor, v: Tensor, turn: Turn | None = None, warps: int = DEPTH_WARPS
+    cache: Tensor,
+    length: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    turn: Turn | None = None,
+    tile: DepthTile | None = None,
 ) -> Tensor:
     """cache [2, B, S, Hk, D], q [B, n, Hq, D], k and v [B, n, Hk, D]; tokens stand at positions `length` and on."""
     positions, heads, dim = cache.shape[2:]
     batch, new, q_heads = q.shape[:3]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     tables, eps, switches = _turn(turn, q)
-    _depth[(heads, batch)](
+    group = q_heads // heads
+    t = tile or depth_tile(batch * heads, group)
+    _depth[(heads, batch, group // t.heads)](
         cache, q, k, v, out, *tables, cache.stride(0), cache.stride(1), length,
         q.stride(0), k.stride(0), v.stride(0), q.stride(1), k.stride(1), v.stride(1), dim**-0.5, eps,
-        HEADS=heads, GROUP=q_heads // heads, DIM=dim, WIDE=triton.next_power_of_2(dim),
-        SPAN=triton.next_power_of_2(max(1, positions - 1)), NEW=new, ROOM=triton.next_power_of_2(new), EARLY=EARLY,
-        num_warps=warps, **switches, **LAUNCH,
+        HEADS=heads, GROUP=group, DIM=dim, WIDE=triton.next_power_of_2(dim),
+        SPAN=triton.next_power_of_2(max(1, positions - 1)), NEW=new, ROOM=triton.next_power_of_2(new), MEMBERS=t.heads,
+        EARLY=EARLY, num_warps=t.warps, **switches, **LAUNCH,
     )  # fmt: skip
     return out
 

@@ -13,14 +13,12 @@ from typing import NamedTuple
 class PagedTile(NamedTuple):
     """`keys` of a pass over the history, the warps of a program and how many passes are being loaded at a time.
 
-    `ahead`: so many keys are asked for before the queries are ready. `splits`: programs that share one history, whose
-    results a second launch joins.
+    `splits`: programs that share one history, whose results a second launch joins.
     """
 
     keys: int
     warps: int
     stages: int
-    ahead: int = 0
     splits: int = 1
 
 
@@ -31,19 +29,35 @@ class LocalTile(NamedTuple):
     warps: int
 
 
-DEPTH_WARPS = 2
-"""Warps of a program that serves one row and one head of keys in a depth loop."""
+class DepthTile(NamedTuple):
+    """Query heads that a program of a depth loop serves with the keys of one row and head, and its warps."""
+
+    heads: int
+    warps: int
+
+
+FULL = 512
+"""Programs that fill the chip."""
+
+SPLITS = 16
+"""Programs that share one history at most: their results are read again by the launch that joins them."""
 
 
 def paged_tile(programs: int, itemsize: int) -> PagedTile:
     """For `programs` pairs of a row and a head of keys, whose elements have `itemsize` bytes."""
-    if itemsize > 2:
-        return PagedTile(32, 4, 2)
-    return PagedTile(32, 4, 3)
+    splits = 1
+    while splits < SPLITS and programs * splits < FULL:
+        splits *= 2
+    return PagedTile(32, 4, 2 if itemsize > 2 else 3, splits=splits)
+
+
+def depth_tile(programs: int, group: int) -> DepthTile:
+    """For `programs` pairs of a row and a head of keys, each shared by `group` query heads."""
+    return DepthTile(group if programs >= FULL // 2 else 1, 1)
 
 
 def local_tile(sequences: int, group: int) -> LocalTile:
     """For so many short sequences; `group` query heads share a head of keys."""
-    wanted = 1 if sequences < 32 else 4
+    wanted = 1 if sequences < 64 else 4
     heads = min(wanted, group & -group)  # a power of two that divides the group
     return LocalTile(heads, max(2, heads))

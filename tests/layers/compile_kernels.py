@@ -30,7 +30,7 @@ PLAIN = {"TURN": False, "NORM": False, "LATE": False, "INTERLEAVED": False, "IN_
 TURN = {"TURN": True, "NORM": True, "LATE": True, "INTERLEAVED": False, "IN_FLOAT32": False}
 PAIRS = {**TURN, "INTERLEAVED": True, "IN_FLOAT32": True}
 HEADS = {"HEADS": 8, "GROUP": 2, "DIM": 128, "WIDE": 128, "EARLY": True}
-PAGED = {**HEADS, "MEMBERS": 2, "ROWS": 16, "PAGE": 16, "AHEAD": 0, "SPLITS": 1, "WRITE": True}
+PAGED = {**HEADS, "MEMBERS": 2, "ROWS": 16, "PAGE": 16, "SPLITS": 1, "WRITE": True}
 ROTATION = {"DIM": 128, "HALF": 64, "NORM": True, "LATE": True, "INTERLEAVED": False, "IN_FLOAT32": False,
             "HEADS": kernels_norm.HEADS, "EARLY": True}  # fmt: skip
 PRODUCT = {"ROWS": 1, "NORM": True, "GATE": False, "ADD": False, "BIAS": False, "OUTPUTS": 4, "BLOCK": 1024, "CHUNKS": 2,
@@ -44,13 +44,12 @@ CASES = {
     "rotation of pairs": (kernels_norm._norm_rotate, {**ROTATION, "INTERLEAVED": True, "IN_FLOAT32": True, "NORM": False}, 2),
     "decode": (kernels_attention._paged, {**PAGED, **TURN}, 2),
     "decode of pairs": (kernels_attention._paged, {**PAGED, **PAIRS, "GROUP": 4, "MEMBERS": 4}, 2),
-    "decode, asking ahead": (kernels_attention._paged, {**PAGED, **TURN, "AHEAD": 128}, 4),
     "decode in shares": (kernels_attention._paged, {**PAGED, **TURN, "GROUP": 8, "MEMBERS": 8, "SPLITS": 4}, 4),
     "joined shares": (kernels_attention._joined, {"DIM": 128, "WIDE": 128, "SPLITS": 4, "EARLY": True}, 1),
     "prefill": (kernels_attention._paged, {**PAGED, **PLAIN, "WRITE": False}, 4),
-    "depth": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 1, "ROOM": 1}, 2),
-    "depth of two": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 2, "ROOM": 2}, 2),
-    "depth of pairs": (kernels_attention._depth, {**HEADS, **PAIRS, "NORM": False, "SPAN": 16, "NEW": 1, "ROOM": 1}, 2),
+    "depth": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 1, "ROOM": 1, "MEMBERS": 1}, 2),
+    "depth of two": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 2, "ROOM": 2, "MEMBERS": 2}, 2),
+    "depth of pairs": (kernels_attention._depth, {**HEADS, **PAIRS, "NORM": False, "SPAN": 16, "NEW": 1, "ROOM": 1, "MEMBERS": 1}, 2),
     "local": (kernels_attention._local, {**HEADS, **TURN, "NORM": False, "SPAN": 16, "PER": 1}, 2),
     "local of several heads": (kernels_attention._local, {**HEADS, **PAIRS, "GROUP": 8, "SPAN": 16, "PER": 4}, 4),
     "local, turned before": (kernels_attention._local, {**HEADS, **PLAIN, "SPAN": 16, "PER": 2}, 2),

@@ -143,7 +143,7 @@ def test_paged_attention_reads_lengths_and_tables_and_stores_the_token(dtype, he
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-@pytest.mark.parametrize("tile", [PagedTile(16, 1, 3, splits=4), PagedTile(32, 2, 2, ahead=64), PagedTile(16, 4, 4)])
+@pytest.mark.parametrize("tile", [PagedTile(16, 1, 3, splits=4), PagedTile(32, 2, 2), PagedTile(16, 4, 4)])
 def test_however_a_history_is_cut_a_row_gives_the_same_and_minds_no_other_row(dtype, tile):
     heads, group, dim, page = 2, 4, 64, 16
     pool, table = random(2, 25, page, heads, dim, dtype=dtype), torch.randperm(24, device=DEVICE).view(3, 8)
