@@ -108,9 +108,9 @@ class Case:
     def own(self) -> Any:
         """What the engine takes."""
         m = self.shape
-        if self.kernel == "paged":
-            return paged_tile(self.batch * m.kv_heads, 4 if self.tiny else 2)
         group = m.heads // m.kv_heads
+        if self.kernel == "paged":
+            return paged_tile(self.batch * m.kv_heads, group, 4 if self.tiny else 2)
         return (
             depth_tile(self.batch * m.kv_heads, group) if self.kernel == "depth" else local_tile(2 * self.batch, group)
         )

@@ -211,7 +211,7 @@ def paged(
     """pool [2, pages, page, Hk, D], table [slots, max_pages], slot and pos [N], q [N, Hq, D], k and v [N, Hk, D]."""
     page, heads, dim = pool.shape[2:]
     group = q.shape[1] // heads
-    t = tile or paged_tile(len(q) * heads, pool.element_size())
+    t = tile or paged_tile(len(q) * heads, group, pool.element_size())
     members, wide = triton.next_power_of_2(group), max(16, triton.next_power_of_2(dim))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     parts = out

@@ -28,5 +28,9 @@ class Tile(NamedTuple):
 def narrow_tile(width: int, size: int, gate: bool) -> Tile:
     """For one or two rows: `width` outputs of `size` weights each."""
     if gate:
-        return Tile(2, 1024, 4)
-    return Tile(4, 1024, 4)
+        return Tile(2, 512, 1 if size <= 2048 else 2)
+    if size % 1024:
+        return Tile(2, 256, 1) if size <= 4096 else Tile(4, 2048, 4)
+    if size <= 2048:
+        return Tile(2, 2048, 4) if width <= 2048 else Tile(8, 1024, 4)
+    return Tile(2, 1024, 2) if size == 4096 else Tile(4, 2048, 4)

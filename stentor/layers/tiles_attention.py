@@ -39,21 +39,24 @@ class DepthTile(NamedTuple):
 FULL = 512
 """Programs that fill the chip."""
 
-SPLITS = 16
-"""Programs that share one history at most: their results are read again by the launch that joins them."""
+SPLITS = 64
+"""Query heads times programs that share their history at most: all results are read again by the launch that joins
+them."""
 
 
-def paged_tile(programs: int, itemsize: int) -> PagedTile:
-    """For `programs` pairs of a row and a head of keys, whose elements have `itemsize` bytes."""
+def paged_tile(programs: int, group: int, itemsize: int) -> PagedTile:
+    """For `programs` pairs of a row and a head of keys, shared by `group` query heads; elements have `itemsize` bytes."""
     splits = 1
-    while splits < SPLITS and programs * splits < FULL:
+    while splits < 16 and splits * group < SPLITS and programs * splits < FULL:
         splits *= 2
     return PagedTile(32, 4, 2 if itemsize > 2 else 3, splits=splits)
 
 
 def depth_tile(programs: int, group: int) -> DepthTile:
     """For `programs` pairs of a row and a head of keys, each shared by `group` query heads."""
-    return DepthTile(group if programs >= FULL // 2 else 1, 1)
+    if programs >= FULL // 2:
+        return DepthTile(min(2, group & -group), 1)
+    return DepthTile(1, 1 if programs > 32 else 4)
 
 
 def local_tile(sequences: int, group: int) -> LocalTile:

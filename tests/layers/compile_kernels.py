@@ -94,7 +94,7 @@ def main() -> None:
         for dtype in ("bf16", "fp32"):
             constants = dict(shape)
             if kernel is kernels_attention._paged:
-                constants |= {"KEYS": paged_tile(512, 2 if dtype == "bf16" else 4).keys}
+                constants |= {"KEYS": paged_tile(512, 2, 2 if dtype == "bf16" else 4).keys}
             shared = compiled(case, dtype, constants)
             assert shared <= SHARED, f"{case} {dtype}: {shared} bytes are shared"
             print(f"{case} {dtype}: {shared} bytes shared")
