@@ -68,3 +68,19 @@ def test_every_section_names_tests_that_exist(check):
         files = [a for a in arguments if a.endswith(".py")]
         assert files
         assert all((ROOT / a).exists() for a in files)
+
+
+RACES = """========= COMPUTE-SANITIZER
+.========= Error: Race reported between Read access at {}+0x2e0
+=========     and Write access at {}+0x3c40 [96 hazards]
+=========
+47 passed, 47 deselected in 52.08s
+========= RACECHECK SUMMARY: 1 hazards displayed (1 errors, 0 warnings)
+"""
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("cudnn_sdpa_kernel0_0", "passed"), ("_paged", "FAILED (9)")])
+def test_races_count_in_our_kernels_and_not_in_the_libraries(check, name, verdict):
+    found = check.judged("racecheck", 9, RACES.format(name, name), 52.0)
+    assert found["verdict"] == verdict
+    assert f"hazards in {name}" in found["facts"]
