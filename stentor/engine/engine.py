@@ -59,6 +59,7 @@ class Engine:
         self._audio: deque[AudioTicket] = deque()
         self._error: BaseException | None = None
         self._closing = False
+        self._last_done = 0.0  # when a step was last seen to have run
         self._stalled = False  # the last turn found nothing to do
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stentor-engine", daemon=True)
@@ -161,19 +162,20 @@ class Engine:
         plan = self.scheduler.plan(now)
         self._stalled = plan.empty and not self._tickets and not self._audio
         # Audio before the next frames: on a CPU, where every launch is waited for, it is heard that much earlier.
-        if plan.audio:
-            self._launch_audio(plan.audio)
+        self._launch_audio(plan.audio)
         self._deliver_ready()
-        self._launch(plan)
+        self._tickets += self._launch(plan)
         while self._tickets and (len(self._tickets) > self.lag or plan.empty):
             ticket = self._tickets.popleft()
             self._deliver_until(ticket)
             self._observe(ticket)
+            self._timed(ticket)
+            self._launch_audio(self.scheduler.audio(time.monotonic()))
         self._deliver_ready(wait=plan.empty and not self._tickets)
         for seq in self.scheduler.finished():
             self._close(self._requests.pop(seq.id))
         self._bells.flush()
-        if plan.decode:
+        if plan.launches:
             self.stats.step_seconds += time.monotonic() - now
 
     def _commands(self) -> None:
@@ -220,7 +222,8 @@ class Engine:
 
     # -- launching --
 
-    def _launch(self, plan: Plan) -> None:
+    def _launch(self, plan: Plan) -> list[Ticket]:
+        tickets: list[Ticket] = []
         group = self._admit(plan) + [self._requests[s.id] for s in plan.resumed]
         paged = [r.seq for r in group] + plan.regrown
         if paged:
@@ -228,11 +231,13 @@ class Engine:
         if group:
             self.stats.prefills += 1
             seqs = [r.seq for r in group]
-            if self._try(seqs, lambda: self.worker.prefill([(r.seq, r.prompt) for r in group]), True):
+            tickets += self._try(seqs, lambda: self.worker.prefill([(r.seq, r.prompt) for r in group]), True)
+            if tickets:
                 self._audio_ahead(plan.admitted)
         if plan.decode:
             self.stats.steps += 1
-            self._try(plan.decode, lambda: self.worker.decode(plan.decode), False)
+            tickets += self._try(plan.decode, lambda: self.worker.decode(plan.decode), False)
+        return tickets
 
     def _admit(self, plan: Plan) -> list[Request]:
         """Rows of the new requests, all at once; one by one if that fails, so that only the culprit falls."""
@@ -257,19 +262,18 @@ class Engine:
 
     def _audio_ahead(self, admitted: list[Sequence]) -> None:
         """First chunks of one frame need not wait until the host has read of it. But what the codec is given next waits
-        for this prefill, so only if no one else is served."""
+        for this prefill, so only if they are most of what is served."""
         first = [s for s in admitted if s.phase is Phase.RUNNING and s.streaming and not s.skip]
-        if first and self.scheduler.ramp[0] == 1 and len(self.scheduler.live) == len(admitted):
+        if first and self.scheduler.ramp[0] == 1 and 2 * len(first) >= len(self.scheduler.live):
             try:
                 self.worker.audio_ahead(first)
             except Exception as e:
                 self._alive_after(e)  # it will be tried again when it is due
 
-    def _try(self, sequences: list[Sequence], launch: Callable[[], Ticket], prefill: bool) -> bool:
+    def _try(self, sequences: list[Sequence], launch: Callable[[], Ticket], prefill: bool) -> list[Ticket]:
         """Launch a step. A prefill that fails with company is repeated one by one, so that only the culprit falls."""
         try:
-            self._tickets.append(launch())
-            return True
+            return [launch()]
         except Exception as e:
             self._alive_after(e)
             if prefill and len(sequences) > 1:
@@ -278,9 +282,11 @@ class Engine:
             else:
                 for seq in sequences:
                     self._fail(seq, e)
-            return False
+            return []
 
     def _launch_audio(self, jobs: list[AudioJob]) -> None:
+        if not jobs:
+            return
         try:
             self._audio.extend(self.worker.audio(jobs))
         except Exception as e:
@@ -308,6 +314,12 @@ class Engine:
                 self.scheduler.cancel(seq)
                 self._end(self._requests[seq.id])
 
+    def _timed(self, ticket: Ticket) -> None:
+        now = time.monotonic()
+        if ticket.prefill:
+            self.scheduler.prefilled(now - max(ticket.launched, self._last_done))
+        self._last_done = now
+
     def _deliver_ready(self, wait: bool = False) -> None:
         """Hand out audio in the order of its launch, as far as it is there; with `wait`, something at least."""
         while self._audio and (wait or self._audio[0].done.ready()):
@@ -328,7 +340,9 @@ class Engine:
         ticket.done.wait_host()
         now = time.monotonic()
         hop = self.model.spec.hop
-        for job, samples, frames in zip(ticket.jobs, ticket.samples.numpy(), ticket.frames.numpy(), strict=True):
+        all_samples, all_frames = ticket.samples.numpy(), ticket.frames.numpy()
+        for job, row in zip(ticket.jobs, ticket.rows, strict=True):
+            samples, frames = all_samples[row], all_frames[row]
             self.scheduler.heard(job.seq, job.count, now)
             self.stats.frames += job.count
             request = self._requests[job.seq.id]

@@ -1,13 +1,15 @@
 """Who runs next: admission, prefill, decode, audio, preemption. Pure policy on plain data; imports no torch.
 
 Order of work in one turn: resume what was preempted, admit what waits (both are prefills, under a token budget),
-one frame for every running request, and audio chunks that have become due.
+one frame for every running request, and audio chunks that have become due. While requests wait, a turn either lets in
+or makes frames (`Turn`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum
 
 from stentor.engine.pages import PagePool
 from stentor.engine.sequence import RUNNING, Phase, Sequence
@@ -17,6 +19,7 @@ GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that takes more than half as long as it speaks: up to a real-time factor of 0.75, no chunk takes longer
 than what the listener still has."""
 SOON = 1.0  # seconds: chunks of listeners who have more than this gather while the codec works, and go together
+NEAR = 0.03  # seconds that a listener shall have left after a prefill and half another
 UNHEARD = 5.0  # seconds: a whole utterance's audio waits behind listeners who have less than this
 
 
@@ -30,7 +33,18 @@ class Policy:
     chunk: int = 25  # frames per codec call at most
     codec_frames: int = 512  # frames that the codec is given before it has answered for others
     max_ahead: float = 30.0  # seconds that a stream may run ahead of its listener
+    patience: float = 0.3  # seconds that a request may wait for listeners who have little left
+    gather: float = 0.02  # seconds that a request may wait for others to be prefilled with, while most slots run
     max_queue: int = 1024
+
+
+class Turn(Enum):
+    """What is launched in a turn, besides audio."""
+
+    BOTH = "both"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    WAIT = "wait"
 
 
 @dataclass(frozen=True)
@@ -54,20 +68,26 @@ class Plan:
     audio: list[AudioJob] = field(default_factory=list)
 
     @property
+    def launches(self) -> bool:
+        """Whether the language model runs."""
+        return bool(self.admitted or self.resumed or self.decode)
+
+    @property
     def empty(self) -> bool:
-        return not (self.admitted or self.resumed or self.decode or self.audio)
+        return not (self.launches or self.audio)
 
 
 class Scheduler:
     """Owns queues, slots and pages. Every method is called from the engine's thread."""
 
     def __init__(self, slots: int, pages: PagePool, policy: Policy) -> None:
-        self.pages, self.policy = pages, policy
+        self.slots, self.pages, self.policy = slots, pages, policy
         self.ramp = policy.ramp or RAMP
         self.queue: deque[Sequence] = deque()
         self.live: list[Sequence] = []  # RUNNING, PREEMPTED and DRAINING, oldest first
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
+        self.prefill_seconds = 0.0  # that the longest of late has taken
         self.in_codec = 0  # frames given to the codec whose audio has not come
 
     # -- commands --
@@ -97,11 +117,47 @@ class Scheduler:
 
     def plan(self, now: float) -> Plan:
         plan = Plan()
-        running = [s for s in self.live if s.phase is Phase.RUNNING]  # those prefilled now decode next turn
-        self._prefills(plan)
-        self._decodes(plan, running, now)
-        self._audio(plan, now)
+        running = [s for s in self.live if s.phase is Phase.RUNNING and self._goes_on(s, now)]
+        turn = self._turn(running, now)
+        if turn in (Turn.BOTH, Turn.PREFILL):
+            self._prefills(plan)
+        if turn in (Turn.BOTH, Turn.DECODE) or (turn is Turn.PREFILL and not plan.launches):
+            self._decodes(plan, running, now)
+        plan.audio = self.audio(now)
         return plan
+
+    def _goes_on(self, seq: Sequence, now: float) -> bool:
+        """Whether a running request is to make its next frame now."""
+        if seq.launched >= min(seq.limit, seq.fed):
+            return False
+        return not (seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead)
+
+    def _turn(self, running: list[Sequence], now: float) -> Turn:
+        """What this turn's device time goes to, where there are requests that wait and `running` ones.
+
+        Prefills are long, and each makes its first frames in a pass of its own, however few they are.
+        """
+        if not self.queue or not self.free_slots or any(s.phase is Phase.PREEMPTED for s in self.live):
+            return Turn.BOTH
+        waited = now - self.queue[0].arrival
+        prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.made for s in self.live)
+        if running and waited < self.policy.patience:
+            if self._pressed(running, prefilling, now):
+                return Turn.DECODE
+            if 2 * len(running) >= self.slots and waited < self.policy.gather:
+                return Turn.DECODE
+        if prefilling and sum(s.length for s in self.queue) < self.policy.prefill_tokens:
+            return Turn.WAIT  # more may come until that has ended
+        return Turn.PREFILL
+
+    def _pressed(self, running: list[Sequence], prefilling: bool, now: float) -> bool:
+        """Whether some listener may have heard all that exists before another prefill and the step after it end."""
+        for seq in running:
+            under_way = prefilling and seq.made > 0  # what it does not itself wait for
+            margin = NEAR + (2.5 if under_way else 1.5) * self.prefill_seconds
+            if seq.streaming and max(seq.made, 1) * seq.hop_seconds - seq.played(now) < margin:
+                return True
+        return False
 
     def _prefills(self, plan: Plan) -> None:
         spent = 0
@@ -148,9 +204,7 @@ class Scheduler:
 
     def _decodes(self, plan: Plan, running: list[Sequence], now: float) -> None:
         for seq in running:
-            if seq.phase is not Phase.RUNNING or seq.launched >= min(seq.limit, seq.fed):
-                continue
-            if seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead:
+            if seq.phase is not Phase.RUNNING:  # preempted for another's growth
                 continue
             if len(seq.pages) * self.pages.size < seq.length + seq.launched and not self._grow(seq, plan, now):
                 continue
@@ -190,25 +244,27 @@ class Scheduler:
         seq.pages = []
         seq.move(Phase.PREEMPTED)
 
-    def _audio(self, plan: Plan, now: float) -> None:
+    def audio(self, now: float) -> list[AudioJob]:
         """Chunks that are due, the most urgent first, as far as the codec has room: what waits here can be overtaken
         by a first chunk, what the codec has been given cannot."""
         due = [s for s in self.live if not s.cancelled and self._due(s)[0]]
+        jobs: list[AudioJob] = []
         busy = self.in_codec > self.policy.codec_frames // 8
         while due:
             due.sort(key=lambda s: self._urgency(s, now))
             for seq in due:
                 count, last = self._due(seq)
                 if self.in_codec and self.in_codec + count > self.policy.codec_frames:
-                    return
+                    return jobs
                 if busy and self._urgency(seq, now)[0] >= SOON:
-                    return
-                plan.audio.append(AudioJob(seq, seq.audio_planned, count, last))
+                    return jobs
+                jobs.append(AudioJob(seq, seq.audio_planned, count, last))
                 self.in_codec += count
                 seq.audio_planned += count
                 seq.audio_chunks += 1
                 seq.in_flight += 1
             due = [s for s in due if self._due(s)[0]]
+        return jobs
 
     def _due(self, seq: Sequence) -> tuple[int, bool]:
         """Frames of the next chunk (0: not yet), and whether it is the last."""
@@ -245,6 +301,10 @@ class Scheduler:
 
     # -- what came back --
 
+    def prefilled(self, seconds: float) -> None:
+        """A prefill has kept the device for so long."""
+        self.prefill_seconds = max(seconds, 0.9 * self.prefill_seconds)
+
     def observe(self, seq: Sequence, made: int, status: int) -> None:
         """A step's ticket for `seq` has retired: `made` frames exist and the row's stop value is `status`."""
         seq.in_flight -= 1
@@ -258,9 +318,9 @@ class Scheduler:
         """The audio of `count` frames has arrived on the host."""
         seq.in_flight -= 1
         self.in_codec -= count
+        if seq.first_audio is None or seq.lead(now) < 0:  # who has run dry goes on now
+            seq.first_audio = now - seq.audio_done * seq.hop_seconds
         seq.audio_done += count
-        if seq.first_audio is None:
-            seq.first_audio = now
 
     def undo(self, seq: Sequence) -> None:
         """A prefill batch failed: `seq` goes back and will be tried by itself."""

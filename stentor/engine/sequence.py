@@ -52,7 +52,7 @@ class Sequence:
     audio_planned: int = 0  # frames handed to the codec
     audio_chunks: int = 0
     audio_done: int = 0  # frames whose audio has arrived
-    first_audio: float | None = None  # when it arrived
+    first_audio: float | None = None  # when it arrived, or later by as long as its listener has had nothing to play
     retry_alone: bool = False  # a batch with it failed: its prefill is tried by itself
     cancelled: bool = False
     error: BaseException | None = None
@@ -63,8 +63,11 @@ class Sequence:
 
     def lead(self, now: float) -> float:
         """Seconds of audio that this request is ahead of a listener who plays it as it comes."""
-        played = 0.0 if self.first_audio is None else now - self.first_audio
-        return self.audio_done * self.hop_seconds - played
+        return self.audio_done * self.hop_seconds - self.played(now)
+
+    def played(self, now: float) -> float:
+        """Seconds that the listener of this request has played, if audio was there."""
+        return 0.0 if self.first_audio is None else now - self.first_audio
 
     def tokens_after_next(self) -> int:
         """Tokens in the cache once the next frame has been made: the prompt and all frames but that one."""

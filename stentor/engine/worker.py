@@ -11,7 +11,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from stentor.engine.kv import PagedKV
 from stentor.engine.memory import GIB, Sizes
 from stentor.engine.packing import Group, Layout, StaticPrefill, exact, layout
 from stentor.engine.scheduler import RAMP, AudioJob
-from stentor.engine.sequence import RUNNING, Sequence
+from stentor.engine.sequence import RUNNING, Phase, Sequence
 from stentor.engine.slots import RowBlock, SlotTable
 from stentor.models.base import Prompt, SpeechModel
 
@@ -35,12 +36,12 @@ log = logging.getLogger("stentor.engine")
 T = TypeVar("T")
 
 PREFILL_TOKENS = {
-    1: (2048, 1024, 512, 256, 192, 128, 96, 64, 32),
-    8: (2048, 512, 128),
-    16: (2048, 512),
-    32: (2048, 512),
+    1: (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 32),
+    8: (2048, 1536, 1024, 768, 512, 256, 128),
+    16: (2048, 1536, 1024, 512),
+    32: (2048, 1536, 1024, 512),
 }
-"""Captured prefills: tokens by number of rows. As many rows as there are slots take the longest and a quarter of it."""
+"""Captured prefills: tokens by number of rows; as many rows as there are slots take what the last have."""
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
 VOICES_KEPT = 64  # encoded references and primed codec states in the caches
 
@@ -52,6 +53,8 @@ class Ticket:
     sequences: list[Sequence]
     report: Tensor  # host [2, slots + 1]: frames made, stop value
     done: Event
+    prefill: bool
+    launched: float  # time.monotonic()
 
     def result(self) -> list[tuple[int, int]]:
         """(made, stop) of each named request; waits until the step has run."""
@@ -62,9 +65,11 @@ class Ticket:
 
 @dataclass
 class AudioTicket:
-    """Launched codec work: samples [B, n * hop] and frames [B, n, *frame] of `jobs`, on the host once `done`."""
+    """Launched codec work: `rows` of samples [B, n * hop] and frames [B, n, *frame] are those of `jobs`, on the host
+    once `done`."""
 
     jobs: list[AudioJob]
+    rows: Seq[int]
     samples: Tensor
     frames: Tensor
     done: Event
@@ -129,8 +134,7 @@ class Worker:
     def _prefill_keys(self, slots: int, work: int) -> Iterator[tuple[int, int, int, int]]:
         """(tokens, rows, given frames, work): as many frames as tokens, or none."""
         sizes = {n: tokens for n, tokens in PREFILL_TOKENS.items() if n < slots}
-        longest = max(PREFILL_TOKENS[1])
-        sizes[slots] = (longest, longest // 4) if slots > 1 else PREFILL_TOKENS[1]
+        sizes[slots] = PREFILL_TOKENS[max(PREFILL_TOKENS)] if slots > 1 else PREFILL_TOKENS[1]
         for rows, counts in sorted(sizes.items(), reverse=True):
             for tokens in counts:
                 for frames in (tokens, 0) if self.model.spec.takes_reference else (0,):
@@ -209,6 +213,7 @@ class Worker:
 
     def prefill(self, group: Group) -> Ticket:
         """Prompts (and, for resumed requests, the frames they had made) of several requests, and their next frame."""
+        launched = time.monotonic()
         resumed = any(seq.launched > 1 for seq, _ in group)
         need = layout(group)
         key = (need.tokens, need.rows, need.frames, max(seq.work for seq, _ in group))
@@ -222,13 +227,14 @@ class Worker:
             else:
                 self.packed.write(group, Layout(*fit[:3]))
                 self.prefill_ladder(*fit)
-            return self._ticket([seq for seq, _ in group])
+            return self._ticket([seq for seq, _ in group], launched, True)
 
     def _prefill(self, tokens: int, rows: int, frames: int, work: int) -> None:
         step.prefill(self.model, self.slots, self.kv, self.packed.batch(Layout(tokens, rows, frames), work))
 
     def decode(self, sequences: list[Sequence]) -> Ticket:
         """One frame for each request."""
+        launched = time.monotonic()
         tokens = max(s.length + s.launched - 1 for s in sequences)
         span = min(_power_of_two(-(-tokens // self.sizes.page)), self.sizes.max_pages)
         if self.kv.fused:
@@ -242,13 +248,14 @@ class Worker:
                 self.device.fill(self.idx, rows)
                 self._idx_host = rows
             self.ladder(*key)
-            return self._ticket(sequences)
+            return self._ticket(sequences, launched, False)
 
     def _decode(self, batch: int, span: int, work: int) -> None:
         step.decode(self.model, self.slots, self.kv, self.idx[:batch], span, work)
 
-    def _ticket(self, sequences: list[Sequence]) -> Ticket:
-        ticket = Ticket(sequences, self.device.download(self.slots.progress[:2]), self.device.event())
+    def _ticket(self, sequences: list[Sequence], launched: float, prefill: bool) -> Ticket:
+        report = self.device.download(self.slots.progress[:2])
+        ticket = Ticket(sequences, report, self.device.event(), prefill, launched)
         ticket.done.record()
         return ticket
 
@@ -257,29 +264,39 @@ class Worker:
     def audio(self, jobs: list[AudioJob]) -> list[AudioTicket]:
         """Decode chunks: those of equal length together, those of one request in order."""
         known = [job for job in jobs if job.start == 0 and job.seq.id in self._ahead]
-        return [*map(self._known, known), *self._decode_rounds([job for job in jobs if job not in known])]
+        return [*self._known(known), *self._decode_rounds([job for job in jobs if job not in known])]
 
     def audio_ahead(self, sequences: list[Sequence]) -> None:
-        """Decode frame 0 of each behind the prefill that was launched last, in the device's own order.
+        """Decode frame 0 of each behind the prefill that was launched last, in the device's own order, and before the
+        next step, which would slow it down more than it is delayed.
 
         `audio` will be asked for it when the host knows that there is such a frame. If there is none, the request has
         ended and its codec state is needed no more.
         """
-        made = self.device.event()
+        made, heard = self.device.event(), self.device.event()
         with self.lm.active():
             made.record()
         with self.codec.active():
             made.wait_stream()
-        self._ahead = {}
+        self._ahead = {id: at for id, at in self._ahead.items() if at[0].jobs[at[1]].seq.phase is not Phase.DONE}
         for ticket in self._decode_rounds([AudioJob(seq, 0, 1, False) for seq in sequences]):
             self._ahead |= {job.seq.id: (ticket, row) for row, job in enumerate(ticket.jobs)}
+        with self.codec.active():
+            heard.record()
+        with self.lm.active():
+            heard.wait_stream()
 
-    def _known(self, job: AudioJob) -> AudioTicket:
-        """What `audio_ahead` has launched of this job."""
-        ticket, row = self._ahead.pop(job.seq.id)
-        assert job.count == 1
-        rows = slice(row, row + 1)
-        return AudioTicket([job], ticket.samples[rows], ticket.frames[rows], ticket.done, ticket.staged)
+    def _known(self, jobs: list[AudioJob]) -> Iterator[AudioTicket]:
+        """What `audio_ahead` has launched of these jobs, by its calls."""
+        calls: dict[int, tuple[AudioTicket, list[AudioJob], list[int]]] = {}
+        for job in jobs:
+            assert job.count == 1
+            ticket, row = self._ahead.pop(job.seq.id)
+            _, own, rows = calls.setdefault(id(ticket), (ticket, [], []))
+            own.append(job)
+            rows.append(row)
+        for ticket, own, rows in calls.values():
+            yield replace(ticket, jobs=own, rows=rows)
 
     def _decode_rounds(self, jobs: list[AudioJob]) -> Iterator[AudioTicket]:
         rounds: dict[tuple[int, int], list[AudioJob]] = {}
@@ -319,7 +336,7 @@ class Worker:
         with self.copies.active():
             decoded.wait_stream()
             on_host = [self.device.download(t) for t in staged]
-            ticket = AudioTicket(jobs, on_host[0], on_host[1], self.device.event(), staged)
+            ticket = AudioTicket(jobs, range(len(jobs)), on_host[0], on_host[1], self.device.event(), staged)
             ticket.done.record()
         return ticket
 

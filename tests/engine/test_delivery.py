@@ -7,7 +7,7 @@ import pytest
 
 from stentor import TTS
 from stentor.engine.packing import Group
-from stentor.engine.scheduler import AudioJob
+from stentor.engine.scheduler import AudioJob, Policy
 from stentor.engine.sequence import Sequence
 from stentor.engine.stream import Chunk
 from stentor.engine.worker import AudioTicket, Ticket, Worker
@@ -100,3 +100,83 @@ def test_streams_that_begin_while_no_one_is_served_are_as_they_would_be_in_compa
                 got = np.concatenate([c.samples for c in stream])
                 np.testing.assert_allclose(got, want.samples, atol=1e-6)
         assert not tts.engine.worker._ahead
+
+
+def test_a_first_chunk_is_heard_while_the_next_prefill_still_runs(monkeypatch: pytest.MonkeyPatch):
+    """The first prefill ends when the second has been launched, the second when the first listener has heard."""
+    heard, second = threading.Event(), threading.Event()
+    launched: list[Ticket] = []
+    plain = Worker.prefill
+
+    def prefill(self: Worker, group: Group) -> Ticket:
+        ticket = plain(self, group)
+        launched.append(ticket)
+        ticket.done = Late(heard if len(launched) > 1 else second)
+        if len(launched) > 1:
+            second.set()
+        return ticket
+
+    with TTS("dummy:toy", slots=2, memory_gb=0.002, lag=1, policy=Policy(prefill_tokens=1, patience=0)) as tts:
+        monkeypatch.setattr(Worker, "prefill", prefill)
+        streams = [tts.submit(tts.request("hello", seed=i, max_frames=8, min_frames=8)) for i in range(2)]
+        first: list[Chunk] = []
+        reader = threading.Thread(target=lambda: first.append(next(iter(streams[0]))))
+        reader.start()
+        reader.join(5)
+        came = len(first)
+        heard.set()
+        reader.join()
+        assert sum(len(c.frames) for c in streams[0]) == 7
+        assert sum(len(c.frames) for c in streams[1]) == 8
+    assert came == 1, "the first chunk waited for a prefill that it does not need"
+
+
+def test_many_who_come_while_one_is_served_sound_as_they_do_alone_whoever_leaves():
+    """Their first frames are decoded behind their prefill by one call, before anything is known of it."""
+    options = {"max_frames": 9, "min_frames": 9}
+    with TTS("dummy:toy", dtype="float64", slots=8, memory_gb=0.002, lag=1) as tts:
+        whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(7)]
+        calls: list[int] = []
+        plain = tts.engine.worker.audio_ahead
+
+        def audio_ahead(sequences: list[Sequence]) -> None:
+            calls.append(len(sequences))
+            plain(sequences)
+
+        tts.engine.worker.audio_ahead = audio_ahead  # type: ignore[method-assign]
+        for _ in range(10):
+            streams = [tts.submit(tts.request("hello", seed=0, **options))]
+            got = [[next(iter(streams[0]))]]
+            streams += [tts.submit(tts.request("hello", seed=seed, **options)) for seed in range(1, 7)]
+            streams[1].cancel()
+            got += [[next(iter(stream))] for stream in streams[1:]]
+            streams[2].cancel()
+            for seed, stream in enumerate(streams):
+                if got[seed][-1].finish is None:
+                    got[seed] += stream
+                samples = np.concatenate([c.samples for c in got[seed]])
+                if seed not in (1, 2):
+                    assert len(samples) == len(whole[seed].samples)
+                np.testing.assert_allclose(samples, whole[seed].samples[: len(samples)], atol=1e-6)
+    assert max(calls) > 1
+
+
+def test_a_prefill_that_fails_with_company_leaves_first_chunks_of_others_right(monkeypatch: pytest.MonkeyPatch):
+    """It is repeated one by one; only the culprit falls."""
+    options = {"max_frames": 9, "min_frames": 9}
+    plain = Worker.prefill
+
+    def prefill(self: Worker, group: Group) -> Ticket:
+        if any(prompt.columns["temperature"] == 0.25 for _, prompt in group):
+            raise RuntimeError("no room for this")
+        return plain(self, group)
+
+    with TTS("dummy:toy", dtype="float64", slots=8, memory_gb=0.002, lag=1) as tts:
+        whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(4)]
+        monkeypatch.setattr(Worker, "prefill", prefill)
+        bad = tts.submit(tts.request("hello", seed=9, temperature=0.25, **options))
+        streams = [tts.submit(tts.request("hello", seed=seed, **options)) for seed in range(4)]
+        with pytest.raises(Exception, match="no room for this"):
+            list(bad)
+        for stream, want in zip(streams, whole, strict=True):
+            np.testing.assert_allclose(np.concatenate([c.samples for c in stream]), want.samples, atol=1e-6)

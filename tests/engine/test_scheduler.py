@@ -441,3 +441,94 @@ def test_however_slow_the_codec_every_frame_is_spoken_once_and_in_order(requests
         assert at == limit
     assert s.in_codec == 0
     assert all_free(s, 3)
+
+
+def crowd(s: Scheduler, d: FakeDevice, count: int) -> list[Sequence]:
+    """Streams that run and whose listeners have plenty."""
+    streams = [d.add(100 + i, 4, 400) for i in range(count)]
+    for _ in range(30):
+        d.turn()
+    assert all(q.phase is Phase.RUNNING and q.lead(d.now) > 0.5 for q in streams)
+    return streams
+
+
+def test_newcomers_are_let_in_together_while_most_slots_run():
+    s = scheduler(slots=8, pages=2048, gather=0.035)
+    d = FakeDevice(s)
+    running = crowd(s, d, 5)
+    early = d.add(0, 4, 4)
+    plans = [d.turn(), d.turn()]
+    late = d.add(1, 4, 4)
+    plans.append(d.turn())
+    assert [p.admitted for p in plans] == [[], [], []]
+    assert all(p.decode == running for p in plans)
+    together = d.turn()
+    assert together.admitted == [early, late]
+    assert together.decode == []
+    assert d.turn().decode == [*running, early, late]
+
+
+def test_a_request_waits_for_no_other_while_few_run():
+    s = scheduler(slots=8, pages=2048)
+    d = FakeDevice(s)
+    crowd(s, d, 3)
+    late = d.add(0, 4, 4)
+    assert d.turn().admitted == [late]
+
+
+def test_what_comes_during_a_prefill_waits_for_its_end_and_shares_the_next():
+    s = scheduler(slots=8, pages=2048)
+    d = FakeDevice(s, lag=1)
+    first = d.add(0, 4, 9)
+    assert d.turn().admitted == [first]
+    d.add(1, 4, 9)
+    assert d.turn().empty  # which has the prefill waited for
+    d.add(2, 4, 9)
+    assert [q.id for q in d.turn().admitted] == [1, 2]
+
+
+def test_a_full_prefill_is_given_to_the_device_before_the_last_has_ended():
+    s = scheduler(slots=8, pages=2048, prefill_tokens=8)
+    d = FakeDevice(s, lag=1)
+    for id in range(5):
+        d.add(id, 4, 9)
+    assert [[q.id for q in d.turn().admitted] for _ in range(2)] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
+def test_a_listener_who_has_little_left_comes_before_a_prefill_as_long_as_that(seconds: float):
+    """One frame of 80 ms outlasts no prefill of 100 ms; three do."""
+    s = scheduler(slots=8, pages=2048)
+    d = FakeDevice(s)
+    d.add(0, 4, 40)
+    d.turn()
+    s.prefilled(seconds)
+    late = d.add(1, 4, 40)
+    turns = 1
+    while late not in d.turn().admitted:
+        turns += 1
+    assert turns == (1 if not seconds else 3)
+
+
+def test_no_request_waits_longer_than_its_patience_for_listeners_who_have_little():
+    s = scheduler(slots=8, pages=2048, patience=0.1)
+    d = FakeDevice(s)
+    d.add(0, 4, 400)
+    d.turn()
+    s.prefilled(60.0)
+    late = d.add(1, 4, 40)
+    waited = next(turn for turn in range(1, 100) if late in d.turn().admitted)
+    assert waited in (10, 11)
+
+
+def test_a_listener_who_ran_dry_plays_on_when_audio_comes():
+    s = scheduler()
+    d = FakeDevice(s)
+    seq = d.add(0, 4, 40)
+    d.turn()
+    d.turn()
+    d.now += 5.0
+    assert seq.lead(d.now) < -4
+    for _ in range(3):
+        d.turn()
+    assert 0.1 < seq.lead(d.now) < 0.24

@@ -1,0 +1,477 @@
+"""What many requests at once cost, without a GPU: the real engine, prompts and delivery over a simulated device.
+
+The device's work is a timeline: two streams whose work takes as long as it was measured to take on an H200
+(benchmarks/results/gpu_step_*.json), and which slow each other down when both are busy. Frames are empty and audio is
+silent; everything that the host does is done, and takes the time that it takes here.
+
+Run: python benchmarks/schedule_sim.py [--models voxcpm2 ...] [--loads burst64 ...] [--json FILE]
+
+Loads: burstN: N requests of one length that start together, read by N threads, as benchmarks/gpu_step.py does;
+waveN: the same in one event loop, as the server has it; loopN: N clients there in a closed loop, with texts and lengths
+that vary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from stentor import TTS, registry
+from stentor.engine.device import Device
+from stentor.engine.packing import Layout, StaticPrefill
+from stentor.engine.scheduler import RAMP, Policy
+from stentor.engine.sequence import LENGTH, RUNNING
+from stentor.engine.worker import PREFILL_TOKENS, Worker, _default_batches
+from stentor.models.base import KVSpec, SpeechModel, State
+
+TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
+SECONDS = 6.0  # of audio per request of a burst
+LOOP_SECONDS = (2.0, 10.0)  # of a closed loop
+WARM, WINDOW = 1.0, 3.0  # seconds of a closed loop before it counts, and that count
+THREADS = 4  # that make prompts
+LAUNCH = 1e-4  # host seconds of a graph launch, without the interpreter lock
+SHARES = (0.7, 0.4)  # speed of the language model's stream and of the codec's while both are busy
+SLOTS = 64
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Milliseconds on an H200. step: by rows; codec: by rows times frames; prefill: a step of its rows, and more."""
+
+    step: Points
+    codec: Points
+    prefill: float  # more than a step of as many rows, however few the tokens
+    token: float  # of a prompt
+
+    def prefill_ms(self, rows: int, tokens: int) -> float:
+        return between(self.step, rows) + self.prefill + self.token * tokens
+
+
+COSTS = {
+    "qwen3-tts-1.7b-customvoice": Costs(
+        ((1, 2.96), (16, 5.04), (64, 5.85)),
+        ((1, 0.76), (8, 1.14), (16, 1.43), (64, 2.9), (128, 3.7), (400, 9.3), (512, 12.25)),
+        4.0,
+        0.008,
+    ),
+    "voxcpm2": Costs(
+        ((1, 6.21), (16, 8.36), (64, 15.5)),
+        ((1, 0.5), (8, 0.75), (16, 1.08), (64, 2.72), (128, 4.75), (400, 14.0), (512, 17.6)),
+        1.0,
+        0.008,
+    ),
+    "fish-s2-pro": Costs(
+        ((1, 5.49), (16, 7.1), (64, 7.83)),
+        ((1, 0.81), (8, 1.47), (16, 1.81), (64, 3.83), (128, 4.65), (400, 12.0), (512, 15.9)),
+        2.5,
+        0.016,
+    ),
+}
+
+
+def between(points: Points, x: float) -> float:
+    """The straight line between measured points."""
+    xs = [p[0] for p in points]
+    at = min(max(1, bisect_left(xs, x)), len(xs) - 1)
+    (x0, y0), (x1, y1) = points[at - 1], points[at]
+    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+class Moment:
+    """An event of the timeline (as stentor.engine.device.Event)."""
+
+    def __init__(self, line: Timeline) -> None:
+        self.line, self.reached = line, False
+
+    def record(self) -> None:
+        self.line.put(self)
+
+    def ready(self) -> bool:
+        self.line.advance()
+        return self.reached
+
+    def wait_host(self) -> None:
+        while not self.ready():
+            time.sleep(max(2e-5, self.line.next_change()))
+
+    def wait_stream(self) -> None:
+        self.line.put(Barrier(self))
+
+
+@dataclass
+class Barrier:
+    """Work of a stream that ends when another's has."""
+
+    until: Moment
+
+
+@dataclass
+class Work:
+    left: float  # seconds, alone
+
+
+class Timeline:
+    """Ordered work of several streams in real time. Used from the engine's thread only."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+        self.streams: list[deque[Work | Moment | Barrier]] = [deque(), deque(), deque()]
+        self.current = 0
+        self.busy = [0.0, 0.0, 0.0]
+
+    def put(self, item: Work | Moment | Barrier) -> None:
+        self.advance()
+        self.streams[self.current].append(item)
+
+    def advance(self) -> None:
+        """Up to the present."""
+        end = time.monotonic()
+        while True:
+            self._settle()
+            speeds = self._speeds()
+            if not speeds:
+                break
+            step = min(end - self.now, *(self._head(i).left / v for i, v in speeds.items()))
+            if step <= 0 and self.now >= end:
+                break
+            for i, v in speeds.items():
+                self._head(i).left -= step * v
+                self.busy[i] += step
+            self.now += step
+        self.now = end
+
+    def next_change(self) -> float:
+        """Seconds until some work is done."""
+        return min((self._head(i).left / v for i, v in self._speeds().items()), default=0.0)
+
+    def _head(self, stream: int) -> Work:
+        head = self.streams[stream][0]
+        assert isinstance(head, Work)
+        return head
+
+    def _speeds(self) -> dict[int, float]:
+        busy = [i for i, s in enumerate(self.streams) if s and isinstance(s[0], Work)]
+        return dict.fromkeys(busy, 1.0) if len(busy) < 2 else {i: SHARES[i] for i in busy}
+
+    def _settle(self) -> None:
+        """Drop what is done, on every stream."""
+        moved = True
+        while moved:
+            moved = False
+            for stream in self.streams:
+                while stream and self._over(stream[0]):
+                    stream.popleft()
+                    moved = True
+
+    @staticmethod
+    def _over(item: Work | Moment | Barrier) -> bool:
+        if isinstance(item, Work):
+            return item.left <= 1e-9
+        if isinstance(item, Barrier):
+            return item.until.reached
+        item.reached = True
+        return True
+
+
+class SimulatedStream:
+    def __init__(self, line: Timeline, index: int) -> None:
+        self.line, self.index, self.cuda = line, index, None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        before, self.line.current = self.line.current, self.index
+        try:
+            yield
+        finally:
+            self.line.current = before
+
+
+class SimulatedDevice(Device):
+    """A CPU whose streams and events are those of a timeline: language model, codec, copies."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("cpu")
+        self.line = Timeline()
+        self.made = 0
+
+    def stream(self, priority: int = 0) -> Any:
+        self.made += 1
+        return SimulatedStream(self.line, self.made - 1)
+
+    def event(self) -> Any:
+        return Moment(self.line)
+
+    def download(self, value: torch.Tensor) -> torch.Tensor:
+        return value if value.is_floating_point() else value.clone()  # audio is silence and never written
+
+
+class SimulatedGraph:
+    """A captured function: its values at once, its time on the timeline."""
+
+    def __init__(self, line: Timeline, seconds: float, run: Callable[[], None]) -> None:
+        self.line, self.seconds, self.run = line, seconds, run
+
+    def replay(self) -> None:
+        time.sleep(LAUNCH)
+        self.run()
+        self.line.put(Work(self.seconds))
+
+
+class Silence:
+    """A codec without state."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, Any] = {}
+
+    def decode(self, frames: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        raise AssertionError("only captured calls are simulated")
+
+
+class Outline:
+    """A model's facts and prompts without its weights."""
+
+    def __init__(self, model: SpeechModel) -> None:
+        self.spec = replace(model.spec, kv=KVSpec(1, 1, 1))
+        self.codec, self.prompt = Silence(), model.prompt
+
+
+class NoGenerator:
+    """There is none for the meta device."""
+
+    def __init__(self, device: object = None) -> None:
+        pass
+
+    def manual_seed(self, seed: int) -> None:
+        pass
+
+
+def outline(name: str) -> Outline:
+    """`dummy:name` of full size, its weights on the meta device."""
+    with mock.patch("torch.Generator", NoGenerator):
+        return Outline(registry.load(f"dummy:{name}", torch.device("meta"), None, {}))
+
+
+def captured(worker: Worker, costs: Costs) -> None:
+    """Give the worker's ladders a simulated graph for every key that a GPU would capture."""
+    slots, spec = worker.slots, worker.model.spec
+    line = worker.device.line  # type: ignore[attr-defined]
+    made, stop = (row.numpy() for row in slots.progress[:2])
+    limit = slots.table["limit"].numpy()
+
+    def advance(idx: np.ndarray) -> None:
+        running = idx[stop[idx] == RUNNING]
+        made[running] += 1
+        stop[running] = np.where(made[running] >= limit[running], LENGTH, RUNNING)
+
+    longest, most = max(PREFILL_TOKENS[1]), spec.work
+    frames = longest if spec.takes_reference else 0
+    worker.packed = StaticPrefill(spec, Layout(longest, SLOTS, frames), SLOTS, worker.device)
+    host_idx, ints = worker.idx.numpy(), worker.packed.ints.numpy()
+
+    def add(ladder: Any, key: tuple[int, ...], ms: float, run: Callable[[], None]) -> None:
+        ladder.graphs[key] = SimulatedGraph(line, ms / 1e3, run)
+
+    for batch in worker.batch_sizes:
+        key = (batch, worker.sizes.max_pages, most)
+        add(worker.ladder, key, between(costs.step, batch), partial(advance, host_idx[:batch]))
+    for shape in worker._prefill_keys(SLOTS, most):
+        rows = ints[Layout(*shape[:3]).parts["idx"]]
+        add(worker.prefill_ladder, shape, costs.prefill_ms(shape[1], shape[0]), partial(advance, rows))
+    for batch, count in worker._codec_keys(SLOTS):
+        silence = torch.zeros(batch, count * spec.hop), torch.zeros(batch, count, *spec.frame.shape)
+        speak = partial(worker.codec_out.__setitem__, (batch, count), silence)
+        add(worker.codec_ladder, (batch, count), between(costs.codec, batch * count), speak)
+    worker.kv.fused = True  # shapes do not depend on lengths
+
+
+@contextmanager
+def simulated(name: str, policy: Policy) -> Iterator[TTS]:
+    outlined = outline(name)
+    with mock.patch("stentor.api.Device", SimulatedDevice), mock.patch.object(registry, "load", return_value=outlined):
+        tts = TTS(name, device="cpu", slots=SLOTS, memory_gb=0.05, max_frames=1024, lag=1, policy=policy,
+                  batch_sizes=_default_batches(SLOTS))  # fmt: skip
+    with tts:
+        captured(tts.engine.worker, COSTS[name])
+        yield tts
+
+
+# -- loads --
+
+
+def options(tts: TTS, seconds: float) -> dict[str, Any]:
+    spec = tts.spec
+    given: dict[str, Any] = {"max_frames": max(2, round(seconds * spec.sample_rate / spec.hop)), "ignore_eos": True}
+    if spec.voices:
+        given["voice"] = spec.voices[0]
+    return {k: v for k, v in given.items() if k in spec.options or k == "voice"}
+
+
+class Ear:
+    """A listener who plays what comes: when the first audio came, and how long there was nothing to play at worst."""
+
+    def __init__(self, rate: int, started: float) -> None:
+        self.rate, self.started, self.first, self.samples, self.gap = rate, started, 0.0, 0, 0.0
+
+    def hear(self, samples: int) -> None:
+        now = time.perf_counter()
+        self.first = self.first or now
+        self.gap = max(self.gap, now - self.first - self.samples / self.rate)
+        self.samples += samples
+
+
+Outcome = tuple[list[Ear], float]
+"""Listeners, and frames per second."""
+
+
+def burst(tts: TTS, count: int) -> Outcome:
+    """Requests that start together, read by a thread each."""
+    given = options(tts, SECONDS)
+    frames = tts.engine.stats.frames
+    together = threading.Barrier(count + 1)
+
+    def listen(seed: int) -> Ear:
+        together.wait()
+        ear = Ear(tts.sample_rate, started)
+        for chunk in tts.submit(tts.request(TEXT, seed=seed, **given)):
+            ear.hear(len(chunk.samples))
+        return ear
+
+    with ThreadPoolExecutor(count) as pool:
+        listening = [pool.submit(listen, seed) for seed in range(count)]
+        while together.n_waiting < count:  # to start a thread may take long, and is no part of this
+            time.sleep(0.01)
+        started = time.perf_counter()
+        together.wait()
+        ears = [each.result() for each in listening]
+    return ears, (tts.engine.stats.frames - frames) / (time.perf_counter() - started)
+
+
+async def ask(tts: TTS, pool: ThreadPoolExecutor, ear: Ear, text: str, seconds: float, seed: int) -> None:
+    """One request as the server has it: its prompt made by a pool of threads, its audio read in the event loop."""
+    request = tts.request(text, seed=seed, **options(tts, seconds))
+    prompt = await asyncio.get_running_loop().run_in_executor(pool, tts.prompt, request)
+    stream = tts.engine.submit(prompt, seed, True)
+    try:
+        async for chunk in stream:
+            ear.hear(len(chunk.samples))
+    finally:
+        stream.cancel()
+
+
+def wave(tts: TTS, count: int) -> Outcome:
+    """Requests that start together in one event loop."""
+
+    async def everyone() -> Outcome:
+        with ThreadPoolExecutor(THREADS) as pool:
+            await asyncio.gather(*(asyncio.to_thread(time.sleep, 0) for _ in range(THREADS)))
+            frames, started = tts.engine.stats.frames, time.perf_counter()
+            ears = [Ear(tts.sample_rate, started) for _ in range(count)]
+            await asyncio.gather(*(ask(tts, pool, ear, TEXT, SECONDS, i) for i, ear in enumerate(ears)))
+            return ears, (tts.engine.stats.frames - frames) / (time.perf_counter() - started)
+
+    return asyncio.run(everyone())
+
+
+def loop(tts: TTS, count: int) -> Outcome:
+    """A closed loop of clients in one event loop for some seconds, the first of which does not count."""
+    draw, words = random.Random(1), TEXT.split()
+    ears: list[Ear] = []
+
+    async def client(pool: ThreadPoolExecutor, seed: int) -> None:
+        while True:
+            ear = Ear(tts.sample_rate, time.perf_counter())
+            ears.append(ear)
+            text = " ".join(words[: draw.randint(6, len(words))])
+            await ask(tts, pool, ear, text, draw.uniform(*LOOP_SECONDS), seed)
+
+    async def everyone() -> Outcome:
+        with ThreadPoolExecutor(THREADS) as pool:
+            clients = [asyncio.ensure_future(client(pool, i)) for i in range(count)]
+            await asyncio.sleep(WARM)
+            began, frames = time.perf_counter(), tts.engine.stats.frames
+            await asyncio.sleep(WINDOW)
+            rate = (tts.engine.stats.frames - frames) / (time.perf_counter() - began)
+            for c in clients:
+                c.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+            return [e for e in ears if e.first and e.started >= began], rate
+
+    outcome = asyncio.run(everyone())
+    while tts.engine.health().running:
+        time.sleep(0.01)
+    return outcome
+
+
+LOADS = {
+    "burst1": (burst, 1), "burst16": (burst, 16), "burst64": (burst, 64), "wave64": (wave, 64), "loop16": (loop, 16),
+    "loop64": (loop, 64),
+}  # fmt: skip
+
+
+def measure(tts: TTS, load: str) -> dict[str, Any]:
+    run, count = LOADS[load]
+    stats = tts.engine.stats
+    before = stats.steps, stats.prefills
+    line, started = tts.engine.device.line, time.perf_counter()  # type: ignore[attr-defined]
+    busy = list(line.busy)
+    ears, rate = run(tts, count)
+    wall = time.perf_counter() - started
+    firsts = sorted((e.first - e.started) * 1e3 for e in ears)
+    return {
+        "load": load,
+        "first_ms": {"min": round(firsts[0], 1), "p50": round(statistics.median(firsts), 1),
+                     "p99": round(firsts[int(0.99 * (len(firsts) - 1))], 1)},
+        "audio_s_per_s": round(rate * tts.spec.hop / tts.sample_rate, 1),
+        "requests": len(ears),
+        "steps": stats.steps - before[0],
+        "prefills": stats.prefills - before[1],
+        "longest_gap_ms": round(max(e.gap for e in ears) * 1e3, 1),
+        "busy": [round((a - b) / wall, 3) for a, b in zip(line.busy[:2], busy[:2], strict=True)],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(COSTS), choices=list(COSTS))
+    parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
+    parser.add_argument("--rounds", type=int, default=2, help="the best of so many: this machine is not alone")
+    parser.add_argument(
+        "--policy", nargs="+", default=[], metavar="NAME=VALUE", help="of stentor.engine.scheduler.Policy"
+    )
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    policy = {name: json.loads(value) for name, _, value in (p.partition("=") for p in args.policy)}
+    results: dict[str, list[dict[str, Any]]] = {}
+    for name in args.models:
+        with simulated(name, Policy(ramp=RAMP, **policy)) as tts:
+            for load in args.loads:
+                rounds = [measure(tts, load) for _ in range(args.rounds)]
+                found = min(rounds, key=lambda r: r["first_ms"]["p50"])
+                results.setdefault(name, []).append(found)
+                print(name, json.dumps(found), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
