@@ -18,6 +18,7 @@ from torch import Tensor
 
 from stentor.engine.device import Device, Parcel, Shape
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
+from stentor.layers import kernels
 from stentor.models.base import Column, Emit, ModelSpec, State
 
 
@@ -40,6 +41,8 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
 
 WORD, ROW_ALIGN = 8, 128  # bytes
 PROGRESS = 3  # step, stop and pos: the first numbers, written by every step
+STATES = kernels.States(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
+GATHERED = (torch.int64, torch.float32)  # dtypes of numbers that a kernel gathers
 Row = tuple[int, Mapping[str, Any]]
 """A slot, and values of its columns: numbers, or arrays no longer than the column."""
 
@@ -64,6 +67,8 @@ class SlotTable:
         self.table |= {name: self._filled(slots + 1, self.columns[name], device) for name in self.arrays}
         self.frames = torch.zeros(slots + 1, max_frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
         self.progress = self.numbers[torch.int64][:PROGRESS]
+        self.joint = bool(spec.frame.shape)
+        """Last frames lie in a table of their own, so that one kernel gathers them and all numbers."""
         self.report = self.progress[:2].T  # (step, stop) per slot
 
     def _numbers(self, names: list[str], device: torch.device) -> Tensor:
@@ -109,8 +114,13 @@ class SlotTable:
         """Rows as they were when `step - 1` was the last frame of `idx` (both [N]), for replaying frames."""
         return SlotRows(self, idx, work, {"step": step, "prev": self.frames[idx, step - 1]})
 
-    def commit(self, rows: SlotRows, out: Emit, pos: Tensor) -> None:
-        """Record one frame per running row, and `pos` [B] tokens in its KV. A stopped row keeps what it had."""
+    def commit(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
+        """Record one frame per running row, and `length` [B] tokens in its KV (None: one more). A stopped row keeps
+        what it had."""
+        if kernels.moves(rows.idx.device):
+            self._commit_at_once(rows, out, length)
+            return
+        pos = rows["pos"] + 1 if length is None else length
         running = rows["stop"] == RUNNING
         step = rows["step"]
         finite = out.frame.isfinite().flatten(1).all(1) if out.frame.is_floating_point() else torch.ones_like(running)
@@ -127,6 +137,16 @@ class SlotTable:
         status = torch.where(running, ended, rows["stop"])
         self.progress.index_copy_(1, rows.idx, torch.stack((made, status, _choose(running, pos, rows["pos"]))))
 
+    def _commit_at_once(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
+        """The same in one launch, and one for each of the family's columns."""
+        names = ("step", "stop", "pos", "limit", "min_frames")
+        given = (rows.idx, *(rows[name] for name in names))
+        table = (self.progress, self.frames, self.table["prev"])
+        kept = kernels.commit_rows(given, length, out.stop, out.frame, table, STATES, self.keeps_frame)
+        for name, value in out.columns.items():
+            column = self.table[name]
+            kernels.keep_rows(rows.idx, kept, value.to(column.dtype), column)
+
 
 class SlotRows:
     """Some rows of the table during one step (implements models.base.Rows)."""
@@ -139,8 +159,20 @@ class SlotRows:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._seen:
-            self._gather(name)
+            if kernels.moves(self.idx.device) and self._slots.joint and not self._seen:
+                self._gather_at_once()
+            if name not in self._seen:
+                self._gather(name)
         return self._seen[name]
+
+    def _gather_at_once(self) -> None:
+        """All numbers and the last frames."""
+        slots = self._slots
+        ints, floats = (slots.numbers[dtype] for dtype in GATHERED)
+        found = kernels.gather_rows(self.idx, ints, floats, slots.table["prev"])
+        for dtype, values in zip(GATHERED, (found.ints, found.floats), strict=True):
+            self._seen.update(zip(slots.names[dtype], values, strict=True))
+        self._seen["prev"] = found.frames
 
     def _gather(self, name: str) -> None:
         """A column; if it holds numbers, with all others of its dtype."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from stentor.engine.kv import PagedKV
-from stentor.engine.sequence import RUNNING
 from stentor.engine.slots import SlotTable
 from stentor.layers.noise import uniform
 from stentor.models.base import PromptRows, SpeechModel
@@ -43,10 +42,9 @@ class PrefillBatch:
 def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, span: int, work: int) -> None:
     """One frame for each slot in `idx` [B]; padding entries name the padding row."""
     rows = slots.rows(idx, work)
-    pos = rows["pos"]
-    h = model.backbone(model.embed_frame(rows), kv.decode_view(idx, pos, span))
+    h = model.backbone(model.embed_frame(rows), kv.decode_view(idx, rows["pos"], span))
     out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
-    slots.commit(rows, out, pos + (rows["stop"] == RUNNING))
+    slots.commit(rows, out, None)
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:

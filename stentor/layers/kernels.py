@@ -2,7 +2,8 @@
 
 A layer asks `on(x)` and calls a function of this file, which is imported without Triton. Kernels serve inference mode
 only: they have no gradients. STENTOR_KERNELS_OFF in the environment names those to leave out, for comparisons: any of
-norm, silu, rotate, paged, depth, local, flow, turn, pick, choose, narrow, codec, early, or all.
+norm, silu, rotate, paged, depth, local, flow, turn, pick, choose, narrow, codec, rows, embed, draw, tokens, early, or
+all.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ def on(x: Tensor, name: str) -> bool:
         and x.dtype in _DTYPES
         and torch.is_inference_mode_enabled()
     )
+
+
+def moves(device: torch.device) -> bool:
+    """Whether kernels gather, draw for, and write the engine's rows."""
+    there = device.type == "cuda" or INTERPRETED
+    return _WANTED and "rows" not in _OFF and there and torch.is_inference_mode_enabled()
 
 
 def early_wanted() -> bool:
@@ -194,6 +201,66 @@ def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
     from stentor.layers import kernels_sampling
 
     return kernels_sampling.choose(logits, u, temperature, top_k, top_p)
+
+
+class Gathered(NamedTuple):
+    """Rows of the engine's table: ints and floats [numbers, B], frames [B, *frame]."""
+
+    ints: Tensor
+    floats: Tensor
+    frames: Tensor
+
+
+class States(NamedTuple):
+    """What a row's `stop` says (engine.sequence)."""
+
+    RUNNING: int
+    STOPPED: int
+    LENGTH: int
+    BROKEN: int
+
+
+def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
+    """`noise.uniform` in one launch."""
+    from stentor.layers import kernels_rows
+
+    return kernels_rows.uniform(seed, step, draws)
+
+
+def normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """`noise.grid_normal` in one launch."""
+    from stentor.layers import kernels_rows
+
+    return kernels_rows.normal(u, outer, scale, dtype)
+
+
+def gather_rows(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> Gathered:
+    """Columns `idx` [B] of ints and floats [numbers, slots], rows `idx` of frames [slots, *frame]."""
+    from stentor.layers import kernels_rows
+
+    return kernels_rows.gather(idx, ints, floats, frames)
+
+
+def commit_rows(
+    rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
+    length: Tensor | None,
+    ended: Tensor,
+    frame: Tensor,
+    table: tuple[Tensor, Tensor, Tensor],
+    states: States,
+    stop_keeps: bool,
+) -> Tensor:
+    """`SlotTable.commit` in one launch; see `kernels_rows.commit`."""
+    from stentor.layers import kernels_rows
+
+    return kernels_rows.commit(rows, length, ended, frame, table, states, stop_keeps)
+
+
+def keep_rows(idx: Tensor, kept: Tensor, new: Tensor, column: Tensor) -> None:
+    """column[idx] = new where kept [B] uint8."""
+    from stentor.layers import kernels_rows
+
+    kernels_rows.keep(idx, kept, new, column)
 
 
 class Waves(NamedTuple):

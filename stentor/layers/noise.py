@@ -8,10 +8,12 @@ import math
 import torch
 from torch import Tensor
 
+from stentor.layers import kernels
+
 # The 64-bit constants of SplitMix64, as signed integers (torch has no full uint64 arithmetic).
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_MIX1 = 0xBF58476D1CE4E5B9 - 2**64
-_MIX2 = 0x94D049BB133111EB - 2**64
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+MIX1 = 0xBF58476D1CE4E5B9 - 2**64
+MIX2 = 0x94D049BB133111EB - 2**64
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -20,16 +22,18 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shift(z, 30)) * _MIX1
-    z = (z ^ _shift(z, 27)) * _MIX2
+    z = (z ^ _shift(z, 30)) * MIX1
+    z = (z ^ _shift(z, 27)) * MIX2
     return z ^ _shift(z, 31)
 
 
 def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     """Uniforms in (0, 1), float32 [B, draws], for int64 `seed` [B] and `step` [B]."""
-    key = _mix(_mix(seed) + _GOLDEN * (step + 1))
+    if kernels.moves(seed.device):
+        return kernels.uniform(seed, step, draws)
+    key = _mix(_mix(seed) + GOLDEN * (step + 1))
     index = torch.arange(1, draws + 1, device=seed.device, dtype=torch.int64)
-    bits = _shift(_mix(key[:, None] + _GOLDEN * index), 40)  # 24 bits: exact in float32
+    bits = _shift(_mix(key[:, None] + GOLDEN * index), 40)  # 24 bits: exact in float32
     return ((bits.to(torch.float32) + 0.5) * 2.0**-24).clamp_max(1.0 - 2.0**-24)
 
 
@@ -39,3 +43,12 @@ def normal(u: Tensor) -> Tensor:
     radius = torch.sqrt(-2.0 * torch.log(a))
     angle = (2.0 * math.pi) * b
     return torch.cat((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
+
+
+def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Standard normals of u [B, n], drawn as [B, outer, n / outer] and transposed: [B, n / outer, outer], rounded to
+    `dtype`, then times scale [B] and rounded again."""
+    if kernels.moves(u.device) and u.stride(1) == 1:
+        return kernels.normal(u, outer, scale, dtype)
+    drawn = normal(u).view(len(u), outer, -1).transpose(1, 2).to(dtype)
+    return (drawn.float() * scale.view(-1, 1, 1)).to(dtype)

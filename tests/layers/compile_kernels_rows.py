@@ -1,0 +1,76 @@
+"""Compiles the kernels between products for a Hopper GPU, without one; test_kernels_rows.py runs it in a process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+from compile_kernels import HOPPER, SHARED
+from triton.compiler import ASTSource
+
+from stentor.layers import kernels_rows
+
+STATES = {"RUNNING": 0, "STOPPED": 1, "LENGTH": 2, "BROKEN": 3}
+COMMIT = {"COUNTED": False, "STOP_KEEPS": False, "FLOATS": False, **STATES, "BLOCK": 16, "EARLY": True}
+POINTERS = {
+    **dict.fromkeys(("idx", "seeds", "steps", "stops", "positions", "limits", "least", "lengths", "progress"), "*i64"),
+    **dict.fromkeys(("ints", "ints_out"), "*i64"),
+    **dict.fromkeys(("uniforms", "scales", "floats", "floats_out"), "*fp32"),
+    **dict.fromkeys(("ended", "kept"), "*u8"),
+}
+CASES: dict[str, tuple[Any, dict[str, object], dict[str, str], int]] = {
+    "uniform": (kernels_rows._uniform, {"BLOCK": 16, "EARLY": True}, {"out": "*fp32"}, 1),
+    "normal": (
+        kernels_rows._normal,
+        {"OUTER": 64, "INNER": 4, "TURN": 6.2831853, "BLOCK": 128, "EARLY": True},
+        {"out": "*bf16"},
+        4,
+    ),
+    "gather of codes": (
+        kernels_rows._gather,
+        {"LANES": 8, "BLOCK": 16, "EARLY": True},
+        dict.fromkeys(("frames", "frames_out"), "*i32"),
+        1,
+    ),
+    "gather of values": (
+        kernels_rows._gather,
+        {"LANES": 8, "BLOCK": 256, "EARLY": True},
+        dict.fromkeys(("frames", "frames_out"), "*fp32"),
+        1,
+    ),
+    "commit of codes": (kernels_rows._commit, COMMIT, {"frame": "*i64", "frames": "*i32", "last": "*i32"}, 1),
+    "commit of values": (
+        kernels_rows._commit,
+        {**COMMIT, "COUNTED": True, "STOP_KEEPS": True, "FLOATS": True, "BLOCK": 256},
+        {"frame": "*bf16", "frames": "*fp32", "last": "*fp32"},
+        4,
+    ),
+    "keep": (kernels_rows._keep, {"BLOCK": 1024, "EARLY": True}, {"new": "*u8", "column": "*u8"}, 4),
+}
+
+
+def compiled(case: str, ones: bool) -> int:
+    """Bytes of shared memory; `ones`: integers that are 1, of which Triton makes constants."""
+    kernel, constants, types, warps = CASES[case]
+    signature = {}
+    for p in kernel.params:
+        kind = "constexpr" if p.name in constants else types.get(p.name, POINTERS.get(p.name, "i32"))
+        signature[p.name] = kind
+    integers = [p.name for p in kernel.params if signature[p.name] == "i32" and not p.do_not_specialize]
+    if ones:
+        constants = constants | dict.fromkeys(integers, 1)
+        signature |= dict.fromkeys(integers, "constexpr")
+    hints = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind[0] == "*"}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=hints)
+    return int(triton.compile(source, HOPPER, {"num_warps": warps, "num_stages": 3}).metadata.shared)
+
+
+def main() -> None:
+    for case in CASES:
+        shared = max(compiled(case, ones) for ones in (False, True))
+        assert shared <= SHARED, f"{case}: {shared} bytes are shared"
+        print(f"{case}: {shared} bytes shared")
+
+
+if __name__ == "__main__":
+    main()

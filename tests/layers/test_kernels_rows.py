@@ -1,0 +1,166 @@
+"""Kernels at both ends of a step against the formulas they stand for; see test_kernels.py for how they run here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
+from stentor.engine.slots import SlotRows, SlotTable
+from stentor.layers import kernels
+from stentor.layers.noise import grid_normal, uniform
+from stentor.models.base import Column, Emit, KVSpec, ModelSpec
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
+from stentor.layers import kernels_rows  # noqa: E402
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def _seeded(monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    torch.manual_seed(7)
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """The formulas, wherever they run."""
+    monkeypatch.setattr(kernels, "_WANTED", False)
+
+
+def integers(*values: int):
+    return torch.tensor(values, device=DEVICE)
+
+
+@pytest.mark.parametrize("draws", [1, 16, 11, 256, 300])
+def test_uniforms_are_the_same_to_the_last_bit(draws, plain):
+    seed = integers(0, 1, 2**62, 2**63 - 1, -1, -(2**63), 1234567)
+    step = integers(0, 5, 1, 4096, 2**31, 7, 2)
+    got = kernels_rows.uniform(seed, step, draws)
+    assert torch.equal(got, uniform(seed, step, draws))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("outer", "inner"), [(64, 4), (6, 2), (3, 8)])
+def test_normals_lie_as_the_frame_does(dtype, outer, inner, plain):
+    u = uniform(integers(3, 4, 5), integers(0, 9, 2), outer * inner)
+    scale = torch.tensor([1.0, 0.0, 0.7], device=DEVICE)
+    got, want = kernels_rows.normal(u, outer, scale, dtype), grid_normal(u, outer, scale, dtype)
+    assert got.shape == want.shape == (3, inner, outer)
+    assert got.dtype == want.dtype
+    assert (got[1] == 0).all()
+    torch.testing.assert_close(got, want, atol=2e-6 if dtype == torch.float32 else 2e-2, rtol=1e-2)
+
+
+def spec(frame: Column, stop_keeps: bool, columns: dict[str, Column]) -> ModelSpec:
+    return ModelSpec(
+        family="none", sample_rate=1, hop=1, frame=frame, kv=KVSpec(1, 1, 1), max_tokens=9, draws=1, columns=columns,
+        prompt_rows={}, options={}, stop_keeps_frame=stop_keeps, reference_rate=1, reference_seconds=(0.0, 1.0),
+    )  # fmt: skip
+
+
+OWN = {"seen": Column((37,), torch.bool), "level": Column(fill=0.5), "told": Column((5,), torch.int32)}
+
+
+def filled(made: ModelSpec) -> SlotTable:
+    """A table of 6 slots whose rows are running, stopped, at their limit, or empty."""
+    table = SlotTable(made, 6, 8, torch.device(DEVICE))
+    for name, column in table.table.items():
+        if name not in ("stop", "step"):
+            column.copy_(torch.randint(0, 2 if column.dtype == torch.bool else 99, column.shape))
+    table.table["stop"].copy_(integers(RUNNING, RUNNING, STOPPED, RUNNING, LENGTH, RUNNING, STOPPED))
+    table.table["step"].copy_(integers(0, 3, 7, 7, 8, 5, 0))
+    table.table["limit"].copy_(integers(1, 8, 8, 8, 8, 8, 0))
+    table.table["min_frames"].copy_(integers(0, 4, 0, 0, 0, 0, 0))
+    table.frames.copy_(torch.randint(0, 99, table.frames.shape))
+    return table
+
+
+def committed(table: SlotTable, out: Emit, idx: torch.Tensor, length: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    rows = table.rows(idx, 0)
+    step_before = rows["step"].clone()
+    table.commit(rows, out, length)
+    assert torch.equal(rows["step"], step_before), "gathered rows are a copy"
+    return {**table.table, "frames": table.frames}
+
+
+FRAMES = [Column((4, 6)), Column((16,), torch.int32), Column((11,), torch.int64)]
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("stop_keeps", [True, False])
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5, 6, 6], [5], [3, 6, 6], [6]])
+def test_a_step_writes_what_the_formulas_write(frame, stop_keeps, counted, rows, monkeypatch):
+    made = spec(frame, stop_keeps, OWN)
+    tables = [filled(made)]
+    tables.append(SlotTable(made, 6, 8, torch.device(DEVICE)))
+    for name, column in tables[0].table.items():
+        tables[1].table[name].copy_(column)
+    tables[1].frames.copy_(tables[0].frames)
+    idx, batch = torch.tensor(rows, device=DEVICE), len(rows)
+    value = torch.randint(0, 99, (*frame.shape, batch), device=DEVICE).movedim(-1, 0)  # rows lie apart
+    if frame.dtype == torch.float32:
+        value = value.to(torch.bfloat16)
+        value[idx == 3, 1, 2] = float("nan")
+        value[idx == 0, 0, 0] = float("inf")
+    stop = (idx == 1) | (idx == 5)
+    new = {
+        "seen": torch.rand(batch, 37, device=DEVICE) < 0.5,
+        "level": torch.rand(batch, device=DEVICE),
+        "told": torch.randint(0, 9, (batch, 5), device=DEVICE),
+    }
+    for values in (value, *new.values()):
+        values[idx == 6] = 1  # every padding row writes the same
+    length = idx + 40 if counted else None
+    out = Emit(value, stop, new)
+    monkeypatch.setattr(kernels, "_WANTED", False)
+    want = committed(tables[0], out, idx, length)
+    monkeypatch.setattr(kernels, "_WANTED", True)
+    monkeypatch.setattr(kernels, "INTERPRETED", True)
+    got = committed(tables[1], out, idx, length)
+    for name in want:
+        assert torch.equal(got[name], want[name]), name
+    if frame.dtype == torch.float32 and len(rows) > 3:
+        assert got["stop"][3] == BROKEN
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_rows_gathered_at_once_are_those_gathered_one_by_one(frame, monkeypatch):
+    table = filled(spec(frame, True, OWN))
+    for rows in ([2], [6, 0, 6], [0, 1, 2, 3, 4, 5, 6]):
+        idx = torch.tensor(rows, device=DEVICE)
+        monkeypatch.setattr(kernels, "_WANTED", True)
+        monkeypatch.setattr(kernels, "INTERPRETED", True)
+        got = SlotRows(table, idx, 0, {})
+        for name, column in table.table.items():
+            assert torch.equal(got[name], column[idx]), name
+            assert got[name].dtype == column.dtype
+            assert got[name].data_ptr() % 16 == 0
+
+
+def test_every_kernel_of_this_file_compiles_for_the_gpu():
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0"}
+    command = [sys.executable, str(here / "compile_kernels_rows.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) >= 7
