@@ -194,6 +194,12 @@ class SlotRows:
         at = self["step"][:, None] - torch.arange(1, count + 1, device=self.idx.device)
         return self._slots.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
 
+    def column(self, name: str) -> kernels.Place:
+        return kernels.Place(self._slots.table[name], self.idx)
+
+    def history(self) -> kernels.Place:
+        return kernels.Place(self._slots.frames, self.idx)
+
 
 class RowBlock:
     """Columns whose rows lie one behind the other, [rows, words] of 8 bytes: whole rows are read and written at once.

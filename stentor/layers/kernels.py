@@ -203,6 +203,79 @@ def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
     return kernels_sampling.choose(logits, u, temperature, top_k, top_p)
 
 
+class Asked(NamedTuple):
+    """A draw: uniforms u, temperature, top_k (int64) and top_p, [B] each."""
+
+    u: Tensor
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+
+
+class Into(NamedTuple):
+    """Where what is drawn goes: codes [B] of any integer dtype, and rows of table [V, H] as the last of the tokens
+    x [B, T, H]; `front` [B, H] becomes the token before it."""
+
+    code: Tensor
+    table: Tensor | None = None
+    x: Tensor | None = None
+    front: Tensor | None = None
+
+
+class Place(NamedTuple):
+    """Rows `idx` [B] of a table [slots, ...], where they lie."""
+
+    table: Tensor
+    idx: Tensor
+
+
+class Ending(NamedTuple):
+    """Rows of `step` frames that may end only after `least`, [B] int64 each."""
+
+    step: Tensor
+    least: Tensor
+
+
+def depth_codes(batch: int, books: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Room for the codes of a frame as they are drawn, [books, batch]; each book's starts at a multiple of 16 bytes."""
+    return torch.empty(books, -(-batch // 4) * 4, dtype=dtype, device=device)[:, :batch]
+
+
+def pick_into(logits: Tensor, asked: Asked, into: Into) -> None:
+    """`sampling.pick` of logits [B, V], and the token that follows from it."""
+    from stentor.layers import kernels_draw
+
+    kernels_draw.pick_into(logits, asked, into)
+
+
+def pick_first(
+    logits: Tensor, asked: Asked, into: Into, seen: Place, penalty: Tensor, ending: Ending, marks: int, end: int
+) -> tuple[Tensor, Tensor]:
+    """The same behind `sampling.penalize_seen` and without the last `marks` ids but for `end`, which waits for its
+    time; returns ([B] bool, whether `end` was drawn, [B, V] bool, what has been seen now)."""
+    from stentor.layers import kernels_draw
+
+    return kernels_draw.pick_first(logits, asked, into, seen, penalty, ending, marks, end)
+
+
+def choose_into(logits: Tensor, asked: Asked, into: Into) -> None:
+    """The ranked sampler on logits [B, V], and the token that follows from it."""
+    from stentor.layers import kernels_draw
+
+    kernels_draw.choose_into(logits, asked, into)
+
+
+def choose_first(
+    logits: Tensor, asked: Asked, again: tuple[float, float], into: Into, past: Place, window: int, ending: Ending
+) -> Tensor:
+    """The same, where u is [B, 2]: a code among the last `window` first codes of past frames [slots, most, books] is
+    drawn once more, with the second u and `again` = (temperature, top_p). The last id is the end, which waits for its
+    time and is stored as code 0. Returns [B] bool, whether it was drawn."""
+    from stentor.layers import kernels_draw
+
+    return kernels_draw.choose_first(logits, asked, again, into, past, window, ending)
+
+
 class Gathered(NamedTuple):
     """Rows of the engine's table: ints and floats [numbers, B], frames [B, *frame]."""
 
@@ -242,7 +315,7 @@ def gather_rows(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> Ga
 
 
 def commit_rows(
-    rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
+    rows: tuple[Tensor, ...],
     length: Tensor | None,
     ended: Tensor,
     frame: Tensor,

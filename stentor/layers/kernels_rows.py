@@ -118,7 +118,7 @@ def gather(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> Gathere
         idx, ints, floats, frames, *out, last, ints.shape[1], room, len(ints), len(floats), size,
         LANES=lanes, BLOCK=triton.next_power_of_2(size), EARLY=EARLY, num_warps=1, **LAUNCH,
     )  # fmt: skip
-    return Gathered(*out, last)
+    return Gathered(out[0], out[1], last)
 
 
 @triton.jit(do_not_specialize=["frame_row", "frame_item", "slots", "most", "size"])
@@ -164,7 +164,7 @@ def _commit(
 
 
 def commit(
-    rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
+    rows: tuple[Tensor, ...],
     length: Tensor | None,
     ended: Tensor,
     frame: Tensor,

@@ -5,7 +5,7 @@ Both samplers keep what `sampling.pick` and the ranked sampler keep and draw by 
 differently, so a draw may differ where u falls on the boundary of two tokens.
 """
 
-# ruff: noqa: ANN001, ANN202, N803
+# ruff: noqa: ANN001, ANN201, ANN202, N803
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 
 from __future__ import annotations
@@ -67,19 +67,8 @@ def _at_least(key, weight, mass, bits: tl.constexpr):
 
 
 @triton.jit
-def _pick(
-    logits, uniforms, temperatures, top_ks, top_ps, out, row_stride, u_stride, size, LEAST: tl.constexpr,
-    BLOCK: tl.constexpr, BITS: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    wait(EARLY)
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < size
-    raw = tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
-    temperature = tl.load(temperatures + row)
-    k = tl.load(top_ks + row)
-    p = tl.load(top_ps + row)
-    u = tl.load(uniforms + row * u_stride)
+def picked(raw, inside, size, temperature, k, p, u, LEAST: tl.constexpr, BITS: tl.constexpr):
+    """The draw of one row, whose logits outside are -inf."""
     chosen = tl.argmax(raw, 0).to(tl.int64)
     if temperature > 0:
         x = raw / tl.maximum(temperature, LEAST)
@@ -99,7 +88,25 @@ def _pick(
         cdf = tl.cumsum(weight, 0)
         all_of_it = tl.max(tl.where(inside, cdf, 0.0), 0)
         chosen = tl.sum((inside & (cdf < u * all_of_it)).to(tl.int32), 0).to(tl.int64)
-    tl.store(out + row, tl.minimum(chosen, size - 1))
+    return tl.minimum(chosen, size - 1)
+
+
+@triton.jit
+def _pick(
+    logits, uniforms, temperatures, top_ks, top_ps, out, row_stride, u_stride, size, LEAST: tl.constexpr,
+    BLOCK: tl.constexpr, BITS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    wait(EARLY)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    raw = tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
+    temperature = tl.load(temperatures + row)
+    k = tl.load(top_ks + row)
+    p = tl.load(top_ps + row)
+    u = tl.load(uniforms + row * u_stride)
+    chosen = picked(raw, inside, size, temperature, k, p, u, LEAST, BITS)
+    tl.store(out + row, chosen)
 
 
 def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -108,7 +115,7 @@ def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: T
     out = torch.empty(batch, dtype=torch.int64, device=logits.device)
     _pick[(batch,)](
         logits, u, temperature, top_k, top_p, out, logits.stride(0), u.stride(0), size,
-        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), BITS=_bits(logits), EARLY=EARLY, num_warps=8,
+        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), BITS=key_bits(logits), EARLY=EARLY, num_warps=8,
         **LAUNCH,
     )  # fmt: skip
     return out
@@ -148,8 +155,27 @@ def _leading(raw, at, inside, k, top, p, temperature, u, found, places, SHORT: t
     return tl.max(tl.where((rank == first)[:, None] & (mine < k), a_at, 0))
 
 
-def _bits(logits: Tensor) -> int:
+def key_bits(logits: Tensor) -> int:
     return 16 if logits.dtype == torch.bfloat16 else 32
+
+
+@triton.jit
+def chosen_of(
+    raw, at, inside, size, temperature, k, p, u, found, places, LEAST: tl.constexpr, SHORT: tl.constexpr,
+    BITS: tl.constexpr,
+):  # fmt: skip
+    """The ranked draw of one row; `found` and `places` have room for SHORT tokens."""
+    top = tl.max(raw, 0)
+    warmth = tl.maximum(temperature, LEAST)
+    chosen = tl.argmax(raw, 0).to(tl.int64)
+    if temperature > 0:
+        if (k > 0) & (k <= SHORT) & (k < size):
+            chosen = _leading(
+                raw, at, inside, k, top, p, warmth, u, found, places, SHORT, BITS
+            ).to(tl.int64)  # fmt: skip
+        else:
+            chosen = _ranked(raw, at, inside, size, k, top, p, warmth, u)
+    return chosen
 
 
 @triton.jit
@@ -166,17 +192,8 @@ def _choose(
     k = tl.load(top_ks + row)
     p = tl.load(top_ps + row)
     u = tl.load(uniforms + row * u_stride)
-    top = tl.max(raw, 0)
-    warmth = tl.maximum(temperature, LEAST)
-    chosen = tl.argmax(raw, 0).to(tl.int64)
-    if temperature > 0:
-        if (k > 0) & (k <= SHORT) & (k < size):
-            short = row * SHORT
-            chosen = _leading(
-                raw, at, inside, k, top, p, warmth, u, found + short, places + short, SHORT, BITS
-            ).to(tl.int64)  # fmt: skip
-        else:
-            chosen = _ranked(raw, at, inside, size, k, top, p, warmth, u)
+    short = row * SHORT
+    chosen = chosen_of(raw, at, inside, size, temperature, k, p, u, found + short, places + short, LEAST, SHORT, BITS)
     tl.store(out + row, chosen)
 
 
@@ -212,7 +229,7 @@ def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
     places = torch.empty(batch, SHORT, dtype=torch.int32, device=logits.device)
     _choose[(batch,)](
         logits, u, temperature, top_k, top_p, out, found, places, logits.stride(0), u.stride(0), size,
-        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), SHORT=SHORT, BITS=_bits(logits), EARLY=EARLY,
+        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), SHORT=SHORT, BITS=key_bits(logits), EARLY=EARLY,
         num_warps=8, **LAUNCH,
     )  # fmt: skip
     return out

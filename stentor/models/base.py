@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor.layers.kernels import Place
+
 Hidden = tuple[Tensor, ...]
 """What flows between a family's functions, opaque to the engine: tensors that share the leading dimension N."""
 
@@ -170,6 +172,14 @@ class Rows(Protocol):
 
     def recent(self, count: int) -> tuple[Tensor, Tensor]:
         """The last `count` frames of each row, newest first [B, count, *frame], and which of them exist [B, count]."""
+        ...
+
+    def column(self, name: str) -> Place:
+        """The whole column and which of its rows these are, for kernels that read it where it lies."""
+        ...
+
+    def history(self) -> Place:
+        """All frames [slots, most, *frame] in the same way."""
         ...
 
 

@@ -8,15 +8,25 @@ import triton
 from compile_kernels import HOPPER, SHARED
 from triton.compiler import ASTSource
 
-from stentor.layers import kernels_rows
+from stentor.layers import kernels_draw, kernels_rows
 
 STATES = {"RUNNING": 0, "STOPPED": 1, "LENGTH": 2, "BROKEN": 3}
 COMMIT = {"COUNTED": False, "STOP_KEEPS": False, "FLOATS": False, **STATES, "BLOCK": 16, "EARLY": True}
+PUT = {"LEAST": 1e-5, "PUT": True, "FRONT": False, "WIDTH": 1024, "EARLY": True}
+PICK = {**PUT, "BITS": 16, "BLOCK": 2048}
+FIRST = {**PUT, "FRONT": True, "WIDTH": 2048, "BITS": 32, "BLOCK": 4096}
+CHOICE = {**PUT, "BITS": 16, "BLOCK": 4096, "SHORT": 64}
+TOKENS = {**dict.fromkeys(("logits", "table", "x", "front"), "*bf16"), "top_ks": "*i64"}
+IN_FLOAT32 = {**dict.fromkeys(("logits", "table", "x", "front"), "*fp32"), "top_ks": "*i64"}
+AGAIN = {"again_temperature": "fp32", "again_p": "fp32", "past": "*i64", "codes": "*i64"}
 POINTERS = {
     **dict.fromkeys(("idx", "seeds", "steps", "stops", "positions", "limits", "least", "lengths", "progress"), "*i64"),
     **dict.fromkeys(("ints", "ints_out"), "*i64"),
     **dict.fromkeys(("uniforms", "scales", "floats", "floats_out"), "*fp32"),
-    **dict.fromkeys(("ended", "kept"), "*u8"),
+    **dict.fromkeys(("temperatures", "top_ps", "penalties", "found"), "*fp32"),
+    **dict.fromkeys(("ended", "kept", "seen", "seen_now"), "*u8"),
+    "codes": "*i32",
+    "places": "*i32",
 }
 CASES: dict[str, tuple[Any, dict[str, object], dict[str, str], int]] = {
     "uniform": (kernels_rows._uniform, {"BLOCK": 16, "EARLY": True}, {"out": "*fp32"}, 1),
@@ -46,6 +56,18 @@ CASES: dict[str, tuple[Any, dict[str, object], dict[str, str], int]] = {
         4,
     ),
     "keep": (kernels_rows._keep, {"BLOCK": 1024, "EARLY": True}, {"new": "*u8", "column": "*u8"}, 4),
+    "pick": (kernels_draw._pick_into, PICK, TOKENS, 8),
+    "pick in float32": (kernels_draw._pick_into, {**PICK, "BITS": 32}, IN_FLOAT32, 8),
+    "last pick": (kernels_draw._pick_into, {**PICK, "PUT": False, "WIDTH": 1}, TOKENS, 8),
+    "first pick": (kernels_draw._pick_first, FIRST, TOKENS, 8),
+    "choice": (kernels_draw._choose_into, CHOICE, {**TOKENS, "codes": "*i64"}, 8),
+    "choice in float32": (kernels_draw._choose_into, {**CHOICE, "BITS": 32}, IN_FLOAT32, 8),
+    "first choice": (
+        kernels_draw._choose_first,
+        {**CHOICE, "FRONT": True, "BLOCK": 8192, "WINDOW": 16},
+        {**TOKENS, **AGAIN},
+        8,
+    ),
 }
 
 

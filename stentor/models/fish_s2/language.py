@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from stentor.layers import kernels
 from stentor.layers.attention import DepthKV
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
@@ -94,12 +95,44 @@ class Language(nn.Module):
         x = torch.stack((h, self.fast_embeddings(code)), dim=1)
         codes: list[Tensor] = []
         for i in range(c.books - 1):
-            pos = self.place[kv.length : kv.length + x.shape[1]]
-            ranking = rank(self.fast.head(x, kv, self.fast_rope, pos, self.fast_output.weight))
-            kv.advance(x.shape[1])
+            ranking = rank(self._next_logits(x, kv))
             codes.append(choose(ranking, u[:, i], rows["temperature"], rows["top_k"], rows["top_p"]))
             x = self.fast_embeddings(codes[-1])[:, None]
         return torch.stack(codes, dim=-1)
+
+    def fused(self, h: Tensor, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:
+        """`first_code` and `rest` with draws that write the next token themselves; h [B, hidden], u [B, books + 1].
+        Returns the frame [B, books] and [B] bool, whether it is the end; its first code is 0 then."""
+        fast, c = self.config.fast, self.config
+        temperature, top_k, top_p = rows["temperature"], rows["top_k"], rows["top_p"]
+        codes = kernels.depth_codes(len(h), c.books, torch.int64, h.device)
+        table = self.fast_embeddings.weight
+        x = h.new_empty(len(h), 2, h.shape[1])
+        stop = kernels.choose_first(
+            linear(h, self.head),
+            kernels.Asked(u[:, :2], temperature, top_k, top_p),
+            (RAS_TEMPERATURE, RAS_TOP_P),
+            kernels.Into(codes[0], table, x, h),
+            rows.history(),
+            RAS_WINDOW,
+            kernels.Ending(rows["step"], rows["min_frames"]),
+        )
+        kv = DepthKV(fast.layers, len(h), c.books, fast.kv_heads, fast.head_dim, h)
+        for i in range(1, c.books):
+            logits = self._next_logits(x, kv)
+            into = kernels.Into(codes[i])
+            if i + 1 < c.books:
+                x = h.new_empty(len(h), 1, h.shape[1])
+                into = kernels.Into(codes[i], table, x)
+            kernels.choose_into(logits, kernels.Asked(u[:, i + 1], temperature, top_k, top_p), into)
+        return codes.T, stop
+
+    def _next_logits(self, x: Tensor, kv: DepthKV) -> Tensor:
+        """Of the code that follows the new tokens x [B, n, hidden]."""
+        pos = self.place[kv.length : kv.length + x.shape[1]]
+        logits = self.fast.head(x, kv, self.fast_rope, pos, self.fast_output.weight)
+        kv.advance(x.shape[1])
+        return logits
 
 
 def _rope(c: StackConfig, positions: int, base: float) -> Rope:

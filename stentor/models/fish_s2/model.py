@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stentor.errors import InvalidRequest
+from stentor.layers import kernels
 from stentor.models.base import (
     Column,
     Emit,
@@ -147,6 +148,8 @@ class FishS2:
         return (self.language.hidden(x[0], kv),)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
+        if kernels.on(h[0], "draw"):
+            return Emit(*self.language.fused(h[0], rows, u), {})
         code = self.language.first_code(h[0], rows, u[:, :2])
         stop = code == self.language.config.codes
         code = torch.where(stop, 0, code)

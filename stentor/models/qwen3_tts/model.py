@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stentor.layers import kernels
 from stentor.layers.linear import linear
 from stentor.layers.sampling import penalize_seen
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
@@ -24,6 +25,9 @@ from stentor.models.qwen3_tts.tokenizer import Tokenizer
 
 SUPPRESSED = 1024
 """The talker never draws from the last 1024 ids of its vocabulary, which are markers, but for EOS."""
+
+
+SAMPLING = ("temperature", "top_k", "top_p")
 
 
 class CloneEncoder:
@@ -109,14 +113,31 @@ class Qwen3TTS:
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         """Codebook 0 from the talker, then 1 to 15 from the predictor."""
+        if kernels.on(h[0], "draw"):
+            return self._emit_fused(h[0], rows, u)
         logits = penalize_seen(linear(h[0], self._head.weight).float(), rows["seen"], rows["repetition_penalty"])
         early = (rows["step"] < rows["min_frames"])[:, None]
         logits = logits.masked_fill(self._suppressed | (early & self._eos), float("-inf"))
-        first = Sampling(rows["temperature"], rows["top_k"], rows["top_p"]).draw(logits, u[:, 0])
-        names = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_p")
-        frame = self._depth(h[0], first, u[:, 1:], Sampling(*(rows[name] for name in names)))
+        first = Sampling(*(rows[name] for name in SAMPLING)).draw(logits, u[:, 0])
+        frame = self._depth(h[0], first, u[:, 1:], Sampling(*(rows["subtalker_" + name] for name in SAMPLING)))
         seen = rows["seen"] | (first[:, None] == self._vocab)
         return Emit(frame.int(), first == self._ids.eos, {"seen": seen})
+
+    def _emit_fused(self, h: Tensor, rows: Rows, u: Tensor) -> Emit:
+        """The same with filters, draws and what follows from them in one launch each."""
+        logits = linear(h, self._head.weight)
+        asked = Sampling(*(rows[name] for name in SAMPLING)).asked(u[:, 0])
+        found: list[tuple[Tensor, Tensor]] = []
+
+        def first(into: kernels.Into) -> None:
+            penalty, ending = rows["repetition_penalty"], kernels.Ending(rows["step"], rows["min_frames"])
+            seen = rows.column("seen")
+            found.append(kernels.pick_first(logits, asked, into, seen, penalty, ending, SUPPRESSED, self._ids.eos))
+
+        sampling = Sampling(*(rows["subtalker_" + name] for name in SAMPLING))
+        frame = self._depth.fused(h, first, u[:, 1:], sampling)
+        stop, seen = found[0]
+        return Emit(frame, stop, {"seen": seen})
 
     def _frames(self, codes: Tensor) -> Tensor:
         """codes [B, 16] -> the sum of their embeddings [B, H], rounded once."""

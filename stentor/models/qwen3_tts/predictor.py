@@ -5,13 +5,16 @@ See specs/qwen3_tts.md, 1.2 and 4c.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers import kernels
 from stentor.layers.attention import DepthKV
+from stentor.layers.linear import linear
 from stentor.layers.rope import Rope
 from stentor.layers.sampling import pick
 from stentor.layers.transformer import Stack, StackConfig
@@ -29,6 +32,10 @@ class Sampling:
         """logits [B, V] and uniforms u [B] -> ids [B]."""
         return pick(logits, u, self.temperature, self.top_k, self.top_p)
 
+    def asked(self, u: Tensor) -> kernels.Asked:
+        """The same draw for kernels."""
+        return kernels.Asked(u, self.temperature, self.top_k, self.top_p)
+
 
 class DepthLoop:
     """The predictor, ready to run inside the step."""
@@ -40,6 +47,8 @@ class DepthLoop:
         table and offset: `talker.Tables.depth`, `.offset`."""
         self._stack, self._heads, self._project = stack, heads, project
         self._table, self._offset, self._rope = table, offset, rope
+        self._starts = tuple(offset.tolist())
+        self._places = torch.arange(len(heads) + 1, device=table.device)
         self._shape = (c.layers, c.kv_heads, c.head_dim)
 
     def __call__(self, h: Tensor, first: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
@@ -49,12 +58,38 @@ class DepthLoop:
         start = F.embedding(first, self._table)
         x = torch.stack((self._project(h), start), dim=1)
         kv = DepthKV(layers, batch, steps + 1, heads, dim, x)
-        codes, places = [first], torch.arange(steps + 1, device=h.device)
+        codes = [first]
         for g in range(steps):
-            pos = places[kv.length : kv.length + x.shape[1]]
-            logits = self._stack.head(x, kv, self._rope, pos, self._heads[g])
-            kv.advance(x.shape[1])
+            logits = self._logits(x, kv, g)
             codes.append(sampling.draw(logits, u[:, g]))
             if g + 1 < steps:
                 x = F.embedding(codes[-1] + self._offset[g + 1], self._table)[:, None]
         return torch.stack(codes, dim=-1)
+
+    def fused(self, h: Tensor, first: Callable[[kernels.Into], None], u: Tensor, sampling: Sampling) -> Tensor:
+        """The same loop with draws that write the next token themselves; `first` draws codebook 0. Codes are int32."""
+        batch, steps = len(h), len(self._heads)
+        layers, heads, dim = self._shape
+        codes = kernels.depth_codes(batch, steps + 1, torch.int32, h.device)
+        x = h.new_empty(batch, 2, self._table.shape[1])
+        first(kernels.Into(codes[0], self._table, x, self._projected(h)))
+        kv = DepthKV(layers, batch, steps + 1, heads, dim, x)
+        for g in range(steps):
+            logits = self._logits(x, kv, g)
+            into = kernels.Into(codes[g + 1])
+            if g + 1 < steps:
+                x = h.new_empty(batch, 1, x.shape[2])
+                into = kernels.Into(codes[g + 1], self._table[self._starts[g + 1] :], x)
+            kernels.pick_into(logits, sampling.asked(u[:, g]), into)
+        return codes.T
+
+    def _logits(self, x: Tensor, kv: DepthKV, g: int) -> Tensor:
+        """Of codebook g + 1, from the new tokens x [B, n, H]."""
+        pos = self._places[kv.length : kv.length + x.shape[1]]
+        logits = self._stack.head(x, kv, self._rope, pos, self._heads[g])
+        kv.advance(x.shape[1])
+        return logits
+
+    def _projected(self, h: Tensor) -> Tensor:
+        layer = self._project
+        return linear(h, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(h)
