@@ -336,6 +336,24 @@ def keep_rows(idx: Tensor, kept: Tensor, new: Tensor, column: Tensor) -> None:
     kernels_rows.keep(idx, kept, new, column)
 
 
+def embed_told(
+    codes: Tensor, offset: Tensor, table: Tensor, step: Tensor, told: Place, texts: Tensor, pad: int
+) -> Tensor:
+    """The sum of rows offset + codes of table [V, H], codes [B, books], and then the row of texts [T, H] that is told
+    [slots, most] with frame step - 1, or `pad` after all of them: [B, H]."""
+    from stentor.layers import kernels_embed
+
+    return kernels_embed.embed_told(codes, offset, table, step, told, texts, pad)
+
+
+def embed_scaled(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, first: int, scale: float) -> Tensor:
+    """(row `first` + codes[:, 0] of tokens [T, H], plus the sum of rows offset + codes of table [V, H]) / scale, codes
+    [B, books]: [B, H]."""
+    from stentor.layers import kernels_embed
+
+    return kernels_embed.embed_scaled(codes, offset, table, tokens, first, scale)
+
+
 class Waves(NamedTuple):
     """A periodic activation x + gain sin(alpha x)^2: float32, one value per channel."""
 

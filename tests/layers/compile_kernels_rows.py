@@ -8,7 +8,7 @@ import triton
 from compile_kernels import HOPPER, SHARED
 from triton.compiler import ASTSource
 
-from stentor.layers import kernels_draw, kernels_rows
+from stentor.layers import kernels_draw, kernels_embed, kernels_rows
 
 STATES = {"RUNNING": 0, "STOPPED": 1, "LENGTH": 2, "BROKEN": 3}
 COMMIT = {"COUNTED": False, "STOP_KEEPS": False, "FLOATS": False, **STATES, "BLOCK": 16, "EARLY": True}
@@ -19,6 +19,8 @@ CHOICE = {**PUT, "BITS": 16, "BLOCK": 4096, "SHORT": 64}
 TOKENS = {**dict.fromkeys(("logits", "table", "x", "front"), "*bf16"), "top_ks": "*i64"}
 IN_FLOAT32 = {**dict.fromkeys(("logits", "table", "x", "front"), "*fp32"), "top_ks": "*i64"}
 AGAIN = {"again_temperature": "fp32", "again_p": "fp32", "past": "*i64", "codes": "*i64"}
+EMBED = {"BLOCK": 256, "EARLY": True}
+EMBEDDED = {**dict.fromkeys(("table", "out", "texts", "tokens"), "*bf16"), "offset": "*i64", "told": "*i32"}
 POINTERS = {
     **dict.fromkeys(("idx", "seeds", "steps", "stops", "positions", "limits", "least", "lengths", "progress"), "*i64"),
     **dict.fromkeys(("ints", "ints_out"), "*i64"),
@@ -56,6 +58,13 @@ CASES: dict[str, tuple[Any, dict[str, object], dict[str, str], int]] = {
         4,
     ),
     "keep": (kernels_rows._keep, {"BLOCK": 1024, "EARLY": True}, {"new": "*u8", "column": "*u8"}, 4),
+    "embedding of frames and text": (kernels_embed._embed_told, {"BOOKS": 16, **EMBED}, EMBEDDED, 2),
+    "scaled embedding of frames": (
+        kernels_embed._embed_scaled,
+        {"BOOKS": 10, **EMBED},
+        {**EMBEDDED, "codes": "*i64", "scale": "fp32"},
+        2,
+    ),
     "pick": (kernels_draw._pick_into, PICK, TOKENS, 8),
     "pick in float32": (kernels_draw._pick_into, {**PICK, "BITS": 32}, IN_FLOAT32, 8),
     "last pick": (kernels_draw._pick_into, {**PICK, "PUT": False, "WIDTH": 1}, TOKENS, 8),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.engine.slots import SlotRows, SlotTable
@@ -23,7 +24,7 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.layers import kernels_rows  # noqa: E402
+from stentor.layers import kernels_embed, kernels_rows  # noqa: E402
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -164,3 +165,24 @@ def test_every_kernel_of_this_file_compiles_for_the_gpu():
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(done.stdout.splitlines()) >= 7
+
+
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2e-2}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("hidden", "codes"), [(48, torch.int32), (600, torch.int64)])
+def test_a_frame_is_the_sum_of_its_codes_and_the_text_that_is_told(dtype, hidden, codes):
+    books, size, slots, capacity, pad = 16, 9, 5, 12, 3
+    table, texts = (torch.randn(n, hidden, device=DEVICE).to(dtype) for n in (books * size, 20))
+    offset = torch.arange(books, device=DEVICE) * size
+    frames = torch.randint(0, size, (4, books), device=DEVICE).to(codes)
+    told = kernels.Place(torch.randint(0, 20, (slots, capacity), device=DEVICE).int(), integers(4, 0, 2, 1))
+    step = integers(1, capacity, capacity + 1, 0)
+    got = kernels_embed.embed_told(frames, offset, table, step, told, texts, pad)
+    text = torch.stack((told.table[4, 0], told.table[0, -1], torch.tensor(pad, device=DEVICE), told.table[1, 0]))
+    want = F.embedding(frames + offset, table).sum(1) + F.embedding(text.long(), texts)
+    torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    again = kernels_embed.embed_scaled(frames, offset, table, texts, 7, 11**0.5)
+    want = (F.embedding(frames[:, 0] + 7, texts) + F.embedding(frames + offset, table).sum(1)) / 11**0.5
+    torch.testing.assert_close(again, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])

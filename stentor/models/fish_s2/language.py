@@ -26,6 +26,7 @@ class Language(nn.Module):
 
     head: Tensor
     place: Tensor
+    first_row: Tensor
 
     def __init__(self, c: LanguageConfig, semantic: int, im_end: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -42,6 +43,7 @@ class Language(nn.Module):
         self.slow_rope = _rope(c.slow, c.max_tokens, c.rope_base)
         self.fast_rope = _rope(c.fast, c.books, c.rope_base)
         self.register_buffer("place", torch.arange(c.books), persistent=False)
+        self.register_buffer("first_row", c.codes * torch.arange(c.books), persistent=False)
 
     def select_head(self) -> None:
         """Once the weights are in: the tied output rows that can be drawn, the codes' and then im_end's."""
@@ -51,9 +53,13 @@ class Language(nn.Module):
 
     def embed_codes(self, frames: Tensor) -> Tensor:
         """Input of positions that hold frames [N, books]."""
+        scale = math.sqrt(self.config.books + 1)
+        table, tokens = self.codebook_embeddings.weight, self.embeddings.weight
+        if kernels.on(table, "embed"):
+            return kernels.embed_scaled(frames, self.first_row, table, tokens, self.semantic, scale)
         token = self.embeddings(self.semantic + frames[:, 0])
-        codes = self.codebook_embeddings(frames + self.config.codes * self.place).sum(-2)
-        out: Tensor = (token + codes) / math.sqrt(self.config.books + 1)
+        codes = self.codebook_embeddings(frames + self.first_row).sum(-2)
+        out: Tensor = (token + codes) / scale
         return out
 
     def hidden(self, x: Tensor, kv: KVView) -> Tensor:

@@ -103,10 +103,15 @@ class Qwen3TTS:
 
     def embed_frame(self, rows: Rows) -> Hidden:
         """The last frame's codes and the text that stands beside it."""
+        table = self._tables
+        if kernels.on(table.code, "embed"):
+            told, step = rows.column("text"), rows["step"]
+            pad = self._ids.tts_pad
+            return (kernels.embed_told(rows["prev"], table.offset, table.code, step, told, table.text, pad),)
         at = rows["step"] - 1
         told = rows.lookup("text", at.clamp(0, TEXT_CAPACITY - 1)).long()
         text = torch.where(at < TEXT_CAPACITY, told, self._ids.tts_pad)
-        return (self._frames(rows["prev"]) + F.embedding(text, self._tables.text),)
+        return (self._frames(rows["prev"]) + F.embedding(text, table.text),)
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
         return (self._stack(x[0], kv.attend, self._rope, kv.pos),)
