@@ -354,6 +354,62 @@ def embed_scaled(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, f
     return kernels_embed.embed_scaled(codes, offset, table, tokens, first, scale)
 
 
+class FlowRows(NamedTuple):
+    """Step sizes dt and rows `at` of `times` [K, H], both [rows, most]: of every number of steps, or of every row."""
+
+    dt: Tensor
+    at: Tensor
+    times: Tensor
+
+
+def patch_tokens(patches: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -> Tensor:
+    """`first` [..., H] and the projections of patches [N, P, D], rounded to its dtype, by weight [H, D] and bias:
+    [N, 1 + P, H]."""
+    from stentor.layers import kernels_tokens
+
+    return kernels_tokens.patch_tokens(patches, weight, bias, first)
+
+
+def flow_tokens(
+    mu: tuple[Tensor, Tensor],
+    last: Tensor,
+    z: Tensor,
+    projections: tuple[Tensor, Tensor, Tensor, Tensor],
+    steps: Tensor,
+    tables: FlowRows,
+    work: int,
+) -> tuple[Tensor, FlowRows]:
+    """Tokens [2B, 3 + 2P, H] of a flow's first evaluation, and what `tables` say of its `work` evaluations.
+
+    mu: two tokens [B, H], zeros in the second half; then the time, the projected patches `last` and z [B, P, D];
+    projections: weight [H, D] and bias [H] of either; steps [B] int64.
+    """
+    from stentor.layers import kernels_tokens
+
+    return kernels_tokens.flow_tokens(mu, last, z, projections, steps, tables, work)
+
+
+def levels(x: Tensor, scale: float) -> Tensor:
+    """round(tanh(x) * scale) / scale."""
+    from stentor.layers import kernels_tokens
+
+    return kernels_tokens.levels(x, scale)
+
+
+def join_halves(h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor) -> Tensor:
+    """[N, 2H]: `rounded` where audio [N] bool, else h, and beside it feat; [N, H] each."""
+    from stentor.layers import kernels_tokens
+
+    return kernels_tokens.join_halves(h, rounded, feat, audio)
+
+
+def ends(x: Tensor, weight: Tensor) -> Tensor:
+    """Whether the second of silu(x [N, H]) @ weight.T [2, H] is the larger: [N] bool."""
+    from stentor.layers import kernels_tokens
+
+    return kernels_tokens.ends(x, weight)
+
+
 class Waves(NamedTuple):
     """A periodic activation x + gain sin(alpha x)^2: float32, one value per channel."""
 

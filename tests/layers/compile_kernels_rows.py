@@ -8,7 +8,7 @@ import triton
 from compile_kernels import HOPPER, SHARED
 from triton.compiler import ASTSource
 
-from stentor.layers import kernels_draw, kernels_embed, kernels_rows
+from stentor.layers import kernels_draw, kernels_embed, kernels_rows, kernels_tokens
 
 STATES = {"RUNNING": 0, "STOPPED": 1, "LENGTH": 2, "BROKEN": 3}
 COMMIT = {"COUNTED": False, "STOP_KEEPS": False, "FLOATS": False, **STATES, "BLOCK": 16, "EARLY": True}
@@ -21,6 +21,11 @@ IN_FLOAT32 = {**dict.fromkeys(("logits", "table", "x", "front"), "*fp32"), "top_
 AGAIN = {"again_temperature": "fp32", "again_p": "fp32", "past": "*i64", "codes": "*i64"}
 EMBED = {"BLOCK": 256, "EARLY": True}
 EMBEDDED = {**dict.fromkeys(("table", "out", "texts", "tokens"), "*bf16"), "offset": "*i64", "told": "*i32"}
+PATCH = {"PATCH": 4, "FEAT": 64, "WIDE": 64, "BLOCK": 64, "EARLY": True}
+IN_PATCHES = ("weight", "bias", "first", "mu", "more_mu", "last", "z", "last_weight", "last_bias", "dt", "times", "tokens",
+              "dt_out", "x", "out", "h", "rounded", "feat")  # fmt: skip
+PATCHES = {**dict.fromkeys(IN_PATCHES, "*bf16"), "at": "*i64", "at_out": "*i64"}
+FLOATS = {**dict.fromkeys(IN_PATCHES, "*fp32"), "at": "*i64", "at_out": "*i64"}
 POINTERS = {
     **dict.fromkeys(("idx", "seeds", "steps", "stops", "positions", "limits", "least", "lengths", "progress"), "*i64"),
     **dict.fromkeys(("ints", "ints_out"), "*i64"),
@@ -65,6 +70,13 @@ CASES: dict[str, tuple[Any, dict[str, object], dict[str, str], int]] = {
         {**EMBEDDED, "codes": "*i64", "scale": "fp32"},
         2,
     ),
+    "patch": (kernels_tokens._patch_tokens, PATCH, {**PATCHES, "patches": "*fp32", "out": "*bf16"}, 4),
+    "patch in float32": (kernels_tokens._patch_tokens, PATCH, {**FLOATS, "patches": "*fp32", "out": "*fp32"}, 4),
+    "beginning of a flow": (kernels_tokens._flow_tokens, {**PATCH, "WORK": 16}, {**PATCHES, "last": "*fp32"}, 4),
+    "beginning of a flow in float32": (kernels_tokens._flow_tokens, {**PATCH, "WORK": 1}, FLOATS, 4),
+    "levels": (kernels_tokens._levels, {"BLOCK": 512, "EARLY": True}, {**PATCHES, "scale": "fp32"}, 4),
+    "joined halves": (kernels_tokens._joined_halves, {"BLOCK": 512, "EARLY": True}, {**PATCHES, "audio": "*u8"}, 4),
+    "end": (kernels_tokens._ends, {"BLOCK": 2048, "EARLY": True}, {**PATCHES, "out": "*u8"}, 8),
     "pick": (kernels_draw._pick_into, PICK, TOKENS, 8),
     "pick in float32": (kernels_draw._pick_into, {**PICK, "BITS": 32}, IN_FLOAT32, 8),
     "last pick": (kernels_draw._pick_into, {**PICK, "PUT": False, "WIDTH": 1}, TOKENS, 8),

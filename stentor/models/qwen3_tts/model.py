@@ -105,9 +105,9 @@ class Qwen3TTS:
         """The last frame's codes and the text that stands beside it."""
         table = self._tables
         if kernels.on(table.code, "embed"):
-            told, step = rows.column("text"), rows["step"]
-            pad = self._ids.tts_pad
-            return (kernels.embed_told(rows["prev"], table.offset, table.code, step, told, table.text, pad),)
+            column, pad = rows.column("text"), self._ids.tts_pad
+            x = kernels.embed_told(rows["prev"], table.offset, table.code, rows["step"], column, table.text, pad)
+            return (x,)
         at = rows["step"] - 1
         told = rows.lookup("text", at.clamp(0, TEXT_CAPACITY - 1)).long()
         text = torch.where(at < TEXT_CAPACITY, told, self._ids.tts_pad)

@@ -153,11 +153,11 @@ def solve(
     mu [B, 2, hidden], cond [B, P, D] the patch before, cfg [B] float32, steps [B] int64. `work` evaluations are made,
     at least `evaluations(steps)` of every row; a row that needs fewer keeps its result through the rest.
     """
+    if kernels.on(z, "flow") and z.dtype == dit.in_proj.weight.dtype:
+        return solve_in_place(dit, tables, rope, (mu[:, 0], mu[:, 1]), cond, z, cfg, steps, work)
     cond_tokens = dit.cond_proj(cond).repeat(2, 1, 1)
     mu = torch.cat((mu, torch.zeros_like(mu)))
     dt, at = tables.dt[steps], tables.at[steps]
-    if kernels.on(z, "flow") and z.dtype == dit.in_proj.weight.dtype:
-        return _solve_in_place(dit, tables, rope, mu, cond_tokens, z, cfg, dt, at, work)
     x = z
     for k in range(work):
         time = tables.time[at[:, k]].repeat(2, 1)
@@ -167,25 +167,28 @@ def solve(
     return x
 
 
-def _solve_in_place(
+def solve_in_place(
     dit: LocDiT,
     tables: FlowTables,
     rope: Rope,
-    mu: Tensor,
+    mu: tuple[Tensor, Tensor],
     cond: Tensor,
     z: Tensor,
     cfg: Tensor,
-    dt: Tensor,
-    at: Tensor,
+    steps: Tensor,
     work: int,
 ) -> Tensor:
-    """The loop of `solve` over one tensor of tokens, of which an evaluation changes the time and the patch."""
-    time = tables.time[at[:, 0]].unsqueeze(1)
+    """The loop of `solve` by kernels, over one tensor of tokens, of which an evaluation changes the time and the patch;
+    mu: both tokens [B, hidden]; cond in any floating dtype."""
     x = z.contiguous()
-    patch = dit.in_proj(x)
-    tokens = torch.cat((mu, time.repeat(2, 1, 1), cond, patch.repeat(2, 1, 1)), dim=1)
+    if not work:
+        return x
+    patch = dit.in_proj.weight, dit.in_proj.bias
+    projections = (dit.cond_proj.weight, dit.cond_proj.bias, *patch)
+    every = kernels.FlowRows(tables.dt, tables.at, tables.time)
+    tokens, own = kernels.flow_tokens(mu, cond, x, projections, steps, every, work)
     for k in range(work):
         both = dit.velocity(tokens, x.shape[1], rope)
-        feed = (at[:, k + 1], tables.time, dit.in_proj.weight, dit.in_proj.bias) if k + 1 < work else None
-        x = kernels.advance(both, x, cfg, dt[:, k], ZERO_STAR_EPS, tokens, feed, time_at=mu.shape[1])
+        feed = (own.at[:, k + 1], own.times, *patch) if k + 1 < work else None
+        x = kernels.advance(both, x, cfg, own.dt[:, k], ZERO_STAR_EPS, tokens, feed, time_at=len(mu))
     return x

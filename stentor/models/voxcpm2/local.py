@@ -15,7 +15,7 @@ from stentor.layers.transformer import Block, Stack, tables
 
 def read_out(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tensor:
     """stack(x [N, T, hidden])[:, keep], every token seeing every other."""
-    pos = torch.arange(x.shape[1], device=x.device)
+    pos = None if full.turns(x) else torch.arange(x.shape[1], device=x.device)
     cos_sin = tables(x, full, rope, pos)
     norms = stack.following_norms()
     h = norms[0](x)

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stentor.layers.noise import normal
+from stentor.layers import kernels
+from stentor.layers.noise import grid_normal
 from stentor.models.base import (
     Column,
     Emit,
@@ -24,7 +25,7 @@ from stentor.models.base import (
     SpeechRequest,
 )
 from stentor.models.voxcpm2.config import VoxCPM2Config
-from stentor.models.voxcpm2.flow import MAX_STEPS, FlowTables, evaluations, solve
+from stentor.models.voxcpm2.flow import MAX_STEPS, FlowTables, evaluations, solve, solve_in_place
 from stentor.models.voxcpm2.net import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import MIN_LEN, PromptBuilder
 from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec
@@ -84,6 +85,7 @@ class VoxCPM2:
         self.patch, self.feat = c.patch, c.feat
         self.dit = net.feat_decoder.estimator
         self.tables = FlowTables(self.dit)
+        self.true = torch.ones(1, dtype=torch.bool, device=net.stop_head.weight.device)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         """Audio [n] -> `patches` [M, patch, feat] float32. A reference is padded at its end, a prompt at its start,
@@ -105,13 +107,13 @@ class VoxCPM2:
         feat = text.new_zeros(count + 1, text.shape[1])
         if len(p.frames):
             audio = audio.index_fill(0, p.frame_at, True)  # a scalar, which a graph can hold
-            feat[p.frame_at] = self.net.embed_patches(p.frames.to(self.dtype))
+            feat[p.frame_at] = self.net.embed_patches(p.frames)
         audio, feat = audio[:count], feat[:count]
         return torch.where(audio.unsqueeze(-1), feat, text), feat, audio
 
     def embed_frame(self, rows: Rows) -> Hidden:
-        feat = self.net.embed_patches(rows["prev"].to(self.dtype))
-        return feat, feat, torch.ones_like(feat[:, 0], dtype=torch.bool)
+        feat = self.net.embed_patches(rows["prev"])
+        return feat, feat, self.true.expand(len(feat))
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
         inputs, feat, audio = x
@@ -119,12 +121,11 @@ class VoxCPM2:
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         lm_hidden, residual_hidden = h
-        mu = self.net.condition(lm_hidden, residual_hidden)
-        noise = normal(u).view(-1, self.feat, self.patch).transpose(1, 2).to(self.dtype)
-        z = (noise.float() * rows["temperature"].view(-1, 1, 1)).to(self.dtype)
-        prev = rows["prev"].to(self.dtype)
-        patch = solve(
-            self.dit, self.tables, self.net.rope, mu, prev, z, rows["cfg"], rows["flow_steps"], work=rows.work
-        )
-        logits = self.net.stop_logits(lm_hidden)
-        return Emit(patch.float(), logits[:, 1] > logits[:, 0], {})
+        z = grid_normal(u, self.feat, rows["temperature"], self.dtype)
+        mu = self.net.conditions(lm_hidden, residual_hidden)
+        parts, asked = (self.dit, self.tables, self.net.rope), (rows["cfg"], rows["flow_steps"], rows.work)
+        if kernels.on(z, "flow"):
+            patch = solve_in_place(*parts, mu, rows["prev"], z, *asked)
+        else:
+            patch = solve(*parts, torch.stack(mu, dim=-2), rows["prev"].to(self.dtype), z, *asked)
+        return Emit(patch, self.net.ends(lm_hidden), {})

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers import kernels
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
@@ -41,9 +42,13 @@ class LocEnc(nn.Module):
         self.encoder = Stack(c)
 
     def forward(self, patches: Tensor, rope: Rope) -> Tensor:
-        """patches [N, P, feat] -> [N, hidden]."""
-        x = self.in_proj(patches)
-        x = torch.cat((self.special_token[0].expand(x.shape[0], 1, -1), x), dim=1)
+        """patches [N, P, feat], rounded to the model's dtype -> [N, hidden]."""
+        first = self.special_token
+        if kernels.on(first, "tokens"):
+            x = kernels.patch_tokens(patches, self.in_proj.weight, self.in_proj.bias, first)
+        else:
+            x = self.in_proj(patches.to(first.dtype))
+            x = torch.cat((first[0].expand(x.shape[0], 1, -1), x), dim=1)
         return read_out(self.encoder, x, rope, slice(0, 1))[:, 0]
 
 
@@ -57,7 +62,10 @@ class FSQ(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        soft = torch.tanh(_project(self.in_proj, x))
+        x = _project(self.in_proj, x)
+        if not self.training and kernels.on(x, "tokens"):
+            return _project(self.out_proj, kernels.levels(x, self.scale))
+        soft = torch.tanh(x)
         hard = torch.round(soft * self.scale) / self.scale
         out: Tensor = _project(self.out_proj, soft + (hard - soft).detach() if self.training else hard)
         return out
@@ -106,16 +114,32 @@ class VoxCPM2Net(nn.Module):
         """Both language models: inputs x [..., hidden], patch embeddings feat [..., hidden] (zeros at text), audio
         [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each [..., hidden]."""
         h = self.base_lm(x, attend, self.rope, pos)
-        h = torch.where(audio.unsqueeze(-1), self.fsq_layer(h), h)
-        fused = _project(self.fusion_concat_proj, torch.cat((h, feat), dim=-1))
+        if h.ndim == 2 and kernels.on(h, "tokens"):
+            both = kernels.join_halves(h, self.fsq_layer(h), feat, audio)
+            h = both[:, : h.shape[1]]
+        else:
+            h = torch.where(audio.unsqueeze(-1), self.fsq_layer(h), h)
+            both = torch.cat((h, feat), dim=-1)
+        fused = _project(self.fusion_concat_proj, both)
         r = self.residual_lm(fused, attend, self.rope if self.residual_rope else None, pos)
         return h, r
 
     def condition(self, h: Tensor, r: Tensor) -> Tensor:
         """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., 2, dit hidden]."""
-        return torch.stack((_project(self.lm_to_dit_proj, h), _project(self.res_to_dit_proj, r)), dim=-2)
+        return torch.stack(self.conditions(h, r), dim=-2)
+
+    def conditions(self, h: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        """The two, [..., dit hidden] each."""
+        return _project(self.lm_to_dit_proj, h), _project(self.res_to_dit_proj, r)
 
     def stop_logits(self, h: Tensor) -> Tensor:
         """lm_hidden [..., hidden] -> [..., 2]; index 1 says that the patch made from it is the last."""
         out: Tensor = self.stop_head(F.silu(_project(self.stop_proj, h)))
         return out
+
+    def ends(self, h: Tensor) -> Tensor:
+        """lm_hidden [N, hidden] -> [N] bool, whether the patch made from it is the last."""
+        if kernels.on(h, "tokens"):
+            return kernels.ends(_project(self.stop_proj, h), self.stop_head.weight)
+        logits = self.stop_logits(h)
+        return logits[:, 1] > logits[:, 0]

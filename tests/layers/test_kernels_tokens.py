@@ -1,0 +1,110 @@
+"""What stands between a model of patches' products, against its formulas; see test_kernels.py for how kernels run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from stentor.layers.kernels import FlowRows
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
+from stentor.layers import kernels_tokens  # noqa: E402
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+DTYPES = [torch.float32, torch.bfloat16]
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
+
+
+@pytest.fixture(autouse=True)
+def _seeded(monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    torch.manual_seed(7)
+    with torch.inference_mode():
+        yield
+
+
+def random(*shape, dtype=torch.float32):
+    return torch.randn(*shape, device=DEVICE).to(dtype)
+
+
+def close(got, want):
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    error = (got.float() - want.float()).norm() / want.float().norm()
+    assert error <= TOLERANCE[want.dtype], error
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("count", "patch", "feat", "hidden"), [(3, 4, 6, 80), (1, 2, 64, 64), (0, 4, 6, 80)])
+def test_a_patch_becomes_tokens_behind_the_first(dtype, count, patch, feat, hidden):
+    weight, bias, first = (random(*s, dtype=dtype) for s in ((hidden, feat), (hidden,), (1, 1, 1, hidden)))
+    for given in (random(count, patch, feat), random(count, patch, feat, dtype=dtype)):
+        got = kernels_tokens.patch_tokens(given, weight, bias, first)
+        projected = F.linear(given.to(dtype), weight, bias)
+        assert torch.equal(got[:, 0], first[0, 0].expand(count, -1))
+        assert got.shape == (count, 1 + patch, hidden)
+        if count:
+            close(got[:, 1:], projected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("batch", "work", "stacked"), [(1, 9, False), (3, 2, True), (2, 1, False)])
+def test_a_flow_begins_with_its_conditions_time_and_patches(dtype, batch, work, stacked):
+    patch, feat, hidden, most = 4, 6, 80, 12
+    both = random(batch, 2, hidden, dtype=dtype)
+    mu = (both[:, 0], both[:, 1]) if stacked else (both[:, 0].clone(), both[:, 1].clone())
+    last, z = random(batch, patch, feat), random(batch, patch, feat, dtype=dtype)
+    weights = [random(*s, dtype=dtype) for s in ((hidden, feat), (hidden,)) * 2]
+    steps = torch.randint(0, 5, (batch,), device=DEVICE)
+    tables = FlowRows(
+        random(5, most, dtype=dtype), torch.randint(0, 7, (5, most), device=DEVICE), random(7, hidden, dtype=dtype)
+    )
+    tokens, own = kernels_tokens.flow_tokens(mu, last, z, tuple(weights), steps, tables, work)
+    assert torch.equal(own.dt[:, :work], tables.dt[steps, :work])
+    assert torch.equal(own.at[:, :work], tables.at[steps, :work])
+    time = tables.times[tables.at[steps, 0]].unsqueeze(1)
+    patches = F.linear(last.to(dtype), *weights[:2]), F.linear(z, *weights[2:])
+    halves = [torch.cat((m, time, *patches), dim=1) for m in (both, torch.zeros_like(both))]
+    assert torch.equal(tokens[:, :3], torch.cat(halves)[:, :3])
+    close(tokens, torch.cat(halves))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [9, 4])
+def test_levels_are_those_of_tanh_rounded(dtype, scale):
+    x = random(7, 100, dtype=dtype) * 3
+    x[0, :4] = torch.tensor([0.0, 40.0, -200.0, 1e-6], device=DEVICE)
+    got, want = kernels_tokens.levels(x, scale), torch.round(torch.tanh(x) * scale) / scale
+    assert got.dtype == want.dtype
+    near = ((torch.tanh(x.float()) * scale).abs() % 1 - 0.5).abs() < (1e-5 if dtype == torch.float32 else 0.1)
+    torch.testing.assert_close(got[~near], want[~near], atol=1e-6, rtol=1e-6 if dtype == torch.float32 else 8e-3)
+    assert ((got - want).abs() <= 1.1 / scale).all()
+    assert near.float().mean() < 0.3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("hidden", [48, 600])
+def test_halves_are_joined_and_an_end_is_the_larger_of_two(dtype, hidden):
+    h, rounded, feat = (random(5, hidden, dtype=dtype) for _ in range(3))
+    mixed = torch.tensor([True, False, False, True, True], device=DEVICE)
+    for audio in (mixed, mixed[:1].expand(5)):
+        want = torch.cat((torch.where(audio[:, None], rounded, h), feat), dim=-1)
+        assert torch.equal(kernels_tokens.join_halves(h, rounded, feat, audio), want)
+    weight = random(2, hidden, dtype=dtype)
+    logits = F.linear(F.silu(h), weight)
+    got = kernels_tokens.ends(h, weight)
+    assert got.dtype == torch.bool
+    clear = (logits[:, 1] - logits[:, 0]).abs() > 0.1
+    assert clear.any()
+    assert torch.equal(got[clear], (logits[:, 1] > logits[:, 0])[clear])
