@@ -71,7 +71,8 @@ def patch_tokens(patches: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -
 def _flow_tokens(
     mu, more_mu, last, z, last_weight, last_bias, weight, bias, steps, dt, at, times, tokens, dt_out, at_out,
     batch, hidden, mu_row, more_mu_row, most, work, work_row,
-    PATCH: tl.constexpr, FEAT: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, WORK: tl.constexpr, EARLY: tl.constexpr,
+    PATCH: tl.constexpr, FEAT: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, WORK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     kind: tl.constexpr = tokens.dtype.element_ty
     length: tl.constexpr = 3 + 2 * PATCH
