@@ -52,7 +52,8 @@ TILES = (
     Tile(2, 256, 1), Tile(4, 256, 1), Tile(1, 512, 1), Tile(4, 512, 2), Tile(2, 512, 2),
     Tile(4, 1024, 4, prefetch=True), Tile(2, 1024, 4, prefetch=True), Tile(4, 512, 4), Tile(8, 512, 4), Tile(8, 512, 2),
     Tile(4, 2048, 4), Tile(8, 2048, 8), Tile(2, 1024, 2), Tile(1, 1024, 2), Tile(1, 1024, 1), Tile(2, 512, 1),
-    Tile(4, 512, 1), Tile(8, 1024, 8), Tile(16, 512, 4),
+    Tile(4, 512, 1), Tile(8, 1024, 8), Tile(16, 512, 4), Tile(8, 512, 1), Tile(16, 512, 2), Tile(16, 1024, 8),
+    Tile(16, 256, 2), Tile(8, 256, 1), Tile(8, 1024, 2), Tile(16, 512, 8), Tile(8, 256, 2),
 )  # fmt: skip
 COLD = 200e6  # bytes of weights that one graph goes through: several times the cache
 BANDWIDTH = 4.3e12
@@ -86,13 +87,14 @@ class Case:
         return narrow_tile(self.width // 2 if self.gate else self.width, self.size, self.gate)
 
 
-def cases(small: bool, most: int = NARROW_ROWS) -> list[Case]:
-    """One row first, `most` rows last."""
+def cases(small: bool, most: int = NARROW_ROWS, only: str = "") -> list[Case]:
+    """One row first, `most` rows last, of the shapes with `only` in their names."""
     scale = 32 if small else 1
     return [
         Case(name, width // scale, size // scale, gate, rows)
         for rows in range(1, most + 1)
         for name, (width, size, gate) in SHAPES.items()
+        if only in name
     ]
 
 
@@ -186,9 +188,9 @@ def _without_early(run: Callable[[], float]) -> float | None:
         kernels_narrow.EARLY, kernels_narrow.LAUNCH = before
 
 
-def compile_share(share: int, shares: int, most: int) -> None:
+def compile_share(share: int, shares: int, most: int, only: str) -> None:
     """Every tile of some cases run once, so that the process that measures finds them compiled."""
-    every = [(c, t) for c in cases(False, most) for t in c.tiles]
+    every = [(c, t) for c in cases(False, most, only) for t in c.tiles]
     made: dict[Case, Operands] = {}
     for case, tile in itertools.islice(every, share, None, shares):
         one = made.get(case)
@@ -204,9 +206,9 @@ def compile_share(share: int, shares: int, most: int) -> None:
             print(f"{case} {tile}: {e}"[:200], file=sys.stderr)
 
 
-def compile_all(seconds: float, most: int) -> None:
+def compile_all(seconds: float, most: int, only: str) -> None:
     """In several processes, whose cache the measurement finds."""
-    command = [sys.executable, __file__, "--rows", str(most), "--share"]
+    command = [sys.executable, __file__, "--rows", str(most), "--only", only, "--share"]
     workers = [subprocess.Popen([*command, str(i)]) for i in range(WORKERS)]
     until = time.monotonic() + seconds
     for w in workers:
@@ -232,19 +234,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument("--seconds", type=float, default=90)
     parser.add_argument("--rows", type=int, choices=range(1, NARROW_ROWS + 1), default=NARROW_ROWS)
+    parser.add_argument("--only", default="", help="part of a shape's name")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     started = time.monotonic()
     with torch.inference_mode():
         if args.share is not None:
-            compile_share(args.share, WORKERS, args.rows)
+            compile_share(args.share, WORKERS, args.rows, args.only)
             return
         if not args.small:
-            compile_all(args.seconds * 0.55, args.rows)
+            compile_all(args.seconds * 0.55, args.rows, args.only)
         print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {kernels_narrow.EARLY}", flush=True)
         found = []
-        for case in cases(args.small, args.rows):
+        for case in cases(args.small, args.rows, args.only):
             if time.monotonic() - started > args.seconds:
                 print("out of time")
                 break
