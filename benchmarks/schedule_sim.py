@@ -21,7 +21,6 @@ import statistics
 import threading
 import time
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -33,9 +32,9 @@ from unittest import mock
 
 import numpy as np
 import torch
+from simulated_device import SimulatedDevice, SimulatedGraph
 
 from stentor import TTS, registry
-from stentor.engine.device import Device
 from stentor.engine.packing import Layout, StaticPrefill
 from stentor.engine.scheduler import RAMP, Policy
 from stentor.engine.sequence import LENGTH, RUNNING
@@ -47,8 +46,6 @@ SECONDS = 6.0  # of audio per request of a burst
 LOOP_SECONDS = (2.0, 10.0)  # of a closed loop
 WARM, WINDOW = 1.0, 3.0  # seconds of a closed loop before it counts, and that count
 THREADS = 4  # that make prompts
-LAUNCH = 1e-4  # host seconds of a graph launch, without the interpreter lock
-SHARES = (0.7, 0.4)  # speed of the language model's stream and of the codec's while both are busy
 SLOTS = 64
 Points = Sequence[tuple[float, float]]
 
@@ -96,146 +93,6 @@ def between(points: Points, x: float) -> float:
     return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
-class Moment:
-    """An event of the timeline (as stentor.engine.device.Event)."""
-
-    def __init__(self, line: Timeline) -> None:
-        self.line, self.reached = line, False
-
-    def record(self) -> None:
-        self.line.put(self)
-
-    def ready(self) -> bool:
-        self.line.advance()
-        return self.reached
-
-    def wait_host(self) -> None:
-        while not self.ready():
-            time.sleep(max(2e-5, self.line.next_change()))
-
-    def wait_stream(self) -> None:
-        self.line.put(Barrier(self))
-
-
-@dataclass
-class Barrier:
-    """Work of a stream that ends when another's has."""
-
-    until: Moment
-
-
-@dataclass
-class Work:
-    left: float  # seconds, alone
-
-
-class Timeline:
-    """Ordered work of several streams in real time. Used from the engine's thread only."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-        self.streams: list[deque[Work | Moment | Barrier]] = [deque(), deque(), deque()]
-        self.current = 0
-        self.busy = [0.0, 0.0, 0.0]
-
-    def put(self, item: Work | Moment | Barrier) -> None:
-        self.advance()
-        self.streams[self.current].append(item)
-
-    def advance(self) -> None:
-        """Up to the present."""
-        end = time.monotonic()
-        while True:
-            self._settle()
-            speeds = self._speeds()
-            if not speeds:
-                break
-            step = min(end - self.now, *(self._head(i).left / v for i, v in speeds.items()))
-            if step <= 0 and self.now >= end:
-                break
-            for i, v in speeds.items():
-                self._head(i).left -= step * v
-                self.busy[i] += step
-            self.now += step
-        self.now = end
-
-    def next_change(self) -> float:
-        """Seconds until some work is done."""
-        return min((self._head(i).left / v for i, v in self._speeds().items()), default=0.0)
-
-    def _head(self, stream: int) -> Work:
-        head = self.streams[stream][0]
-        assert isinstance(head, Work)
-        return head
-
-    def _speeds(self) -> dict[int, float]:
-        busy = [i for i, s in enumerate(self.streams) if s and isinstance(s[0], Work)]
-        return dict.fromkeys(busy, 1.0) if len(busy) < 2 else {i: SHARES[i] for i in busy}
-
-    def _settle(self) -> None:
-        """Drop what is done, on every stream."""
-        moved = True
-        while moved:
-            moved = False
-            for stream in self.streams:
-                while stream and self._over(stream[0]):
-                    stream.popleft()
-                    moved = True
-
-    @staticmethod
-    def _over(item: Work | Moment | Barrier) -> bool:
-        if isinstance(item, Work):
-            return item.left <= 1e-9
-        if isinstance(item, Barrier):
-            return item.until.reached
-        item.reached = True
-        return True
-
-
-class SimulatedStream:
-    def __init__(self, line: Timeline, index: int) -> None:
-        self.line, self.index, self.cuda = line, index, None
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        before, self.line.current = self.line.current, self.index
-        try:
-            yield
-        finally:
-            self.line.current = before
-
-
-class SimulatedDevice(Device):
-    """A CPU whose streams and events are those of a timeline: language model, codec, copies."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__("cpu")
-        self.line = Timeline()
-        self.made = 0
-
-    def stream(self, priority: int = 0) -> Any:
-        self.made += 1
-        return SimulatedStream(self.line, self.made - 1)
-
-    def event(self) -> Any:
-        return Moment(self.line)
-
-    def download(self, value: torch.Tensor) -> torch.Tensor:
-        return value if value.is_floating_point() else value.clone()  # audio is silence and never written
-
-
-class SimulatedGraph:
-    """A captured function: its values at once, its time on the timeline."""
-
-    def __init__(self, line: Timeline, seconds: float, run: Callable[[], None]) -> None:
-        self.line, self.seconds, self.run = line, seconds, run
-
-    def replay(self) -> None:
-        time.sleep(LAUNCH)
-        self.run()
-        self.line.put(Work(self.seconds))
-
-
 class Silence:
     """A codec without state."""
 
@@ -266,7 +123,9 @@ class NoGenerator:
 
 def outline(name: str) -> Outline:
     """`dummy:name` of full size, its weights on the meta device."""
-    with mock.patch("torch.Generator", NoGenerator):
+    plain = torch.Tensor.tolist
+    without = mock.patch.object(torch.Tensor, "tolist", lambda t: [0] * len(t) if t.is_meta else plain(t))
+    with mock.patch("torch.Generator", NoGenerator), without:
         return Outline(registry.load(f"dummy:{name}", torch.device("meta"), None, {}))
 
 

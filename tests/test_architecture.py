@@ -9,7 +9,7 @@ ROOT = Path(stentor.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
 FAMILY = re.compile(r"voxcpm|qwen|fish", re.IGNORECASE)
 HOST_READ = re.compile(r"\.item\(|\.tolist\(|\.cpu\(|torch\.cuda\b")
-BOUNDARY = {"worker.py", "device.py", "graphs.py", "memory.py"}
+BOUNDARY = {"worker.py", "tickets.py", "device.py", "graphs.py", "memory.py"}
 # Tools that talk to other servers name their protocols; they are not part of the engine.
 OUTSIDE = {ROOT / "bench"}
 

@@ -23,7 +23,8 @@ from stentor.engine.requests import Health, Request, Stats
 from stentor.engine.scheduler import GENTLE_RAMP, AudioJob, Plan, Scheduler
 from stentor.engine.sequence import BROKEN, LENGTH, Phase, Sequence
 from stentor.engine.stream import Bells, Chunk, Stream
-from stentor.engine.worker import AudioTicket, Ticket, Worker
+from stentor.engine.tickets import AudioTicket, Ticket
+from stentor.engine.worker import Worker
 from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.models.base import LiveText, Prompt, SpeechModel
 
@@ -169,7 +170,6 @@ class Engine:
             ticket = self._tickets.popleft()
             self._deliver_until(ticket)
             self._observe(ticket)
-            self._timed(ticket)
             self._launch_audio(self.scheduler.audio(time.monotonic()))
         self._deliver_ready(wait=plan.empty and not self._tickets)
         for seq in self.scheduler.finished():
@@ -263,8 +263,9 @@ class Engine:
     def _audio_ahead(self, admitted: list[Sequence]) -> None:
         """First chunks of one frame need not wait until the host has read of it. But what the codec is given next waits
         for this prefill, so only if they are most of what is served."""
+        scheduler = self.scheduler
         first = [s for s in admitted if s.phase is Phase.RUNNING and s.streaming and not s.skip]
-        if first and self.scheduler.ramp[0] == 1 and 2 * len(first) >= len(self.scheduler.live):
+        if first and scheduler.ramp[0] == 1 and 2 * len(first) >= len(scheduler.live) and not scheduler.codec_busy:
             try:
                 self.worker.audio_ahead(first)
             except Exception as e:
@@ -307,18 +308,16 @@ class Engine:
     # -- what came back --
 
     def _observe(self, ticket: Ticket) -> None:
-        for seq, (made, status) in zip(ticket.sequences, ticket.result(), strict=True):
+        results, now = ticket.result(), time.monotonic()
+        if ticket.prefill:
+            self.scheduler.prefilled(now - max(ticket.launched, self._last_done))
+        self._last_done = now
+        for seq, (made, status) in zip(ticket.sequences, results, strict=True):
             self.scheduler.observe(seq, made, status)
             if status == BROKEN and not seq.cancelled:
                 seq.error = EngineError("the model produced a frame that is not finite")
                 self.scheduler.cancel(seq)
                 self._end(self._requests[seq.id])
-
-    def _timed(self, ticket: Ticket) -> None:
-        now = time.monotonic()
-        if ticket.prefill:
-            self.scheduler.prefilled(now - max(ticket.launched, self._last_done))
-        self._last_done = now
 
     def _deliver_ready(self, wait: bool = False) -> None:
         """Hand out audio in the order of its launch, as far as it is there; with `wait`, something at least."""

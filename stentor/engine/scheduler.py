@@ -151,11 +151,11 @@ class Scheduler:
         return Turn.PREFILL
 
     def _pressed(self, running: list[Sequence], prefilling: bool, now: float) -> bool:
-        """Whether some listener may have heard all that exists before another prefill and the step after it end."""
+        """Whether a listener may have heard all that was launched before another prefill and the step after it end."""
         for seq in running:
             under_way = prefilling and seq.made > 0  # what it does not itself wait for
             margin = NEAR + (2.5 if under_way else 1.5) * self.prefill_seconds
-            if seq.streaming and max(seq.made, 1) * seq.hop_seconds - seq.played(now) < margin:
+            if seq.streaming and seq.launched * seq.hop_seconds - seq.played(now) < margin:
                 return True
         return False
 
@@ -249,7 +249,7 @@ class Scheduler:
         by a first chunk, what the codec has been given cannot."""
         due = [s for s in self.live if not s.cancelled and self._due(s)[0]]
         jobs: list[AudioJob] = []
-        busy = self.in_codec > self.policy.codec_frames // 8
+        busy = self.codec_busy
         while due:
             due.sort(key=lambda s: self._urgency(s, now))
             for seq in due:
@@ -265,6 +265,11 @@ class Scheduler:
                 seq.in_flight += 1
             due = [s for s in due if self._due(s)[0]]
         return jobs
+
+    @property
+    def codec_busy(self) -> bool:
+        """Whether the codec has enough to do."""
+        return self.in_codec > self.policy.codec_frames // 8
 
     def _due(self, seq: Sequence) -> tuple[int, bool]:
         """Frames of the next chunk (0: not yet), and whether it is the last."""

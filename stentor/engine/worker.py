@@ -11,8 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from stentor.config import EngineConfig
 from stentor.engine import step
-from stentor.engine.device import Device, Event, Parcel
+from stentor.engine.device import Device, Parcel
 from stentor.engine.graphs import GraphLadder
 from stentor.engine.kv import PagedKV
 from stentor.engine.memory import GIB, Sizes
@@ -29,6 +28,7 @@ from stentor.engine.packing import Group, Layout, StaticPrefill, exact, layout
 from stentor.engine.scheduler import RAMP, AudioJob
 from stentor.engine.sequence import RUNNING, Phase, Sequence
 from stentor.engine.slots import RowBlock, SlotTable
+from stentor.engine.tickets import AudioTicket, Ticket
 from stentor.models.base import Prompt, SpeechModel
 
 log = logging.getLogger("stentor.engine")
@@ -44,36 +44,6 @@ PREFILL_TOKENS = {
 """Captured prefills: tokens by number of rows; as many rows as there are slots take what the last have."""
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
 VOICES_KEPT = 64  # encoded references and primed codec states in the caches
-
-
-@dataclass
-class Ticket:
-    """A launched step: which requests it names, and where their report will be."""
-
-    sequences: list[Sequence]
-    report: Tensor  # host [2, slots + 1]: frames made, stop value
-    done: Event
-    prefill: bool
-    launched: float  # time.monotonic()
-
-    def result(self) -> list[tuple[int, int]]:
-        """(made, stop) of each named request; waits until the step has run."""
-        self.done.wait_host()
-        made, stop = self.report.tolist()
-        return [(made[s.slot], stop[s.slot]) for s in self.sequences]
-
-
-@dataclass
-class AudioTicket:
-    """Launched codec work: `rows` of samples [B, n * hop] and frames [B, n, *frame] are those of `jobs`, on the host
-    once `done`."""
-
-    jobs: list[AudioJob]
-    rows: Seq[int]
-    samples: Tensor
-    frames: Tensor
-    done: Event
-    staged: tuple[Tensor, ...]  # on the device, to be kept until `done`
 
 
 class Worker:

@@ -10,7 +10,8 @@ from stentor.engine.packing import Group
 from stentor.engine.scheduler import AudioJob, Policy
 from stentor.engine.sequence import Sequence
 from stentor.engine.stream import Chunk
-from stentor.engine.worker import AudioTicket, Ticket, Worker
+from stentor.engine.tickets import AudioTicket, Ticket
+from stentor.engine.worker import Worker
 
 
 class Late:
