@@ -71,13 +71,10 @@ class FusedPrefill:
     def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor) -> None:
         self.pos = pos
         self._kv, self._slot = kv, slot
-        self._page = kv.table[slot, pos // kv.page]
-        self._offset = pos % kv.page
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         pool = self._kv.pool[layer]
-        pool[0, self._page, self._offset] = k
-        pool[1, self._page, self._offset] = v
+        kernels.store_tokens(pool, self._kv.table, self._slot, self.pos, k, v)
         return kernels.paged_history(pool, self._kv.table, self._slot, self.pos, q)
 
 

@@ -150,6 +150,13 @@ def paged_attention(
     return kernels_attention.paged(pool, table, slot, pos, *qkv, write=True, turn=turn)
 
 
+def store_tokens(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, k: Tensor, v: Tensor) -> None:
+    """k and v [N, Hk, D] of tokens at pos [N] go into the pages of their slots [N]; see `paged_attention`."""
+    from stentor.layers import kernels_rows
+
+    kernels_rows.store_tokens(pool, table, slot, pos, k, v)
+
+
 def paged_history(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, q: Tensor) -> Tensor:
     """Attention of q [N, Hq, D] over what is in the pages, each token up to its own position."""
     from stentor.layers import kernels_attention

@@ -211,3 +211,30 @@ def keep(idx: Tensor, kept: Tensor, new: Tensor, column: Tensor) -> None:
     _keep[(batch, triton.cdiv(size, block))](
         idx, kept, values, column, values.stride(0), size, BLOCK=block, EARLY=EARLY, num_warps=4, **LAUNCH
     )
+
+
+@triton.jit(do_not_specialize=["table_row", "size"])
+def _store_tokens(
+    pool, table, slots, positions, k, v, value_part, table_row, k_row, v_row, size, PAGE: tl.constexpr,
+    BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    wait(EARLY)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    pos = tl.load(positions + row)
+    page = tl.load(table + tl.load(slots + row) * table_row + pos // PAGE)
+    place = pool + (page * PAGE + pos % PAGE) * size + at
+    tl.store(place, tl.load(k + row * k_row + at, inside), inside)
+    tl.store(place + value_part, tl.load(v + row * v_row + at, inside), inside)
+
+
+def store_tokens(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, k: Tensor, v: Tensor) -> None:
+    """See `kernels.store_tokens`."""
+    size = k.shape[1] * k.shape[2]
+    k, v = (t if t.stride(1) == t.shape[2] and t.stride(2) == 1 else t.contiguous() for t in (k, v))
+    block = min(ITEMS, triton.next_power_of_2(size))
+    _store_tokens[(len(k), triton.cdiv(size, block))](
+        pool, table, slot, pos, k, v, pool.stride(0), table.stride(0), k.stride(0), v.stride(0), size,
+        PAGE=pool.shape[2], BLOCK=block, EARLY=EARLY, num_warps=4, **LAUNCH,
+    )  # fmt: skip

@@ -63,6 +63,12 @@ CASES: dict[str, tuple[Any, dict[str, object], dict[str, str], int]] = {
         4,
     ),
     "keep": (kernels_rows._keep, {"BLOCK": 1024, "EARLY": True}, {"new": "*u8", "column": "*u8"}, 4),
+    "tokens into pages": (
+        kernels_rows._store_tokens,
+        {"PAGE": 16, "BLOCK": 1024, "EARLY": True},
+        {**dict.fromkeys(("pool", "k", "v"), "*bf16"), "table": "*i64", "slots": "*i64"},
+        4,
+    ),
     "embedding of frames and text": (kernels_embed._embed_told, {"BOOKS": 16, **EMBED}, EMBEDDED, 2),
     "scaled embedding of frames": (
         kernels_embed._embed_scaled,

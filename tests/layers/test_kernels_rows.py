@@ -186,3 +186,19 @@ def test_a_frame_is_the_sum_of_its_codes_and_the_text_that_is_told(dtype, hidden
     again = kernels_embed.embed_scaled(frames, offset, table, texts, 7, 11**0.5)
     want = (F.embedding(frames[:, 0] + 7, texts) + F.embedding(frames + offset, table).sum(1)) / 11**0.5
     torch.testing.assert_close(again, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "dim"), [(2, 12), (8, 128), (8, 160)])
+def test_tokens_go_into_the_pages_of_their_slots(dtype, heads, dim):
+    page, pages, slots = 4, 20, 3
+    pool = torch.randn(2, pages + 1, page, heads, dim, device=DEVICE).to(dtype)
+    table = torch.randperm(pages, device=DEVICE)[: slots * 6].view(slots, 6)
+    slot, pos = integers(0, 0, 2, 2, 1), integers(0, 5, 3, 23, 12)
+    both = torch.randn(5, 3 * heads * dim, device=DEVICE).to(dtype)
+    k, v = (both[:, i * heads * dim : (i + 1) * heads * dim].unflatten(1, (heads, dim)) for i in (0, 2))
+    want = pool.clone()
+    want[0, table[slot, pos // page], pos % page] = k
+    want[1, table[slot, pos // page], pos % page] = v
+    kernels_rows.store_tokens(pool, table, slot, pos, k.contiguous(), v)
+    assert torch.equal(pool, want)
