@@ -361,6 +361,20 @@ def embed_scaled(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, f
     return kernels_embed.embed_scaled(codes, offset, table, tokens, first, scale)
 
 
+def embed_prompt(
+    first: tuple[Tensor, Tensor],
+    second: tuple[Tensor, Tensor],
+    vectors: Tensor | None,
+    frames: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> Tensor:
+    """Prompt tokens [N, H]: rows index [N] of two tables, given as (index, table), none where an index is negative;
+    vectors [N, H]; and frames, given as (codes [M, books], offset [books], table, places [M]), of which those at place
+    N are left out. Every sum is rounded."""
+    from stentor.layers import kernels_embed
+
+    return kernels_embed.embed_prompt(first, second, vectors, frames)
+
+
 class FlowRows(NamedTuple):
     """Step sizes dt and rows `at` of `times` [K, H], both [rows, most]: of every number of steps, or of every row."""
 

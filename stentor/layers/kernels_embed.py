@@ -92,3 +92,60 @@ def embed_scaled(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, f
         BOOKS=books, BLOCK=WIDTH, EARLY=EARLY, num_warps=2, **LAUNCH,
     )  # fmt: skip
     return out
+
+
+@triton.jit
+def _embed_prompt(
+    first, first_table, second, second_table, vectors, out, hidden, VECTORS: tl.constexpr, BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    wait(EARLY)
+    kind: tl.constexpr = out.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = channel < hidden
+    a, b = tl.load(first + row).to(tl.int64), tl.load(second + row).to(tl.int64)
+    total = tl.load(first_table + a * hidden + channel, there & (a >= 0), 0.0).to(tl.float32)
+    total += tl.load(second_table + b * hidden + channel, there & (b >= 0), 0.0).to(tl.float32)
+    if VECTORS:
+        vector = tl.load(vectors + row * hidden + channel, there, 0.0).to(kind).to(tl.float32)
+        total = total.to(kind).to(tl.float32) + vector
+    tl.store(out + row * hidden + channel, total.to(kind), there)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _add_frames(
+    codes, offset, table, places, out, count, hidden, BOOKS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
+    wait(EARLY)
+    kind: tl.constexpr = out.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.load(places + row)
+    there = (channel < hidden) & (at < count)
+    total = _summed(codes + row * BOOKS, offset, table, channel, there, hidden, BOOKS).to(kind).to(tl.float32)
+    place = out + at * hidden + channel
+    tl.store(place, (tl.load(place, there, 0.0).to(tl.float32) + total).to(kind), there)
+
+
+def embed_prompt(
+    first: tuple[Tensor, Tensor],
+    second: tuple[Tensor, Tensor],
+    vectors: Tensor | None,
+    frames: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> Tensor:
+    """See `kernels.embed_prompt`."""
+    (index, table), (codes, offset, books, places) = first, frames
+    count, hidden = len(index), table.shape[1]
+    out = torch.empty(count, hidden, dtype=table.dtype, device=table.device)
+    given = index if vectors is None else vectors.contiguous()
+    _embed_prompt[_grid(count, hidden)](
+        *first, *second, given, out, hidden,
+        VECTORS=vectors is not None, BLOCK=WIDTH, EARLY=EARLY, num_warps=2, **LAUNCH,
+    )  # fmt: skip
+    if len(codes):
+        _add_frames[_grid(len(codes), hidden)](
+            codes.contiguous(), offset, books, places, out, count, hidden,
+            BOOKS=codes.shape[1], BLOCK=WIDTH, EARLY=EARLY, num_warps=2, **LAUNCH,
+        )  # fmt: skip
+    return out

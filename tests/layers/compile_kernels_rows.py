@@ -20,7 +20,11 @@ TOKENS = {**dict.fromkeys(("logits", "table", "x", "front"), "*bf16"), "top_ks":
 IN_FLOAT32 = {**dict.fromkeys(("logits", "table", "x", "front"), "*fp32"), "top_ks": "*i64"}
 AGAIN = {"again_temperature": "fp32", "again_p": "fp32", "past": "*i64", "codes": "*i64"}
 EMBED = {"BLOCK": 256, "EARLY": True}
-EMBEDDED = {**dict.fromkeys(("table", "out", "texts", "tokens"), "*bf16"), "offset": "*i64", "told": "*i32"}
+EMBEDDED = {
+    **dict.fromkeys(("table", "out", "texts", "tokens", "first_table", "second_table"), "*bf16"),
+    "offset": "*i64",
+    "told": "*i32",
+}
 PATCH = {"PATCH": 4, "FEAT": 64, "WIDE": 64, "BLOCK": 64, "EARLY": True}
 IN_PATCHES = ("weight", "bias", "first", "mu", "more_mu", "last", "z", "last_weight", "last_bias", "dt", "times", "tokens",
               "dt_out", "x", "out", "h", "rounded", "feat")  # fmt: skip
@@ -76,6 +80,13 @@ CASES: dict[str, tuple[Any, dict[str, object], dict[str, str], int]] = {
         {**EMBEDDED, "codes": "*i64", "scale": "fp32"},
         2,
     ),
+    "embedding of a prompt": (
+        kernels_embed._embed_prompt,
+        {"VECTORS": True, **EMBED},
+        {**EMBEDDED, "first": "*i32", "second": "*i32", "vectors": "*fp32"},
+        2,
+    ),
+    "frames of a prompt": (kernels_embed._add_frames, {"BOOKS": 16, **EMBED}, {**EMBEDDED, "places": "*i64"}, 2),
     "patch": (kernels_tokens._patch_tokens, PATCH, {**PATCHES, "patches": "*fp32", "out": "*bf16"}, 4),
     "patch in float32": (kernels_tokens._patch_tokens, PATCH, {**FLOATS, "patches": "*fp32", "out": "*fp32"}, 4),
     "beginning of a flow": (kernels_tokens._flow_tokens, {**PATCH, "WORK": 16}, {**PATCHES, "last": "*fp32"}, 4),

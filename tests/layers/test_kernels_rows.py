@@ -202,3 +202,25 @@ def test_tokens_go_into_the_pages_of_their_slots(dtype, heads, dim):
     want[1, table[slot, pos // page], pos % page] = v
     kernels_rows.store_tokens(pool, table, slot, pos, k.contiguous(), v)
     assert torch.equal(pool, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("frames", [0, 3])
+@pytest.mark.parametrize("spoken", [True, False])
+def test_a_prompt_is_the_sum_of_what_its_positions_have(dtype, frames, spoken):
+    books, size, hidden, count = 4, 9, 300, 6
+    texts, table = (torch.randn(n, hidden, device=DEVICE).to(dtype) for n in (20, books * size))
+    offset = torch.arange(books, device=DEVICE) * size
+    text, code = integers(-1, 3, 19, 0, -1, 5).int(), integers(7, -1, 2, 0, -1, 35).int()
+    codes, places = torch.randint(0, size, (frames, books), device=DEVICE).int(), integers(4, count, 2)[:frames]
+    vectors = torch.randn(count, hidden, device=DEVICE) if spoken else None
+    got = kernels_embed.embed_prompt((text, texts), (code, table), vectors, (codes, offset, table, places))
+    want = sum(
+        F.embedding(i.long().clamp_min(0), t).masked_fill((i < 0)[:, None], 0)
+        for i, t in ((text, texts), (code, table))
+    )
+    want = want if vectors is None else want + vectors.to(dtype)
+    for row, place in zip(F.embedding(codes + offset, table).sum(1), places, strict=True):
+        if place < count:
+            want[place] += row
+    torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])

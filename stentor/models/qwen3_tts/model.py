@@ -94,6 +94,10 @@ class Qwen3TTS:
     def embed_prompt(self, p: PromptRows) -> Hidden:
         """The sum of what each position has: a text row, a codec row, a frame, the speaker vector."""
         table = self._tables
+        if kernels.on(table.code, "embed"):
+            spoken = (p.frames, table.offset, table.code, p.frame_at)
+            text, code = ((p.rows[name], rows) for name, rows in (("text", table.text), ("code", table.code)))
+            return (kernels.embed_prompt(text, code, p.rows.get("speaker"), spoken),)
         x = _rows(table.text, p.rows["text"]) + _rows(table.code, p.rows["code"])
         if "speaker" in p.rows:
             x = x + p.rows["speaker"].to(x.dtype)
