@@ -44,6 +44,8 @@ SHAPES = {
     "depth gate": (6144, 1024, True),
     "depth o": (1024, 2048, False),
     "depth down": (1024, 3072, False),
+    "depth head": (2048, 1024, False),
+    "fish head": (4096, 2560, False),
 }
 """(rows of the weight matrix, its columns, gated); Qwen3-TTS 1.7B shares what is missing with VoxCPM2."""
 
@@ -108,7 +110,7 @@ class Operands:
         self.norm = torch.rand(case.size, device=device, dtype=dtype)
         width = case.width // 2 if case.gate else case.width
         self.residual = torch.randn(case.rows, width, device=device, dtype=dtype)
-        self.norms = case.gate or "qkv" in case.name
+        self.norms = case.gate or case.name.endswith(("qkv", "head"))
 
     def ours(self, case: Case, tile: Tile, weight: Tensor) -> Tensor:
         norm = (self.norm, 1e-5, True) if self.norms else None

@@ -30,7 +30,11 @@ def narrow_tile(width: int, size: int, gate: bool) -> Tile:
     if gate:
         return Tile(2, 512, 1 if size <= 2048 else 2)
     if size % 1024:
-        return Tile(2, 256, 1) if size <= 4096 else Tile(4, 2048, 4)
+        if size > 4096:
+            return Tile(4, 2048, 4)
+        return Tile(8, 256, 2) if width > 4096 else Tile(8, 1024, 2)
+    if size <= 1024 and width >= 2048:
+        return Tile(8, 1024, 2)
     if size <= 2048:
         return Tile(2, 2048, 4) if width <= 2048 else Tile(8, 1024, 4)
     return Tile(2, 1024, 2) if size == 4096 else Tile(4, 2048, 4)
