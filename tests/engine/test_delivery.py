@@ -1,6 +1,7 @@
 """Audio reaches its listener as soon as it exists, whatever else the device is busy with."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,6 +26,10 @@ class Late:
 
     def wait_host(self) -> None:
         assert self.until.wait(10)
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(10)
 
 
 def test_a_first_chunk_is_heard_while_the_next_step_still_runs(monkeypatch: pytest.MonkeyPatch):
@@ -119,7 +124,10 @@ def test_a_first_chunk_is_heard_while_the_next_prefill_still_runs(monkeypatch: p
 
     with TTS("dummy:toy", slots=2, memory_gb=0.002, lag=1, policy=Policy(prefill_tokens=1, patience=0)) as tts:
         monkeypatch.setattr(Worker, "prefill", prefill)
+        both = threading.Event()
+        tts.engine._inbox.put(partial(assert_set, both))  # neither is seen before the other
         streams = [tts.submit(tts.request("hello", seed=i, max_frames=8, min_frames=8)) for i in range(2)]
+        both.set()
         first: list[Chunk] = []
         reader = threading.Thread(target=lambda: first.append(next(iter(streams[0]))))
         reader.start()
@@ -148,7 +156,10 @@ def test_many_who_come_while_one_is_served_sound_as_they_do_alone_whoever_leaves
         for _ in range(10):
             streams = [tts.submit(tts.request("hello", seed=0, **options))]
             got = [[next(iter(streams[0]))]]
+            all_there = threading.Event()
+            tts.engine._inbox.put(partial(assert_set, all_there))
             streams += [tts.submit(tts.request("hello", seed=seed, **options)) for seed in range(1, 7)]
+            all_there.set()
             streams[1].cancel()
             got += [[next(iter(stream))] for stream in streams[1:]]
             streams[2].cancel()
