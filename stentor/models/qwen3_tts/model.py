@@ -71,8 +71,7 @@ class Qwen3TTS:
             predictor.model,
             torch.stack([head.get_parameter("weight") for head in predictor.lm_head]).detach(),
             predictor.small_to_mtp_projection,
-            self._tables.depth,
-            self._tables.offset,
+            self._tables,
             rope(config.predictor, config.codebooks, device, dtype),
         )
         del predictor.lm_head

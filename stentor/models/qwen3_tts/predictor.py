@@ -18,6 +18,7 @@ from stentor.layers.linear import linear
 from stentor.layers.rope import Rope
 from stentor.layers.sampling import pick
 from stentor.layers.transformer import Stack, StackConfig
+from stentor.models.qwen3_tts.talker import Tables
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,12 @@ class DepthLoop:
     """The predictor, ready to run inside the step."""
 
     def __init__(
-        self, c: StackConfig, stack: Stack, heads: Tensor, project: nn.Module, table: Tensor, offset: Tensor, rope: Rope
+        self, c: StackConfig, stack: Stack, heads: Tensor, project: nn.Module, tables: Tables, rope: Rope
     ) -> None:
-        """heads [15, vocab, hidden]; `project` takes the talker's hidden state to the predictor's width;
-        table and offset: `talker.Tables.depth`, `.offset`."""
+        """heads [15, vocab, hidden]; `project` takes the talker's hidden state to the predictor's width."""
         self._stack, self._heads, self._project = stack, heads, project
-        self._table, self._offset, self._rope = table, offset, rope
-        self._starts = tuple(offset.tolist())
-        self._places = torch.arange(len(heads) + 1, device=table.device)
+        self._table, self._starts, self._rope = tables.depth, tables.starts, rope
+        self._places = torch.arange(len(heads) + 1, device=heads.device)
         self._shape = (c.layers, c.kv_heads, c.head_dim)
 
     def __call__(self, h: Tensor, first: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
@@ -63,7 +62,7 @@ class DepthLoop:
             logits = self._logits(x, kv, g)
             codes.append(sampling.draw(logits, u[:, g]))
             if g + 1 < steps:
-                x = F.embedding(codes[-1] + self._offset[g + 1], self._table)[:, None]
+                x = F.embedding(codes[-1], self._book(g + 1))[:, None]
         return torch.stack(codes, dim=-1)
 
     def fused(self, h: Tensor, first: Callable[[kernels.Into], None], u: Tensor, sampling: Sampling) -> Tensor:
@@ -79,9 +78,13 @@ class DepthLoop:
             into = kernels.Into(codes[g + 1])
             if g + 1 < steps:
                 x = h.new_empty(batch, 1, x.shape[2])
-                into = kernels.Into(codes[g + 1], self._table[self._starts[g + 1] :], x)
+                into = kernels.Into(codes[g + 1], self._book(g + 1), x)
             kernels.pick_into(logits, sampling.asked(u[:, g]), into)
         return codes.T
+
+    def _book(self, g: int) -> Tensor:
+        """The rows of codebook g and of those behind it."""
+        return self._table[self._starts[g] :]
 
     def _logits(self, x: Tensor, kv: DepthKV, g: int) -> Tensor:
         """Of codebook g + 1, from the new tokens x [B, n, H]."""

@@ -96,8 +96,8 @@ class Tables:
         """[talker vocab + 15 * vocab, talker hidden]: what the talker hears of a frame."""
         self.depth = _project(predictor.small_to_mtp_projection, self.code) if c.projects else self.code
         """The same rows as the predictor hears them."""
-        offset = [0] + [c.talker.vocab + g * c.predictor.vocab for g in range(c.codebooks - 1)]
-        self.offset = torch.tensor(offset, device=self.code.device)
+        self.starts = (0, *(c.talker.vocab + g * c.predictor.vocab for g in range(c.codebooks - 1)))
+        self.offset = torch.tensor(self.starts, device=self.code.device)
 
 
 def _project(module: nn.Module, table: Tensor) -> Tensor:
