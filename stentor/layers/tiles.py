@@ -28,7 +28,7 @@ class Tile(NamedTuple):
 def narrow_tile(width: int, size: int, gate: bool) -> Tile:
     """For one or two rows: `width` outputs of `size` weights each."""
     if gate:
-        return Tile(2, 512, 1 if size <= 2048 else 2)
+        return Tile(1 if size % 1024 else 2, 512, 1)
     if size % 1024:
         if size > 4096:
             return Tile(4, 2048, 4)
