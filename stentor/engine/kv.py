@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stentor.layers import kernels
+from stentor.layers import between, kernels
 from stentor.layers.attention import Turning, sdpa
 from stentor.models.base import KVSpec, KVView
 
@@ -74,7 +74,7 @@ class FusedPrefill:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         pool = self._kv.pool[layer]
-        kernels.store_tokens(pool, self._kv.table, self._slot, self.pos, k, v)
+        between.store_tokens(pool, self._kv.table, self._slot, self.pos, k, v)
         return kernels.paged_history(pool, self._kv.table, self._slot, self.pos, q)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from stentor.engine.device import Device, Parcel, Shape
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
-from stentor.layers import kernels
+from stentor.layers import between, kernels
 from stentor.models.base import Column, Emit, ModelSpec, State
 
 
@@ -41,7 +41,7 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
 
 WORD, ROW_ALIGN = 8, 128  # bytes
 PROGRESS = 3  # step, stop and pos: the first numbers, written by every step
-STATES = kernels.States(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
+STATES = between.States(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
 GATHERED = (torch.int64, torch.float32)  # dtypes of numbers that a kernel gathers
 Row = tuple[int, Mapping[str, Any]]
 """A slot, and values of its columns: numbers, or arrays no longer than the column."""
@@ -142,10 +142,10 @@ class SlotTable:
         names = ("step", "stop", "pos", "limit", "min_frames")
         given = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
-        kept = kernels.commit_rows(given, length, out.stop, out.frame, table, STATES, self.keeps_frame)
+        kept = between.commit_rows(given, length, out.stop, out.frame, table, STATES, self.keeps_frame)
         for name, value in out.columns.items():
             column = self.table[name]
-            kernels.keep_rows(rows.idx, kept, value.to(column.dtype), column)
+            between.keep_rows(rows.idx, kept, value.to(column.dtype), column)
 
 
 class SlotRows:
@@ -169,7 +169,7 @@ class SlotRows:
         """All numbers and the last frames."""
         slots = self._slots
         ints, floats = (slots.numbers[dtype] for dtype in GATHERED)
-        found = kernels.gather_rows(self.idx, ints, floats, slots.table["prev"])
+        found = between.gather_rows(self.idx, ints, floats, slots.table["prev"])
         for dtype, values in zip(GATHERED, (found.ints, found.floats), strict=True):
             self._seen.update(zip(slots.names[dtype], values, strict=True))
         self._seen["prev"] = found.frames
@@ -194,11 +194,11 @@ class SlotRows:
         at = self["step"][:, None] - torch.arange(1, count + 1, device=self.idx.device)
         return self._slots.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
 
-    def column(self, name: str) -> kernels.Place:
-        return kernels.Place(self._slots.table[name], self.idx)
+    def column(self, name: str) -> between.Place:
+        return between.Place(self._slots.table[name], self.idx)
 
-    def history(self) -> kernels.Place:
-        return kernels.Place(self._slots.frames, self.idx)
+    def history(self) -> between.Place:
+        return between.Place(self._slots.frames, self.idx)
 
 
 class RowBlock:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.layers.kernels import Asked, Ending, Into, Place
+from stentor.layers.between import Asked, Ending, Into, Place
 from stentor.layers.kernels_early import EARLY, LAUNCH, wait
 from stentor.layers.kernels_sampling import SHORT, chosen_of, key_bits, picked
 from stentor.layers.sampling import MIN_TEMPERATURE
@@ -157,7 +157,7 @@ def _scratch(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def pick_into(logits: Tensor, asked: Asked, into: Into) -> None:
-    """See `kernels.pick_into`."""
+    """See `between.pick_into`."""
     given, constants = _arguments(logits, asked, into)
     _pick_into[(len(logits),)](*given, BITS=key_bits(logits), **constants)
 
@@ -165,7 +165,7 @@ def pick_into(logits: Tensor, asked: Asked, into: Into) -> None:
 def pick_first(
     logits: Tensor, asked: Asked, into: Into, seen: Place, penalty: Tensor, ending: Ending, marks: int, end: int
 ) -> tuple[Tensor, Tensor]:
-    """See `kernels.pick_first`."""
+    """See `between.pick_first`."""
     given, constants = _arguments(logits, asked, into)
     ended = torch.empty(len(logits), dtype=torch.uint8, device=logits.device)
     now = torch.empty(logits.shape, dtype=torch.uint8, device=logits.device)
@@ -177,7 +177,7 @@ def pick_first(
 
 
 def choose_into(logits: Tensor, asked: Asked, into: Into) -> None:
-    """See `kernels.choose_into`."""
+    """See `between.choose_into`."""
     given, constants = _arguments(logits, asked, into)
     _choose_into[(len(logits),)](*given, *_scratch(logits, 1), BITS=key_bits(logits), SHORT=SHORT, **constants)
 
@@ -185,7 +185,7 @@ def choose_into(logits: Tensor, asked: Asked, into: Into) -> None:
 def choose_first(
     logits: Tensor, asked: Asked, again: tuple[float, float], into: Into, past: Place, window: int, ending: Ending
 ) -> Tensor:
-    """See `kernels.choose_first`."""
+    """See `between.choose_first`."""
     given, constants = _arguments(logits, asked, into)
     ended = torch.empty(len(logits), dtype=torch.uint8, device=logits.device)
     frames = past.table

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.layers.kernels import Place
+from stentor.layers.between import Place
 from stentor.layers.kernels_early import EARLY, LAUNCH, wait
 
 WIDTH = 256  # channels of a program
@@ -71,7 +71,7 @@ def _grid(batch: int, hidden: int) -> tuple[int, int]:
 def embed_told(
     codes: Tensor, offset: Tensor, table: Tensor, step: Tensor, told: Place, texts: Tensor, pad: int
 ) -> Tensor:
-    """See `kernels.embed_told`."""
+    """See `between.embed_told`."""
     batch, books = codes.shape
     hidden = table.shape[1]
     out = torch.empty(batch, hidden, dtype=table.dtype, device=table.device)
@@ -83,7 +83,7 @@ def embed_told(
 
 
 def embed_scaled(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, first: int, scale: float) -> Tensor:
-    """See `kernels.embed_scaled`."""
+    """See `between.embed_scaled`."""
     batch, books = codes.shape
     hidden = table.shape[1]
     out = torch.empty(batch, hidden, dtype=table.dtype, device=table.device)
@@ -134,7 +134,7 @@ def embed_prompt(
     vectors: Tensor | None,
     frames: tuple[Tensor, Tensor, Tensor, Tensor],
 ) -> Tensor:
-    """See `kernels.embed_prompt`."""
+    """See `between.embed_prompt`."""
     (index, table), (codes, offset, books, places) = first, frames
     count, hidden = len(index), table.shape[1]
     out = torch.empty(count, hidden, dtype=table.dtype, device=table.device)

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.layers import noise
-from stentor.layers.kernels import Gathered, States
+from stentor.layers.between import Gathered, States
 from stentor.layers.kernels_early import EARLY, LAUNCH, wait
 
 GOLDEN = tl.constexpr(noise.GOLDEN)
@@ -230,7 +230,7 @@ def _store_tokens(
 
 
 def store_tokens(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, k: Tensor, v: Tensor) -> None:
-    """See `kernels.store_tokens`."""
+    """See `between.store_tokens`."""
     size = k.shape[1] * k.shape[2]
     k, v = (t if t.stride(1) == t.shape[2] and t.stride(2) == 1 else t.contiguous() for t in (k, v))
     block = min(ITEMS, triton.next_power_of_2(size))

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.layers.kernels import FlowRows
+from stentor.layers.between import FlowRows
 from stentor.layers.kernels_early import EARLY, LAUNCH, wait
 
 WIDTH = 64  # hidden channels of a program that projects
@@ -55,7 +55,7 @@ def _patch_tokens(
 
 
 def patch_tokens(patches: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -> Tensor:
-    """See `kernels.patch_tokens`."""
+    """See `between.patch_tokens`."""
     batch, patch, feat = patches.shape
     hidden = len(weight)
     out = torch.empty(batch, patch + 1, hidden, dtype=weight.dtype, device=weight.device)
@@ -119,7 +119,7 @@ def flow_tokens(
     tables: FlowRows,
     work: int,
 ) -> tuple[Tensor, FlowRows]:
-    """See `kernels.flow_tokens`."""
+    """See `between.flow_tokens`."""
     batch, patch, feat = z.shape
     hidden = len(projections[0])
     like = projections[0]
@@ -149,7 +149,7 @@ def _levels(x, out, size, scale, BLOCK: tl.constexpr, EARLY: tl.constexpr):
 
 
 def levels(x: Tensor, scale: float) -> Tensor:
-    """See `kernels.levels`."""
+    """See `between.levels`."""
     x = x.contiguous()
     out = torch.empty_like(x)
     size = x.numel()
@@ -172,7 +172,7 @@ def _joined_halves(h, rounded, feat, audio, out, hidden, audio_row, BLOCK: tl.co
 
 
 def join_halves(h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor) -> Tensor:
-    """See `kernels.join_halves`."""
+    """See `between.join_halves`."""
     rows, hidden = h.shape
     out = torch.empty(rows, 2 * hidden, dtype=h.dtype, device=h.device)
     block = min(ITEMS, triton.next_power_of_2(hidden))
@@ -199,7 +199,7 @@ def _ends(x, weight, out, hidden, BLOCK: tl.constexpr, EARLY: tl.constexpr):
 
 
 def ends(x: Tensor, weight: Tensor) -> Tensor:
-    """See `kernels.ends`."""
+    """See `between.ends`."""
     rows, hidden = x.shape
     out = torch.empty(rows, dtype=torch.uint8, device=x.device)
     _ends[(rows,)](

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from stentor.layers import kernels
+from stentor.layers import between, kernels
 
 # The 64-bit constants of SplitMix64, as signed integers (torch has no full uint64 arithmetic).
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -30,7 +30,7 @@ def _mix(z: Tensor) -> Tensor:
 def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     """Uniforms in (0, 1), float32 [B, draws], for int64 `seed` [B] and `step` [B]."""
     if kernels.moves(seed.device):
-        return kernels.uniform(seed, step, draws)
+        return between.uniform(seed, step, draws)
     key = _mix(_mix(seed) + GOLDEN * (step + 1))
     index = torch.arange(1, draws + 1, device=seed.device, dtype=torch.int64)
     bits = _shift(_mix(key[:, None] + GOLDEN * index), 40)  # 24 bits: exact in float32
@@ -49,6 +49,6 @@ def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Ten
     """Standard normals of u [B, n], drawn as [B, outer, n / outer] and transposed: [B, n / outer, outer], rounded to
     `dtype`, then times scale [B] and rounded again."""
     if kernels.moves(u.device) and u.stride(1) == 1:
-        return kernels.normal(u, outer, scale, dtype)
+        return between.normal(u, outer, scale, dtype)
     drawn = normal(u).view(len(u), outer, -1).transpose(1, 2).to(dtype)
     return (drawn.float() * scale.view(-1, 1, 1)).to(dtype)

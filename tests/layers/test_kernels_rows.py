@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.engine.slots import SlotRows, SlotTable
-from stentor.layers import kernels
+from stentor.layers import between, kernels
 from stentor.layers.noise import grid_normal, uniform
 from stentor.models.base import Column, Emit, KVSpec, ModelSpec
 
@@ -177,7 +177,7 @@ def test_a_frame_is_the_sum_of_its_codes_and_the_text_that_is_told(dtype, hidden
     table, texts = (torch.randn(n, hidden, device=DEVICE).to(dtype) for n in (books * size, 20))
     offset = torch.arange(books, device=DEVICE) * size
     frames = torch.randint(0, size, (4, books), device=DEVICE).to(codes)
-    told = kernels.Place(torch.randint(0, 20, (slots, capacity), device=DEVICE).int(), integers(4, 0, 2, 1))
+    told = between.Place(torch.randint(0, 20, (slots, capacity), device=DEVICE).int(), integers(4, 0, 2, 1))
     step = integers(1, capacity, capacity + 1, 0)
     got = kernels_embed.embed_told(frames, offset, table, step, told, texts, pad)
     text = torch.stack((told.table[4, 0], told.table[0, -1], torch.tensor(pad, device=DEVICE), told.table[1, 0]))

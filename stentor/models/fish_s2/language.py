@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from stentor.layers import kernels
+from stentor.layers import between, kernels
 from stentor.layers.attention import DepthKV
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
@@ -56,7 +56,7 @@ class Language(nn.Module):
         scale = math.sqrt(self.config.books + 1)
         table, tokens = self.codebook_embeddings.weight, self.embeddings.weight
         if kernels.on(table, "embed"):
-            return kernels.embed_scaled(frames, self.first_row, table, tokens, self.semantic, scale)
+            return between.embed_scaled(frames, self.first_row, table, tokens, self.semantic, scale)
         token = self.embeddings(self.semantic + frames[:, 0])
         codes = self.codebook_embeddings(frames + self.first_row).sum(-2)
         out: Tensor = (token + codes) / scale
@@ -111,26 +111,26 @@ class Language(nn.Module):
         Returns the frame [B, books] and [B] bool, whether it is the end; its first code is 0 then."""
         fast, c = self.config.fast, self.config
         temperature, top_k, top_p = rows["temperature"], rows["top_k"], rows["top_p"]
-        codes = kernels.depth_codes(len(h), c.books, torch.int64, h.device)
+        codes = between.depth_codes(len(h), c.books, torch.int64, h.device)
         table = self.fast_embeddings.weight
         x = h.new_empty(len(h), 2, h.shape[1])
-        stop = kernels.choose_first(
+        stop = between.choose_first(
             linear(h, self.head),
-            kernels.Asked(u[:, :2], temperature, top_k, top_p),
+            between.Asked(u[:, :2], temperature, top_k, top_p),
             (RAS_TEMPERATURE, RAS_TOP_P),
-            kernels.Into(codes[0], table, x, h),
+            between.Into(codes[0], table, x, h),
             rows.history(),
             RAS_WINDOW,
-            kernels.Ending(rows["step"], rows["min_frames"]),
+            between.Ending(rows["step"], rows["min_frames"]),
         )
         kv = DepthKV(fast.layers, len(h), c.books, fast.kv_heads, fast.head_dim, h)
         for i in range(1, c.books):
             logits = self._next_logits(x, kv)
-            into = kernels.Into(codes[i])
+            into = between.Into(codes[i])
             if i + 1 < c.books:
                 x = h.new_empty(len(h), 1, h.shape[1])
-                into = kernels.Into(codes[i], table, x)
-            kernels.choose_into(logits, kernels.Asked(u[:, i + 1], temperature, top_k, top_p), into)
+                into = between.Into(codes[i], table, x)
+            between.choose_into(logits, between.Asked(u[:, i + 1], temperature, top_k, top_p), into)
         return codes.T, stop
 
     def _next_logits(self, x: Tensor, kv: DepthKV) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stentor.layers import kernels
+from stentor.layers import between, kernels
 from stentor.layers.linear import linear
 from stentor.layers.sampling import penalize_seen
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
@@ -96,7 +96,7 @@ class Qwen3TTS:
         if kernels.on(table.code, "embed"):
             spoken = (p.frames, table.offset, table.code, p.frame_at)
             text, code = ((p.rows[name], rows) for name, rows in (("text", table.text), ("code", table.code)))
-            return (kernels.embed_prompt(text, code, p.rows.get("speaker"), spoken),)
+            return (between.embed_prompt(text, code, p.rows.get("speaker"), spoken),)
         x = _rows(table.text, p.rows["text"]) + _rows(table.code, p.rows["code"])
         if "speaker" in p.rows:
             x = x + p.rows["speaker"].to(x.dtype)
@@ -109,7 +109,7 @@ class Qwen3TTS:
         table = self._tables
         if kernels.on(table.code, "embed"):
             column, pad = rows.column("text"), self._ids.tts_pad
-            x = kernels.embed_told(rows["prev"], table.offset, table.code, rows["step"], column, table.text, pad)
+            x = between.embed_told(rows["prev"], table.offset, table.code, rows["step"], column, table.text, pad)
             return (x,)
         at = rows["step"] - 1
         told = rows.lookup("text", at.clamp(0, TEXT_CAPACITY - 1)).long()
@@ -137,10 +137,10 @@ class Qwen3TTS:
         asked = Sampling(*(rows[name] for name in SAMPLING)).asked(u[:, 0])
         found: list[tuple[Tensor, Tensor]] = []
 
-        def first(into: kernels.Into) -> None:
-            penalty, ending = rows["repetition_penalty"], kernels.Ending(rows["step"], rows["min_frames"])
+        def first(into: between.Into) -> None:
+            penalty, ending = rows["repetition_penalty"], between.Ending(rows["step"], rows["min_frames"])
             seen = rows.column("seen")
-            found.append(kernels.pick_first(logits, asked, into, seen, penalty, ending, SUPPRESSED, self._ids.eos))
+            found.append(between.pick_first(logits, asked, into, seen, penalty, ending, SUPPRESSED, self._ids.eos))
 
         sampling = Sampling(*(rows["subtalker_" + name] for name in SAMPLING))
         frame = self._depth.fused(h, first, u[:, 1:], sampling)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers import kernels
+from stentor.layers import between, kernels
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.voxcpm2.local import read_out
@@ -185,8 +185,8 @@ def solve_in_place(
         return x
     patch = dit.in_proj.weight, dit.in_proj.bias
     projections = (dit.cond_proj.weight, dit.cond_proj.bias, *patch)
-    every = kernels.FlowRows(tables.dt, tables.at, tables.time)
-    tokens, own = kernels.flow_tokens(mu, cond, x, projections, steps, every, work)
+    every = between.FlowRows(tables.dt, tables.at, tables.time)
+    tokens, own = between.flow_tokens(mu, cond, x, projections, steps, every, work)
     for k in range(work):
         both = dit.velocity(tokens, x.shape[1], rope)
         feed = (own.at[:, k + 1], own.times, *patch) if k + 1 < work else None

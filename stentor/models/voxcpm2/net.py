@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers import kernels
+from stentor.layers import between, kernels
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
@@ -45,7 +45,7 @@ class LocEnc(nn.Module):
         """patches [N, P, feat], rounded to the model's dtype -> [N, hidden]."""
         first = self.special_token
         if kernels.on(first, "tokens"):
-            x = kernels.patch_tokens(patches, self.in_proj.weight, self.in_proj.bias, first)
+            x = between.patch_tokens(patches, self.in_proj.weight, self.in_proj.bias, first)
         else:
             x = self.in_proj(patches.to(first.dtype))
             x = torch.cat((first[0].expand(x.shape[0], 1, -1), x), dim=1)
@@ -64,7 +64,7 @@ class FSQ(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = _project(self.in_proj, x)
         if not self.training and kernels.on(x, "tokens"):
-            return _project(self.out_proj, kernels.levels(x, self.scale))
+            return _project(self.out_proj, between.levels(x, self.scale))
         soft = torch.tanh(x)
         hard = torch.round(soft * self.scale) / self.scale
         out: Tensor = _project(self.out_proj, soft + (hard - soft).detach() if self.training else hard)
@@ -115,7 +115,7 @@ class VoxCPM2Net(nn.Module):
         [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each [..., hidden]."""
         h = self.base_lm(x, attend, self.rope, pos)
         if h.ndim == 2 and kernels.on(h, "tokens"):
-            both = kernels.join_halves(h, self.fsq_layer(h), feat, audio)
+            both = between.join_halves(h, self.fsq_layer(h), feat, audio)
             h = both[:, : h.shape[1]]
         else:
             h = torch.where(audio.unsqueeze(-1), self.fsq_layer(h), h)
@@ -140,6 +140,6 @@ class VoxCPM2Net(nn.Module):
     def ends(self, h: Tensor) -> Tensor:
         """lm_hidden [N, hidden] -> [N] bool, whether the patch made from it is the last."""
         if kernels.on(h, "tokens"):
-            return kernels.ends(_project(self.stop_proj, h), self.stop_head.weight)
+            return between.ends(_project(self.stop_proj, h), self.stop_head.weight)
         logits = self.stop_logits(h)
         return logits[:, 1] > logits[:, 0]
