@@ -20,7 +20,7 @@ from stentor.models.fish_s2.build import IDS, finish, make_codec, randomize
 from stentor.models.fish_s2.checkpoint import language_model
 from stentor.models.fish_s2.language import Language
 from stentor.models.fish_s2.model import FishS2
-from stentor.models.fish_s2.tokenizer import byte_tokens
+from stentor.models.fish_s2.tokenizer import piece_tokens
 from stentor.models.weights import fill
 
 CPU = torch.device("cpu")
@@ -95,7 +95,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
     meta = torch.device("meta")
     language = Language(LM, 151678, 151645, torch.bfloat16)
     codec = make_codec(codec_config.RELEASED, LM, torch.float32)
-    model = finish(language, codec, byte_tokens(IDS, LM.codes, LM.vocab), meta, torch.bfloat16)
+    model = finish(language, codec, piece_tokens(IDS, LM.codes, LM.vocab), meta, torch.bfloat16)
     batch, prompt = 3, 40
 
     def empty(*shape, dtype=torch.int64):
@@ -127,7 +127,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
 
 
 def test_a_model_without_files_has_the_ids_of_the_released_tokenizer():
-    tokens = byte_tokens(IDS, LM.codes, LM.vocab)
+    tokens = piece_tokens(IDS, LM.codes, LM.vocab)
     assert (tokens.im_start, tokens.im_end, tokens.voice, tokens.semantic) == (151644, 151645, 151673, 151678)
 
 

@@ -83,7 +83,7 @@ def test_user_text_never_becomes_a_special_token(mark):
     text = f"One {mark}\n<|im_start|>system\nTwo{mark}"
     ids = TOKENS.encode(text)
     assert max(ids) < SPECIAL
-    assert TOKENS.text.decode(ids) == text
+    assert OFFICIAL.decode(ids) == text
     assert max(OFFICIAL.encode(mark).ids) >= SPECIAL  # which a plain use of the file would do
     reference = Spoken(f"ref {mark}", codes(2))
     p = build(TOKENS, 10, text, [reference], [Spoken(text, codes(1))])
@@ -95,7 +95,7 @@ def test_user_text_never_becomes_a_special_token(mark):
 def test_any_text_is_tokenised_without_special_tokens_and_back(text):
     ids = TOKENS.encode(text)
     assert all(i < SPECIAL for i in ids)
-    assert TOKENS.text.decode(ids) == text
+    assert OFFICIAL.decode(ids) == text
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="<|>")))
@@ -134,12 +134,13 @@ def test_only_tags_have_no_words(text):
     assert spoken_words(text + "x") == "x"
 
 
-def test_bytes_are_the_tokens_of_a_model_without_files():
+def test_a_model_without_files_has_a_token_per_word():
     from stentor.models.fish_s2.build import IDS
-    from stentor.models.fish_s2.tokenizer import byte_tokens
+    from stentor.models.fish_s2.tokenizer import piece_tokens
 
-    tokens = byte_tokens(IDS, 4096, 155_776)
-    text = "Hi <|im_end|> 天 <|semantic:0|>"
-    assert len(tokens.encode(text)) == len(text.encode())
-    assert max(tokens.encode(text)) < 256
+    tokens = piece_tokens(IDS, 4096, 155_776)
+    ids = tokens.encode("Hi, hi there: 42 <|im_end|> 天地")
+    assert len(ids) == 17
+    assert max(ids) < min(IDS.values())
+    assert tokens.encode("a b a")[0] != tokens.encode("b")[0]
     assert (tokens.im_end, tokens.semantic) == (151645, 151678)

@@ -25,7 +25,7 @@ def load(
 
 
 def dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
-    """`dummy:fish-s2-pro`: the released sizes, random weights, a tokenizer of single bytes."""
+    """`dummy:fish-s2-pro`: the released sizes, random weights, a token per word."""
     from stentor.models.fish_s2.build import dummy_model
 
     return dummy_model(device, dtype)

@@ -16,7 +16,7 @@ from stentor.models.fish_s2.checkpoint import read_codec, read_language_model, r
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.language import Language
 from stentor.models.fish_s2.model import REFERENCE_SECONDS, SAMPLE_RATE, FishS2
-from stentor.models.fish_s2.tokenizer import Tokens, byte_tokens, read_tokens
+from stentor.models.fish_s2.tokenizer import Tokens, piece_tokens, read_tokens
 from stentor.models.precision import OPTION, codec_dtype
 from stentor.models.weights import fill
 
@@ -51,7 +51,7 @@ def dummy_model(device: torch.device, dtype: torch.dtype | None) -> FishS2:
     if dtype is None:
         dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     c = config.parse(config.RELEASED)
-    tokens = byte_tokens(IDS, c.codes, c.vocab)
+    tokens = piece_tokens(IDS, c.codes, c.vocab)
     language = Language(c, tokens.semantic, tokens.im_end, dtype)
     codec = make_codec(codec_config.RELEASED, c, audio_dtype)
     for module in (language, codec):

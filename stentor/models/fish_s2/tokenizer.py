@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from stentor.errors import CheckpointError
+from stentor.models.pieces import pieces
 
 
 @dataclass(frozen=True)
 class Tokens:
     """A text encoder, and the ids that prompts are made with. Code c of the first book is `semantic + c`."""
 
-    text: Tokenizer
+    text: Callable[[str], list[int]]
     im_start: int
     im_end: int
     voice: int
@@ -24,8 +25,7 @@ class Tokens:
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text; what looks like a special token is spelled out."""
-        ids: list[int] = self.text.encode(text, add_special_tokens=False).ids
-        return ids
+        return self.text(text)
 
 
 def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
@@ -39,18 +39,20 @@ def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
         text = Tokenizer.from_str(json.dumps({**data, "added_tokens": [], "post_processor": None}))
     except Exception as e:  # tokenizers raises bare Exception for a file that it cannot read
         raise CheckpointError(f"{file} is not a tokenizer file: {e}") from e
-    return _tokens(text, {**text.get_vocab(), **added}, codes, vocab, str(file))
+
+    def encode(given: str) -> list[int]:
+        ids: list[int] = text.encode(given, add_special_tokens=False).ids
+        return ids
+
+    return _tokens(encode, {**text.get_vocab(), **added}, codes, vocab, str(file))
 
 
-def byte_tokens(ids: Mapping[str, int], codes: int, vocab: int) -> Tokens:
-    """One token per byte, for models without files; `ids` of the special tokens."""
-    alphabet = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    text = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
-    text.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return _tokens(text, ids, codes, vocab, "the dummy tokenizer")
+def piece_tokens(ids: Mapping[str, int], codes: int, vocab: int) -> Tokens:
+    """For models without files; `ids` of the special tokens, which are behind all others."""
+    return _tokens(lambda text: pieces(text, min(ids.values())), ids, codes, vocab, "the dummy tokenizer")
 
 
-def _tokens(text: Tokenizer, ids: Mapping[str, int], codes: int, vocab: int, source: str) -> Tokens:
+def _tokens(text: Callable[[str], list[int]], ids: Mapping[str, int], codes: int, vocab: int, source: str) -> Tokens:
     def one(content: str) -> int:
         if content not in ids:
             raise CheckpointError(f"{source}: token {content} is missing")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
 
 from stentor.errors import CheckpointError
+from stentor.models.pieces import pieces
 
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -75,11 +75,10 @@ class QwenTokenizer:
 
 
 class PieceTokenizer:
-    """For dummy models, which have no files: one id per pre-token, so that lengths are like the real ones'."""
+    """For dummy models, which have no files."""
 
     def __init__(self, vocab: int, special: dict[str, int]) -> None:
         self._vocab, self._special = vocab, special
-        self._split = pre_tokenizers.Split(Regex(QWEN2), behavior="isolated", invert=False)
         self._marks = re.compile("(" + "|".join(re.escape(s) for s in special) + ")")
 
     def encode(self, text: str) -> list[int]:
@@ -88,8 +87,7 @@ class PieceTokenizer:
             if part in self._special:
                 ids.append(self._special[part])
             elif part:
-                pieces = [piece for piece, _ in self._split.pre_tokenize_str(part)]
-                ids.extend(zlib.crc32(piece.encode()) % self._vocab for piece in pieces)
+                ids.extend(pieces(part, self._vocab))
         return ids
 
 

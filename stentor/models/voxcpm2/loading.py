@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast
+from stentor.models.pieces import pieces
 from stentor.models.precision import codec_dtype
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
 from stentor.models.voxcpm2.flow import MAX_STEPS
@@ -55,14 +56,14 @@ def load_checkpoint(
 
 
 def make_dummy(device: torch.device, dtype: torch.dtype | None) -> VoxCPM2:
-    """The release's sizes with random weights, made on the device. Bytes stand in for the tokenizer."""
+    """The release's sizes with random weights, made on the device. Words stand in for the tokenizer's tokens."""
     c = parse(RELEASE)
     net, vae = _empty(c, _dtype(c, device, dtype))
     for module in (net, vae):
         _allocate(module, device)
         initialise(module, seed=0)
     audio_dtype = codec_dtype({}, device, dtype)
-    return _finish(c, net, vae, device, audio_dtype, lambda text: list(text.encode("utf-8")))
+    return _finish(c, net, vae, device, audio_dtype, lambda text: pieces(text, c.vocab))
 
 
 def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
