@@ -2,9 +2,10 @@
 
 Run: python benchmarks/gpu_serve.py [--seconds 330] [--out DIR] [MODEL ...]
 
-Per model: start to ready, then a closed loop at 1, 16 and 64 streams of raw PCM, 12 s of audio per request whatever the
-model says (ignore_eos and max_new_tokens), and what the server's own threads took meanwhile. gpu_serve.json holds the
-benchmark tool's results, gpu_serve_requests.tar.gz its records of single requests, gpu_serve.log what servers said.
+Per model: start to ready, then a closed loop at 1, 16 and 64 streams of raw PCM, texts of medium length and 12 s of audio
+per request whatever the model says (ignore_eos and max_new_tokens), and what the server's own threads took meanwhile.
+gpu_serve.json holds the benchmark tool's results, gpu_serve_requests.tar.gz its records of single requests,
+gpu_serve.log what servers said.
 What cannot start or does not answer in time costs only itself.
 """
 
@@ -129,7 +130,7 @@ def load(server: Server, model: str, c: int, a: argparse.Namespace, limit: float
     name = f"gpu_serve_{slug(model)}_c{c}"
     command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
     command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, WAVES * c)), "--num-warmups", "1"]
-    command += ["--extra-body", json.dumps(body(model, a.audio)), "--dataset-name", "short", "--request-seed", "1"]
+    command += ["--extra-body", json.dumps(body(model, a.audio)), "--dataset-name", "medium", "--request-seed", "1"]
     command += ["--save-result", "--result-dir", str(a.work), "--result-filename", name, "--disable-tqdm"]
     before, began = server.threads(), time.monotonic()
     try:

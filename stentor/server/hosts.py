@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -142,6 +143,7 @@ class Host:
             if self.phase == "loading":
                 self.phase = "warming"
             await asyncio.to_thread(_warm_up, tts)
+        gc.freeze()  # a full collection would walk over all that torch and the model have made: 130 ms without audio
         self.phase, self.reason = "ready", None
         log.info("model %s is ready", self.name)
 
@@ -158,6 +160,7 @@ class Host:
         if self._tts is not None:
             await asyncio.to_thread(self._tts.close)
             self._tts = None
+            gc.unfreeze()
 
     def _restartable(self) -> bool:
         """A CUDA fault poisons the whole process; on a CPU a new engine is as good as the first."""
