@@ -19,7 +19,7 @@ GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that takes more than half as long as it speaks: up to a real-time factor of 0.75, no chunk takes longer
 than what the listener still has."""
 SOON = 1.0  # seconds: chunks of listeners who have more than this gather while the codec works, and go together
-NEAR = 0.03  # seconds that a listener shall have left after a prefill and half another
+NEAR = 0.04  # seconds that a listener shall have left after a prefill and half another
 UNHEARD = 5.0  # seconds: a whole utterance's audio waits behind listeners who have less than this
 
 
@@ -34,7 +34,7 @@ class Policy:
     codec_frames: int = 512  # frames that the codec is given before it has answered for others
     max_ahead: float = 30.0  # seconds that a stream may run ahead of its listener
     patience: float = 0.3  # seconds that a request may wait for listeners who have little left
-    gather: float = 0.02  # seconds that a request may wait for others to be prefilled with, while most slots run
+    gather: float = 0.005  # seconds that a request may wait for others to be prefilled with, while most slots run
     max_queue: int = 1024
 
 
