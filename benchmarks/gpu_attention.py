@@ -67,7 +67,8 @@ PAGED = (
 )  # fmt: skip
 SPLIT = (
     PagedTile(32, 4, 3, splits=4), PagedTile(32, 2, 4, splits=4), PagedTile(32, 4, 3, splits=8),
-    PagedTile(64, 4, 2, splits=4), PagedTile(32, 4, 3, splits=2), PagedTile(32, 4, 3, splits=16), PagedTile(64, 4, 2, splits=8),
+    PagedTile(64, 4, 2, splits=4), PagedTile(32, 4, 3, splits=2), PagedTile(32, 4, 3, splits=16),
+    PagedTile(64, 4, 2, splits=8),
 )  # fmt: skip
 DEPTH = tuple(DepthTile(heads, warps) for heads, warps in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2)))
 LOCAL = (LocalTile(1, 1), LocalTile(1, 2), LocalTile(2, 2), LocalTile(2, 4), LocalTile(4, 4), LocalTile(8, 8),

@@ -237,7 +237,8 @@ def _depth(
     cache, q, k, v, out, q_norm, k_norm, cos, sin, value_part, row_part, length,
     q_row, k_row, v_row, q_token, k_token, v_token, scale, eps,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, SPAN: tl.constexpr,
-    NEW: tl.constexpr, ROOM: tl.constexpr, MEMBERS: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, LATE: tl.constexpr,
+    NEW: tl.constexpr, ROOM: tl.constexpr, MEMBERS: tl.constexpr, TURN: tl.constexpr,
+    NORM: tl.constexpr, LATE: tl.constexpr,
     INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """MEMBERS of the query heads of one row that share a head of keys: NEW tokens (padded to ROOM) after at most SPAN
