@@ -3,8 +3,8 @@
 Run: python benchmarks/gpu_serve.py [--seconds 330] [--out DIR] [MODEL ...]
 
 Per model: start to ready, then a closed loop at 1, 16 and 64 streams of raw PCM, texts of medium length and 12 s of
-audio per request whatever the model says (ignore_eos and max_new_tokens), and what the server's own threads took meanwhile.
-gpu_serve.json holds the benchmark tool's results, gpu_serve_requests.tar.gz its records of single requests,
+audio per request whatever the model says (ignore_eos and max_new_tokens), and what the server's own threads took
+meanwhile. gpu_serve.json holds the benchmark tool's results, gpu_serve_requests.tar.gz its records of single requests,
 gpu_serve.log what servers said.
 What cannot start or does not answer in time costs only itself.
 """

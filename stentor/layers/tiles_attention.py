@@ -45,7 +45,8 @@ them."""
 
 
 def paged_tile(programs: int, group: int, itemsize: int) -> PagedTile:
-    """For `programs` pairs of a row and a head of keys, which `group` query heads share; elements of `itemsize` bytes."""
+    """For `programs` pairs of a row and a head of keys, which `group` query heads share; elements of `itemsize`
+    bytes."""
     splits = 1
     while splits < 16 and splits * group < SPLITS and programs * splits < FULL:
         splits *= 2
