@@ -5,8 +5,8 @@ Run: python benchmarks/gpu_check.py [--seconds 300] [--out DIR] [--only NAME ...
 modules     bfloat16, each module fed with float32 values from the CPU: cosine >= 0.999 (tiny checkpoints)
 codes       float32: whole requests give the codes of the plain CPU path, nothing ran eagerly
 captured    every captured graph equals its function, bit by bit; no hidden wait for the device in serving
-company     500 requests per family that join, leave and are cancelled equal themselves alone, but for draws that
-            rounding decides, each of which is measured; bfloat16 rows by rounding
+company     500 requests per family that join, leave and are cancelled equal themselves alone, but for draws and levels
+            that rounding decides and for what it grows to in latents, each measured; bfloat16 rows by rounding
 kernels     each kernel against its formula
 canaries    the same with canaries around every tensor
 memcheck    the same under compute-sanitizer, where there is one that takes this device
@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-KERNELS = ["tests/layers/test_kernels.py", "tests/layers/test_kernels_codec.py"]
+ROWS = [f"tests/layers/test_kernels_{name}.py" for name in ("rows", "draw", "tokens")]
+KERNELS = ["tests/layers/test_kernels.py", "tests/layers/test_kernels_codec.py", *ROWS]
 SANITIZER = [
     "compute-sanitizer",
     "--target-processes",
@@ -43,6 +44,7 @@ SANITIZER = [
 ]
 DECODERS = "decoder_in_float16"
 ONLY_OURS = ["-k", f"not {DECODERS} and not compile"]
+RACES = ["-k", "(dtype1 or test_kernels_rows) and not compile"]  # pytest's name of the second dtype; few rows have one
 SECTIONS: dict[str, tuple[list[str], list[str]]] = {  # what runs pytest, and its arguments
     "kernels": ([], KERNELS),  # first: what it compiles, the same tests below find compiled
     "codes": ([], ["tests/gpu/test_whole_models.py"]),
@@ -50,15 +52,15 @@ SECTIONS: dict[str, tuple[list[str], list[str]]] = {  # what runs pytest, and it
     "company": ([], ["-s", "tests/gpu/test_company.py"]),
     "modules": ([], ["-s", "tests/gpu/test_modules_in_bf16.py"]),
     "canaries": ([], ["-p", "guarded", "-k", "not compile", *KERNELS]),
-    "racecheck": ([*SANITIZER, "racecheck"], ["-x", "-k", "dtype1", KERNELS[0]]),  # pytest's name of the second dtype
+    "racecheck": ([*SANITIZER, "racecheck"], ["-x", *RACES, KERNELS[0], *ROWS]),
     "memcheck": ([*SANITIZER, "memcheck"], ["-x", *ONLY_OURS, *KERNELS]),
     "decoders": ([*SANITIZER, "memcheck"], ["-k", DECODERS, KERNELS[1]]),
 }
 NOTES = {
     "memcheck": "without whole decoders, in which the library's attention runs: they are a section of their own",
-    "racecheck": "in bfloat16; hazards within the libraries' own kernels are named and do not count",
+    "racecheck": "in bfloat16, rows in both; hazards within the libraries' own kernels are named and do not count",
 }
-LIMITS = {"racecheck": 60.0, "memcheck": 90.0, "decoders": 60.0}  # seconds
+LIMITS = {"racecheck": 120.0, "memcheck": 150.0, "decoders": 60.0}  # seconds
 TOGETHER = 4  # at a time
 
 

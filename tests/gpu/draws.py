@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from levels import unlike
 from tiny import Bench
 from torch import Tensor
 
@@ -118,11 +119,13 @@ def apart(
     """(least nudge that turns the first code in which the frames `got` differ from `want` into the other, how many
     frames are equal before it, where it is).
 
-    Infinite where no draw was made: values that are no codes, or equal frames.
+    Frames of latents are judged by levels.py. Infinite where frames are equal.
     """
+    if not np.issubdtype(want.dtype, np.integer):
+        return unlike(path, family, text, options, want, got)
     both = min(len(want), len(got))
     places = np.argwhere(want[:both] != got[:both])
-    if not np.issubdtype(want.dtype, np.integer) or (len(want) == len(got) and not len(places)):
+    if len(want) == len(got) and not len(places):
         return float("inf"), 0, "no draw"
     at, code = (int(i) for i in places[0]) if len(places) else (both, 0)
     other = int(got[at, code]) if at < len(got) else None

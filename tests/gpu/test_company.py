@@ -1,7 +1,9 @@
 """Requests in company: who comes, goes or is cancelled beside a request does not change what it says.
 
 On a GPU 500 requests per family, captured; elsewhere fewer, unless COMPANY=full. In float32 rounding is some 1e-6 of the
-logits, so a request may differ only from a draw on that is no further than that from another code.
+logits, so a request may differ only from a draw on that is no further than that from another code. Latents may differ
+by what rounding grows to from frame to frame: each must follow from those before it, but for levels that were no
+further than that from another.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ CUDA = DEVICE == "cuda"
 FULL = CUDA or os.environ.get("COMPANY") == "full"
 REQUESTS, KINDS, SLOTS, FRAMES = (500, 40, 16, 12) if FULL else (24, 8, 4, 6)
 SECONDS = 50.0  # after which no further request is begun
-EDGE = 1e-5  # of the largest logit, or of u: a draw so near to another code is decided by rounding
-JUDGED = 12  # distinct differences: more are no accident
+EDGE = 1e-5  # of the largest logit or level, or of u: what is so near to another code is decided by rounding
+JUDGED = 24  # distinct differences: more are no accident
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
