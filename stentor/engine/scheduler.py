@@ -31,7 +31,7 @@ class Policy:
     growth: int = 64  # tokens reserved ahead when a request needs another page
     ramp: tuple[int, ...] | None = None
     chunk: int = 25  # frames per codec call at most
-    codec_frames: int = 512  # frames that the codec is given before it has answered for others
+    codec_frames: int = 256  # frames that the codec is given before it has answered for others
     max_ahead: float = 30.0  # seconds that a stream may run ahead of its listener
     patience: float = 0.3  # seconds that a request may wait for listeners who have little left
     gather: float = 0.005  # seconds that a request may wait for others to be prefilled with, while most slots run
