@@ -16,7 +16,6 @@ import argparse
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from shares import run_shares
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -333,18 +333,6 @@ def compile_share(share: int, before: ModuleType | None) -> None:
             print(f"{case} {tile}: {e}"[:200], file=sys.stderr)
 
 
-def compile_all(seconds: float, before: Path | None) -> None:
-    """In several processes, whose cache the measurement finds."""
-    command = [sys.executable, __file__, *([] if before is None else ["--before", str(before)]), "--share"]
-    workers = [subprocess.Popen([*command, str(i)]) for i in range(WORKERS)]
-    until = time.monotonic() + seconds
-    for w in workers:
-        try:
-            w.wait(max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            w.kill()
-
-
 def table(found: list[dict[str, Any]]) -> str:
     lines = [f"{'case':20} {'floor':>6} {'before':>7} {'own':>7}  own tile, then the best and what they take"]
     for r in found:
@@ -385,7 +373,8 @@ def main() -> None:
         if args.tiny:
             mend_interpreter()
         else:
-            compile_all(args.seconds * 0.55, args.before)
+            given = [] if args.before is None else ["--before", str(args.before)]
+            run_shares([sys.executable, __file__, *given, "--share"], WORKERS, args.seconds * 0.55)
         print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {EARLY}", flush=True)
         found = []
         for case in cases(args.tiny):

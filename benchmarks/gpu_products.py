@@ -14,7 +14,6 @@ import argparse
 import itertools
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from shares import run_shares
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -208,18 +208,6 @@ def compile_share(share: int, shares: int, most: int, only: str) -> None:
             print(f"{case} {tile}: {e}"[:200], file=sys.stderr)
 
 
-def compile_all(seconds: float, most: int, only: str) -> None:
-    """In several processes, whose cache the measurement finds."""
-    command = [sys.executable, __file__, "--rows", str(most), "--only", only, "--share"]
-    workers = [subprocess.Popen([*command, str(i)]) for i in range(WORKERS)]
-    until = time.monotonic() + seconds
-    for w in workers:
-        try:
-            w.wait(max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            w.kill()
-
-
 def table(found: list[dict[str, Any]]) -> str:
     lines = [f"{'case':12} rows  floor library   late    own   best  of floor  best tile"]
     for r in sorted(found, key=lambda r: (list(SHAPES).index(r["case"]), r["rows"])):
@@ -246,7 +234,8 @@ def main() -> None:
             compile_share(args.share, WORKERS, args.rows, args.only)
             return
         if not args.small:
-            compile_all(args.seconds * 0.55, args.rows, args.only)
+            command = [sys.executable, __file__, "--rows", str(args.rows), "--only", args.only, "--share"]
+            run_shares(command, WORKERS, args.seconds * 0.55)
         print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {kernels_narrow.EARLY}", flush=True)
         found = []
         for case in cases(args.small, args.rows, args.only):

@@ -191,16 +191,16 @@ def advance(
 
 def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """`sampling.pick` in one launch."""
-    from stentor.layers import kernels_sampling
+    from stentor.layers import kernels_draw
 
-    return kernels_sampling.pick(logits, u, temperature, top_k, top_p)
+    return kernels_draw.pick(logits, u, temperature, top_k, top_p)
 
 
 def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """The ranked sampler (nucleus before temperature) in one launch."""
-    from stentor.layers import kernels_sampling
+    from stentor.layers import kernels_draw
 
-    return kernels_sampling.choose(logits, u, temperature, top_k, top_p)
+    return kernels_draw.choose(logits, u, temperature, top_k, top_p)
 
 
 class Waves(NamedTuple):

@@ -17,8 +17,16 @@ from torch import Tensor
 
 from stentor.layers.between import Asked, Ending, Into, Place
 from stentor.layers.kernels_early import EARLY, LAUNCH, wait
-from stentor.layers.kernels_sampling import SHORT, chosen_of, key_bits, picked
+from stentor.layers.kernels_sampling import PLACES, SHORT, chosen_of, key_bits, picked
 from stentor.layers.sampling import MIN_TEMPERATURE
+
+
+@triton.jit
+def _logits(logits, row, row_stride, size, BLOCK: tl.constexpr):
+    """Places, which of them exist, and their logits."""
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    return at, inside, tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
 
 
 @triton.jit
@@ -51,9 +59,7 @@ def _pick_into(
 ):  # fmt: skip
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < size
-    raw = tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
+    _, inside, raw = _logits(logits, row, row_stride, size, BLOCK)
     temperature, k, p = _asked(row, temperatures, top_ks, top_ps)
     chosen = picked(raw, inside, size, temperature, k, p, tl.load(uniforms + row * u_row), LEAST, BITS)
     _put(chosen, row, codes, table, x, front, x_row, front_row, hidden, PUT, FRONT, WIDTH)
@@ -68,9 +74,7 @@ def _pick_first(
 ):  # fmt: skip
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < size
-    raw = tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
+    at, inside, raw = _logits(logits, row, row_stride, size, BLOCK)
     had = tl.load(seen + tl.load(idx + row) * size + at, inside, 0) != 0
     penalty = tl.load(penalties + row)
     raw = tl.where(had, tl.where(raw > 0, raw / penalty, raw * penalty), raw)
@@ -92,9 +96,7 @@ def _choose_into(
 ):  # fmt: skip
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < size
-    raw = tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
+    at, inside, raw = _logits(logits, row, row_stride, size, BLOCK)
     temperature, k, p = _asked(row, temperatures, top_ks, top_ps)
     u = tl.load(uniforms + row * u_row)
     short = row * SHORT
@@ -111,9 +113,7 @@ def _choose_first(
 ):  # fmt: skip
     wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < size
-    raw = tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
+    at, inside, raw = _logits(logits, row, row_stride, size, BLOCK)
     step = tl.load(steps + row)
     raw = tl.where((at == size - 1) & (step < tl.load(least + row)), float("-inf"), raw)
     temperature, k, p = _asked(row, temperatures, top_ks, top_ps)
@@ -152,6 +152,9 @@ def _arguments(logits: Tensor, asked: Asked, into: Into) -> tuple[tuple[Any, ...
 
 
 def _scratch(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Room for the leading tokens of `count` ranked draws per row."""
+    if logits.shape[1] > PLACES.value:
+        raise ValueError(f"logits: at most {PLACES.value} wide, got {logits.shape[1]}")
     shape, device = (len(logits), count * SHORT), logits.device
     return torch.empty(shape, dtype=torch.float32, device=device), torch.empty(shape, dtype=torch.int32, device=device)
 
@@ -160,6 +163,20 @@ def pick_into(logits: Tensor, asked: Asked, into: Into) -> None:
     """See `between.pick_into`."""
     given, constants = _arguments(logits, asked, into)
     _pick_into[(len(logits),)](*given, BITS=key_bits(logits), **constants)
+
+
+def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """logits [B, V] float; u, temperature, top_k (int64), top_p [B] -> ids [B]."""
+    into = Into(torch.empty(len(logits), dtype=torch.int64, device=logits.device))
+    pick_into(logits, Asked(u, temperature, top_k, top_p), into)
+    return into.code
+
+
+def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """As `pick`, with the nucleus before the temperature, without its crossing token, drawn in order of rank."""
+    into = Into(torch.empty(len(logits), dtype=torch.int64, device=logits.device))
+    choose_into(logits, Asked(u, temperature, top_k, top_p), into)
+    return into.code
 
 
 def pick_first(

@@ -1,5 +1,5 @@
-"""One draw in one launch. No sorting: thresholds are found by bisection over the ordered bit patterns of the logits,
-of which bfloat16 leaves half as many to try.
+"""One draw in one launch. No sorting: thresholds are searched for over the ordered bit patterns of the logits,
+of which bfloat16 leaves half as many to try. kernels_draw.py launches what is here.
 
 Both samplers keep what `sampling.pick` and the ranked sampler keep and draw by the same inverse CDF; sums may round
 differently, so a draw may differ where u falls on the boundary of two tokens.
@@ -15,12 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.layers.kernels_early import EARLY, LAUNCH, wait
-from stentor.layers.sampling import MIN_TEMPERATURE
-
 PLACES = tl.constexpr(8192)  # vocabulary sizes that a composite key can address
 KEY_BITS = tl.constexpr(32)
 RANK_BITS = tl.constexpr(46)
+COUNT = tl.constexpr(21)  # bits of a count: three fill a word, and a tensor holds no more
+MOST = tl.constexpr((1 << 21) - 1)
 SHORT = 64  # tokens that are compared pair by pair
 
 
@@ -48,9 +47,9 @@ def _kth(key, inside, k, bits: tl.constexpr):
     for _ in range((bits + 1) // 2):
         left = high - low
         first, second, third = low + (left + 3) // 4, low + (2 * left + 3) // 4, low + (3 * left + 3) // 4
-        counts = ((key >= second).to(tl.int64) << 16) + ((key >= third).to(tl.int64) << 32)
+        counts = ((key >= second).to(tl.int64) << COUNT) + ((key >= third).to(tl.int64) << 2 * COUNT)
         counts = tl.sum(tl.where(inside, counts + (key >= first).to(tl.int64), 0), 0)
-        one, two, three = (counts & 0xFFFF) >= k, ((counts >> 16) & 0xFFFF) >= k, (counts >> 32) >= k
+        one, two, three = (counts & MOST) >= k, ((counts >> COUNT) & MOST) >= k, (counts >> 2 * COUNT) >= k
         high = tl.where(three, high, tl.where(two, third - 1, tl.where(one, second - 1, first - 1)))
         low = tl.where(three, third, tl.where(two, second, tl.where(one, first, low)))
     return low
@@ -92,36 +91,6 @@ def picked(raw, inside, size, temperature, k, p, u, LEAST: tl.constexpr, BITS: t
         all_of_it = tl.max(tl.where(inside, cdf, 0.0), 0)
         chosen = tl.sum((inside & (cdf < u * all_of_it)).to(tl.int32), 0).to(tl.int64)
     return tl.minimum(chosen, size - 1)
-
-
-@triton.jit
-def _pick(
-    logits, uniforms, temperatures, top_ks, top_ps, out, row_stride, u_stride, size, LEAST: tl.constexpr,
-    BLOCK: tl.constexpr, BITS: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    wait(EARLY)
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < size
-    raw = tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
-    temperature = tl.load(temperatures + row)
-    k = tl.load(top_ks + row)
-    p = tl.load(top_ps + row)
-    u = tl.load(uniforms + row * u_stride)
-    chosen = picked(raw, inside, size, temperature, k, p, u, LEAST, BITS)
-    tl.store(out + row, chosen)
-
-
-def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """logits [B, V] float; u, temperature, top_k (int64), top_p [B] -> ids [B]."""
-    batch, size = logits.shape
-    out = torch.empty(batch, dtype=torch.int64, device=logits.device)
-    _pick[(batch,)](
-        logits, u, temperature, top_k, top_p, out, logits.stride(0), u.stride(0), size,
-        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), BITS=key_bits(logits), EARLY=EARLY, num_warps=8,
-        **LAUNCH,
-    )  # fmt: skip
-    return out
 
 
 @triton.jit
@@ -182,25 +151,6 @@ def chosen_of(
 
 
 @triton.jit
-def _choose(
-    logits, uniforms, temperatures, top_ks, top_ps, out, found, places, row_stride, u_stride, size,
-    LEAST: tl.constexpr, BLOCK: tl.constexpr, SHORT: tl.constexpr, BITS: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    wait(EARLY)
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < size
-    raw = tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
-    temperature = tl.load(temperatures + row)
-    k = tl.load(top_ks + row)
-    p = tl.load(top_ps + row)
-    u = tl.load(uniforms + row * u_stride)
-    short = row * SHORT
-    chosen = chosen_of(raw, at, inside, size, temperature, k, p, u, found + short, places + short, LEAST, SHORT, BITS)
-    tl.store(out + row, chosen)
-
-
-@triton.jit
 def _ranked(raw, at, inside, size, k, top, p, temperature, u):
     """The draw whatever k is."""
     # Equal logits rank by index, so that every token has a place of its own.
@@ -220,19 +170,3 @@ def _ranked(raw, at, inside, size, k, top, p, temperature, u):
     edge = _at_least(key, weight, u * tl.sum(weight, 0), RANK_BITS)
     chosen = tl.min(tl.where(kept & (key >= edge), key, best), 0)
     return (chosen & (PLACES - 1)) ^ (PLACES - 1)
-
-
-def choose(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """As `pick`, with the nucleus before the temperature, without its crossing token, drawn in order of rank."""
-    batch, size = logits.shape
-    if size > PLACES.value:
-        raise ValueError(f"logits: at most {PLACES.value} wide, got {size}")
-    out = torch.empty(batch, dtype=torch.int64, device=logits.device)
-    found = torch.empty(batch, SHORT, dtype=torch.float32, device=logits.device)
-    places = torch.empty(batch, SHORT, dtype=torch.int32, device=logits.device)
-    _choose[(batch,)](
-        logits, u, temperature, top_k, top_p, out, found, places, logits.stride(0), u.stride(0), size,
-        LEAST=MIN_TEMPERATURE, BLOCK=triton.next_power_of_2(size), SHORT=SHORT, BITS=key_bits(logits), EARLY=EARLY,
-        num_warps=8, **LAUNCH,
-    )  # fmt: skip
-    return out

@@ -11,7 +11,6 @@ from stentor.layers import (
     kernels_flow,
     kernels_narrow,
     kernels_norm,
-    kernels_sampling,
 )
 from stentor.layers.tiles_attention import paged_tile
 
@@ -35,7 +34,6 @@ ROTATION = {"DIM": 128, "HALF": 64, "NORM": True, "LATE": True, "INTERLEAVED": F
             "HEADS": kernels_norm.HEADS, "EARLY": True}  # fmt: skip
 PRODUCT = {"ROWS": 1, "NORM": True, "GATE": False, "ADD": False, "BIAS": False, "OUTPUTS": 4, "BLOCK": 1024, "CHUNKS": 2,
            "EVEN": True, "LINES": 32, "EARLY": True}  # fmt: skip
-CHOICE = {"LEAST": 1e-5, "BLOCK": 8192, "SHORT": 64, "EARLY": True}
 FLOW = {"PATCH": 4, "FEAT": 64, "WIDE": 64, "LENGTH": 11, "TIME": 2, "FEED": True, "BLOCK": 64, "EARLY": True}
 CASES = {
     "norm": (kernels_norm._add_rms_norm, {"ADD": True, "LATE": True, "BLOCK": 2048, "EARLY": True}, 4),
@@ -53,10 +51,6 @@ CASES = {
     "local": (kernels_attention._local, {**HEADS, **TURN, "NORM": False, "SPAN": 16, "PER": 1}, 2),
     "local of several heads": (kernels_attention._local, {**HEADS, **PAIRS, "GROUP": 8, "SPAN": 16, "PER": 4}, 4),
     "local, turned before": (kernels_attention._local, {**HEADS, **PLAIN, "SPAN": 16, "PER": 2}, 2),
-    "pick": (kernels_sampling._pick, {"LEAST": 1e-5, "BLOCK": 4096, "BITS": 32, "EARLY": True}, 8),
-    "pick from bfloat16": (kernels_sampling._pick, {"LEAST": 1e-5, "BLOCK": 4096, "BITS": 16, "EARLY": True}, 8),
-    "choose": (kernels_sampling._choose, {**CHOICE, "BITS": 32}, 8),
-    "choose from bfloat16": (kernels_sampling._choose, {**CHOICE, "BITS": 16}, 8),
     "product": (kernels_narrow._narrow, PRODUCT, 4),
     "gated product of two": (kernels_narrow._narrow, {**PRODUCT, "ROWS": 2, "GATE": True, "OUTPUTS": 2}, 4),
     "added product": (kernels_narrow._narrow, {**PRODUCT, "NORM": False, "ADD": True, "BIAS": True, "EVEN": False}, 4),
@@ -68,7 +62,7 @@ CASES = {
 def kind(name: str, constants: dict[str, object], dtype: str, kernel: str) -> str:
     if name in constants:
         return "constexpr"
-    if name in INTEGERS or (name == "out" and kernel.startswith(("pick", "choose"))):
+    if name in INTEGERS:
         return "*i64"
     if name == "logits" and "bfloat16" in kernel:
         return "*bf16"

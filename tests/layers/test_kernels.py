@@ -25,10 +25,10 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
 from stentor.layers import (  # noqa: E402
     kernels_attention,
+    kernels_draw,
     kernels_flow,
     kernels_narrow,
     kernels_norm,
-    kernels_sampling,
 )
 
 os.environ.pop("TRITON_INTERPRET", None)
@@ -209,7 +209,7 @@ def test_one_launch_picks_what_the_filters_and_the_draw_pick(size, dtype):
         case = (case[0] + random(60, size) * 1e-3, *case[1:])  # top-p may cut ties anywhere
     else:
         case = (case[0].to(dtype), *case[1:4], torch.ones_like(case[4]))
-    _agree(kernels_sampling.pick(*case), pick(*case), case[0])
+    _agree(kernels_draw.pick(*case), pick(*case), case[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -217,7 +217,7 @@ def test_one_launch_picks_what_the_filters_and_the_draw_pick(size, dtype):
 def test_one_launch_chooses_what_the_ranked_sampler_chooses(size, dtype):
     logits, *rest = _cases(60, size)
     logits = logits.to(dtype)
-    _agree(kernels_sampling.choose(logits, *rest), choose(rank(logits), *rest), logits)
+    _agree(kernels_draw.choose(logits, *rest), choose(rank(logits), *rest), logits)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -139,3 +139,11 @@ def test_the_first_choice_is_made_again_if_it_repeats_and_may_end_in_time(dtype,
         assert ended.any()
         assert repeats.any()
         assert (again != once)[repeats].any()
+
+
+def test_a_wide_vocabulary_is_counted_whole():
+    size, k = 70_000, 66_000  # more than 16 bits count
+    logits = torch.linspace(1, 0, size, device=DEVICE)[None]
+    u, one = torch.full((1,), 0.999, device=DEVICE), torch.ones(1, device=DEVICE)
+    drawn = int(kernels_draw.pick(logits, u, one, torch.full((1,), k, device=DEVICE), one))
+    assert 65_000 < drawn < k
