@@ -97,8 +97,7 @@ class Host:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._tts is not None:
-            await asyncio.to_thread(self._tts.close)
+        await self._discard()
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     def note_duration(self, seconds: float) -> None:

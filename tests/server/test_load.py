@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import json
 import shutil
 import signal
@@ -266,8 +267,10 @@ def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) ->
                     break
                 await asyncio.sleep(0.02)
             assert (await http.get("/ready")).json() == {"ready": True, "phase": "ready"}
+            assert gc.get_freeze_count() > 0  # a full collection does not walk over the model
 
     asyncio.run(check())
+    assert gc.get_freeze_count() == 0
 
 
 def test_keys_guard_what_is_under_v1_and_nothing_else(tmp_path: Path) -> None:
