@@ -153,8 +153,6 @@ def solve(
     mu [B, 2, hidden], cond [B, P, D] the patch before, cfg [B] float32, steps [B] int64. `work` evaluations are made,
     at least `evaluations(steps)` of every row; a row that needs fewer keeps its result through the rest.
     """
-    if kernels.on(z, "flow") and z.dtype == dit.in_proj.weight.dtype:
-        return solve_in_place(dit, tables, rope, (mu[:, 0], mu[:, 1]), cond, z, cfg, steps, work)
     cond_tokens = dit.cond_proj(cond).repeat(2, 1, 1)
     mu = torch.cat((mu, torch.zeros_like(mu)))
     dt, at = tables.dt[steps], tables.at[steps]
