@@ -30,11 +30,10 @@ from shares import run_shares
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from stentor.layers import kernels_attention
-from stentor.layers.kernels import Turn
-from stentor.layers.kernels_early import EARLY
+from stentor.kernels import Turn, attention
+from stentor.kernels.configs_attention import DepthTile, LocalTile, PagedTile, depth_tile, local_tile, paged_tile
+from stentor.kernels.pdl import EARLY
 from stentor.layers.rope import angles
-from stentor.layers.tiles_attention import DepthTile, LocalTile, PagedTile, depth_tile, local_tile, paged_tile
 
 PAGE = 16
 COLD = 240e6  # bytes of history that one graph goes through: several times the cache
@@ -182,7 +181,7 @@ class Operands:
         self.slot = torch.randperm(c.batch, device=device)
         self.pos = torch.full((c.batch,), c.context, device=device)
 
-    def launches(self, tile: Any, made: ModuleType = kernels_attention) -> Iterator[Launch]:
+    def launches(self, tile: Any, made: ModuleType = attention) -> Iterator[Launch]:
         """One after the other; `tile` None: as `made` chooses."""
         q, k, v = self.qkv
         if self.case.kernel == "paged":
@@ -250,7 +249,7 @@ class Operands:
             half = self.case.batch // 2
             q, k, v = (t[:half, 0] for t in self.qkv)
             slot, pos = self.slot[:half], self.pos[:half]
-            alone = kernels_attention.paged(self.pools[0], self.table, slot, pos, q, k, v, True, self.turn, tile)
+            alone = attention.paged(self.pools[0], self.table, slot, pos, q, k, v, True, self.turn, tile)
             if not torch.equal(out[:half], alone):
                 return "depends on the other rows"
         return None
@@ -326,7 +325,7 @@ def compile_share(share: int, before: ModuleType | None) -> None:
     for case, tile in every[share::WORKERS]:
         o = Operands(case, "cuda", few=True)
         try:
-            found = list(o.launches(tile, before if tile is None and before is not None else kernels_attention))
+            found = list(o.launches(tile, before if tile is None and before is not None else attention))
             for launch in (found[0], found[-1]):
                 launch()
         except Exception as e:

@@ -37,10 +37,10 @@ sys.path.insert(0, str(ROOT))
 
 from gpu_codec_tiles import machine  # noqa: E402
 
+from stentor import kernels  # noqa: E402
+from stentor.engine.cuda_graphs import GraphLadder  # noqa: E402
 from stentor.engine.device import Device  # noqa: E402
-from stentor.engine.graphs import GraphLadder  # noqa: E402
-from stentor.engine.slots import RowBlock  # noqa: E402
-from stentor.layers import kernels  # noqa: E402
+from stentor.engine.slot_table import RowBlock  # noqa: E402
 from stentor.layers.conv import cast  # noqa: E402
 from stentor.models.base import Codec, State  # noqa: E402
 
@@ -71,10 +71,10 @@ def calm(module: nn.Module) -> None:
 
 
 def voxcpm2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
+    from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
     from stentor.models.voxcpm2.config import parse
+    from stentor.models.voxcpm2.dummy import RELEASE
     from stentor.models.voxcpm2.init import initialise
-    from stentor.models.voxcpm2.release import RELEASE
-    from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec
 
     c = parse(RELEASE)
     sizes = replace(c.vae, decoder_dim=64, encoder_dim=4) if tiny else c.vae
@@ -88,10 +88,10 @@ def voxcpm2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
 
 
 def qwen3_tts(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
-    from stentor.models.qwen3_tts.decoder import Codec as Qwen
-    from stentor.models.qwen3_tts.decoder import Decoder
-    from stentor.models.qwen3_tts.dummies import codec_config, randomize
-    from stentor.models.qwen3_tts.loading import build
+    from stentor.models.qwen3_tts.codec_decoder import Codec as Qwen
+    from stentor.models.qwen3_tts.codec_decoder import Decoder
+    from stentor.models.qwen3_tts.dummy import codec_config, randomize
+    from stentor.models.qwen3_tts.loader import build
 
     c = codec_config().decoder
     c = replace(c, width=64, latent=32, codebook_dim=32) if tiny else c
@@ -106,7 +106,7 @@ def qwen3_tts(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
 
 def fish_s2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     from stentor.models.fish_s2 import codec_config, config
-    from stentor.models.fish_s2.build import make_codec, randomize
+    from stentor.models.fish_s2.loader import make_codec, randomize
 
     sizes = replace(codec_config.RELEASED, decoder_dim=64, encoder_dim=4) if tiny else codec_config.RELEASED
     drawn, codec = (make_codec(sizes, config.parse(config.RELEASED), d) for d in (torch.float32, dtype))
@@ -122,8 +122,8 @@ def fish_s2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
 
 
 def voice(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
-    from stentor.models.voxcpm2.loading import UNUSED_VAE
-    from stentor.models.voxcpm2.vae import PatchCodec
+    from stentor.models.voxcpm2.codec import PatchCodec
+    from stentor.models.voxcpm2.loader import UNUSED_VAE
     from stentor.models.weights import fill, fold_weight_norm, read_safetensors
     from training.common import load_config
     from training.modules import build_vae

@@ -26,8 +26,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from stentor.layers.kernels import Waves
-from stentor.layers.tiles_codec import Tile, dense_tile
+from stentor.kernels import Waves
+from stentor.kernels.configs_conv1d import Tile, dense_tile
 
 BATCH, REPEATS, COMPILERS = 16, 9, 8
 
@@ -92,11 +92,11 @@ class Operands:
         self.waves = Waves(torch.rand(s.outputs, device=device) + 0.5, torch.rand(s.outputs, device=device) + 0.5)
 
     def ours(self, t: Tile) -> Tensor:
-        from stentor.layers import kernels_codec
+        from stentor.kernels import conv1d
 
-        kernels_codec.dense_tile = lambda *shape: t
+        conv1d.dense_tile = lambda *shape: t
         weight, s = self.weight.transpose(1, 2), self.shape
-        return kernels_codec.convolve(
+        return conv1d.convolve(
             self.x, weight, self.bias, 1, self.waves if s.act else None, None if s.act else self.added
         )
 
@@ -111,9 +111,9 @@ class Operands:
         if not s.act:
             return y + self.added
         if y.is_cuda:
-            from stentor.layers import kernels_codec
+            from stentor.kernels import conv1d
 
-            return kernels_codec.extend(y, None, 0, self.waves)[0]
+            return conv1d.extend(y, None, 0, self.waves)[0]
         return (y.float() + self.waves.gain * torch.sin(y.float() * self.waves.alpha) ** 2).to(y.dtype)
 
 

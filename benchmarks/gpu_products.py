@@ -27,8 +27,8 @@ from shares import run_shares
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from stentor.layers import kernels_narrow
-from stentor.layers.tiles import NARROW_ROWS, Tile, narrow_tile
+from stentor.kernels import gemv
+from stentor.kernels.configs_gemv import NARROW_ROWS, Tile, narrow_tile
 
 SHAPES = {
     "vox lm qkv": (2560, 2048, False),
@@ -115,7 +115,7 @@ class Operands:
     def ours(self, case: Case, tile: Tile, weight: Tensor) -> Tensor:
         norm = (self.norm, 1e-5, True) if self.norms else None
         added = None if self.norms else self.residual
-        return kernels_narrow.narrow(self.x, weight, norm, added, case.gate, None, tile)
+        return gemv.narrow(self.x, weight, norm, added, case.gate, None, tile)
 
     def formula(self, case: Case, weight: Tensor) -> Tensor:
         x = self.x.float()
@@ -180,14 +180,14 @@ def _label(t: Tile) -> str:
 
 
 def _without_early(run: Callable[[], float]) -> float | None:
-    before = kernels_narrow.EARLY, kernels_narrow.LAUNCH
+    before = gemv.EARLY, gemv.LAUNCH
     try:
-        kernels_narrow.EARLY, kernels_narrow.LAUNCH = False, {}
+        gemv.EARLY, gemv.LAUNCH = False, {}
         return round(run(), 2)
     except Exception:
         return None
     finally:
-        kernels_narrow.EARLY, kernels_narrow.LAUNCH = before
+        gemv.EARLY, gemv.LAUNCH = before
 
 
 def compile_share(share: int, shares: int, most: int, only: str) -> None:
@@ -236,7 +236,7 @@ def main() -> None:
         if not args.small:
             command = [sys.executable, __file__, "--rows", str(args.rows), "--only", args.only, "--share"]
             run_shares(command, WORKERS, args.seconds * 0.55)
-        print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {kernels_narrow.EARLY}", flush=True)
+        print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {gemv.EARLY}", flush=True)
         found = []
         for case in cases(args.small, args.rows, args.only):
             if time.monotonic() - started > args.seconds:

@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from stentor.bench import facts, load, prompts
-from stentor.bench.arrivals import fixed_count
-from stentor.bench.backends import BACKENDS, Ask
-from stentor.bench.client import Client, Target
-from stentor.bench.load import Plan
-from stentor.bench.playback import Floats
-from stentor.bench.record import Exchange, Spool
+from stentor.bench.load import load, prompts
+from stentor.bench.load.arrivals import fixed_count
+from stentor.bench.load.backends import BACKENDS, Ask
+from stentor.bench.load.client import Client, Target
+from stentor.bench.load.load import Plan
+from stentor.bench.load.record import Exchange, Spool
+from stentor.bench.metrics.playback import Floats
+from stentor.bench.report import facts
 
 RATE = 24000
 CHUNK_S = 0.080

@@ -35,10 +35,10 @@ import torch
 from simulated_device import SimulatedDevice, SimulatedGraph
 
 from stentor import TTS, registry
-from stentor.engine.packing import Layout, StaticPrefill
+from stentor.engine.model_runner import PREFILL_TOKENS, Worker, _default_batches
+from stentor.engine.prefill_batch import Layout, StaticPrefill
 from stentor.engine.scheduler import RAMP, Policy
 from stentor.engine.sequence import LENGTH, RUNNING
-from stentor.engine.worker import PREFILL_TOKENS, Worker, _default_batches
 from stentor.models.base import KVSpec, SpeechModel, State
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."

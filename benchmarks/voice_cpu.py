@@ -77,7 +77,7 @@ def main() -> None:
     if args.speak:
         print(json.dumps(speak(args.speak)))
         return
-    from stentor.bench.facts import client_facts
+    from stentor.bench.report.facts import client_facts
 
     results = [measure(threads, args.processes) for threads in args.threads]
     for r in results:

@@ -19,7 +19,7 @@ DUMMY = "dummy:"
 
 
 def families() -> list[ModuleType]:
-    """The family folders. Each exposes ARCHITECTURES, DUMMIES, load() and dummy(); importing one is cheap."""
+    """The family folders. Each exposes ARCHITECTURES, DUMMIES, load() and load_dummy(); importing one is cheap."""
     found = pkgutil.iter_modules(stentor.models.__path__)
     return [importlib.import_module(f"stentor.models.{m.name}") for m in found if m.ispkg]
 
@@ -67,7 +67,7 @@ def load(
 def _dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
     for family in families():
         if name in family.DUMMIES:
-            made: SpeechModel = family.dummy(name, device, dtype)
+            made: SpeechModel = family.load_dummy(name, device, dtype)
             return made
     known = sorted(DUMMY + d for f in families() for d in f.DUMMIES)
     raise CheckpointError(f"model {DUMMY + name!r} is not known; known: {', '.join(known)}")

@@ -22,9 +22,9 @@ import soundfile
 import torch
 
 import stentor
-from stentor.bench.score import Spoken, Transcriber, error_rate, opinion_scores, whisper
+from stentor.bench.metrics.score import Spoken, Transcriber, error_rate, opinion_scores, whisper
+from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
-from stentor.models.voxcpm2.vae import AudioVAE
 from stentor.models.weights import fill, fold_weight_norm, read_config, read_safetensors
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from stentor.models.voxcpm2.vae import AudioVAE
+from stentor.models.voxcpm2.codec import AudioVAE
 from training.common import Log, load_config, pick_device, restore
 from training.data import RATE, Speech
 from training.modules import build_vae

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from stentor.layers.attention import causal
 from stentor.models.base import Attend
+from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse, parse_vae
 from stentor.models.voxcpm2.init import initialise
-from stentor.models.voxcpm2.net import VoxCPM2Net
-from stentor.models.voxcpm2.vae import AudioVAE
+from stentor.models.voxcpm2.modules import VoxCPM2Net
 from training.examples import Batch
 
 Velocity = Callable[..., Tensor]

@@ -7,7 +7,7 @@ import types
 import torch
 from torch import Tensor, nn
 
-import stentor.models.voxcpm2.vae as family
+import stentor.models.voxcpm2.codec as family
 from stentor.layers.conv import CausalConv1d, Stream
 
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.transformer import Attention, SwiGLU
-from stentor.models.voxcpm2.net import VoxCPM2Net
+from stentor.models.voxcpm2.modules import VoxCPM2Net
 from training.alignment import Pointer, Speller
 from training.common import (
     Average,

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from stentor.bench import report, score, search, session
-from stentor.bench.load import Sender
-from stentor.bench.output import SCHEMA, Files, flat, request_row
-from stentor.bench.plot import Chart, Series, page
-from stentor.bench.prompts import Prompt
-from stentor.bench.record import Spool
-from stentor.bench.report import Shown
+from stentor.bench import search, session
+from stentor.bench.load.load import Sender
+from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.record import Spool
+from stentor.bench.metrics import score
+from stentor.bench.metrics.summary import Summary
+from stentor.bench.report import report
+from stentor.bench.report.output import SCHEMA, Files, flat, request_row
+from stentor.bench.report.plot import Chart, Series, page
+from stentor.bench.report.report import Shown
 from stentor.bench.session import Level, Run, Settings
-from stentor.bench.summary import Summary
 
 
 @dataclass(frozen=True)

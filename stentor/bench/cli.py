@@ -14,9 +14,9 @@ from stentor.bench import flags
 from stentor.bench.flags import METRIC_NAMES
 
 if TYPE_CHECKING:
-    from stentor.bench.backends import Ask
     from stentor.bench.campaign import Capacity, Job
-    from stentor.bench.client import Target
+    from stentor.bench.load.backends import Ask
+    from stentor.bench.load.client import Target
     from stentor.bench.session import Level
 
 TEXT_METRICS = ("ttft", "tpot", "itl")
@@ -79,8 +79,8 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _target(args: argparse.Namespace) -> "Target":
-    from stentor.bench.backends import BACKENDS as KNOWN
-    from stentor.bench.client import Target
+    from stentor.bench.load.backends import BACKENDS as KNOWN
+    from stentor.bench.load.client import Target
 
     url = args.base_url or f"http://{args.host}:{args.port}"
     if not url.startswith(("http://", "https://")):
@@ -103,7 +103,7 @@ def _target(args: argparse.Namespace) -> "Target":
 
 
 def _ask(args: argparse.Namespace) -> "Ask":
-    from stentor.bench.backends import Ask
+    from stentor.bench.load.backends import Ask
 
     return Ask(
         model=args.model,
@@ -152,10 +152,11 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _job(args: argparse.Namespace, model: str, framing: Any) -> "Job":
-    from stentor.bench import prompts, score
     from stentor.bench.campaign import Job, Scoring
-    from stentor.bench.output import Files, default_stem
-    from stentor.bench.report import Shown
+    from stentor.bench.load import prompts
+    from stentor.bench.metrics import score
+    from stentor.bench.report.output import Files, default_stem
+    from stentor.bench.report.report import Shown
 
     score.require(bool(args.wer), args.mos)
     levels = _levels(args)
@@ -209,7 +210,7 @@ def _settings(args: argparse.Namespace, framing: Any) -> Any:
 
 
 def _ramp(args: argparse.Namespace) -> Any:
-    from stentor.bench.arrivals import Ramp
+    from stentor.bench.load.arrivals import Ramp
 
     if args.ramp_up_strategy is None:
         return None
@@ -270,7 +271,7 @@ def _metric_names(text: str) -> list[str]:
 
 def _goodput(values: list[str]) -> dict[str, float]:
     """`audio_ttfp:200` (vLLM also writes audio_ttft) in each metric's printed unit, to base units."""
-    from stentor.bench.measure import METRICS
+    from stentor.bench.metrics.measure import METRICS
 
     limits = {}
     for value in values:

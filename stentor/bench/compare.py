@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stentor.bench.output import SCHEMA
-from stentor.bench.report import markdown
+from stentor.bench.report.output import SCHEMA
+from stentor.bench.report.report import markdown
 
 _SETTINGS = (
     "backend",

@@ -12,11 +12,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from stentor.bench import facts
 from stentor.bench.campaign import Job, Target, run
-from stentor.bench.playback import Samples
-from stentor.bench.prompts import Prompt
-from stentor.bench.record import Arrival, Failure, Kind, Reply, Spool
+from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.record import Arrival, Failure, Kind, Reply, Spool
+from stentor.bench.metrics.playback import Samples
+from stentor.bench.report import facts
 
 clock = time.perf_counter
 

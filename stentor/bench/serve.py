@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import aiohttp
 
-from stentor.bench import facts
 from stentor.bench.campaign import Job, Target, run
-from stentor.bench.client import Client
-from stentor.bench.client import Target as Address
-from stentor.bench.decode import refusal_text
-from stentor.bench.load import no_collector_pauses
-from stentor.bench.prompts import pick
-from stentor.bench.record import Spool
+from stentor.bench.load.client import Client
+from stentor.bench.load.client import Target as Address
+from stentor.bench.load.load import no_collector_pauses
+from stentor.bench.load.prompts import pick
+from stentor.bench.load.record import Spool
+from stentor.bench.metrics.decode import refusal_text
+from stentor.bench.report import facts
 
 
 def serve(address: Address, make_job: Callable[[str], Job], ready_timeout_s: float) -> int:

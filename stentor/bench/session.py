@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from stentor.bench import arrivals, load, prompts, quality
-from stentor.bench.arrivals import Ramp
-from stentor.bench.decode import Framing, Heard, decode
-from stentor.bench.load import Plan, Sender, Trace
-from stentor.bench.measure import Result, measure
-from stentor.bench.output import save_wav
-from stentor.bench.prompts import Prompt
-from stentor.bench.record import Exchange, Spool
-from stentor.bench.summary import Summary, Window, summarise
+from stentor.bench.load import arrivals, load, prompts
+from stentor.bench.load.arrivals import Ramp
+from stentor.bench.load.load import Plan, Sender, Trace
+from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.record import Exchange, Spool
+from stentor.bench.metrics import quality
+from stentor.bench.metrics.decode import Framing, Heard, decode
+from stentor.bench.metrics.measure import Result, measure
+from stentor.bench.metrics.summary import Summary, Window, summarise
+from stentor.bench.report.output import save_wav
 
 
 @dataclass(frozen=True)

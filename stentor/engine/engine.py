@@ -17,14 +17,14 @@ import torch
 
 from stentor.config import EngineConfig
 from stentor.engine.device import Device
-from stentor.engine.memory import GIB, fit
-from stentor.engine.pages import PagePool
-from stentor.engine.requests import Health, Request, Stats
+from stentor.engine.inflight import AudioTicket, Ticket
+from stentor.engine.model_runner import Worker
+from stentor.engine.page_allocator import PagePool
+from stentor.engine.request_state import Health, Request, Stats
 from stentor.engine.scheduler import GENTLE_RAMP, AudioJob, Plan, Scheduler
 from stentor.engine.sequence import BROKEN, LENGTH, Phase, Sequence
+from stentor.engine.sizing import GIB, fit
 from stentor.engine.stream import Bells, Chunk, Stream
-from stentor.engine.tickets import AudioTicket, Ticket
-from stentor.engine.worker import Worker
 from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.models.base import LiveText, Prompt, SpeechModel
 

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from stentor.engine.pages import PagePool
+from stentor.engine.page_allocator import PagePool
 from stentor.engine.sequence import RUNNING, Phase, Sequence
 
 RAMP = (1, 2, 4, 8, 16, 25)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stentor.engine.kv import PagedKV
-from stentor.engine.slots import SlotTable
-from stentor.layers.noise import uniform
+from stentor.engine.kv_cache import PagedKV
+from stentor.engine.slot_table import SlotTable
+from stentor.layers.rng import uniform
 from stentor.models.base import PromptRows, SpeechModel
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers import kernels
+from stentor import kernels
 from stentor.models.base import Column, State
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from stentor.layers import kernels
+from stentor import kernels
 
 CosSin = tuple[Tensor, Tensor]
 

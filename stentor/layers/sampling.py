@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stentor.layers import kernels
+from stentor import kernels
 
 MIN_TEMPERATURE = 1e-5
 

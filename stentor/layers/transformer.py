@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers import kernels
+from stentor import kernels
 from stentor.layers.attention import Turning
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import CosSin, Rope

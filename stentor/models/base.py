@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stentor.layers.between import Place
+from stentor.kernels.between import Place
 
 Hidden = tuple[Tensor, ...]
 """What flows between a family's functions, opaque to the engine: tensors that share the leading dimension N."""

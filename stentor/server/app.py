@@ -17,16 +17,18 @@ from starlette.middleware.cors import CORSMiddleware
 
 import stentor
 from stentor.api import TTS
-from stentor.server import errors, routes, routes_info, routes_page, routes_voices, ws
-from stentor.server.answers import Kitchen
-from stentor.server.auth import Gate
+from stentor.server import errors
 from stentor.server.config import ServerConfig
-from stentor.server.hosts import Host, Hosts, Load, names
+from stentor.server.http import routes_info, routes_page, routes_speech, routes_voices
+from stentor.server.http.middleware import Gate
+from stentor.server.http.responses import Kitchen
 from stentor.server.metrics import Metrics
-from stentor.server.outcomes import Outcomes
-from stentor.server.plan import Planner
-from stentor.server.references import References
-from stentor.server.voices import DEFAULT_DIR, VoiceStore
+from stentor.server.model_hosts import Host, Hosts, Load, names
+from stentor.server.speech.outcomes import Outcomes
+from stentor.server.speech.plan import Planner
+from stentor.server.voices.references import References
+from stentor.server.voices.store import DEFAULT_DIR, VoiceStore
+from stentor.server.ws import session
 
 EXPOSED = [
     "X-Request-Id", "X-Seed", "X-Sample-Rate", "X-Channels", "X-Bit-Depth", "X-Finish-Reason", "X-Audio-Duration",
@@ -98,7 +100,7 @@ def create_app(
     )
     app.state.server = server
     errors.install(app)
-    for part in (routes, routes_voices, routes_info, routes_page, ws):
+    for part in (routes_speech, routes_voices, routes_info, routes_page, session):
         app.include_router(part.router)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app

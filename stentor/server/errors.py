@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from stentor.errors import EngineError, InvalidRequest, Overloaded
-from stentor.server.wire import json_response
+from stentor.server.json_sse import json_response
 
 log = logging.getLogger("stentor.server")
 

@@ -15,7 +15,7 @@ import uvicorn
 
 from stentor.server.app import Server, create_app
 from stentor.server.config import ServerConfig
-from stentor.server.hosts import CRASHED
+from stentor.server.model_hosts import CRASHED
 
 log = logging.getLogger("stentor.server")
 

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from stentor.server.hosts import Hosts
-from stentor.server.playback import Playback
-from stentor.server.references import References
+from stentor.server.audio.playback import Playback
+from stentor.server.model_hosts import Hosts
+from stentor.server.voices.references import References
 
 PREFIX = "stentor:"
 SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)

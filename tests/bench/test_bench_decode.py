@@ -13,8 +13,8 @@ from fake_server import tone, wav_header
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.bench.decode import decode
-from stentor.bench.record import Arrival, Kind, Reply
+from stentor.bench.load.record import Arrival, Kind, Reply
+from stentor.bench.metrics.decode import decode
 
 
 def reply(parts, headers=None, kind=Kind.BODY, kinds=None, status=200):

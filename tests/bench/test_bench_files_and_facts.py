@@ -12,9 +12,9 @@ import soundfile
 from fake_server import tone
 
 from stentor.bench.compare import compare, load
-from stentor.bench.facts import client_facts, gpu_watch, is_local
-from stentor.bench.output import SCHEMA, Files, clean, default_stem, save_wav
-from stentor.bench.plot import Chart, Series, page
+from stentor.bench.report.facts import client_facts, gpu_watch, is_local
+from stentor.bench.report.output import SCHEMA, Files, clean, default_stem, save_wav
+from stentor.bench.report.plot import Chart, Series, page
 from stentor.bench.search import highest_passing
 
 # ---- files

@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from stentor.bench import load
-from stentor.bench.load import Plan
-from stentor.bench.prompts import Prompt
-from stentor.bench.record import Reply
+from stentor.bench.load import load
+from stentor.bench.load.load import Plan
+from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.record import Reply
 
 clock = time.perf_counter
 

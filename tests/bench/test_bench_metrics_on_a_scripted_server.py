@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from fake_server import WARM_UP, Abort, FakeServer, Head, Send, Wait, chunks, paced, pcm, silence, tone, wav_header
 
-from stentor.bench.backends import BACKENDS, Ask
-from stentor.bench.client import Client, Target
-from stentor.bench.decode import decode
-from stentor.bench.measure import measure
-from stentor.bench.prompts import Prompt
-from stentor.bench.record import Exchange, Spool
+from stentor.bench.load.backends import BACKENDS, Ask
+from stentor.bench.load.client import Client, Target
+from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.record import Exchange, Spool
+from stentor.bench.metrics.decode import decode
+from stentor.bench.metrics.measure import measure
 
 TOLERANCE = 0.005
 RATE = 24000

@@ -13,10 +13,10 @@ from fake_server import silence, tone
 
 from stentor.bench.campaign import Job
 from stentor.bench.cli import add_parser
+from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.record import Spool
 from stentor.bench.offline import InProcess, Options, offline
-from stentor.bench.prompts import Prompt
-from stentor.bench.record import Spool
-from stentor.bench.report import Shown
+from stentor.bench.report.report import Shown
 from stentor.bench.session import Level, Settings
 
 RATE = 16000

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from stentor.bench.backends import BACKENDS, Ask, request_body
 from stentor.bench.flags import BACKENDS as FLAG_BACKENDS
-from stentor.bench.prompts import BUILTIN_SETS, Prompt, load, pick
+from stentor.bench.load.backends import BACKENDS, Ask, request_body
+from stentor.bench.load.prompts import BUILTIN_SETS, Prompt, load, pick
 
 
 @pytest.mark.parametrize("language", ["en", "zh", "mixed"])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from fake_server import silence, tone
 
-from stentor.bench.decode import Heard
-from stentor.bench.measure import Result
-from stentor.bench.quality import assess, speech_units, summarise
+from stentor.bench.metrics.decode import Heard
+from stentor.bench.metrics.measure import Result
+from stentor.bench.metrics.quality import assess, speech_units, summarise
 
 RATE = 24000
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from fake_server import tone
 
-from stentor.bench import score
-from stentor.bench.score import Spoken, error_rate, opinion_scores, require
+from stentor.bench.metrics import score
+from stentor.bench.metrics.score import Spoken, error_rate, opinion_scores, require
 
 
 def needs(*modules):

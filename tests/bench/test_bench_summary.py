@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from stentor.bench.measure import Result
-from stentor.bench.quality import speech_units
-from stentor.bench.record import Failure
-from stentor.bench.report import Shown, levels_table, table
-from stentor.bench.summary import Window, summarise
+from stentor.bench.load.record import Failure
+from stentor.bench.metrics.measure import Result
+from stentor.bench.metrics.quality import speech_units
+from stentor.bench.metrics.summary import Window, summarise
+from stentor.bench.report.report import Shown, levels_table, table
 
 RATE = 24000
 

@@ -9,12 +9,12 @@ import pytest
 from aiohttp import web
 from fake_server import chunks, tone
 
-from stentor.bench.backends import BACKENDS, Ask
-from stentor.bench.client import Client, Target
-from stentor.bench.decode import decode
-from stentor.bench.measure import measure
-from stentor.bench.prompts import Prompt
-from stentor.bench.record import Exchange, Spool
+from stentor.bench.load.backends import BACKENDS, Ask
+from stentor.bench.load.client import Client, Target
+from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.record import Exchange, Spool
+from stentor.bench.metrics.decode import decode
+from stentor.bench.metrics.measure import measure
 
 clock = time.perf_counter
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from stentor import TTS
-from stentor.engine.memory import CODEC_FRAMES
+from stentor.engine.model_runner import Worker, _rows_of_call
 from stentor.engine.scheduler import Policy
-from stentor.engine.worker import Worker, _rows_of_call
+from stentor.engine.sizing import CODEC_FRAMES
 
 ROWS = {1, 2, 4, 8, 16, 20}
 

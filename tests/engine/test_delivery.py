@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from stentor import TTS
-from stentor.engine.packing import Group
+from stentor.engine.inflight import AudioTicket, Ticket
+from stentor.engine.model_runner import Worker
+from stentor.engine.prefill_batch import Group
 from stentor.engine.scheduler import AudioJob, Policy
 from stentor.engine.sequence import Sequence
 from stentor.engine.stream import Chunk
-from stentor.engine.tickets import AudioTicket, Ticket
-from stentor.engine.worker import Worker
 
 
 class Late:

@@ -9,7 +9,7 @@ import torch
 from stentor import TTS, InvalidRequest
 from stentor.config import EngineConfig
 from stentor.engine.device import Device
-from stentor.engine.memory import CODEC_COPIES, CODEC_FRAMES, CODEC_SHARE, GIB, Sizes, fit
+from stentor.engine.sizing import CODEC_COPIES, CODEC_FRAMES, CODEC_SHARE, GIB, Sizes, fit
 from stentor.errors import EngineError
 from stentor.models.toy.model import Toy
 

@@ -1,4 +1,4 @@
-from stentor.engine.pages import PagePool
+from stentor.engine.page_allocator import PagePool
 
 
 def test_a_pool_hands_out_each_page_once_and_takes_it_back():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stentor.engine.slots import RowBlock
+from stentor.engine.slot_table import RowBlock
 from stentor.models.base import Column
 
 COLUMNS = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.pages import PagePool
+from stentor.engine.page_allocator import PagePool
 from stentor.engine.scheduler import GENTLE_RAMP, RAMP, Plan, Policy, Scheduler
 from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Phase, Sequence
 

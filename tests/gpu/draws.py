@@ -15,10 +15,10 @@ from levels import unlike
 from tiny import Bench
 from torch import Tensor
 
+from stentor import kernels
 from stentor.engine import step
-from stentor.engine.packing import exact
-from stentor.layers import kernels
-from stentor.models.fish_s2 import language
+from stentor.engine.prefill_batch import exact
+from stentor.models.fish_s2 import language_model
 from stentor.models.qwen3_tts import predictor
 
 NUDGES = (1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 1e-4, 1e-3)
@@ -49,7 +49,7 @@ class Draw:
 @contextmanager
 def drawing(take: Callable[[Draw], Tensor]) -> Iterator[None]:
     """Samplers of all families hand what they are asked to `take`, whose answer goes on."""
-    pick, rank, choose = predictor.Sampling.draw, language.rank, language.choose
+    pick, rank, choose = predictor.Sampling.draw, language_model.rank, language_model.choose
 
     def indexed(self: predictor.Sampling, logits: Tensor, u: Tensor) -> Tensor:
         def sample(x: Tensor, u: Tensor, top_p: Tensor) -> Tensor:
@@ -66,8 +66,8 @@ def drawing(take: Callable[[Draw], Tensor]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "_OFF", kernels._OFF | {"draw"})  # a draw and its token in one launch gives neither
         patch.setattr(predictor.Sampling, "draw", indexed)
-        patch.setattr(language, "rank", lambda logits: logits)
-        patch.setattr(language, "choose", ranked)
+        patch.setattr(language_model, "rank", lambda logits: logits)
+        patch.setattr(language_model, "choose", ranked)
         yield
 
 
@@ -103,7 +103,7 @@ class Led:
         """The least nudge by which code `code` of frame `at` becomes `other` (None: the end instead of a code)."""
         draws = self.frame(at)
         mine = int(self.frames[at, code]) if at < len(self.frames) else None
-        recent = set(self.frames[max(1, at - language.RAS_WINDOW) : at, 0].tolist()) if self.extra else set()
+        recent = set(self.frames[max(1, at - language_model.RAS_WINDOW) : at, 0].tolist()) if self.extra else set()
         for by in NUDGES:
             found = draws[code + self.extra if code else 0].reached(by)
             if code == 0 and self.extra:

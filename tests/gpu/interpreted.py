@@ -16,9 +16,9 @@ import torch
 from tiny import FAMILIES, Bench, checkpoint
 from triton.runtime import interpreter
 
+from stentor import kernels
 from stentor.engine import step
-from stentor.engine.packing import Layout, StaticPrefill, layout
-from stentor.layers import kernels
+from stentor.engine.prefill_batch import Layout, StaticPrefill, layout
 
 OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 3}, "qwen3_tts": {"top_k": 20}}
 _patched = interpreter._patch_lang_tensor

@@ -22,8 +22,8 @@ from triton.runtime import interpreter
 
 from stentor import registry
 from stentor.engine import step
-from stentor.engine.kv import PagedKV
-from stentor.engine.slots import SlotTable
+from stentor.engine.kv_cache import PagedKV
+from stentor.engine.slot_table import SlotTable
 
 STORED = Path(__file__).parent / "launches.json"
 BATCHES = (1, 16, 64)

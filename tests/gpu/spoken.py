@@ -10,8 +10,7 @@ import sys
 
 import torch
 
-from stentor import TTS
-from stentor.layers import kernels
+from stentor import TTS, kernels
 
 
 def main() -> None:

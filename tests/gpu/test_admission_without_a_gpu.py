@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 from stentor import request
 from stentor.config import EngineConfig
 from stentor.engine.device import Device
-from stentor.engine.packing import StaticPrefill, layout
+from stentor.engine.model_runner import Worker
+from stentor.engine.prefill_batch import StaticPrefill, layout
 from stentor.engine.sequence import RUNNING, Sequence
-from stentor.engine.worker import Worker
 from stentor.models.base import Prompt
 
 ROWS = {"fish_s2": 4, "voxcpm2": 4, "qwen3_tts": 6}

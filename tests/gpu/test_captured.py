@@ -11,7 +11,7 @@ import torch
 from tiny import DEVICE, FAMILIES, TEXT, VOICE, Bench, checkpoint
 
 from stentor import TTS
-from stentor.engine.packing import Group, Layout, StaticPrefill
+from stentor.engine.prefill_batch import Group, Layout, StaticPrefill
 
 STREAMS, FRAMES = 4, 40
 GIVEN = 8  # codes that every codebook has

@@ -25,7 +25,7 @@ from draws import apart
 from tiny import DEVICE, FAMILIES, VOICE, Bench, checkpoint
 
 from stentor import TTS
-from stentor.engine.packing import exact
+from stentor.engine.prefill_batch import exact
 from stentor.engine.scheduler import Policy
 
 CUDA = DEVICE == "cuda"

@@ -7,7 +7,7 @@ from draws import Draw, Led, apart, drawing
 from tiny import Bench, checkpoint
 
 from stentor import TTS
-from stentor.models.fish_s2 import language
+from stentor.models.fish_s2 import language_model
 
 EDGE = 1e-5
 
@@ -18,7 +18,9 @@ def asked(logits: list[float], u: float, temperature: float = 1.0, top_p: float 
     x = torch.tensor([logits])
     one = torch.ones(1)
     with drawing(lambda draw: found.append(draw) or draw.answer()):
-        language.choose(language.rank(x), one * u, one * temperature, torch.zeros(1, dtype=torch.int64), one * top_p)
+        language_model.choose(
+            language_model.rank(x), one * u, one * temperature, torch.zeros(1, dtype=torch.int64), one * top_p
+        )
     return found[0]
 
 

@@ -14,11 +14,11 @@ from draws import Draw, drawing
 from tiny import DEVICE, FAMILIES, Bench, checkpoint
 from torch import Tensor, nn
 
-from stentor.engine.packing import exact
-from stentor.engine.slots import RowBlock
+from stentor.engine.prefill_batch import exact
+from stentor.engine.slot_table import RowBlock
 from stentor.layers.linear import linear
-from stentor.layers.noise import uniform
-from stentor.models.voxcpm2.net import FSQ
+from stentor.layers.rng import uniform
+from stentor.models.voxcpm2.modules import FSQ
 
 LEAST = 0.999
 FRAMES = 6  # that are made and forced

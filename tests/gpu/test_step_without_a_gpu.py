@@ -23,9 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stentor import registry
 from stentor.engine import step
-from stentor.engine.kv import PagedKV
+from stentor.engine.kv_cache import PagedKV
 from stentor.engine.sequence import Sequence
-from stentor.engine.slots import SlotTable
+from stentor.engine.slot_table import SlotTable
 from stentor.models.base import PromptRows, SpeechModel
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

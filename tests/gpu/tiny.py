@@ -11,9 +11,9 @@ import torch
 from stentor import registry, request
 from stentor.config import EngineConfig
 from stentor.engine.device import Device
-from stentor.engine.memory import fit
+from stentor.engine.model_runner import Worker
 from stentor.engine.sequence import Sequence
-from stentor.engine.worker import Worker
+from stentor.engine.sizing import fit
 from stentor.models.base import Prompt, SpeechModel
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -6,13 +6,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from stentor.layers import (
-    kernels_attention,
-    kernels_flow,
-    kernels_narrow,
-    kernels_norm,
-)
-from stentor.layers.tiles_attention import paged_tile
+from stentor.kernels import attention, flow, gemv, norm_rope
+from stentor.kernels.configs_attention import paged_tile
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024
@@ -31,31 +26,31 @@ PAIRS = {**TURN, "INTERLEAVED": True, "IN_FLOAT32": True}
 HEADS = {"HEADS": 8, "GROUP": 2, "DIM": 128, "WIDE": 128, "EARLY": True}
 PAGED = {**HEADS, "MEMBERS": 2, "ROWS": 16, "PAGE": 16, "SPLITS": 1, "WRITE": True}
 ROTATION = {"DIM": 128, "HALF": 64, "NORM": True, "LATE": True, "INTERLEAVED": False, "IN_FLOAT32": False,
-            "HEADS": kernels_norm.HEADS, "EARLY": True}  # fmt: skip
+            "HEADS": norm_rope.HEADS, "EARLY": True}  # fmt: skip
 PRODUCT = {"ROWS": 1, "NORM": True, "GATE": False, "ADD": False, "BIAS": False, "OUTPUTS": 4, "BLOCK": 1024, "CHUNKS": 2,
            "EVEN": True, "LINES": 32, "EARLY": True}  # fmt: skip
 FLOW = {"PATCH": 4, "FEAT": 64, "WIDE": 64, "LENGTH": 11, "TIME": 2, "FEED": True, "BLOCK": 64, "EARLY": True}
 CASES = {
-    "norm": (kernels_norm._add_rms_norm, {"ADD": True, "LATE": True, "BLOCK": 2048, "EARLY": True}, 4),
-    "gate": (kernels_norm._silu_mul, {"BLOCK": 1024, "EARLY": True}, 4),
-    "rotation": (kernels_norm._norm_rotate, ROTATION, 2),
-    "rotation of pairs": (kernels_norm._norm_rotate, {**ROTATION, "INTERLEAVED": True, "IN_FLOAT32": True, "NORM": False}, 2),
-    "decode": (kernels_attention._paged, {**PAGED, **TURN}, 2),
-    "decode of pairs": (kernels_attention._paged, {**PAGED, **PAIRS, "GROUP": 4, "MEMBERS": 4}, 2),
-    "decode in shares": (kernels_attention._paged, {**PAGED, **TURN, "GROUP": 8, "MEMBERS": 8, "SPLITS": 4}, 4),
-    "joined shares": (kernels_attention._joined, {"DIM": 128, "WIDE": 128, "SPLITS": 4, "EARLY": True}, 1),
-    "prefill": (kernels_attention._paged, {**PAGED, **PLAIN, "WRITE": False}, 4),
-    "depth": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 1, "ROOM": 1, "MEMBERS": 1}, 2),
-    "depth of two": (kernels_attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 2, "ROOM": 2, "MEMBERS": 2}, 2),
-    "depth of pairs": (kernels_attention._depth, {**HEADS, **PAIRS, "NORM": False, "SPAN": 16, "NEW": 1, "ROOM": 1, "MEMBERS": 1}, 2),
-    "local": (kernels_attention._local, {**HEADS, **TURN, "NORM": False, "SPAN": 16, "PER": 1}, 2),
-    "local of several heads": (kernels_attention._local, {**HEADS, **PAIRS, "GROUP": 8, "SPAN": 16, "PER": 4}, 4),
-    "local, turned before": (kernels_attention._local, {**HEADS, **PLAIN, "SPAN": 16, "PER": 2}, 2),
-    "product": (kernels_narrow._narrow, PRODUCT, 4),
-    "gated product of two": (kernels_narrow._narrow, {**PRODUCT, "ROWS": 2, "GATE": True, "OUTPUTS": 2}, 4),
-    "added product": (kernels_narrow._narrow, {**PRODUCT, "NORM": False, "ADD": True, "BIAS": True, "EVEN": False}, 4),
-    "flow": (kernels_flow._advance, FLOW, 4),
-    "end of flow": (kernels_flow._advance, {**FLOW, "FEED": False}, 4),
+    "norm": (norm_rope._add_rms_norm, {"ADD": True, "LATE": True, "BLOCK": 2048, "EARLY": True}, 4),
+    "gate": (norm_rope._silu_mul, {"BLOCK": 1024, "EARLY": True}, 4),
+    "rotation": (norm_rope._norm_rotate, ROTATION, 2),
+    "rotation of pairs": (norm_rope._norm_rotate, {**ROTATION, "INTERLEAVED": True, "IN_FLOAT32": True, "NORM": False}, 2),
+    "decode": (attention._paged, {**PAGED, **TURN}, 2),
+    "decode of pairs": (attention._paged, {**PAGED, **PAIRS, "GROUP": 4, "MEMBERS": 4}, 2),
+    "decode in shares": (attention._paged, {**PAGED, **TURN, "GROUP": 8, "MEMBERS": 8, "SPLITS": 4}, 4),
+    "joined shares": (attention._joined, {"DIM": 128, "WIDE": 128, "SPLITS": 4, "EARLY": True}, 1),
+    "prefill": (attention._paged, {**PAGED, **PLAIN, "WRITE": False}, 4),
+    "depth": (attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 1, "ROOM": 1, "MEMBERS": 1}, 2),
+    "depth of two": (attention._depth, {**HEADS, **TURN, "SPAN": 16, "NEW": 2, "ROOM": 2, "MEMBERS": 2}, 2),
+    "depth of pairs": (attention._depth, {**HEADS, **PAIRS, "NORM": False, "SPAN": 16, "NEW": 1, "ROOM": 1, "MEMBERS": 1}, 2),
+    "local": (attention._local, {**HEADS, **TURN, "NORM": False, "SPAN": 16, "PER": 1}, 2),
+    "local of several heads": (attention._local, {**HEADS, **PAIRS, "GROUP": 8, "SPAN": 16, "PER": 4}, 4),
+    "local, turned before": (attention._local, {**HEADS, **PLAIN, "SPAN": 16, "PER": 2}, 2),
+    "product": (gemv._narrow, PRODUCT, 4),
+    "gated product of two": (gemv._narrow, {**PRODUCT, "ROWS": 2, "GATE": True, "OUTPUTS": 2}, 4),
+    "added product": (gemv._narrow, {**PRODUCT, "NORM": False, "ADD": True, "BIAS": True, "EVEN": False}, 4),
+    "flow": (flow._advance, FLOW, 4),
+    "end of flow": (flow._advance, {**FLOW, "FEED": False}, 4),
 }  # fmt: skip
 
 
@@ -87,7 +82,7 @@ def main() -> None:
     for case, (kernel, shape, _) in CASES.items():
         for dtype in ("bf16", "fp32"):
             constants = dict(shape)
-            if kernel is kernels_attention._paged:
+            if kernel is attention._paged:
                 constants |= {"KEYS": paged_tile(512, 2, 2 if dtype == "bf16" else 4).keys}
             shared = compiled(case, dtype, constants)
             assert shared <= SHARED, f"{case} {dtype}: {shared} bytes are shared"

@@ -6,8 +6,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from stentor.layers import kernels_codec as codec
-from stentor.layers.tiles_codec import Tile, dense_tile
+from stentor.kernels import conv1d as codec
+from stentor.kernels.configs_conv1d import Tile, dense_tile
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024

@@ -8,7 +8,7 @@ import triton
 from compile_kernels import HOPPER, SHARED
 from triton.compiler import ASTSource
 
-from stentor.layers import kernels_draw, kernels_embed, kernels_rows, kernels_tokens
+from stentor.kernels import embed, sampling, slot_table, tokens
 
 STATES = {"RUNNING": 0, "STOPPED": 1, "LENGTH": 2, "BROKEN": 3}
 COMMIT = {"COUNTED": False, "STOP_KEEPS": False, "FLOATS": False, **STATES, "BLOCK": 16, "EARLY": True}
@@ -40,68 +40,68 @@ POINTERS = {
     "places": "*i32",
 }
 CASES: dict[str, tuple[Any, dict[str, object], dict[str, str], int]] = {
-    "uniform": (kernels_rows._uniform, {"BLOCK": 16, "EARLY": True}, {"out": "*fp32"}, 1),
+    "uniform": (slot_table._uniform, {"BLOCK": 16, "EARLY": True}, {"out": "*fp32"}, 1),
     "normal": (
-        kernels_rows._normal,
+        slot_table._normal,
         {"OUTER": 64, "INNER": 4, "TURN": 6.2831853, "BLOCK": 128, "EARLY": True},
         {"out": "*bf16"},
         4,
     ),
     "gather of codes": (
-        kernels_rows._gather,
+        slot_table._gather,
         {"LANES": 8, "BLOCK": 16, "EARLY": True},
         dict.fromkeys(("frames", "frames_out"), "*i32"),
         1,
     ),
     "gather of values": (
-        kernels_rows._gather,
+        slot_table._gather,
         {"LANES": 8, "BLOCK": 256, "EARLY": True},
         dict.fromkeys(("frames", "frames_out"), "*fp32"),
         1,
     ),
-    "commit of codes": (kernels_rows._commit, COMMIT, {"frame": "*i64", "frames": "*i32", "last": "*i32"}, 1),
+    "commit of codes": (slot_table._commit, COMMIT, {"frame": "*i64", "frames": "*i32", "last": "*i32"}, 1),
     "commit of values": (
-        kernels_rows._commit,
+        slot_table._commit,
         {**COMMIT, "COUNTED": True, "STOP_KEEPS": True, "FLOATS": True, "BLOCK": 256},
         {"frame": "*bf16", "frames": "*fp32", "last": "*fp32"},
         4,
     ),
-    "keep": (kernels_rows._keep, {"BLOCK": 1024, "EARLY": True}, {"new": "*u8", "column": "*u8"}, 4),
+    "keep": (slot_table._keep, {"BLOCK": 1024, "EARLY": True}, {"new": "*u8", "column": "*u8"}, 4),
     "tokens into pages": (
-        kernels_rows._store_tokens,
+        slot_table._store_tokens,
         {"PAGE": 16, "BLOCK": 1024, "EARLY": True},
         {**dict.fromkeys(("pool", "k", "v"), "*bf16"), "table": "*i64", "slots": "*i64"},
         4,
     ),
-    "embedding of frames and text": (kernels_embed._embed_told, {"BOOKS": 16, **EMBED}, EMBEDDED, 2),
+    "embedding of frames and text": (embed._embed_told, {"BOOKS": 16, **EMBED}, EMBEDDED, 2),
     "scaled embedding of frames": (
-        kernels_embed._embed_scaled,
+        embed._embed_scaled,
         {"BOOKS": 10, **EMBED},
         {**EMBEDDED, "codes": "*i64", "scale": "fp32"},
         2,
     ),
     "embedding of a prompt": (
-        kernels_embed._embed_prompt,
+        embed._embed_prompt,
         {"VECTORS": True, **EMBED},
         {**EMBEDDED, "first": "*i32", "second": "*i32", "vectors": "*fp32"},
         2,
     ),
-    "frames of a prompt": (kernels_embed._add_frames, {"BOOKS": 16, **EMBED}, {**EMBEDDED, "places": "*i64"}, 2),
-    "patch": (kernels_tokens._patch_tokens, PATCH, {**PATCHES, "patches": "*fp32", "out": "*bf16"}, 4),
-    "patch in float32": (kernels_tokens._patch_tokens, PATCH, {**FLOATS, "patches": "*fp32", "out": "*fp32"}, 4),
-    "beginning of a flow": (kernels_tokens._flow_tokens, {**PATCH, "WORK": 16}, {**PATCHES, "last": "*fp32"}, 4),
-    "beginning of a flow in float32": (kernels_tokens._flow_tokens, {**PATCH, "WORK": 1}, FLOATS, 4),
-    "levels": (kernels_tokens._levels, {"BLOCK": 512, "EARLY": True}, {**PATCHES, "scale": "fp32"}, 4),
-    "joined halves": (kernels_tokens._joined_halves, {"BLOCK": 512, "EARLY": True}, {**PATCHES, "audio": "*u8"}, 4),
-    "end": (kernels_tokens._ends, {"BLOCK": 2048, "EARLY": True}, {**PATCHES, "out": "*u8"}, 8),
-    "pick": (kernels_draw._pick_into, PICK, TOKENS, 8),
-    "pick in float32": (kernels_draw._pick_into, {**PICK, "BITS": 32}, IN_FLOAT32, 8),
-    "last pick": (kernels_draw._pick_into, {**PICK, "PUT": False, "WIDTH": 1}, TOKENS, 8),
-    "first pick": (kernels_draw._pick_first, FIRST, TOKENS, 8),
-    "choice": (kernels_draw._choose_into, CHOICE, {**TOKENS, "codes": "*i64"}, 8),
-    "choice in float32": (kernels_draw._choose_into, {**CHOICE, "BITS": 32}, IN_FLOAT32, 8),
+    "frames of a prompt": (embed._add_frames, {"BOOKS": 16, **EMBED}, {**EMBEDDED, "places": "*i64"}, 2),
+    "patch": (tokens._patch_tokens, PATCH, {**PATCHES, "patches": "*fp32", "out": "*bf16"}, 4),
+    "patch in float32": (tokens._patch_tokens, PATCH, {**FLOATS, "patches": "*fp32", "out": "*fp32"}, 4),
+    "beginning of a flow": (tokens._flow_tokens, {**PATCH, "WORK": 16}, {**PATCHES, "last": "*fp32"}, 4),
+    "beginning of a flow in float32": (tokens._flow_tokens, {**PATCH, "WORK": 1}, FLOATS, 4),
+    "levels": (tokens._levels, {"BLOCK": 512, "EARLY": True}, {**PATCHES, "scale": "fp32"}, 4),
+    "joined halves": (tokens._joined_halves, {"BLOCK": 512, "EARLY": True}, {**PATCHES, "audio": "*u8"}, 4),
+    "end": (tokens._ends, {"BLOCK": 2048, "EARLY": True}, {**PATCHES, "out": "*u8"}, 8),
+    "pick": (sampling._pick_into, PICK, TOKENS, 8),
+    "pick in float32": (sampling._pick_into, {**PICK, "BITS": 32}, IN_FLOAT32, 8),
+    "last pick": (sampling._pick_into, {**PICK, "PUT": False, "WIDTH": 1}, TOKENS, 8),
+    "first pick": (sampling._pick_first, FIRST, TOKENS, 8),
+    "choice": (sampling._choose_into, CHOICE, {**TOKENS, "codes": "*i64"}, 8),
+    "choice in float32": (sampling._choose_into, {**CHOICE, "BITS": 32}, IN_FLOAT32, 8),
     "first choice": (
-        kernels_draw._choose_first,
+        sampling._choose_first,
         {**CHOICE, "FRONT": True, "BLOCK": 8192, "WINDOW": 16},
         {**TOKENS, **AGAIN},
         8,

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from stentor.engine.kv import PagedKV
+from stentor.engine.kv_cache import PagedKV
 from stentor.layers.attention import DepthKV, causal
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import Rope, angles

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from stentor.kernels.configs_conv1d import PROGRAMS, Tile, dense_tile
 from stentor.layers.conv import (
     CausalConv1d,
     CausalConvTranspose1d,
@@ -22,19 +23,18 @@ from stentor.layers.conv import (
     cast,
     convolve,
 )
-from stentor.layers.tiles_codec import PROGRAMS, Tile, dense_tile
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
-from stentor.models.fish_s2 import build as build_fish
+from stentor.models.fish_s2 import loader as build_fish
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.codec_config import RELEASED, stack_config
-from stentor.models.qwen3_tts import dummies
-from stentor.models.qwen3_tts.decoder import Codec as QwenCodec
-from stentor.models.qwen3_tts.decoder import Decoder, SnakeBeta
-from stentor.models.qwen3_tts.loading import build
+from stentor.models.qwen3_tts import dummy
+from stentor.models.qwen3_tts.codec_decoder import Codec as QwenCodec
+from stentor.models.qwen3_tts.codec_decoder import Decoder, SnakeBeta
+from stentor.models.qwen3_tts.loader import build
+from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec, Snake
 from stentor.models.voxcpm2.config import VAEConfig
 from stentor.models.voxcpm2.init import initialise
-from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec, Snake
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -42,7 +42,8 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.layers import kernels, kernels_codec  # noqa: E402
+from stentor import kernels  # noqa: E402
+from stentor.kernels import conv1d  # noqa: E402
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -106,7 +107,7 @@ def error(got: Tensor, want: Tensor) -> float:
 def test_the_sine_is_exact_for_large_arguments(kind):
     act = wave(kind, 33)
     x = random(2, 33, 9) * 100
-    got = kernels_codec.extend(x.transpose(1, 2), None, 0, act.waves())[0].transpose(1, 2)
+    got = conv1d.extend(x.transpose(1, 2), None, 0, act.waves())[0].transpose(1, 2)
     assert error(got, act.double().formula(x.double())) < 1e-6
 
 
@@ -116,12 +117,12 @@ def test_history_stands_before_the_activated_input_whatever_its_layout(kind):
     layouts = (random(3, 20, 4).half(), random(3, 4, 20).half().transpose(1, 2))
     pasts = (random(3, 5, 20).half(), random(3, 20, 5).half().transpose(1, 2))
     for x, past in zip(layouts, pasts, strict=True):
-        got, kept = kernels_codec.extend(x.transpose(1, 2), past, 5, act.waves(), keep=True)
+        got, kept = conv1d.extend(x.transpose(1, 2), past, 5, act.waves(), keep=True)
         assert torch.equal(got[:, :5], past)
         assert torch.equal(kept, got[:, -5:])
         assert kept.untyped_storage().data_ptr() != got.untyped_storage().data_ptr()
         assert error(got[:, 5:].transpose(1, 2), act(x)) < 1e-3
-        silent, _ = kernels_codec.extend(x.transpose(1, 2), None, 2, None)
+        silent, _ = conv1d.extend(x.transpose(1, 2), None, 2, None)
         assert torch.equal(silent, torch.cat((torch.zeros_like(past[:, :2]), x.transpose(1, 2)), 1))
 
 
@@ -172,9 +173,9 @@ def calm(module: nn.Module) -> None:
 def qwen3_tts(dtype: torch.dtype) -> Codec:
     stack = StackConfig(hidden=32, ffn=48, layers=1, heads=2, kv_heads=2, head_dim=16, eps=1e-5)
     small = {"width": 32, "latent": 32, "codebook_dim": 32, "codebook_size": 64, "codebooks": 3}
-    c = replace(dummies.codec_config().decoder, stack=stack, window=5, rates=(3, 2), ratios=(2,), **small)
+    c = replace(dummy.codec_config().decoder, stack=stack, window=5, rates=(3, 2), ratios=(2,), **small)
     decoder = build(lambda: Decoder(c), torch.float32)
-    dummies.randomize(decoder, torch.device(DEVICE), 0)
+    dummy.randomize(decoder, torch.device(DEVICE), 0)
     calm(decoder)
     decoder.fold(dtype)
     return QwenCodec(decoder)
@@ -245,7 +246,7 @@ def test_a_product_does_not_depend_on_its_tile(tile, monkeypatch):
     want = convolve(conv, x, None, None, wave("alpha", 90), residual)
     torch.manual_seed(7)
     cast(filled(conv), torch.float16)
-    monkeypatch.setattr(kernels_codec, "dense_tile", lambda *shape: tile)
+    monkeypatch.setattr(conv1d, "dense_tile", lambda *shape: tile)
     x, residual = random(2, 48, 20), random(2, 90, 20)
     assert error(convolve(conv, x.half(), None, None, wave("alpha", 90), residual.half()), want) < 3e-3
 
@@ -256,7 +257,7 @@ def test_a_depthwise_convolution_does_not_depend_on_how_many_rows_a_program_has(
     want = convolve(conv, x, None)
     cast(conv, torch.float16)
     few = convolve(conv, x.half(), None)
-    monkeypatch.setattr(kernels_codec, "MANY", 0)
+    monkeypatch.setattr(conv1d, "MANY", 0)
     assert torch.equal(convolve(conv, x.half(), None), few)
     assert error(few, want) < 3e-3
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stentor.layers.between import Asked, Ending, Into, Place, depth_codes
+from stentor.kernels.between import Asked, Ending, Into, Place, depth_codes
 from stentor.layers.sampling import penalize_seen, pick
 from stentor.models.fish_s2.sampling import choose, rank
 
@@ -19,7 +19,7 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.layers import kernels_draw  # noqa: E402
+from stentor.kernels import sampling  # noqa: E402
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -74,10 +74,10 @@ def test_what_is_drawn_is_the_next_token(dtype, batch):
     size = 70
     logits, how = random(batch, size, dtype=dtype) * 3, asked(batch, size)
     for into in places(batch, size, dtype, torch.int32):
-        kernels_draw.pick_into(logits, how, into)
+        sampling.pick_into(logits, how, into)
         check(into, pick(logits, *how), 0.05)
     for into in places(batch, size, dtype, torch.int64):
-        kernels_draw.choose_into(logits, how, into)
+        sampling.choose_into(logits, how, into)
         check(into, choose(rank(logits), *how), 0.05)
 
 
@@ -95,7 +95,7 @@ def test_the_first_pick_is_behind_the_penalty_and_the_ids_that_cannot_be_drawn(d
     want = pick(penalize_seen(logits.float(), had, penalty).masked_fill(barred, float("-inf")), *how)
     before = seen.table.clone()
     for into in places(batch, size, dtype, torch.int32):
-        ended, now = kernels_draw.pick_first(logits, how, into, seen, penalty, Ending(step, least), marks, end)
+        ended, now = sampling.pick_first(logits, how, into, seen, penalty, Ending(step, least), marks, end)
         check(into, want, 0.05)
         got = into.code.long()
         assert ended.dtype == now.dtype == torch.bool
@@ -129,9 +129,7 @@ def test_the_first_choice_is_made_again_if_it_repeats_and_may_end_in_time(dtype,
     again = choose(ranking, u[:, 1], free, how.top_k, torch.full_like(free, 0.9))
     want = torch.where(repeats, again, once)
     for into in places(batch, size, dtype, torch.int64):
-        ended = kernels_draw.choose_first(
-            logits, how._replace(u=u), (1.0, 0.9), into, past, window, Ending(step, least)
-        )
+        ended = sampling.choose_first(logits, how._replace(u=u), (1.0, 0.9), into, past, window, Ending(step, least))
         check(into, torch.where(ended, 0, want), 0.05)
         assert ((want == size - 1) != ended).float().mean() <= 0.05
         assert not ended[step < least].any()
@@ -146,5 +144,5 @@ def test_a_wide_vocabulary_is_counted_whole():
     size, k = 70_000, 66_000  # more than 16 bits count
     logits = torch.linspace(1, 0, size, device=DEVICE)[None]
     u, one = torch.full((1,), 0.999, device=DEVICE), torch.ones(1, device=DEVICE)
-    drawn = int(kernels_draw.pick(logits, u, one, torch.full((1,), k, device=DEVICE), one))
+    drawn = int(sampling.pick(logits, u, one, torch.full((1,), k, device=DEVICE), one))
     assert 65_000 < drawn < k

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from stentor.layers.noise import normal, uniform
+from stentor.layers.rng import normal, uniform
 from stentor.layers.sampling import keep_top_k, keep_top_p, penalize_seen, pick
 
 

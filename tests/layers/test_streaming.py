@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Stream, bind
-from stentor.layers.window import NEVER, WindowKV, window_columns
+from stentor.layers.sliding_window import NEVER, WindowKV, window_columns
 
 
 def fresh(columns, batch: int, dtype=torch.float64):

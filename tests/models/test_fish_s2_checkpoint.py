@@ -16,9 +16,9 @@ from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import PromptRows
 from stentor.models.fish_s2 import codec_config, config
-from stentor.models.fish_s2.build import IDS, finish, make_codec, randomize
 from stentor.models.fish_s2.checkpoint import language_model
-from stentor.models.fish_s2.language import Language
+from stentor.models.fish_s2.language_model import Language
+from stentor.models.fish_s2.loader import IDS, finish, make_codec, randomize
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import piece_tokens
 from stentor.models.weights import fill

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 
 from stentor import registry
 from stentor.layers.attention import sdpa
-from stentor.layers.noise import uniform
+from stentor.layers.rng import uniform
 from stentor.models.base import PromptRows
 from stentor.models.fish_s2.prompt import Spoken, build
 from stentor.models.fish_s2.sampling import choose, rank

@@ -135,7 +135,7 @@ def test_only_tags_have_no_words(text):
 
 
 def test_a_model_without_files_has_a_token_per_word():
-    from stentor.models.fish_s2.build import IDS
+    from stentor.models.fish_s2.loader import IDS
     from stentor.models.fish_s2.tokenizer import piece_tokens
 
     tokens = piece_tokens(IDS, 4096, 155_776)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from stentor import TTS, InvalidRequest, Reference
 from stentor.engine.stream import Stream
 from stentor.models.base import Prompt
-from stentor.models.qwen3_tts.options import TEXT_CAPACITY
 from stentor.models.qwen3_tts.prompt import Continuation, settled
+from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))

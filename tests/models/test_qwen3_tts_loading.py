@@ -18,9 +18,9 @@ from torch import nn
 from stentor import TTS, CheckpointError, InvalidRequest, Reference
 from stentor.layers.transformer import StackConfig
 from stentor.models import qwen3_tts
-from stentor.models.qwen3_tts import dummies
-from stentor.models.qwen3_tts.decoder import Decoder
-from stentor.models.qwen3_tts.loading import build, make_weights
+from stentor.models.qwen3_tts import dummy
+from stentor.models.qwen3_tts.codec_decoder import Decoder
+from stentor.models.qwen3_tts.loader import build, make_weights
 from stentor.models.weights import FUSED, read_config
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
@@ -167,21 +167,21 @@ def count(module: nn.Module) -> tuple[int, int]:
 )
 def test_a_dummy_has_the_tensors_and_parameters_of_the_release(name: str, tensors: int, parameters: int | None) -> None:
     assert name in qwen3_tts.DUMMIES
-    got = count(make_weights(dummies.config(name), torch.bfloat16, torch.float32))
+    got = count(make_weights(dummy.config(name), torch.bfloat16, torch.float32))
     assert got[0] == tensors
     if parameters is not None:
         assert got[1] == parameters
 
 
 def test_the_dummies_codec_has_the_tensors_and_parameters_of_the_release() -> None:
-    decoder = build(lambda: Decoder(dummies.codec_config().decoder), torch.float32)
+    decoder = build(lambda: Decoder(dummy.codec_config().decoder), torch.float32)
     assert count(decoder) == (271, 114_323_137)
 
 
 @pytest.fixture
 def shrunken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dummies of every kind, made the same way, with few and narrow layers."""
-    real, real_codec = dummies.config, dummies.codec_config
+    real, real_codec = dummy.config, dummy.codec_config
     stack = StackConfig(32, 32, 1, 2, 1, 16, 1e-6, qk_norm=True)
 
     def config(name: str) -> object:
@@ -196,8 +196,8 @@ def shrunken(monkeypatch: pytest.MonkeyPatch) -> None:
         encoder = replace(c.encoder, stack=replace(stack, qk_norm=False), filters=2, codebook_dim=8, quantizer_dim=8)
         return replace(c, decoder=decoder, encoder=encoder)
 
-    monkeypatch.setattr(dummies, "config", config)
-    monkeypatch.setattr(dummies, "codec_config", codec_config)
+    monkeypatch.setattr(dummy, "config", config)
+    monkeypatch.setattr(dummy, "codec_config", codec_config)
 
 
 @pytest.mark.parametrize("name", qwen3_tts.DUMMIES)

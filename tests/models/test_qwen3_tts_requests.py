@@ -12,9 +12,9 @@ import pytest
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.models.base import ReferenceAudio, SpeechRequest
-from stentor.models.qwen3_tts.dummies import SPECIAL, config
-from stentor.models.qwen3_tts.options import TEXT_CAPACITY
+from stentor.models.qwen3_tts.dummy import SPECIAL, config
 from stentor.models.qwen3_tts.prompt import PromptBuilder
+from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import PieceTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))

@@ -12,13 +12,13 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from stentor.layers.noise import uniform
+from stentor.layers.rng import uniform
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Rows
+from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.config import Config, Tower
-from stentor.models.qwen3_tts.decoder import Decoder
-from stentor.models.qwen3_tts.dummies import codec_config, config, randomize
-from stentor.models.qwen3_tts.loading import build, make_weights
+from stentor.models.qwen3_tts.dummy import codec_config, config, randomize
+from stentor.models.qwen3_tts.loader import build, make_weights
 from stentor.models.qwen3_tts.model import Qwen3TTS
 from stentor.models.qwen3_tts.tokenizer import PieceTokenizer
 

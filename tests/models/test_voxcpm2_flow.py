@@ -12,12 +12,12 @@ from stentor.errors import InvalidRequest
 from stentor.layers.attention import causal, full
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
+from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig, parse
 from stentor.models.voxcpm2.flow import MAX_STEPS, FlowTables, LocDiT, evaluations, guided, skipped, solve
 from stentor.models.voxcpm2.init import initialise
-from stentor.models.voxcpm2.local import read_out
-from stentor.models.voxcpm2.net import VoxCPM2Net
-from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec
+from stentor.models.voxcpm2.local_stack import read_out
+from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.weights import read_config
 
 TINY = Path(__file__).parents[1] / "fixtures" / "voxcpm2"

@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import SpeechModel
-from stentor.models.voxcpm2 import loading
+from stentor.models.voxcpm2 import loader
+from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import parse
-from stentor.models.voxcpm2.net import VoxCPM2Net
-from stentor.models.voxcpm2.release import RELEASE
-from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec
+from stentor.models.voxcpm2.dummy import RELEASE
+from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.weights import FUSED
 
 TINY = Path(__file__).parents[1] / "fixtures" / "voxcpm2"
@@ -66,7 +66,7 @@ def test_the_release_has_the_parameters_and_tensors_of_its_published_checkpoint(
 
 def test_a_dummy_needs_no_files_and_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     config = json.loads((TINY / "config.json").read_text())
-    monkeypatch.setattr(loading, "RELEASE", config)
+    monkeypatch.setattr(loader, "RELEASE", config)
     first, second = (registry.load("dummy:voxcpm2", CPU, None, {}) for _ in range(2))
     for a, b in zip(first.net.parameters(), second.net.parameters(), strict=True):
         assert torch.equal(a, b)

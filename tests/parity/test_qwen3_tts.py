@@ -18,10 +18,10 @@ import torch
 from stentor import TTS, Reference, Speech
 from stentor.layers.conv import Stream
 from stentor.models.base import State
+from stentor.models.qwen3_tts.codec_decoder import CLOCK, Codec, Decoder
 from stentor.models.qwen3_tts.config import parse, read_codec
-from stentor.models.qwen3_tts.decoder import CLOCK, Codec, Decoder
-from stentor.models.qwen3_tts.loading import load_codec, load_weights, make_clone
-from stentor.models.qwen3_tts.speaker import mel_filters
+from stentor.models.qwen3_tts.loader import load_codec, load_weights, make_clone
+from stentor.models.qwen3_tts.speaker_encoder import mel_filters
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import read_config, read_safetensors
 
@@ -204,7 +204,7 @@ def test_codec_in_float32_is_within_a_thousandth_of_the_peak(checkpoints: Path) 
 
 
 def test_codec_state_of_the_released_size_is_what_the_spec_counts() -> None:
-    from stentor.models.qwen3_tts.dummies import codec_config
+    from stentor.models.qwen3_tts.dummy import codec_config
 
     with torch.device("meta"):
         columns = Codec(Decoder(codec_config().decoder)).columns

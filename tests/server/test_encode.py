@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from server_live import decoded, pcm
 
-from stentor.server.effects import Chain, Joint, Stretch
-from stentor.server.encode import CONTAINERS, encoder, legal_rate
+from stentor.server.audio.effects import Chain, Joint, Stretch
+from stentor.server.audio.encode import CONTAINERS, encoder, legal_rate
 
 RATE = 24_000
 T = np.arange(2 * RATE + 137) / RATE

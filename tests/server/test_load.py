@@ -23,10 +23,10 @@ import pytest
 from server_live import Live, pcm, process, serving, toy
 
 import stentor
-from stentor.server import auth
 from stentor.server.app import create_app
-from stentor.server.auth import authorized
 from stentor.server.config import ServerConfig
+from stentor.server.http import middleware
+from stentor.server.http.middleware import authorized
 
 TEXT = "Hello there, you."
 LONG = {"input": "A long text, said slowly.", "min_frames": 900, "max_frames": 900, "guard": False}
@@ -136,7 +136,7 @@ def test_too_many_requests_are_429_before_their_bodies_are_read(tight: Live) -> 
 
 
 def test_a_body_that_does_not_come_is_a_408_and_frees_its_place(tight: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.2)
     host, port = tight.url.removeprefix("http://").split(":")
     with contextlib.closing(socket.create_connection((host, int(port)), 10)) as s:
         s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")

@@ -24,8 +24,8 @@ import pytest
 from server_live import Live, serving, tone_wav
 
 from stentor.server.errors import ApiError
-from stentor.server.fetch import Fetcher, is_public
-from stentor.server.references import Cache, decode
+from stentor.server.voices.fetch import Fetcher, is_public
+from stentor.server.voices.references import Cache, decode
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
 WAV = tone_wav()

@@ -21,7 +21,7 @@ from server_live import Live, process, serving, tone_wav
 
 import stentor
 from stentor.server.errors import ApiError
-from stentor.server.voices import STALE_SECONDS, VoiceStore
+from stentor.server.voices.store import STALE_SECONDS, VoiceStore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
 import tiny_qwen3_tts

@@ -15,10 +15,10 @@ from server_live import Live, decoded, pcm, serving, tone_wav
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from ws_talk import talk
 
-from stentor.server import ws as ws_module
-from stentor.server.live import Feed, place
-from stentor.server.longform import Piece
-from stentor.server.outcomes import Segment
+from stentor.server.speech.live_text import Feed, place
+from stentor.server.speech.outcomes import Segment
+from stentor.server.speech.sentences import Piece
+from stentor.server.ws import session as ws_module
 
 
 def test_a_sentence_is_spoken_as_over_http(live: Live) -> None:

@@ -14,8 +14,8 @@ from server_live import Live, pcm, serving
 from ws_talk import talk
 
 import stentor
-from stentor.server.live import Feed, Tail, grown
-from stentor.server.longform import Piece
+from stentor.server.speech.live_text import Feed, Tail, grown
+from stentor.server.speech.sentences import Piece
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
 import tiny_qwen3_tts

@@ -17,7 +17,7 @@ import pytest
 
 import stentor
 from stentor.api import DEFAULT_VOICE
-from stentor.bench.score import Spoken, Transcriber, error_rate, opinion_scores, require, whisper
+from stentor.bench.metrics.score import Spoken, Transcriber, error_rate, opinion_scores, require, whisper
 
 SENTENCES = Path(__file__).parents[2] / "training" / "test_sentences.txt"
 WHISPER_SHA256 = "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9"

@@ -19,13 +19,13 @@ def load(
     path: Path, config: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
 ) -> SpeechModel:
     """A released directory: config.json, tokenizer.json, the shards and codec.pth."""
-    from stentor.models.fish_s2.build import load_model
+    from stentor.models.fish_s2.loader import load_model
 
     return load_model(path, config, device, dtype, options)
 
 
-def dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
+def load_dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
     """`dummy:fish-s2-pro`: the released sizes, random weights, a token per word."""
-    from stentor.models.fish_s2.build import dummy_model
+    from stentor.models.fish_s2.loader import dummy_model
 
     return dummy_model(device, dtype)

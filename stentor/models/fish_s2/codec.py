@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from stentor.layers.conv import CausalConv1d, Stream, bind, cast, convolve, widened
 from stentor.layers.rope import Rope, angles
-from stentor.layers.window import WindowKV, window_columns
+from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.models.base import Column, State
-from stentor.models.fish_s2.blocks import DecoderBlock, EncoderBlock, Snake
+from stentor.models.fish_s2.codec_blocks import DecoderBlock, EncoderBlock, Snake
 from stentor.models.fish_s2.codec_config import HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
-from stentor.models.fish_s2.quantizer import Quantizer
+from stentor.models.fish_s2.codec_quantizer import Quantizer
 from stentor.models.weights import without_memory
 
 

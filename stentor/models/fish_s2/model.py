@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor import kernels
 from stentor.errors import InvalidRequest
-from stentor.layers import kernels
 from stentor.models.base import (
     Column,
     Emit,
@@ -27,7 +27,7 @@ from stentor.models.base import (
 )
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.config import LanguageConfig
-from stentor.models.fish_s2.language import Language
+from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.prompt import Spoken, batches, build, spoken_words
 from stentor.models.fish_s2.tokenizer import Tokens
 

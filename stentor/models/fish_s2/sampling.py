@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stentor.layers import kernels
+from stentor import kernels
 from stentor.layers.sampling import MIN_TEMPERATURE, draw
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from stentor.errors import CheckpointError
-from stentor.models.pieces import pieces
+from stentor.models.dummy import pieces
 
 
 @dataclass(frozen=True)

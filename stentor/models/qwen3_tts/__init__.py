@@ -22,13 +22,13 @@ def load(
     path: Path, config: dict[str, object], device: torch.device, dtype: torch.dtype | None, options: dict[str, object]
 ) -> SpeechModel:
     """A released checkpoint directory. See `loading.load`."""
-    from stentor.models.qwen3_tts.loading import load as load_checkpoint
+    from stentor.models.qwen3_tts.loader import load as load_checkpoint
 
     return load_checkpoint(path, config, device, dtype, options)
 
 
-def dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
+def load_dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
     """Full released sizes with seeded random weights. See `dummies.make`."""
-    from stentor.models.qwen3_tts.dummies import make
+    from stentor.models.qwen3_tts.dummy import make
 
     return make(name, device, dtype)

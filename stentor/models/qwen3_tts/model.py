@@ -9,17 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stentor.layers import between, kernels
+from stentor import kernels
+from stentor.kernels import between
 from stentor.layers.linear import linear
 from stentor.layers.sampling import penalize_seen
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
+from stentor.models.qwen3_tts.codec_decoder import Codec, Decoder
+from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.config import CodecConfig, Config
-from stentor.models.qwen3_tts.decoder import Codec, Decoder
-from stentor.models.qwen3_tts.encoder import Encoder
-from stentor.models.qwen3_tts.options import TEXT_CAPACITY, make_spec
 from stentor.models.qwen3_tts.predictor import DepthLoop, Sampling
 from stentor.models.qwen3_tts.prompt import PromptBuilder
-from stentor.models.qwen3_tts.speaker import LogMel, SpeakerEncoder
+from stentor.models.qwen3_tts.speaker_encoder import LogMel, SpeakerEncoder
+from stentor.models.qwen3_tts.spec import TEXT_CAPACITY, make_spec
 from stentor.models.qwen3_tts.talker import Tables, Weights, rope
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
 

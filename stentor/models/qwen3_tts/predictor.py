@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers import between
+from stentor.kernels import between
 from stentor.layers.attention import DepthKV
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope

@@ -11,7 +11,7 @@ import numpy as np
 from stentor.errors import InvalidRequest
 from stentor.models.base import Encode, LiveText, Prompt, SpeechRequest
 from stentor.models.qwen3_tts.config import Config
-from stentor.models.qwen3_tts.options import TEXT_CAPACITY
+from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
 
 NONE = -1

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack
 from stentor.models.qwen3_tts.config import Config, Tower
-from stentor.models.qwen3_tts.speaker import SpeakerEncoder
+from stentor.models.qwen3_tts.speaker_encoder import SpeakerEncoder
 
 ROWS_PER_PASS = 8192
 

@@ -27,7 +27,7 @@ def load(
     return Toy(seed=int(config.get("seed", 0)), dtype=dtype or torch.float32, device=device)
 
 
-def dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
+def load_dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
     """`dummy:toy`."""
     from stentor.models.toy.model import Toy
 

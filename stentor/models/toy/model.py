@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from stentor.errors import InvalidRequest
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Stream, bind
-from stentor.layers.noise import normal
+from stentor.layers.rng import normal
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import pick
+from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Stack, StackConfig
-from stentor.layers.window import WindowKV, window_columns
 from stentor.models.base import (
     Column,
     Emit,

@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers import between, kernels
+from stentor import kernels
+from stentor.kernels import between
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack, StackConfig
-from stentor.models.voxcpm2.local import read_out
+from stentor.models.voxcpm2.local_stack import read_out
 
 MAX_STEPS = 100
 ZERO_STAR_EPS = 1e-8

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stentor.layers import kernels
-from stentor.layers.noise import grid_normal
+from stentor import kernels
+from stentor.layers.rng import grid_normal
 from stentor.models.base import (
     Column,
     Emit,
@@ -24,11 +24,11 @@ from stentor.models.base import (
     Rows,
     SpeechRequest,
 )
+from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.flow import MAX_STEPS, FlowTables, evaluations, solve, solve_in_place
-from stentor.models.voxcpm2.net import VoxCPM2Net
+from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import MIN_LEN, PromptBuilder
-from stentor.models.voxcpm2.vae import AudioVAE, PatchCodec
 
 REFERENCE_SECONDS = (0.3, 120.0)
 

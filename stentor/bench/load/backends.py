@@ -1,0 +1,131 @@
+"""How each kind of server is asked: endpoint, request body, and how its answer is framed.
+
+A backend is a row in a table. Bodies ask for uncompressed audio, because compressed bytes cannot be timed.
+Sources of the request shapes: OpenAI's speech API; the documented speech API of vLLM-Omni (whose `stream` +
+`stream_format` pair SGLang-Omni and stentor read too) and its WebSocket protocol; the `/generate` schema of
+nanovllm-voxcpm; the public parameters of fish-speech's `/v1/tts`.
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stentor.bench.load.prompts import Prompt
+from stentor.bench.metrics.decode import Framing
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What every request of a run shares. None: not sent."""
+
+    model: str | None = None
+    voice: str | None = None
+    language: str | None = None
+    instructions: str | None = None
+    response_format: str = "pcm"
+    seed: int | None = None
+    file_references: bool = False
+    """Send reference audio as a file:// path for servers on this machine, not as data."""
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A kind of server."""
+
+    name: str
+    endpoint: str
+    framing: Framing
+    body: Callable[[Prompt, Ask], Body]
+
+
+def request_body(backend: Backend, prompt: Prompt, ask: Ask) -> Body:
+    """The JSON body for one prompt: the backend's own fields, then the prompt's and the run's extras over them."""
+    body = backend.body(prompt, ask)
+    body = {key: value for key, value in body.items() if value is not None}
+    return body | dict(ask.extra_body) | dict(prompt.extra_body)
+
+
+def _speech(prompt: Prompt, ask: Ask) -> Body:
+    return {
+        "model": ask.model,
+        "input": prompt.text,
+        "voice": prompt.voice or ask.voice,
+        "language": prompt.language or ask.language,
+        "instructions": prompt.instructions or ask.instructions,
+        "ref_audio": _reference(prompt, ask),
+        "ref_text": prompt.ref_text,
+        "seed": ask.seed,
+        "response_format": ask.response_format,
+    }
+
+
+def _speech_audio(prompt: Prompt, ask: Ask) -> Body:
+    return _speech(prompt, ask) | {"stream": True, "stream_format": "audio"}
+
+
+def _speech_sse(prompt: Prompt, ask: Ask) -> Body:
+    return _speech(prompt, ask) | {"stream": True, "stream_format": "sse"}
+
+
+def _session(prompt: Prompt, ask: Ask) -> Body:
+    """The first WebSocket message; the text follows in messages of its own."""
+    body = _speech(prompt, ask)
+    del body["input"]
+    return {"type": "session.config", "stream_audio": True} | body
+
+
+def _generate(prompt: Prompt, ask: Ask) -> Body:
+    data = base64.b64encode(prompt.ref_audio.read_bytes()).decode() if prompt.ref_audio else None
+    suffix = prompt.ref_audio.suffix.lstrip(".") if prompt.ref_audio else None
+    continued = prompt.ref_text is not None
+    return {
+        "target_text": prompt.text,
+        "prompt_wav_base64": data if continued else None,
+        "prompt_wav_format": suffix if continued else None,
+        "prompt_text": prompt.ref_text,
+        "ref_audio_wav_base64": None if continued else data,
+        "ref_audio_wav_format": None if continued else suffix,
+        "seed": ask.seed,
+        "response_format": ask.response_format,
+    }
+
+
+def _tts(prompt: Prompt, ask: Ask) -> Body:
+    references = None
+    if prompt.ref_audio:
+        audio = base64.b64encode(prompt.ref_audio.read_bytes()).decode()
+        references = [{"audio": audio, "text": prompt.ref_text or ""}]
+    return {
+        "text": prompt.text,
+        "reference_id": prompt.voice or ask.voice,
+        "references": references,
+        "seed": ask.seed,
+        "format": "wav",  # the only format this server streams
+        "streaming": True,
+    }
+
+
+def _reference(prompt: Prompt, ask: Ask) -> str | None:
+    if prompt.ref_audio is None:
+        return None
+    if ask.file_references:
+        return prompt.ref_audio.resolve().as_uri()
+    kind = prompt.ref_audio.suffix.lstrip(".").lower() or "wav"
+    return f"data:audio/{kind};base64,{base64.b64encode(prompt.ref_audio.read_bytes()).decode()}"
+
+
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        Backend("stentor", "/v1/audio/speech", "raw", _speech_audio),
+        Backend("openai-audio-speech", "/v1/audio/speech", "raw", _speech_audio),
+        Backend("openai-audio-speech-sse", "/v1/audio/speech", "sse", _speech_sse),
+        Backend("websocket", "/v1/audio/speech/stream", "websocket", _session),
+        Backend("nanovllm", "/generate", "raw", _generate),
+        Backend("fish", "/v1/tts", "raw", _tts),
+    )
+}

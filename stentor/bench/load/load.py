@@ -1,0 +1,150 @@
+"""The load generator: open loop from a schedule, or closed loop at a fixed concurrency.
+
+It keeps its own honesty: when each request was due, when it was released, what was dropped, how late the event loop
+ran and how much of a core this process used.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from stentor.bench.load.arrivals import Times
+from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.record import Exchange, Reply
+
+clock = time.perf_counter
+
+
+class Sender(Protocol):
+    """Anything that can be asked to speak: a server's client, or the engine in this process."""
+
+    async def send(self, prompt: Prompt) -> Reply: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to send and when."""
+
+    prompts: Sequence[Prompt]
+    offsets: Times | None
+    """Seconds from the start for each request, in order; None: closed loop, `max_concurrency` at a time."""
+    max_concurrency: int | None = None
+    max_in_flight: int = 4096
+    """Open loop: an arrival that would be one more than this is dropped and counted."""
+    duration: float | None = None
+    """Closed loop: start no request after this many seconds (prompts repeat). None: each prompt once."""
+
+
+@dataclass
+class Trace:
+    """What a run of the load generator left."""
+
+    started: float
+    exchanges: list[Exchange] = field(default_factory=list)
+    ended: float = 0.0
+    loop_delays: list[float] = field(default_factory=list)
+    """How much later than asked a 10 ms timer fired, all through the run: the error of every time stamp."""
+    cpu_s: float = 0.0
+
+
+async def run(plan: Plan, sender: Sender, progress: Callable[[int], None] = lambda done: None) -> Trace:
+    """Run the plan to the end of its last answer."""
+    trace = Trace(started=clock())
+    watch = asyncio.create_task(_watch_loop(trace.loop_delays))
+    cpu = time.process_time()
+    try:
+        if plan.offsets is None:
+            await _closed_loop(plan, sender, trace, progress)
+        else:
+            await _open_loop(plan, plan.offsets, sender, trace, progress)
+    finally:
+        trace.cpu_s = time.process_time() - cpu
+        watch.cancel()
+    trace.ended = clock()
+    return trace
+
+
+@contextmanager
+def no_collector_pauses() -> Iterator[None]:
+    """Keep Python's cycle collector from stopping the client; with 500 streams it otherwise does for tens of ms.
+
+    Nearly everything a run allocates it also keeps, so there is little for the collector to find.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def _open_loop(plan: Plan, offsets: Times, sender: Sender, trace: Trace, progress: Callable[[int], None]) -> None:
+    places = asyncio.Semaphore(plan.max_concurrency) if plan.max_concurrency else None
+    running: set[asyncio.Task[None]] = set()
+
+    async def one(exchange: Exchange) -> None:
+        if places is None:
+            exchange.reply = await sender.send(exchange.prompt)
+        else:
+            async with places:
+                exchange.reply = await sender.send(exchange.prompt)
+        progress(1)
+
+    for prompt, offset in zip(plan.prompts, offsets, strict=True):
+        planned = trace.started + float(offset)
+        if (wait := planned - clock()) > 0:
+            await asyncio.sleep(wait)
+        exchange = Exchange(prompt, planned, released=clock())
+        trace.exchanges.append(exchange)
+        if len(running) >= plan.max_in_flight:
+            progress(1)
+            continue
+        task = asyncio.create_task(one(exchange))
+        running.add(task)
+        task.add_done_callback(running.discard)
+    await _all(running)
+
+
+async def _closed_loop(plan: Plan, sender: Sender, trace: Trace, progress: Callable[[int], None]) -> None:
+    prompts = _endless(plan.prompts) if plan.duration else iter(plan.prompts)
+    end = trace.started + plan.duration if plan.duration else np.inf
+
+    async def worker() -> None:
+        for prompt in prompts:
+            now = clock()
+            if now >= end:
+                return
+            # Closed loop: a request is due when a place is free, so there is no lag to speak of.
+            exchange = Exchange(prompt, planned=now, released=now)
+            trace.exchanges.append(exchange)
+            exchange.reply = await sender.send(prompt)
+            progress(1)
+
+    await _all({asyncio.create_task(worker()) for _ in range(plan.max_concurrency or 1)})
+
+
+def _endless(prompts: Sequence[Prompt]) -> Iterator[Prompt]:
+    while True:
+        yield from prompts
+
+
+async def _all(tasks: set[asyncio.Task[None]]) -> None:
+    """Wait for all; if one breaks (a bug, since senders do not raise) or we are cancelled, stop the others too."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _watch_loop(delays: list[float], every: float = 0.010) -> None:
+    while True:
+        due = clock() + every
+        await asyncio.sleep(every)
+        delays.append(max(0.0, clock() - due))

@@ -1,0 +1,109 @@
+"""What a run leaves behind before anything is computed: replies with the time of every byte.
+
+The load loop only appends (time, size) pairs; decoding and measuring wait until the load has ended, so that the
+benchmark never delays the arrivals it is timing.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from stentor.bench.load.prompts import Prompt
+
+
+class Kind(IntEnum):
+    """What an arrival is: part of an HTTP body, a WebSocket text frame, or a WebSocket binary frame."""
+
+    BODY = 0
+    TEXT = 1
+    BINARY = 2
+
+
+class Arrival(NamedTuple):
+    """One read from the transport: when (`time.perf_counter` seconds), what, how many bytes."""
+
+    time: float
+    kind: Kind
+    size: int
+
+
+class Failure(NamedTuple):
+    """Why a request has no valid answer. Kinds: docs/benchmarking.md, "Failures"."""
+
+    kind: str
+    message: str
+
+
+class Span(NamedTuple):
+    """Where a reply's bytes lie in the spool."""
+
+    offset: int
+    size: int
+
+
+NOTHING = Span(0, 0)
+
+
+@dataclass(slots=True)
+class Reply:
+    """One answer as the transport saw it. All times are `time.perf_counter` seconds."""
+
+    sent: float
+    ended: float = 0.0
+    requested: float | None = None
+    """When the request head was written to the socket (connection set-up lies between `sent` and this)."""
+    headers_at: float | None = None
+    text_done: float | None = None
+    """WebSocket: when the last piece of text had been sent."""
+    setup_s: float | None = None
+    """WebSocket: seconds for connection and handshake, which precede `sent`."""
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Header names in lower case."""
+    arrivals: list[Arrival] = field(default_factory=list)
+    body: Span = NOTHING
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One scheduled request and what became of it. `reply` is None when it was dropped, not sent."""
+
+    prompt: Prompt
+    planned: float
+    """When the schedule wanted it."""
+    released: float
+    """When the load generator got to it; it may still wait for a free place under `--max-concurrency`."""
+    reply: Reply | None = None
+
+
+class Spool:
+    """The bytes of all replies of a run, in one temporary file, so that memory does not grow with the run."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="stentor-bench-")  # noqa: SIM115 (closed by close())
+        self._size = 0
+
+    def put(self, chunks: list[bytes]) -> Span:
+        """Append the chunks of one reply and say where they are."""
+        self._file.seek(self._size)
+        self._file.writelines(chunks)
+        span = Span(self._size, sum(map(len, chunks)))
+        self._size += span.size
+        return span
+
+    def get(self, span: Span) -> bytes:
+        """The bytes put at `span`."""
+        self._file.seek(span.offset)
+        return self._file.read(span.size)
+
+    def clear(self) -> None:
+        """Forget everything; spans given out before are no longer valid."""
+        self._file.truncate(0)
+        self._size = 0
+
+    def close(self) -> None:
+        """Delete the file."""
+        self._file.close()

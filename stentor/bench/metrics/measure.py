@@ -1,0 +1,157 @@
+"""From one decoded reply to its figures, and the table of all metrics the tool knows."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from stentor.bench.load.record import Exchange, Failure
+from stentor.bench.metrics import playback
+from stentor.bench.metrics.decode import Heard
+
+Unit = Literal["ms", "s", ""]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A per-request figure. Times are kept in seconds and shown in `unit`."""
+
+    name: str
+    title: str
+    """Heading of its block in the vLLM layout, or its row in the playback table."""
+    unit: Unit
+    better: Literal["lower", "higher", ""]
+
+    @property
+    def scale(self) -> float:
+        return 1000.0 if self.unit == "ms" else 1.0
+
+    @property
+    def digits(self) -> int:
+        """Decimals that are worth printing."""
+        return {"ms": 2, "s": 3, "": 4}[self.unit]
+
+    @property
+    def key(self) -> str:
+        """Its name in JSON keys: `mean_<key>`."""
+        return f"{self.name}_{self.unit}" if self.unit else self.name
+
+
+# Blocks of the table that `vllm bench serve --omni` prints, in its order.
+VLLM_METRICS = (
+    Metric("e2el", "End-to-end Latency", "ms", "lower"),
+    Metric("audio_ttfp", "Time to First Packet", "ms", "lower"),
+    Metric("audio_rtf", "Real Time Factor", "", "lower"),
+    Metric("audio_duration", "Audio Duration", "s", ""),
+    Metric("audio_underrun", "Streaming Audio Underrun", "s", "lower"),
+)
+PLAYBACK_METRICS = (
+    Metric("ttfb", "TTFB, headers", "ms", "lower"),
+    Metric("first_pcm", "First PCM sample", "ms", "lower"),
+    Metric("audible_ttfa", "Audible TTFA", "ms", "lower"),
+    Metric("leading_silence", "Leading silence", "ms", "lower"),
+    Metric("start_buffer", "Start buffer, gapless", "ms", "lower"),
+    Metric("stall_max", "Largest stall", "ms", "lower"),
+    Metric("first_chunk", "First chunk's audio", "ms", ""),
+    Metric("rtf_gen", "RTF, generation only", "", "lower"),
+)
+# In the files only.
+OTHER_METRICS = (
+    Metric("stall_total", "Stalled, zero buffer", "ms", "lower"),
+    Metric("send_lag", "Send lag", "ms", "lower"),
+    Metric("client_queue", "Client queue", "ms", ""),
+    Metric("connect", "Connect and send", "ms", ""),
+    Metric("e2el_queued", "E2EL from planned time", "ms", "lower"),
+    Metric("ws_setup", "WebSocket set-up", "ms", "lower"),
+    Metric("text_ingress", "Text sending time", "ms", ""),
+    Metric("after_text", "Last text to end", "ms", "lower"),
+)
+METRICS = {metric.name: metric for metric in (*VLLM_METRICS, *PLAYBACK_METRICS, *OTHER_METRICS)}
+
+
+@dataclass
+class Result:
+    """One request's row in the JSONL file. `metrics` holds seconds or ratios by metric name."""
+
+    index: int
+    text: str
+    planned: float
+    sent: float | None = None
+    ended: float | None = None
+    failure: Failure | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    chunk_times: playback.Floats = field(default_factory=lambda: np.zeros(0))
+    chunk_samples: playback.Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    gaps: playback.Floats = field(default_factory=lambda: np.zeros(0))
+    stalls: int = 0
+    samples: int = 0
+    sample_rate: int = 0
+    rate_source: str = "none"
+    audible: bool = False
+    audio_hash: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    quality: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    in_window: bool = True
+
+    @property
+    def completed(self) -> bool:
+        return self.failure is None
+
+
+def measure(exchange: Exchange, heard: Heard | None) -> Result:
+    """Figures of one exchange; `heard` is its decoded reply, None when it was dropped."""
+    result = Result(exchange.prompt.index, exchange.prompt.text, exchange.planned)
+    result.metrics["send_lag"] = exchange.released - exchange.planned
+    reply = exchange.reply
+    if reply is None or heard is None:
+        result.failure = Failure("dropped", "the limit of requests in flight was reached; it was never sent")
+        return result
+    result.sent, result.ended, result.failure = reply.sent, reply.ended, heard.failure
+    result.sample_rate, result.rate_source, result.notes = heard.rate, heard.rate_source, heard.notes
+    result.input_tokens, result.output_tokens = heard.input_tokens, heard.output_tokens
+    result.samples = heard.samples.size
+    result.chunk_times, result.chunk_samples = heard.times, heard.counts
+    result.audio_hash = hashlib.sha256(heard.audio).hexdigest()[:16] if heard.audio else ""
+    times = {
+        "ttfb": reply.headers_at,
+        "audio_ttfp": heard.first_payload,
+        "e2el": reply.ended,
+        "connect": reply.requested,
+        "text_ingress": reply.text_done,
+    }
+    result.metrics |= {name: at - reply.sent for name, at in times.items() if at is not None}
+    result.metrics["e2el_queued"] = reply.ended - exchange.planned
+    result.metrics["client_queue"] = reply.sent - (reply.setup_s or 0.0) - exchange.released
+    if reply.setup_s is not None:
+        result.metrics["ws_setup"] = reply.setup_s
+    if reply.text_done is not None:
+        result.metrics["after_text"] = reply.ended - reply.text_done
+    if heard.counts.size:
+        _measure_audio(result, heard, reply.sent)
+    return result
+
+
+def _measure_audio(result: Result, heard: Heard, sent: float) -> None:
+    rate, metrics = heard.rate, result.metrics
+    played = playback.play(heard.times, heard.counts, rate)
+    duration = heard.samples.size / rate
+    first = float(heard.counts[0]) / rate
+    metrics["first_pcm"] = float(heard.times[0]) - sent
+    metrics["audio_duration"] = duration
+    metrics["audio_rtf"] = metrics["e2el"] / duration
+    if duration > first:
+        metrics["rtf_gen"] = (metrics["e2el"] - metrics["first_pcm"]) / (duration - first)
+    metrics["first_chunk"] = first
+    metrics["audio_underrun"] = metrics["start_buffer"] = played.start_buffer
+    metrics["stall_total"] = float(played.stalls.sum())
+    metrics["stall_max"] = float(played.stalls.max(initial=0.0))
+    result.stalls = played.stalls.size
+    result.gaps = played.gaps
+    onset = playback.onset(np.nan_to_num(heard.samples), rate)
+    if onset is not None:
+        result.audible = True
+        metrics["leading_silence"] = onset / rate
+        metrics["audible_ttfa"] = playback.heard_at(onset, played.starts, heard.counts, rate) - sent

@@ -1,0 +1,144 @@
+"""Word error rate and predicted opinion score of the measured audio, with the quality packages installed.
+
+WER: faster-whisper transcripts against the prompt, both through whisper's text normaliser (numbers, spelling),
+edits counted by jiwer; for Chinese the unit is the character. MOS: DistillMOS on 16 kHz audio.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from stentor.bench.metrics.playback import Samples
+
+_RATE = 16000
+_IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One answer to be scored."""
+
+    index: int
+    text: str
+    samples: Samples
+    rate: int
+
+
+def require(wer: bool, mos: bool) -> None:
+    """Check before a long load that what scores its audio is installed.
+
+    Raises:
+        ValueError: names the first package that is missing and how to get it.
+    """
+    needed: dict[str, tuple[str, ...]] = {"--wer": ("jiwer", "whisper_normalizer", "faster_whisper") if wer else ()}
+    needed["--mos"] = ("distillmos",) if mos else ()
+    for flag, modules in needed.items():
+        for module in modules:
+            if importlib.util.find_spec(module) is None:
+                raise _missing(module, flag)
+
+
+class Transcriber(Protocol):
+    """Audio to text. `samples` are 16 kHz."""
+
+    def __call__(self, samples: Samples, language: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class Score:
+    """Error rate over all words (or characters) together, and the worst single answers."""
+
+    error_rate: float
+    counted: int
+    worst: tuple[tuple[int, float, str], ...]
+    """(index, error rate, transcript), worst first."""
+
+
+def error_rate(spoken: Sequence[Spoken], transcribe: Transcriber) -> Score:
+    """Errors over reference words for all answers; Chinese texts count characters.
+
+    Raises:
+        ValueError: a needed package is missing; names it.
+    """
+    jiwer = _need("jiwer", "--wer")
+    normal = _need("whisper_normalizer.english", "--wer").EnglishTextNormalizer()
+    basic = _need("whisper_normalizer.basic", "--wer").BasicTextNormalizer(split_letters=True)
+    errors = words = 0
+    rows = []
+    for item in spoken:
+        chinese = bool(_IDEOGRAPH.search(item.text))
+        heard = transcribe(_at_16k(item), "zh" if chinese else "en")
+        clean = basic if chinese else normal
+        truth, guess = clean(item.text), clean(heard)
+        counts = jiwer.process_words(truth or "-", guess)
+        wrong = counts.substitutions + counts.deletions + counts.insertions
+        length = counts.hits + counts.substitutions + counts.deletions
+        errors, words = errors + wrong, words + length
+        rows.append((item.index, wrong / max(length, 1), heard))
+    worst = tuple(sorted(rows, key=lambda row: -row[1])[:5])
+    return Score(errors / max(words, 1), len(rows), worst)
+
+
+def whisper(model: str, threads: int = 2) -> Transcriber:
+    """faster-whisper with beam 1 on the CPU: `model` is a size such as `base` or a local directory."""
+    recogniser = _need("faster_whisper", "--wer").WhisperModel(
+        model, device="cpu", compute_type="int8", cpu_threads=threads
+    )
+
+    def transcribe(samples: Samples, language: str) -> str:
+        # Whisper writes Chinese in either script; a Simplified prompt makes it follow.
+        hint = "以下是普通话的句子。" if language == "zh" else None
+        segments, _ = recogniser.transcribe(samples, language=language, beam_size=1, initial_prompt=hint)
+        return " ".join(segment.text.strip() for segment in segments)
+
+    return transcribe
+
+
+def opinion_scores(spoken: Sequence[Spoken]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """DistillMOS of each answer (about 1 bad to 5 excellent), shape [answers].
+
+    Raises:
+        ValueError: a needed package is missing; names it.
+    """
+    torch = _need("torch", "--mos")
+    if "torchaudio" not in sys.modules and importlib.util.find_spec("torchaudio") is None:
+        # distillmos imports it for its own command line only; there is no torchaudio for every build of torch.
+        sys.modules["torchaudio"] = ModuleType("torchaudio")
+    distillmos = _need("distillmos", "--mos")
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints where its weights lie
+        model = distillmos.ConvTransformerSQAModel()
+    model.eval()
+    scores = []
+    with torch.no_grad():
+        for item in spoken:
+            scores.append(float(model(torch.from_numpy(_at_16k(item))[None])))
+    return np.array(scores)
+
+
+def _at_16k(item: Spoken) -> Samples:
+    soxr = _need("soxr", "--wer and --mos")
+    resampled: Samples = soxr.resample(np.nan_to_num(item.samples), item.rate, _RATE).astype(np.float32)
+    return resampled
+
+
+def _need(module: str, flag: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise _missing(module, flag) from None
+
+
+def _missing(module: str, flag: str) -> ValueError:
+    package = module.split(".", maxsplit=1)[0].replace("_", "-")
+    # distillmos asks for torchaudio, which it does not need and which not every build of torch has.
+    get = "pip install --no-deps distillmos xls-r-sqa" if package == "distillmos" else "pip install 'stentor[quality]'"
+    return ValueError(f"{flag} needs the package {package}; install it with: {get}")

@@ -1,0 +1,212 @@
+"""From the results of one run to its summary: the numbers that are printed, stored and compared."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stentor.bench.metrics import quality
+from stentor.bench.metrics.measure import METRICS, Result
+from stentor.bench.metrics.playback import Floats
+from stentor.bench.metrics.quality import Quality
+
+CONTINUITY_S = 0.1
+LATE_LOOP_S = 0.005
+ALWAYS = (50.0, 95.0, 99.0)
+"""Percentiles that are computed even if not asked for: verdicts and level tables use them."""
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Of one metric over the completed requests, in its base unit (seconds or ratio)."""
+
+    count: int
+    mean: float
+    median: float
+    std: float
+    low: float
+    high: float
+    percentiles: dict[float, float]
+    """By linear interpolation, as NumPy and vLLM do it."""
+
+
+def stats(values: Sequence[float] | Floats, percentiles: Sequence[float]) -> Stats | None:
+    """None when there are no values."""
+    array = np.asarray(values, dtype=np.float64)
+    if not array.size:
+        return None
+    marks = {p: float(np.percentile(array, p)) for p in sorted({*ALWAYS, *percentiles})}
+    return Stats(
+        array.size,
+        float(array.mean()),
+        float(np.median(array)),
+        float(array.std()),
+        float(array.min()),
+        float(array.max()),
+        marks,
+    )
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of the run that counts, in `time.perf_counter` seconds."""
+
+    start: float
+    end: float
+
+    @property
+    def length(self) -> float:
+        return max(self.end - self.start, 1e-9)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Real-time maintained, or why not."""
+
+    maintained: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run. Times in seconds."""
+
+    scheduled: int
+    completed: int
+    failures: dict[str, int]
+    failure_examples: dict[str, str]
+    duration: float
+    peak_concurrency: int
+    metrics: dict[str, Stats]
+    chunk_gap: Stats | None
+    audio_s: float
+    samples: int
+    request_throughput: float
+    audio_throughput: float
+    goodput: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    underrun_requests: int
+    discontinuous_requests: int
+    """Requests whose audio_underrun exceeds 0.1 s: vLLM-Omni's continuity rule."""
+    stalls: int
+    sample_rates: dict[tuple[int, str], int]
+    """Answers by (rate, what told it)."""
+    notes: tuple[str, ...]
+    verdict: Verdict
+    quality: Quality
+    loop_delay: Stats | None = None
+    client_cpu: float = 0.0
+    """Share of one core that this process used."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Determinism, WER, MOS: what later steps add."""
+
+    @property
+    def failed(self) -> int:
+        return self.scheduled - self.completed
+
+    @property
+    def client_was_late(self) -> bool:
+        """Whether this process may have delayed what it measured."""
+        return self.loop_delay is not None and self.loop_delay.percentiles[99] > LATE_LOOP_S
+
+
+def summarise(
+    results: Sequence[Result],
+    window: Window,
+    percentiles: Sequence[float],
+    goodput: dict[str, float] | None = None,
+    loop_delays: Sequence[float] = (),
+    client_cpu: float = 0.0,
+) -> Summary:
+    """Summarise the results whose `in_window` is set.
+
+    Args:
+        results: of the whole run.
+        window: where throughput is counted.
+        percentiles: 0 to 100.
+        goodput: upper limits in base units by metric name; a request that keeps them all is good.
+        loop_delays: seconds, from the load generator.
+        client_cpu: share of one core used by this process.
+    """
+    rows = [result for result in results if result.in_window]
+    good = [row for row in rows if row.completed]
+    found = {name: [row.metrics[name] for row in good if name in row.metrics] for name in METRICS}
+    measured = {name: stats(values, percentiles) for name, values in found.items()}
+    ended = sum(1 for row in results if row.completed and row.ended and window.start <= row.ended <= window.end)
+    return Summary(
+        scheduled=len(rows),
+        completed=len(good),
+        failures=dict(Counter(row.failure.kind for row in rows if row.failure)),
+        failure_examples={row.failure.kind: row.failure.message for row in reversed(rows) if row.failure},
+        duration=window.length,
+        peak_concurrency=_peak([row for row in results if row.sent and row.ended]),
+        metrics={name: value for name, value in measured.items() if value},
+        chunk_gap=stats(np.concatenate([row.gaps for row in good]), percentiles) if good else None,
+        audio_s=sum(row.samples / row.sample_rate for row in good),
+        samples=sum(row.samples for row in good),
+        request_throughput=ended / window.length,
+        audio_throughput=_received_audio(results, window) / window.length,
+        goodput=_goodput(good, goodput, window) if goodput else None,
+        input_tokens=_total([row.input_tokens for row in good]),
+        output_tokens=_total([row.output_tokens for row in good]),
+        underrun_requests=sum(row.stalls > 0 for row in good),
+        discontinuous_requests=sum(row.metrics["audio_underrun"] > CONTINUITY_S for row in good),
+        stalls=sum(row.stalls for row in good),
+        sample_rates=dict(Counter((row.sample_rate, row.rate_source) for row in good)),
+        notes=tuple(sorted({note for row in rows for note in row.notes})),
+        verdict=_verdict(rows, good),
+        quality=quality.summarise(rows),
+        loop_delay=stats(loop_delays, percentiles),
+        client_cpu=client_cpu,
+    )
+
+
+def _peak(rows: Sequence[Result]) -> int:
+    """Most requests in flight at once. At equal times an end counts before a start, so one at a time gives 1."""
+    events = [(row.sent or 0.0, 1) for row in rows] + [(row.ended or 0.0, -1) for row in rows]
+    running = peak = 0
+    for _, step in sorted(events):
+        running += step
+        peak = max(peak, running)
+    return peak
+
+
+def _received_audio(results: Sequence[Result], window: Window) -> float:
+    """Seconds of audio that arrived inside the window, whoever asked for it and whenever."""
+    total = 0.0
+    for row in results:
+        if row.completed:
+            inside = (row.chunk_times >= window.start) & (row.chunk_times <= window.end)
+            total += float(row.chunk_samples[inside].sum()) / row.sample_rate
+    return total
+
+
+def _goodput(good: Sequence[Result], limits: dict[str, float], window: Window) -> float:
+    kept = [row for row in good if all(row.metrics.get(name, np.inf) <= limit for name, limit in limits.items())]
+    return len(kept) / window.length
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _verdict(rows: Sequence[Result], good: Sequence[Result]) -> Verdict:
+    """nari-labs' rule: every scheduled request started and completed with audible audio, none underran."""
+    reasons = []
+    total = len(rows)
+    if not total:
+        reasons.append("no request was scheduled")
+    kinds = Counter(row.failure.kind for row in rows if row.failure)
+    if kinds:
+        listed = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+        reasons.append(f"{sum(kinds.values())} of {total} requests failed: {listed}")
+    if silent := sum(not row.audible for row in good):
+        reasons.append(f"{silent} of {total} answers have no audible audio")
+    if stalled := [row for row in good if row.stalls]:
+        worst = max(row.metrics["stall_max"] for row in stalled) * 1000
+        reasons.append(f"{len(stalled)} of {total} requests underran, longest stall {worst:.0f} ms")
+    return Verdict(not reasons, tuple(reasons))

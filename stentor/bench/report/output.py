@@ -1,0 +1,157 @@
+"""Files of a run: a flat JSON with vLLM's key names, one JSONL line per request, Markdown, WAV files."""
+
+import json
+import math
+import re
+import wave
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stentor.bench.metrics.measure import METRICS, Result
+from stentor.bench.metrics.playback import Samples
+from stentor.bench.metrics.summary import Stats, Summary
+
+SCHEMA = "stentor-bench/1"
+
+
+def flat(summary: Summary, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as one JSON object: `settings` first, then totals, then `mean_<metric>_<unit>` and so on.
+
+    Keys that `vllm bench serve` also writes have its names and meaning. Times are in the unit that their key names.
+    """
+    row: dict[str, Any] = {"schema": SCHEMA, **settings}
+    row |= {
+        "duration": summary.duration,
+        "scheduled": summary.scheduled,
+        "completed": summary.completed,
+        "failed": summary.failed,
+        "failures": summary.failures,
+        "failure_examples": summary.failure_examples,
+        "request_throughput": summary.request_throughput,
+        "request_goodput": summary.goodput,
+        "max_concurrent_requests": summary.peak_concurrency,
+        "total_input_tokens": summary.input_tokens,
+        "total_output_tokens": summary.output_tokens,
+        "total_audio_duration_s": summary.audio_s,
+        "total_audio_frames": summary.samples,
+        "audio_throughput": summary.audio_throughput,
+        "real_time_maintained": summary.verdict.maintained,
+        "real_time_reasons": list(summary.verdict.reasons),
+        "underrun_requests": summary.underrun_requests,
+        "discontinuous_requests": summary.discontinuous_requests,
+        "stalls": summary.stalls,
+        "sample_rates": [{"hz": hz, "told_by": by, "answers": n} for (hz, by), n in summary.sample_rates.items()],
+        "notes": list(summary.notes),
+        "client_cpu": summary.client_cpu,
+        "client_was_late": summary.client_was_late,
+        "quality": asdict(summary.quality),
+        **summary.extra,
+    }
+    for name, stats in summary.metrics.items():
+        row |= _keys(METRICS[name].key, stats, METRICS[name].scale)
+    if summary.chunk_gap:
+        row |= _keys("chunk_gap_ms", summary.chunk_gap, 1000)
+    if summary.loop_delay:
+        row |= _keys("client_loop_delay_ms", summary.loop_delay, 1000)
+    return row
+
+
+def _keys(key: str, stats: Stats, scale: float) -> dict[str, float]:
+    marks = {"mean": stats.mean, "median": stats.median, "std": stats.std, "min": stats.low, "max": stats.high}
+    marks |= {f"p{p:g}": value for p, value in stats.percentiles.items()}
+    return {f"{mark}_{key}": value * scale for mark, value in marks.items()}
+
+
+def request_row(result: Result, origin: float) -> dict[str, Any]:
+    """One request for the JSONL file. Times of day are seconds from `origin`, the start of the run."""
+    return {
+        "index": result.index,
+        "text": result.text,
+        "planned_s": result.planned - origin,
+        "sent_s": None if result.sent is None else result.sent - origin,
+        "ended_s": None if result.ended is None else result.ended - origin,
+        "in_window": result.in_window,
+        "failure": result.failure.kind if result.failure else None,
+        "failure_message": result.failure.message if result.failure else None,
+        **{METRICS[name].key: value * METRICS[name].scale for name, value in result.metrics.items()},
+        "stalls": result.stalls,
+        "audible": result.audible,
+        "samples": result.samples,
+        "sample_rate": result.sample_rate,
+        "sample_rate_source": result.rate_source,
+        "audio_sha256": result.audio_hash,
+        "input_tokens": result.input_tokens,
+        "output_tokens": result.output_tokens,
+        "quality": result.quality,
+        "notes": list(result.notes),
+        "chunk_times_s": [round(float(t) - origin, 6) for t in result.chunk_times],
+        "chunk_samples": [int(n) for n in result.chunk_samples],
+    }
+
+
+def clean(value: Any) -> Any:
+    """The value with infinities as the string "inf" (as vLLM writes request_rate) and NaN as null: strict JSON."""
+    if isinstance(value, dict):
+        return {str(key): clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the files of one invocation go: `<folder>/<stem>.json` and so on."""
+
+    folder: Path
+    stem: str
+
+    def path(self, suffix: str) -> Path:
+        return self.folder / f"{self.stem}{suffix}"
+
+    def write_json(self, value: Mapping[str, Any], append: bool = False) -> Path:
+        """Write the result; `append` adds it as one line, so that many runs share a file."""
+        path = self.path(".json")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(clean(dict(value)), ensure_ascii=False, indent=None if append else 1, allow_nan=False)
+        with path.open("a" if append else "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        return path
+
+    def write_lines(self, rows: Iterable[Mapping[str, Any]]) -> Path:
+        path = self.path(".requests.jsonl")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(clean(dict(row)), ensure_ascii=False, allow_nan=False) + "\n")
+        return path
+
+    def write_text(self, suffix: str, text: str) -> Path:
+        path = self.path(suffix)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+def default_stem(label: str, rate: float, concurrency: int | None, model: str) -> str:
+    """vLLM's file name: `<label>-<rate>qps[-concurrency<n>]-<model>-<time>`."""
+    name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").split("/")[-1]).strip("-") or "model"
+    parallel = f"-concurrency{concurrency}" if concurrency else ""
+    return f"{label}-{rate:g}qps{parallel}-{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def save_wav(path: Path, samples: Samples, rate: int) -> None:
+    """16-bit mono WAV, non-finite samples as silence."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scaled = np.clip(np.round(np.nan_to_num(samples) * 32768), -32768, 32767).astype("<i2")
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(scaled.tobytes())

@@ -1,0 +1,254 @@
+"""What is printed: the table of `vllm bench serve --omni`, line for line, then the blocks that it lacks."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stentor.bench.metrics.measure import PLAYBACK_METRICS, VLLM_METRICS, Metric
+from stentor.bench.metrics.quality import Quality
+from stentor.bench.metrics.summary import CONTINUITY_S, Stats, Summary
+
+WIDTH = 50
+_ROW = 26
+
+
+def banner(title: str, fill: str = "=") -> str:
+    """A heading over the table's 50 columns."""
+    text = f" {title} " if fill == "=" else title
+    return f"{text:{fill}^{WIDTH}}"
+
+
+def line(label: str, value: object, digits: int = 2) -> str:
+    """One `{:<40} {:<10}` line; None as n/a."""
+    if value is None:
+        shown = "n/a"
+    elif isinstance(value, float):
+        shown = f"{value:.{digits}f}"
+    else:
+        shown = str(value)
+    return f"{label:<40} {shown:<10}".rstrip()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the user asked to see: which vLLM blocks, which percentiles."""
+
+    metrics: Sequence[str]
+    percentiles: Sequence[float]
+
+
+def table(summary: Summary, load: Mapping[str, object], shown: Shown) -> str:
+    """The whole report. `load` holds request_rate and max_concurrency."""
+    lines = [
+        *_serving_block(summary, load, shown),
+        *_playback_block(summary, shown.percentiles),
+        *_load_block(summary),
+        *_quality_block(summary.quality, summary),
+        "=" * WIDTH,
+    ]
+    return "\n".join(lines)
+
+
+def _serving_block(summary: Summary, load: Mapping[str, object], shown: Shown) -> list[str]:
+    chosen = [metric for metric in VLLM_METRICS if metric.name in shown.metrics]
+    blocks = {metric.name: _metric_block(metric, summary.metrics.get(metric.name), shown) for metric in chosen}
+    lines = [
+        banner("Serving Benchmark Result"),
+        line("Successful requests:", summary.completed),
+        line("Failed requests:", summary.failed),
+    ]
+    if load.get("max_concurrency") is not None:
+        lines.append(line("Maximum request concurrency:", load["max_concurrency"]))
+    rate = load.get("request_rate")
+    if isinstance(rate, float) and math.isfinite(rate):
+        lines.append(line("Request rate configured (RPS):", rate))
+    lines += [
+        line("Benchmark duration (s):", summary.duration),
+        line("Request throughput (req/s):", summary.request_throughput),
+    ]
+    if summary.goodput is not None:
+        lines.append(line("Request goodput (req/s):", summary.goodput))
+    lines.append(line("Peak concurrent requests:", float(summary.peak_concurrency)))
+    lines += blocks.pop("e2el", [])
+    lines += [
+        banner("Text Result"),
+        line("Total input tokens:", summary.input_tokens),
+        line("Total generated tokens:", summary.output_tokens),
+        line("Output token throughput (tok/s):", _per_second(summary.output_tokens, summary)),
+        banner("Audio Result"),
+        line("Total audio duration generated(s):", summary.audio_s),
+        line("Total audio frames generated:", summary.samples),
+        line("Audio throughput(audio duration/s):", summary.audio_throughput),
+    ]
+    for block in blocks.values():
+        lines += block
+    if "audio_underrun" in blocks and summary.completed:
+        share = 100 * (summary.completed - summary.discontinuous_requests) / summary.completed
+        lines.append(line("Streaming continuity OK rate (%):", share))
+    return lines
+
+
+def _per_second(count: int | None, summary: Summary) -> float | None:
+    return None if count is None else count / summary.duration
+
+
+def _metric_block(metric: Metric, stats: Stats | None, shown: Shown) -> list[str]:
+    name, unit = metric.name.upper(), f" ({metric.unit})" if metric.unit else ""
+    lines = [banner(metric.title, "-")]
+    if stats is None:
+        return [*lines, line(f"Mean {name}{unit}:", None)]
+    marks = {"Mean": stats.mean, "Median": stats.median}
+    marks |= {f"P{p:g}": stats.percentiles[p] for p in shown.percentiles if p != 50}  # the median is there already
+    return lines + [line(f"{mark} {name}{unit}:", value * metric.scale, metric.digits) for mark, value in marks.items()]
+
+
+def _playback_block(summary: Summary, marks: Sequence[float]) -> list[str]:
+    lines = [banner("Playback Result"), " " * _ROW + "".join(f"{f'P{p:g}':>8}" for p in marks)]
+    for metric in PLAYBACK_METRICS:
+        if found := summary.metrics.get(metric.name):
+            lines.append(_percentile_row(metric.title, metric.unit, metric.scale, found, marks))
+    if summary.chunk_gap:
+        lines.append(_percentile_row("Gap between chunks", "ms", 1000, summary.chunk_gap, marks))
+    done = max(summary.completed, 1)
+    buffer = summary.metrics.get("start_buffer")
+    lines += [
+        "-" * WIDTH,
+        line("Underrun requests, zero buffer:", _share(summary.underrun_requests, done)),
+        line(f"Underrun requests, > {CONTINUITY_S:g} s (vLLM rule):", _share(summary.discontinuous_requests, done)),
+        line("Stalls, zero buffer:", summary.stalls),
+        line("Start buffer, all gapless (ms):", buffer.high * 1000 if buffer else None),
+        line("Real time, all streams together (x):", summary.audio_throughput),
+        line("Real-time maintained:", "YES" if summary.verdict.maintained else "NO"),
+    ]
+    return lines + [f"  - {reason}" for reason in summary.verdict.reasons]
+
+
+def _percentile_row(title: str, unit: str, scale: float, stats: Stats, marks: Sequence[float]) -> str:
+    label = f"{title} ({unit})" if unit else title
+    digits = 1 if unit == "ms" else 3
+    return f"{label:<{_ROW}}" + "".join(f"{stats.percentiles[p] * scale:>8.{digits}f}" for p in marks)
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count} ({100 * count / total:.1f}%)"
+
+
+def _load_block(summary: Summary) -> list[str]:
+    failures = summary.failures
+    named = ("dropped", "http_429", "http_503", "timeout")
+    others = {kind: count for kind, count in failures.items() if kind not in named}
+    lag, queue = summary.metrics.get("send_lag"), summary.metrics.get("client_queue")
+    lines = [
+        banner("Load Result"),
+        line("Scheduled requests:", summary.scheduled),
+        line("Dropped, never sent:", failures.get("dropped", 0)),
+        line("Refused (429 / 503):", f"{failures.get('http_429', 0)} / {failures.get('http_503', 0)}"),
+        line("Timed out:", failures.get("timeout", 0)),
+        line("Other failures:", ", ".join(f"{k} {n}" for k, n in others.items()) or 0),
+        line("Mean / max send lag (ms):", _mean_max(lag)),
+        line("Mean / max client queue (ms):", _mean_max(queue)),
+    ]
+    if summary.loop_delay:
+        lines.append(line("P99 / max client loop delay (ms):", _marks(summary.loop_delay)))
+        lines.append(line("Client CPU (% of one core):", 100 * summary.client_cpu))
+    for (rate, source), count in summary.sample_rates.items():
+        lines.append(
+            line(f"Sample rate by {source} (Hz):", rate if count == summary.completed else f"{rate} x {count}")
+        )
+    lines += [f"  ! {kind}: {text}" for kind, text in summary.failure_examples.items() if kind != "dropped"]
+    lines += [f"  ! {note}" for note in summary.notes]
+    if any(source == "assumed" for _, source in summary.sample_rates):
+        lines.append("  ! the server did not state a sample rate; --sample-rate was assumed")
+    if summary.client_was_late:
+        lines.append("  ! the load generator itself was late: figures may be worse than the server's true ones")
+    return lines
+
+
+def _mean_max(stats: Stats | None) -> str | None:
+    return f"{stats.mean * 1000:.2f} / {stats.high * 1000:.2f}" if stats else None
+
+
+def _marks(stats: Stats) -> str:
+    return f"{stats.percentiles[99] * 1000:.2f} / {stats.high * 1000:.2f}"
+
+
+def _quality_block(quality: Quality, summary: Summary) -> list[str]:
+    changed = sum(count > 1 for count in quality.hashes.values())
+    lines = [
+        banner("Quality Result"),
+        line("Silent / non-finite / clipped answers:", f"{quality.silent} / {quality.nonfinite} / {quality.clipped}"),
+        line("Run-on / cut short / pause over 2 s:", _outliers(quality)),
+        line("Median seconds of audio per letter:", f"{quality.seconds_per_unit:.3f}"),
+    ]
+    if quality.hashes:
+        lines.append(
+            line("Repeated texts with equal audio:", f"{len(quality.hashes) - changed} of {len(quality.hashes)}")
+        )
+    extra = summary.extra
+    if found := extra.get("determinism"):
+        lines.append(line("Alone = under load, equal audio:", f"{found['equal']} of {found['checked']}"))
+        if found["differing"]:
+            what = f"{found['largest_difference']:.1e} / {found['other_length']}"
+            lines.append(line("  largest difference / other length:", what))
+    if "wer" in extra:
+        lines.append(line(f"WER over {extra['wer_answers']} answers (%):", 100 * extra["wer"]))
+    if "mos" in extra:
+        lines.append(
+            line(
+                f"MOS over {extra['mos_answers']} answers, mean / min:", f"{extra['mos']:.2f} / {extra['mos_min']:.2f}"
+            )
+        )
+    return lines
+
+
+def _outliers(quality: Quality) -> str:
+    return f"{len(quality.run_on)} / {len(quality.cut_short)} / {quality.long_pause}"
+
+
+def levels_table(rows: Sequence[tuple[str, Summary]], load_title: str) -> str:
+    """A Markdown table with one line per load level (or repeat)."""
+    head = [
+        load_title,
+        "done",
+        "failed",
+        "req/s",
+        "audio x",
+        "TTFP p50 ms",
+        "TTFA p50 ms",
+        "TTFA p95 ms",
+        "RTF p50",
+        "underrun",
+        "real time",
+    ]
+    body = [[label, *_level_cells(summary)] for label, summary in rows]
+    return markdown(head, body)
+
+
+def _level_cells(summary: Summary) -> list[str]:
+    def mark(name: str, percentile: float, scale: float, digits: int) -> str:
+        found = summary.metrics.get(name)
+        return f"{found.percentiles[percentile] * scale:.{digits}f}" if found else "-"
+
+    return [
+        str(summary.completed),
+        str(summary.failed),
+        f"{summary.request_throughput:.2f}",
+        f"{summary.audio_throughput:.2f}",
+        mark("audio_ttfp", 50, 1000, 1),
+        mark("audible_ttfa", 50, 1000, 1),
+        mark("audible_ttfa", 95, 1000, 1),
+        mark("audio_rtf", 50, 1, 3),
+        _share(summary.underrun_requests, max(summary.completed, 1)),
+        "YES" if summary.verdict.maintained else "NO",
+    ]
+
+
+def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A Markdown table padded so that it also reads well in a terminal."""
+    widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
+    rows = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in (head, *body)
+    ]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([rows[0], rule, *rows[1:]])

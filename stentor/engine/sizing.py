@@ -1,0 +1,108 @@
+"""What fits: slots, key-value pages and what they cost, worked out once at start and printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from stentor.config import EngineConfig
+from stentor.engine.device import Device
+from stentor.engine.slot_table import RowBlock, engine_columns
+from stentor.errors import EngineError
+from stentor.models.base import Column, SpeechModel
+
+GIB = 1 << 30
+GRAPHS = 6 * GIB
+"""Left free on CUDA for what the language model's graphs and eager calls hold."""
+SPARE = 0.3
+"""Share of what is free that is left at most, for graphs of the language model and of the codec."""
+CODEC_FRAMES = 512
+"""Rows times frames of one codec call: 64 first chunks of 8, 20 long ones. An H200 gives no more audio per second to
+longer calls, and whatever comes next waits for them."""
+CODEC_SHARE, CODEC_COPIES = 0.1, 3
+"""Codec calls take at most this share of what is free; their memory is counted so often: what was warmed up eagerly,
+what the graphs hold, and gaps between tensors of many sizes."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Shapes of the engine's buffers. `capacity`: tokens (prompt + frames) that one request can take."""
+
+    slots: int
+    max_frames: int
+    page: int
+    pages: int
+    max_pages: int  # per request
+    capacity: int
+    slot_bytes: int
+    page_bytes: int
+    codec_frames: int  # rows times frames of one codec call at most
+    codec_bytes: int  # left for codec calls
+
+    def describe(self) -> str:
+        kv, rows = self.pages * self.page_bytes / GIB, (self.slots + 1) * self.slot_bytes / GIB
+        return (
+            f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page} tokens ({kv:.2f} GiB), "
+            f"{self.capacity} tokens per request, codec calls of {self.codec_frames} frames "
+            f"({self.codec_bytes / GIB:.2f} GiB)"
+        )
+
+
+def _bytes(columns: Mapping[str, Column]) -> int:
+    return sum(math.prod(c.shape) * torch.empty(0, dtype=c.dtype).element_size() for c in columns.values())
+
+
+def fit(model: SpeechModel, config: EngineConfig, device: Device) -> Sizes:
+    """Buffer sizes for `model` on `device`. EngineError when not even one request fits."""
+    spec, kv = model.spec, model.spec.kv
+    slots = config.slots or (64 if device.cuda else 8)
+    max_frames = min(config.max_frames, spec.max_tokens)
+    columns = {
+        **engine_columns(spec),
+        **spec.columns,
+        "frames": Column((max_frames, *spec.frame.shape), spec.frame.dtype),
+    }
+    slot_bytes = _bytes(columns) + _bytes(model.codec.columns)
+    page_bytes = _bytes({"kv": Column((kv.layers, 2, config.page, kv.heads, kv.dim), kv.dtype)})
+    codec_frames, codec_bytes = _codec(model, config.policy.chunk, slots, device)
+    wanted = slots * math.ceil(spec.max_tokens / config.page)
+    pages = min(wanted, _budget(config, device, slots * slot_bytes, codec_bytes) // page_bytes)
+    max_pages = min(pages, math.ceil(spec.max_tokens / config.page))
+    if pages < 1:
+        raise EngineError(f"no memory for key-value pages beside {slots} slots of {slot_bytes / GIB:.3f} GiB each")
+    capacity = min(spec.max_tokens, max_pages * config.page)
+    return Sizes(
+        slots, max_frames, config.page, pages, max_pages, capacity, slot_bytes, page_bytes, codec_frames, codec_bytes
+    )
+
+
+def _codec(model: SpeechModel, chunk: int, slots: int, device: Device) -> tuple[int, int]:
+    """Frames of the largest codec call, and bytes to leave for codec calls; a call of one row is made to see."""
+    frames = min(CODEC_FRAMES, slots * chunk)
+    free = device.free_bytes()
+    if free is None:
+        return frames, 0
+    spec = model.spec.frame
+    given = torch.zeros(1, chunk, *spec.shape, dtype=spec.dtype, device=device.torch)
+    with torch.inference_mode():
+        state = RowBlock(model.codec.columns, 1, device.torch).columns
+        model.codec.decode(given, state)  # compiles, and makes what the libraries keep
+        each = CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state)) / chunk
+    frames = min(frames, max(chunk, int(CODEC_SHARE * free / max(each, 1.0))))
+    return frames, int(frames * each)
+
+
+def _budget(config: EngineConfig, device: Device, slot_bytes: int, codec_bytes: int) -> int:
+    """Bytes for key-value pages."""
+    if config.memory_gb is not None:
+        return int(config.memory_gb * GIB)
+    free = device.free_bytes()
+    if free is None:
+        return GIB
+    most = free * config.gpu_memory_utilization
+    if config.max_memory_gb is not None:
+        most = min(most, config.max_memory_gb * GIB - device.allocated_bytes())
+    return int(most - min(GRAPHS + codec_bytes, free * SPARE)) - slot_bytes

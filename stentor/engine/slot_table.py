@@ -1,0 +1,270 @@
+"""The slot table: every per-request tensor, as a struct of arrays [slots + 1, ...]. The last row is padding.
+
+Numbers of a dtype lie in one tensor [numbers, slots + 1], so that a step gathers, and an admission writes, all of them
+at once; the codec's state, which is only ever reset as a whole, lies row by row (`RowBlock`).
+Nothing here is allocated after start, so a captured step and an eager one read and write the same memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stentor import kernels
+from stentor.engine.device import Device, Parcel, Shape
+from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
+from stentor.kernels import between
+from stentor.models.base import Column, Emit, ModelSpec, State
+
+
+def engine_columns(spec: ModelSpec) -> dict[str, Column]:
+    """Columns that every family has. `step` frames are made; `pos` tokens are in the KV cache."""
+    i64 = torch.int64
+    return {
+        "step": Column(dtype=i64),
+        "stop": Column(dtype=i64, fill=STOPPED),
+        "pos": Column(dtype=i64),
+        "seed": Column(dtype=i64),
+        "limit": Column(dtype=i64),
+        "min_frames": Column(dtype=i64),
+        "temperature": Column(),
+        "top_k": Column(dtype=i64),
+        "top_p": Column(fill=1.0),
+        "prev": spec.frame,
+    }
+
+
+WORD, ROW_ALIGN = 8, 128  # bytes
+PROGRESS = 3  # step, stop and pos: the first numbers, written by every step
+STATES = between.States(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
+GATHERED = (torch.int64, torch.float32)  # dtypes of numbers that a kernel gathers
+Row = tuple[int, Mapping[str, Any]]
+"""A slot, and values of its columns: numbers, or arrays no longer than the column."""
+
+
+class SlotTable:
+    """Owns the columns. Rows `0 .. slots - 1` hold requests; row `slots` absorbs what padding writes.
+
+    `table[name]` is a view [slots + 1, ...] of a column; columns of numbers are the rows of `numbers[dtype]`.
+    """
+
+    def __init__(self, spec: ModelSpec, slots: int, max_frames: int, device: torch.device) -> None:
+        self.slots, self.max_frames, self.keeps_frame = slots, max_frames, spec.stop_keeps_frame
+        self.columns: Mapping[str, Column] = {**engine_columns(spec), **spec.columns}
+        self.own = tuple(spec.columns)
+        self.names: dict[torch.dtype, list[str]] = {}  # of the numbers, in their order
+        for name, c in self.columns.items():
+            if not c.shape:
+                self.names.setdefault(c.dtype, []).append(name)
+        self.numbers = {dtype: self._numbers(names, device) for dtype, names in self.names.items()}
+        self.table = {name: self.numbers[d][i] for d, names in self.names.items() for i, name in enumerate(names)}
+        self.arrays = [name for name, c in self.columns.items() if c.shape]
+        self.table |= {name: self._filled(slots + 1, self.columns[name], device) for name in self.arrays}
+        self.frames = torch.zeros(slots + 1, max_frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
+        self.progress = self.numbers[torch.int64][:PROGRESS]
+        self.joint = bool(spec.frame.shape)
+        """Last frames lie in a table of their own, so that one kernel gathers them and all numbers."""
+        self.report = self.progress[:2].T  # (step, stop) per slot
+
+    def _numbers(self, names: list[str], device: torch.device) -> Tensor:
+        fills = [self.columns[name].fill for name in names]
+        first = self.columns[names[0]]
+        return torch.tensor(fills, dtype=first.dtype, device=device)[:, None].repeat(1, self.slots + 1)
+
+    @staticmethod
+    def _filled(rows: int, c: Column, device: torch.device) -> Tensor:
+        return torch.full((rows, *c.shape), c.fill, dtype=c.dtype, device=device)
+
+    def admit(self, rows: Seq[Row], device: Device) -> None:
+        """Fresh rows: every column is its fill but for the values given."""
+        count = len(rows)
+        parts: dict[str, Shape] = {"": ((count,), torch.int64)}  # the slots
+        parts |= {str(dtype): ((len(names), count), dtype) for dtype, names in self.names.items()}
+        parts |= {name: ((count, *self.columns[name].shape), self.columns[name].dtype) for name in self.arrays}
+        parcel = Parcel(parts, device)
+        self._fill(parcel.host, rows)
+        new = parcel.send()
+        for dtype, numbers in self.numbers.items():
+            numbers.index_copy_(1, new[""], new[str(dtype)])
+        for name in self.arrays:
+            self.table[name].index_copy_(0, new[""], new[name])
+
+    def _fill(self, host: Mapping[str, Tensor], rows: Seq[Row]) -> None:
+        host[""].copy_(torch.tensor([slot for slot, _ in rows]))
+        for dtype, names in self.names.items():
+            values = [[given.get(name, self.columns[name].fill) for _, given in rows] for name in names]
+            host[str(dtype)].copy_(torch.tensor(values, dtype=dtype))
+        for name in self.arrays:
+            host[name].fill_(self.columns[name].fill)
+            for target, (_, given) in zip(host[name], rows, strict=True):
+                if name in given:
+                    value = torch.as_tensor(given[name])
+                    (target[: len(value)] if value.ndim else target).copy_(value)
+
+    def rows(self, idx: Tensor, work: int) -> SlotRows:
+        """The rows `idx` [B], gathered when first read."""
+        return SlotRows(self, idx, work, {})
+
+    def past(self, idx: Tensor, step: Tensor, work: int) -> SlotRows:
+        """Rows as they were when `step - 1` was the last frame of `idx` (both [N]), for replaying frames."""
+        return SlotRows(self, idx, work, {"step": step, "prev": self.frames[idx, step - 1]})
+
+    def commit(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
+        """Record one frame per running row, and `length` [B] tokens in its KV (None: one more). A stopped row keeps
+        what it had."""
+        if kernels.moves(rows.idx.device):
+            self._commit_at_once(rows, out, length)
+            return
+        pos = rows["pos"] + 1 if length is None else length
+        running = rows["stop"] == RUNNING
+        step = rows["step"]
+        finite = out.frame.isfinite().flatten(1).all(1) if out.frame.is_floating_point() else torch.ones_like(running)
+        stop = out.stop & (step >= rows["min_frames"])
+        keep = running & finite & (~stop | self.keeps_frame)
+        made = step + keep
+        ended = torch.where(stop, STOPPED, torch.where(made >= rows["limit"], LENGTH, RUNNING))
+        ended = torch.where(finite, ended, BROKEN)
+        at = step.clamp_max(self.max_frames - 1)
+        self.frames[rows.idx, at] = _choose(keep, out.frame, self.frames[rows.idx, at])
+        new = {"prev": out.frame, **out.columns}
+        for name, value in new.items():
+            self.table[name][rows.idx] = _choose(keep, value, rows[name])
+        status = torch.where(running, ended, rows["stop"])
+        self.progress.index_copy_(1, rows.idx, torch.stack((made, status, _choose(running, pos, rows["pos"]))))
+
+    def _commit_at_once(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
+        """The same in one launch, and one for each of the family's columns."""
+        names = ("step", "stop", "pos", "limit", "min_frames")
+        given = (rows.idx, *(rows[name] for name in names))
+        table = (self.progress, self.frames, self.table["prev"])
+        kept = between.commit_rows(given, length, out.stop, out.frame, table, STATES, self.keeps_frame)
+        for name, value in out.columns.items():
+            column = self.table[name]
+            between.keep_rows(rows.idx, kept, value.to(column.dtype), column)
+
+
+class SlotRows:
+    """Some rows of the table during one step (implements models.base.Rows)."""
+
+    def __init__(self, slots: SlotTable, idx: Tensor, work: int, seen: dict[str, Tensor]) -> None:
+        """`seen`: columns that are known already."""
+        self.idx, self.work = idx, work
+        self._slots = slots
+        self._seen = seen
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._seen:
+            if kernels.moves(self.idx.device) and self._slots.joint and not self._seen:
+                self._gather_at_once()
+            if name not in self._seen:
+                self._gather(name)
+        return self._seen[name]
+
+    def _gather_at_once(self) -> None:
+        """All numbers and the last frames."""
+        slots = self._slots
+        ints, floats = (slots.numbers[dtype] for dtype in GATHERED)
+        found = between.gather_rows(self.idx, ints, floats, slots.table["prev"])
+        for dtype, values in zip(GATHERED, (found.ints, found.floats), strict=True):
+            self._seen.update(zip(slots.names[dtype], values, strict=True))
+        self._seen["prev"] = found.frames
+
+    def _gather(self, name: str) -> None:
+        """A column; if it holds numbers, with all others of its dtype."""
+        column = self._slots.columns[name]
+        if column.shape:
+            self._seen[name] = self._slots.table[name][self.idx]
+            return
+        numbers, count = self._slots.numbers[column.dtype], len(self.idx)
+        # Every row starts at a multiple of 16 bytes, so that kernels are compiled for one alignment only.
+        gathered = numbers.new_empty(len(numbers), -(-count // 4) * 4)[:, :count]
+        torch.index_select(numbers, 1, self.idx, out=gathered)
+        for other, values in zip(self._slots.names[column.dtype], gathered, strict=True):
+            self._seen.setdefault(other, values)
+
+    def lookup(self, name: str, index: Tensor) -> Tensor:
+        return self._slots.table[name][self.idx, index]
+
+    def recent(self, count: int) -> tuple[Tensor, Tensor]:
+        at = self["step"][:, None] - torch.arange(1, count + 1, device=self.idx.device)
+        return self._slots.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
+
+    def column(self, name: str) -> between.Place:
+        return between.Place(self._slots.table[name], self.idx)
+
+    def history(self) -> between.Place:
+        return between.Place(self._slots.frames, self.idx)
+
+
+class RowBlock:
+    """Columns whose rows lie one behind the other, [rows, words] of 8 bytes: whole rows are read and written at once.
+
+    `columns[name]` [rows, *shape] are views.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], rows: int, device: torch.device) -> None:
+        self._specs, self._places = columns, {}
+        end = 0
+        for name, c in columns.items():
+            words = -(-math.prod(c.shape) * c.dtype.itemsize // ROW_ALIGN) * ROW_ALIGN // WORD
+            self._places[name] = slice(end, end + words)
+            end += words
+        self.data = torch.zeros(rows, end, dtype=torch.int64, device=device)
+        self.columns = self._views(self.data)
+        for name, c in columns.items():
+            self.columns[name].fill_(c.fill)
+        self.fresh = self.data[:1].clone()
+
+    def _views(self, data: Tensor) -> State:
+        """The columns of data [n, words]."""
+        views = {}
+        for name, c in self._specs.items():
+            count = math.prod(c.shape)
+            values = data[:, self._places[name]].view(c.dtype)[:, :count]
+            views[name] = values.view(len(data), *c.shape)
+        return views
+
+    def gather(self, rows: Tensor) -> State:
+        """The columns of `rows` [k], copied at once."""
+        return self._views(self.data[rows])
+
+    def store(self, rows: Tensor, state: State) -> None:
+        """New values of every column of `rows`, in two launches: one puts them side by side, one stores them."""
+        parts = [part for name in self._specs for part in self._words(name, state)]
+        if parts:
+            self.data.index_copy_(0, rows, torch.cat(parts, dim=1))
+
+    def _words(self, name: str, state: State) -> list[Tensor]:
+        """A column [k, *shape] as words: where they lie, if they lie as words do, and what fills its place up."""
+        c, place = self._specs[name], self._places[name]
+        values = state[name].to(c.dtype).reshape(len(state[name]), -1)
+        per_word = WORD // c.dtype.itemsize
+        layout = (values.shape[1], values.stride(0), values.storage_offset())
+        if values.stride(1) != 1 or any(n % per_word for n in layout):
+            values = F.pad(values, (0, (place.stop - place.start) * per_word - values.shape[1]))
+        words = values.view(torch.int64)
+        rest = place.stop - place.start - words.shape[1]
+        return [words, self.fresh[:, :1].expand(len(words), rest)] if rest else [words]
+
+    def reset(self, rows: Tensor) -> None:
+        """Every column of `rows` [k] is its fill."""
+        self.data.index_copy_(0, rows, self.fresh.expand(len(rows), -1))
+
+    def copy(self, row: int, other: RowBlock) -> None:
+        """The one row of `other`, which has the same columns."""
+        self.data[row].copy_(other.data[0])
+
+    def write(self, values: Iterable[tuple[str, Tensor]]) -> None:
+        """New values of whole columns."""
+        for name, value in values:
+            self.columns[name].copy_(value)
+
+
+def _choose(keep: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(keep.view(-1, *[1] * (new.ndim - 1)), new.to(old.dtype), old)

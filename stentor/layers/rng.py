@@ -1,0 +1,55 @@
+"""Counter-based random numbers: a pure function of (seed, frame, draw), so a request's audio does not depend on
+its batch, slot, padding, preemption or on how late the host reads. SplitMix64 finaliser (Steele et al., 2014)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from stentor import kernels
+from stentor.kernels import between
+
+# The 64-bit constants of SplitMix64, as signed integers (torch has no full uint64 arithmetic).
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+MIX1 = 0xBF58476D1CE4E5B9 - 2**64
+MIX2 = 0x94D049BB133111EB - 2**64
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * MIX1
+    z = (z ^ _shift(z, 27)) * MIX2
+    return z ^ _shift(z, 31)
+
+
+def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
+    """Uniforms in (0, 1), float32 [B, draws], for int64 `seed` [B] and `step` [B]."""
+    if kernels.moves(seed.device):
+        return between.uniform(seed, step, draws)
+    key = _mix(_mix(seed) + GOLDEN * (step + 1))
+    index = torch.arange(1, draws + 1, device=seed.device, dtype=torch.int64)
+    bits = _shift(_mix(key[:, None] + GOLDEN * index), 40)  # 24 bits: exact in float32
+    return ((bits.to(torch.float32) + 0.5) * 2.0**-24).clamp_max(1.0 - 2.0**-24)
+
+
+def normal(u: Tensor) -> Tensor:
+    """Standard normals [B, n] from uniforms u [B, n], n even (Box-Muller; both branches are used)."""
+    a, b = u.chunk(2, dim=-1)
+    radius = torch.sqrt(-2.0 * torch.log(a))
+    angle = (2.0 * math.pi) * b
+    return torch.cat((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
+
+
+def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Standard normals of u [B, n], drawn as [B, outer, n / outer] and transposed: [B, n / outer, outer], rounded to
+    `dtype`, then times scale [B] and rounded again."""
+    if kernels.moves(u.device) and u.stride(1) == 1:
+        return between.normal(u, outer, scale, dtype)
+    drawn = normal(u).view(len(u), outer, -1).transpose(1, 2).to(dtype)
+    return (drawn.float() * scale.view(-1, 1, 1)).to(dtype)

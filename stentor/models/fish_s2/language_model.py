@@ -1,0 +1,147 @@
+"""Slow transformer over frames, fast transformer over the codes of one frame (specs/fish_s2 1.1, 1.2 and 4)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from stentor import kernels
+from stentor.kernels import between
+from stentor.layers.attention import DepthKV
+from stentor.layers.linear import linear
+from stentor.layers.rope import Rope, angles
+from stentor.layers.transformer import Stack, StackConfig
+from stentor.models.base import KVView, Rows
+from stentor.models.fish_s2.config import LanguageConfig
+from stentor.models.fish_s2.sampling import choose, rank
+from stentor.models.weights import without_memory
+
+RAS_WINDOW = 10  # frames in which a repeated code is drawn again
+RAS_TEMPERATURE, RAS_TOP_P = 1.0, 0.9
+
+
+class Language(nn.Module):
+    """Both transformers; parameters start on the meta device, in `dtype`."""
+
+    head: Tensor
+    place: Tensor
+    first_row: Tensor
+
+    def __init__(self, c: LanguageConfig, semantic: int, im_end: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config, self.semantic, self.im_end = c, semantic, im_end
+        hidden = c.slow.hidden
+        with without_memory():
+            self.embeddings = nn.Embedding(c.vocab, hidden)
+            self.codebook_embeddings = nn.Embedding(c.codes * c.books, hidden)
+            self.slow = Stack(c.slow)
+            self.fast_embeddings = nn.Embedding(c.codes, hidden)
+            self.fast = Stack(c.fast)
+            self.fast_output = nn.Linear(hidden, c.codes, bias=False)
+        self.to(dtype)
+        self.slow_rope = _rope(c.slow, c.max_tokens, c.rope_base)
+        self.fast_rope = _rope(c.fast, c.books, c.rope_base)
+        self.register_buffer("place", torch.arange(c.books), persistent=False)
+        self.register_buffer("first_row", c.codes * torch.arange(c.books), persistent=False)
+
+    def select_head(self) -> None:
+        """Once the weights are in: the tied output rows that can be drawn, the codes' and then im_end's."""
+        table = self.embeddings.weight.detach()
+        rows = (table[self.semantic : self.semantic + self.config.codes], table[self.im_end : self.im_end + 1])
+        self.register_buffer("head", torch.cat(rows), persistent=False)
+
+    def embed_codes(self, frames: Tensor) -> Tensor:
+        """Input of positions that hold frames [N, books]."""
+        scale = math.sqrt(self.config.books + 1)
+        table, tokens = self.codebook_embeddings.weight, self.embeddings.weight
+        if kernels.on(table, "embed"):
+            return between.embed_scaled(frames, self.first_row, table, tokens, self.semantic, scale)
+        token = self.embeddings(self.semantic + frames[:, 0])
+        codes = self.codebook_embeddings(frames + self.first_row).sum(-2)
+        out: Tensor = (token + codes) / scale
+        return out
+
+    def hidden(self, x: Tensor, kv: KVView) -> Tensor:
+        """Slow transformer, after its final norm."""
+        out: Tensor = self.slow(x, kv.attend, self.slow_rope, kv.pos)
+        return out
+
+    def logits(self, h: Tensor) -> Tensor:
+        """h [B, hidden] -> float32 [B, codes + 1]; the last one is im_end."""
+        return linear(h, self.head).float()
+
+    def first_code(self, h: Tensor, rows: Rows, u: Tensor) -> Tensor:
+        """Repetition-aware sampling with uniforms u [B, 2]: a code of the recent past is drawn once more, freely.
+
+        Returns [B] in 0 .. codes; `codes` means the end, which cannot be drawn before `min_frames`.
+        """
+        logits = self.logits(h)
+        early = rows["step"] < rows["min_frames"]
+        ranking = rank(torch.cat((logits[:, :-1], logits[:, -1:].masked_fill(early[:, None], float("-inf"))), dim=-1))
+        temperature, top_k = rows["temperature"], rows["top_k"]
+        code = choose(ranking, u[:, 0], temperature, top_k, rows["top_p"])
+        free = torch.where(temperature > 0, RAS_TEMPERATURE, 0.0)
+        again = choose(ranking, u[:, 1], free, top_k, torch.full_like(free, RAS_TOP_P))
+        return torch.where(self._repeats(code, rows), again, code)
+
+    def _repeats(self, code: Tensor, rows: Rows) -> Tensor:
+        """Whether code [B] is among the last frames'. Frame 0 never counts, as in the reference."""
+        frames, exists = rows.recent(RAS_WINDOW)
+        at = rows["step"][:, None] - torch.arange(1, RAS_WINDOW + 1, device=code.device)
+        return ((frames[..., 0] == code[:, None]) & exists & (at > 0)).any(-1)
+
+    def rest(self, h: Tensor, code: Tensor, rows: Rows, u: Tensor) -> Tensor:
+        """The other codes of the frame, given the first [B] and uniforms u [B, books - 1]: [B, books - 1].
+
+        The first pass takes two positions, the hidden state and the first code: both are known.
+        """
+        fast, c = self.config.fast, self.config
+        kv = DepthKV(fast.layers, len(h), c.books, fast.kv_heads, fast.head_dim, h)
+        x = torch.stack((h, self.fast_embeddings(code)), dim=1)
+        codes: list[Tensor] = []
+        for i in range(c.books - 1):
+            ranking = rank(self._next_logits(x, kv))
+            codes.append(choose(ranking, u[:, i], rows["temperature"], rows["top_k"], rows["top_p"]))
+            x = self.fast_embeddings(codes[-1])[:, None]
+        return torch.stack(codes, dim=-1)
+
+    def fused(self, h: Tensor, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:
+        """`first_code` and `rest` with draws that write the next token themselves; h [B, hidden], u [B, books + 1].
+        Returns the frame [B, books] and [B] bool, whether it is the end; its first code is 0 then."""
+        fast, c = self.config.fast, self.config
+        temperature, top_k, top_p = rows["temperature"], rows["top_k"], rows["top_p"]
+        codes = between.depth_codes(len(h), c.books, torch.int64, h.device)
+        table = self.fast_embeddings.weight
+        x = h.new_empty(len(h), 2, h.shape[1])
+        stop = between.choose_first(
+            linear(h, self.head),
+            between.Asked(u[:, :2], temperature, top_k, top_p),
+            (RAS_TEMPERATURE, RAS_TOP_P),
+            between.Into(codes[0], table, x, h),
+            rows.history(),
+            RAS_WINDOW,
+            between.Ending(rows["step"], rows["min_frames"]),
+        )
+        kv = DepthKV(fast.layers, len(h), c.books, fast.kv_heads, fast.head_dim, h)
+        for i in range(1, c.books):
+            logits = self._next_logits(x, kv)
+            into = between.Into(codes[i])
+            if i + 1 < c.books:
+                x = h.new_empty(len(h), 1, h.shape[1])
+                into = between.Into(codes[i], table, x)
+            between.choose_into(logits, between.Asked(u[:, i + 1], temperature, top_k, top_p), into)
+        return codes.T, stop
+
+    def _next_logits(self, x: Tensor, kv: DepthKV) -> Tensor:
+        """Of the code that follows the new tokens x [B, n, hidden]."""
+        pos = self.place[kv.length : kv.length + x.shape[1]]
+        logits = self.fast.head(x, kv, self.fast_rope, pos, self.fast_output.weight)
+        kv.advance(x.shape[1])
+        return logits
+
+
+def _rope(c: StackConfig, positions: int, base: float) -> Rope:
+    """Interleaved, in float32, by tables rounded to bfloat16 whatever the model's dtype."""
+    return Rope(angles(c.head_dim, positions, base), torch.bfloat16, interleaved=True, in_float32=True)

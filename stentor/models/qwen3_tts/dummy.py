@@ -1,0 +1,143 @@
+"""Models of the full released sizes with seeded random weights, made on the device: for planning and benchmarks."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from stentor.layers.transformer import StackConfig
+from stentor.models.codec_dtype import codec_dtype
+from stentor.models.qwen3_tts.codec_decoder import Decoder
+from stentor.models.qwen3_tts.codec_encoder import Encoder
+from stentor.models.qwen3_tts.config import (
+    CodecConfig,
+    Config,
+    DecoderConfig,
+    EncoderConfig,
+    Ids,
+    SpeakerConfig,
+    Tower,
+)
+from stentor.models.qwen3_tts.loader import build, make_clone, make_weights
+from stentor.models.qwen3_tts.model import Qwen3TTS
+from stentor.models.qwen3_tts.tokenizer import PieceTokenizer
+
+SEED = 20260122
+KINDS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
+LANGUAGES = {
+    "english": 2050, "german": 2053, "spanish": 2054, "chinese": 2055, "japanese": 2058, "french": 2061,
+    "korean": 2064, "russian": 2069, "italian": 2070, "portuguese": 2071,
+}  # fmt: skip
+DIALECTS = {"sichuan_dialect": 2062, "beijing_dialect": 2074}
+SPEAKERS = {
+    "serena": 3066, "vivian": 3065, "uncle_fu": 3010, "ryan": 3061, "aiden": 2861, "ono_anna": 2873, "sohee": 2864,
+    "eric": 2875, "dylan": 2878,
+}  # fmt: skip
+SPECIAL = {"<|im_start|>": 151644, "<|im_end|>": 151645}
+PIECES = 151643
+
+
+def config(name: str) -> Config:
+    """The released values of `qwen3-tts-SIZE-KIND` (specs/qwen3_tts.md, 1)."""
+    size, kind = name.removeprefix("qwen3-tts-").split("-")
+    small = size == "0.6b"
+    hidden, ffn = (1024, 3072) if small else (2048, 6144)
+    kind = KINDS[kind]
+    custom = kind == "custom_voice"
+    return Config(
+        kind=kind,
+        size="0b6" if small else "1b7",
+        talker=Tower(_stack(hidden, ffn, 28), 3072, 1e6, 32768),
+        predictor=Tower(_stack(1024, 3072, 5), 2048, 1e6, 65536),
+        text_vocab=151936,
+        text_hidden=2048,
+        codebooks=16,
+        ids=Ids(151671, 151672, 151673, 2148, 2149, 2150, 2154, 2155, 2156, 2157),
+        languages={**LANGUAGES, **DIALECTS} if custom else LANGUAGES,
+        speakers=SPEAKERS if custom else {},
+        dialects={"eric": "sichuan_dialect", "dylan": "beijing_dialect"} if custom else {},
+        speaker=_speaker(hidden) if kind == "base" else None,
+    )
+
+
+def _stack(hidden: int, ffn: int, layers: int) -> StackConfig:
+    return StackConfig(hidden, ffn, layers, heads=16, kv_heads=8, head_dim=128, eps=1e-6, qk_norm=True)
+
+
+def _speaker(dim: int) -> SpeakerConfig:
+    channels, kernels, dilations = (512, 512, 512, 512, 1536), (5, 3, 3, 3, 1), (1, 2, 3, 4, 1)
+    return SpeakerConfig(dim, 128, channels, kernels, dilations, 128, 8, 128, 24000)
+
+
+def codec_config() -> CodecConfig:
+    """The released values of the 12 Hz codec."""
+    decoder = DecoderConfig(
+        stack=StackConfig(hidden=512, ffn=1024, layers=8, heads=16, kv_heads=16, head_dim=64, eps=1e-5),
+        theta=1e4,
+        window=72,
+        latent=1024,
+        codebook_dim=512,
+        codebook_size=2048,
+        codebooks=16,
+        width=1536,
+        rates=(8, 5, 4, 3),
+        ratios=(2, 2),
+    )
+    encoder = EncoderConfig(
+        stack=StackConfig(hidden=512, ffn=2048, layers=8, heads=8, kv_heads=8, head_dim=64, eps=1e-5),
+        theta=1e4,
+        filters=64,
+        kernel=7,
+        residual_kernel=3,
+        last_kernel=3,
+        residual_layers=1,
+        growth=2,
+        compress=2,
+        ratios=(8, 6, 5, 4),
+        codebook_size=2048,
+        codebook_dim=256,
+        quantizer_dim=256,
+        quantizers=32,
+        semantic=1,
+        used=16,
+        hop=1920,
+    )
+    return CodecConfig(24000, decoder, encoder)
+
+
+def randomize(module: nn.Module, device: torch.device, seed: int) -> None:
+    """Give a module on the meta device seeded weights on `device`, scaled so that activations neither grow nor fade."""
+    module.to_empty(device=device)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            leaf = name.rsplit(".", 1)[-1]
+            if leaf == "cluster_usage" or (leaf == "weight" and p.ndim == 1):
+                p.fill_(1.0)
+            elif leaf in ("scale", "gamma"):
+                p.fill_(0.1)
+            elif p.ndim == 1:
+                p.zero_()
+            else:
+                p.normal_(std=0.02 if "embedding" in name else p[0].numel() ** -0.5, generator=generator)
+
+
+def make(name: str, device: torch.device, dtype: torch.dtype | None) -> Qwen3TTS:
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU; the codec's: see precision.py."""
+    c, codec = config(name), codec_config()
+    audio_dtype = codec_dtype({}, device, dtype)
+    if dtype is None:
+        dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    weights = make_weights(c, dtype, torch.float32)
+    randomize(weights, device, SEED)
+    decoder = build(lambda: Decoder(codec.decoder), torch.float32)
+    assert isinstance(decoder, Decoder)
+    randomize(decoder, device, SEED + 1)
+    decoder.fold(audio_dtype)
+    clone = None
+    if c.speaker is not None:
+        encoder = build(lambda: Encoder(codec.encoder), torch.float32)
+        assert isinstance(encoder, Encoder)
+        randomize(encoder, device, SEED + 2)
+        clone = make_clone(c, weights, encoder, codec, device)
+    return Qwen3TTS(c, codec, weights, decoder, clone, PieceTokenizer(PIECES, SPECIAL), {})

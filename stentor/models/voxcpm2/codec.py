@@ -1,0 +1,188 @@
+"""AudioVAE V2 (specs/voxcpm2 sections 1.4 and 5): a causal convolutional autoencoder with continuous latents.
+
+Modules are named as the checkpoint names them, with weight norm folded. Everything is differentiable: training runs
+the same modules over whole sequences (`stream=None`), serving runs the decoder in chunks with a `Stream`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from stentor.kernels import Affine, Waves
+from stentor.layers.conv import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    Periodic,
+    Stream,
+    bind,
+    convolve,
+    snake,
+    widened,
+)
+from stentor.models.base import State
+from stentor.models.voxcpm2.config import VAEConfig
+
+DILATIONS = (1, 3, 9)
+
+
+class Snake(Periodic):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(1, channels, 1))
+
+    def formula(self, x: Tensor) -> Tensor:
+        return snake(x, self.alpha)
+
+    def waves(self) -> Waves:
+        alpha = self.alpha.flatten()
+        return Waves(alpha, 1.0 / (alpha + 1e-9))
+
+
+class ResidualUnit(nn.Module):
+    """x + conv1x1(snake(dilated depthwise conv(snake(x))))."""
+
+    def __init__(self, dim: int, dilation: int, depthwise: bool) -> None:
+        super().__init__()
+        conv = CausalConv1d(dim, dim, 7, dilation, groups=dim if depthwise else 1)
+        self.block = nn.ModuleList([Snake(dim), conv, Snake(dim), CausalConv1d(dim, dim, 1)])
+
+    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
+        first, conv, second, mix = self.block
+        return convolve(mix, convolve(conv, x, stream, before=first, after=second), stream, residual=x)
+
+
+class EncoderBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int, depthwise: bool) -> None:
+        super().__init__()
+        units = [ResidualUnit(inputs, d, depthwise) for d in DILATIONS]
+        down = CausalConv1d(inputs, outputs, 2 * stride, stride=stride, left=stride)
+        self.block = nn.ModuleList([*units, Snake(inputs), down])
+
+    def forward(self, x: Tensor) -> Tensor:
+        *units, act, down = self.block
+        for unit in units:
+            x = unit(x, None)
+        out: Tensor = down(act(x))
+        return out
+
+
+class Encoder(nn.Module):
+    """Waveform [B, 1, n] -> latent means [B, latent_dim, n / hop]. The checkpoint's fc_logvar is for training only."""
+
+    def __init__(self, c: VAEConfig) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [CausalConv1d(1, c.encoder_dim, 7)]
+        dim = c.encoder_dim
+        for stride in c.encoder_rates:
+            layers.append(EncoderBlock(dim, 2 * dim, stride, c.depthwise))
+            dim *= 2
+        self.block = nn.ModuleList(layers)
+        self.fc_mu = CausalConv1d(dim, c.latent_dim, 3)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """What fc_mu (and, in training, fc_logvar) reads: [B, encoder_dim * 2 ** blocks, n / hop]."""
+        for layer in self.block:
+            x = layer(x)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc_mu(self.hidden(x))
+        return out
+
+
+class DecoderBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int, depthwise: bool) -> None:
+        super().__init__()
+        units = [ResidualUnit(outputs, d, depthwise) for d in DILATIONS]
+        self.block = nn.ModuleList([Snake(inputs), CausalConvTranspose1d(inputs, outputs, stride), *units])
+
+    def forward(self, x: Tensor, stream: Stream | None, condition: Affine | None = None) -> Tensor:
+        act, up, *units = self.block
+        x = convolve(up, x, stream, before=act, affine=condition)
+        for unit in units:
+            x = unit(x, stream)
+        return x
+
+
+class RateCondition(nn.Module):
+    """Per-channel affine chosen by the output sample rate. The rate is fixed, so `bucket` is a plain number."""
+
+    def __init__(self, channels: int, buckets: int, bucket: int) -> None:
+        super().__init__()
+        self.scale_embed = nn.Embedding(buckets, channels)
+        self.bias_embed = nn.Embedding(buckets, channels)
+        self.bucket = bucket
+
+    def forward(self) -> Affine:
+        return Affine(self.scale_embed.weight[self.bucket], self.bias_embed.weight[self.bucket])
+
+
+class Decoder(nn.Module):
+    """Latents [B, latent_dim, T] -> waveform [B, 1, T * upsampling]."""
+
+    def __init__(self, c: VAEConfig) -> None:
+        super().__init__()
+        n = c.latent_dim
+        head = [CausalConv1d(n, n, 7, groups=n), CausalConv1d(n, c.decoder_dim, 1)]
+        layers: list[nn.Module] = [*head] if c.depthwise else [CausalConv1d(n, c.decoder_dim, 7)]
+        self.head = len(layers)
+        widths = [c.decoder_dim // 2**i for i in range(len(c.decoder_rates) + 1)]
+        for i, stride in enumerate(c.decoder_rates):
+            layers.append(DecoderBlock(widths[i], widths[i + 1], stride, c.depthwise))
+        layers += [Snake(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
+        self.model = nn.ModuleList(layers)
+        self.sr_cond_model = nn.ModuleDict()
+        if c.sr_bin_boundaries is not None:
+            buckets = len(c.sr_bin_boundaries) + 1
+            for i, width in enumerate(widths[:-1]):
+                self.sr_cond_model[str(self.head + i)] = RateCondition(width, buckets, c.rate_bucket)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What audio is made in."""
+        return self.model[-1].get_parameter("weight").dtype
+
+    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
+        *body, act, out = self.model
+        for i, layer in enumerate(body):
+            if isinstance(layer, CausalConv1d):
+                x = convolve(layer, x, stream)
+            else:
+                condition = self.sr_cond_model[str(i)]() if str(i) in self.sr_cond_model else None
+                x = layer(x, stream, condition)
+        return torch.tanh(widened(convolve(out, x, stream, before=act)))
+
+
+class AudioVAE(nn.Module):
+    """Encoder and decoder over token-last latents."""
+
+    def __init__(self, c: VAEConfig) -> None:
+        super().__init__()
+        self.encoder = Encoder(c)
+        self.decoder = Decoder(c)
+        self.config = c
+
+    def encode_latents(self, wav: Tensor) -> Tensor:
+        """wav [B, n] at `sample_rate`, n a multiple of `hop` -> latent means [B, n / hop, latent_dim]."""
+        out: Tensor = self.encoder(wav.unsqueeze(1)).transpose(1, 2)
+        return out
+
+    def decode(self, latents: Tensor, stream: Stream | None = None) -> Tensor:
+        """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `stream` continues an earlier call
+        (its state is named by `PatchCodec`); None starts from silence."""
+        out: Tensor = self.decoder(latents.to(self.decoder.dtype).transpose(1, 2), stream).squeeze(1)
+        return out
+
+
+class PatchCodec:
+    """The decoder as the engine sees it: patches of latents in, samples out, state in columns. Implements Codec."""
+
+    def __init__(self, vae: AudioVAE) -> None:
+        self.vae = vae
+        self.columns = bind(vae.decoder)
+
+    def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
+        """frames [B, n, patch, latent_dim] float32 -> samples [B, n * patch * upsampling], next state."""
+        stream = Stream(state)
+        return self.vae.decode(frames.flatten(1, 2), stream), stream.new

@@ -1,0 +1,146 @@
+"""The network of VoxCPM2 (specs/voxcpm2 1.2 and 1.3), named as the checkpoint names it.
+
+Serving and training call the same methods: attention is an argument, leading dimensions are free ([N] packed tokens or
+[B, T] whole sequences with `layers.attention.causal`).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor import kernels
+from stentor.kernels import between
+from stentor.layers.linear import linear
+from stentor.layers.rope import Rope, angles
+from stentor.layers.transformer import Stack, StackConfig
+from stentor.models.base import Attend
+from stentor.models.voxcpm2.config import VoxCPM2Config
+from stentor.models.voxcpm2.flow import LocDiT
+from stentor.models.voxcpm2.local_stack import read_out
+
+
+def _project(layer: nn.Linear, x: Tensor) -> Tensor:
+    return linear(x, layer.weight, layer.bias)
+
+
+class TextLM(Stack):
+    """The base language model: a causal stack with a token embedding and no output head."""
+
+    def __init__(self, c: StackConfig, vocab: int) -> None:
+        super().__init__(c)
+        self.embed_tokens = nn.Embedding(vocab, c.hidden)
+
+
+class LocEnc(nn.Module):
+    """One vector per patch: a learnt token in front of the latents, bidirectional layers, the token's output."""
+
+    def __init__(self, c: StackConfig, feat: int) -> None:
+        super().__init__()
+        self.special_token = nn.Parameter(torch.empty(1, 1, 1, c.hidden))
+        self.in_proj = nn.Linear(feat, c.hidden)
+        self.encoder = Stack(c)
+
+    def forward(self, patches: Tensor, rope: Rope) -> Tensor:
+        """patches [N, P, feat], rounded to the model's dtype -> [N, hidden]."""
+        first = self.special_token
+        if kernels.on(first, "tokens"):
+            x = between.patch_tokens(patches, self.in_proj.weight, self.in_proj.bias, first)
+        else:
+            x = self.in_proj(patches.to(first.dtype))
+            x = torch.cat((first[0].expand(x.shape[0], 1, -1), x), dim=1)
+        return read_out(self.encoder, x, rope, slice(0, 1))[:, 0]
+
+
+class FSQ(nn.Module):
+    """Finite scalar quantisation (Mentzer et al., 2024) between two projections; straight-through while training."""
+
+    def __init__(self, hidden: int, dim: int, scale: int) -> None:
+        super().__init__()
+        self.in_proj = nn.Linear(hidden, dim)
+        self.out_proj = nn.Linear(dim, hidden)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = _project(self.in_proj, x)
+        if not self.training and kernels.on(x, "tokens"):
+            return _project(self.out_proj, between.levels(x, self.scale))
+        soft = torch.tanh(x)
+        hard = torch.round(soft * self.scale) / self.scale
+        out: Tensor = _project(self.out_proj, soft + (hard - soft).detach() if self.training else hard)
+        return out
+
+
+class Flow(nn.Module):
+    """Only a name in the checkpoint: `feat_decoder.estimator`."""
+
+    def __init__(self, estimator: LocDiT) -> None:
+        super().__init__()
+        self.estimator = estimator
+
+
+class VoxCPM2Net(nn.Module):
+    """All weights but the autoencoder's. The two language models share one pool of keys and values."""
+
+    def __init__(self, c: VoxCPM2Config, dtype: torch.dtype) -> None:
+        super().__init__()
+        hidden, dit = c.base.hidden, c.dit.hidden
+        self.base_lm = TextLM(c.base, c.vocab)
+        self.residual_lm = Stack(c.residual, first_layer=c.base.layers)
+        self.feat_encoder = LocEnc(c.encoder, c.feat)
+        self.feat_decoder = Flow(LocDiT(c.dit, c.feat))
+        self.fsq_layer = FSQ(hidden, c.fsq_dim, c.fsq_scale)
+        self.enc_to_lm_proj = nn.Linear(c.encoder.hidden, hidden)
+        self.lm_to_dit_proj = nn.Linear(hidden, dit)
+        self.res_to_dit_proj = nn.Linear(hidden, dit)
+        self.fusion_concat_proj = nn.Linear(2 * hidden, hidden)
+        self.stop_proj = nn.Linear(hidden, hidden)
+        self.stop_head = nn.Linear(hidden, 2, bias=False)
+        self.to(dtype)
+        # On the CPU even while the weights are on the meta device, and after `to`: the tables are rounded, not cast.
+        with torch.device("cpu"):
+            factors = list(c.rope_factors) if c.rope_factors is not None else None
+            table = angles(c.base.head_dim, c.max_length, c.rope_theta, factors)
+            self.rope = Rope(table, dtype, interleaved=False, in_float32=True)
+        self.residual_rope = c.residual_rope
+
+    def embed_patches(self, patches: Tensor) -> Tensor:
+        """patches [..., P, feat] -> backbone inputs [..., hidden]."""
+        vectors = self.feat_encoder(patches.flatten(0, -3), self.rope)
+        out = _project(self.enc_to_lm_proj, vectors)
+        return out.view(*patches.shape[:-2], out.shape[-1])
+
+    def think(self, x: Tensor, feat: Tensor, audio: Tensor, attend: Attend, pos: Tensor) -> tuple[Tensor, Tensor]:
+        """Both language models: inputs x [..., hidden], patch embeddings feat [..., hidden] (zeros at text), audio
+        [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each [..., hidden]."""
+        h = self.base_lm(x, attend, self.rope, pos)
+        if h.ndim == 2 and kernels.on(h, "tokens"):
+            both = between.join_halves(h, self.fsq_layer(h), feat, audio)
+            h = both[:, : h.shape[1]]
+        else:
+            h = torch.where(audio.unsqueeze(-1), self.fsq_layer(h), h)
+            both = torch.cat((h, feat), dim=-1)
+        fused = _project(self.fusion_concat_proj, both)
+        r = self.residual_lm(fused, attend, self.rope if self.residual_rope else None, pos)
+        return h, r
+
+    def condition(self, h: Tensor, r: Tensor) -> Tensor:
+        """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., 2, dit hidden]."""
+        return torch.stack(self.conditions(h, r), dim=-2)
+
+    def conditions(self, h: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        """The two, [..., dit hidden] each."""
+        return _project(self.lm_to_dit_proj, h), _project(self.res_to_dit_proj, r)
+
+    def stop_logits(self, h: Tensor) -> Tensor:
+        """lm_hidden [..., hidden] -> [..., 2]; index 1 says that the patch made from it is the last."""
+        out: Tensor = self.stop_head(F.silu(_project(self.stop_proj, h)))
+        return out
+
+    def ends(self, h: Tensor) -> Tensor:
+        """lm_hidden [N, hidden] -> [N] bool, whether the patch made from it is the last."""
+        if kernels.on(h, "tokens"):
+            return between.ends(_project(self.stop_proj, h), self.stop_head.weight)
+        logits = self.stop_logits(h)
+        return logits[:, 1] > logits[:, 0]

@@ -1,0 +1,1 @@
+"""Samples to bytes: containers, effects and playback estimates."""

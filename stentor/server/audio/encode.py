@@ -1,0 +1,204 @@
+"""Containers: wav and pcm by hand, mp3, flac, opus and aac by PyAV; each as a stream of bytes or as a whole file.
+
+A streamed file cannot know its length: its wav header says 0xFFFFFFFF, its mp3 has no Xing header. The audio frames
+are the same ones either way.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from stentor.server.audio.effects import pcm16
+
+UNKNOWN = 0xFFFFFFFF
+MPEG = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
+
+
+@dataclass(frozen=True)
+class Container:
+    """How one format is written. `rates` () takes any."""
+
+    media_type: str
+    rates: tuple[int, ...] = ()
+    muxer: str = ""
+    codec: str = ""
+    bit_rate: int | None = None
+    streamed: Mapping[str, str] = field(default_factory=dict)  # muxer options
+    whole: Mapping[str, str] = field(default_factory=dict)
+    codec_options: Mapping[str, str] = field(default_factory=dict)
+
+
+CONTAINERS = {
+    "wav": Container("audio/wav"),
+    "pcm": Container("audio/pcm"),
+    "mp3": Container(
+        "audio/mpeg",
+        MPEG,
+        "mp3",
+        "libmp3lame",
+        64_000,
+        {"write_xing": "0", "id3v2_version": "0", "flush_packets": "1"},
+        {"write_xing": "1", "id3v2_version": "0"},
+    ),
+    "flac": Container("audio/flac", (), "flac", "flac", None, {"flush_packets": "1"}),
+    "opus": Container(
+        "audio/ogg",
+        (8000, 12000, 16000, 24000, 48000),
+        "ogg",
+        "libopus",
+        48_000,
+        {"page_duration": "20000", "flush_packets": "1"},  # a page per packet, else nothing streams
+        {"page_duration": "20000"},
+        {"frame_duration": "20"},
+    ),
+    "aac": Container("audio/aac", MPEG, "adts", "aac", 64_000, {"flush_packets": "1"}),
+}
+
+
+def legal_rate(format: str, rate: int) -> int:
+    """The rate at which a format carries audio of `rate` Hz: its own, else the next above, else the highest."""
+    rates = CONTAINERS[format].rates
+    if not rates or rate in rates:
+        return rate
+    return min((r for r in rates if r > rate), default=rates[-1])
+
+
+class Encoder(Protocol):
+    """float32 samples [n] in, bytes out."""
+
+    def feed(self, samples: np.ndarray) -> bytes: ...
+
+    def finish(self) -> bytes: ...
+
+
+def encoder(format: str, rate: int, whole: bool) -> Encoder:
+    """`whole`: nothing comes out before `finish`, which returns a file with a proper header."""
+    if format == "pcm":
+        return Pcm()
+    if format == "wav":
+        return WholeWav(rate) if whole else Wav(rate)
+    return Compressed(CONTAINERS[format], rate, whole)
+
+
+def wav_header(rate: int, data_bytes: int | None) -> bytes:
+    """Mono 16-bit; None: a stream whose length is not known."""
+    riff = UNKNOWN if data_bytes is None else 36 + data_bytes
+    data = UNKNOWN if data_bytes is None else data_bytes
+    head = struct.pack(
+        "<4sI4s4sIHHIIHH4sI", b"RIFF", riff, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", data
+    )
+    return head
+
+
+class Pcm:
+    """Signed 16-bit little-endian, no header."""
+
+    def feed(self, samples: np.ndarray) -> bytes:
+        return pcm16(samples).tobytes()
+
+    def finish(self) -> bytes:
+        return b""
+
+
+class Wav(Pcm):
+    """A wav whose header goes out with the first samples."""
+
+    def __init__(self, rate: int) -> None:
+        self.header = wav_header(rate, None)
+
+    def feed(self, samples: np.ndarray) -> bytes:
+        data = super().feed(samples)
+        if not data:
+            return b""
+        header, self.header = self.header, b""
+        return header + data
+
+    def finish(self) -> bytes:
+        header, self.header = self.header, b""
+        return header
+
+
+class WholeWav(Pcm):
+    """A wav with its length in the header."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self.data: list[bytes] = []
+
+    def feed(self, samples: np.ndarray) -> bytes:
+        self.data.append(super().feed(samples))
+        return b""
+
+    def finish(self) -> bytes:
+        data = b"".join(self.data)
+        return wav_header(self.rate, len(data)) + data
+
+
+class _Sink(io.RawIOBase):
+    """What PyAV writes a stream to: bytes are taken out as they come, and nothing can be patched later."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.bytes += bytes(data)
+        return len(data)
+
+    def take(self) -> bytes:
+        out = bytes(self.bytes)
+        self.bytes.clear()
+        return out
+
+
+class Compressed:
+    """mp3, flac, opus and aac."""
+
+    def __init__(self, container: Container, rate: int, whole: bool) -> None:
+        import av  # FFmpeg: large, and pcm and wav do not need it
+        from av.audio.stream import AudioStream
+
+        self.rate, self.whole = rate, whole
+        self.sink: _Sink | io.BytesIO = io.BytesIO() if whole else _Sink()
+        options = {
+            "fflags": "bitexact",
+            **(container.whole if whole else container.streamed),
+        }  # no random serials, no dates
+        self.out = av.open(self.sink, "w", format=container.muxer, options=options)
+        stream = self.out.add_stream(container.codec, rate=rate, options=dict(container.codec_options))
+        assert isinstance(stream, AudioStream)
+        stream.layout = "mono"
+        if container.bit_rate is not None:
+            stream.bit_rate = container.bit_rate
+        self.stream = stream
+        self.position = 0
+
+    def feed(self, samples: np.ndarray) -> bytes:
+        if not len(samples):
+            return b""
+        from av.audio.frame import AudioFrame
+
+        frame = AudioFrame.from_ndarray(pcm16(samples)[None], format="s16", layout="mono")
+        frame.sample_rate = self.rate
+        frame.pts = self.position
+        self.position += len(samples)
+        self.out.mux(self.stream.encode(frame))
+        return self._taken()
+
+    def finish(self) -> bytes:
+        if not self.position:
+            self.feed(np.zeros(1, np.float32))  # a container without a frame is not a valid file
+        self.out.mux(self.stream.encode(None))
+        self.out.close()
+        return self.sink.getvalue() if isinstance(self.sink, io.BytesIO) else self.sink.take()
+
+    def _taken(self) -> bytes:
+        return b"" if isinstance(self.sink, io.BytesIO) else self.sink.take()

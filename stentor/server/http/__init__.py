@@ -1,0 +1,1 @@
+"""HTTP: routes, responses and middleware."""

@@ -1,0 +1,112 @@
+"""Models, health, metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
+
+import stentor
+from stentor.models.base import Option
+from stentor.server.config import FORMATS
+from stentor.server.http.routes_speech import failures, server
+from stentor.server.json_sse import json_response
+from stentor.server.model_hosts import Host
+
+router = APIRouter()
+
+
+def _option(o: Option) -> dict[str, Any]:
+    return {"default": o.default, "low": o.low, "high": o.high, "type": o.kind.__name__, "help": o.help}
+
+
+def _model(host: Host) -> dict[str, Any]:
+    """OpenAI's Model object, and what our page and other clients need to know."""
+    base = {"id": host.name, "object": "model", "created": host.created, "owned_by": "stentor", "name": host.name}
+    if host.phase not in ("ready", "warming", "restarting"):
+        return {**base, "phase": host.phase}
+    spec = host.spec
+    return {
+        **base,
+        "phase": host.phase,
+        "family": spec.family,
+        "sample_rate": spec.sample_rate,
+        "voices": list(spec.voices),
+        "languages": list(spec.languages),
+        "takes": {
+            "instructions": spec.takes_instructions,
+            "reference": spec.takes_reference,
+            "prompt": spec.takes_prompt,
+        },
+        "speaker_size": spec.speaker_size,
+        "reference_seconds": list(spec.reference_seconds),
+        "options": {name: _option(o) for name, o in spec.options.items()},
+        "response_formats": list(FORMATS),
+    }
+
+
+@router.get("/v1/models", responses=failures(401), tags=["models"])
+async def models(request: Request) -> dict[str, Any]:
+    """The models served, with their voices, languages and options."""
+    return {"object": "list", "data": [_model(h) for h in server(request).hosts.all]}
+
+
+@router.get("/v1/models/{name:path}", responses=failures(401, 404), tags=["models"])
+async def model(request: Request, name: str) -> dict[str, Any]:
+    return _model(server(request).hosts.named(name))
+
+
+@router.get("/v1/audio/models", responses=failures(401), tags=["models"])
+async def audio_models(request: Request) -> dict[str, Any]:
+    """The same list in the shape that Open WebUI asks for."""
+    found = [_model(h) for h in server(request).hosts.all]
+    return {"object": "list", "models": found, "data": found}
+
+
+@router.get("/health", tags=["state"], responses={503: {"description": "An engine is down"}})
+async def health(request: Request) -> Response:
+    """200 while every engine that has been loaded is alive; 503 with the reason otherwise."""
+    hosts = server(request).hosts.all
+    states = {h.name: _state(h) for h in hosts}
+    bad = any(h.phase in ("failed", "restarting") or (h.health is not None and not h.health.alive) for h in hosts)
+    body = {"status": "unhealthy" if bad else "ok", "models": states}
+    return json_response(body, 503 if bad else 200)
+
+
+def _state(host: Host) -> dict[str, Any]:
+    state: dict[str, Any] = {"phase": host.phase, "reason": host.reason, "restarts": host.restarts}
+    h = host.health
+    if h is not None:
+        state |= {
+            "alive": h.alive,
+            "error": h.error,
+            "running": h.running,
+            "queued": h.queued,
+            "free_slots": h.free_slots,
+            "free_pages": h.free_pages,
+            "pages": h.pages,
+        }
+    return state
+
+
+@router.get("/ready", tags=["state"], responses={503: {"description": "Not yet, or not any more; the phase says why"}})
+async def ready(request: Request) -> Response:
+    """200 once every model has been loaded and has spoken; 503 with the phase until then."""
+    waiting = [h for h in server(request).hosts.all if h.phase != "ready"]
+    if not waiting:
+        return json_response({"ready": True, "phase": "ready"})
+    body = {"ready": False, "phase": waiting[0].phase, "model": waiting[0].name, "reason": waiting[0].reason}
+    return json_response(body, 503, {"Retry-After": "2"})
+
+
+@router.get("/version", tags=["state"])
+async def version() -> dict[str, str]:
+    return {"version": stentor.__version__}
+
+
+@router.get("/metrics", response_class=Response, tags=["state"], responses={200: {"content": {"text/plain": {}}}})
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics."""
+    return Response(generate_latest(server(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)

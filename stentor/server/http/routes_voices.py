@@ -1,0 +1,133 @@
+"""Uploaded voices over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, File, Form, Path, Request, UploadFile
+
+from stentor import audio
+from stentor.audio import Reference
+from stentor.errors import InvalidRequest
+from stentor.server.config import MIB
+from stentor.server.errors import ApiError
+from stentor.server.http.routes_speech import failures, server
+from stentor.server.voices.references import Audio, decode
+from stentor.server.voices.store import MAX_EMBEDDING
+
+router = APIRouter(tags=["voices"])
+
+Name = Annotated[str, Path(max_length=200)]
+SHORTEST, LONGEST = 1.0, 30.0  # seconds of an uploaded voice, as the other engines have it
+
+
+@router.get("/v1/audio/voices", responses=failures(401))
+async def voices(request: Request, model: str | None = None) -> dict[str, Any]:
+    """Built-in and uploaded voices: their names, then the uploaded ones in full."""
+    s = server(request)
+    hosts = s.hosts.all if model is None else [s.hosts.named(model)]
+    built_in = [v for h in hosts if h.phase == "ready" for v in h.spec.voices]
+    uploaded = await asyncio.to_thread(s.voices.list)
+    known = [{"id": v, "name": v, "object": "audio.voice", "type": "built_in"} for v in built_in]
+    return {
+        "object": "list",
+        "voices": built_in + [v.name for v in uploaded],
+        "uploaded_voices": [v.as_dict() for v in uploaded],
+        "data": known + [v.as_dict() for v in uploaded],
+    }
+
+
+@router.get("/v1/audio/voices/{name}", responses=failures(401, 404))
+async def voice(request: Request, name: Name) -> dict[str, Any]:
+    found = await asyncio.to_thread(server(request).voices.get, name)
+    if found is None:
+        raise _unknown(name)
+    return found.as_dict()
+
+
+@router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 429))
+async def add(
+    request: Request,
+    name: Annotated[str, Form(max_length=200)],
+    consent: Annotated[
+        str, Form(max_length=2000, description="Who has agreed to the use of this voice, or a record's id")
+    ],
+    audio_sample: Annotated[
+        UploadFile | None, File(description="wav, flac, ogg, mp3, m4a, webm or aac, 1 to 30 s")
+    ] = None,
+    speaker_embedding: Annotated[str | None, Form(description="JSON list of numbers, instead of audio")] = None,
+    ref_text: Annotated[str | None, Form(max_length=5000, description="What is said in the audio")] = None,
+    speaker_description: Annotated[str | None, Form(max_length=2000)] = None,
+) -> dict[str, Any]:
+    """Store a voice under a name. Every server on the same directory has it at once, and after restarts."""
+    s = server(request)
+    if not consent.strip():
+        raise ApiError(400, "consent: must say who has agreed to the use of this voice", param="consent")
+    if (audio_sample is None) == (speaker_embedding is None):
+        raise ApiError(400, "audio_sample: give audio_sample or speaker_embedding, one of them", param="audio_sample")
+    sample = None if audio_sample is None else await _sample(audio_sample, int(s.config.max_upload_mb * MIB))
+    embedding = None if speaker_embedding is None else _embedding(speaker_embedding)
+    reserved = [v for h in s.hosts.all if h.phase == "ready" for v in h.spec.voices] + list(s.config.aliases)
+
+    def store() -> dict[str, Any]:
+        return s.voices.add(
+            name,
+            consent.strip(),
+            audio=sample,
+            embedding=embedding,
+            text=(ref_text or "").strip() or None,
+            description=(speaker_description or "").strip() or None,
+            reserved=reserved,
+        ).as_dict()
+
+    stored = await asyncio.to_thread(store)
+    return {**stored, "success": True, "voice": stored}
+
+
+@router.delete("/v1/audio/voices/{name}", responses=failures(401, 404))
+async def delete(request: Request, name: Name) -> dict[str, Any]:
+    """Forget an uploaded voice. Requests that run keep it to their end."""
+    if not await asyncio.to_thread(server(request).voices.delete, name):
+        raise _unknown(name)
+    return {"id": name, "object": "audio.voice.deleted", "deleted": True, "success": True}
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError(404, f"there is no uploaded voice {name[:80]!r}", param="name", code="voice_not_found")
+
+
+async def _sample(upload: UploadFile, most: int) -> Audio:
+    if upload.size is not None and upload.size > most:
+        raise ApiError(413, f"audio_sample: is larger than {most / MIB:g} MiB", param="audio_sample")
+    data = await upload.read(most + 1)
+    if len(data) > most:
+        raise ApiError(413, f"audio_sample: is larger than {most / MIB:g} MiB", param="audio_sample")
+    samples, rate = await asyncio.to_thread(decode, data, "audio_sample", LONGEST)
+    try:  # finite, not silent, long enough: judged as a reference is
+        audio.load(Reference((samples, rate)), "audio_sample", rate, (SHORTEST, LONGEST))
+    except InvalidRequest as e:
+        raise ApiError(400, str(e), param="audio_sample") from e
+    return samples, rate
+
+
+def _embedding(text: str) -> np.ndarray:
+    wrong = ApiError(
+        400, f"speaker_embedding: must be a JSON list of 1 to {MAX_EMBEDDING} finite numbers", param="speaker_embedding"
+    )
+    if len(text) > 64 * MAX_EMBEDDING:
+        raise wrong
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise wrong from None
+    if not isinstance(values, list) or not 1 <= len(values) <= MAX_EMBEDDING:
+        raise wrong
+    if not all(
+        isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and abs(v) < 1e30 for v in values
+    ):
+        raise wrong
+    return np.array(values, np.float32)

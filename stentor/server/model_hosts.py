@@ -1,0 +1,207 @@
+"""The models a server holds: loaded in the background, watched, restarted after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stentor.api import TTS
+from stentor.engine.request_state import Health
+from stentor.engine.scheduler import Policy
+from stentor.errors import EngineError
+from stentor.models.base import ModelSpec
+from stentor.server.config import ServerConfig
+from stentor.server.errors import ApiError
+
+log = logging.getLogger("stentor.server")
+
+Phase = Literal["loading", "warming", "ready", "restarting", "failed", "closed"]
+WATCH_SECONDS = 0.5
+RESTARTS = 3  # in a row; an engine that has lived for a minute counts anew
+CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
+WARMUP_TEXT = "Hello there."
+THREADS = 4  # for tokenising and encoding references, per model
+
+
+@dataclass(frozen=True)
+class Load:
+    """How to make a model: what `TTS` is called with."""
+
+    name: str
+    model: str | None
+    config: ServerConfig
+
+    def __call__(self) -> TTS:
+        c = self.config
+        return TTS(
+            self.model,
+            device=c.device,
+            dtype=c.dtype,
+            lora=c.lora,
+            slots=c.max_num_seqs,
+            memory_gb=c.memory_gb,
+            gpu_memory_utilization=c.gpu_memory_utilization,
+            max_memory_gb=c.max_memory_gb,
+            require_graphs=c.require_graphs,
+            threads=c.threads,
+            policy=Policy(max_queue=c.max_queued_requests),
+        )
+
+
+class Host:
+    """One model and its engine. Everything but `pool`'s work happens on the event loop."""
+
+    def __init__(self, name: str, make: Callable[[], TTS], config: ServerConfig, give_up: Callable[[], None]) -> None:
+        self.name, self.config = name, config
+        self.phase: Phase = "loading"
+        self.reason: str | None = None
+        self.created = int(time.time())
+        self.restarts = 0
+        self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix=f"stentor-prepare-{name}"[:60])
+        self._make, self._give_up = make, give_up
+        self._tts: TTS | None = None
+        self._spec: ModelSpec | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._seconds_per_request = 1.0
+
+    @property
+    def tts(self) -> TTS:
+        """The loaded model. ApiError 503 while there is none."""
+        if self._tts is None or self.phase != "ready":
+            reason = f": {self.reason}" if self.reason else ""
+            raise ApiError(503, f"model {self.name!r} is {self.phase}{reason}", code="not_ready", retry_after=5)
+        return self._tts
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Facts about the model, known from the first load on."""
+        if self._spec is None:
+            return self.tts.spec
+        return self._spec
+
+    @property
+    def health(self) -> Health | None:
+        return None if self._tts is None else self._tts.engine.health()
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._live(), name=f"host {self.name}")
+
+    async def close(self) -> None:
+        self.phase = "closed"
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._discard()
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def note_duration(self, seconds: float) -> None:
+        """Remember how long requests take, for Retry-After."""
+        self._seconds_per_request += 0.1 * (seconds - self._seconds_per_request)
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds after which a refused request has a chance, from 1 to 60."""
+        health = self.health
+        if health is None:
+            return 5.0
+        slots = max(1, health.free_slots + health.running)
+        return min(60.0, max(1.0, health.queued * self._seconds_per_request / slots))
+
+    async def _live(self) -> None:
+        """Load, watch, restart, until it fails for good or the server ends."""
+        failures = 0
+        while failures <= RESTARTS:
+            began = time.monotonic()
+            try:
+                await self._load()
+                await self._watch()
+            except Exception as e:
+                first = self._spec is None
+                self.phase, self.reason = "failed", str(e)
+                log.error("model %s: %s", self.name, e)
+                if first or not self._restartable():
+                    break
+            failures = 1 if time.monotonic() - began > 60 else failures + 1
+            self.restarts += 1
+            self.phase = "restarting" if failures <= RESTARTS else "failed"
+            await self._discard()
+            await asyncio.sleep(0.2 * failures)
+        self.phase = "failed"
+        self._give_up()
+
+    async def _load(self) -> None:
+        tts = await asyncio.to_thread(self._make)
+        self._tts, self._spec = tts, tts.spec
+        if self.config.warmup:
+            if self.phase == "loading":
+                self.phase = "warming"
+            await asyncio.to_thread(_warm_up, tts)
+        gc.freeze()  # a full collection would walk over all that torch and the model have made: 130 ms without audio
+        self.phase, self.reason = "ready", None
+        log.info("model %s is ready", self.name)
+
+    async def _watch(self) -> None:
+        """Returns never; raises when the engine has died."""
+        assert self._tts is not None
+        while True:
+            health = self._tts.engine.health()
+            if not health.alive:
+                raise EngineError(f"the engine has stopped: {health.error}")
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def _discard(self) -> None:
+        if self._tts is not None:
+            await asyncio.to_thread(self._tts.close)
+            self._tts = None
+            gc.unfreeze()
+
+    def _restartable(self) -> bool:
+        """A CUDA fault poisons the whole process; on a CPU a new engine is as good as the first."""
+        if self.config.on_crash == "auto":
+            return self._tts is None or not self._tts.engine.device.cuda
+        return self.config.on_crash == "restart"
+
+
+def _warm_up(tts: TTS) -> None:
+    """A short utterance through the public path. Models that need a reference are warm after load as far as they go."""
+    from stentor.errors import InvalidRequest
+
+    options: dict[str, Any] = {"max_frames": 8} if "max_frames" in tts.spec.options else {}
+    if tts.spec.speaker_size:
+        options["speaker_embedding"] = [0.0] * tts.spec.speaker_size
+    try:
+        tts.generate(WARMUP_TEXT, retries=1, **options)
+    except InvalidRequest as e:
+        log.info("warm-up skipped: %s", e)
+
+
+class Hosts:
+    """All models by name. A request that names none, or one of `also`, gets the first."""
+
+    def __init__(self, hosts: list[Host], also: Sequence[str]) -> None:
+        self.all, self.also = hosts, also
+
+    def named(self, name: str | None) -> Host:
+        """ApiError 404 for a model that is not here."""
+        if name is None or name in self.also:
+            return self.all[0]
+        for host in self.all:
+            if host.name == name:
+                return host
+        known = ", ".join(h.name for h in self.all)
+        raise ApiError(
+            404, f"model: {name!r} is not served here; served: {known}", param="model", code="model_not_found"
+        )
+
+
+def names(config: ServerConfig) -> list[tuple[str, str | None]]:
+    """(name in the API, argument of TTS) of each model to load."""
+    models: list[str | None] = list(config.models) or [None]
+    given = config.served_model_name or tuple("stentor" if m is None else m for m in models)
+    return list(zip(given, models, strict=False))  # one model may have more names

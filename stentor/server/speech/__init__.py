@@ -1,0 +1,1 @@
+"""A request while it is being generated: its plan, its run, its output."""

@@ -1,0 +1,1 @@
+"""Reference audio: uploaded, inline or fetched."""

@@ -1,0 +1,239 @@
+"""Reference audio from a request, an upload or a stored voice, decoded within limits and kept in a bounded cache."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+import numpy as np
+import soundfile
+
+from stentor.server.config import MIB, ServerConfig
+from stentor.server.errors import ApiError
+from stentor.server.voices.fetch import Fetcher
+
+Audio = tuple[np.ndarray, int]
+"""Mono float32 samples [n] and their rate in Hz."""
+
+MIN_RATE, MAX_RATE, MAX_CHANNELS = 1000, 192_000, 8
+BLOCK_SECONDS = 1.0
+CACHE_BYTES, CACHE_SECONDS = 256 * MIB, 300.0
+
+
+class References:
+    """Audio by data: URI, base64, http(s) URL or file: URL."""
+
+    def __init__(self, config: ServerConfig, fetcher: Fetcher | None = None) -> None:
+        self.most = int(config.max_upload_mb * MIB)
+        self.remote = config.allow_remote_references
+        local = config.allowed_local_media_path
+        self.local = None if local is None else Path(local).expanduser().resolve()
+        self.fetcher = fetcher or Fetcher(self.most, config.media_timeout, config.allowed_media_domains)
+        self.cache = Cache(CACHE_BYTES, CACHE_SECONDS)
+
+    async def load(self, source: str, param: str, seconds: float, run: Callable[..., Any]) -> Audio:
+        """Decode what `source` names, at most `seconds` long. `run(f, *args)` awaits f in a thread.
+
+        ApiError 400 names `param`.
+        """
+        key = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+        if (kept := self.cache.get(key)) is not None:
+            return kept
+        if source[:5].lower() == "data:":
+            audio: Audio = await run(lambda: decode(self._data_uri(source, param), param, seconds))
+        elif source[:7].lower() == "http://" or source[:8].lower() == "https://":
+            if not self.remote:
+                raise ApiError(400, f"{param}: this server fetches no URLs; send a data: URI", param=param)
+            data = await self.fetcher.get(source, param)
+            audio = await run(decode, data, param, seconds)
+        elif source[:5].lower() == "file:" or source.startswith(("/", "./", "../", "~")):
+            audio = await run(lambda: decode(self._file(source, param), param, seconds))
+            return audio  # may change on disk
+        else:
+            audio = await run(lambda: decode(self._base64(source, param), param, seconds))
+        self.cache.put(key, audio)
+        return audio
+
+    def _data_uri(self, source: str, param: str) -> bytes:
+        head, comma, payload = source.partition(",")
+        if not comma:
+            raise ApiError(400, f"{param}: the data: URI has no comma", param=param)
+        if head.lower().endswith(";base64"):
+            return self._base64(unquote(payload), param)
+        return self._sized(unquote_to_bytes(payload), param)
+
+    def _base64(self, payload: str, param: str) -> bytes:
+        if len(payload) > self.most * 4 // 3 + 1024:
+            raise self._too_large(param)
+        try:
+            return self._sized(base64.b64decode("".join(payload.split()), validate=True), param)
+        except (binascii.Error, ValueError):
+            raise ApiError(
+                400, f"{param}: must be a data: URI, an http(s) URL, or base64 of an audio file", param=param
+            ) from None
+
+    def _file(self, source: str, param: str) -> bytes:
+        refused = ApiError(400, f"{param}: this file may not be read", param=param, code="path_not_allowed")
+        if self.local is None:
+            raise ApiError(
+                400,
+                f"{param}: this server reads no local files; send a data: URI",
+                param=param,
+                code="path_not_allowed",
+            )
+        path = source
+        if source[:5].lower() == "file:":
+            parts = urlsplit(source)
+            if parts.netloc not in ("", "localhost"):
+                raise refused
+            path = unquote(parts.path)
+        try:
+            real = Path(path).resolve(strict=True)  # follows links, so that a link cannot lead outside
+            if not real.is_relative_to(self.local) or not real.is_file():
+                raise refused
+            if real.stat().st_size > self.most:
+                raise self._too_large(param)
+            return real.read_bytes()
+        except (OSError, ValueError, RuntimeError):
+            raise refused from None
+
+    def _sized(self, data: bytes, param: str) -> bytes:
+        if len(data) > self.most:
+            raise self._too_large(param)
+        return data
+
+    def _too_large(self, param: str) -> ApiError:
+        return ApiError(400, f"{param}: is larger than {self.most / MIB:g} MiB", param=param)
+
+
+class Cache:
+    """Decoded audio by key: least recently used goes first, nothing stays longer than `seconds`. Event loop only."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most, self.seconds = most, seconds
+        self.bytes = self.hits = self.misses = 0
+        self._kept: OrderedDict[str, tuple[float, Audio]] = OrderedDict()
+
+    def get(self, key: str) -> Audio | None:
+        found = self._kept.get(key)
+        if found is None or time.monotonic() - found[0] > self.seconds:
+            self.misses += 1
+            return None
+        self.hits += 1
+        self._kept.move_to_end(key)
+        return found[1]
+
+    def put(self, key: str, audio: Audio) -> None:
+        if audio[0].nbytes > self.most // 4:
+            return
+        self.drop(key)
+        self._kept[key] = (time.monotonic(), audio)
+        self.bytes += audio[0].nbytes
+        while self.bytes > self.most:
+            self.drop(next(iter(self._kept)))
+
+    def drop(self, key: str) -> None:
+        old = self._kept.pop(key, None)
+        if old is not None:
+            self.bytes -= old[1][0].nbytes
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def decode(data: bytes, param: str, seconds: float) -> Audio:
+    """An audio file's bytes as mono samples. Read block by block, so that a small file cannot unfold into gigabytes.
+
+    wav, flac, ogg and mp3 by libsndfile; mp4/m4a, webm and aac (what browsers record) by FFmpeg, which is told the
+    format: its own guessing includes playlist formats that open other files.
+    """
+    if not data:
+        raise ApiError(400, f"{param}: is empty", param=param)
+    try:
+        container = sniff(data)
+        if container is None:
+            return _by_libsndfile(data, param, seconds)
+        return _by_ffmpeg(data, container, param, seconds)
+    except (soundfile.LibsndfileError, RuntimeError, ValueError, OSError, IndexError):
+        raise ApiError(
+            400, f"{param}: is not readable audio (wav, flac, ogg, mp3, m4a, webm, aac)", param=param
+        ) from None
+
+
+def sniff(data: bytes) -> str | None:
+    """FFmpeg's name of a container that libsndfile does not read; None for the others."""
+    if data[4:8] == b"ftyp":
+        return "mp4"
+    if data[:4] == b"\x1a\x45\xdf\xa3":
+        return "matroska"
+    if data[:2] in (b"\xff\xf1", b"\xff\xf9"):
+        return "aac"
+    return None
+
+
+def _by_libsndfile(data: bytes, param: str, seconds: float) -> Audio:
+    with soundfile.SoundFile(io.BytesIO(data)) as f:
+        _check_layout(f.samplerate, f.channels, param)
+        blocks, frames, most = [], 0, seconds * f.samplerate
+        size = int(BLOCK_SECONDS * f.samplerate)
+        while len(block := f.read(size, dtype="float32", always_2d=True)):
+            frames += len(block)
+            _check_length(frames, most, param, seconds)
+            blocks.append(block.mean(axis=1))
+    return _joined(blocks, param), f.samplerate
+
+
+def _by_ffmpeg(data: bytes, container: str, param: str, seconds: float) -> Audio:
+    import av  # large, and rarely needed
+
+    try:
+        return _by_av(data, container, param, seconds)
+    except av.error.FFmpegError as e:
+        raise ValueError(str(e)) from e
+
+
+def _by_av(data: bytes, container: str, param: str, seconds: float) -> Audio:
+    import av
+    from av.audio.frame import AudioFrame
+
+    with av.open(io.BytesIO(data), "r", format=container) as f:
+        stream = f.streams.audio[0]
+        rate = stream.rate
+        _check_layout(rate, stream.channels, param)
+        to_float = av.AudioResampler(format="flt", layout="mono", rate=rate)
+        blocks, frames = [], 0
+        for frame in f.decode(stream):
+            assert isinstance(frame, AudioFrame)
+            for part in to_float.resample(frame):
+                frames += part.samples
+                _check_length(frames, seconds * rate, param, seconds)
+                blocks.append(part.to_ndarray()[0])
+    return _joined(blocks, param), rate
+
+
+def _check_layout(rate: int, channels: int, param: str) -> None:
+    if not MIN_RATE <= rate <= MAX_RATE or not 1 <= channels <= MAX_CHANNELS:
+        raise ApiError(
+            400,
+            f"{param}: has {channels} channels at {rate} Hz; at most {MAX_CHANNELS} at {MIN_RATE} to {MAX_RATE} Hz",
+            param=param,
+        )
+
+
+def _check_length(frames: int, most: float, param: str, seconds: float) -> None:
+    if frames > most:
+        raise ApiError(400, f"{param}: is longer than {seconds:g} s", param=param)
+
+
+def _joined(blocks: list[np.ndarray], param: str) -> np.ndarray:
+    if not blocks:
+        raise ApiError(400, f"{param}: holds no audio", param=param)
+    return np.ascontiguousarray(np.concatenate(blocks), np.float32)

@@ -1,0 +1,247 @@
+"""Uploaded voices: one safetensors file each in one directory, shared by every server process that is given it.
+
+A voice appears by an atomic link of a finished file, so a reader, another server, or a crash in the middle of an
+upload never sees half of one. Nothing is held in memory but a cache that checks the file's identity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import time
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from stentor.server.errors import ApiError
+from stentor.server.voices.references import Audio
+
+SUFFIX, PARTIAL = ".safetensors", ".partial"
+NAME = re.compile(r"[^\W_][\w.-]{0,63}")
+PLACEHOLDERS = ("default", "auto")
+STALE_SECONDS = 600.0
+MAX_EMBEDDING = 8192
+DEFAULT_DIR = Path("~/.cache/stentor/voices")
+
+
+@dataclass(frozen=True)
+class Voice:
+    """What is known of an uploaded voice without reading its audio. kind: "audio" or "embedding"."""
+
+    name: str
+    kind: str
+    created_at: int
+    consent: str
+    text: str | None
+    description: str | None
+    seconds: float
+    size: int  # bytes of the file
+
+    def as_dict(self) -> dict[str, Any]:
+        """OpenAI's Voice object and what vLLM-Omni's clients read."""
+        return {
+            "id": self.name,
+            "object": "audio.voice",
+            "name": self.name,
+            "type": "uploaded",
+            "created_at": self.created_at,
+            "consent": self.consent,
+            "ref_text": self.text,
+            "speaker_description": self.description,
+            "embedding_source": self.kind,
+            "duration": round(self.seconds, 3),
+            "file_size": self.size,
+        }
+
+
+class VoiceStore:
+    """The directory. Methods block on the disk: call them in a thread. Thread-safe, process-safe."""
+
+    def __init__(self, folder: Path, most: int, overwrite: bool) -> None:
+        self.folder = folder.expanduser()
+        self.most, self.overwrite = most, overwrite
+        self._known: dict[Path, tuple[tuple[int, int, int], Voice]] = {}
+        self._sweep()
+
+    def names(self) -> list[str]:
+        return [v.name for v in self.list()]
+
+    def list(self) -> list[Voice]:
+        """All voices by name. Files that cannot be read are left out."""
+        with contextlib.suppress(OSError):
+            paths = sorted(p for p in self.folder.iterdir() if p.suffix == SUFFIX)
+            found = [self._describe(p) for p in paths]
+            self._known = {p: k for p, k in self._known.items() if p in set(paths)}
+            return [v for v in found if v is not None]
+        return []
+
+    def get(self, name: str) -> Voice | None:
+        path = self._path(name)
+        return None if path is None else self._describe(path)
+
+    def audio(self, name: str) -> Audio | None:
+        """Samples and rate of a voice; None if there is no such voice or it is an embedding."""
+        held = self._tensor(name, "samples")
+        try:
+            return None if held is None else (held[0], int(held[1]["rate"]))
+        except (KeyError, ValueError):
+            return None
+
+    def embedding(self, name: str) -> np.ndarray | None:
+        """The speaker embedding [d] of a voice; None if there is no such voice or it is audio."""
+        held = self._tensor(name, "embedding")
+        return None if held is None else held[0]
+
+    def _tensor(self, name: str, kind: str) -> tuple[np.ndarray, dict[str, str]] | None:
+        path = self._path(name)
+        if path is None:
+            return None
+        try:
+            with safetensors.safe_open(path, framework="np") as f:
+                if kind not in f.keys():  # noqa: SIM118 (not a mapping)
+                    return None
+                return f.get_tensor(kind), f.metadata() or {}
+        except (OSError, safetensors.SafetensorError):
+            return None
+
+    def identity(self, name: str) -> tuple[int, int, int] | None:
+        """Changes whenever the voice of that name does."""
+        path = self._path(name)
+        return None if path is None else _identity(path)
+
+    def add(
+        self,
+        name: str,
+        consent: str,
+        *,
+        audio: Audio | None = None,
+        embedding: np.ndarray | None = None,
+        text: str | None = None,
+        description: str | None = None,
+        reserved: Iterable[str] = (),
+    ) -> Voice:
+        """Store a voice, from audio (samples [n], rate) or a speaker embedding [d]. ApiError says why not."""
+        path = self._new_path(name, reserved)
+        tensors: dict[str, np.ndarray] = {}
+        facts = {
+            "format": "stentor.voice/1",
+            "name": path.stem,
+            "consent": consent,
+            "created_at": str(int(time.time())),
+        }
+        facts |= {k: v for k, v in (("text", text), ("description", description)) if v}
+        if audio is not None:
+            tensors["samples"] = audio[0].astype(np.float32)
+            facts["rate"] = str(audio[1])
+            facts["seconds"] = f"{len(audio[0]) / audio[1]:.3f}"
+        if embedding is not None:
+            tensors["embedding"] = embedding.astype(np.float32)
+        self._write(path, safetensors.numpy.save(tensors, facts))
+        voice = self._describe(path)
+        assert voice is not None
+        return voice
+
+    def delete(self, name: str) -> bool:
+        path = self._path(name)
+        if path is None:
+            return False
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    # -- files --
+
+    def _path(self, name: str) -> Path | None:
+        """Where a voice of this name lies; None for what cannot be a name. Nothing that holds a slash or begins with
+        a dot is a name, so no path leaves the directory."""
+        name = _normal(name)
+        return self.folder / (name + SUFFIX) if NAME.fullmatch(name) and len(name.encode()) <= 200 else None
+
+    def _new_path(self, name: str, reserved: Iterable[str]) -> Path:
+        path = self._path(name)
+        if path is None:
+            raise ApiError(
+                400,
+                "name: must be 1 to 64 letters, digits, '_', '-' or '.', and begin with a letter or digit",
+                param="name",
+            )
+        if path.stem in {*PLACEHOLDERS, *(r.lower() for r in reserved)}:
+            raise ApiError(409, f"name: {path.stem!r} is taken by a built-in voice", param="name", code="voice_exists")
+        if not path.exists() and len(self.names()) >= self.most:
+            raise ApiError(409, f"there are {self.most} voices already; delete one first", code="too_many_voices")
+        return path
+
+    def _write(self, path: Path, data: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, partial = tempfile.mkstemp(PARTIAL, ".upload-", self.folder)
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+            if self.overwrite:
+                os.replace(partial, path)
+            else:
+                os.link(partial, path)  # fails if another upload, or another server, was first
+        except FileExistsError:
+            raise ApiError(
+                409, f"name: a voice {path.stem!r} exists; delete it first", param="name", code="voice_exists"
+            ) from None
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial)
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _describe(self, path: Path) -> Voice | None:
+        identity = _identity(path)
+        if identity is None:
+            return None
+        known = self._known.get(path)
+        if known is not None and known[0] == identity:
+            return known[1]
+        try:
+            with safetensors.safe_open(path, framework="np") as f:
+                facts = f.metadata() or {}
+                kind = "audio" if "samples" in f.keys() else "embedding"  # noqa: SIM118 (not a mapping)
+            created, seconds = int(facts["created_at"]), float(facts.get("seconds", 0))
+        except (OSError, safetensors.SafetensorError, KeyError, ValueError):
+            return None
+        voice = Voice(
+            path.stem, kind, created, facts.get("consent", ""), facts.get("text"), facts.get("description"), seconds,
+            identity[1],
+        )  # fmt: skip
+        self._known[path] = (identity, voice)
+        return voice
+
+    def _sweep(self) -> None:
+        """Remove what uploads that were killed left behind; fresh files may belong to another server."""
+        with contextlib.suppress(OSError):
+            for path in self.folder.glob(".upload-*" + PARTIAL):
+                if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                    path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        s = path.stat()
+    except (OSError, ValueError):
+        return None
+    return s.st_mtime_ns, s.st_size, s.st_ino
+
+
+def _normal(name: str) -> str:
+    return unicodedata.normalize("NFC", name).strip().lower()

@@ -1,0 +1,1 @@
+"""WebSocket: sessions, utterances and messages."""

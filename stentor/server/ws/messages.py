@@ -1,0 +1,164 @@
+"""Messages of a WebSocket session: what clients send, checked; and what is on its way to them, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, Field, ValidationError
+from starlette.websockets import WebSocket
+
+from stentor.server.backpressure import SlowClient
+from stentor.server.errors import ApiError, from_pydantic
+from stentor.server.json_sse import json_bytes
+from stentor.server.schemas import STRICT, Shared
+
+MOST_TEXT = 128 << 10  # bytes of a message other than session.config
+
+
+class Hangup(Exception):
+    """The session ends: a close code (RFC 6455), and what to say first."""
+
+    def __init__(self, code: int, error: ApiError | None = None, reason: str = "") -> None:
+        super().__init__(reason)
+        self.code, self.error = code, error
+        self.reason = reason or ("" if error is None else error.code or error.message)
+
+
+class Configure(Shared):
+    """session.config: the parameters of POST /v1/audio/speech other than its text."""
+
+    type: Literal["session.config"] = "session.config"
+    stream_audio: bool = Field(True, description="false: each piece as one whole file, when it is finished")
+    word_timestamps: bool = False
+    encoding: Literal["binary", "base64"] = Field("binary", description="base64: audio.chunk events")
+
+
+class Append(BaseModel):
+    """input.text: more text. With a sequence number, it is acknowledged."""
+
+    model_config = STRICT
+    type: Literal["input.text"]
+    text: str
+    sequence: int | None = None
+
+
+class Commit(BaseModel):
+    """input.commit: speak what is there; the utterance goes on."""
+
+    model_config = STRICT
+    type: Literal["input.commit"]
+
+
+class Done(BaseModel):
+    """input.done: the utterance's text is complete."""
+
+    model_config = STRICT
+    type: Literal["input.done"]
+
+
+class Cancel(BaseModel):
+    """response.cancel: stop now. `played_ms`: what the client has played of the utterance, if it knows."""
+
+    model_config = STRICT
+    type: Literal["response.cancel"]
+    played_ms: float | None = Field(None, ge=0)
+
+
+class Close(BaseModel):
+    """session.close: hang up when everything written has been spoken."""
+
+    model_config = STRICT
+    type: Literal["session.close"]
+
+
+Message = Configure | Append | Commit | Done | Cancel | Close
+KINDS: Mapping[str, type[Configure | Append | Commit | Done | Cancel | Close]] = {
+    "session.config": Configure,
+    "input.text": Append,
+    "input.commit": Commit,
+    "input.done": Done,
+    "response.cancel": Cancel,
+    "session.close": Close,
+}
+
+
+def parse(message: Mapping[str, Any]) -> Message:
+    """A frame as a message. ApiError for what is wrong with it, Hangup 1009 for what is too large."""
+    text = message.get("text")
+    if text is None:
+        raise ApiError(400, "messages must be JSON in text frames", code="invalid_message")
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise ApiError(400, "the message is not valid JSON", code="invalid_json") from None
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ApiError(400, f"type: must be one of {', '.join(KINDS)}", param="type", code="invalid_message")
+    if kind != "session.config" and len(text) > MOST_TEXT:
+        raise Hangup(1009, ApiError(413, f"{kind} is larger than {MOST_TEXT >> 10} KiB", code="message_too_large"))
+    try:
+        return KINDS[kind].model_validate(value)
+    except ValidationError as e:
+        raise from_pydantic(e) from None
+
+
+class Outgoing:
+    """Frames made and not yet sent, in order. SlowClient when their audio is more than it may be."""
+
+    def __init__(self, ws: WebSocket, most: int) -> None:
+        self.ws, self.most = ws, most
+        self.size = 0
+        self._frames: deque[tuple[str | bytes, bool]] = deque()  # frame, whether it is audio
+        self._ready = asyncio.Event()
+
+    def event(self, name: str, **body: Any) -> None:
+        self._put(json_bytes({"type": name, **body}).decode(), audio=False)
+
+    def error(self, error: ApiError, **more: Any) -> None:
+        """An `error` event: OpenAI's envelope, and its fields beside it as vLLM-Omni's and nari's clients read them."""
+        detail = error.body["error"]
+        flat = {k: v for k, v in detail.items() if k != "type"}
+        self.event("error", **flat, status=error.status, error=detail, **more)
+
+    def audio(self, data: bytes, encoding: str, index: int) -> None:
+        """Audio as a binary frame or an event."""
+        if encoding == "binary":
+            self._put(data, audio=True)
+            return
+        body = {"type": "audio.chunk", "utterance_index": index, "audio": base64.b64encode(data).decode()}
+        self._put(json_bytes(body).decode(), audio=True)
+
+    def drop_audio(self) -> None:
+        """Take back audio that has not left."""
+        kept = [f for f in self._frames if not f[1]]
+        self.size = sum(len(f) for f, _ in kept)
+        self._frames = deque(kept)
+
+    def _put(self, frame: str | bytes, audio: bool) -> None:
+        if self.size and self.size + len(frame) > self.most:
+            raise SlowClient
+        self.size += len(frame)
+        self._frames.append((frame, audio))
+        self._ready.set()
+
+    async def run(self) -> None:
+        """Send for ever; cancelled between frames or while the client does not read."""
+        while True:
+            await self.flush()
+            self._ready.clear()
+            await self._ready.wait()
+
+    async def flush(self) -> None:
+        """Send what is there."""
+        while self._frames:
+            frame = self._frames.popleft()[0]
+            if isinstance(frame, bytes):
+                await self.ws.send_bytes(frame)
+            else:
+                await self.ws.send_text(frame)
+            self.size -= len(frame)
