@@ -12,10 +12,10 @@ import soundfile
 import soxr
 
 from stentor.errors import InvalidRequest
+from stentor.silence import REFERENCE_PEAK
 
 MAX_SECONDS = 600  # nothing longer is even decoded
 MAX_SAMPLES = MAX_SECONDS * 48_000 * 2  # over all channels: what a few kilobytes of FLAC may otherwise unfold into
-SILENCE = 1e-4  # peak below which a reference holds no speech (-80 dBFS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ def _check(samples: np.ndarray, rate: int, param: str, seconds: tuple[float, flo
     if not seconds[0] <= duration <= seconds[1]:
         raise InvalidRequest(param, f"audio is {duration:.2f} s long, must be {seconds[0]:g} to {seconds[1]:g} s")
     peak = float(np.abs(samples).max(initial=0.0))
-    if peak < SILENCE:
+    if peak < REFERENCE_PEAK:
         raise InvalidRequest(param, "audio is silent")
     if peak > 64:
         raise InvalidRequest(param, f"float samples must lie in [-1, 1], got a peak of {peak:.1f}")

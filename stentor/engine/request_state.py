@@ -9,8 +9,7 @@ import numpy as np
 from stentor.engine.sequence import Sequence
 from stentor.engine.stream import Stream
 from stentor.models.base import Prompt
-
-SILENT_PEAK = 1e-3  # -60 dBFS
+from stentor.silence import FRAME_PEAK
 
 
 @dataclass
@@ -32,7 +31,7 @@ class Request:
         if wanted <= 0 or self.heard:
             return 0
         peaks = np.abs(samples[: wanted * hop]).reshape(-1, hop).max(axis=1)
-        loud = np.flatnonzero(peaks > SILENT_PEAK)
+        loud = np.flatnonzero(peaks > FRAME_PEAK)
         self.heard = len(loud) > 0
         return int(loud[0]) if len(loud) else len(peaks)
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stentor.silence import AUDIBLE_DBFS
+
 Samples = NDArray[np.float32]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-AUDIBLE_DBFS = -45.0
 FRAME_S = 0.020
 HOP_S = 0.010
 FRAMES_IN_A_ROW = 2

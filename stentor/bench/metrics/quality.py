@@ -14,8 +14,8 @@ import numpy as np
 
 from stentor.bench.metrics.decode import Heard
 from stentor.bench.metrics.measure import Result
+from stentor.silence import ANSWER_DBFS
 
-SILENT_DBFS = -60.0
 LONG_PAUSE_S = 2.0
 RUN_ON, CUT_SHORT, LEAST_OFF_S = 2.0, 0.5, 1.0
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff\uac00-\ud7af\u3040-\u30ff]")
@@ -40,7 +40,7 @@ def assess(heard: Heard, text: str) -> dict[str, Any]:
     level = 20 * np.log10(max(rms, 1e-10))
     return {
         "level_dbfs": round(float(level), 2),
-        "silent": bool(level < SILENT_DBFS),
+        "silent": bool(level < ANSWER_DBFS),
         "nonfinite_samples": int(samples.size - np.count_nonzero(finite)),
         "clipped_fraction": round(float(np.mean(np.abs(clean) >= 0.999)), 6),
         "longest_pause_s": round(_longest_pause(clean, heard.rate), 3),
@@ -53,7 +53,7 @@ def _longest_pause(samples: np.ndarray[Any, np.dtype[np.float32]], rate: int) ->
     cell = max(1, rate // 100)
     cells = samples[: samples.size // cell * cell].reshape(-1, cell)
     power = np.mean(np.square(cells, dtype=np.float64), axis=1)
-    loud = np.flatnonzero(power >= 10 ** (SILENT_DBFS / 10))
+    loud = np.flatnonzero(power >= 10 ** (ANSWER_DBFS / 10))
     return float((np.diff(loud) - 1).max(initial=0)) * cell / rate
 
 

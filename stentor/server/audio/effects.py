@@ -7,7 +7,6 @@ import numpy as np
 import soxr
 
 FADE_SECONDS = 0.005
-SILENCE = 0.003  # -50 dBFS
 
 
 class Stretch:

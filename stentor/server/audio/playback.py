@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-AUDIBLE = 0.0056  # -45 dBFS
+from stentor.silence import AUDIBLE_PEAK
+
 OK_SECONDS = 0.1  # a stall that short still counts as continuous (vLLM-Omni's threshold)
 
 
@@ -27,7 +28,7 @@ class Playback:
         if self.first is None:
             self.first = now
         self.underrun = max(self.underrun, now - self.first - self.sent)
-        if self.audible is None and len(loud := np.flatnonzero(np.abs(samples) > AUDIBLE)):
+        if self.audible is None and len(loud := np.flatnonzero(np.abs(samples) > AUDIBLE_PEAK)):
             at = self.first + self.sent + loud[0] / self.rate
             self.audible = max(now, at) - self.asked
         seconds = len(samples) / self.rate

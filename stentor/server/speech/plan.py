@@ -21,6 +21,7 @@ from stentor.server.speech import sentences
 from stentor.server.speech.sentences import Piece
 from stentor.server.voices.references import Audio, References
 from stentor.server.voices.store import PLACEHOLDERS, Voice, VoiceStore
+from stentor.silence import REFERENCE_PEAK
 
 PROBE = "Hello."  # stands for text that is still to come when parameters are checked
 NOT_OPTIONS = {"user", "stream_options"}  # sent by OpenAI-style proxies; they ask for nothing
@@ -316,6 +317,6 @@ def carried(samples: Any, spec: ModelSpec, text: str) -> Reference | None:
     shortest, longest = spec.reference_seconds
     if not shortest * spec.sample_rate <= len(samples) <= longest * spec.sample_rate:
         return None
-    if abs(samples).max(initial=0.0) < audio.SILENCE:
+    if abs(samples).max(initial=0.0) < REFERENCE_PEAK:
         return None
     return Reference((audio.resample(samples, spec.sample_rate, rate), rate), text)

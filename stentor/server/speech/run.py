@@ -15,11 +15,12 @@ from stentor.audio import Reference
 from stentor.engine.stream import Chunk, Stream
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Prompt
-from stentor.server.audio.effects import SILENCE, Joint
+from stentor.server.audio.effects import Joint
 from stentor.server.speech.live_text import Tail, grown
 from stentor.server.speech.outcomes import Segment
 from stentor.server.speech.plan import Plan, carried
 from stentor.server.speech.sentences import Piece
+from stentor.silence import GUARD_PEAK
 
 PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between pieces
 SILENT_SECONDS = 5.0  # of silence, after which a piece is taken to have ended
@@ -65,7 +66,7 @@ class Guard:
         """The samples to deliver, and why nothing follows them (None: more may)."""
         hop = self.spec.hop
         peaks = np.abs(chunk.samples).reshape(-1, hop).max(axis=1, initial=0.0)
-        for i, loud in enumerate((peaks > SILENCE).tolist()):
+        for i, loud in enumerate((peaks > GUARD_PEAK).tolist()):
             self.frames += 1
             self.silent = 0 if loud else self.silent + 1
             if self.silent * hop > SILENT_SECONDS * self.spec.sample_rate:
