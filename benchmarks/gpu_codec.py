@@ -41,8 +41,9 @@ from stentor import kernels  # noqa: E402
 from stentor.engine.cuda_graphs import GraphLadder  # noqa: E402
 from stentor.engine.device import Device  # noqa: E402
 from stentor.engine.slot_table import RowBlock  # noqa: E402
-from stentor.layers.conv import cast  # noqa: E402
-from stentor.models.base import Codec, State  # noqa: E402
+from stentor.layers.conv import cast_decoder  # noqa: E402
+from stentor.layers.types import State  # noqa: E402
+from stentor.models.base import Codec  # noqa: E402
 
 ROWS, FRAMES = (1, 4, 16, 64), (1, 2, 4, 8, 16, 25)
 FEW = (1, 8, 25)  # frames of the slow variants, and what the table shows
@@ -82,7 +83,7 @@ def voxcpm2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
         vae = AudioVAE(sizes)
         initialise(vae, 0)
     vae.requires_grad_(False)
-    cast(vae.decoder, dtype)
+    cast_decoder(vae.decoder, dtype)
     seconds = c.patch * sizes.upsampling / sizes.out_sample_rate
     return PatchCodec(vae), vae.decoder, lambda b, n: torch.randn(b, n, c.patch, c.feat, device=device), seconds
 
@@ -133,7 +134,7 @@ def voice(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     weights = fold_weight_norm(read_safetensors(folder / "audiovae.safetensors"))
     fill(vae, weights, "the trained autoencoder", device, ignore=UNUSED_VAE)
     vae.to(device).requires_grad_(False)
-    cast(vae.decoder, dtype)
+    cast_decoder(vae.decoder, dtype)
     flat = torch.randn(4096, config["feat_dim"], device=device)  # the deviation that its latents have
     patch = config["patch_size"]
 

@@ -39,7 +39,8 @@ from stentor.engine.model_runner import PREFILL_TOKENS, Worker, _default_batches
 from stentor.engine.prefill_batch import Layout, StaticPrefill
 from stentor.engine.scheduler import RAMP, Policy
 from stentor.engine.sequence import LENGTH, RUNNING
-from stentor.models.base import KVSpec, SpeechModel, State
+from stentor.layers.types import State
+from stentor.models.base import KVSpec, SpeechModel
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
 SECONDS = 6.0  # of audio per request of a burst

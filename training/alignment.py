@@ -43,7 +43,7 @@ class Pointer:
         self.kept: list[tuple[Tensor, Tensor]] = []
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """`models.base.Attend`: q [B, T, Hq, D], k and v [B, T, Hkv, D]."""
+        """`layers.types.Attend`: q [B, T, Hq, D], k and v [B, T, Hkv, D]."""
         if layer in self.layers:
             shared = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
             self.kept.append((q[:, :, : self.heads], shared[:, :, : self.heads]))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from stentor.layers.attention import causal
-from stentor.models.base import Attend
+from stentor.layers.types import Attend
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse, parse_vae
 from stentor.models.voxcpm2.init import initialise

@@ -7,8 +7,8 @@ import types
 import torch
 from torch import Tensor, nn
 
-import stentor.models.voxcpm2.codec as family
-from stentor.layers.conv import CausalConv1d, Stream
+from stentor.layers import codec_blocks
+from stentor.layers.conv import CausalConv1d, StreamingState
 
 
 def _snake(x: Tensor, alpha: Tensor) -> Tensor:
@@ -29,13 +29,13 @@ def accelerate(vae: nn.Module, depthwise: bool) -> None:
     """Compile snake, and if wanted depthwise convolutions, in place. Serving never calls this."""
     torch._dynamo.config.force_parameter_static_shapes = False  # else one kernel per channel count
     torch._dynamo.config.recompile_limit = 64
-    family.snake = torch.compile(_snake, dynamic=True)  # type: ignore[attr-defined]
+    codec_blocks.snake = torch.compile(_snake, dynamic=True)  # type: ignore[attr-defined]
     if not depthwise:
         return
     compiled = torch.compile(_depthwise, dynamic=True)
 
-    def forward(self: CausalConv1d, x: Tensor, stream: Stream | None = None) -> Tensor:
-        return compiled(self.past(x, stream), self.weight, self.bias, self.dilation)
+    def forward(self: CausalConv1d, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        return compiled(self.with_history(x, state), self.weight, self.bias, self.dilation)
 
     for module in vae.modules():
         if isinstance(module, CausalConv1d) and module.groups > 1:

@@ -12,7 +12,8 @@ from stentor.config import EngineConfig
 from stentor.engine.device import Device
 from stentor.engine.slot_table import RowBlock, engine_columns
 from stentor.errors import EngineError
-from stentor.models.base import Column, SpeechModel
+from stentor.layers.types import Column
+from stentor.models.base import SpeechModel
 
 GIB = 1 << 30
 GRAPHS = 6 * GIB

@@ -20,7 +20,8 @@ from stentor import kernels
 from stentor.engine.device import Device, Parcel, Shape
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.kernels import between
-from stentor.models.base import Column, Emit, ModelSpec, State
+from stentor.layers.types import Column, State
+from stentor.models.base import Emit, ModelSpec
 
 
 def engine_columns(spec: ModelSpec) -> dict[str, Column]:

@@ -1,6 +1,6 @@
 """Attention over short, dense sequences: bidirectional stacks, depth transformers and training.
 
-Attention over a request's whole history is the engine's (engine/kv.py); both have the shape of `models.base.Attend`.
+Attention over a request's whole history is the engine's (engine/kv.py); both have the shape of `layers.types.Attend`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bo
 
 
 class Turning(ABC):
-    """An attention (`models.base.Attend`) whose kernel can do the norms and positions of queries and keys itself."""
+    """An attention (`layers.types.Attend`) whose kernel can do the norms and positions of queries and keys itself."""
 
     @abstractmethod
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

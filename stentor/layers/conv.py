@@ -1,11 +1,11 @@
 """Causal convolutions that run whole or in chunks with the same result, and the periodic activations between them.
 
-A chunked run keeps what the convolution still needs of the past: the last (k-1)*dilation input columns. That state is
-data, not part of the module: `Stream` carries it in and out, so rows of a batch may belong to different streams and
-the engine may keep it in slot columns. `stream=None` means a whole sequence from silence (training, checks).
+A chunked run needs the last (k - 1) * dilation input columns of each convolution. That state is data and not part of
+the module: a `StreamingState` carries it in and out. Rows of a batch may belong to different streams, and the engine
+may keep the state in slot columns. `state=None` runs a whole sequence from silence (training, checks).
 
-Tensors are [B, C, n]. In 16 bits on CUDA, `convolve` runs fused kernels on channels-last memory (C innermost); what
-they return are [B, C, n] views of it.
+Tensors are [B, C, n]. In 16 bits on CUDA, `convolve` runs fused kernels on channels-last memory (C innermost). The
+tensors that it returns are [B, C, n] views of that memory.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor import kernels
-from stentor.models.base import Column, State
+from stentor.layers.types import Column, State
 
 
-class Stream:
+class StreamingState:
     """State of the causal modules of one codec during one call: `old` is read, `new` is filled, by module key.
 
-    State is [B, time, ...] whatever the layout of the tensors it belongs to.
+    Every entry is [B, time, ...], whatever the layout of the activations that it belongs to.
     """
 
     def __init__(self, old: State) -> None:
         self.old = old
         self.new: State = {}
 
-    def extend(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
-        """Put the `count` remembered steps before x, whose time is dimension `dim`; remember the result's last ones."""
+    def concat_history(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
+        """Put the `count` stored steps of `key` before x along time dimension `dim`; store the result's last steps."""
         y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim=dim)
-        kept = y.narrow(dim, y.shape[dim] - count, count)
+        last = torch.narrow(y, dim, y.shape[dim] - count, count)
         # A small part must not keep all of a long input alive until the end of the call.
-        self.new[key] = (kept.clone() if y.shape[dim] > 2 * count else kept).movedim(dim, 1)
+        self.new[key] = (last.clone() if y.shape[dim] > 2 * count else last).movedim(dim, 1)
         return y
 
 
-def exactly(x: Tensor) -> AbstractContextManager[None]:
-    """Where float32 was asked for, convolutions are float32: cuDNN would take TF32, whose ten bits change codes."""
+def without_tf32(x: Tensor) -> AbstractContextManager[None]:
+    """A context in which cuDNN computes float32 x in float32. TF32 has ten bits, which changes codes."""
     if x.is_cuda and x.dtype == torch.float32 and torch.is_inference_mode_enabled():
         return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
     return nullcontext()
 
 
-class Causal(nn.Module):
-    """A module with a tail of `tail` remembered input columns of `channels` channels."""
+class CausalModule(nn.Module):
+    """A module that needs the last `tail` input columns of `channels` channels from the call before."""
 
     weight: Tensor
     bias: Tensor | None
@@ -58,14 +58,14 @@ class Causal(nn.Module):
         self.tail = tail
         self.key = ""
 
-    def past(self, x: Tensor, stream: Stream | None) -> Tensor:
-        """x [B, C, n] with `tail` columns of history in front: zeros when the sequence starts here."""
+    def with_history(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        """x [B, C, n] behind `tail` columns of history, which are zeros where `state` is None."""
         if not self.tail:
             return x
-        return F.pad(x, (self.tail, 0)) if stream is None else stream.extend(self.key, x, self.tail, dim=2)
+        return F.pad(x, (self.tail, 0)) if state is None else state.concat_history(self.key, x, self.tail, dim=2)
 
 
-class CausalConv1d(Causal):
+class CausalConv1d(CausalModule):
     """Conv1d that sees only the past. A strided convolution (encoders) runs whole only: it pads `left` columns."""
 
     def __init__(
@@ -84,15 +84,17 @@ class CausalConv1d(Causal):
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
         self.dilation, self.groups, self.stride = dilation, groups, stride
 
-    def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
-        x = self.past(x, stream)
-        with exactly(x):
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        x = self.with_history(x, state)
+        with without_tf32(x):
             return F.conv1d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
-class CausalConvTranspose1d(Causal):
-    """Up-sampling by `stride` with kernel 2 * stride (or stride: then stateless); the last k - stride outputs of the
-    plain transposed convolution look ahead and are cut. Remembers one input column."""
+class CausalConvTranspose1d(CausalModule):
+    """Up-sampling by `stride` with a kernel of 2 * stride, or of stride, which needs no history.
+
+    The last kernel - stride outputs of the plain transposed convolution depend on later inputs and are cut.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, kernel: int | None = None, bias: bool = True) -> None:
         kernel = 2 * stride if kernel is None else kernel
@@ -103,39 +105,39 @@ class CausalConvTranspose1d(Causal):
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
         self.stride = stride
 
-    def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         length = x.shape[-1] * self.stride
-        with exactly(x):
-            y = F.conv_transpose1d(self.past(x, stream), self.weight, self.bias, self.stride)
+        with without_tf32(x):
+            y = F.conv_transpose1d(self.with_history(x, state), self.weight, self.bias, self.stride)
         start = self.tail * self.stride
         return y[..., start : start + length]
 
 
-class Periodic(nn.Module):
+class SnakeBase(nn.Module):
     """x + sin(alpha x)^2 / beta per channel (Ziyin et al., 2020). A subclass says what alpha and beta are.
 
     The argument of the sine is large: it is computed in float32 at least, whatever x is.
     """
 
-    kept: kernels.Waves | None = None
+    cached_params: kernels.Waves | None = None
 
-    def formula(self, x: Tensor) -> Tensor:
+    def reference(self, x: Tensor) -> Tensor:
         """The activation of x [B, C, n] in float32 or wider."""
         raise NotImplementedError
 
-    def waves(self) -> kernels.Waves:
-        """As kernels take it."""
+    def params(self) -> kernels.Waves:
+        """The arguments of the kernels, worked out from the weights."""
         raise NotImplementedError
 
-    def keep(self) -> None:
-        """Work `waves` out once, from the weights there are now."""
-        self.kept = kernels.Waves(*(t.detach().float().flatten().contiguous() for t in self.waves()))
+    def cache_params(self) -> None:
+        """Work `params` out once, from the present weights."""
+        self.cached_params = kernels.Waves(*(t.detach().float().flatten().contiguous() for t in self.params()))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.formula(widened(x)).to(x.dtype)
+        return self.reference(upcast(x)).to(x.dtype)
 
 
-def widened(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """x in float32 at least."""
     return x.float() if x.dtype.itemsize < 4 else x
 
@@ -148,79 +150,81 @@ def snake(x: Tensor, alpha: Tensor) -> Tensor:
 def convolve(
     conv: nn.Module,
     x: Tensor,
-    stream: Stream | None,
+    state: StreamingState | None,
     before: nn.Module | None = None,
     after: nn.Module | None = None,
     residual: Tensor | None = None,
     affine: kernels.Affine | None = None,
 ) -> Tensor:
-    """residual + after(conv(before(x * scale + shift))), x [B, C, n]; what is None is left out. Together because
-    kernels fuse it.
+    """residual + after(conv(before(x * scale + shift))) for x [B, C, n]. What is None is left out.
 
-    `conv` is one of the causal convolutions, `before` and `after` are Periodic.
+    One function does all of this because the kernels fuse it. `conv` is one of the causal convolutions; `before` and
+    `after` are subclasses of `SnakeBase`.
     """
     if kernels.convolves(x):
-        return _fused(conv, x, stream, before, after, residual, affine)
+        return _fused_convolve(conv, x, state, before, after, residual, affine)
     if affine is not None:
         x = x * affine.scale[:, None] + affine.shift[:, None]
-    y: Tensor = conv(x if before is None else before(x), stream)
+    y: Tensor = conv(x if before is None else before(x), state)
     if after is not None:
         y = after(y)
     return y if residual is None else residual + y
 
 
-def _fused(
+def _fused_convolve(
     conv: nn.Module,
     x: Tensor,
-    stream: Stream | None,
+    state: StreamingState | None,
     before: nn.Module | None,
     after: nn.Module | None,
     residual: Tensor | None,
     affine: kernels.Affine | None,
 ) -> Tensor:
-    """`convolve` with kernels: the activated input is written behind the history, from where the convolution reads."""
+    """`convolve` with kernels. The activated input is written behind the history, where the convolution reads it."""
     assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
     x = x.transpose(1, 2)
     if conv.tail or before is not None or affine is not None:
-        carried = stream if conv.tail else None
-        past = None if carried is None else carried.old[conv.key]
-        x, kept = kernels.extend(x, past, conv.tail, _waves(before), affine, carried is not None)
-        if carried is not None:
-            carried.new[conv.key] = kept
-    waves = _waves(after)
+        streaming = state if conv.tail else None
+        past = None if streaming is None else streaming.old[conv.key]
+        x, last = kernels.extend(x, past, conv.tail, _params(before), affine, streaming is not None)
+        if streaming is not None:
+            streaming.new[conv.key] = last
+    act = _params(after)
     residual = None if residual is None else residual.transpose(1, 2)
     if isinstance(conv, CausalConvTranspose1d):
-        y = kernels.upsample(x, conv.weight, conv.bias, conv.stride, waves, residual)
+        y = kernels.upsample(x, conv.weight, conv.bias, conv.stride, act, residual)
     else:
-        y = kernels.convolve(x, conv.weight, conv.bias, conv.dilation, waves, residual)
+        y = kernels.convolve(x, conv.weight, conv.bias, conv.dilation, act, residual)
     return y.transpose(1, 2)
 
 
-def _waves(act: nn.Module | None) -> kernels.Waves | None:
-    assert act is None or isinstance(act, Periodic)
-    return None if act is None else act.kept or act.waves()
+def _params(act: nn.Module | None) -> kernels.Waves | None:
+    assert act is None or isinstance(act, SnakeBase)
+    return None if act is None else act.cached_params or act.params()
 
 
-def bind(codec: nn.Module) -> dict[str, Column]:
+def state_columns(codec: nn.Module) -> dict[str, Column]:
     """Name the state of every causal module in `codec` and return the columns that hold it for one stream."""
     columns: dict[str, Column] = {}
     for name, module in codec.named_modules():
-        if isinstance(module, Causal) and module.tail:
+        if isinstance(module, CausalModule) and module.tail:
             module.key = name
             columns[name] = Column((module.tail, module.channels), module.weight.dtype)
     return columns
 
 
-def cast(codec: nn.Module, dtype: torch.dtype) -> None:
-    """Weights of a decoder in `dtype`, those of periodic activations in float32 at least. Kernels of convolutions are
-    laid out tap by tap in memory (their shape stays), as the fused kernels read them."""
+def cast_decoder(codec: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the weights of a decoder to `dtype`, and those of periodic activations to float32 at least.
+
+    Weights of convolutions are laid out tap by tap in memory, as the fused kernels read them. Their shape stays.
+    """
     for module in codec.modules():
-        own = torch.promote_types(dtype, torch.float32) if isinstance(module, Periodic) else dtype
+        own = torch.promote_types(dtype, torch.float32) if isinstance(module, SnakeBase) else dtype
         for p in module.parameters(recurse=False):
             p.data = p.data.to(own)
-        if isinstance(module, Periodic):
-            module.keep()
-        if isinstance(module, Causal) and kernels.tap_by_tap(dtype):
+        if isinstance(module, SnakeBase):
+            module.cache_params()
+        if isinstance(module, CausalModule) and kernels.tap_by_tap(dtype):
             order, back = (
                 ((2, 1, 0), (2, 1, 0)) if isinstance(module, CausalConvTranspose1d) else ((2, 0, 1), (1, 2, 0))
             )

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor.layers.attention import sdpa
-from stentor.layers.conv import Stream
-from stentor.models.base import Column
+from stentor.layers.conv import StreamingState
+from stentor.layers.types import Column
 
 WORD = 8  # elements: the library's kernels read masks in pieces of up to 16 bytes, past the end of shorter rows
 NEVER = -65504.0  # what exp makes 0; cuDNN makes NaN of a tile of -inf
@@ -17,13 +17,13 @@ NEVER = -65504.0  # what exp makes 0; cuDNN makes NaN of a tile of -inf
 class WindowKV:
     """Attention in which token t sees tokens t - window + 1 .. t, over chunks of any length.
 
-    `pos` [B, n] are absolute positions of the chunk's tokens. With `stream` None the sequence starts at this call;
+    `pos` [B, n] are absolute positions of the chunk's tokens. With `state` None the sequence starts at this call;
     otherwise history comes from stream keys "{key}.{layer}.k" and ".v" [B, window - 1, heads, dim].
     """
 
-    def __init__(self, key: str, window: int, pos: Tensor, stream: Stream | None) -> None:
-        self.key, self.stream = key, stream
-        past = window - 1 if stream is not None else 0
+    def __init__(self, key: str, window: int, pos: Tensor, state: StreamingState | None) -> None:
+        self.key, self.state = key, state
+        past = window - 1 if state is not None else 0
         q_pos = pos[:, :, None]
         k_pos = torch.cat((pos[:, :1] + torch.arange(-past, 0, device=pos.device), pos), dim=1)[:, None, :]
         self._seen = ((k_pos >= 0) & (k_pos <= q_pos) & (k_pos > q_pos - window)).unsqueeze(1)
@@ -40,7 +40,7 @@ class WindowKV:
         return self._bias
 
     def _with_past(self, name: str, x: Tensor) -> Tensor:
-        return x if self.stream is None else self.stream.extend(name, x, self.past, dim=1)
+        return x if self.state is None else self.state.concat_history(name, x, self.past, dim=1)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q, k, v [B, n, heads, dim], rotated."""

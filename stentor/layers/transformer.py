@@ -16,7 +16,7 @@ from stentor import kernels
 from stentor.layers.attention import Turning
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import CosSin, Rope
-from stentor.models.base import Attend
+from stentor.layers.types import Attend
 
 
 @dataclass(frozen=True)

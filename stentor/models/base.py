@@ -18,21 +18,10 @@ import torch
 from torch import Tensor
 
 from stentor.kernels.between import Place
+from stentor.layers.types import Column, State
 
 Hidden = tuple[Tensor, ...]
 """What flows between a family's functions, opaque to the engine: tensors that share the leading dimension N."""
-
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""attend(layer, q [..., Hq, D], k [..., Hkv, D], v [..., Hkv, D]) -> [..., Hq, D]."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One tensor of the slot table: `shape` and `dtype` of a single row, and the value of a fresh row."""
-
-    shape: tuple[int, ...] = ()
-    dtype: torch.dtype = torch.float32
-    fill: float = 0
 
 
 @dataclass(frozen=True)
@@ -211,9 +200,6 @@ class Emit(NamedTuple):
     frame: Tensor
     stop: Tensor
     columns: dict[str, Tensor]
-
-
-State = dict[str, Tensor]
 
 
 class Codec(Protocol):

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stentor.engine.slot_table import RowBlock
-from stentor.models.base import Column
+from stentor.layers.types import Column
 
 COLUMNS = {
     "count": Column(dtype=torch.int64, fill=7),

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from stentor.kernels.configs_conv1d import PROGRAMS, Tile, dense_tile
+from stentor.layers.codec_blocks import Snake
 from stentor.layers.conv import (
     CausalConv1d,
     CausalConvTranspose1d,
-    Periodic,
-    Stream,
-    bind,
-    cast,
+    SnakeBase,
+    StreamingState,
+    cast_decoder,
     convolve,
+    state_columns,
 )
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
@@ -32,7 +33,7 @@ from stentor.models.qwen3_tts import dummy
 from stentor.models.qwen3_tts.codec_decoder import Codec as QwenCodec
 from stentor.models.qwen3_tts.codec_decoder import Decoder, SnakeBeta
 from stentor.models.qwen3_tts.loader import build
-from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec, Snake
+from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig
 from stentor.models.voxcpm2.init import initialise
 
@@ -91,7 +92,7 @@ def filled(module: nn.Module) -> nn.Module:
     return module
 
 
-def wave(kind: str, channels: int) -> Periodic:
+def wave(kind: str, channels: int) -> SnakeBase:
     act = {"alpha": Snake, "exponentials": SnakeBeta}[kind](channels).to(DEVICE)
     for p in act.parameters():
         p.data = random(*p.shape).abs() * 2 + 0.05 if kind == "alpha" else random(*p.shape)
@@ -107,8 +108,8 @@ def error(got: Tensor, want: Tensor) -> float:
 def test_the_sine_is_exact_for_large_arguments(kind):
     act = wave(kind, 33)
     x = random(2, 33, 9) * 100
-    got = conv1d.extend(x.transpose(1, 2), None, 0, act.waves())[0].transpose(1, 2)
-    assert error(got, act.double().formula(x.double())) < 1e-6
+    got = conv1d.extend(x.transpose(1, 2), None, 0, act.params())[0].transpose(1, 2)
+    assert error(got, act.double().reference(x.double())) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["alpha", "exponentials"])
@@ -117,7 +118,7 @@ def test_history_stands_before_the_activated_input_whatever_its_layout(kind):
     layouts = (random(3, 20, 4).half(), random(3, 4, 20).half().transpose(1, 2))
     pasts = (random(3, 5, 20).half(), random(3, 20, 5).half().transpose(1, 2))
     for x, past in zip(layouts, pasts, strict=True):
-        got, kept = conv1d.extend(x.transpose(1, 2), past, 5, act.waves(), keep=True)
+        got, kept = conv1d.extend(x.transpose(1, 2), past, 5, act.params(), keep=True)
         assert torch.equal(got[:, :5], past)
         assert torch.equal(kept, got[:, -5:])
         assert kept.untyped_storage().data_ptr() != got.untyped_storage().data_ptr()
@@ -130,7 +131,7 @@ def test_history_stands_before_the_activated_input_whatever_its_layout(kind):
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_convolution_with_all_that_goes_with_it_equals_its_parts(name, chunks):
     conv = filled(CONVOLUTIONS[name]())
-    columns = bind(nn.ModuleDict({"conv": conv}))
+    columns = state_columns(nn.ModuleDict({"conv": conv}))
     inputs = conv.channels
     outputs = conv(random(1, inputs, 1)).shape[1]
     rate = conv(random(1, inputs, 1)).shape[2]
@@ -139,14 +140,14 @@ def test_a_convolution_with_all_that_goes_with_it_equals_its_parts(name, chunks)
     if conv.weight.shape[1] == 1 and name == "depthwise":
         residual = None
     want = convolve(conv, x, None, before, after, residual)
-    cast(conv, torch.float16)
+    cast_decoder(conv, torch.float16)
     state = {n: torch.zeros(2, *c.shape, dtype=torch.float16, device=DEVICE) for n, c in columns.items()}
     parts, at = [], 0
     for n in chunks:
-        stream = Stream(state)
+        streaming = StreamingState(state)
         part = None if residual is None else residual[..., at * rate : (at + n) * rate].half()
-        parts.append(convolve(conv, x[..., at : at + n].half(), stream, before, after, part))
-        state, at = stream.new, at + n
+        parts.append(convolve(conv, x[..., at : at + n].half(), streaming, before, after, part))
+        state, at = streaming.new, at + n
         assert {k: v.shape[1:] for k, v in state.items()} == {k: torch.Size(c.shape) for k, c in columns.items()}
     got = torch.cat(parts, -1)
     assert got.dtype == torch.float16
@@ -159,7 +160,7 @@ def voxcpm2(dtype: torch.dtype) -> Codec:
     with torch.device(DEVICE):
         vae = AudioVAE(VAEConfig(2, (2,), 6, 32, (3, 2), sr_bin_boundaries=(20000,)))
         initialise(vae, 0)
-    cast(vae.decoder, dtype)
+    cast_decoder(vae.decoder, dtype)
     return PatchCodec(vae)
 
 
@@ -225,7 +226,7 @@ def test_a_decoder_in_float16_is_as_close_to_float32_with_kernels_as_without(fam
 
 def test_values_beyond_the_range_of_float16_stay_finite():
     conv = filled(CausalConv1d(16, 16, 1))
-    cast(conv, torch.float16)
+    cast_decoder(conv, torch.float16)
     x = torch.full((1, 16, 4), 6e4, device=DEVICE).half()
     assert convolve(conv, x, None, residual=x).isfinite().all()
 
@@ -245,7 +246,7 @@ def test_a_product_does_not_depend_on_its_tile(tile, monkeypatch):
     x, residual = random(2, 48, 20), random(2, 90, 20)
     want = convolve(conv, x, None, None, wave("alpha", 90), residual)
     torch.manual_seed(7)
-    cast(filled(conv), torch.float16)
+    cast_decoder(filled(conv), torch.float16)
     monkeypatch.setattr(conv1d, "dense_tile", lambda *shape: tile)
     x, residual = random(2, 48, 20), random(2, 90, 20)
     assert error(convolve(conv, x.half(), None, None, wave("alpha", 90), residual.half()), want) < 3e-3
@@ -255,7 +256,7 @@ def test_a_depthwise_convolution_does_not_depend_on_how_many_rows_a_program_has(
     conv = filled(CausalConv1d(40, 40, 7, dilation=3, groups=40))
     x = random(2, 40, 150)
     want = convolve(conv, x, None)
-    cast(conv, torch.float16)
+    cast_decoder(conv, torch.float16)
     few = convolve(conv, x.half(), None)
     monkeypatch.setattr(conv1d, "MANY", 0)
     assert torch.equal(convolve(conv, x.half(), None), few)
@@ -266,7 +267,7 @@ def test_scale_and_shift_come_before_the_activation_and_not_into_the_history():
     conv, act = filled(CausalConv1d(24, 24, 7)), wave("alpha", 24)
     x, affine = random(2, 24, 9), kernels.Affine(random(24), random(24))
     want = convolve(conv, x, None, act, affine=affine)
-    cast(conv, torch.float16)
+    cast_decoder(conv, torch.float16)
     half = kernels.Affine(affine.scale.half(), affine.shift.half())
     assert error(convolve(conv, x.half(), None, act, affine=half), want) < 3e-3
 

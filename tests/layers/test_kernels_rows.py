@@ -17,7 +17,8 @@ from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.engine.slot_table import SlotRows, SlotTable
 from stentor.kernels import between
 from stentor.layers.rng import grid_normal, uniform
-from stentor.models.base import Column, Emit, KVSpec, ModelSpec
+from stentor.layers.types import Column
+from stentor.models.base import Emit, KVSpec, ModelSpec
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)

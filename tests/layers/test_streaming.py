@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Stream, bind
+from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, StreamingState, state_columns
 from stentor.layers.sliding_window import NEVER, WindowKV, window_columns
 
 
@@ -32,14 +32,14 @@ MODULES = {
 @pytest.mark.parametrize("chunks", [(1,) * 12, (5, 1, 6), (12,)])
 def test_a_convolution_in_chunks_equals_the_whole(name: str, chunks: tuple[int, ...]):
     module = nn.Sequential(initialised(MODULES[name]()))
-    columns = bind(module)
+    columns = state_columns(module)
     x = torch.randn(2, module[0].channels, sum(chunks), dtype=torch.float64)
     whole = module[0](x)
     state, out = fresh(columns, 2), []
     for part in x.split(chunks, dim=-1):
-        stream = Stream(state)
-        out.append(module[0](part, stream))
-        state = stream.new
+        streaming = StreamingState(state)
+        out.append(module[0](part, streaming))
+        state = streaming.new
     assert set(state) == set(columns)
     torch.testing.assert_close(torch.cat(out, -1), whole)
 
@@ -71,10 +71,10 @@ def test_window_attention_in_chunks_equals_the_whole(chunks: tuple[int, ...]):
     state, out = fresh(window_columns("a", 1, 2, 3, window), 2), []
     start = 0
     for n in chunks:
-        stream = Stream(state)
+        streaming = StreamingState(state)
         part = slice(start, start + n)
-        out.append(WindowKV("a", window, pos[:, part], stream).attend(0, q[:, part], k[:, part], v[:, part]))
-        state, start = stream.new, start + n
+        out.append(WindowKV("a", window, pos[:, part], streaming).attend(0, q[:, part], k[:, part], v[:, part]))
+        state, start = streaming.new, start + n
     torch.testing.assert_close(torch.cat(out, 1), whole)
 
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from stentor import TTS, Reference, Speech
-from stentor.layers.conv import Stream
-from stentor.models.base import State
+from stentor.layers.conv import StreamingState
+from stentor.layers.types import State
 from stentor.models.qwen3_tts.codec_decoder import CLOCK, Codec, Decoder
 from stentor.models.qwen3_tts.config import parse, read_codec
 from stentor.models.qwen3_tts.loader import load_codec, load_weights, make_clone
@@ -163,10 +163,10 @@ def in_chunks(codec: Codec, codes: torch.Tensor, sizes: list[int]) -> torch.Tens
     state: State = {name: torch.zeros(len(codes), *c.shape, dtype=c.dtype) for name, c in codec.columns.items()}
     out, at = [], 0
     for n in sizes:
-        stream = Stream(state)
+        streaming = StreamingState(state)
         pos = state[CLOCK][:, None] + torch.arange(n)
-        out.append(codec.decoder(codes[:, at : at + n], pos, stream))
-        state = {**stream.new, CLOCK: state[CLOCK] + n}
+        out.append(codec.decoder(codes[:, at : at + n], pos, streaming))
+        state = {**streaming.new, CLOCK: state[CLOCK] + n}
         assert state.keys() == codec.columns.keys()
         at += n
     return torch.cat(out, dim=1)

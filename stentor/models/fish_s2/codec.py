@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.conv import CausalConv1d, Stream, bind, cast, convolve, widened
+from stentor.layers.codec_blocks import Snake
+from stentor.layers.conv import CausalConv1d, StreamingState, cast_decoder, convolve, state_columns, upcast
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.models.base import Column, State
-from stentor.models.fish_s2.codec_blocks import DecoderBlock, EncoderBlock, Snake
+from stentor.layers.types import Column, State
+from stentor.models.fish_s2.codec_blocks import DecoderBlock, EncoderBlock
 from stentor.models.fish_s2.codec_config import HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
 from stentor.models.fish_s2.codec_quantizer import Quantizer
 from stentor.models.weights import without_memory
@@ -51,12 +52,12 @@ class Decoder(nn.Module):
         ends = [Snake(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
         self.model = nn.ModuleList([CausalConv1d(c.latent, c.decoder_dim, 7), *blocks, *ends])
 
-    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
         first, *blocks, act, last = self.model
-        x = convolve(first, x, stream)
+        x = convolve(first, x, state)
         for block in blocks:
-            x = block(x, stream)
-        return torch.tanh(widened(convolve(last, x, stream, before=act)))
+            x = block(x, state)
+        return torch.tanh(upcast(convolve(last, x, state, before=act)))
 
 
 class FishCodec(nn.Module):
@@ -83,15 +84,15 @@ class FishCodec(nn.Module):
         self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
         stack = c.post_stack
         self.columns = {
-            **bind(self.quantizer.upsample),
-            **bind(self.decoder),
+            **state_columns(self.quantizer.upsample),
+            **state_columns(self.decoder),
             **window_columns("post", stack.layers, stack.kv_heads, stack.head_dim, WINDOW, dtype),
             "frames": Column(dtype=torch.int64),
         }
 
     def _cast(self) -> None:
         for part in (self.quantizer.post_module, self.quantizer.upsample, self.decoder):
-            cast(part, self.dtype)
+            cast_decoder(part, self.dtype)
 
     def project(self) -> None:
         """Once the weights are in: every code's latent, so that decoding looks up and adds."""
@@ -111,23 +112,23 @@ class FishCodec(nn.Module):
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
         """frames [B, n, books]; codes past the end of a codebook mean its last row, as in the reference."""
-        stream = Stream(state)
+        streaming = StreamingState(state)
         pos = state["frames"][:, None] + torch.arange(frames.shape[1], device=frames.device)
-        samples = self._synthesize(frames, pos, stream)
-        stream.new["frames"] = state["frames"] + frames.shape[1]
-        return samples, stream.new
+        samples = self._synthesize(frames, pos, streaming)
+        streaming.new["frames"] = state["frames"] + frames.shape[1]
+        return samples, streaming.new
 
     def decode_whole(self, frames: Tensor) -> Tensor:
         """frames [B, n, books] of whole utterances -> samples [B, n * hop] (checks)."""
         pos = torch.arange(frames.shape[1], device=frames.device).expand(frames.shape[0], -1)
         return self._synthesize(frames, pos, None)
 
-    def _synthesize(self, frames: Tensor, pos: Tensor, stream: Stream | None) -> Tensor:
+    def _synthesize(self, frames: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
         rows = frames.minimum(self.last_code) + self.offsets
         x = F.embedding(rows, self.table).sum(-2).to(self.dtype)
-        x = self.quantizer.post_module(x, WindowKV("post", WINDOW, pos, stream).attend, self.rope, pos)
+        x = self.quantizer.post_module(x, WindowKV("post", WINDOW, pos, state).attend, self.rope, pos)
         x = x.transpose(1, 2)
         for layer in self.quantizer.upsample:
-            x = layer(x, stream)
-        audio: Tensor = self.decoder(x, stream)
+            x = layer(x, state)
+        audio: Tensor = self.decoder(x, state)
         return audio[:, 0].float()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.kernels import Waves
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Periodic, Stream, convolve, snake
+from stentor.layers.codec_blocks import ConvNeXt, Snake
+from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, StreamingState, convolve
 from stentor.layers.rope import Rope
 from stentor.layers.sliding_window import WindowKV
 from stentor.layers.transformer import Stack, StackConfig
@@ -21,21 +20,6 @@ def windowed(stack: Stack, x: Tensor, rope: Rope, window: int) -> Tensor:
     return y.transpose(1, 2)
 
 
-class Snake(Periodic):
-    """Periodic activation with one learned frequency per channel."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.alpha = nn.Parameter(torch.ones(1, channels, 1))
-
-    def formula(self, x: Tensor) -> Tensor:
-        return snake(x, self.alpha)
-
-    def waves(self) -> Waves:
-        alpha = self.alpha.flatten()
-        return Waves(alpha, 1.0 / (alpha + 1e-9))
-
-
 class ResidualUnit(nn.Module):
     """x + conv1(snake(conv7(snake(x)))), x [B, C, n]."""
 
@@ -44,25 +28,9 @@ class ResidualUnit(nn.Module):
         wide, narrow = CausalConv1d(channels, channels, 7, dilation), CausalConv1d(channels, channels, 1)
         self.block = nn.ModuleList([Snake(channels), wide, Snake(channels), narrow])
 
-    def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         act_in, wide, act_out, narrow = self.block
-        return convolve(narrow, convolve(wide, x, stream, before=act_in, after=act_out), stream, residual=x)
-
-
-class ConvNeXt(nn.Module):
-    """Depthwise causal convolution and a channel MLP (Liu et al., 2022). The layer scale lives in `pwconv2`."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.dwconv = CausalConv1d(channels, channels, 7, groups=channels)
-        self.norm = nn.LayerNorm(channels, eps=1e-6)
-        self.pwconv1 = nn.Linear(channels, 4 * channels)
-        self.pwconv2 = nn.Linear(4 * channels, channels)
-
-    def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
-        y = self.norm(convolve(self.dwconv, x, stream).transpose(1, 2))
-        out: Tensor = x + self.pwconv2(F.gelu(self.pwconv1(y))).transpose(1, 2)
-        return out
+        return convolve(narrow, convolve(wide, x, state, before=act_in, after=act_out), state, residual=x)
 
 
 class Downsample(nn.ModuleList):
@@ -74,18 +42,6 @@ class Downsample(nn.ModuleList):
     def forward(self, x: Tensor) -> Tensor:
         merge, refine = self
         out: Tensor = refine(merge(x))
-        return out
-
-
-class Upsample(nn.ModuleList):
-    """The way back: `stride` outputs per input."""
-
-    def __init__(self, channels: int, stride: int) -> None:
-        super().__init__([CausalConvTranspose1d(channels, channels, stride, kernel=stride), ConvNeXt(channels)])
-
-    def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
-        spread, refine = self
-        out: Tensor = refine(convolve(spread, x, stream), stream)
         return out
 
 
@@ -117,9 +73,9 @@ class DecoderBlock(nn.Module):
         units = [ResidualUnit(channels // 2, d) for d in (1, 3, 9)]
         self.block = nn.ModuleList([Snake(channels), up, *units])
 
-    def forward(self, x: Tensor, stream: Stream | None = None) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         act, up, *units = self.block
-        x = convolve(up, x, stream, before=act)
+        x = convolve(up, x, state, before=act)
         for unit in units:
-            x = unit(x, stream)
+            x = unit(x, state)
         return x

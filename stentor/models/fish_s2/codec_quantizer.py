@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers.codec_blocks import Upsample
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack
-from stentor.models.fish_s2.codec_blocks import Downsample, Upsample, windowed
+from stentor.models.fish_s2.codec_blocks import Downsample, windowed
 from stentor.models.fish_s2.codec_config import WINDOW, CodecConfig
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.errors import InvalidRequest
+from stentor.layers.types import Column
 from stentor.models.base import (
-    Column,
     Emit,
     Encode,
     Hidden,

@@ -12,20 +12,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.kernels import Waves
+from stentor.layers.codec_blocks import ConvNeXt, Upsample
 from stentor.layers.conv import (
     CausalConv1d,
     CausalConvTranspose1d,
-    Periodic,
-    Stream,
-    bind,
-    cast,
+    SnakeBase,
+    StreamingState,
+    cast_decoder,
     convolve,
-    widened,
+    state_columns,
+    upcast,
 )
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Block, Stack, StackConfig
-from stentor.models.base import Attend, Column, State
+from stentor.layers.types import Attend, Column, State
 from stentor.models.qwen3_tts.config import DecoderConfig
 
 USAGE_FLOOR = 1e-5
@@ -80,7 +81,7 @@ class DecoderTransformer(Stack):
         return out
 
 
-class SnakeBeta(Periodic):
+class SnakeBeta(SnakeBase):
     """x + sin(x e^alpha)^2 / (e^beta + 1e-9) per channel (Ziyin et al., 2020, with a magnitude of its own)."""
 
     def __init__(self, channels: int) -> None:
@@ -88,50 +89,27 @@ class SnakeBeta(Periodic):
         self.alpha = nn.Parameter(torch.empty(channels))
         self.beta = nn.Parameter(torch.empty(channels))
 
-    def formula(self, x: Tensor) -> Tensor:
+    def reference(self, x: Tensor) -> Tensor:
         alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
         return x + torch.sin(x * alpha).pow(2) * (1.0 / (beta + 1e-9))
 
-    def waves(self) -> Waves:
+    def params(self) -> Waves:
         return Waves(self.alpha.exp(), 1.0 / (self.beta.exp() + 1e-9))
 
 
-class ConvNeXt(nn.Module):
-    """Causal depthwise convolution, LayerNorm, pointwise MLP with exact GELU, gain, residual (Liu et al., 2022). The
-    gain is in the MLP's weights once folded."""
+class ScaledConvNeXt(ConvNeXt):
+    """A ConvNeXt block with a gain per channel, which `fold` moves into the MLP's weights before use."""
 
     gamma: Tensor | None
 
     def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.dwconv = CausalConv1d(channels, channels, 7, groups=channels)
-        self.norm = nn.LayerNorm(channels, eps=1e-6)
-        self.pwconv1 = nn.Linear(channels, 4 * channels)
-        self.pwconv2 = nn.Linear(4 * channels, channels)
+        super().__init__(channels)
         self.gamma = nn.Parameter(torch.empty(channels))
-
-    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
-        y = self.norm(convolve(self.dwconv, x, stream).transpose(1, 2))
-        y = self.pwconv2(F.gelu(self.pwconv1(y)))
-        out: Tensor = x + y.transpose(1, 2)
-        return out
 
     def fold(self) -> None:
         assert self.gamma is not None
         scale_outputs(self.pwconv2, self.gamma)
         self.gamma = None
-
-
-class Upsample(nn.ModuleList):
-    """Repeat-free up-sampling by `ratio` and a ConvNeXt block."""
-
-    def __init__(self, channels: int, ratio: int) -> None:
-        super().__init__([CausalConvTranspose1d(channels, channels, ratio, kernel=ratio), ConvNeXt(channels)])
-
-    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
-        spread, refine = self
-        out: Tensor = refine(convolve(spread, x, stream), stream)
-        return out
 
 
 class ResidualUnit(nn.Module):
@@ -142,9 +120,9 @@ class ResidualUnit(nn.Module):
         self.act2 = SnakeBeta(channels)
         self.conv2 = CausalConv1d(channels, channels, 1)
 
-    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
-        y = convolve(self.conv1, x, stream, before=self.act1, after=self.act2)
-        return convolve(self.conv2, y, stream, residual=x)
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        y = convolve(self.conv1, x, state, before=self.act1, after=self.act2)
+        return convolve(self.conv2, y, state, residual=x)
 
 
 class UpBlock(nn.Module):
@@ -156,11 +134,11 @@ class UpBlock(nn.Module):
         up = CausalConvTranspose1d(channels, half, rate)
         self.block = nn.ModuleList([SnakeBeta(channels), up, *(ResidualUnit(half, d) for d in (1, 3, 9))])
 
-    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
         act, up, *units = self.block
-        x = convolve(up, x, stream, before=act)
+        x = convolve(up, x, state, before=act)
         for unit in units:
-            x = unit(x, stream)
+            x = unit(x, state)
         return x
 
 
@@ -226,7 +204,7 @@ class Decoder(nn.Module):
         self.quantizer: SplitQuantizer | None = SplitQuantizer(c)
         self.pre_conv = CausalConv1d(c.codebook_dim, c.latent, 3)
         self.pre_transformer = DecoderTransformer(c)
-        self.upsample = nn.ModuleList(Upsample(c.latent, ratio) for ratio in c.ratios)
+        self.upsample = nn.ModuleList(Upsample(c.latent, ratio, ScaledConvNeXt) for ratio in c.ratios)
         widths = [c.width // 2**i for i in range(len(c.rates) + 1)]
         blocks = [UpBlock(width, rate) for width, rate in zip(widths, c.rates, strict=False)]
         last = [SnakeBeta(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
@@ -245,7 +223,7 @@ class Decoder(nn.Module):
         if self.quantizer is None:
             return
         for module in self.modules():
-            if isinstance(module, DecoderBlock | ConvNeXt):
+            if isinstance(module, DecoderBlock | ScaledConvNeXt):
                 module.fold()
         tables = [*self.quantizer.rvq_first.tables(), *self.quantizer.rvq_rest.tables()]
         self.register_buffer("table", torch.cat(tables).detach(), persistent=False)
@@ -255,22 +233,22 @@ class Decoder(nn.Module):
         self.quantizer = None
         rope = Rope(angles(c.stack.head_dim, POSITIONS, c.theta), self.table.dtype, interleaved=False, in_float32=False)
         self.rope = rope.to(device)
-        cast(self, self.dtype if dtype is None else dtype)
+        cast_decoder(self, self.dtype if dtype is None else dtype)
 
-    def forward(self, codes: Tensor, pos: Tensor, stream: Stream | None = None) -> Tensor:
+    def forward(self, codes: Tensor, pos: Tensor, state: StreamingState | None = None) -> Tensor:
         """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1]."""
         assert self.rope is not None, "fold() comes first"
         x = F.embedding(codes + self.offset, self.table).sum(-2).to(self.dtype).transpose(1, 2)
-        x = convolve(self.pre_conv, x, stream).transpose(1, 2)
-        kv = WindowKV(WINDOW, self.config.window, pos, stream)
+        x = convolve(self.pre_conv, x, state).transpose(1, 2)
+        kv = WindowKV(WINDOW, self.config.window, pos, state)
         x = self.pre_transformer(x, kv.attend, self.rope, pos).transpose(1, 2)
         for up in self.upsample:
-            x = up(x, stream)
+            x = up(x, state)
         first, *blocks, snake, last = self.decoder
-        x = convolve(first, x, stream)
+        x = convolve(first, x, state)
         for block in blocks:
-            x = block(x, stream)
-        return widened(convolve(last, x, stream, before=snake))[:, 0].clamp(-1.0, 1.0)
+            x = block(x, state)
+        return upcast(convolve(last, x, state, before=snake))[:, 0].clamp(-1.0, 1.0)
 
 
 class Codec:
@@ -280,12 +258,12 @@ class Codec:
         c = decoder.config
         self.decoder = decoder
         window = window_columns(WINDOW, c.stack.layers, c.stack.kv_heads, c.stack.head_dim, c.window, decoder.dtype)
-        self.columns: Mapping[str, Column] = {**bind(decoder), **window, CLOCK: Column(dtype=torch.int64)}
+        self.columns: Mapping[str, Column] = {**state_columns(decoder), **window, CLOCK: Column(dtype=torch.int64)}
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
         """frames [B, n, codebooks] -> samples [B, n * hop] float32 in [-1, 1], and the streams' next state."""
-        stream = Stream(state)
+        streaming = StreamingState(state)
         count = frames.shape[1]
         pos = state[CLOCK][:, None] + torch.arange(count, device=frames.device)
-        samples = self.decoder(frames.long(), pos, stream)
-        return samples.float(), {**stream.new, CLOCK: state[CLOCK] + count}
+        samples = self.decoder(frames.long(), pos, streaming)
+        return samples.float(), {**streaming.new, CLOCK: state[CLOCK] + count}

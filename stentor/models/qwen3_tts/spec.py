@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from stentor.errors import CheckpointError
-from stentor.models.base import Column, KVSpec, ModelSpec, Option
+from stentor.layers.types import Column
+from stentor.models.base import KVSpec, ModelSpec, Option
 from stentor.models.qwen3_tts.config import CodecConfig, Config, Reader
 
 TEXT_CAPACITY = 4096

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.errors import InvalidRequest
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, Stream, bind
+from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, StreamingState, state_columns
 from stentor.layers.rng import normal
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import pick
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.types import Column, State
 from stentor.models.base import (
-    Column,
     Emit,
     Encode,
     Hidden,
@@ -29,7 +29,6 @@ from stentor.models.base import (
     PromptRows,
     Rows,
     SpeechRequest,
-    State,
 )
 
 HIDDEN, LATENT, CODES, BOOK, TEXT = 32, 4, 3, 24, 256
@@ -48,20 +47,20 @@ class ToyCodec(nn.Module):
         self.out = CausalConv1d(4, 1, 5)
         self.up2 = CausalConvTranspose1d(4, 4, 2)
         self.columns = {
-            **bind(self),
+            **state_columns(self),
             **window_columns("attn", 1, 2, 4, WINDOW),
             "count": Column(dtype=torch.int64),
         }
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
-        stream = Stream(state)
-        x = self.inp(frames.transpose(1, 2), stream).tanh()
+        streaming = StreamingState(state)
+        x = self.inp(frames.transpose(1, 2), streaming).tanh()
         pos = state["count"][:, None] + torch.arange(frames.shape[1], device=frames.device)
         heads = x.transpose(1, 2).unflatten(-1, (2, 4))
-        x = x + WindowKV("attn", WINDOW, pos, stream).attend(0, heads, heads, heads).flatten(-2).transpose(1, 2)
-        y = self.out(self.up2(self.up(x, stream), stream), stream).tanh()
-        stream.new["count"] = state["count"] + frames.shape[1]
-        return y[:, 0].float(), stream.new
+        x = x + WindowKV("attn", WINDOW, pos, streaming).attend(0, heads, heads, heads).flatten(-2).transpose(1, 2)
+        y = self.out(self.up2(self.up(x, streaming), streaming), streaming).tanh()
+        streaming.new["count"] = state["count"] + frames.shape[1]
+        return y[:, 0].float(), streaming.new
 
 
 class Toy(nn.Module):

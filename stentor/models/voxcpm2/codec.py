@@ -1,7 +1,7 @@
 """AudioVAE V2 (specs/voxcpm2 sections 1.4 and 5): a causal convolutional autoencoder with continuous latents.
 
 Modules are named as the checkpoint names them, with weight norm folded. Everything is differentiable: training runs
-the same modules over whole sequences (`stream=None`), serving runs the decoder in chunks with a `Stream`.
+the same modules over whole sequences (`state=None`), serving runs the decoder in chunks with a `StreamingState`.
 """
 
 from __future__ import annotations
@@ -9,34 +9,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from stentor.kernels import Affine, Waves
+from stentor.kernels import Affine
+from stentor.layers.codec_blocks import Snake
 from stentor.layers.conv import (
     CausalConv1d,
     CausalConvTranspose1d,
-    Periodic,
-    Stream,
-    bind,
+    StreamingState,
     convolve,
-    snake,
-    widened,
+    state_columns,
+    upcast,
 )
-from stentor.models.base import State
+from stentor.layers.types import State
 from stentor.models.voxcpm2.config import VAEConfig
 
 DILATIONS = (1, 3, 9)
-
-
-class Snake(Periodic):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.alpha = nn.Parameter(torch.ones(1, channels, 1))
-
-    def formula(self, x: Tensor) -> Tensor:
-        return snake(x, self.alpha)
-
-    def waves(self) -> Waves:
-        alpha = self.alpha.flatten()
-        return Waves(alpha, 1.0 / (alpha + 1e-9))
 
 
 class ResidualUnit(nn.Module):
@@ -47,9 +33,9 @@ class ResidualUnit(nn.Module):
         conv = CausalConv1d(dim, dim, 7, dilation, groups=dim if depthwise else 1)
         self.block = nn.ModuleList([Snake(dim), conv, Snake(dim), CausalConv1d(dim, dim, 1)])
 
-    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
         first, conv, second, mix = self.block
-        return convolve(mix, convolve(conv, x, stream, before=first, after=second), stream, residual=x)
+        return convolve(mix, convolve(conv, x, state, before=first, after=second), state, residual=x)
 
 
 class EncoderBlock(nn.Module):
@@ -97,11 +83,11 @@ class DecoderBlock(nn.Module):
         units = [ResidualUnit(outputs, d, depthwise) for d in DILATIONS]
         self.block = nn.ModuleList([Snake(inputs), CausalConvTranspose1d(inputs, outputs, stride), *units])
 
-    def forward(self, x: Tensor, stream: Stream | None, condition: Affine | None = None) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None, condition: Affine | None = None) -> Tensor:
         act, up, *units = self.block
-        x = convolve(up, x, stream, before=act, affine=condition)
+        x = convolve(up, x, state, before=act, affine=condition)
         for unit in units:
-            x = unit(x, stream)
+            x = unit(x, state)
         return x
 
 
@@ -143,15 +129,15 @@ class Decoder(nn.Module):
         """What audio is made in."""
         return self.model[-1].get_parameter("weight").dtype
 
-    def forward(self, x: Tensor, stream: Stream | None) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
         *body, act, out = self.model
         for i, layer in enumerate(body):
             if isinstance(layer, CausalConv1d):
-                x = convolve(layer, x, stream)
+                x = convolve(layer, x, state)
             else:
                 condition = self.sr_cond_model[str(i)]() if str(i) in self.sr_cond_model else None
-                x = layer(x, stream, condition)
-        return torch.tanh(widened(convolve(out, x, stream, before=act)))
+                x = layer(x, state, condition)
+        return torch.tanh(upcast(convolve(out, x, state, before=act)))
 
 
 class AudioVAE(nn.Module):
@@ -168,10 +154,10 @@ class AudioVAE(nn.Module):
         out: Tensor = self.encoder(wav.unsqueeze(1)).transpose(1, 2)
         return out
 
-    def decode(self, latents: Tensor, stream: Stream | None = None) -> Tensor:
-        """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `stream` continues an earlier call
+    def decode(self, latents: Tensor, state: StreamingState | None = None) -> Tensor:
+        """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `state` continues an earlier call
         (its state is named by `PatchCodec`); None starts from silence."""
-        out: Tensor = self.decoder(latents.to(self.decoder.dtype).transpose(1, 2), stream).squeeze(1)
+        out: Tensor = self.decoder(latents.to(self.decoder.dtype).transpose(1, 2), state).squeeze(1)
         return out
 
 
@@ -180,9 +166,9 @@ class PatchCodec:
 
     def __init__(self, vae: AudioVAE) -> None:
         self.vae = vae
-        self.columns = bind(vae.decoder)
+        self.columns = state_columns(vae.decoder)
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
         """frames [B, n, patch, latent_dim] float32 -> samples [B, n * patch * upsampling], next state."""
-        stream = Stream(state)
-        return self.vae.decode(frames.flatten(1, 2), stream), stream.new
+        streaming = StreamingState(state)
+        return self.vae.decode(frames.flatten(1, 2), streaming), streaming.new

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stentor.errors import CheckpointError, InvalidRequest
-from stentor.layers.conv import cast
+from stentor.layers.conv import cast_decoder
 from stentor.models.codec_dtype import codec_dtype
 from stentor.models.dummy import pieces
 from stentor.models.voxcpm2.codec import AudioVAE
@@ -104,7 +104,7 @@ def _finish(
 ) -> VoxCPM2:
     for module in (net, vae):
         module.to(device).eval().requires_grad_(False)
-    cast(vae.decoder, audio_dtype)
+    cast_decoder(vae.decoder, audio_dtype)
     prompts = PromptBuilder(
         tokenize, _front_end(c), c.patch, c.feat, c.max_length, (c.patches_per_token, c.patches_around)
     )

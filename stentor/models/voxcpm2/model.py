@@ -10,8 +10,8 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.layers.rng import grid_normal
+from stentor.layers.types import Column
 from stentor.models.base import (
-    Column,
     Emit,
     Encode,
     Hidden,

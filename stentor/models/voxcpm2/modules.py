@@ -15,7 +15,7 @@ from stentor.kernels import between
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
-from stentor.models.base import Attend
+from stentor.layers.types import Attend
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.flow import LocDiT
 from stentor.models.voxcpm2.local_stack import read_out

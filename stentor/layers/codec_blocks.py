@@ -1,0 +1,59 @@
+"""Blocks of convolutional codecs that several families use. Attribute names are those of the checkpoints."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor.kernels import Waves
+from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, SnakeBase, StreamingState, convolve, snake
+
+
+class Snake(SnakeBase):
+    """x + sin(alpha x)^2 / alpha with one learned frequency per channel (Ziyin et al., 2020)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(1, channels, 1))
+
+    def reference(self, x: Tensor) -> Tensor:
+        return snake(x, self.alpha)
+
+    def params(self) -> Waves:
+        alpha = self.alpha.flatten()
+        return Waves(alpha, 1.0 / (alpha + 1e-9))
+
+
+class ConvNeXt(nn.Module):
+    """x + MLP(LayerNorm(depthwise causal convolution of x)), exact GELU (Liu et al., 2022). x [B, C, n] -> [B, C, n].
+
+    The released models also scale the MLP's output per channel. That gain is folded into `pwconv2` before use.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.dwconv = CausalConv1d(channels, channels, 7, groups=channels)
+        self.norm = nn.LayerNorm(channels, eps=1e-6)
+        self.pwconv1 = nn.Linear(channels, 4 * channels)
+        self.pwconv2 = nn.Linear(4 * channels, channels)
+
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        y = self.norm(convolve(self.dwconv, x, state).transpose(1, 2))
+        out: Tensor = x + self.pwconv2(F.gelu(self.pwconv1(y))).transpose(1, 2)
+        return out
+
+
+class Upsample(nn.ModuleList):
+    """A transposed convolution with `stride` outputs per input, then a ConvNeXt block.
+
+    x [B, C, n] -> [B, C, n * stride].
+    """
+
+    def __init__(self, channels: int, stride: int, refine: type[ConvNeXt] = ConvNeXt) -> None:
+        super().__init__([CausalConvTranspose1d(channels, channels, stride, kernel=stride), refine(channels)])
+
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        spread, refine = self
+        out: Tensor = refine(convolve(spread, x, state), state)
+        return out

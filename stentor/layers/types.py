@@ -1,0 +1,24 @@
+"""Types that the layers share with the families and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""attend(layer, q [..., Hq, D], k [..., Hkv, D], v [..., Hkv, D]) -> [..., Hq, D]."""
+
+State = dict[str, Tensor]
+"""Tensors [B, ...] that a codec carries from one call to the next, by name."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One tensor of the slot table: `shape` and `dtype` of a single row, and the value of a fresh row."""
+
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    fill: float = 0
