@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from fish_s2_oracle import CHECKPOINT
 
 from stentor import registry
 from stentor.layers.rope import Rope, angles
@@ -13,6 +12,8 @@ from stentor.layers.transformer import Stack
 from stentor.models.fish_s2.checkpoint import codec, read_codec
 from stentor.models.fish_s2.codec_blocks import windowed
 from stentor.models.fish_s2.codec_config import ENCODER_WINDOW, HEAD_DIM, infer, stack_config
+
+from .oracle import CHECKPOINT
 
 FRAMES = 325  # 1 + 2 + ... + 25; two and a half windows of the transformer
 

@@ -22,7 +22,7 @@ from stentor.models.qwen3_tts.loader import build, make_weights
 from stentor.models.qwen3_tts.model import Qwen3TTS
 from stentor.models.qwen3_tts.tokenizer import PieceTokenizer
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "qwen3_tts" / "sampling.npz"
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "qwen3_tts" / "sampling.npz"
 DRAWS = 20_000
 CODES, HIDDEN = 64, 8
 SHIFT = 1  # the predictor has the talker's settings of the row after

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fish_s2_oracle import CHECKPOINT
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from stentor.models.fish_s2.prompt import Spoken, batches, build, spoken_words, turns
 from stentor.models.fish_s2.tokenizer import read_tokens
+
+from .oracle import CHECKPOINT
 
 OFFICIAL = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))  # turns special text into special tokens
 TOKENS = read_tokens(CHECKPOINT, 256, 1776)

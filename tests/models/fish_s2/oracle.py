@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-CHECKPOINT = Path(__file__).parents[1] / "fixtures" / "fish_s2" / "checkpoint"
+CHECKPOINT = Path(__file__).parents[2] / "fixtures" / "fish_s2" / "checkpoint"
 
 
 def norm(x, w, eps):

@@ -6,10 +6,11 @@ import shutil
 
 import numpy as np
 import pytest
-from fish_s2_oracle import CHECKPOINT, Oracle
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.models.fish_s2.prompt import Spoken, batches
+
+from .oracle import CHECKPOINT, Oracle
 
 WAV = str(CHECKPOINT.parent / "ref.wav")
 

@@ -19,7 +19,7 @@ from stentor.models.qwen3_tts.prompt import Continuation, settled
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures" / "qwen3_tts"))
 import tiny_qwen3_tts as tiny
 
 TEXT = "Hello there, this is the voice; it's 3.14 you and I speak of."

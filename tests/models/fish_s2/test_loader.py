@@ -9,7 +9,6 @@ import shutil
 
 import pytest
 import torch
-from fish_s2_oracle import CHECKPOINT
 from safetensors.torch import load_file, save_file
 
 from stentor import registry
@@ -22,6 +21,8 @@ from stentor.models.fish_s2.loader import IDS, finish, make_codec, randomize
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import piece_tokens
 from stentor.models.weights import fill
+
+from .oracle import CHECKPOINT
 
 CPU = torch.device("cpu")
 LM = config.parse(config.RELEASED)

@@ -22,7 +22,7 @@ from stentor.models.voxcpm2.dummy import RELEASE
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.weights import FUSED
 
-TINY = Path(__file__).parents[1] / "fixtures" / "voxcpm2"
+TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
 CPU = torch.device("cpu")
 
 

@@ -23,7 +23,7 @@ from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.loader import build, make_weights
 from stentor.models.weights import FUSED, read_config
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures" / "qwen3_tts"))
 import tiny_qwen3_tts as tiny
 
 CPU = torch.device("cpu")

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fish_s2_oracle import CHECKPOINT, Oracle, probabilities
 from scipy.stats import chisquare
 
 from stentor import registry
@@ -19,7 +18,9 @@ from stentor.models.base import PromptRows
 from stentor.models.fish_s2.prompt import Spoken, build
 from stentor.models.fish_s2.sampling import choose, rank
 
-EXPECTED = np.load(Path(__file__).parents[1] / "fixtures" / "fish_s2" / "expected.npz")
+from .oracle import CHECKPOINT, Oracle, probabilities
+
+EXPECTED = np.load(Path(__file__).parents[2] / "fixtures" / "fish_s2" / "expected.npz")
 DRAWS = 20_000
 
 

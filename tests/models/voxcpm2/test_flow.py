@@ -20,7 +20,7 @@ from stentor.models.voxcpm2.local_stack import read_out
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.weights import read_config
 
-TINY = Path(__file__).parents[1] / "fixtures" / "voxcpm2"
+TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
 SMALL = VAEConfig(
     encoder_dim=2, encoder_rates=(2, 5), latent_dim=6, decoder_dim=32, decoder_rates=(5, 3), out_sample_rate=24000
 )
