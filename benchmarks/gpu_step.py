@@ -120,7 +120,7 @@ class Bench:
             table["stop"][:batch] = 0
             table["pos"][:batch] = CONTEXT
             table["step"][:batch] = 20
-            table["limit"][:batch] = sizes.max_frames
+            table["max_frames"][:batch] = sizes.max_frames
             table["min_frames"][:batch] = sizes.max_frames
             table["temperature"][:batch] = 0.9
             table["top_k"][:batch] = 50
@@ -139,7 +139,7 @@ class Bench:
             w.idx.fill_(self.slots)
             w.idx[:batch] = torch.arange(batch, device=self.worker.device.torch)
             w._idx_host = []
-        return w.ladder.fit((batch, sizes.max_pages if w.kv.fused else 16, w.model.spec.work))
+        return w.ladder.fit((batch, sizes.max_pages if w.kv.fused else 16, w.model.spec.num_evals))
 
     def steps(self) -> dict[str, float]:
         if not torch.cuda.is_available():

@@ -23,9 +23,9 @@ from stentor.engine.sequence import LENGTH
 
 def without_device_work(engine: Engine) -> None:
     """Every step makes one frame for every row up to its limit; every codec call gives silence."""
-    report, spec, limit = engine.worker.slots.report, engine.model.spec, engine.worker.slots.table["limit"]
+    report, spec, limit = engine.worker.slots.report, engine.model.spec, engine.worker.slots.table["max_frames"]
 
-    def decode(batch: int, span: int, work: int) -> None:
+    def decode(batch: int, span: int, num_evals: int) -> None:
         report[:, 0] += 1
         report[:, 1] = (report[:, 0] >= limit) * LENGTH
 

@@ -135,14 +135,14 @@ def captured(worker: Worker, costs: Costs) -> None:
     slots, spec = worker.slots, worker.model.spec
     line = worker.device.line  # type: ignore[attr-defined]
     made, stop = (row.numpy() for row in slots.progress[:2])
-    limit = slots.table["limit"].numpy()
+    limit = slots.table["max_frames"].numpy()
 
     def advance(idx: np.ndarray) -> None:
         running = idx[stop[idx] == RUNNING]
         made[running] += 1
         stop[running] = np.where(made[running] >= limit[running], LENGTH, RUNNING)
 
-    longest, most = max(PREFILL_TOKENS[1]), spec.work
+    longest, most = max(PREFILL_TOKENS[1]), spec.num_evals
     frames = longest if spec.takes_reference else 0
     worker.packed = StaticPrefill(spec, Layout(longest, SLOTS, frames), SLOTS, worker.device)
     host_idx, ints = worker.idx.numpy(), worker.packed.ints.numpy()

@@ -39,7 +39,7 @@ class Paced:
         engine, self.step = tts.engine, step
         model, worker = engine.model, engine.worker
         model.spec = replace(model.spec, hop=HOP, sample_rate=RATE)
-        self.report, self.limit = worker.slots.report, worker.slots.table["limit"]
+        self.report, self.limit = worker.slots.report, worker.slots.table["max_frames"]
         self.noise = torch.rand(worker.sizes.slots, 25 * HOP) - 0.5
         self.scratch = torch.zeros(8)
         self.busy_until = 0.0

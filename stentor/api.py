@@ -260,7 +260,7 @@ class _Job:
             assert self.stream is not None
             speech = self.tts.speech(list(self.stream), self.seed)
             self.tries -= 1
-            suspect = self.prompt.suspect_frames
+            suspect = self.prompt.runaway_frames
             if suspect is None or len(speech.frames) < suspect or not self.tries:
                 self.speech = speech
             else:

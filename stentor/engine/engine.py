@@ -80,7 +80,7 @@ class Engine:
             if self._waiting >= self.config.policy.max_queue:
                 raise Overloaded(f"{self._waiting} requests are waiting already; try again later")
             self._waiting += 1
-        prompt.limit = limit
+        prompt.max_frames = limit
         stream = Stream(
             seed,
             lambda: self._inbox.put(lambda: self._cancel(request)),
@@ -93,7 +93,7 @@ class Engine:
 
     def _sequence(self, prompt: Prompt, streaming: bool) -> Sequence:
         hop_seconds = self.model.spec.hop / self.model.spec.sample_rate
-        counts = (prompt.length, prompt.limit, prompt.work, prompt.skip_frames)
+        counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
         seq = Sequence(next(self._ids), *counts, hop_seconds, streaming)
         if prompt.live is not None:
             seq.fed = 1 + len(prompt.columns[prompt.live.column])
@@ -112,7 +112,7 @@ class Engine:
             raise InvalidRequest(
                 "input", f"text and reference take {prompt.length} positions, at most {self.sizes.capacity - 1} fit"
             )
-        return max(1, min(prompt.limit, room, self.sizes.max_frames))
+        return max(1, min(prompt.max_frames, room, self.sizes.max_frames))
 
     def health(self) -> Health:
         s = self.scheduler
@@ -349,7 +349,7 @@ class Engine:
             request.frames += job.count
             if request.closed:
                 continue
-            goes_on = request.prompt.then is not None
+            goes_on = request.prompt.continuation is not None
             if goes_on:
                 request.kept.append(frames)
             finish = FINISH.get(job.seq.status, "stop") if job.last and not goes_on else None
@@ -362,8 +362,8 @@ class Engine:
         """The present prompt holds nothing any more. Its end may have become known only after its last audio."""
         if request.closed:
             return
-        if request.prompt.then is not None:
-            self._go_on(request, request.prompt.then)
+        if request.prompt.continuation is not None:
+            self._go_on(request, request.prompt.continuation)
         else:
             self._finish(request)
 
@@ -380,7 +380,7 @@ class Engine:
             if prompt is None:
                 self._finish(request)
                 return
-            prompt.limit = self._limit(prompt)
+            prompt.max_frames = self._limit(prompt)
         except Exception as e:
             request.seq.error = e
             self._end(request)

@@ -84,16 +84,16 @@ class Worker:
         """Capture every graph that steady serving needs, largest first."""
         self.device.synchronize()  # weights and buffers were made on another stream
         started, held = time.monotonic(), self.device.allocated_bytes()
-        work, slots = self.model.spec.work, self.sizes.slots
+        num_evals, slots = self.model.spec.num_evals, self.sizes.slots
         batches = sorted(self.batch_sizes, reverse=True)
         spans = sorted({min(self.sizes.max_pages, s) for s in (32, 128, self.sizes.max_pages)}, reverse=True)
         if self.kv.fused:
             spans = [self.sizes.max_pages]
         with torch.inference_mode():
             with self.lm.active():
-                self.ladder.capture((b, s, work) for b in batches for s in spans)
+                self.ladder.capture((b, s, num_evals) for b in batches for s in spans)
                 if self.kv.fused and self.device.cuda:
-                    self.prefill_ladder.capture(self._prefill_keys(slots, work))
+                    self.prefill_ladder.capture(self._prefill_keys(slots, num_evals))
             with self.codec.active():
                 self.codec_ladder.capture(self._codec_keys(slots))
         if self.device.cuda:
@@ -101,14 +101,14 @@ class Worker:
             taken = (self.device.allocated_bytes() - held) / GIB
             log.info("captured %d graphs in %.1f s, %.2f GiB", graphs, time.monotonic() - started, taken)
 
-    def _prefill_keys(self, slots: int, work: int) -> Iterator[tuple[int, int, int, int]]:
+    def _prefill_keys(self, slots: int, num_evals: int) -> Iterator[tuple[int, int, int, int]]:
         """(tokens, rows, given frames, work): as many frames as tokens, or none."""
         sizes = {n: tokens for n, tokens in PREFILL_TOKENS.items() if n < slots}
         sizes[slots] = PREFILL_TOKENS[max(PREFILL_TOKENS)] if slots > 1 else PREFILL_TOKENS[1]
         for rows, counts in sorted(sizes.items(), reverse=True):
             for tokens in counts:
                 for frames in (tokens, 0) if self.model.spec.takes_reference else (0,):
-                    yield (tokens, rows, frames, work)
+                    yield (tokens, rows, frames, num_evals)
 
     def _codec_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
@@ -136,8 +136,8 @@ class Worker:
         with self.codec.active():
             self.heard.reset(self.device.upload([seq.slot for seq, _, _ in new]))
             for seq, prompt, _ in new:
-                if len(prompt.prime):
-                    self.heard.copy(seq.slot, self._prime(prompt.prime))
+                if len(prompt.codec_prefix):
+                    self.heard.copy(seq.slot, self._prime(prompt.codec_prefix))
 
     def extend(self, seq: Sequence, name: str, start: int, values: np.ndarray) -> None:
         """Values of a column from index `start` on, of a request that has a slot."""
@@ -186,7 +186,7 @@ class Worker:
         launched = time.monotonic()
         resumed = any(seq.launched > 1 for seq, _ in group)
         need = layout(group)
-        key = (need.tokens, need.rows, need.frames, max(seq.work for seq, _ in group))
+        key = (need.tokens, need.rows, need.frames, max(seq.num_evals for seq, _ in group))
         fit = self.prefill_ladder.fit(key)
         with self.lm.active():
             if resumed or fit not in self.prefill_ladder.graphs:
@@ -199,8 +199,8 @@ class Worker:
                 self.prefill_ladder(*fit)
             return self._ticket([seq for seq, _ in group], launched, True)
 
-    def _prefill(self, tokens: int, rows: int, frames: int, work: int) -> None:
-        step.prefill(self.model, self.slots, self.kv, self.packed.batch(Layout(tokens, rows, frames), work))
+    def _prefill(self, tokens: int, rows: int, frames: int, num_evals: int) -> None:
+        step.prefill(self.model, self.slots, self.kv, self.packed.batch(Layout(tokens, rows, frames), num_evals))
 
     def decode(self, sequences: list[Sequence]) -> Ticket:
         """One frame for each request."""
@@ -209,9 +209,9 @@ class Worker:
         span = min(_power_of_two(-(-tokens // self.sizes.page)), self.sizes.max_pages)
         if self.kv.fused:
             span = self.sizes.max_pages  # which no shape depends on
-        work = max(s.work for s in sequences)
+        num_evals = max(s.num_evals for s in sequences)
         batch = min((b for b in self.batch_sizes if b >= len(sequences)), default=len(sequences))
-        key = self.ladder.fit((batch, span, work))
+        key = self.ladder.fit((batch, span, num_evals))
         rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))
         with self.lm.active():
             if rows != self._idx_host:
@@ -220,8 +220,8 @@ class Worker:
             self.ladder(*key)
             return self._ticket(sequences, launched, False)
 
-    def _decode(self, batch: int, span: int, work: int) -> None:
-        step.decode(self.model, self.slots, self.kv, self.idx[:batch], span, work)
+    def _decode(self, batch: int, span: int, num_evals: int) -> None:
+        step.decode(self.model, self.slots, self.kv, self.idx[:batch], span, num_evals)
 
     def _ticket(self, sequences: list[Sequence], launched: float, prefill: bool) -> Ticket:
         report = self.device.download(self.slots.progress[:2])
@@ -368,7 +368,7 @@ def _rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:
 
 def _columns(prompt: Prompt, seed: int) -> dict[str, Any]:
     """What a request says of its row."""
-    given = {"seed": seed, "limit": prompt.limit, "min_frames": prompt.min_frames, "stop": RUNNING}
+    given = {"seed": seed, "max_frames": prompt.max_frames, "min_frames": prompt.min_frames, "stop": RUNNING}
     return {**given, **prompt.columns}
 
 

@@ -94,7 +94,7 @@ class StaticPrefill:
         if len(frames):
             self.device.fill(self.frames, frames)
 
-    def batch(self, size: Layout, work: int) -> PrefillBatch:
+    def batch(self, size: Layout, num_evals: int) -> PrefillBatch:
         """The buffers as a batch of this size."""
         part = {name: self.ints[where] for name, where in size.parts.items()}
         none = self.ints[:0]
@@ -103,7 +103,7 @@ class StaticPrefill:
         )
         index = {name: part[name] for name in ("idx", "slot", "pos", "last", "length")}
         replay = {"row": none, "order": none, "replay_slot": none, "replay_step": none}
-        return PrefillBatch(**index, **replay, prompt=prompt, span=0, width=0, work=work)
+        return PrefillBatch(**index, **replay, prompt=prompt, span=0, width=0, num_evals=num_evals)
 
 
 def exact(group: Group, spec: ModelSpec, page: int, device: Device) -> PrefillBatch:
@@ -135,5 +135,5 @@ def exact(group: Group, spec: ModelSpec, page: int, device: Device) -> PrefillBa
         replay_step=up(np.concatenate([np.arange(1, n + 1) for n in past]).astype(np.int64)),
         span=int(-(-lengths.max() // page)),
         width=int(lengths.max()),
-        work=max(seq.work for seq, _ in group),
+        num_evals=max(seq.num_evals for seq, _ in group),
     )

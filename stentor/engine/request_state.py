@@ -27,7 +27,7 @@ class Request:
 
     def silent_lead(self, samples: np.ndarray, hop: int) -> int:
         """Frames at the start of this chunk that the request wants dropped if silent, and are."""
-        wanted = self.prompt.skip_frames - self.frames
+        wanted = self.prompt.trim_silent_frames - self.frames
         if wanted <= 0 or self.heard:
             return 0
         peaks = np.abs(samples[: wanted * hop]).reshape(-1, hop).max(axis=1)

@@ -128,7 +128,7 @@ class Scheduler:
 
     def _goes_on(self, seq: Sequence, now: float) -> bool:
         """Whether a running request is to make its next frame now."""
-        if seq.launched >= min(seq.limit, seq.fed):
+        if seq.launched >= min(seq.max_frames, seq.fed):
             return False
         return not (seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead)
 
@@ -194,7 +194,7 @@ class Scheduler:
 
     def _take(self, seq: Sequence, tokens: int) -> list[int] | None:
         """Pages so that `seq` can hold `tokens` tokens: some more for growth if there are, else just enough."""
-        roomy = min(tokens + self.policy.growth, seq.length + seq.limit)
+        roomy = min(tokens + self.policy.growth, seq.length + seq.max_frames)
         held = len(seq.pages)
         for total in (max(roomy, tokens), tokens):
             taken = self.pages.take(self.pages.pages_for(total) - held)

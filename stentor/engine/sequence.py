@@ -35,8 +35,8 @@ class Sequence:
 
     id: int
     length: int  # prompt tokens
-    limit: int  # frames at most
-    work: int  # loop length that emit needs
+    max_frames: int  # frames at most
+    num_evals: int  # loop length that emit needs
     skip: int  # first frames that may be silent and unheard: the first chunk is as much longer
     hop_seconds: float  # audio per frame
     streaming: bool

@@ -60,7 +60,7 @@ def fit(model: SpeechModel, config: EngineConfig, device: Device) -> Sizes:
     """Buffer sizes for `model` on `device`. EngineError when not even one request fits."""
     spec, kv = model.spec, model.spec.kv
     slots = config.slots or (64 if device.cuda else 8)
-    max_frames = min(config.max_frames, spec.max_tokens)
+    max_frames = min(config.max_frames, spec.max_model_len)
     columns = {
         **engine_columns(spec),
         **spec.columns,
@@ -69,12 +69,12 @@ def fit(model: SpeechModel, config: EngineConfig, device: Device) -> Sizes:
     slot_bytes = _bytes(columns) + _bytes(model.codec.columns)
     page_bytes = _bytes({"kv": Column((kv.layers, 2, config.page, kv.heads, kv.dim), kv.dtype)})
     codec_frames, codec_bytes = _codec(model, config.policy.chunk, slots, device)
-    wanted = slots * math.ceil(spec.max_tokens / config.page)
+    wanted = slots * math.ceil(spec.max_model_len / config.page)
     pages = min(wanted, _budget(config, device, slots * slot_bytes, codec_bytes) // page_bytes)
-    max_pages = min(pages, math.ceil(spec.max_tokens / config.page))
+    max_pages = min(pages, math.ceil(spec.max_model_len / config.page))
     if pages < 1:
         raise EngineError(f"no memory for key-value pages beside {slots} slots of {slot_bytes / GIB:.3f} GiB each")
-    capacity = min(spec.max_tokens, max_pages * config.page)
+    capacity = min(spec.max_model_len, max_pages * config.page)
     return Sizes(
         slots, max_frames, config.page, pages, max_pages, capacity, slot_bytes, page_bytes, codec_frames, codec_bytes
     )

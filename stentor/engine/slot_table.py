@@ -32,7 +32,7 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
         "stop": Column(dtype=i64, fill=STOPPED),
         "pos": Column(dtype=i64),
         "seed": Column(dtype=i64),
-        "limit": Column(dtype=i64),
+        "max_frames": Column(dtype=i64),
         "min_frames": Column(dtype=i64),
         "temperature": Column(),
         "top_k": Column(dtype=i64),
@@ -108,13 +108,13 @@ class SlotTable:
                     value = torch.as_tensor(given[name])
                     (target[: len(value)] if value.ndim else target).copy_(value)
 
-    def rows(self, idx: Tensor, work: int) -> SlotRows:
+    def rows(self, idx: Tensor, num_evals: int) -> SlotRows:
         """The rows `idx` [B], gathered when first read."""
-        return SlotRows(self, idx, work, {})
+        return SlotRows(self, idx, num_evals, {})
 
-    def past(self, idx: Tensor, step: Tensor, work: int) -> SlotRows:
+    def past(self, idx: Tensor, step: Tensor, num_evals: int) -> SlotRows:
         """Rows as they were when `step - 1` was the last frame of `idx` (both [N]), for replaying frames."""
-        return SlotRows(self, idx, work, {"step": step, "prev": self.frames[idx, step - 1]})
+        return SlotRows(self, idx, num_evals, {"step": step, "prev": self.frames[idx, step - 1]})
 
     def commit(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
         """Record one frame per running row, and `length` [B] tokens in its KV (None: one more). A stopped row keeps
@@ -129,7 +129,7 @@ class SlotTable:
         stop = out.stop & (step >= rows["min_frames"])
         keep = running & finite & (~stop | self.keeps_frame)
         made = step + keep
-        ended = torch.where(stop, STOPPED, torch.where(made >= rows["limit"], LENGTH, RUNNING))
+        ended = torch.where(stop, STOPPED, torch.where(made >= rows["max_frames"], LENGTH, RUNNING))
         ended = torch.where(finite, ended, BROKEN)
         at = step.clamp_max(self.max_frames - 1)
         self.frames[rows.idx, at] = _choose(keep, out.frame, self.frames[rows.idx, at])
@@ -141,7 +141,7 @@ class SlotTable:
 
     def _commit_at_once(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
         """The same in one launch, and one for each of the family's columns."""
-        names = ("step", "stop", "pos", "limit", "min_frames")
+        names = ("step", "stop", "pos", "max_frames", "min_frames")
         given = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
         kept = between.commit_rows(given, length, out.stop, out.frame, table, STATES, self.keeps_frame)
@@ -153,9 +153,9 @@ class SlotTable:
 class SlotRows:
     """Some rows of the table during one step (implements models.base.Rows)."""
 
-    def __init__(self, slots: SlotTable, idx: Tensor, work: int, seen: dict[str, Tensor]) -> None:
+    def __init__(self, slots: SlotTable, idx: Tensor, num_evals: int, seen: dict[str, Tensor]) -> None:
         """`seen`: columns that are known already."""
-        self.idx, self.work = idx, work
+        self.idx, self.num_evals = idx, num_evals
         self._slots = slots
         self._seen = seen
 

@@ -36,12 +36,12 @@ class PrefillBatch:
     replay_step: Tensor  # [K] the step at which frame step - 1 was the last
     span: int  # pages that cover the longest
     width: int  # tokens of the longest
-    work: int  # loop length of emit
+    num_evals: int  # loop length of emit
 
 
-def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, span: int, work: int) -> None:
+def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, span: int, num_evals: int) -> None:
     """One frame for each slot in `idx` [B]; padding entries name the padding row."""
-    rows = slots.rows(idx, work)
+    rows = slots.rows(idx, num_evals)
     h = model.backbone(model.embed_frame(rows), kv.decode_view(idx, rows["pos"], span))
     out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
     slots.commit(rows, out, None)
@@ -51,10 +51,10 @@ def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBat
     """Prompts of several requests (and replayed frames), and the first frame that follows them."""
     x = model.embed_prompt(batch.prompt)
     if len(batch.replay_slot):
-        past = model.embed_frame(slots.past(batch.replay_slot, batch.replay_step, batch.work))
+        past = model.embed_frame(slots.past(batch.replay_slot, batch.replay_step, batch.num_evals))
         x = tuple(torch.cat((a, b.to(a.dtype)))[batch.order] for a, b in zip(x, past, strict=True))
     h = model.backbone(x, kv.prefill_view(batch.idx, batch.row, batch.slot, batch.pos, batch.span, batch.width))
-    rows = slots.rows(batch.idx, batch.work)
+    rows = slots.rows(batch.idx, batch.num_evals)
     u = uniform(rows["seed"], rows["step"], model.spec.draws)
     out = model.emit(tuple(t[batch.last] for t in h), rows, u)
     slots.commit(rows, out, batch.length)

@@ -54,7 +54,7 @@ class ModelSpec:
     hop: int  # samples per frame
     frame: Column  # one frame: patch of latents or codes
     kv: KVSpec
-    max_tokens: int  # positions a sequence may take: prompt + generated
+    max_model_len: int  # positions a sequence may take: prompt + generated
     draws: int  # uniforms that emit uses per frame
     columns: Mapping[str, Column]  # the family's own per-row state
     prompt_rows: Mapping[str, Column]  # arrays a prompt carries per position
@@ -72,7 +72,7 @@ class ModelSpec:
     speaker_size: int = 0  # length of a speaker embedding that may stand for the reference; 0: takes none
     max_text: int = 10_000  # characters
     codec_chunk: int = 25  # frames that one codec call decodes at most
-    work: int = 0  # loop length that emit needs for a request with default options (see Prompt.work)
+    num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     threads: int | None = None  # that a CPU should use, where more are no faster; None: as torch has it
 
 
@@ -103,10 +103,10 @@ class SpeechRequest:
 
 @dataclass(frozen=True)
 class LiveText:
-    """How a request's text goes on: it extends `column`, of which frame n needs value n - 1.
+    """Text that arrives while a request runs. It extends `column`; frame n needs value n - 1 of that column.
 
-    more(text, last) gives the values [m] that the column goes on with; InvalidRequest if they do not fit. One caller at
-    a time. What it makes of parts is what it would make of the whole.
+    more(text, last) returns the next values [m] of the column. It raises InvalidRequest if they do not fit. One thread
+    calls it at a time. The values do not depend on how the text is cut.
     """
 
     column: str
@@ -115,28 +115,27 @@ class LiveText:
 
 @dataclass
 class Prompt:
-    """A request as arrays, ready for a slot. T positions, of which M carry a given frame (reference audio).
+    """A request as arrays, ready for a slot. It has T positions, of which M carry a given frame (reference audio).
 
-    `rows[name]` is [T, *spec.prompt_rows[name].shape]; `frames` [M, *frame] stand at positions `frame_at` [M].
-    `columns` are initial values of engine and family columns (scalars or arrays no longer than the column:
-    the rest keeps the column's fill). `prime` [m, *frame] is audio that the codec hears, unheard, before frame 0.
+    `rows[name]` is [T, *spec.prompt_rows[name].shape]. Given `frames` [M, *frame] stand at positions `frame_at` [M].
+    `columns` are initial values of engine and family columns: scalars, or arrays no longer than the column, whose rest
+    keeps the column's fill. `codec_prefix` [m, *frame] sets the codec's state before frame 0; its audio is discarded.
     """
 
     rows: dict[str, np.ndarray]
     frames: np.ndarray
     frame_at: np.ndarray
     columns: dict[str, Any]
-    limit: int  # frames at most
-    min_frames: int  # frames made before a stop counts
-    prime: np.ndarray
-    work: int = 0  # loop length that emit needs for this row (flow steps); the step runs the largest of its batch
-    suspect_frames: int | None = None  # a result this long is probably a run-on ("bad case")
-    skip_frames: int = 0  # first frames whose audio is not delivered if it is silent
-    then: Callable[[np.ndarray], Prompt | None] | None = (
-        None  # from this prompt's frames, what the request goes on with
-    )
+    max_frames: int  # the request ends after so many frames
+    min_frames: int  # a stop counts only after so many frames
+    codec_prefix: np.ndarray
+    num_evals: int = 0  # loop length that emit needs for this row (flow steps); a step runs the largest of its batch
+    runaway_frames: int | None = None  # a result of so many frames is probably a run-on
+    trim_silent_frames: int = 0  # so many first frames are not delivered if they are silent
+    continuation: Callable[[np.ndarray], Prompt | None] | None = None
+    """Makes the request's next prompt from this prompt's frames [T, *frame]. It returns None when nothing follows."""
     live: LiveText | None = None
-    heard_later: int = 0  # text tokens that stand in no position: steps after the prompt hear them
+    streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
 
     @property
     def length(self) -> int:
@@ -145,13 +144,13 @@ class Prompt:
     @property
     def tokens(self) -> int:
         """Tokens of the request, for accounts."""
-        return self.length + self.heard_later
+        return self.length + self.streamed_text_tokens
 
 
 class Rows(Protocol):
     """Slot-table rows of one step, gathered on first use. `rows["prev"]` is [B, *frame], `rows["step"]` is [B]."""
 
-    work: int  # loop length for emit, static within a step
+    num_evals: int  # loop length for emit, static within a step
 
     def __getitem__(self, name: str) -> Tensor: ...
 

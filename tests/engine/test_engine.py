@@ -284,7 +284,7 @@ def test_first_frames_that_are_silent_go_unheard_and_others_do_not(
         req = tts.request("hello", seed=1, max_frames=20, min_frames=20)
         whole = tts.speech(list(tts.submit(req)), 1)
         prompt = tts.prompt(req)
-        prompt.skip_frames = 3
+        prompt.trim_silent_frames = 3
         cut = tts.speech(list(tts.engine.submit(prompt, 1, streaming)), 1)
         dropped = min(silent, 3)
         np.testing.assert_allclose(cut.samples, whole.samples[dropped * hop :], atol=1e-6)
@@ -320,7 +320,7 @@ def test_a_request_may_go_on_with_further_prompts_in_one_stream():
             return make
 
         for i, prompt in enumerate(prompts):
-            prompt.then = then(i + 1)
+            prompt.continuation = then(i + 1)
         joined = tts.speech(list(tts.engine.submit(prompts[0], 5, streaming=True)), 5)
         parts = [
             tts.generate(t, seed=5 + i, max_frames=9, min_frames=9, retries=1)
@@ -335,7 +335,7 @@ def test_a_request_may_go_on_with_further_prompts_in_one_stream():
 def test_a_further_prompt_that_cannot_be_made_fails_its_request_only():
     with toy() as tts:
         prompt = tts.prompt(tts.request("one", max_frames=9, min_frames=9, seed=0))
-        prompt.then = lambda frames: 1 / 0
+        prompt.continuation = lambda frames: 1 / 0
         with pytest.raises(EngineError, match="division"):
             list(tts.engine.submit(prompt, 5, streaming=True))
         assert tts.generate("fine", seed=2, **LONG).finish_reason == "length"

@@ -52,7 +52,7 @@ class FakeDevice:
         made, status = self.rows.get(seq.id, (0, RUNNING))
         if status == RUNNING:
             made += 1
-            status = STOPPED if made >= self.stops[seq.id] else LENGTH if made >= seq.limit else RUNNING
+            status = STOPPED if made >= self.stops[seq.id] else LENGTH if made >= seq.max_frames else RUNNING
         self.rows[seq.id] = (made, status)
         return made, status
 
@@ -307,7 +307,7 @@ def test_invariants_hold_under_any_schedule(data: st.DataObject, lag: int, slots
     for seq in alive:
         assert seq.phase is Phase.DONE
         if not seq.cancelled:
-            assert seq.made == min(seq.limit, d.stops[seq.id])
+            assert seq.made == min(seq.max_frames, d.stops[seq.id])
             assert sum(n for _, n in d.chunks[seq.id]) == seq.made
 
 

@@ -96,7 +96,7 @@ class Led:
                     step.prefill(self.bench.model, w.slots, w.kv, p)
                 else:
                     w.idx[:1] = 0
-                    w._decode(1, self.bench.sizes.max_pages, self.group[0][0].work)
+                    w._decode(1, self.bench.sizes.max_pages, self.group[0][0].num_evals)
         return self.draws
 
     def distance(self, at: int, code: int, other: int | None) -> float:

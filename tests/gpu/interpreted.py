@@ -38,17 +38,17 @@ def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
     assert w.kv.fused == wanted
     with torch.inference_mode():
         group = [bench.admit(family, 1, text="Hello.", **OPTIONS[family])]
-        need, work = layout(group), group[0][0].work
+        need, num_evals = layout(group), group[0][0].num_evals
         if wanted:
             size = Layout(need.tokens + 3, 1, 2 if spec.takes_reference else 0)
             packed = StaticPrefill(spec, size, padding, bench.where)
             packed.write(group, size)
-            step.prefill(bench.model, w.slots, w.kv, packed.batch(size, work))
+            step.prefill(bench.model, w.slots, w.kv, packed.batch(size, num_evals))
         else:
             w.prefill(group)
         w.idx[:2] = torch.tensor([1, padding])
         for _ in range(count - 1):
-            w._decode(2, bench.sizes.max_pages, work)
+            w._decode(2, bench.sizes.max_pages, num_evals)
     return w.slots.frames[1, :count].tolist()
 
 

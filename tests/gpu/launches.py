@@ -66,7 +66,7 @@ def count(family: str, folder: Path) -> dict[str, dict[str, int]]:
     out = {}
     for batch in BATCHES:
         idx = torch.zeros(batch, dtype=torch.int64, device=device)
-        out[f"decode {batch}"] = launches(model, lambda idx=idx: step.decode(model, slots, kv, idx, 4, spec.work))
+        out[f"decode {batch}"] = launches(model, lambda idx=idx: step.decode(model, slots, kv, idx, 4, spec.num_evals))
     prompt = plain.prefill_batch(model, "meta")
     out["prefill"] = launches(model, lambda: step.prefill(model, slots, kv, prompt))
     return out

@@ -94,7 +94,7 @@ class Followed:
             step.prefill(bench.model, w.slots, w.kv, exact(self.group, bench.model.spec, bench.sizes.page, bench.where))
         else:
             w.idx[:1] = 0
-            w._decode(1, bench.sizes.max_pages, self.group[0][0].work)
+            w._decode(1, bench.sizes.max_pages, self.group[0][0].num_evals)
 
     def wrong(self, steps: list[Step]) -> int | None:
         """The first frame that does not follow from those before it."""

@@ -57,7 +57,7 @@ def asked(bench: Bench, family: str, count: int) -> list[tuple[Sequence, Prompt,
     for slot in range(count):
         req = request.build(bench.model.spec, TEXT, options={}, seed=slot, **VOICE[family])
         prompt = bench.model.prompt(req, bench.worker.encode)
-        seq = Sequence(slot, prompt.length, 40, prompt.work, 0, 0.1, True, slot=slot, launched=1, pages=[slot, 9])
+        seq = Sequence(slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, launched=1, pages=[slot, 9])
         made.append((seq, prompt, slot))
     return made
 
@@ -91,7 +91,7 @@ def test_an_admitted_row_holds_fills_and_what_the_request_says_and_nothing_of_th
     for seq, prompt, seed in new:
         given = {
             "seed": seed,
-            "limit": prompt.limit,
+            "max_frames": prompt.max_frames,
             "min_frames": prompt.min_frames,
             "stop": RUNNING,
             **prompt.columns,

@@ -162,7 +162,7 @@ def test_a_row_in_bfloat16_depends_on_its_company_only_by_rounding(family, tmp_p
         first = h[p.last[rows.index(3)]]
         pos = torch.tensor([group[i][1].length for i in rows], device=bench.where.torch)
         w.slots.table["step"][p.idx] = 1
-        x = bench.model.embed_frame(w.slots.rows(p.idx, spec.work))
+        x = bench.model.embed_frame(w.slots.rows(p.idx, spec.num_evals))
         then = bench.model.backbone(x, w.kv.decode_view(p.idx, pos, bench.sizes.max_pages))[0][rows.index(3)]
         return torch.cat((first, then)).float()
 

@@ -104,8 +104,8 @@ class Pair:
 
     def emit(self, h: tuple[Tensor, ...], idx: list[Tensor]) -> None:
         """Both from the reference's hidden states; draws are forced, and so is what a flow is asked."""
-        work = self.groups[0][0][1].work
-        rows = [b.worker.slots.rows(i, work) for b, i in zip((self.ref, self.dut), idx, strict=True)]
+        num_evals = self.groups[0][0][1].num_evals
+        rows = [b.worker.slots.rows(i, num_evals) for b, i in zip((self.ref, self.dut), idx, strict=True)]
         draws, asked = Draws(), []
         u = [uniform(r["seed"], r["step"], self.ref.model.spec.draws) for r in rows]
         hooks = []
@@ -170,10 +170,10 @@ class Pair:
 
     def decode(self) -> None:
         idx = [torch.zeros(1, dtype=torch.int64, device=b.where.torch) for b in (self.ref, self.dut)]
-        work = self.groups[0][0][1].work
+        num_evals = self.groups[0][0][1].num_evals
         x, views = [], []
         for b, i in zip((self.ref, self.dut), idx, strict=True):
-            rows = b.worker.slots.rows(i, work)
+            rows = b.worker.slots.rows(i, num_evals)
             x.append(b.model.embed_frame(rows))
             views.append(b.worker.kv.decode_view(i, rows["pos"], self.ref.sizes.max_pages))
         self.emit(self.step("frame", x, views), idx)

@@ -90,7 +90,7 @@ def prefill_batch(model: SpeechModel, device: str) -> step.PrefillBatch:
     per_row = {name: index(rows) for name in ("idx", "last", "length")}
     replay = {name: index(0) for name in ("order", "replay_slot", "replay_step")}
     prompt = PromptRows(columns, given, index(frames))
-    return step.PrefillBatch(**packed, **per_row, **replay, prompt=prompt, span=2, width=8, work=spec.work)
+    return step.PrefillBatch(**packed, **per_row, **replay, prompt=prompt, span=2, width=8, num_evals=spec.num_evals)
 
 
 class Operations(TorchDispatchMode):
@@ -129,7 +129,7 @@ def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_pa
     state = {n: torch.zeros(2, *c.shape, dtype=c.dtype, device=device) for n, c in model.codec.columns.items()}
     frames = torch.zeros(2, 3, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
     with torch.inference_mode():
-        step.decode(model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.work)
+        step.decode(model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.num_evals)
         step.prefill(model, slots, kv, prefill_batch(model, "meta"))
         samples, _ = model.codec.decode(frames, state)
     assert samples.is_meta
@@ -144,7 +144,7 @@ def test_a_step_launches_no_more_than_it_did(family, tmp_path):
     counts = []
     for batch in (1, 3):
         with torch.inference_mode(), Operations() as operations:
-            step.decode(model, slots, kv, torch.arange(batch), 4, spec.work)
+            step.decode(model, slots, kv, torch.arange(batch), 4, spec.num_evals)
         with torch.inference_mode(), Operations():
             step.prefill(model, slots, kv, prefill_batch(model, "cpu"))
         counts.append(operations.count)
@@ -183,7 +183,7 @@ def test_the_host_does_next_to_nothing_for_a_steady_step(family, tmp_path, monke
         bench.admit("qwen3_tts" if family == "custom_voice" else "", i)[0] for i in range(0 if family == "base" else 3)
     ]
     if family == "base":  # speaks only with a reference; any row will do for the host's part
-        rows = [Sequence(i, 8, 40, bench.model.spec.work, 0, 0.1, True, slot=i, launched=1) for i in range(3)]
+        rows = [Sequence(i, 8, 40, bench.model.spec.num_evals, 0, 0.1, True, slot=i, launched=1) for i in range(3)]
     calls: Counter[str] = Counter()
     worker = bench.worker
     for name in ("upload", "fill", "download", "event", "synchronize"):

@@ -51,7 +51,7 @@ class Bench:
         """A request's row is written; its prefill has been launched by nobody."""
         req = request.build(self.model.spec, text, options=options, seed=seed, **VOICE.get(family, {}))
         prompt = self.model.prompt(req, self.worker.encode)
-        seq = Sequence(slot, prompt.length, 40, prompt.work, 0, 0.1, True, slot=slot, launched=1)
+        seq = Sequence(slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, launched=1)
         count = -(-(prompt.length + 40) // self.sizes.page)
         seq.pages = [next(self.pages) for _ in range(count)]
         self.worker.admit([(seq, prompt, seed)])

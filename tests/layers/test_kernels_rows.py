@@ -74,7 +74,7 @@ def test_normals_lie_as_the_frame_does(dtype, outer, inner, plain):
 
 def spec(frame: Column, stop_keeps: bool, columns: dict[str, Column]) -> ModelSpec:
     return ModelSpec(
-        family="none", sample_rate=1, hop=1, frame=frame, kv=KVSpec(1, 1, 1), max_tokens=9, draws=1, columns=columns,
+        family="none", sample_rate=1, hop=1, frame=frame, kv=KVSpec(1, 1, 1), max_model_len=9, draws=1, columns=columns,
         prompt_rows={}, options={}, stop_keeps_frame=stop_keeps, reference_rate=1, reference_seconds=(0.0, 1.0),
     )  # fmt: skip
 
@@ -90,7 +90,7 @@ def filled(made: ModelSpec) -> SlotTable:
             column.copy_(torch.randint(0, 2 if column.dtype == torch.bool else 99, column.shape))
     table.table["stop"].copy_(integers(RUNNING, RUNNING, STOPPED, RUNNING, LENGTH, RUNNING, STOPPED))
     table.table["step"].copy_(integers(0, 3, 7, 7, 8, 5, 0))
-    table.table["limit"].copy_(integers(1, 8, 8, 8, 8, 8, 0))
+    table.table["max_frames"].copy_(integers(1, 8, 8, 8, 8, 8, 0))
     table.table["min_frames"].copy_(integers(0, 4, 0, 0, 0, 0, 0))
     table.frames.copy_(torch.randint(0, 99, table.frames.shape))
     return table

@@ -51,7 +51,7 @@ class LanguageConfig:
     vocab: int
     codes: int  # rows per codebook table, of which residual books use fewer
     books: int
-    max_tokens: int
+    max_model_len: int
 
 
 def parse(config: Mapping[str, Any]) -> LanguageConfig:
@@ -72,7 +72,7 @@ def parse(config: Mapping[str, Any]) -> LanguageConfig:
         vocab=int(_number(text, "text_config", "vocab_size")),
         codes=int(_number(audio, "audio_decoder_config", "vocab_size")),
         books=int(_number(audio, "audio_decoder_config", "num_codebooks")),
-        max_tokens=int(_number(text, "text_config", "max_seq_len")),
+        max_model_len=int(_number(text, "text_config", "max_seq_len")),
     )
 
 

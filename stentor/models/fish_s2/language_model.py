@@ -41,7 +41,7 @@ class Language(nn.Module):
             self.fast = Stack(c.fast)
             self.fast_output = nn.Linear(hidden, c.codes, bias=False)
         self.to(dtype)
-        self.slow_rope = _rope(c.slow, c.max_tokens, c.rope_base)
+        self.slow_rope = _rope(c.slow, c.max_model_len, c.rope_base)
         self.fast_rope = _rope(c.fast, c.books, c.rope_base)
         self.register_buffer("place", torch.arange(c.books), persistent=False)
         self.register_buffer("first_row", c.codes * torch.arange(c.books), persistent=False)

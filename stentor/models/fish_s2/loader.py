@@ -64,7 +64,7 @@ def make_codec(sizes: codec_config.CodecConfig, c: config.LanguageConfig, dtype:
     if sizes.residual_books + 1 != c.books:
         raise CheckpointError(f"codec.pth has {sizes.residual_books + 1} codebooks, config.json says {c.books}")
     longest_reference = math.ceil(REFERENCE_SECONDS[1] * SAMPLE_RATE / sizes.encoder_hop) + sizes.hop
-    return FishCodec(sizes, max(c.max_tokens, longest_reference), dtype)
+    return FishCodec(sizes, max(c.max_model_len, longest_reference), dtype)
 
 
 def randomize(module: nn.Module, device: torch.device) -> None:

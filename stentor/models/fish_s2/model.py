@@ -47,8 +47,8 @@ def options(c: LanguageConfig) -> dict[str, Option]:
         "temperature": Option(0.8, 0.0, 2.0, float, "randomness of every code; 0 takes the likeliest"),
         "top_p": Option(0.8, 0.0, 1.0, float, "probability mass that codes are drawn from"),
         "top_k": Option(30, 0, c.codes, int, "likeliest codes that are drawn from; 0 means all"),
-        "min_frames": Option(0, 0, c.max_tokens, int, "frames made before the model may end"),
-        "max_frames": Option(None, 1, c.max_tokens, int, "frames at most; by default from the text's length"),
+        "min_frames": Option(0, 0, c.max_model_len, int, "frames made before the model may end"),
+        "max_frames": Option(None, 1, c.max_model_len, int, "frames at most; by default from the text's length"),
         "ignore_eos": Option(False, 0, 1, bool, "speak until max_frames"),
     }
 
@@ -61,7 +61,7 @@ def spec(c: LanguageConfig, hop: int, dtype: torch.dtype) -> ModelSpec:
         hop=hop,
         frame=Column((c.books,), torch.int64),
         kv=KVSpec(c.slow.layers, c.slow.kv_heads, c.slow.head_dim, dtype),
-        max_tokens=c.max_tokens,
+        max_model_len=c.max_model_len,
         draws=c.books + 1,
         columns={},
         prompt_rows={"token": Column(dtype=torch.int64)},
@@ -102,14 +102,14 @@ class FishS2:
         """The prompt of the first of `pieces`; the others follow, each after what has been spoken."""
         prompt = self.assemble(pieces[0], references, history, o)
 
-        def then(spoken: np.ndarray) -> Prompt | None:
+        def next_piece(spoken: np.ndarray) -> Prompt | None:
             left = None if o["max_frames"] is None else o["max_frames"] - len(spoken)
             if left == 0:
                 return None
             return self._piece(pieces[1:], references, [*history, Spoken(pieces[0], spoken)], {**o, "max_frames": left})
 
         if len(pieces) > 1:
-            prompt.then = then
+            prompt.continuation = next_piece
         return prompt
 
     def assemble(
@@ -117,22 +117,22 @@ class FishS2:
     ) -> Prompt:
         """A prompt for `text` in the voices of `references`, after the turns of `history`; `o` are option values."""
         p = build(self.tokens, self.language.config.books, text, references, history)
-        room = self.spec.max_tokens - len(p.token)
+        room = self.spec.max_model_len - len(p.token)
         if room < ROOM:
-            most = self.spec.max_tokens - ROOM
+            most = self.spec.max_model_len - ROOM
             raise InvalidRequest("text", f"takes {len(p.token)} tokens with its reference; at most {most} fit")
         guess = max(FRAMES, FRAMES_PER_BYTE * len(text.encode()))
-        limit = min(o["max_frames"] or guess, room)
+        max_frames = min(o["max_frames"] or guess, room)
         fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
         return Prompt(
             rows={"token": p.token},
             frames=p.frames,
             frame_at=p.frame_at,
             columns={name: o[name] for name in ("temperature", "top_k", "top_p")},
-            limit=limit,
-            min_frames=limit if o["ignore_eos"] else min(o["min_frames"], limit),
-            prime=p.frames[:0],
-            suspect_frames=None if fixed else RUN_ON + FRAMES_PER_BYTE * len(text.encode()),
+            max_frames=max_frames,
+            min_frames=max_frames if o["ignore_eos"] else min(o["min_frames"], max_frames),
+            codec_prefix=p.frames[:0],
+            runaway_frames=None if fixed else RUN_ON + FRAMES_PER_BYTE * len(text.encode()),
         )
 
     def embed_prompt(self, p: PromptRows) -> Hidden:

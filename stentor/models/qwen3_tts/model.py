@@ -65,7 +65,7 @@ class Qwen3TTS:
         self.codec = Codec(decoder)
         self._ids, self._clone = config.ids, clone
         self._stack, self._head = talker.model, talker.codec_head
-        self._rope = rope(config.talker, self.spec.max_tokens, device, dtype)
+        self._rope = rope(config.talker, self.spec.max_model_len, device, dtype)
         predictor = talker.code_predictor
         self._depth = DepthLoop(
             config.predictor.stack,
@@ -80,7 +80,7 @@ class Qwen3TTS:
         self._vocab = torch.arange(config.talker.vocab, device=device)
         self._eos = self._vocab == config.ids.eos
         self._suppressed = (self._vocab >= config.talker.vocab - SUPPRESSED) & ~self._eos
-        self._prompt = PromptBuilder(config, tokenizer, self.spec.max_tokens)
+        self._prompt = PromptBuilder(config, tokenizer, self.spec.max_model_len)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         """wav [n] at 24 kHz -> codes [T, 16] and speaker [dim]; `role` makes no difference."""

@@ -65,9 +65,9 @@ class Continuation:
         if len(ids) > self._room:
             raise InvalidRequest("text", f"has more than {TEXT_CAPACITY} tokens; go on in another request")
         self._held, self._room, self._ended = held[cut:], self._room - len(ids), last
-        self._prompt.heard_later += len(ids)
-        if self._prompt.suspect_frames is not None:
-            self._prompt.suspect_frames += RUN_ON_PER_TOKEN * len(ids)
+        self._prompt.streamed_text_tokens += len(ids)
+        if self._prompt.runaway_frames is not None:
+            self._prompt.runaway_frames += RUN_ON_PER_TOKEN * len(ids)
         return np.array(ids, np.int32)
 
 
@@ -86,8 +86,8 @@ def settled(text: str) -> int:
 class PromptBuilder:
     """Builds prompts for one checkpoint. Pure; any thread."""
 
-    def __init__(self, c: Config, tokenizer: Tokenizer, max_tokens: int) -> None:
-        self._c, self._tokenizer, self._max_tokens = c, tokenizer, max_tokens
+    def __init__(self, c: Config, tokenizer: Tokenizer, max_model_len: int) -> None:
+        self._c, self._tokenizer, self._max_model_len = c, tokenizer, max_model_len
 
     def __call__(self, request: SpeechRequest, encode: Encode) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""
@@ -223,14 +223,14 @@ class PromptBuilder:
         if len(trailing) > TEXT_CAPACITY:
             allowed = f"at most {TEXT_CAPACITY} tokens with non_streaming_mode=False"
             raise InvalidRequest("text", f"has {len(trailing)} tokens, {allowed}; split it or set non_streaming_mode")
-        if length >= self._max_tokens:
-            raise InvalidRequest("text", f"makes a prompt of {length} tokens; the model has {self._max_tokens}")
+        if length >= self._max_model_len:
+            raise InvalidRequest("text", f"makes a prompt of {length} tokens; the model has {self._max_model_len}")
         rows = {"text": np.array(layout.text, np.int32), "code": np.array(layout.code, np.int32)}
         if speaker is not None and layout.speaker_at is not None:
             rows["speaker"] = np.zeros((length, len(speaker)), np.float32)
             rows["speaker"][layout.speaker_at] = speaker
-        limit = min(int(options["max_frames"]), self._max_tokens - length)
-        minimum = limit if options["ignore_eos"] else min(int(options["min_frames"]), limit)
+        max_frames = min(int(options["max_frames"]), self._max_model_len - length)
+        minimum = max_frames if options["ignore_eos"] else min(int(options["min_frames"]), max_frames)
         run_on = RUN_ON_BASE + RUN_ON_PER_TOKEN * text_tokens
         greedy = options["temperature"] == 0
         columns = {name: options[name] for name in (*SAMPLER_COLUMNS, *SUBTALKER_COLUMNS)}
@@ -241,12 +241,12 @@ class PromptBuilder:
             frames=codes,
             frame_at=np.array(layout.frame_at, np.int64),
             columns={**columns, "text": np.array(trailing, np.int32)},
-            limit=limit,
+            max_frames=max_frames,
             min_frames=minimum,
-            prime=codes,
-            suspect_frames=None if greedy or minimum >= run_on else run_on,
-            skip_frames=1 if options["trim_leading_silence"] else 0,
-            heard_later=len(trailing),
+            codec_prefix=codes,
+            runaway_frames=None if greedy or minimum >= run_on else run_on,
+            trim_silent_frames=1 if options["trim_leading_silence"] else 0,
+            streamed_text_tokens=len(trailing),
         )
 
 

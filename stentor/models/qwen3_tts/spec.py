@@ -99,7 +99,7 @@ def make_spec(c: Config, codec: CodecConfig, defaults: Mapping[str, Any], dtype:
         hop=codec.decoder.hop,
         frame=Column((c.codebooks,), torch.int32),
         kv=KVSpec(stack.layers, stack.kv_heads, stack.head_dim, dtype),
-        max_tokens=c.talker.positions,
+        max_model_len=c.talker.positions,
         draws=c.codebooks,
         columns=_columns(c),
         prompt_rows=_prompt_rows(c),

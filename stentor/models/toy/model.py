@@ -88,7 +88,7 @@ class Toy(nn.Module):
             hop=HOP,
             frame=Column((LATENT + CODES,), dtype),
             kv=KVSpec(STACK.layers, STACK.kv_heads, STACK.head_dim, dtype),
-            max_tokens=1024,
+            max_model_len=1024,
             draws=LATENT + CODES + 1,
             columns={
                 "cfg": Column(dtype=dtype),
@@ -114,7 +114,7 @@ class Toy(nn.Module):
             languages=("english",),
             takes_prompt=False,
             max_text=MAX_TEXT,
-            work=3,
+            num_evals=3,
         )
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
@@ -146,11 +146,11 @@ class Toy(nn.Module):
                 "trail": np.array(tokens[::-1], np.int64),
                 "trail_len": len(tokens),
             },
-            limit=o["max_frames"],
+            max_frames=o["max_frames"],
             min_frames=o["min_frames"],
-            prime=given[-2:],
-            work=o["flow_steps"],
-            suspect_frames=6 * len(tokens),
+            codec_prefix=given[-2:],
+            num_evals=o["flow_steps"],
+            runaway_frames=6 * len(tokens),
         )
 
     def _embed_frames(self, frames: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ class Toy(nn.Module):
         x = normal(u[:, :LATENT]).to(hidden.dtype) * rows["temperature"].to(hidden.dtype)[:, None]
         cond = rows["prev"][:, :LATENT]
         steps = rows["steps"]
-        for i in range(rows.work):
+        for i in range(rows.num_evals):
             t = (i / steps.to(hidden.dtype))[:, None]
             with_h, without = (self.flow(torch.cat((v, x, cond, t), -1)) for v in (hidden, torch.zeros_like(hidden)))
             dt = torch.where(i < steps, 1.0 / steps, 0.0).to(hidden.dtype)[:, None]

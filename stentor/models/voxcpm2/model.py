@@ -57,7 +57,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
         hop=c.patch * c.vae.upsampling,
         frame=Column((c.patch, c.feat)),
         kv=KVSpec(c.base.layers + c.residual.layers, c.base.kv_heads, c.base.head_dim, dtype),
-        max_tokens=c.max_length,
+        max_model_len=c.max_length,
         draws=c.patch * c.feat,
         columns={"cfg": Column(fill=1.0), "flow_steps": Column(dtype=torch.int64, fill=1)},
         prompt_rows={"token": Column(dtype=torch.int64)},
@@ -69,7 +69,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
         takes_reference=c.takes_reference,
         takes_prompt=c.takes_reference,
         codec_chunk=16,
-        work=evaluations(int(steps or 1)),
+        num_evals=evaluations(int(steps or 1)),
         threads=c.threads,
     )
 
@@ -123,7 +123,7 @@ class VoxCPM2:
         lm_hidden, residual_hidden = h
         z = grid_normal(u, self.feat, rows["temperature"], self.dtype)
         mu = self.net.conditions(lm_hidden, residual_hidden)
-        parts, asked = (self.dit, self.tables, self.net.rope), (rows["cfg"], rows["flow_steps"], rows.work)
+        parts, asked = (self.dit, self.tables, self.net.rope), (rows["cfg"], rows["flow_steps"], rows.num_evals)
         if kernels.on(z, "flow"):
             patch = solve_in_place(*parts, mu, rows["prev"], z, *asked)
         else:

@@ -65,8 +65,8 @@ class PromptBuilder:
         suspect = int(count * self.suspect[0] + self.suspect[1])
         cap = suspect + CAP_EXTRA
         options = request.options
-        limit = min(cap, options["max_frames"], room)
-        min_frames = limit if options["ignore_eos"] else options["min_frames"]
+        max_frames = min(cap, options["max_frames"], room)
+        min_frames = max_frames if options["ignore_eos"] else options["min_frames"]
         columns: dict[str, Any] = {
             "cfg": options["cfg"],
             "flow_steps": options["flow_steps"],
@@ -79,11 +79,11 @@ class PromptBuilder:
             frames=frames,
             frame_at=frame_at,
             columns=columns,
-            limit=limit,
+            max_frames=max_frames,
             min_frames=min_frames,
-            prime=frames[-PRIME:] if len(given.prompt) else self.empty,
-            work=evaluations(options["flow_steps"]),
-            suspect_frames=None if options["ignore_eos"] else suspect,
+            codec_prefix=frames[-PRIME:] if len(given.prompt) else self.empty,
+            num_evals=evaluations(options["flow_steps"]),
+            runaway_frames=None if options["ignore_eos"] else suspect,
         )
 
     def _given(self, request: SpeechRequest, encode: Encode) -> Given:

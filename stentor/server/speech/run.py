@@ -60,7 +60,7 @@ class Guard:
     @property
     def most(self) -> int | None:
         """Frames that are too many. It grows with live text; turns of several prompts add up, so they have none."""
-        return self.prompt.suspect_frames if self.prompt.then is None else None
+        return self.prompt.runaway_frames if self.prompt.continuation is None else None
 
     def check(self, chunk: Chunk) -> tuple[np.ndarray, str | None]:
         """The samples to deliver, and why nothing follows them (None: more may)."""

@@ -135,10 +135,10 @@ def test_narrow_sampling_is_greedy_in_every_code_of_the_first_frame(tts, options
 
 def test_without_a_limit_long_texts_get_more_frames_and_run_ons_are_suspected(tts):
     short, long = (tts.prompt(tts.request(t)) for t in ("Hi.", "word " * 100))
-    assert short.limit == 1024
-    assert long.limit == min(6 * 500, 4096 - long.length)
-    assert short.suspect_frames < 160
-    assert tts.prompt(tts.request("Hi.", ignore_eos=True)).suspect_frames is None
+    assert short.max_frames == 1024
+    assert long.max_frames == min(6 * 500, 4096 - long.length)
+    assert short.runaway_frames < 160
+    assert tts.prompt(tts.request("Hi.", ignore_eos=True)).runaway_frames is None
 
 
 def test_a_codec_at_full_scale_is_clipped_not_wrapped(tmp_path):

@@ -157,7 +157,7 @@ def test_what_cannot_be_live_is_refused(tts: TTS, tmp_path: Path) -> None:
 
 def prompt(suspect: int | None) -> Prompt:
     none = np.zeros(0, np.int32)
-    return Prompt({"text": none}, none, none, {"text": none}, 1, 0, none, suspect_frames=suspect)
+    return Prompt({"text": none}, none, none, {"text": none}, 1, 0, none, runaway_frames=suspect)
 
 
 PARTS = st.lists(
@@ -195,4 +195,4 @@ def test_words_are_not_held_back_longer_than_they_must(tokenizer: QwenTokenizer)
 def test_the_guards_patience_grows_with_the_text(tokenizer: QwenTokenizer) -> None:
     kept = prompt(200)
     Continuation(tokenizer, END, kept, "")("one two ", False)
-    assert kept.suspect_frames == 200 + 2 * 12
+    assert kept.runaway_frames == 200 + 2 * 12

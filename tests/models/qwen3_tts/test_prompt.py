@@ -228,8 +228,8 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
 # -- prompts --------------------------------------------------------------------------------------------------------
 
 
-def builder(name: str, max_tokens: int = 32768) -> PromptBuilder:
-    return PromptBuilder(config(name), PieceTokenizer(1000, SPECIAL), max_tokens)
+def builder(name: str, max_model_len: int = 32768) -> PromptBuilder:
+    return PromptBuilder(config(name), PieceTokenizer(1000, SPECIAL), max_model_len)
 
 
 def ask(text: str, **options: object) -> SpeechRequest:
@@ -268,7 +268,7 @@ def test_a_text_too_long_to_stream_is_refused_and_fits_whole() -> None:
         build(ask(text, non_streaming_mode=False), no_encoder)
     made = build(ask(text, non_streaming_mode=True), no_encoder)
     assert made.length > TEXT_CAPACITY
-    assert made.limit == 8191
+    assert made.max_frames == 8191
 
 
 def test_a_prompt_longer_than_the_model_is_refused() -> None:
@@ -278,7 +278,7 @@ def test_a_prompt_longer_than_the_model_is_refused() -> None:
 
 def test_frames_are_limited_by_what_the_prompt_leaves() -> None:
     made = builder("qwen3-tts-1.7b-voicedesign", 500)(ask("word " * 100, max_frames=490), no_encoder)
-    assert made.limit == 500 - made.length
+    assert made.max_frames == 500 - made.length
 
 
 def test_a_clone_hears_its_reference_first() -> None:
@@ -286,7 +286,7 @@ def test_a_clone_hears_its_reference_first() -> None:
     speaker = np.linspace(0, 1, 1024, dtype=np.float32)
     request = replace(ask("one two"), reference=ReferenceAudio(np.zeros(9000, np.float32), "ref"))
     made = builder("qwen3-tts-0.6b-base")(request, lambda samples, role: {"codes": codes, "speaker": speaker})
-    assert made.prime.tolist() == made.frames.tolist() == codes.tolist()
+    assert made.codec_prefix.tolist() == made.frames.tolist() == codes.tolist()
     assert made.frame_at.tolist() == list(range(made.length - 5, made.length))
     heard = made.rows["speaker"].any(axis=1)
     assert heard.sum() == 1
@@ -295,6 +295,6 @@ def test_a_clone_hears_its_reference_first() -> None:
 
 def test_a_retry_is_offered_only_where_another_seed_could_help() -> None:
     build = builder("qwen3-tts-1.7b-voicedesign")
-    assert build(ask("one two"), no_encoder).suspect_frames == 192 + 24
+    assert build(ask("one two"), no_encoder).runaway_frames == 192 + 24
     for options in ({"temperature": 0.0}, {"ignore_eos": True}, {"min_frames": 300}):
-        assert build(ask("one two", **options), no_encoder).suspect_frames is None
+        assert build(ask("one two", **options), no_encoder).runaway_frames is None

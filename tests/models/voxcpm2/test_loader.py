@@ -175,7 +175,7 @@ def test_a_checkpoint_may_carry_its_own_defaults_and_limits(copy: Path) -> None:
     reconfigure(copy, lambda c: c.update(stentor=extra))
     spec = load(copy).spec
     assert (spec.options["flow_steps"].default, spec.options["cfg"].default) == (6, 1.5)
-    assert spec.work == 5
+    assert spec.num_evals == 5
     assert (spec.takes_instructions, spec.takes_reference, spec.takes_prompt) == (False, False, False)
 
 

@@ -51,9 +51,9 @@ def test_a_text_of_which_the_front_end_leaves_nothing_is_refused() -> None:
 def test_zero_shot_is_the_text_and_the_audio_start() -> None:
     p = build()
     assert p.rows["token"].tolist() == [*tokens("ab"), 101]
-    assert len(p.frames) == len(p.frame_at) == len(p.prime) == 0
+    assert len(p.frames) == len(p.frame_at) == len(p.codec_prefix) == 0
     assert "prev" not in p.columns
-    assert p.work == 9
+    assert p.num_evals == 9
 
 
 def test_a_reference_stands_isolated_before_the_text_and_is_not_heard_by_the_codec() -> None:
@@ -61,7 +61,7 @@ def test_a_reference_stands_isolated_before_the_text_and_is_not_heard_by_the_cod
     assert p.rows["token"].tolist() == [103, 0, 0, 104, *tokens("ab"), 101]
     assert p.frame_at.tolist() == [1, 2]
     assert values(p.frames) == [1, 2]
-    assert len(p.prime) == 0
+    assert len(p.codec_prefix) == 0
     assert "prev" not in p.columns
 
 
@@ -71,7 +71,7 @@ def test_a_continuation_puts_both_texts_before_the_audio_and_primes_flow_and_cod
     p = build(prompt=given) if as_prompt else build(reference=given)
     assert p.rows["token"].tolist() == [*tokens("xyab"), 101, 0, 0, 0, 0, 0]
     assert p.frame_at.tolist() == [5, 6, 7, 8, 9]
-    assert values(p.prime) == [-3, -4, -5]
+    assert values(p.codec_prefix) == [-3, -4, -5]
     assert float(p.columns["prev"][0, 0]) == -5
 
 
@@ -79,13 +79,13 @@ def test_ultimate_cloning_has_both_and_a_short_prompt_is_primed_with_the_referen
     p = build(reference=audio(2), prompt=audio(1, "x"))
     assert p.rows["token"].tolist() == [103, 0, 0, 104, *tokens("xab"), 101, 0]
     assert p.frame_at.tolist() == [1, 2, 8]
-    assert values(p.prime) == [1, 2, -1]
+    assert values(p.codec_prefix) == [1, 2, -1]
 
 
 def test_instructions_become_a_half_width_parenthesis_and_count_as_text() -> None:
     p = build(instructions=" calm ")
     assert p.rows["token"].tolist() == [*tokens("(calm)ab"), 101]
-    assert p.suspect_frames == 6 * 8
+    assert p.runaway_frames == 6 * 8
 
 
 def test_white_space_is_collapsed_in_the_text_but_not_in_the_prompts_transcript() -> None:
@@ -99,16 +99,16 @@ def test_a_front_end_rewrites_what_is_spoken_and_what_was_said() -> None:
 
 
 def test_the_limit_is_six_per_token_and_ten_or_what_was_asked_or_what_fits() -> None:
-    assert build("ab").limit == 22
-    assert build("ab", max_frames=5).limit == 5
-    assert build("a" * 50).limit == ROOM - 51
+    assert build("ab").max_frames == 22
+    assert build("ab", max_frames=5).max_frames == 5
+    assert build("a" * 50).max_frames == ROOM - 51
 
 
 def test_a_result_of_six_frames_per_token_is_suspect_unless_it_was_asked_for() -> None:
-    assert build("ab").suspect_frames == 12
+    assert build("ab").runaway_frames == 12
     forced = build("ab", ignore_eos=True)
-    assert forced.suspect_frames is None
-    assert forced.min_frames == forced.limit == 22
+    assert forced.runaway_frames is None
+    assert forced.min_frames == forced.max_frames == 22
 
 
 @pytest.mark.parametrize(
