@@ -51,7 +51,7 @@ SECTIONS: dict[str, tuple[list[str], list[str]]] = {  # what runs pytest, and it
     "captured": ([], ["tests/gpu/test_captured.py"]),
     "company": ([], ["-s", "tests/gpu/test_company.py"]),
     "modules": ([], ["-s", "tests/gpu/test_modules_in_bf16.py"]),
-    "canaries": ([], ["-p", "guarded", "-k", "not compile", *KERNELS]),
+    "canaries": ([], ["-p", "tests.helpers.guarded", "-k", "not compile", *KERNELS]),
     "racecheck": ([*SANITIZER, "racecheck"], ["-x", *RACES, KERNELS[0], *ROWS]),
     "memcheck": ([*SANITIZER, "memcheck"], ["-x", *ONLY_OURS, *KERNELS]),
     "decoders": ([*SANITIZER, "memcheck"], ["-k", DECODERS, KERNELS[1]]),
@@ -70,7 +70,7 @@ def run(name: str, end: float, out: Path) -> dict[str, Any]:
         return {"name": name, "verdict": f"not run: no {front[0]}"}
     command = [*front, sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-W", "default"]
     command += ["-o", "faulthandler_timeout=100", *arguments]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "gpu"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
     if front:
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # so that every tensor is an allocation that is watched

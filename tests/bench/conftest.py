@@ -1,12 +1,9 @@
 """What the benchmark's tests share."""
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 pytest.importorskip("aiohttp", reason="the extra `bench` is not installed")
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from aiohttp import WSMsgType, web
-from fake_server import tone
+
+from tests.bench.fake_server import tone
 
 
 @dataclass
@@ -102,7 +103,7 @@ class SpeechServer:
         return await self.stream(request, body, body["target_text"], headers)
 
     async def tts(self, request):
-        from fake_server import wav_header
+        from tests.bench.fake_server import wav_header
 
         body = await request.json()
         head = wav_header(self.behaviour.rate).data

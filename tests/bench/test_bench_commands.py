@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from speech_server import Behaviour, serving
 
 from stentor.bench.cli import add_parser
+from tests.bench.speech_server import Behaviour, serving
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,12 @@ import wave
 import numpy as np
 import pytest
 import soundfile
-from fake_server import tone, wav_header
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.bench.load.record import Arrival, Kind, Reply
 from stentor.bench.metrics.decode import decode
+from tests.bench.fake_server import tone, wav_header
 
 
 def reply(parts, headers=None, kind=Kind.BODY, kinds=None, status=200):

@@ -9,13 +9,13 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 import soundfile
-from fake_server import tone
 
 from stentor.bench.compare import compare, load
 from stentor.bench.report.facts import client_facts, gpu_watch, is_local
 from stentor.bench.report.output import SCHEMA, Files, clean, default_stem, save_wav
 from stentor.bench.report.plot import Chart, Series, page
 from stentor.bench.search import highest_passing
+from tests.bench.fake_server import tone
 
 # ---- files
 

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from fake_server import WARM_UP, Abort, FakeServer, Head, Send, Wait, chunks, paced, pcm, silence, tone, wav_header
 
 from stentor.bench.load.backends import BACKENDS, Ask
 from stentor.bench.load.client import Client, Target
@@ -14,6 +13,20 @@ from stentor.bench.load.prompts import Prompt
 from stentor.bench.load.record import Exchange, Spool
 from stentor.bench.metrics.decode import decode
 from stentor.bench.metrics.measure import measure
+from tests.bench.fake_server import (
+    WARM_UP,
+    Abort,
+    FakeServer,
+    Head,
+    Send,
+    Wait,
+    chunks,
+    paced,
+    pcm,
+    silence,
+    tone,
+    wav_header,
+)
 
 TOLERANCE = 0.005
 RATE = 24000

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_server import silence, tone
 
 from stentor.bench.campaign import Job
 from stentor.bench.cli import add_parser
@@ -18,6 +17,7 @@ from stentor.bench.load.record import Spool
 from stentor.bench.offline import InProcess, Options, offline
 from stentor.bench.report.report import Shown
 from stentor.bench.session import Level, Settings
+from tests.bench.fake_server import silence, tone
 
 RATE = 16000
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from fake_server import silence, tone
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.bench.metrics.playback import heard_at, onset, play
+from tests.bench.fake_server import silence, tone
 
 RATE = 24000
 streams = st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 12000)), min_size=1, max_size=30).map(

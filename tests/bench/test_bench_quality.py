@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from fake_server import silence, tone
 
 from stentor.bench.metrics.decode import Heard
 from stentor.bench.metrics.measure import Result
 from stentor.bench.metrics.quality import assess, speech_units, summarise
+from tests.bench.fake_server import silence, tone
 
 RATE = 24000
 

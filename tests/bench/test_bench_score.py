@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from fake_server import tone
 
 from stentor.bench.metrics import score
 from stentor.bench.metrics.score import Spoken, error_rate, opinion_scores, require
+from tests.bench.fake_server import tone
 
 
 def needs(*modules):

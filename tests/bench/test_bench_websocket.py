@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from fake_server import chunks, tone
 
 from stentor.bench.load.backends import BACKENDS, Ask
 from stentor.bench.load.client import Client, Target
@@ -15,6 +14,7 @@ from stentor.bench.load.prompts import Prompt
 from stentor.bench.load.record import Exchange, Spool
 from stentor.bench.metrics.decode import decode
 from stentor.bench.metrics.measure import measure
+from tests.bench.fake_server import chunks, tone
 
 clock = time.perf_counter
 

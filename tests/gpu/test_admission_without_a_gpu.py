@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_step_without_a_gpu import to_meta
-from tiny import FAMILIES, TEXT, VOICE, Bench, checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -21,6 +19,8 @@ from stentor.engine.model_runner import Worker
 from stentor.engine.prefill_batch import StaticPrefill, layout
 from stentor.engine.sequence import RUNNING, Sequence
 from stentor.models.base import Prompt
+from tests.helpers.meta_step import to_meta
+from tests.helpers.tiny import FAMILIES, TEXT, VOICE, Bench, checkpoint
 
 ROWS = {"fish_s2": 4, "voxcpm2": 4, "qwen3_tts": 6}
 """One copy to the device, then one write per dtype of numbers and per column of arrays."""

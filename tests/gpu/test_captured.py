@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import DEVICE, FAMILIES, TEXT, VOICE, Bench, checkpoint
 
 from stentor import TTS
 from stentor.engine.prefill_batch import Group, Layout, StaticPrefill
+from tests.helpers.tiny import DEVICE, FAMILIES, TEXT, VOICE, Bench, checkpoint
 
 STREAMS, FRAMES = 4, 40
 GIVEN = 8  # codes that every codebook has

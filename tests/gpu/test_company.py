@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from draws import apart
-from tiny import DEVICE, FAMILIES, VOICE, Bench, checkpoint
 
 from stentor import TTS
 from stentor.engine.prefill_batch import exact
 from stentor.engine.scheduler import Policy
+from tests.helpers.draws import apart
+from tests.helpers.tiny import DEVICE, FAMILIES, VOICE, Bench, checkpoint
 
 CUDA = DEVICE == "cuda"
 FULL = CUDA or os.environ.get("COMPANY") == "full"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from draws import Draw, Led, apart, drawing
-from tiny import Bench, checkpoint
 
 from stentor import TTS
 from stentor.models.fish_s2 import language_model
+from tests.helpers.draws import Draw, Led, apart, drawing
+from tests.helpers.tiny import Bench, checkpoint
 
 EDGE = 1e-5
 

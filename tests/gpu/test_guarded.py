@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from guarded import BYTES, Guard
 
-HERE = Path(__file__).parent
+from tests.helpers.child import python
+from tests.helpers.guarded import BYTES, Guard
 
 
 @pytest.mark.parametrize("offset", [-1, 6])
@@ -29,16 +26,7 @@ def test_a_write_beside_a_tensor_is_found(offset):
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """pytest with the plugin, in a process of its own."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "guarded", "-p", "no:cacheprovider", *arguments]
-    path = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        command,
-        cwd=HERE.parents[1],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return python("-m", "pytest", "-q", "-p", "tests.helpers.guarded", "-p", "no:cacheprovider", *arguments)
 
 
 def test_a_block_that_names_a_device_still_makes_tensors_there(tmp_path):

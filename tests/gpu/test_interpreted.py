@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.helpers.child import python
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
 
 
 def test_a_prefill_and_a_step_of_every_family_are_the_same_with_kernels_and_without():
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "STENTOR_KERNELS_OFF": ""}
-    command = [sys.executable, str(here / "interpreted.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = python("-m", "tests.helpers.interpreted", TRITON_INTERPRET="1", STENTOR_KERNELS_OFF="")
     assert done.returncode == 0, done.stderr[-3000:]
     for family, made in json.loads(done.stdout.splitlines()[-1]).items():
         fused, plain = (np.asarray(frames) for frames in made)

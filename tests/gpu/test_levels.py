@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from draws import apart
-from levels import STEP, Followed
-from tiny import checkpoint
 from torch import Tensor
+
+from tests.helpers.draws import apart
+from tests.helpers.levels import STEP, Followed
+from tests.helpers.tiny import checkpoint
 
 EDGE = 1e-5
 PATH = checkpoint("voxcpm2", None)

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from draws import Draw, drawing
-from tiny import DEVICE, FAMILIES, Bench, checkpoint
 from torch import Tensor, nn
 
 from stentor.engine.prefill_batch import exact
@@ -19,6 +17,8 @@ from stentor.engine.slot_table import RowBlock
 from stentor.layers.linear import linear
 from stentor.layers.rng import uniform
 from stentor.models.voxcpm2.modules import FSQ
+from tests.helpers.draws import Draw, drawing
+from tests.helpers.tiny import DEVICE, FAMILIES, Bench, checkpoint
 
 LEAST = 0.999
 FRAMES = 6  # that are made and forced

@@ -8,115 +8,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from tiny import Bench
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from stentor import registry
 from stentor.engine import step
 from stentor.engine.kv_cache import PagedKV
 from stentor.engine.sequence import Sequence
 from stentor.engine.slot_table import SlotTable
-from stentor.models.base import PromptRows, SpeechModel
+from tests.helpers.child import python
+from tests.helpers.meta_step import FAMILIES, Operations, checkpoint, load, prefill_batch, to_meta
+from tests.helpers.tiny import Bench
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-sys.path.insert(0, str(FIXTURES / "qwen3_tts"))
-import tiny_qwen3_tts as tiny  # noqa: E402
-
-FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "base")
-HOST_READS = (
-    "_local_scalar_dense",
-    "item",
-    "nonzero",
-    "equal",
-    "masked_select",
-    "_unique2",
-    "is_nonzero",
-    "unique_dim",
-)
+STORED = Path(__file__).parents[1] / "helpers" / "launches.json"
 MOST = {"fish_s2": 1260, "voxcpm2": 1300, "custom_voice": 2430, "base": 2430}
 """Operations of a decode step of the tiny checkpoints, a little above what they are: raise it only with a reason."""
-
-
-def checkpoint(family: str, folder: Path) -> Path:
-    if family in ("custom_voice", "base"):
-        tiny.write(family, folder)
-        return folder
-    return FIXTURES / "fish_s2" / "checkpoint" if family == "fish_s2" else FIXTURES / family
-
-
-def load(family: str, folder: Path) -> SpeechModel:
-    return registry.load(checkpoint(family, folder), torch.device("cpu"), torch.float32, {})
-
-
-def to_meta(thing: Any, seen: dict[int, Tensor]) -> None:
-    """Replace every tensor that hangs on the project's objects and modules by one without values."""
-    if id(thing) in seen or isinstance(thing, type):
-        return
-    seen[id(thing)] = torch.empty(0)
-    attributes = vars(thing)
-    groups = [attributes]
-    if isinstance(thing, nn.Module):
-        groups += [attributes["_parameters"], attributes["_buffers"], attributes["_modules"]]
-    for group in groups:
-        for name, value in list(group.items()):
-            if isinstance(value, nn.Parameter):
-                group[name] = nn.Parameter(value.detach().to("meta"), requires_grad=False)
-            elif isinstance(value, Tensor):
-                group[name] = value.detach().to("meta")
-            elif hasattr(value, "__dict__") and type(value).__module__.startswith(("stentor", "torch.nn")):
-                to_meta(value, seen)
-
-
-def prefill_batch(model: SpeechModel, device: str) -> step.PrefillBatch:
-    spec = model.spec
-    tokens, rows, frames = 12, 2, 3 if spec.takes_reference else 0
-
-    def index(n: int) -> Tensor:
-        return torch.zeros(n, dtype=torch.int64, device=device)
-
-    given = torch.zeros(frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
-    columns = {n: torch.zeros(tokens, *c.shape, dtype=c.dtype, device=device) for n, c in spec.prompt_rows.items()}
-    packed = {name: index(tokens) for name in ("row", "slot", "pos")}
-    per_row = {name: index(rows) for name in ("idx", "last", "length")}
-    replay = {name: index(0) for name in ("order", "replay_slot", "replay_step")}
-    prompt = PromptRows(columns, given, index(frames))
-    return step.PrefillBatch(**packed, **per_row, **replay, prompt=prompt, span=2, width=8, num_evals=spec.num_evals)
-
-
-class Operations(TorchDispatchMode):
-    """Counts operations that launch something, and refuses those that read a value on the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        assert name not in HOST_READS, f"{func} reads a value on the host"
-        if name in ("index", "index_put", "index_put_"):
-            masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
-            assert not masks, "an index by mask has a shape that depends on values"
-            scalar = name != "index" and args[2].ndim == 0 and args[1][0].numel() > 1
-            assert not scalar, "a number assigned through an index is copied from the host"
-        returns_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-        self.count += not returns_view and name not in (
-            "empty",
-            "empty_like",
-            "empty_strided",
-            "new_empty",
-            "_unsafe_view",
-        )
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -154,18 +62,14 @@ def test_a_step_launches_no_more_than_it_did(family, tmp_path):
 
 
 def test_a_step_with_kernels_launches_no_more_than_is_stored():
-    """tests/gpu/launches.json: what a captured step of each family launches, by kernel and batch size. A change that
-    launches more is seen here; one that launches fewer stores its counts: launches.py --write."""
+    """tests/helpers/launches.json: what a captured step of each family launches, by kernel and batch size. A change that
+    launches more is seen here; one that launches fewer stores its counts: python -m tests.helpers.launches --write."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed (pip install stentor[cuda])")
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "STENTOR_KERNELS_OFF": ""}
-    command = [sys.executable, str(here / "launches.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = python("-m", "tests.helpers.launches", TRITON_INTERPRET="1", STENTOR_KERNELS_OFF="")
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    stored = json.loads((here / "launches.json").read_text())
+    stored = json.loads(STORED.read_text())
     assert found.keys() == stored.keys()
     for family, cases in stored.items():
         for case, want in cases.items():

@@ -6,14 +6,13 @@ test_interpreted.py runs the kernels of whole steps on a CPU.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import checkpoint
+
+from tests.helpers.child import python
+from tests.helpers.tiny import checkpoint
 
 CASES = {
     "fish_s2": {"temperature": 0.0},
@@ -24,11 +23,7 @@ CASES = {
 
 
 def speak(path: Path, device: str, options: dict, **environment: str) -> dict:
-    arguments = [sys.executable, str(Path(__file__).parent / "spoken.py"), str(path), device, json.dumps(options)]
-    where = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join([where, os.environ.get("PYTHONPATH", "")]), **environment}
-    )  # fmt: skip
+    done = python("-m", "tests.helpers.spoken", str(path), device, json.dumps(options), **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import triton
-from compile_kernels import HOPPER, SHARED
 from triton.compiler import ASTSource
 
 from stentor.kernels import embed, sampling, slot_table, tokens
+from tests.layers.compile_kernels import HOPPER, SHARED
 
 STATES = {"RUNNING": 0, "STOPPED": 1, "LENGTH": 2, "BROKEN": 3}
 COMMIT = {"COUNTED": False, "STOP_KEEPS": False, "FLOATS": False, **STATES, "BLOCK": 16, "EARLY": True}

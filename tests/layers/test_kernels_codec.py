@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -36,6 +33,7 @@ from stentor.models.qwen3_tts.loader import build
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig
 from stentor.models.voxcpm2.init import initialise
+from tests.helpers.child import python
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -273,9 +271,6 @@ def test_scale_and_shift_come_before_the_activation_and_not_into_the_history():
 
 
 def test_the_kernels_compile_for_the_gpu():
-    script = Path(__file__).with_name("compile_kernels_codec.py")
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment)
+    done = python("-m", "tests.layers.compile_kernels_codec", TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(done.stdout.splitlines()) >= 12

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +16,7 @@ from stentor.kernels import between
 from stentor.layers.rng import grid_normal, uniform
 from stentor.layers.types import Column
 from stentor.models.base import Emit, KVSpec, ModelSpec
+from tests.helpers.child import python
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -160,11 +158,7 @@ def test_rows_gathered_at_once_are_those_gathered_one_by_one(frame, monkeypatch)
 
 
 def test_every_kernel_of_this_file_compiles_for_the_gpu():
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0"}
-    command = [sys.executable, str(here / "compile_kernels_rows.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = python("-m", "tests.layers.compile_kernels_rows", TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(done.stdout.splitlines()) >= 7
 

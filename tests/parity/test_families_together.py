@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,10 +13,9 @@ import numpy as np
 import pytest
 
 from stentor import TTS, Speech
+from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-sys.path.insert(0, str(FIXTURES / "qwen3_tts"))
-import tiny_qwen3_tts as tiny  # noqa: E402
 
 ROUNDS = 3
 Expected = Callable[[Speech], bool]

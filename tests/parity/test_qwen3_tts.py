@@ -6,7 +6,6 @@ Expected values: tests/fixtures/qwen3_tts, made by tests/fixtures/make_qwen3_tts
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,9 @@ from stentor.models.qwen3_tts.loader import load_codec, load_weights, make_clone
 from stentor.models.qwen3_tts.speaker_encoder import mel_filters
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import read_config, read_safetensors
+from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "qwen3_tts"
-sys.path.insert(0, str(FIXTURES))
-import tiny_qwen3_tts as tiny  # noqa: E402
 
 CPU = torch.device("cpu")
 CASES: list[dict[str, Any]] = json.loads((FIXTURES / "codes.json").read_text(encoding="utf-8"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from server_live import Live, serving
+
+from tests.server.server_live import Live, serving
 
 
 @pytest.fixture(scope="session")

@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import chromium_page
 import httpx
 import numpy as np
 import openai
 import pytest
-from chromium_page import opened
-from server_live import decoded, pcm, process
 
 from stentor.api import DEFAULT_VOICE
+from tests.server import chromium_page
+from tests.server.chromium_page import opened
+from tests.server.server_live import decoded, pcm, process
 
 pytestmark = pytest.mark.skipif(
     not (DEFAULT_VOICE / "config.json").is_file(), reason="the embedded voice is not in this build: docs/training.md"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from server_live import decoded, pcm
 
 from stentor.server.audio.effects import Chain, Joint, Stretch
 from stentor.server.audio.encode import CONTAINERS, encoder, legal_rate
+from tests.server.server_live import decoded, pcm
 
 RATE = 24_000
 T = np.arange(2 * RATE + 137) / RATE

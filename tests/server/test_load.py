@@ -20,13 +20,13 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from server_live import Live, pcm, process, serving, toy
 
 import stentor
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.http import middleware
 from stentor.server.http.middleware import authorized
+from tests.server.server_live import Live, pcm, process, serving, toy
 
 TEXT = "Hello there, you."
 LONG = {"input": "A long text, said slowly.", "min_frames": 900, "max_frames": 900, "guard": False}

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from server_live import Live
 
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from tests.server.server_live import Live
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "openapi.json"
@@ -25,7 +25,7 @@ def described() -> dict:
 
 
 def test_the_description_in_the_docs_is_current() -> None:
-    """After a change of the API: python tests/server/test_openapi.py"""
+    """After a change of the API: python -m tests.server.test_openapi"""
     assert json.loads(KEPT.read_text()) == json.loads(json.dumps(described()))
 
 

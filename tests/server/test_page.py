@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import chromium_page
 import httpx
 import numpy as np
 import pytest
 import soundfile
-from chromium_page import Page, opened
-from server_live import serving
+
+from tests.server import chromium_page
+from tests.server.chromium_page import Page, opened
+from tests.server.server_live import serving
 
 TINY = Path(__file__).parent.parent / "fixtures" / "voxcpm2"
 browser = pytest.mark.skipif(chromium_page.BINARY is None, reason="no Chromium on this machine")

@@ -21,11 +21,11 @@ import httpcore
 import httpx
 import numpy as np
 import pytest
-from server_live import Live, serving, tone_wav
 
 from stentor.server.errors import ApiError
 from stentor.server.voices.fetch import Fetcher, is_public
 from stentor.server.voices.references import Cache, decode
+from tests.server.server_live import Live, serving, tone_wav
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
 WAV = tone_wav()

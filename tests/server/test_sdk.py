@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
-from server_live import Live, decoded, pcm, serving
+
+from tests.server.server_live import Live, decoded, pcm, serving
 
 TEXT = "Hello there, you."
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")

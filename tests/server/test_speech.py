@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 import pytest
-from server_live import Live, decoded, pcm
 
 from stentor.server.audio.encode import CONTAINERS
+from tests.server.server_live import Live, decoded, pcm
 
 TEXT = "Hello there, you."
 LONG = {"input": "A long text. " * 20, "max_frames": 700, "min_frames": 700, "guard": False}

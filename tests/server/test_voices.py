@@ -17,14 +17,12 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 import pytest
-from server_live import Live, process, serving, tone_wav
 
 import stentor
 from stentor.server.errors import ApiError
 from stentor.server.voices.store import STALE_SECONDS, VoiceStore
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
-import tiny_qwen3_tts
+from tests.fixtures.qwen3_tts import tiny_qwen3_tts
+from tests.server.server_live import Live, process, serving, tone_wav
 
 TEXT = "Hello there, you."
 TONE = (np.sin(np.arange(16_000) / 9).astype(np.float32) * 0.3, 16_000)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from server_live import Live, decoded, pcm, serving, tone_wav
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from ws_talk import talk
 
 from stentor.server.speech.live_text import Feed, place
 from stentor.server.speech.outcomes import Segment
 from stentor.server.speech.sentences import Piece
 from stentor.server.ws import session as ws_module
+from tests.server.server_live import Live, decoded, pcm, serving, tone_wav
+from tests.server.ws_talk import talk
 
 
 def test_a_sentence_is_spoken_as_over_http(live: Live) -> None:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
-from server_live import Live, pcm, serving
-from ws_talk import talk
 
 import stentor
 from stentor.server.speech.live_text import Feed, Tail, grown
 from stentor.server.speech.sentences import Piece
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures" / "qwen3_tts"))
-import tiny_qwen3_tts
+from tests.fixtures.qwen3_tts import tiny_qwen3_tts
+from tests.server.server_live import Live, pcm, serving
+from tests.server.ws_talk import talk
 
 TEXT = "Hello there, this is the voice. And you, there, speak."
 FRAMES = 40

@@ -17,8 +17,7 @@ from stentor.layers.rng import uniform
 from stentor.models.base import PromptRows
 from stentor.models.fish_s2.prompt import Spoken, build
 from stentor.models.fish_s2.sampling import choose, rank
-
-from .oracle import CHECKPOINT, Oracle, probabilities
+from tests.models.fish_s2.oracle import CHECKPOINT, Oracle, probabilities
 
 EXPECTED = np.load(Path(__file__).parents[2] / "fixtures" / "fish_s2" / "expected.npz")
 DRAWS = 20_000

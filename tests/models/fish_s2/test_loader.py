@@ -21,8 +21,7 @@ from stentor.models.fish_s2.loader import IDS, finish, make_codec, randomize
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import piece_tokens
 from stentor.models.weights import fill
-
-from .oracle import CHECKPOINT
+from tests.models.fish_s2.oracle import CHECKPOINT
 
 CPU = torch.device("cpu")
 LM = config.parse(config.RELEASED)

@@ -9,8 +9,7 @@ import pytest
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.models.fish_s2.prompt import Spoken, batches
-
-from .oracle import CHECKPOINT, Oracle
+from tests.models.fish_s2.oracle import CHECKPOINT, Oracle
 
 WAV = str(CHECKPOINT.parent / "ref.wav")
 

@@ -10,8 +10,7 @@ from tokenizers import Tokenizer
 
 from stentor.models.fish_s2.prompt import Spoken, batches, build, spoken_words, turns
 from stentor.models.fish_s2.tokenizer import read_tokens
-
-from .oracle import CHECKPOINT
+from tests.models.fish_s2.oracle import CHECKPOINT
 
 OFFICIAL = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))  # turns special text into special tokens
 TOKENS = read_tokens(CHECKPOINT, 256, 1776)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,7 @@ from stentor.models.base import Prompt
 from stentor.models.qwen3_tts.prompt import Continuation, settled
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures" / "qwen3_tts"))
-import tiny_qwen3_tts as tiny
+from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
 TEXT = "Hello there, this is the voice; it's 3.14 you and I speak of."
 ASK = {"voice": "ryan", "max_frames": 70, "ignore_eos": True, "temperature": 0.0, "non_streaming_mode": False}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +21,7 @@ from stentor.models.qwen3_tts import dummy
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.loader import build, make_weights
 from stentor.models.weights import FUSED, read_config
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures" / "qwen3_tts"))
-import tiny_qwen3_tts as tiny
+from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,7 @@ from stentor.models.qwen3_tts.dummy import SPECIAL, config
 from stentor.models.qwen3_tts.prompt import PromptBuilder
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import PieceTokenizer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures" / "qwen3_tts"))
-import tiny_qwen3_tts as tiny
+from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
 FAST = {"max_frames": 4, "temperature": 0.0}
 LANGUAGES = {

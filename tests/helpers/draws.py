@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from levels import unlike
-from tiny import Bench
 from torch import Tensor
 
 from stentor import kernels
@@ -20,6 +18,8 @@ from stentor.engine import step
 from stentor.engine.prefill_batch import exact
 from stentor.models.fish_s2 import language_model
 from stentor.models.qwen3_tts import predictor
+from tests.helpers.levels import unlike
+from tests.helpers.tiny import Bench
 
 NUDGES = (1e-7, 3e-7, 1e-6, 3e-6, 1e-5, 1e-4, 1e-3)
 TRIALS = 256

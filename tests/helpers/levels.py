@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import Bench
 from torch import Tensor
 
 from stentor.engine import step
 from stentor.engine.prefill_batch import exact
 from stentor.engine.sequence import RUNNING, STOPPED
 from stentor.models.voxcpm2.modules import FSQ
+from tests.helpers.tiny import Bench
 
 STEP = 3e-4  # a frame given those before it: rounding off 2e-6 of every product moves one by up to 1.3e-4
 FLIPS = 3  # levels of one frame that may have fallen on the other side

@@ -1,6 +1,6 @@
 """Counts what a captured step launches, kernels included, without a GPU and without running a kernel.
 
-TRITON_INTERPRET=1 python tests/gpu/launches.py [--write]     prints the counts as JSON; --write stores them
+TRITON_INTERPRET=1 python -m tests.helpers.launches [--write]     prints the counts as JSON; --write stores them
 
 The step runs on the meta device, where tensors have no values; a kernel's launch is counted by name and does nothing.
 Tiny checkpoints: full sizes have more layers, and as many launches per layer. Counts are those of the kernels as the GPU
@@ -16,7 +16,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import test_step_without_a_gpu as plain
 import torch
 from triton.runtime import interpreter
 
@@ -24,6 +23,7 @@ from stentor import registry
 from stentor.engine import step
 from stentor.engine.kv_cache import PagedKV
 from stentor.engine.slot_table import SlotTable
+from tests.helpers import meta_step as plain
 
 STORED = Path(__file__).parent / "launches.json"
 BATCHES = (1, 16, 64)

@@ -1,6 +1,6 @@
 """Steps of the tiny checkpoints with every kernel interpreted and without any, in a process of its own.
 
-TRITON_INTERPRET=1 python interpreted.py [FRAMES] -> {family: [with kernels, without]}, frames as JSON. A prefill through
+TRITON_INTERPRET=1 python -m tests.helpers.interpreted [FRAMES] -> {family: [with kernels, without]}, frames as JSON. A prefill through
 the padded static buffers that a GPU captures, then decode steps with a padding row. Codecs have tests of their own.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny import FAMILIES, Bench, checkpoint
 from triton.runtime import interpreter
 
 from stentor import kernels
 from stentor.engine import step
 from stentor.engine.prefill_batch import Layout, StaticPrefill, layout
+from tests.helpers.tiny import FAMILIES, Bench, checkpoint
 
 OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 3}, "qwen3_tts": {"top_k": 20}}
 _patched = interpreter._patch_lang_tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ def checkpoint(family: str, folder: Path) -> Path:
         return FIXTURES / "fish_s2" / "checkpoint"
     if family == "voxcpm2":
         return FIXTURES / "voxcpm2"
-    sys.path.insert(0, str(FIXTURES / "qwen3_tts"))
-    import tiny_qwen3_tts as tiny
+    from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
     tiny.write("custom_voice", folder)
     return folder

@@ -1,0 +1,1 @@
+"""Tests mirror the package. Helpers are imported from the root: `from tests.helpers.tiny import Bench`."""
