@@ -12,7 +12,7 @@ import numpy as np
 import soundfile
 import torch
 
-from stentor import audio, registry, request
+from stentor import audio, registry, request, retry
 from stentor.audio import Reference
 from stentor.config import EngineConfig
 from stentor.engine.device import Device, pick_device
@@ -29,7 +29,6 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
-RETRIES = 3  # tries for a whole (not streamed) utterance whose length says that it ran on
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +139,7 @@ class TTS:
             raise InvalidRequest("retries", f"must be a whole number from 1 to 10, got {retries!r}")
         texts = [text] if isinstance(text, str) else list(text)
         _whole(options)
-        jobs = [_Job(self, self.request(t, **options), retries or RETRIES) for t in texts]
+        jobs = [_Job(self, self.request(t, **options), retries or retry.TRIES) for t in texts]
         try:
             self._start(jobs)
             results = [job.result() for job in jobs]
@@ -235,10 +234,10 @@ def _whole(options: Mapping[str, Any]) -> None:
 
 
 class _Job:
-    """One utterance of `generate`: tried again with the next seed while its length says that it ran on."""
+    """One utterance of `generate`, generated again with the next seed while it is a run-on and tries are left."""
 
     def __init__(self, tts: TTS, req: SpeechRequest, tries: int) -> None:
-        self.tts, self.tries, self.seed = tts, tries, req.seed
+        self.tts, self.tries = tts, retry.Tries(req.seed, tries)
         self.prompt = tts.prompt(req)
         self.stream: Stream | None = None
         self.speech: Speech | None = None
@@ -248,24 +247,22 @@ class _Job:
         return self.stream is not None
 
     def start(self) -> None:
-        self.stream = self.tts.engine.submit(self.prompt, self.seed, streaming=False)
+        self.stream = self.tts.engine.submit(self.prompt, self.tries.seed, streaming=False)
 
     def cancel(self) -> None:
         if self.stream is not None:
             self.stream.cancel()
 
     def result(self) -> Speech:
-        """Wait for the utterance, trying again while it is a run-on and tries are left."""
+        """Wait for the utterance."""
         while self.speech is None:
             assert self.stream is not None
-            speech = self.tts.speech(list(self.stream), self.seed)
-            self.tries -= 1
-            suspect = self.prompt.runaway_frames
-            if suspect is None or len(speech.frames) < suspect or not self.tries:
-                self.speech = speech
-            else:
-                self.seed += 1
+            speech = self.tts.speech(list(self.stream), self.tries.seed)
+            most = retry.runaway_frames(self.prompt)
+            if self.tries.again(most is not None and len(speech.frames) >= most):
                 self.start()
+            else:
+                self.speech = speech
         return self.speech
 
 

@@ -130,7 +130,7 @@ class Prompt:
     min_frames: int  # a stop counts only after so many frames
     codec_prefix: np.ndarray
     num_evals: int = 0  # loop length that emit needs for this row (flow steps); a step runs the largest of its batch
-    runaway_frames: int | None = None  # a result of so many frames is probably a run-on
+    runaway_frames: int | None = None  # a result of so many frames is probably a run-on (see retry.py)
     trim_silent_frames: int = 0  # so many first frames are not delivered if they are silent
     continuation: Callable[[np.ndarray], Prompt | None] | None = None
     """Makes the request's next prompt from this prompt's frames [T, *frame]. It returns None when nothing follows."""

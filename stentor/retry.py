@@ -1,0 +1,37 @@
+"""The rule for run-ons: when a whole utterance counts as one, and with which seed it is generated again.
+
+A model sometimes fails to stop. Its utterance then has far more frames than its text needs. An answer that is not
+streamed is thrown away in that case and generated again with the next seed. A stream cannot be taken back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stentor.models.base import Prompt
+
+TRIES = 3  # by default, the first one included
+
+
+def runaway_frames(prompt: Prompt) -> int | None:
+    """Frames from which an utterance counts as a run-on. None: no number is too many.
+
+    The number grows while live text arrives. It covers one prompt, so a request of several prompts has none.
+    """
+    return prompt.runaway_frames if prompt.continuation is None else None
+
+
+@dataclass
+class Tries:
+    """The tries of one utterance: `left` counts the present one, `seed` is the present one's."""
+
+    seed: int
+    left: int = TRIES
+
+    def again(self, ran_on: bool) -> bool:
+        """Whether to generate once more after a try that has ended. If so, `seed` is the next try's."""
+        self.left -= 1
+        if not ran_on or self.left < 1:
+            return False
+        self.seed += 1
+        return True
