@@ -1,4 +1,4 @@
-"""Getting work to a client that may leave, or read too slowly."""
+"""Clients that disconnect or read too slowly: a bounded send buffer, and work that ends with the connection."""
 
 from __future__ import annotations
 
@@ -10,41 +10,43 @@ from starlette.types import Receive
 
 
 class SlowClient(Exception):
-    """The client has left more unread than it may."""
+    """The client has left more data unread than the server allows."""
 
 
 class Disconnected(Exception):
-    """The client has gone."""
+    """The client has closed the connection."""
 
 
-class Outbox:
-    """Bytes made and not yet taken by the client; SlowClient when they are too many."""
+class SendBuffer:
+    """Bytes that the client has not yet taken. `put` raises SlowClient when they exceed `max_bytes`."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.size = 0
         self._parts: deque[bytes] = deque()
         self._ready = asyncio.Event()
         self._closed = False
 
     def put(self, part: bytes) -> None:
-        if self.size and self.size + len(part) > self.most:  # one part alone is never too much
+        """Add bytes to send."""
+        if self.size and self.size + len(part) > self.max_bytes:  # a single part may be larger
             raise SlowClient
         self.size += len(part)
         self._parts.append(part)
         self._ready.set()
 
     def close(self) -> None:
+        """Say that no more bytes follow."""
         self._closed = True
         self._ready.set()
 
     @property
     def finished(self) -> bool:
-        """Whether get() has given everything there will ever be."""
+        """Whether get() has returned everything and nothing will follow."""
         return self._closed and not self._parts
 
     async def get(self) -> bytes | None:
-        """All that is there, waiting for something; None after the end."""
+        """All bytes that are there. It waits for some, and returns None after the end."""
         while not self._parts:
             if self._closed:
                 return None
@@ -55,14 +57,17 @@ class Outbox:
         return joined
 
     def sent(self, count: int) -> None:
-        """The client has taken what get() gave."""
+        """Note that the client has taken `count` bytes."""
         self.size -= count
 
 
-async def attended(work: Awaitable[None], receive: Receive, limit: float) -> None:
-    """Do `work` while the client stays and time lasts. Disconnected, TimeoutError, or what the work raises."""
+async def run_while_connected(work: Awaitable[None], receive: Receive, limit: float) -> None:
+    """Await `work`, and cancel it when the client disconnects or after `limit` seconds.
+
+    Raises Disconnected, TimeoutError, or what the work raises.
+    """
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_gone(receive))
+    watch = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait((task, watch), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -74,6 +79,6 @@ async def attended(work: Awaitable[None], receive: Receive, limit: float) -> Non
         await asyncio.gather(task, watch, return_exceptions=True)
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

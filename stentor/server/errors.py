@@ -1,4 +1,4 @@
-"""How the server says no: one exception, OpenAI's error envelope, and the mapping of everything else onto it."""
+"""Errors of the server: one exception, OpenAI's error envelope, and how every other exception becomes one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -63,6 +63,35 @@ class ApiError(Exception):
         if self.retry_after is None:
             return {}
         return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """OpenAI's error envelope."""
+
+    error: ErrorDetail
+
+
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI `responses` of a route: the envelope and a description for each status."""
+    words = {
+        400: "A field is wrong; `param` names it",
+        401: "No valid API key",
+        404: "Not found",
+        409: "Conflict",
+        413: "The body is too large",
+        429: "Too many requests in progress; see Retry-After",
+        500: "The engine failed",
+        503: "Not ready, or the queue is full; see Retry-After",
+        504: "The request took too long",
+    }
+    return {s: {"model": ErrorBody, "description": words[s]} for s in statuses}
 
 
 def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:

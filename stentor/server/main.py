@@ -13,9 +13,10 @@ from types import FrameType
 
 import uvicorn
 
-from stentor.server.app import Server, create_app
+from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.model_hosts import CRASHED
+from stentor.server.state import Server
 
 log = logging.getLogger("stentor.server")
 

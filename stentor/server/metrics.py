@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from stentor.server.audio.playback import Playback
-from stentor.server.model_hosts import Hosts
+from stentor.server.audio.playback import ClientPlayback
+from stentor.server.model_hosts import ModelHosts
 from stentor.server.voices.references import References
 
 PREFIX = "stentor:"
@@ -23,7 +23,7 @@ MODEL = ("model_name",)
 class Metrics:
     """Everything /metrics shows, in a registry of its own."""
 
-    def __init__(self, hosts: Hosts, references: References) -> None:
+    def __init__(self, hosts: ModelHosts, references: References) -> None:
         r = self.registry = CollectorRegistry()
         self.http = Counter(PREFIX + "http_requests", "HTTP answers", ("path", "status"), registry=r)
         self.success = Counter(
@@ -59,12 +59,12 @@ class Metrics:
             (*MODEL, "threshold_ms"),
             registry=r,
         )
-        self.live: dict[Playback, str] = {}  # running streams and their models
+        self.live: dict[ClientPlayback, str] = {}  # running streams and their models
         self.sessions: set[object] = set()  # open WebSocket sessions
         r.register(_Snapshot(hosts, references, self.live, self.sessions))
 
-    def answered(self, route: str, status: int) -> None:
-        """Count an HTTP answer."""
+    def count_response(self, route: str, status: int) -> None:
+        """Count an HTTP response, and a refusal by its reason."""
         self.http.labels(route, str(status)).inc()
         refusals = {401: "invalid_api_key", 413: "body_too_large", 429: "too_many_requests"}
         if status in refusals:
@@ -77,7 +77,9 @@ class Metrics:
 class _Snapshot(Collector):
     """What is read off the engines when Prometheus asks."""
 
-    def __init__(self, hosts: Hosts, references: References, live: dict[Playback, str], sessions: set[object]) -> None:
+    def __init__(
+        self, hosts: ModelHosts, references: References, live: dict[ClientPlayback, str], sessions: set[object]
+    ) -> None:
         self.hosts, self.references, self.live, self.sessions = hosts, references, live, sessions
 
     def collect(self) -> Iterator[Metric]:

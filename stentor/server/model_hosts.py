@@ -30,7 +30,7 @@ THREADS = 4  # for tokenising and encoding references, per model
 
 
 @dataclass(frozen=True)
-class Load:
+class ModelFactory:
     """How to make a model: what `TTS` is called with."""
 
     name: str
@@ -54,7 +54,7 @@ class Load:
         )
 
 
-class Host:
+class ModelHost:
     """One model and its engine. Everything but `pool`'s work happens on the event loop."""
 
     def __init__(self, name: str, make: Callable[[], TTS], config: ServerConfig, give_up: Callable[[], None]) -> None:
@@ -181,13 +181,13 @@ def _warm_up(tts: TTS) -> None:
         log.info("warm-up skipped: %s", e)
 
 
-class Hosts:
+class ModelHosts:
     """All models by name. A request that names none, or one of `also`, gets the first."""
 
-    def __init__(self, hosts: list[Host], also: Sequence[str]) -> None:
+    def __init__(self, hosts: list[ModelHost], also: Sequence[str]) -> None:
         self.all, self.also = hosts, also
 
-    def named(self, name: str | None) -> Host:
+    def named(self, name: str | None) -> ModelHost:
         """ApiError 404 for a model that is not here."""
         if name is None or name in self.also:
             return self.all[0]

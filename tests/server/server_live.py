@@ -24,8 +24,9 @@ import uvicorn
 
 import stentor
 from stentor.engine.scheduler import Policy
-from stentor.server.app import Server, create_app
+from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from stentor.server.state import Server
 
 
 @dataclass

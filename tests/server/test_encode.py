@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stentor.server.audio.effects import Chain, Joint, Stretch
+from stentor.server.audio.effects import Crossfader, EffectChain, Stretch
 from stentor.server.audio.encode import CONTAINERS, encoder, legal_rate
 from tests.server.server_live import decoded, pcm
 
@@ -95,7 +95,7 @@ def test_stretching_keeps_pitch_and_loudness_and_hits_the_duration(speed: float)
 @pytest.mark.parametrize(("target", "speed"), [(8000, 1.0), (48_000, 1.0), (24_000, 1.7), (16_000, 0.6)])
 def test_effects_do_not_depend_on_how_the_audio_was_cut(target: int, speed: float) -> None:
     def through(steps: list[int]) -> np.ndarray:
-        chain, at, out = Chain(RATE, target, speed), 0, []
+        chain, at, out = EffectChain(RATE, target, speed), 0, []
         while at < len(TONE):
             step = steps[len(out) % len(steps)]
             out.append(chain.feed(TONE[at : at + step]))
@@ -108,17 +108,17 @@ def test_effects_do_not_depend_on_how_the_audio_was_cut(target: int, speed: floa
 
 
 def test_joined_pieces_have_no_clicks_and_single_ones_are_untouched() -> None:
-    joint = Joint(RATE)
-    alone = np.concatenate([joint.feed(TONE), joint.close_piece(0.0, fade=False)])
+    fader = Crossfader(RATE)
+    alone = np.concatenate([fader.feed(TONE), fader.end_segment(0.0, fade=False)])
     assert np.array_equal(alone, TONE)
     loud = np.ones(RATE, np.float32)
-    joint = Joint(RATE)
+    fader = Crossfader(RATE)
     two = [
-        joint.feed(loud),
-        joint.close_piece(0.1, True),
-        joint.feed(loud[:7]),
-        joint.feed(loud),
-        joint.close_piece(0, False),
+        fader.feed(loud),
+        fader.end_segment(0.1, True),
+        fader.feed(loud[:7]),
+        fader.feed(loud),
+        fader.end_segment(0, False),
     ]
     joined = np.concatenate(two)
     assert len(joined) == len(loud) * 2 + 7 + round(0.1 * RATE)

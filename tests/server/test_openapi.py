@@ -15,7 +15,7 @@ from stentor.server.config import ServerConfig
 from tests.server.server_live import Live
 
 ROOT = Path(__file__).parents[2]
-KEPT = ROOT / "docs" / "openapi.json"
+DESCRIPTION = ROOT / "docs" / "openapi.json"
 
 
 def described() -> dict:
@@ -26,7 +26,7 @@ def described() -> dict:
 
 def test_the_description_in_the_docs_is_current() -> None:
     """After a change of the API: python -m tests.server.test_openapi"""
-    assert json.loads(KEPT.read_text()) == json.loads(json.dumps(described()))
+    assert json.loads(DESCRIPTION.read_text()) == json.loads(json.dumps(described()))
 
 
 def test_every_route_is_described(live: Live) -> None:
@@ -61,4 +61,4 @@ def test_no_request_made_from_the_description_is_a_5xx(live: Live, tmp_path: Pat
 
 
 if __name__ == "__main__":
-    KEPT.write_text(json.dumps(described(), indent=1, sort_keys=True) + "\n")
+    DESCRIPTION.write_text(json.dumps(described(), indent=1, sort_keys=True) + "\n")

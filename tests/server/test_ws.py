@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from stentor.server.speech.live_text import Feed, place
-from stentor.server.speech.outcomes import Segment
-from stentor.server.speech.sentences import Piece
+from stentor.server.speech.live_text import TextFeed, played_characters
+from stentor.server.speech.outcomes import SegmentTiming
+from stentor.server.speech.sentences import Segment
 from stentor.server.ws import session as ws_module
 from tests.server.server_live import Live, decoded, pcm, serving, tone_wav
 from tests.server.ws_talk import talk
@@ -459,32 +459,40 @@ def test_sessions_end_in_order_when_the_server_does(tmp_path: Path) -> None:
 def test_text_is_cut_the_same_however_it_arrives() -> None:
     text = 'He said: "Stop! Now." Then J. R. Smith paid 3.50 to Dr. Who. 你好。再见！ Bye'
 
-    def pieces(step: int) -> list[Piece]:
-        feed = Feed("sentence", 400, live=False)
+    def segments(step: int) -> list[Segment]:
+        feed = TextFeed("sentence", 400, live=False)
         for i in range(0, len(text), step):
             feed.write(text[i : i + step])
         feed.end()
-        return [piece for piece, _ in feed._pieces]
+        return [segment for segment, _ in feed._segments]
 
-    assert pieces(1) == pieces(3) == pieces(len(text))
-    for p in pieces(1):
+    assert segments(1) == segments(3) == segments(len(text))
+    for p in segments(1):
         assert text[p.start : p.end] == p.text
-    assert [p.text for p in pieces(1)][-3:] == ["你好。", "再见！", "Bye"]
+    assert [p.text for p in segments(1)][-3:] == ["你好。", "再见！", "Bye"]
 
 
 def test_text_without_marks_is_cut_before_it_grows_beyond_bounds() -> None:
-    feed = Feed("auto", 40, live=False)
+    feed = TextFeed("auto", 40, live=False)
     for _ in range(300):
         feed.write("word ")
-    assert all(len(p.text) <= 40 for p, _ in feed._pieces)
+    assert all(len(p.text) <= 40 for p, _ in feed._segments)
     assert len(feed.text) - feed._cut <= 80
     feed.end()
-    assert " ".join(p.text for p, _ in feed._pieces).split() == ["word"] * 300
+    assert " ".join(p.text for p, _ in feed._segments).split() == ["word"] * 300
 
 
 def test_the_place_that_was_heard_is_exact_at_ends_and_in_proportion_between() -> None:
-    segments = [Segment(0, "", 0.0, 2.0, 0, 20), Segment(1, "", 2.5, 4.5, 21, 61)]
-    assert [place(segments, None, s) for s in (0.0, 1.0, 2.0, 2.2, 3.5, 4.5, 9.0)] == [0, 10, 20, 20, 41, 61, 61]
-    assert place(segments, (Piece("x" * 30, 62, 92), 5.0), 6.0) == 62 + 15
-    assert place([], (Piece("x" * 30, 0, 30), 0.0), 100.0) == 30
-    assert place([], None, 1.0) == 0
+    segments = [SegmentTiming(0, "", 0.0, 2.0, 0, 20), SegmentTiming(1, "", 2.5, 4.5, 21, 61)]
+    assert [played_characters(segments, None, s) for s in (0.0, 1.0, 2.0, 2.2, 3.5, 4.5, 9.0)] == [
+        0,
+        10,
+        20,
+        20,
+        41,
+        61,
+        61,
+    ]
+    assert played_characters(segments, (Segment("x" * 30, 62, 92), 5.0), 6.0) == 62 + 15
+    assert played_characters([], (Segment("x" * 30, 0, 30), 0.0), 100.0) == 30
+    assert played_characters([], None, 1.0) == 0

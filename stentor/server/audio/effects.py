@@ -84,7 +84,7 @@ class Stretch:
         return low + int(np.argmax(match / np.sqrt(energy + 1e-9)))
 
 
-class Chain:
+class EffectChain:
     """Speed, then sample rate: float32 [n] at `source` Hz in, float32 at `target` Hz out."""
 
     def __init__(self, source: int, target: int, speed: float) -> None:
@@ -107,7 +107,7 @@ class Chain:
         return out
 
 
-class Joint:
+class Crossfader:
     """Lays pieces of speech end to end without clicks: the first and last 5 ms of each are faded.
 
     Only the fade's length is held back while a piece runs, so streaming loses 5 ms.
@@ -132,7 +132,7 @@ class Joint:
         self.held = joined[cut:]
         return joined[:cut]
 
-    def close_piece(self, pause: float, fade: bool) -> np.ndarray:
+    def end_segment(self, pause: float, fade: bool) -> np.ndarray:
         """The end of a piece, faded if another follows or if it was cut, and `pause` seconds of silence."""
         tail = self.held
         self.held = tail[:0]

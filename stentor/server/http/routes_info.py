@@ -11,9 +11,10 @@ from starlette.responses import Response
 import stentor
 from stentor.models.base import Option
 from stentor.server.config import FORMATS
-from stentor.server.http.routes_speech import failures, server
+from stentor.server.errors import failures
 from stentor.server.json_sse import json_response
-from stentor.server.model_hosts import Host
+from stentor.server.model_hosts import ModelHost
+from stentor.server.state import server
 
 router = APIRouter()
 
@@ -22,7 +23,7 @@ def _option(o: Option) -> dict[str, Any]:
     return {"default": o.default, "low": o.low, "high": o.high, "type": o.kind.__name__, "help": o.help}
 
 
-def _model(host: Host) -> dict[str, Any]:
+def _model(host: ModelHost) -> dict[str, Any]:
     """OpenAI's Model object, and what our page and other clients need to know."""
     base = {"id": host.name, "object": "model", "created": host.created, "owned_by": "stentor", "name": host.name}
     if host.phase not in ("ready", "warming", "restarting"):
@@ -75,7 +76,7 @@ async def health(request: Request) -> Response:
     return json_response(body, 503 if bad else 200)
 
 
-def _state(host: Host) -> dict[str, Any]:
+def _state(host: ModelHost) -> dict[str, Any]:
     state: dict[str, Any] = {"phase": host.phase, "reason": host.reason, "restarts": host.restarts}
     h = host.health
     if h is not None:

@@ -1,63 +1,34 @@
-"""Speech over HTTP: one text, a batch of texts, and what became of them."""
+"""Speech over HTTP: one text, a batch of texts, and the outcomes of recent requests."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Awaitable
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from stentor.server.audio.encode import CONTAINERS
-from stentor.server.backpressure import attended
-from stentor.server.errors import ApiError, translate
-from stentor.server.http.responses import SpeechAnswer, Voicing
+from stentor.server.backpressure import run_while_connected
+from stentor.server.errors import ApiError, failures, translate
+from stentor.server.http.responses import SpeechResponse
 from stentor.server.json_sse import json_response
 from stentor.server.schemas import BatchBody, BatchItem, SpeechBody
 from stentor.server.speech.outcomes import srt, vtt
+from stentor.server.speech.output import RunningRequest
+from stentor.server.speech.plan import SpeechPlan
 from stentor.server.speech.run import Timing
-
-if TYPE_CHECKING:
-    from stentor.server.app import Server
+from stentor.server.state import Server, server
 
 router = APIRouter()
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
-class ErrorDetail(BaseModel):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(BaseModel):
-    """OpenAI's error envelope."""
-
-    error: ErrorDetail
-
-
-def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals a route documents."""
-    words = {
-        400: "A field is wrong; `param` names it",
-        401: "No valid API key",
-        404: "Not found",
-        409: "Conflict",
-        413: "The body is too large",
-        429: "Too many requests in progress; see Retry-After",
-        500: "The engine failed",
-        503: "Not ready, or the queue is full; see Retry-After",
-        504: "The request took too long",
-    }
-    return {s: {"model": ErrorBody, "description": words[s]} for s in statuses}
-
-
-SPOKEN: dict[int | str, dict[str, Any]] = {
+SPEECH_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Audio; server-sent events with stream_format=sse; JSON with timestamps",
         "content": {
@@ -70,22 +41,17 @@ SPOKEN: dict[int | str, dict[str, Any]] = {
 }
 
 
-def server(request: Request) -> Server:
-    held: Server = request.app.state.server
-    return held
-
-
-@router.post("/v1/audio/speech", response_class=Response, responses=SPOKEN, tags=["speech"])
+@router.post("/v1/audio/speech", response_class=Response, responses=SPEECH_RESPONSES, tags=["speech"])
 async def speech(request: Request, body: SpeechBody) -> Response:
     """Speak a text. `stream_format` audio streams the file, sse streams events; without it the whole file is sent."""
     s, timing = server(request), Timing()
-    plan = await refusing(s, s.planner.speech(body, request.state.request_id))
+    plan = await plan_or_reject(s, s.planner.speech(body, request.state.request_id))
     sse = body.stream_format == "sse" or (body.stream and body.stream_format is None)
-    return SpeechAnswer(Voicing(s.kitchen, plan, timing), sse, body.timestamps)
+    return SpeechResponse(RunningRequest(s, plan, timing), sse, body.timestamps)
 
 
-async def refusing(s: Server, planned: Any) -> Any:
-    """Await a plan; count what was refused."""
+async def plan_or_reject(s: Server, planned: Awaitable[SpeechPlan]) -> SpeechPlan:
+    """Await a plan. A refusal is counted and raised as an ApiError."""
     try:
         return await planned
     except Exception as e:
@@ -94,20 +60,20 @@ async def refusing(s: Server, planned: Any) -> Any:
         raise error from e
 
 
-BATCHED: dict[int | str, dict[str, Any]] = {
+BATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {"schema": {"type": "object"}}}},
     **failures(400, 401, 404, 413, 429, 500, 503, 504),
 }
 
 
-@router.post("/v1/audio/speech/batch", response_class=Response, responses=BATCHED, tags=["speech"])
+@router.post("/v1/audio/speech/batch", response_class=Response, responses=BATCH_RESPONSES, tags=["speech"])
 async def batch(request: Request, body: BatchBody) -> Response:
     """Speak up to 32 texts together. Each item has its own status; one that fails does not take the others along."""
-    return BatchAnswer(server(request), body, request.state.request_id)
+    return BatchResponse(server(request), body, request.state.request_id)
 
 
-class BatchAnswer(Response):
-    """All items side by side; a client that leaves cancels them all."""
+class BatchResponse(Response):
+    """All items run together. They are all cancelled when the client disconnects."""
 
     def __init__(self, s: Server, body: BatchBody, id: str) -> None:
         self.server, self.body_, self.id = s, body, id
@@ -121,14 +87,14 @@ class BatchAnswer(Response):
             results.extend(await asyncio.gather(*jobs))
 
         try:
-            await attended(work(), receive, self.server.config.request_timeout)
+            await run_while_connected(work(), receive, self.server.config.request_timeout)
         except TimeoutError as e:
             raise translate(e) from e
         except Exception:
             if not results:
-                return  # the client has gone
+                return  # the client has disconnected
         good = sum(r["status"] == "success" for r in results)
-        answer = {
+        summary = {
             "object": "audio.speech.batch",
             "id": self.id,
             "total": len(results),
@@ -136,24 +102,24 @@ class BatchAnswer(Response):
             "failed": len(results) - good,
             "results": results,
         }
-        await json_response(answer)(scope, receive, send)
+        await json_response(summary)(scope, receive, send)
 
     async def _item(self, index: int, item: BatchItem | str) -> dict[str, Any]:
         s, timing, id = self.server, Timing(), f"{self.id}-{index}"
         try:
             merged = self._merged(item)
-            plan = await refusing(s, s.planner.make(merged, merged.input, id, merged.split_granularity, False))
+            plan = await plan_or_reject(s, s.planner.make(merged, merged.input, id, merged.split_granularity, False))
         except ApiError as e:
             return {"index": index, "id": id, "status": "error", **e.body}
-        voicing = Voicing(s.kitchen, plan, timing)
+        running = RunningRequest(s, plan, timing)
         try:
-            data = b"".join([part async for part in voicing.bytes(whole=True)])
+            data = b"".join([part async for part in running.bytes(whole=True)])
         except BaseException as e:
-            error = voicing.failed(e)
+            error = running.failed(e)
             if error is None:
                 raise
             return {"index": index, "id": id, "status": "error", **error.body}
-        voicing.completed()
+        running.completed()
         return {
             "index": index,
             "id": id,
@@ -162,10 +128,10 @@ class BatchAnswer(Response):
             "response_format": plan.output.format,
             "media_type": CONTAINERS[plan.output.format].media_type,
             "sample_rate": plan.output.rate,
-            "duration": round(voicing.run.duration, 4),
-            "finish_reason": voicing.run.finish,
-            "seed": voicing.run.seed,
-            "usage": voicing.run.tally.usage(),
+            "duration": round(running.run.duration, 4),
+            "finish_reason": running.run.finish,
+            "seed": running.run.seed,
+            "usage": running.run.usage.as_dict(),
         }
 
     def _merged(self, item: BatchItem | str) -> SpeechBody:

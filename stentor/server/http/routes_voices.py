@@ -14,8 +14,8 @@ from stentor import audio
 from stentor.audio import Reference
 from stentor.errors import InvalidRequest
 from stentor.server.config import MIB
-from stentor.server.errors import ApiError
-from stentor.server.http.routes_speech import failures, server
+from stentor.server.errors import ApiError, failures
+from stentor.server.state import server
 from stentor.server.voices.references import Audio, decode
 from stentor.server.voices.store import MAX_EMBEDDING
 

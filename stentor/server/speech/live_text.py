@@ -1,4 +1,4 @@
-"""Text that is still being written: cut into pieces as soon as what follows can no longer change them."""
+"""Text that is still being written, cut into segments as soon as later text can no longer change them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from stentor.server.speech.outcomes import Segment
-from stentor.server.speech.sentences import Piece, ready, sentences, split
+from stentor.server.speech.outcomes import SegmentTiming
+from stentor.server.speech.sentences import Segment, ready, sentences, split
 
-_SPOKEN = re.compile(r"\w")
+_WORD_CHAR = re.compile(r"\w")
 _WORD = re.compile(r"[^\W\d_](?=[^\w<|>/])")  # the last letter of a complete word
 
 
-class Tail:
-    """What is written to a piece after it has begun, for a model that takes text while it speaks."""
+class TextTail:
+    """Text that is written to a segment after it has begun, for a model that takes text while it speaks."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -28,17 +28,17 @@ class Tail:
         self._changed.set()
 
     def close(self) -> None:
-        """Nothing follows; at the other end: nothing more is taken."""
+        """The writer says that nothing follows, or the reader that it takes no more."""
         self.closed = True
         self._changed.set()
 
     def take(self) -> str:
-        """What has been written and not been taken."""
+        """Text that has been written and not yet taken."""
         text, self._text = self._text, ""
         return text
 
     async def parts(self) -> AsyncIterator[tuple[str, bool]]:
-        """(text, whether it is the last) as it is written."""
+        """(text, whether it is the last), as it is written."""
         last = False
         while not last:
             await self._changed.wait()
@@ -47,33 +47,35 @@ class Tail:
             yield self.take(), last
 
 
-Cut = tuple[Piece, Tail | None]
+FedSegment = tuple[Segment, TextTail | None]
+"""A segment, and where the rest of its text will arrive (None: it is complete)."""
 
 
-class Feed:
-    """One utterance's text. Written at one end, read as pieces at the other; pieces hold places in the whole text.
+class TextFeed:
+    """One utterance's text: it is written as it arrives and read as segments, which hold their place in the text.
 
-    granularity: "auto" (sentences, those that are there together up to `most` characters; the first piece may be a
-    clause, so that speech starts early), "sentence", "clause", "none" (nothing before `flush`).
-    live: for a model that takes text while it speaks. A piece begins with the first word and has a tail; it ends with
-    the first sentence that ends beyond `most` characters.
+    granularity: "auto" (sentences; those that are complete are grouped up to `max_chars` characters; the first segment
+    may be a clause, so that speech starts early), "sentence", "clause", "none" (nothing before `flush`).
+    live: for a model that takes text while it speaks. A segment begins with the first word and has a tail. It ends at
+    the first end of a sentence beyond `max_chars` characters.
     """
 
-    def __init__(self, granularity: str, most: int, live: bool) -> None:
-        self.granularity, self.most, self.live = granularity, most, live
+    def __init__(self, granularity: str, max_chars: int, live: bool) -> None:
+        self.granularity, self.max_chars, self.live = granularity, max_chars, live
         self.text = ""
-        self.count = 0  # pieces cut
+        self.count = 0  # segments cut
         self.ended = False
-        self._cut = 0  # characters that are in pieces
-        self._pieces: deque[Cut] = deque()
-        self._tail: Tail | None = None  # of the piece that is still written
-        self._began = 0  # where that piece begins
+        self._cut = 0  # characters that are in segments
+        self._segments: deque[FedSegment] = deque()
+        self._tail: TextTail | None = None  # of the segment that is still being written
+        self._began = 0  # where that segment begins
         self._changed = asyncio.Event()
 
     def write(self, text: str) -> None:
+        """Add text, and cut off the segments that have become certain."""
         self.text += text
         if self.live:
-            self._grow(last=False)
+            self._extend(last=False)
             return
         if self.granularity == "none":
             return
@@ -82,13 +84,13 @@ class Feed:
         safe = ready(tail, False) or (ready(tail, True) if early else 0)
         if safe:
             self._take(safe, keep_last=False)
-        elif len(tail) > 2 * self.most:  # no mark at all: cut where HTTP would
+        elif len(tail) > 2 * self.max_chars:  # no punctuation at all: cut where HTTP would
             self._take(len(tail), keep_last=True)
 
     def flush(self) -> None:
-        """What has been written is spoken now, wherever it ends."""
+        """Speak what has been written now, wherever it ends."""
         if self.live:
-            self._grow(last=True)
+            self._extend(last=True)
         else:
             self._take(len(self.text) - self._cut, keep_last=False)
 
@@ -100,24 +102,24 @@ class Feed:
 
     def _take(self, size: int, keep_last: bool) -> None:
         start = self._cut
-        pieces = split(self.text[start : start + size], self.most, self.granularity)
+        segments = split(self.text[start : start + size], self.max_chars, self.granularity)
         if keep_last:
-            size = pieces[-1].start
-            pieces = pieces[:-1]
+            size = segments[-1].start
+            segments = segments[:-1]
         self._cut += size
-        for p in pieces:
-            if _SPOKEN.search(p.text):
-                self._pieces.append((Piece(p.text, start + p.start, start + p.end), None))
+        for p in segments:
+            if _WORD_CHAR.search(p.text):
+                self._segments.append((Segment(p.text, start + p.start, start + p.end), None))
                 self.count += 1
         self._changed.set()
 
-    def _grow(self, last: bool) -> None:
-        """Give all text to the piece that is written, or begin one. last: it ends there."""
-        if self._tail is not None and self._tail.closed:  # the model has stopped before its text
+    def _extend(self, last: bool) -> None:
+        """Give all text to the segment that is being written, or begin one. last: it ends there."""
+        if self._tail is not None and self._tail.closed:  # the model stopped before the end of its text
             self._cut -= len(self._tail.take())
             self._tail = None
         while self._cut < len(self.text):
-            size = self._begin(last) if self._tail is None else self._go_on(self._tail)
+            size = self._begin_segment(last) if self._tail is None else self._continue_segment(self._tail)
             if not size:
                 break
             self._cut += size
@@ -129,28 +131,29 @@ class Feed:
             self._cut = len(self.text)
         self._changed.set()
 
-    def _begin(self, last: bool) -> int:
-        """A piece of the first word. Returns how many characters it has taken."""
+    def _begin_segment(self, last: bool) -> int:
+        """Begin a segment with the first word. Returns how many characters it has taken."""
         rest = self.text[self._cut :]
         word = _WORD.search(rest)
-        size = word.end() if word is not None else len(rest) if last and _SPOKEN.search(rest) else 0
+        size = word.end() if word is not None else len(rest) if last and _WORD_CHAR.search(rest) else 0
         if size:
             text = rest[:size].lstrip()
             self._began = self._cut + size - len(text)
-            self._tail = Tail()
-            self._pieces.append((Piece(text, self._began, self._began + len(text)), self._tail))
+            self._tail = TextTail()
+            self._segments.append((Segment(text, self._began, self._began + len(text)), self._tail))
             self.count += 1
         return size
 
-    def _go_on(self, tail: Tail) -> int:
-        """More of the piece; beyond `most` only to the end of a sentence, or so far again if there is none."""
+    def _continue_segment(self, tail: TextTail) -> int:
+        """Give the segment more text. Beyond `max_chars` it takes only the rest of a sentence, or up to `max_chars`
+        more if the sentence does not end. Returns how many characters it has taken."""
         rest = self.text[self._cut :]
-        size = min(len(rest), self.most - (self._cut - self._began))
+        size = min(len(rest), self.max_chars - (self._cut - self._began))
         if size <= 0:
             found = sentences(rest)
             size = found[0].end if len(found) > 1 else 0
-            if len(rest) > self.most and not 0 < size <= self.most:
-                size = rest.rfind(" ", 0, self.most) + 1 or self.most
+            if len(rest) > self.max_chars and not 0 < size <= self.max_chars:
+                size = rest.rfind(" ", 0, self.max_chars) + 1 or self.max_chars
             if size:
                 tail.close()
                 self._tail = None
@@ -158,43 +161,46 @@ class Feed:
         return size
 
     @property
-    def hungry(self) -> bool:
-        """Whether it can give a piece only once more is written."""
-        return not self._pieces and not self.ended
+    def needs_text(self) -> bool:
+        """Whether the next segment needs more text to be written."""
+        return not self._segments and not self.ended
 
-    async def pieces(self) -> AsyncIterator[Cut]:
-        """Pieces as they become safe, until the end; with what has been written to them by now."""
+    async def segments(self) -> AsyncIterator[FedSegment]:
+        """Segments as they become certain, until the end, each with the text that it has by now."""
         while True:
-            while self._pieces:
-                piece, tail = self._pieces.popleft()
-                yield (piece if tail is None else grown(piece, tail.take())), tail
+            while self._segments:
+                segment, tail = self._segments.popleft()
+                yield (segment if tail is None else extended(segment, tail.take())), tail
             if self.ended:
                 return
             self._changed.clear()
             await self._changed.wait()
 
 
-def grown(piece: Piece, text: str) -> Piece:
-    """A piece with more text at its end."""
-    return replace(piece, text=piece.text + text, end=piece.end + len(text))
+def extended(segment: Segment, text: str) -> Segment:
+    """The segment with more text at its end."""
+    return replace(segment, text=segment.text + text, end=segment.end + len(text))
 
 
-def place(segments: Sequence[Segment], speaking: tuple[Piece, float] | None, heard: float) -> int:
-    """The character up to which a text has been heard after `heard` seconds of its audio.
+def played_characters(
+    timings: Sequence[SegmentTiming], current: tuple[Segment, float] | None, played_seconds: float
+) -> int:
+    """The number of characters of a text whose audio has been played after `played_seconds` seconds.
 
-    Exact where a segment ends, in proportion inside one. `speaking`: the piece whose end is not yet known and where its
-    audio begins; the pace of the segments before is assumed there, or 15 characters a second.
+    It is exact where a segment ends and proportional inside one. `current`: the segment whose end is not yet known, and
+    where its audio begins. Its pace is that of the segments before, or 15 characters per second.
     """
-    at = 0
-    spoken = sum(s.end - s.start for s in segments)
-    pace = sum(s.end_char - s.start_char for s in segments) / spoken if spoken else 15.0
-    for s in segments:
-        if heard <= s.start:
-            return at
-        if heard < s.end:
-            return s.start_char + int((heard - s.start) / (s.end - s.start) * (s.end_char - s.start_char))
-        at = s.end_char
-    if speaking is not None and heard > speaking[1]:
-        piece = speaking[0]
-        at = max(at, min(piece.end, piece.start + int(pace * (heard - speaking[1]))))
-    return at
+    characters = 0
+    total = sum(t.end - t.start for t in timings)
+    pace = sum(t.end_char - t.start_char for t in timings) / total if total else 15.0
+    for t in timings:
+        if played_seconds <= t.start:
+            return characters
+        if played_seconds < t.end:
+            share = (played_seconds - t.start) / (t.end - t.start)
+            return t.start_char + int(share * (t.end_char - t.start_char))
+        characters = t.end_char
+    if current is not None and played_seconds > current[1]:
+        segment, begin = current
+        characters = max(characters, min(segment.end, segment.start + int(pace * (played_seconds - begin))))
+    return characters

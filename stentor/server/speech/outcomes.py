@@ -1,4 +1,4 @@
-"""What became of recent requests, for clients whose answer was a bare stream of audio; and sentence times as text."""
+"""Outcomes of recent requests, for clients that received only audio, and segment times as subtitles."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-KEPT = 1024
+MAX_OUTCOMES = 1024
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A piece of the input and when it is spoken, in seconds of the answer's audio. `start_char` counts characters."""
+class SegmentTiming:
+    """A segment of the input and when it is spoken, in seconds of the audio. `start_char` and `end_char` are positions
+    in the input."""
 
     index: int
     text: str
@@ -24,7 +25,7 @@ class Segment:
 
 @dataclass
 class Outcome:
-    """One request: running until `finish_reason` is set."""
+    """What is known of one request. It runs until `finish_reason` is set."""
 
     id: str
     model: str
@@ -33,7 +34,7 @@ class Outcome:
     seed: int | None = None
     duration: float = 0.0
     usage: dict[str, Any] = field(default_factory=dict)
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[SegmentTiming] = field(default_factory=list)
     error: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -41,7 +42,7 @@ class Outcome:
 
 
 class Outcomes:
-    """The last requests by id."""
+    """The last MAX_OUTCOMES requests by id."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Outcome] = OrderedDict()
@@ -49,21 +50,21 @@ class Outcomes:
     def add(self, outcome: Outcome) -> None:
         self._kept[outcome.id] = outcome
         self._kept.move_to_end(outcome.id)
-        while len(self._kept) > KEPT:
+        while len(self._kept) > MAX_OUTCOMES:
             self._kept.popitem(last=False)
 
     def get(self, id: str) -> Outcome | None:
         return self._kept.get(id)
 
 
-def srt(segments: Sequence[Segment]) -> str:
+def srt(segments: Sequence[SegmentTiming]) -> str:
     """SubRip subtitles."""
     return "\n".join(
         f"{i}\n{_clock(s.start, ',')} --> {_clock(s.end, ',')}\n{_line(s.text)}\n" for i, s in enumerate(segments, 1)
     )
 
 
-def vtt(segments: Sequence[Segment]) -> str:
+def vtt(segments: Sequence[SegmentTiming]) -> str:
     """WebVTT subtitles."""
     cues = [f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_escaped(_line(s.text))}\n" for s in segments]
     return "WEBVTT\n\n" + "\n".join(cues)

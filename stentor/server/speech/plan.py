@@ -15,10 +15,10 @@ from stentor.models.base import ModelSpec
 from stentor.server.audio.encode import CONTAINERS, legal_rate
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
-from stentor.server.model_hosts import Host, Hosts
+from stentor.server.model_hosts import ModelHost, ModelHosts
 from stentor.server.schemas import ALIASES, Shared, SpeechBody, VoiceId
 from stentor.server.speech import sentences
-from stentor.server.speech.sentences import Piece
+from stentor.server.speech.sentences import Segment
 from stentor.server.voices.references import Audio, References
 from stentor.server.voices.store import PLACEHOLDERS, Voice, VoiceStore
 from stentor.silence import REFERENCE_PEAK
@@ -37,12 +37,12 @@ class Output:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class SpeechPlan:
     """One speech request, ready to be spoken. `arguments` go to TTS.request as they are."""
 
     id: str
-    host: Host
-    pieces: list[Piece]
+    host: ModelHost
+    segments: list[Segment]
     arguments: Mapping[str, Any]
     references: list[Reference]
     prompt: Reference | None
@@ -59,11 +59,11 @@ class Plan:
 class Planner:
     """Turns bodies into plans."""
 
-    def __init__(self, config: ServerConfig, hosts: Hosts, voices: VoiceStore, references: References) -> None:
+    def __init__(self, config: ServerConfig, hosts: ModelHosts, voices: VoiceStore, references: References) -> None:
         self.config, self.hosts, self.voices, self.references = config, hosts, voices, references
         self._aliases = config.aliases
 
-    async def speech(self, body: SpeechBody, id: str) -> Plan:
+    async def speech(self, body: SpeechBody, id: str) -> SpeechPlan:
         """ApiError says what is wrong with a body of POST /v1/audio/speech."""
         _no_words(body.word_timestamps)
         granularity = body.split_granularity
@@ -73,16 +73,16 @@ class Planner:
         streaming = asked or (self.config.stream_by_default and body.timestamps == "none")
         return await self.make(body, body.input, id, granularity, streaming)
 
-    async def live(self, body: Shared, id: str, word_timestamps: bool) -> Plan:
+    async def live(self, body: Shared, id: str, word_timestamps: bool) -> SpeechPlan:
         """A plan without text: what will be spoken comes later, in pieces."""
         _no_words(word_timestamps)
         plan = await self.make(body, PROBE, id, "none", True)
         continues = _continues(plan.host.spec, plan.arguments, plan.references)
         goes_on = body.split_granularity == "auto" and plan.host.spec.live_text
-        live = goes_on and await asyncio.get_running_loop().run_in_executor(plan.host.pool, _goes_live, plan)
-        return replace(plan, pieces=[], continues=continues, live=live)
+        live = goes_on and await asyncio.get_running_loop().run_in_executor(plan.host.pool, _accepts_live_text, plan)
+        return replace(plan, segments=[], continues=continues, live=live)
 
-    async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> Plan:
+    async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> SpeechPlan:
         """A plan to speak `text` with the parameters of `body`."""
         host = self.hosts.named(body.model)
         spec = host.tts.spec
@@ -99,17 +99,17 @@ class Planner:
         instructions = self._instructions(body)
         arguments = {"voice": voice, "language": _language(body.language), "instructions": instructions, **options}
         arguments["speaker_embedding"] = vector
-        pieces = self._pieces(text, spec, granularity)
+        segments = self._segments(text, spec, granularity)
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
-        request.build(spec, pieces[0].text, options=options, seed=seed, **{k: arguments[k] for k in _NAMED})
-        return Plan(
+        request.build(spec, segments[0].text, options=options, seed=seed, **{k: arguments[k] for k in _NAMED})
+        return SpeechPlan(
             id=id,
             host=host,
-            pieces=pieces,
+            segments=segments,
             arguments=arguments,
             references=references,
             prompt=prompt,
-            continues=len(pieces) > 1 and _continues(spec, arguments, references),
+            continues=len(segments) > 1 and _continues(spec, arguments, references),
             seed=seed,
             seed_given=body.seed is not None,
             output=self._output(spec, body),
@@ -148,7 +148,7 @@ class Planner:
                 400, f"task_type: this model cannot do {body.task_type}; it can do: {can}", param="task_type"
             )
 
-    async def _voice(self, host: Host, body: Shared) -> tuple[str | None, list[Reference], list[float] | None]:
+    async def _voice(self, host: ModelHost, body: Shared) -> tuple[str | None, list[Reference], list[float] | None]:
         """A built-in voice's name, or the reference or the speaker embedding of an uploaded one."""
         given = body.voice.id if isinstance(body.voice, VoiceId) else body.voice
         if given is not None and body.speaker is not None and given != body.speaker:
@@ -190,7 +190,7 @@ class Planner:
         self.references.cache.put(key, samples)
         return Reference(samples, voice.text)
 
-    async def _references(self, host: Host, body: Shared) -> list[Reference]:
+    async def _references(self, host: ModelHost, body: Shared) -> list[Reference]:
         """What is to be cloned: ref_audio with ref_text, or the items of references."""
         found, param = _sources(body)
         if not found:
@@ -206,7 +206,7 @@ class Planner:
             for (source, _), text in zip(found, texts, strict=True)
         ]
 
-    async def _prompt(self, host: Host, body: Shared) -> Reference | None:
+    async def _prompt(self, host: ModelHost, body: Shared) -> Reference | None:
         if body.prompt_audio is None:
             if body.prompt_text is not None:
                 raise ApiError(400, "prompt_text: needs prompt_audio", param="prompt_text")
@@ -215,7 +215,7 @@ class Planner:
             raise ApiError(400, f"prompt_audio: this {host.spec.family} model takes none", param="prompt_audio")
         return Reference(await self._audio(host, body.prompt_audio, "prompt_audio"), body.prompt_text or None)
 
-    async def _audio(self, host: Host, source: str, param: str) -> Audio:
+    async def _audio(self, host: ModelHost, source: str, param: str) -> Audio:
         shortest, longest = host.spec.reference_seconds
         loop = asyncio.get_running_loop()
 
@@ -236,7 +236,7 @@ class Planner:
             raise ApiError(400, f"instructions: has {len(given)} characters, at most {most}", param="instructions")
         return given or None
 
-    def _pieces(self, text: str, spec: ModelSpec, granularity: str) -> list[Piece]:
+    def _segments(self, text: str, spec: ModelSpec, granularity: str) -> list[Segment]:
         if len(text) > self.config.max_input_chars:
             raise ApiError(
                 400, f"input: has {len(text)} characters, at most {self.config.max_input_chars}", param="input"
@@ -266,7 +266,7 @@ def _no_words(wanted: bool) -> None:
         )
 
 
-def _goes_live(plan: Plan) -> bool:
+def _accepts_live_text(plan: SpeechPlan) -> bool:
     """Whether the model takes text while it speaks with these parameters. ApiError if it takes none with them."""
     tts = plan.host.tts
     ask = {"reference": plan.references, "prompt": plan.prompt, "seed": plan.seed, **plan.arguments}
@@ -311,7 +311,7 @@ def _language(given: str | None) -> str:
     return (given or "auto").strip().lower() or "auto"
 
 
-def carried(samples: Any, spec: ModelSpec, text: str) -> Reference | None:
+def tail_reference(samples: Any, spec: ModelSpec, text: str) -> Reference | None:
     """The end of what was just spoken as a reference for what follows; None if it is too short or too long for one."""
     rate = max(1000, spec.sample_rate)
     shortest, longest = spec.reference_seconds

@@ -1,4 +1,4 @@
-"""Speaking a plan: pieces through the engine one after another (or side by side), guarded, joined and timed."""
+"""Running a plan: its segments go through the engine one after another or side by side, and are joined and timed."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from typing import Any
 import numpy as np
 
 from stentor.audio import Reference
-from stentor.engine.stream import Chunk, Stream
+from stentor.engine.stream import Stream
 from stentor.errors import InvalidRequest
-from stentor.models.base import ModelSpec, Prompt
-from stentor.server.audio.effects import Joint
-from stentor.server.speech.live_text import Tail, grown
-from stentor.server.speech.outcomes import Segment
-from stentor.server.speech.plan import Plan, carried
-from stentor.server.speech.sentences import Piece
-from stentor.silence import GUARD_PEAK
+from stentor.models.base import Prompt
+from stentor.server.audio.effects import Crossfader
+from stentor.server.speech.guard import Guard
+from stentor.server.speech.live_text import TextTail, extended
+from stentor.server.speech.outcomes import SegmentTiming
+from stentor.server.speech.plan import SpeechPlan, tail_reference
+from stentor.server.speech.sentences import Segment
 
-PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between pieces
-SILENT_SECONDS = 5.0  # of silence, after which a piece is taken to have ended
-SIDE_BY_SIDE = 8  # pieces of one whole answer spoken together when none depends on another
+PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between segments
+SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
 
 
 @dataclass
-class Tally:
-    """What a request has used and made so far."""
+class Usage:
+    """What a request has used and generated so far."""
 
     input_tokens: int = 0
     audio_tokens: int = 0  # of those, positions that hold reference audio
     frames: int = 0
     samples: int = 0  # at the model's rate, pauses included
 
-    def usage(self) -> dict[str, Any]:
-        """OpenAI's usage object; output tokens are frames."""
+    def as_dict(self) -> dict[str, Any]:
+        """OpenAI's usage object. Output tokens are frames."""
         return {
             "input_tokens": self.input_tokens,
             "output_tokens": self.frames,
@@ -49,167 +48,143 @@ class Tally:
         }
 
 
-class Guard:
-    """Ends a piece whose audio has run far beyond its text, or has fallen silent; at the same frame however the audio
-    is cut into chunks."""
-
-    def __init__(self, spec: ModelSpec, prompt: Prompt) -> None:
-        self.spec, self.prompt = spec, prompt
-        self.frames = self.silent = 0
-
-    @property
-    def most(self) -> int | None:
-        """Frames that are too many. It grows with live text; turns of several prompts add up, so they have none."""
-        return self.prompt.runaway_frames if self.prompt.continuation is None else None
-
-    def check(self, chunk: Chunk) -> tuple[np.ndarray, str | None]:
-        """The samples to deliver, and why nothing follows them (None: more may)."""
-        hop = self.spec.hop
-        peaks = np.abs(chunk.samples).reshape(-1, hop).max(axis=1, initial=0.0)
-        for i, loud in enumerate((peaks > GUARD_PEAK).tolist()):
-            self.frames += 1
-            self.silent = 0 if loud else self.silent + 1
-            if self.silent * hop > SILENT_SECONDS * self.spec.sample_rate:
-                return chunk.samples[: (i + 1) * hop], "guard_silence"
-            if self.frames == self.most and (chunk.finish is None or i + 1 < len(peaks)):
-                return chunk.samples[: (i + 1) * hop], "guard_length"
-        return chunk.samples, None
-
-
 @dataclass
 class Timing:
     """Moments of one request, on time.monotonic()'s clock."""
 
-    asked: float = field(default_factory=time.monotonic)
+    received: float = field(default_factory=time.monotonic)
     submitted: float | None = None
     first: float | None = None
     done: float | None = None
 
     def header(self) -> str:
-        """Server-Timing of what is known."""
-        marks = [("prepare", self.asked, self.submitted), ("first-audio", self.submitted, self.first)]
-        marks.append(("total", self.asked, self.done))
+        """The Server-Timing header for what is known."""
+        marks = [("prepare", self.received, self.submitted), ("first-audio", self.submitted, self.first)]
+        marks.append(("total", self.received, self.done))
         return ", ".join(f"{n};dur={(b - a) * 1000:.1f}" for n, a, b in marks if a is not None and b is not None)
 
 
-class Run:
-    """One plan being spoken. `audio()` once; the rest is what is known of it at any moment."""
+class SpeechRun:
+    """One plan while it runs. Call `audio()` once. The other fields may be read at any time."""
 
-    def __init__(self, plan: Plan, timing: Timing) -> None:
+    def __init__(self, plan: SpeechPlan, timing: Timing) -> None:
         self.plan, self.timing = plan, timing
         self.tts = plan.host.tts
         self.spec = self.tts.spec
         self.seed = plan.seed
-        self.tally = Tally()
+        self.usage = Usage()
         self.finish: str | None = None
-        self.segments: list[Segment] = []
+        self.timings: list[SegmentTiming] = []
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
-        self._references, self._prompt = plan.references, plan.prompt  # of the next piece
+        self._references, self._prompt = plan.references, plan.prompt  # of the next segment
 
     @property
     def duration(self) -> float:
-        """Seconds of audio so far, as they are heard."""
-        return self.tally.samples / self.spec.sample_rate / self.plan.output.speed
+        """Seconds of audio so far, as a client plays them."""
+        return self.usage.samples / self.spec.sample_rate / self.plan.output.speed
 
     async def audio(self) -> AsyncGenerator[np.ndarray, None]:
-        """float32 samples at the model's rate, as they come. Closing it cancels what is running."""
-        joint = Joint(self.spec.sample_rate)
-        side_by_side = len(self.plan.pieces) > 1 and not self.plan.streaming and not self.plan.continues
-        pieces = self._together(joint) if side_by_side else self._in_turn(joint)
-        async with aclosing(pieces):
-            async for samples in pieces:
+        """float32 samples [n] at the model's rate, as they are generated. Closing it cancels what is running."""
+        fader = Crossfader(self.spec.sample_rate)
+        side_by_side = len(self.plan.segments) > 1 and not self.plan.streaming and not self.plan.continues
+        blocks = self._side_by_side(fader) if side_by_side else self._one_by_one(fader)
+        async with aclosing(blocks):
+            async for samples in blocks:
                 if len(samples):
-                    self.tally.samples += len(samples)
+                    self.usage.samples += len(samples)
                     yield samples
         self.finish = self.finish or "stop"
         self.timing.done = time.monotonic()
 
-    async def _in_turn(self, joint: Joint) -> AsyncGenerator[np.ndarray, None]:
-        for i, piece in enumerate(self.plan.pieces):
-            take = self.take(piece)
-            async with aclosing(self.say(take, joint)) as blocks:
-                async for samples in blocks:
-                    yield samples
-            yield self._end(joint, i, take)
+    def next_segment(self, segment: Segment, tail: TextTail | None = None) -> SegmentRun:
+        """Prepare a segment, in the voice of the one before if the plan says so. tail: its text that is yet to come."""
+        instructions = not self.timings or not self.plan.continues
+        return SegmentRun(self, segment, self._references, self._prompt, instructions, tail)
 
-    def take(self, piece: Piece, tail: Tail | None = None) -> Take:
-        """The next piece, in the voice of the one before where the plan says so. tail: what it goes on with."""
-        instructions = not self.segments or not self.plan.continues
-        return Take(self, piece, self._references, self._prompt, instructions, tail)
-
-    async def say(self, take: Take, joint: Joint) -> AsyncGenerator[np.ndarray, None]:
-        """One piece, its times noted at its end. The last samples stay in the joint."""
-        start, spoken = self._position(joint), []
-        async with aclosing(take.stream()) as blocks:
+    async def segment_audio(self, current: SegmentRun, fader: Crossfader) -> AsyncGenerator[np.ndarray, None]:
+        """Run one segment and note its times at its end. The fader keeps its last samples."""
+        start, generated = self._position(fader), []
+        async with aclosing(current.stream()) as blocks:
             async for samples in blocks:
-                spoken.append(samples)
-                yield joint.feed(samples)
-        self._close(take.piece, start, take)
-        if not self.plan.continues or not spoken:
+                generated.append(samples)
+                yield fader.feed(samples)
+        self._note_end(current, start)
+        if not self.plan.continues or not generated:
             return
-        follow = carried(np.concatenate(spoken), self.spec, take.piece.text)
+        follow = tail_reference(np.concatenate(generated), self.spec, current.segment.text)
         if follow is not None and self.spec.takes_prompt:
             self._prompt = follow
         elif follow is not None:
             self._references = [follow]
 
-    async def _together(self, joint: Joint) -> AsyncGenerator[np.ndarray, None]:
+    async def _one_by_one(self, fader: Crossfader) -> AsyncGenerator[np.ndarray, None]:
+        for i, segment in enumerate(self.plan.segments):
+            current = self.next_segment(segment)
+            async with aclosing(self.segment_audio(current, fader)) as blocks:
+                async for samples in blocks:
+                    yield samples
+            yield self._end(fader, i, current)
+
+    async def _side_by_side(self, fader: Crossfader) -> AsyncGenerator[np.ndarray, None]:
         slots = asyncio.Semaphore(SIDE_BY_SIDE)
 
-        async def one(piece: Piece) -> tuple[Take, list[np.ndarray]]:
+        async def one(segment: Segment) -> tuple[SegmentRun, list[np.ndarray]]:
             async with slots:
-                take = Take(self, piece, self.plan.references, self.plan.prompt, instructions=True)
-                async with aclosing(take.stream()) as blocks:
-                    return take, [b async for b in blocks]
+                current = SegmentRun(self, segment, self.plan.references, self.plan.prompt, instructions=True)
+                async with aclosing(current.stream()) as blocks:
+                    return current, [b async for b in blocks]
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(p)) for p in self.plan.pieces]
+                tasks = [group.create_task(one(s)) for s in self.plan.segments]
         except ExceptionGroup as e:
             raise e.exceptions[0] from None
         for i, task in enumerate(tasks):
-            take, blocks = task.result()
-            start = self._position(joint)
+            current, blocks = task.result()
+            start = self._position(fader)
             for samples in blocks:
-                yield joint.feed(samples)
-            self._close(take.piece, start, take)
-            yield self._end(joint, i, take)
+                yield fader.feed(samples)
+            self._note_end(current, start)
+            yield self._end(fader, i, current)
 
-    def _position(self, joint: Joint) -> int:
-        return self.tally.samples + len(joint.held)
+    def _position(self, fader: Crossfader) -> int:
+        return self.usage.samples + len(fader.held)
 
-    def _close(self, piece: Piece, start: int, take: Take) -> None:
-        """Note a piece's times and how it ended."""
-        if take.finish != "stop":
-            self.finish = take.finish
+    def _note_end(self, current: SegmentRun, start: int) -> None:
+        """Note a segment's times and how it ended."""
+        if current.finish != "stop":
+            self.finish = current.finish
         rate = self.spec.sample_rate * self.plan.output.speed
-        begin, end = start / rate, (start + take.samples) / rate
-        self.segments.append(Segment(len(self.segments), piece.text, begin, end, piece.start, piece.end))
+        begin, end = start / rate, (start + current.samples) / rate
+        s = current.segment
+        self.timings.append(SegmentTiming(len(self.timings), s.text, begin, end, s.start, s.end))
 
-    def _end(self, joint: Joint, i: int, take: Take) -> np.ndarray:
-        last = i + 1 == len(self.plan.pieces)
-        pause = 0.0 if last else PARAGRAPH_PAUSE if take.piece.paragraph else PAUSE
-        return joint.close_piece(pause, fade=not last or take.finish.startswith("guard"))
+    def _end(self, fader: Crossfader, i: int, current: SegmentRun) -> np.ndarray:
+        last = i + 1 == len(self.plan.segments)
+        pause = 0.0 if last else PARAGRAPH_PAUSE if current.segment.paragraph else PAUSE
+        return fader.end_segment(pause, fade=not last or current.finish.startswith("guard"))
 
 
-class Take:
-    """One piece through the engine; a whole answer that runs on is spoken again with the next seed."""
+class SegmentRun:
+    """One segment in the engine. A segment of a whole (not streamed) response that runs on is tried again with the
+    next seed."""
 
     def __init__(
         self,
-        run: Run,
-        piece: Piece,
+        run: SpeechRun,
+        segment: Segment,
         references: list[Reference],
         prompt: Reference | None,
         instructions: bool,
-        tail: Tail | None = None,
+        tail: TextTail | None = None,
     ) -> None:
-        self.run, self.piece, self.references, self.prompt = run, piece, references, prompt
+        self.run, self.segment, self.references, self.prompt = run, segment, references, prompt
         self.instructions, self.tail = instructions, tail
         self.finish = "stop"
         self.samples = self.frames = 0
 
     async def stream(self) -> AsyncGenerator[np.ndarray, None]:
+        """float32 samples [n] as they are generated. Where a retry is possible, all come at the end."""
         plan = self.run.plan
         prompt, seed = await self._prepare(), plan.seed
         if plan.streaming:
@@ -218,23 +193,23 @@ class Take:
                     yield samples
             return
         tries = 1 if plan.seed_given or not plan.guard else 1 + plan.host.config.guard_retries
-        spoken: list[np.ndarray] = []
+        generated: list[np.ndarray] = []
         for left in range(tries - 1, -1, -1):
             async with aclosing(self._once(prompt, seed)) as blocks:
-                spoken = [b async for b in blocks]
+                generated = [b async for b in blocks]
             if self.finish != "guard_length" or not left:
                 break
-            self._again()
+            self._discard()
             seed += 1
-        if len(plan.pieces) == 1:
+        if len(plan.segments) == 1:
             self.run.seed = seed
-        for samples in spoken:
+        for samples in generated:
             yield samples
 
-    def _again(self) -> None:
+    def _discard(self) -> None:
         """Forget the last try."""
         self.run.guarded[-1] = "retried"
-        self.run.tally.frames -= self.frames
+        self.run.usage.frames -= self.frames
         self.samples, self.frames, self.finish = 0, 0, "stop"
 
     async def _prepare(self) -> Prompt:
@@ -246,13 +221,13 @@ class Take:
 
         def work() -> Prompt:
             req = run.tts.request(
-                self.piece.text, reference=self.references, prompt=self.prompt, seed=plan.seed, **arguments
+                self.segment.text, reference=self.references, prompt=self.prompt, seed=plan.seed, **arguments
             )
             return run.tts.prompt(req)
 
         made = await asyncio.get_running_loop().run_in_executor(plan.host.pool, work)
-        run.tally.input_tokens += made.tokens
-        run.tally.audio_tokens += len(made.frames)
+        run.usage.input_tokens += made.tokens
+        run.usage.audio_tokens += len(made.frames)
         return made
 
     async def _once(self, prompt: Prompt, seed: int) -> AsyncGenerator[np.ndarray, None]:
@@ -261,7 +236,7 @@ class Take:
         stream = run.tts.engine.submit(prompt, seed, run.plan.streaming)
         if run.timing.submitted is None:
             run.timing.submitted = time.monotonic()
-        writing = None if self.tail is None else asyncio.create_task(self._write(prompt, stream, self.tail))
+        writing = None if self.tail is None else asyncio.create_task(self._append_text(prompt, stream, self.tail))
         try:
             async for chunk in stream:
                 if run.timing.first is None and len(chunk.samples):
@@ -269,7 +244,7 @@ class Take:
                 samples, cut = (chunk.samples, None) if guard is None else guard.check(chunk)
                 self.samples += len(samples)
                 self.frames += len(chunk.frames)
-                run.tally.frames += len(chunk.frames)
+                run.usage.frames += len(chunk.frames)
                 yield samples
                 if cut is not None:
                     self.finish = cut
@@ -286,14 +261,14 @@ class Take:
             if self.tail is not None:
                 self.tail.close()
 
-    async def _write(self, prompt: Prompt, stream: Stream, tail: Tail) -> None:
-        """Give the model the text that comes while it speaks."""
+    async def _append_text(self, prompt: Prompt, stream: Stream, tail: TextTail) -> None:
+        """Give the model the text that arrives while it speaks."""
         try:
             async for text, last in tail.parts():
                 before = prompt.tokens
                 stream.append(text, last)
-                self.run.tally.input_tokens += prompt.tokens - before
-                self.piece = grown(self.piece, text)
+                self.run.usage.input_tokens += prompt.tokens - before
+                self.segment = extended(self.segment, text)
         except InvalidRequest:
             stream.cancel()
             raise

@@ -1,5 +1,5 @@
-"""Where text may be cut: sentences and clauses, with abbreviations, decimals, initials, quotes, and CJK, Arabic and
-Indic marks. Pieces keep their place in the text, so that times and barge-in can point at characters."""
+"""Cutting text into sentences and clauses, with abbreviations, decimals, initials, quotes, and CJK, Arabic and Indic
+punctuation. Segments keep their place in the text, so that times and interruptions can name characters."""
 
 # ruff: noqa: RUF001, SIM905 (punctuation of many scripts; lists of words)
 from __future__ import annotations
@@ -28,11 +28,11 @@ NEAR = 60  # characters on either side that decide whether a mark ends a sentenc
 _TERMINATOR = re.compile(rf"[.!?{END_WIDE}]+[{re.escape(CLOSERS)}]*")
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
 _WORD_BEFORE = re.compile(r"([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
-_SPOKEN = re.compile(r"\w")
+_WORD_CHAR = re.compile(r"\w")
 
 
 @dataclass(frozen=True)
-class Piece:
+class Segment:
     """text == whole[start:end], without white space at its ends. `paragraph`: a blank line follows."""
 
     text: str
@@ -41,9 +41,9 @@ class Piece:
     paragraph: bool = False
 
 
-def sentences(text: str) -> list[Piece]:
+def sentences(text: str) -> list[Segment]:
     """All sentences of a text, in order; together they hold every character that is not white space."""
-    found: list[Piece] = []
+    found: list[Segment] = []
     start = 0
     for cut, paragraph in _cuts(text):
         start = _append(found, text, start, cut, paragraph)
@@ -51,21 +51,21 @@ def sentences(text: str) -> list[Piece]:
     return found
 
 
-def split(text: str, most: int, granularity: str) -> list[Piece]:
-    """Pieces to speak one after another, none longer than `most` characters.
+def split(text: str, max_chars: int, granularity: str) -> list[Segment]:
+    """Segments to speak one after another, none longer than `max_chars` characters.
 
-    granularity: "none" (one piece), "auto" (one piece if it is short, else sentences grouped up to `most`),
-    "sentence", "clause".
+    granularity: "none" (one segment), "auto" (one segment if the text is short, else sentences grouped up to
+    `max_chars`), "sentence", "clause".
     """
     whole = _trimmed(text, 0, len(text), True)
-    if granularity == "none" or (granularity == "auto" and len(text) <= most):
+    if granularity == "none" or (granularity == "auto" and len(text) <= max_chars):
         return [whole]
-    pieces = [p for s in sentences(text) for p in _fit(text, s, most)]
+    segments = [p for s in sentences(text) for p in _fit(text, s, max_chars)]
     if granularity == "clause":
-        pieces = [c for p in pieces for c in _clauses(text, p, 20)]
+        segments = [c for p in segments for c in _clauses(text, p, 20)]
     if granularity == "auto":
-        pieces = list(_grouped(text, pieces, most))
-    return pieces or [whole]
+        segments = list(_grouped(text, segments, max_chars))
+    return segments or [whole]
 
 
 def ready(text: str, clause: bool) -> int:
@@ -79,7 +79,7 @@ def ready(text: str, clause: bool) -> int:
         tail = text[last:]
         marks = [m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s\S)|[，、；：]", tail) if m.end() >= 20]
         last += max(marks, default=0)
-    return last if _SPOKEN.search(text[:last]) else 0
+    return last if _WORD_CHAR.search(text[:last]) else 0
 
 
 def _cuts(text: str) -> Iterator[tuple[int, bool]]:
@@ -120,61 +120,61 @@ def _dot_ends(before: str, following: str) -> bool:
     return name.lower() not in ABBREVIATIONS
 
 
-def _append(found: list[Piece], text: str, start: int, end: int, paragraph: bool) -> int:
+def _append(found: list[Segment], text: str, start: int, end: int, paragraph: bool) -> int:
     """Add text[start:end] as a sentence; what holds nothing to speak joins the one before. Returns the next start."""
-    piece = _trimmed(text, start, end, paragraph)
-    if not piece.text:
+    segment = _trimmed(text, start, end, paragraph)
+    if not segment.text:
         if paragraph and found:
             found[-1] = _trimmed(text, found[-1].start, found[-1].end, True)
-    elif _SPOKEN.search(piece.text) is None:
+    elif _WORD_CHAR.search(segment.text) is None:
         if found:
-            found[-1] = _trimmed(text, found[-1].start, piece.end, paragraph)
+            found[-1] = _trimmed(text, found[-1].start, segment.end, paragraph)
         else:
             return start  # leading marks go with what follows
     else:
-        found.append(piece)
+        found.append(segment)
     return end
 
 
-def _trimmed(text: str, start: int, end: int, paragraph: bool) -> Piece:
+def _trimmed(text: str, start: int, end: int, paragraph: bool) -> Segment:
     body = text[start:end]
     left = len(body) - len(body.lstrip())
     stripped = body.strip()
-    return Piece(stripped, start + left, start + left + len(stripped), paragraph)
+    return Segment(stripped, start + left, start + left + len(stripped), paragraph)
 
 
-def _fit(text: str, piece: Piece, most: int) -> Iterator[Piece]:
-    """A sentence in parts of at most `most` characters: at clauses, else at spaces, else anywhere."""
-    start = piece.start
-    while piece.end - start > most:
-        window = text[start : start + most]
+def _fit(text: str, segment: Segment, max_chars: int) -> Iterator[Segment]:
+    """A sentence in parts of at most `max_chars` characters: at clauses, else at spaces, else anywhere."""
+    start = segment.start
+    while segment.end - start > max_chars:
+        window = text[start : start + max_chars]
         marks = [m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s)|[，、；：]", window)]
         spaces = [m.start() for m in re.finditer(r"\s", window)]
-        cut = next((max(c) for c in (marks, spaces) if c and max(c) > most // 4), most)
+        cut = next((max(c) for c in (marks, spaces) if c and max(c) > max_chars // 4), max_chars)
         part = _trimmed(text, start, start + cut, False)
         if part.text:
             yield part
         start += cut
-    last = _trimmed(text, start, piece.end, piece.paragraph)
+    last = _trimmed(text, start, segment.end, segment.paragraph)
     if last.text:
         yield last
 
 
-def _clauses(text: str, piece: Piece, least: int) -> Iterator[Piece]:
-    start = piece.start
-    for m in re.finditer(rf"[{CLAUSE}](?=\s)|[，、；：]", piece.text):
-        cut = piece.start + m.end()
-        if cut - start >= least and piece.end - cut >= least // 2:
+def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:
+    start = segment.start
+    for m in re.finditer(rf"[{CLAUSE}](?=\s)|[，、；：]", segment.text):
+        cut = segment.start + m.end()
+        if cut - start >= least and segment.end - cut >= least // 2:
             yield _trimmed(text, start, cut, False)
             start = cut
-    yield _trimmed(text, start, piece.end, piece.paragraph)
+    yield _trimmed(text, start, segment.end, segment.paragraph)
 
 
-def _grouped(text: str, pieces: list[Piece], most: int) -> Iterator[Piece]:
-    """Neighbouring sentences of one paragraph together, up to `most` characters."""
-    group: Piece | None = None
-    for p in pieces:
-        if group is not None and not group.paragraph and p.end - group.start <= most:
+def _grouped(text: str, segments: list[Segment], max_chars: int) -> Iterator[Segment]:
+    """Neighbouring sentences of one paragraph together, up to `max_chars` characters."""
+    group: Segment | None = None
+    for p in segments:
+        if group is not None and not group.paragraph and p.end - group.start <= max_chars:
             group = _trimmed(text, group.start, p.end, p.paragraph)
             continue
         if group is not None:

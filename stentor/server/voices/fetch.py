@@ -26,7 +26,7 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
-class Blocked(Exception):
+class NotPublic(Exception):
     """The host resolves to an address that is not public."""
 
 
@@ -48,7 +48,7 @@ def is_public(address: str) -> bool:
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
 
 
-class Guarded(httpcore.AsyncNetworkBackend):
+class PublicBackend(httpcore.AsyncNetworkBackend):
     """Connects only to checked addresses."""
 
     def __init__(self, resolve: Resolve) -> None:
@@ -65,11 +65,11 @@ class Guarded(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         addresses = await self._resolve(host, port)
         if not addresses or not all(is_public(a) for a in addresses):
-            raise Blocked(host)
+            raise NotPublic(host)
         return await self._inner.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
 
     async def connect_unix_socket(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:
-        raise Blocked("unix socket")
+        raise NotPublic("unix socket")
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -80,7 +80,7 @@ class Fetcher:
 
     def __init__(self, most: int, seconds: float, domains: tuple[str, ...], resolve: Resolve = resolve) -> None:
         self.most, self.seconds, self.domains = most, seconds, tuple(d.lower() for d in domains)
-        self._backend = Guarded(resolve)
+        self._backend = PublicBackend(resolve)
 
     async def get(self, url: str, param: str) -> bytes:
         """The body. ApiError 400 names `param` and says why not; it never tells what an inner host answered."""
@@ -89,7 +89,7 @@ class Fetcher:
                 return await self._follow(url, param)
         except TimeoutError:
             raise ApiError(400, f"{param}: the URL did not answer within {self.seconds:g} s", param=param) from None
-        except Blocked:
+        except NotPublic:
             raise ApiError(400, f"{param}: the URL does not lead to a public address", param=param) from None
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError, UnicodeError) as e:
             raise ApiError(400, f"{param}: the URL could not be fetched ({type(e).__name__})", param=param) from e

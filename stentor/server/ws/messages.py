@@ -1,4 +1,4 @@
-"""Messages of a WebSocket session: what clients send, checked; and what is on its way to them, bounded."""
+"""Messages of a WebSocket session: parsing what clients send, and a bounded queue of what is sent to them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stentor.server.errors import ApiError, from_pydantic
 from stentor.server.json_sse import json_bytes
 from stentor.server.schemas import STRICT, Shared
 
-MOST_TEXT = 128 << 10  # bytes of a message other than session.config
+MAX_MESSAGE_BYTES = 128 << 10  # of a message other than session.config
 
 
-class Hangup(Exception):
-    """The session ends: a close code (RFC 6455), and what to say first."""
+class CloseSession(Exception):
+    """Ends the session with a close code (RFC 6455) and, if there is one, an error event before it."""
 
     def __init__(self, code: int, error: ApiError | None = None, reason: str = "") -> None:
         super().__init__(reason)
@@ -33,7 +33,7 @@ class Configure(Shared):
     """session.config: the parameters of POST /v1/audio/speech other than its text."""
 
     type: Literal["session.config"] = "session.config"
-    stream_audio: bool = Field(True, description="false: each piece as one whole file, when it is finished")
+    stream_audio: bool = Field(True, description="false: each segment as one whole file, when it is finished")
     word_timestamps: bool = False
     encoding: Literal["binary", "base64"] = Field("binary", description="base64: audio.chunk events")
 
@@ -62,7 +62,7 @@ class Done(BaseModel):
 
 
 class Cancel(BaseModel):
-    """response.cancel: stop now. `played_ms`: what the client has played of the utterance, if it knows."""
+    """response.cancel: stop now. `played_ms`: how much of the utterance the client has played, if it knows."""
 
     model_config = STRICT
     type: Literal["response.cancel"]
@@ -70,7 +70,7 @@ class Cancel(BaseModel):
 
 
 class Close(BaseModel):
-    """session.close: hang up when everything written has been spoken."""
+    """session.close: close the connection when everything written has been spoken."""
 
     model_config = STRICT
     type: Literal["session.close"]
@@ -88,7 +88,7 @@ KINDS: Mapping[str, type[Configure | Append | Commit | Done | Cancel | Close]] =
 
 
 def parse(message: Mapping[str, Any]) -> Message:
-    """A frame as a message. ApiError for what is wrong with it, Hangup 1009 for what is too large."""
+    """Parse a WebSocket frame. ApiError says what is wrong with it. CloseSession 1009: it is too large."""
     text = message.get("text")
     if text is None:
         raise ApiError(400, "messages must be JSON in text frames", code="invalid_message")
@@ -99,34 +99,37 @@ def parse(message: Mapping[str, Any]) -> Message:
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise ApiError(400, f"type: must be one of {', '.join(KINDS)}", param="type", code="invalid_message")
-    if kind != "session.config" and len(text) > MOST_TEXT:
-        raise Hangup(1009, ApiError(413, f"{kind} is larger than {MOST_TEXT >> 10} KiB", code="message_too_large"))
+    if kind != "session.config" and len(text) > MAX_MESSAGE_BYTES:
+        raise CloseSession(
+            1009, ApiError(413, f"{kind} is larger than {MAX_MESSAGE_BYTES >> 10} KiB", code="message_too_large")
+        )
     try:
         return KINDS[kind].model_validate(value)
     except ValidationError as e:
         raise from_pydantic(e) from None
 
 
-class Outgoing:
-    """Frames made and not yet sent, in order. SlowClient when their audio is more than it may be."""
+class MessageSender:
+    """Queues frames in order and sends them. Adding one raises SlowClient when the queue exceeds `max_bytes`."""
 
-    def __init__(self, ws: WebSocket, most: int) -> None:
-        self.ws, self.most = ws, most
+    def __init__(self, ws: WebSocket, max_bytes: int) -> None:
+        self.ws, self.max_bytes = ws, max_bytes
         self.size = 0
         self._frames: deque[tuple[str | bytes, bool]] = deque()  # frame, whether it is audio
         self._ready = asyncio.Event()
 
     def event(self, name: str, **body: Any) -> None:
+        """Queue an event."""
         self._put(json_bytes({"type": name, **body}).decode(), audio=False)
 
     def error(self, error: ApiError, **more: Any) -> None:
-        """An `error` event: OpenAI's envelope, and its fields beside it as vLLM-Omni's and nari's clients read them."""
+        """Queue an `error` event: OpenAI's envelope, and its fields beside it for vLLM-Omni's and nari's clients."""
         detail = error.body["error"]
         flat = {k: v for k, v in detail.items() if k != "type"}
         self.event("error", **flat, status=error.status, error=detail, **more)
 
     def audio(self, data: bytes, encoding: str, index: int) -> None:
-        """Audio as a binary frame or an event."""
+        """Queue audio as a binary frame or as an event."""
         if encoding == "binary":
             self._put(data, audio=True)
             return
@@ -134,27 +137,27 @@ class Outgoing:
         self._put(json_bytes(body).decode(), audio=True)
 
     def drop_audio(self) -> None:
-        """Take back audio that has not left."""
+        """Drop audio that has not been sent."""
         kept = [f for f in self._frames if not f[1]]
         self.size = sum(len(f) for f, _ in kept)
         self._frames = deque(kept)
 
     def _put(self, frame: str | bytes, audio: bool) -> None:
-        if self.size and self.size + len(frame) > self.most:
+        if self.size and self.size + len(frame) > self.max_bytes:
             raise SlowClient
         self.size += len(frame)
         self._frames.append((frame, audio))
         self._ready.set()
 
     async def run(self) -> None:
-        """Send for ever; cancelled between frames or while the client does not read."""
+        """Send frames until cancelled."""
         while True:
             await self.flush()
             self._ready.clear()
             await self._ready.wait()
 
     async def flush(self) -> None:
-        """Send what is there."""
+        """Send all queued frames."""
         while self._frames:
             frame = self._frames.popleft()[0]
             if isinstance(frame, bytes):

@@ -1,13 +1,13 @@
-"""WS /v1/audio/speech/stream: text in as it is written, audio out as it is spoken, cancel with what was heard.
+"""WS /v1/audio/speech/stream: text arrives while audio is sent, and a cancel reports how much was played.
 
-docs/serving.md holds the protocol; message names are those of vLLM-Omni, with SGLang-Omni's commit and nari's cancel.
+The protocol is in docs/serving.md. Message names are those of vLLM-Omni, with SGLang-Omni's commit and nari's cancel.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
@@ -17,43 +17,41 @@ from stentor.server.backpressure import SlowClient
 from stentor.server.config import MIB
 from stentor.server.errors import ApiError, translate
 from stentor.server.json_sse import json_response
-from stentor.server.speech.plan import Plan
+from stentor.server.speech.plan import SpeechPlan
+from stentor.server.state import Server, server
 from stentor.server.ws.messages import (
     Append,
     Cancel,
     Close,
+    CloseSession,
     Commit,
     Configure,
     Done,
-    Hangup,
     Message,
-    Outgoing,
+    MessageSender,
     parse,
 )
 from stentor.server.ws.utterance import Utterance
 
-if TYPE_CHECKING:
-    from stentor.server.app import Server
-
 router = APIRouter()
 
 CONFIG_SECONDS = 10.0  # for the first message
-MOST_WAITING = 8  # utterances written ahead of the one that is spoken
-MOST_MISTAKES = 32  # refused messages, after which the session is closed
-FLUSH_SECONDS = 5.0  # for last words to a client that does not read
+MAX_WAITING = 8  # utterances that wait for the one that is being spoken
+MAX_ERRORS = 32  # refused messages, after which the session is closed
+FLUSH_SECONDS = 5.0  # for the last events to a client that does not read
 
 
 @router.websocket("/v1/audio/speech/stream")
 async def stream(ws: WebSocket) -> None:
     """One session; see docs/serving.md."""
-    server: Server = ws.app.state.server
-    sessions = server.metrics.sessions
-    if len(sessions) >= server.config.ws_max_sessions or server.drain.is_set():
+    s = server(ws)
+    sessions = s.metrics.sessions
+    if len(sessions) >= s.config.ws_max_sessions or s.drain.is_set():
         refused = ApiError(503, "no more WebSocket sessions now", code="too_many_sessions", retry_after=5)
-        server.metrics.rejected.labels("too_many_sessions").inc()
+        s.metrics.rejected.labels("too_many_sessions").inc()
         await ws.send_denial_response(json_response(refused.body, refused.status, refused.headers))
         return
-    session = Session(ws, server)
+    session = Session(ws, s)
     sessions.add(session)
     try:
         await session.run()
@@ -62,29 +60,29 @@ async def stream(ws: WebSocket) -> None:
 
 
 class Session:
-    """A connection: one configuration at a time, utterances spoken in the order they were written."""
+    """A connection. It has one configuration at a time and speaks utterances in the order they were written."""
 
     def __init__(self, ws: WebSocket, server: Server) -> None:
         self.ws, self.server, self.config = ws, server, server.config
         self.id: str = ws.state.request_id
-        self.out = Outgoing(ws, int(server.config.max_buffered_mb * MIB))
-        self.configured: tuple[Plan, Configure] | None = None
-        self.count = self.mistakes = 0
-        self.writing: Utterance | None = None  # takes the text that comes
-        self.last: Utterance | None = None  # spoken, or being spoken
-        self.waiting: asyncio.Queue[Utterance | None] = asyncio.Queue()  # None: hang up
+        self.out = MessageSender(ws, int(server.config.max_buffered_mb * MIB))
+        self.configured: tuple[SpeechPlan, Configure] | None = None
+        self.count = self.errors = 0
+        self.writing: Utterance | None = None  # takes the text that arrives
+        self.last: Utterance | None = None  # being spoken, or spoken last
+        self.waiting: asyncio.Queue[Utterance | None] = asyncio.Queue()  # None: close the session
         self.speaking: asyncio.Task[None] | None = None
-        self.touched = time.monotonic()
+        self.last_active = time.monotonic()
 
     @property
     def busy(self) -> bool:
-        """Whether something is being spoken, or could be without another message."""
+        """Whether something is being spoken, or will be without another message."""
         if self.speaking is not None:
-            return self.last is None or not self.last.starving
+            return self.last is None or not self.last.waiting_for_text
         return not self.waiting.empty()
 
     async def run(self) -> None:
-        """Until the client leaves, misbehaves, or the server ends."""
+        """Serve until the client leaves, breaks a limit, or the server shuts down."""
         await self.ws.accept()
         tasks = [asyncio.create_task(part) for part in (self._read(), self._speak(), self.out.run(), self._drained())]
         try:
@@ -100,17 +98,17 @@ class Session:
             if not sender.done():
                 sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
-        await self._leave(ends)
+        await self._close_connection(ends)
 
-    async def _leave(self, why: BaseException | None) -> None:
-        """Last words and the closing handshake, if there is still someone."""
+    async def _close_connection(self, why: BaseException | None) -> None:
+        """Send the last events and the closing handshake, if the client is still connected."""
         if why is None or isinstance(why, WebSocketDisconnect) or self.ws.client_state is not WebSocketState.CONNECTED:
             return
         if isinstance(why, SlowClient):
             self.out.drop_audio()
-            why = Hangup(1008, ApiError(408, "audio was not read fast enough", code="slow_client"))
-        if not isinstance(why, Hangup):
-            why = Hangup(1011, translate(why))
+            why = CloseSession(1008, ApiError(408, "audio was not read fast enough", code="slow_client"))
+        if not isinstance(why, CloseSession):
+            why = CloseSession(1011, translate(why))
         try:
             async with asyncio.timeout(self.config.request_timeout if why.error is None else FLUSH_SECONDS):
                 if why.error is not None:
@@ -119,52 +117,54 @@ class Session:
                 await self.out.flush()
                 await self.ws.close(why.code, why.reason[:120])
         except (TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
-            return  # it has gone, or reads nothing; the server drops the connection
+            return  # the client is gone or reads nothing; the server drops the connection
 
-    # -- what comes in --
+    # -- from the client --
 
     async def _read(self) -> None:
         while True:
             try:
                 message = parse(await self._next())
-                await self._obey(message)
+                await self._handle(message)
             except (ApiError, InvalidRequest) as e:
                 self._refuse(translate(e))
-            await asyncio.sleep(0)  # a client that floods us takes turns with the others
+            await asyncio.sleep(0)  # a client that sends without pause must not block the others
 
     def _refuse(self, error: ApiError) -> None:
-        self.mistakes += 1
-        if self.mistakes > MOST_MISTAKES:
-            raise Hangup(1008, ApiError(400, "too many refused messages", code="too_many_errors"))
+        self.errors += 1
+        if self.errors > MAX_ERRORS:
+            raise CloseSession(1008, ApiError(400, "too many refused messages", code="too_many_errors"))
         self.server.metrics.rejected.labels(error.code or f"invalid_{error.param}"[:40]).inc()
         self.out.error(error)
 
     async def _next(self) -> dict[str, Any]:
-        """The next message. Hangup when the client is silent for too long while nothing is spoken, or has gone."""
+        """The next message. CloseSession: the client has left, or was silent for too long while nothing was spoken."""
         while True:
             limit = CONFIG_SECONDS if self.configured is None else self.config.ws_idle_seconds
-            left = self.touched + limit - time.monotonic()
+            left = self.last_active + limit - time.monotonic()
             if left <= 0 and not self.busy:
                 code = "config_timeout" if self.configured is None else "idle_timeout"
-                raise Hangup(1008, ApiError(408, f"no message within {limit:g} s", code=code))
+                raise CloseSession(1008, ApiError(408, f"no message within {limit:g} s", code=code))
             try:
                 async with asyncio.timeout(left if left > 0 else limit):
                     message: dict[str, Any] = dict(await self.ws.receive())
             except TimeoutError:
                 continue
             if message["type"] == "websocket.disconnect":
-                raise Hangup(1000)
-            self.touched = time.monotonic()
+                raise CloseSession(1000)
+            self.last_active = time.monotonic()
             return message
 
-    async def _obey(self, message: Message) -> None:
+    async def _handle(self, message: Message) -> None:
         match message:
             case Configure():
                 await self._configure(message)
             case Close():
                 await self._close()
             case _ if self.configured is None:
-                raise Hangup(1008, ApiError(400, "type: the first message must be session.config", code="no_config"))
+                raise CloseSession(
+                    1008, ApiError(400, "type: the first message must be session.config", code="no_config")
+                )
             case Append():
                 self._append(message)
             case Commit():
@@ -196,11 +196,11 @@ class Session:
         )
 
     def _append(self, message: Append) -> None:
-        most = self.config.max_input_chars
+        limit = self.config.max_input_chars
         size = 0 if self.writing is None else len(self.writing.feed.text)
-        if size + len(message.text) > most:
+        if size + len(message.text) > limit:
             raise ApiError(
-                400, f"text: the utterance has more than {most} characters", param="text", code="text_too_long"
+                400, f"text: the utterance has more than {limit} characters", param="text", code="text_too_long"
             )
         self._open().feed.write(message.text)
         if message.sequence is not None:
@@ -210,15 +210,15 @@ class Session:
         """The utterance that takes text now."""
         if self.writing is None:
             assert self.configured is not None
-            if self.waiting.qsize() >= MOST_WAITING:
-                raise ApiError(429, f"{MOST_WAITING} utterances are waiting already", code="too_many_utterances")
+            if self.waiting.qsize() >= MAX_WAITING:
+                raise ApiError(429, f"{MAX_WAITING} utterances are waiting already", code="too_many_utterances")
             self.writing = Utterance(self.server, self.out, *self.configured, self.count)
             self.count += 1
             self.waiting.put_nowait(self.writing)
         return self.writing
 
     async def _cancel(self, message: Cancel) -> None:
-        """Forget what is written, stop what is spoken, and say how much of it was heard."""
+        """Drop waiting utterances, stop the current one, and report how much of it was played."""
         while not self.waiting.empty():
             self.waiting.get_nowait()
         self.writing = None
@@ -226,23 +226,23 @@ class Session:
             self.speaking.cancel()
             await asyncio.wait([self.speaking])
         self.out.drop_audio()
-        heard = {} if self.last is None else self.last.heard(message.played_ms)
-        self.out.event("response.cancelled", **heard)
+        report = {} if self.last is None else self.last.played_report(message.played_ms)
+        self.out.event("response.cancelled", **report)
 
     async def _close(self) -> None:
-        """End what was written; hang up when it has been spoken."""
+        """End the utterance that is being written, and close the session once everything has been spoken."""
         if self.writing is not None:
             self.writing.feed.end()
             self.writing = None
         self.waiting.put_nowait(None)
 
-    # -- what goes out --
+    # -- to the client --
 
     async def _speak(self) -> None:
         while True:
             utterance = await self.waiting.get()
             if utterance is None:
-                raise Hangup(1000)
+                raise CloseSession(1000)
             self.last = utterance
             self.speaking = asyncio.create_task(utterance.speak())
             try:
@@ -252,11 +252,11 @@ class Session:
             finally:
                 if self.speaking.done():
                     self.speaking = None
-                self.touched = time.monotonic()
+                self.last_active = time.monotonic()
 
     async def _drained(self) -> None:
-        """Ends the session once the server is ending and nothing is spoken."""
+        """End the session once the server shuts down and nothing is being spoken."""
         await self.server.drain.wait()
         while self.busy:
             await asyncio.sleep(0.05)
-        raise Hangup(1001, reason="the server is shutting down")
+        raise CloseSession(1001, reason="the server is shutting down")

@@ -1,0 +1,180 @@
+"""A request on its way to a client, the same for HTTP and WebSocket: encoded audio, metrics, outcome, final report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+
+from stentor.errors import EngineError
+from stentor.server.audio.effects import EffectChain
+from stentor.server.audio.encode import Encoder, encoder
+from stentor.server.audio.playback import OK_SECONDS, ClientPlayback
+from stentor.server.backpressure import Disconnected, SlowClient
+from stentor.server.errors import ApiError, translate
+from stentor.server.speech.outcomes import Outcome, SegmentTiming, srt, vtt
+from stentor.server.speech.plan import Output, SpeechPlan
+from stentor.server.speech.run import SpeechRun, Timing
+from stentor.server.state import Server
+
+CHEAP_FORMATS = ("pcm", "wav")  # encoded on the event loop: a thread switch would cost more
+
+
+class RunningRequest:
+    """One request from its plan to its end. It encodes the audio, and records metrics and the outcome once."""
+
+    def __init__(self, server: Server, plan: SpeechPlan, timing: Timing) -> None:
+        self.server, self.plan = server, plan
+        self.run = SpeechRun(plan, timing)
+        self.playback = ClientPlayback(timing.received, self.run.spec.sample_rate * plan.output.speed)
+        self.outcome = Outcome(plan.id, plan.host.name, seed=plan.seed)
+        self.ended = False  # its ending has been recorded
+        server.outcomes.add(self.outcome)
+
+    def pipeline(self, whole: bool) -> OutputPipeline:
+        """Effects and encoder for this request. `whole`: one file at the end in place of a stream."""
+        pool = None if self.plan.output.format in CHEAP_FORMATS else self.server.encoders
+        return OutputPipeline(self.plan.output, self.run.spec.sample_rate, whole, pool)
+
+    async def bytes(self, whole: bool) -> AsyncGenerator[bytes, None]:
+        """The container's bytes as they are made. If `whole`, all of them at the end."""
+        pipeline = self.pipeline(whole)
+        held: list[np.ndarray] = []
+        live = self.server.metrics.live
+        if self.plan.streaming:
+            live[self.playback] = self.plan.host.name
+        try:
+            async with aclosing(self.run.audio()) as blocks:
+                async for samples in blocks:
+                    held.append(samples)
+                    if self.run.usage.frames < self.plan.hold_frames:
+                        continue
+                    joined, held = np.concatenate(held), []
+                    self.playback.add(joined)
+                    if data := await pipeline.feed(joined):
+                        yield data
+            for samples in held:
+                self.playback.add(samples)
+                if data := await pipeline.feed(samples):
+                    yield data
+            yield await pipeline.finish()
+        finally:
+            live.pop(self.playback, None)
+
+    def completed(self) -> None:
+        """Record success. Call it before the last bytes are sent: a client that has them may ask for the outcome."""
+        run, m, name = self.run, self.server.metrics, self.plan.host.name
+        assert run.finish is not None
+        total = (run.timing.done or run.timing.received) - run.timing.received
+        m.success.labels(name, run.finish).inc()
+        m.e2e.labels(name).observe(total)
+        m.duration.labels(name).observe(run.duration)
+        if run.duration:
+            m.rtf.labels(name).observe(total / run.duration)
+        if self.plan.streaming:
+            m.streams_completed.labels(name).inc()
+            m.underrun.labels(name).observe(self.playback.underrun)
+            if self.playback.underrun <= OK_SECONDS:
+                m.continuous.labels(name, str(int(OK_SECONDS * 1000))).inc()
+        self.plan.host.note_duration(total)
+        self._record("completed", run.finish)
+
+    def failed(self, error: BaseException) -> ApiError | None:
+        """Record an ending other than success. Returns what to tell the client, or None if no client is left."""
+        if self.ended:
+            return None  # all audio was made, but the client did not take the last bytes
+        m, name = self.server.metrics, self.plan.host.name
+        if isinstance(error, Disconnected | asyncio.CancelledError):
+            m.streams_aborted.labels(name, "cancelled" if isinstance(error, Disconnected) else "closed").inc()
+            self._record("cancelled", "cancelled")
+            return None
+        if isinstance(error, SlowClient):
+            m.streams_aborted.labels(name, "slow_client").inc()
+            self._record("cancelled", "slow_client")
+            return None
+        known = translate(error, self.plan.host.retry_after)
+        if known.status >= 500 and known.code != "queue_full":
+            m.failed.labels(name).inc()
+        else:
+            m.rejected.labels(known.code or "invalid").inc()
+        alive = (h := self.plan.host.health) is not None and h.alive
+        dead = isinstance(error, EngineError) and not alive
+        reason = "timeout" if known.status == 504 else "engine_dead" if dead else "error"
+        m.streams_aborted.labels(name, reason).inc()
+        self.outcome.error = known.body["error"]
+        self._record("failed", "timeout" if known.status == 504 else "error")
+        return known
+
+    def _record(self, status: str, finish: str) -> None:
+        run, o, m, name = self.run, self.outcome, self.server.metrics, self.plan.host.name
+        self.ended = True
+        o.status, o.finish_reason, o.seed = status, finish, run.seed
+        o.duration, o.usage, o.segments = round(run.duration, 4), run.usage.as_dict(), run.timings
+        m.prompt_tokens.labels(name).inc(run.usage.input_tokens)
+        m.generation_tokens.labels(name).inc(run.usage.frames)
+        m.audio_frames.labels(name).inc(run.usage.samples)
+        for action in run.guarded:
+            m.guard.labels(name, action).inc()
+        t = run.timing
+        if t.submitted is not None:
+            m.queue.labels(name).observe(t.submitted - t.received)
+        if t.first is not None:
+            m.ttfp.labels(name).observe(t.first - t.received)
+        if self.playback.audible is not None:
+            m.audible.labels(name).observe(self.playback.audible)
+
+
+class OutputPipeline:
+    """Samples to bytes: speed and rate, then the encoder. It runs in `pool` if there is one."""
+
+    def __init__(self, output: Output, rate: int, whole: bool, pool: ThreadPoolExecutor | None) -> None:
+        self.chain = EffectChain(rate, output.rate, output.speed)
+        self.encoder: Encoder = encoder(output.format, output.rate, whole)
+        self.pool = pool
+
+    async def feed(self, samples: np.ndarray) -> bytes:
+        """float32 samples [n] at the model's rate -> the bytes that are final now."""
+        return await self._do(lambda: self.encoder.feed(self.chain.feed(samples)))
+
+    async def finish(self) -> bytes:
+        """The remaining bytes of the container."""
+        return await self._do(lambda: self.encoder.feed(self.chain.finish()) + self.encoder.finish())
+
+    async def _do(self, work: Callable[[], bytes]) -> bytes:
+        if self.pool is None:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+
+def final_report(request: RunningRequest, timestamps: str) -> dict[str, Any]:
+    """Usage, finish reason, seed, length and (unless `timestamps` is "none") segment times of a finished request."""
+    run = request.run
+    body: dict[str, Any] = {
+        "usage": run.usage.as_dict(),
+        "finish_reason": run.finish,
+        "seed": run.seed,
+        "duration": round(run.duration, 4),
+        "sample_rate": request.plan.output.rate,
+        "request_id": request.plan.id,
+    }
+    if timestamps != "none":
+        body["segments"] = [timing_as_dict(t) for t in run.timings]
+    if timestamps in ("srt", "vtt"):
+        body["subtitles"] = (srt if timestamps == "srt" else vtt)(run.timings)
+    return body
+
+
+def timing_as_dict(timing: SegmentTiming) -> dict[str, Any]:
+    """One segment's times as clients see them."""
+    return {
+        "index": timing.index,
+        "text": timing.text,
+        "start": round(timing.start, 4),
+        "end": round(timing.end, 4),
+        "start_char": timing.start_char,
+        "end_char": timing.end_char,
+    }

@@ -1,0 +1,50 @@
+"""What one server process holds. Routes reach it as `request.app.state.server`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from starlette.requests import HTTPConnection
+
+from stentor.api import TTS
+from stentor.server.config import ServerConfig
+from stentor.server.metrics import Metrics
+from stentor.server.model_hosts import ModelHost, ModelHosts, names
+from stentor.server.speech.outcomes import Outcomes
+from stentor.server.speech.plan import Planner
+from stentor.server.voices.references import References
+from stentor.server.voices.store import DEFAULT_DIR, VoiceStore
+
+
+class Server:
+    """The models, voices, metrics and pools that all routes share. There is one per app."""
+
+    def __init__(
+        self, config: ServerConfig, give_up: Callable[[], None], load: Callable[[str, str | None], Callable[[], TTS]]
+    ) -> None:
+        self.config = config
+        hosts = [ModelHost(name, load(name, model), config, give_up) for name, model in names(config)]
+        self.hosts = ModelHosts(hosts, config.served_model_name[len(hosts) :])
+        folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR
+        self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
+        self.references = References(config)
+        self.metrics = Metrics(self.hosts, self.references)
+        self.outcomes = Outcomes()
+        self.planner = Planner(config, self.hosts, self.voices, self.references)
+        self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
+        self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish
+
+    async def close(self) -> None:
+        """Stop every engine and the encoder threads."""
+        await asyncio.gather(*(h.close() for h in self.hosts.all))
+        self.encoders.shutdown(wait=False, cancel_futures=True)
+
+
+def server(connection: HTTPConnection) -> Server:
+    """The server that a request or a WebSocket belongs to."""
+    held: Server = connection.app.state.server
+    return held
