@@ -54,3 +54,15 @@ def test_every_command_in_the_docs_parses(command: str):
 def test_every_relative_link_leads_somewhere(page: Path):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_benchmarks_scripts_and_results_that_pages_name_exist():
+    named = {
+        path
+        for page in [*PAGES, ROOT / "CHANGELOG.md"]
+        for path in re.findall(
+            r"\b(?:benchmarks|scripts)/[\w./-]+\.(?:jsonl|json|py)\b", page.read_text(encoding="utf-8")
+        )
+    }
+    assert len(named) > 10
+    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []

@@ -1,5 +1,5 @@
-"""How attention is cut into programs. `benchmarks/gpu_attention.py` measures the choices; the winners on an H200 stand
-here.
+"""How attention is cut into programs. `benchmarks/kernels/attention.py` measures the choices; the
+winners on an H200 stand here.
 
 A decode step waits for keys and values from memory, so what counts is how many bytes are on their way at once: small
 tiles and few warps let several programs share a multiprocessor.

@@ -1,4 +1,4 @@
-"""How the products of codec decoders are cut into programs. `benchmarks/gpu_codec_tiles.py` measures the choices.
+"""How the products of codec decoders are cut into programs. `benchmarks/kernels/conv1d.py` measures the choices.
 
 A tile of 128 rows by 128 outputs reads 64 bytes from the L2 for each clock that the matrix units are busy, about twice
 what it gives; wider tiles read less, and two programs on a multiprocessor hide each other's beginning and end.

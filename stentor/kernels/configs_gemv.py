@@ -1,4 +1,4 @@
-"""How products of one or two rows are cut into programs. `benchmarks/gpu_products.py` measures the choices; the
+"""How products of one or two rows are cut into programs. `benchmarks/kernels/gemv.py` measures the choices; the
 winners on an H200 stand here.
 
 Weights are bound to be read once from memory, so a tile decides how many bytes a multiprocessor keeps in flight.

@@ -1,6 +1,6 @@
 """The load generator carries 500 streams on one core with most of that core to spare.
 
-A short version of benchmarks/load_generator.py, whose full figures are under benchmarks/results/. Judged by processor
+A short version of benchmarks/server/load_generator.py, whose full figures are under benchmarks/results/. Judged by processor
 time and completeness, which do not depend on what else the machine does; delays are printed.
 """
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins processes to cores and reads /proc: Linux only")
 def test_500_concurrent_streams_take_a_fraction_of_one_core():
-    import load_generator
+    from benchmarks.server import load_generator
 
     row = load_generator.measure(streams=500, seconds=4.0, together=False)
     print(load_generator.table(row))

@@ -1,4 +1,4 @@
-"""The soak of benchmarks/server_soak.py, short."""
+"""The soak of benchmarks/server/soak.py, short."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "server_soak.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "server" / "soak.py"
 
 
 def test_a_crowd_of_good_and_bad_clients_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Products of one and two rows: our kernel, cut into tiles of several kinds, against the library's, with cold weights.
 
-Run: python benchmarks/gpu_products.py [--out DIR] [--seconds 90]       on a GPU
-     TRITON_INTERPRET=1 python benchmarks/gpu_products.py --small       anywhere: a rehearsal on small shapes
+Run: python benchmarks/kernels/gemv.py [--out DIR] [--seconds 90]       on a GPU
+     TRITON_INTERPRET=1 python benchmarks/kernels/gemv.py --small       anywhere: a rehearsal on small shapes
 
 A case is one shape of one model at one number of rows. Its launches run in a CUDA graph over so many copies of the
 weights that none is in the cache. The table shows microseconds of the library (product alone, without what our kernel
@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from shares import run_shares
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.kernels.compile_ahead import compile_ahead
 from stentor.kernels import gemv
 from stentor.kernels.configs_gemv import NARROW_ROWS, Tile, narrow_tile
 
@@ -235,7 +235,7 @@ def main() -> None:
             return
         if not args.small:
             command = [sys.executable, __file__, "--rows", str(args.rows), "--only", args.only, "--share"]
-            run_shares(command, WORKERS, args.seconds * 0.55)
+            compile_ahead(command, WORKERS, args.seconds * 0.55)
         print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {gemv.EARLY}", flush=True)
         found = []
         for case in cases(args.small, args.rows, args.only):
@@ -244,7 +244,7 @@ def main() -> None:
                 break
             found.append(measure(case, "cpu" if args.small else "cuda", args.small))
             args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / "gpu_products.json").write_text(json.dumps(found, indent=1))
+            (args.out / "gemv.json").write_text(json.dumps(found, indent=1))
     print(table(found))
 
 

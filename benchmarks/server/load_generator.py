@@ -1,13 +1,14 @@
-"""Is the load generator the bottleneck? 500 concurrent streams from one core, each byte's journey timed.
+"""Measure whether the load generator is the bottleneck: 500 concurrent streams, the delay of every chunk.
 
-A server process on another core sends every stream 80 ms of audio each 80 ms and writes the time into each chunk. The
-client is the one of `stentor bench serve`, held to a single core. The delay between a chunk's departure and the
+Run: python benchmarks/server/load_generator.py [--streams 500] [--seconds 20] [--together] [--json FILE]
+Needs: Linux with two cores, and the packages of `stentor[bench]`.
+
+A server process on one core sends every stream 80 ms of audio each 80 ms and writes the time into each chunk. The
+client is the one of `stentor bench serve`, held to another core. The delay between a chunk's departure and the
 client's time stamp for it is what the load generator (and the loopback) adds to every figure it reports.
 
-    python benchmarks/load_generator.py [--streams 500] [--seconds 20] [--together] [--json FILE]
-
-`--together` sends all streams' chunks at the same moment, as a server does whose engine steps all rows at once: then
-the last of 500 waits for the client to have read the other 499.
+`--together` sends the chunks of all streams at the same moment, as a server does whose engine steps all rows at once.
+The last of 500 chunks then waits until the client has read the other 499.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from stentor.bench.load import load, prompts
 from stentor.bench.load.arrivals import fixed_count
 from stentor.bench.load.backends import BACKENDS, Ask

@@ -1,18 +1,23 @@
-"""Models over HTTP: `stentor serve` as a process, `stentor bench serve` as its load, a short table last.
+"""Measure models over HTTP: `stentor serve` as a process, `stentor bench serve` as its load, a short table last.
 
-Run: python benchmarks/gpu_serve.py [--seconds 330] [--out DIR] [MODEL ...]
+Run: python benchmarks/server/serve.py [--seconds 330] [--out DIR] [MODEL ...]
+     python benchmarks/server/serve.py --device cpu --audio 0.5 --concurrency 1,2 dummy:toy      a dry run
+Needs: a GPU, and the packages of `stentor[server]` and `stentor[bench]`.
 
-Per model: start to ready, then a closed loop at 1, 16 and 64 streams of raw PCM, texts of medium length and 12 s of
-audio per request whatever the model says (ignore_eos and max_new_tokens), and what the server's own threads took
-meanwhile. gpu_serve.json holds the benchmark tool's results, gpu_serve_requests.tar.gz its records of single requests,
-gpu_serve.log what servers said.
-What cannot start or does not answer in time costs only itself.
+Per model it measures the time from start to ready, and then a closed loop at 1, 16 and 64 streams of raw PCM with
+texts of medium length. Every request makes 12 s of audio whatever the model says (ignore_eos and max_new_tokens).
+It also measures the processor time of the server's threads.
+A model that does not start or does not answer in time costs only its own figures.
+
+Files: serve.json (the summary), serve_full.json.gz (all results of the benchmark tool), serve_requests.tar.gz (its
+records of single requests), serve.log (the log of the servers).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
 import json
 import os
 import re
@@ -28,7 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
 HOPS = {"qwen3": 0.08, "voxcpm2": 0.16, "fish": 2048 / 44100, "toy": 0.01}  # seconds of audio per frame
 CONCURRENCY = (1, 16, 64)
@@ -127,7 +132,7 @@ def body(model: str, seconds: float) -> dict[str, Any]:
 
 def load(server: Server, model: str, c: int, a: argparse.Namespace, limit: float) -> dict[str, Any]:
     """One closed loop; the benchmark tool's result with what the server's threads took."""
-    name = f"gpu_serve_{slug(model)}_c{c}"
+    name = f"serve_{slug(model)}_c{c}"
     command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
     command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, WAVES * c)), "--num-warmups", "1"]
     command += ["--extra-body", json.dumps(body(model, a.audio)), "--dataset-name", "medium", "--request-seed", "1"]
@@ -183,12 +188,39 @@ def measure(model: str, a: argparse.Namespace, end: float) -> dict[str, Any]:
     return found
 
 
+KEPT = (
+    "date", "duration", "scheduled", "completed", "failed", "request_throughput", "audio_throughput",
+    "real_time_maintained", "underrun_requests", "stalls", "max_stall_max_ms", "median_e2el_ms", "p99_e2el_ms",
+    "median_audio_ttfp_ms", "p95_audio_ttfp_ms", "p99_audio_ttfp_ms", "median_audible_ttfa_ms",
+    "p99_audible_ttfa_ms", "median_audio_rtf", "p99_start_buffer_ms", "client_cpu", "p99_client_loop_delay_ms",
+    "server_threads", "error",
+)  # fmt: skip
+
+
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures that tables and documents use; the rest is in serve_full.json.gz."""
+    rows = []
+    for r in results:
+        row = {k: v for k, v in r.items() if not isinstance(v, (dict, list))}
+        loads = {k: v for k, v in r.items() if isinstance(v, dict)}
+        gpus = [gpu for load in loads.values() for gpu in load.get("facts", {}).get("gpus", [])]
+        row["gpu"] = f"{gpus[0]['name']}, driver {gpus[0]['driver']}" if gpus else None
+        row |= {k: {name: v[name] for name in KEPT if name in v} for k, v in loads.items()}
+        rows.append(row)
+    return rows
+
+
+def write(results: list[dict[str, Any]], out: Path) -> None:
+    (out / "serve.json").write_text(json.dumps(summary(results), indent=1) + "\n")
+    (out / "serve_full.json.gz").write_bytes(gzip.compress(json.dumps(results).encode(), mtime=0))
+
+
 def pack(work: Path, out: Path) -> None:
     """Few files: what comes back from a lent machine is counted."""
-    with tarfile.open(out / "gpu_serve_requests.tar.gz", "w:gz") as tar:
+    with tarfile.open(out / "serve_requests.tar.gz", "w:gz") as tar:
         for file in sorted(work.glob("*.jsonl")):
             tar.add(file, file.name)
-    with (out / "gpu_serve.log").open("w") as log:
+    with (out / "serve.log").open("w") as log:
         for file in sorted(work.glob("*.log")):
             log.write(f"== {file.name}\n{file.read_text()[-200_000:]}\n")
 
@@ -239,7 +271,7 @@ def main() -> None:
         share = time.monotonic() + max(left / (len(a.models) - i), 20)
         print(f"== {model}", flush=True)
         results.append(measure(model, a, min(share, end)))
-        (a.out / "gpu_serve.json").write_text(json.dumps(results, indent=1))
+        write(results, a.out)
         pack(a.work, a.out)
     print(table(results, a.concurrency))
 

@@ -1,7 +1,9 @@
-"""The engine's own host work per decode step: planning, launching, reading reports, handing out audio.
+"""Measure the engine's host work per decode step: scheduling, launching, reading reports, handing out audio.
 
-The device's work is replaced by one small tensor operation, so that what remains is the engine.
-Run: python benchmarks/host_overhead.py [--rows 64] [--steps 2000] [--json benchmarks/results/host_overhead.json]
+Run: python benchmarks/engine/host_overhead.py [--rows 64] [--steps 2000] [--json host_overhead.json]
+Needs: nothing but stentor. No GPU.
+
+One small tensor operation replaces the device's work, so that only the engine's own work remains.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 import stentor
 from stentor.engine.engine import Engine
 from stentor.engine.sequence import LENGTH

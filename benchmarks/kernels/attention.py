@@ -1,7 +1,7 @@
 """Attention of a decode step: our kernels cut into programs of several kinds, at the shapes of the three models.
 
-Run: python benchmarks/gpu_attention.py [--out DIR] [--seconds 45] [--before FILE]     on a GPU
-     TRITON_INTERPRET=1 python benchmarks/gpu_attention.py --device cpu --tiny         anywhere: a rehearsal
+Run: python benchmarks/kernels/attention.py [--out DIR] [--seconds 45] [--before FILE]     on a GPU
+     TRITON_INTERPRET=1 python benchmarks/kernels/attention.py --device cpu --tiny         anywhere: a rehearsal
 
 A case is one kernel at one model's shape and batch. Its launches run in a CUDA graph: over so many pools that no
 history is in the cache (paged); as the passes and layers of a frame follow each other (depth); over the same queries
@@ -26,10 +26,10 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from shares import run_shares
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.kernels.compile_ahead import compile_ahead
 from stentor.kernels import Turn, attention
 from stentor.kernels.configs_attention import DepthTile, LocalTile, PagedTile, depth_tile, local_tile, paged_tile
 from stentor.kernels.pdl import EARLY
@@ -373,7 +373,7 @@ def main() -> None:
             mend_interpreter()
         else:
             given = [] if args.before is None else ["--before", str(args.before)]
-            run_shares([sys.executable, __file__, *given, "--share"], WORKERS, args.seconds * 0.55)
+            compile_ahead([sys.executable, __file__, *given, "--share"], WORKERS, args.seconds * 0.55)
         print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {EARLY}", flush=True)
         found = []
         for case in cases(args.tiny):
@@ -382,7 +382,7 @@ def main() -> None:
                 break
             found.append(measure(case, args.device, before))
             args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / "gpu_attention.json").write_text(json.dumps(found, indent=1))
+            (args.out / "attention.json").write_text(json.dumps(found, indent=1))
     print(table(found))
 
 

@@ -1,9 +1,9 @@
 """Codec decoders alone, captured as the engine captures them: time, error, memory; a short table comes last.
 
-Run: python benchmarks/gpu_codec.py [--out DIR] [CODEC ...]       every codec in a process of its own
-     python benchmarks/gpu_codec.py --brief --out DIR             float16 and float32 only: about 40 s
-     python benchmarks/gpu_codec.py --one CODEC --out DIR         one codec, here
-     python benchmarks/gpu_codec.py --device cpu --tiny           a dry run
+Run: python benchmarks/engine/codec.py [--out DIR] [CODEC ...]       every codec in a process of its own
+     python benchmarks/engine/codec.py --brief --out DIR             float16 and float32 only: about 40 s
+     python benchmarks/engine/codec.py --one CODEC --out DIR         one codec, here
+     python benchmarks/engine/codec.py --device cpu --tiny           a dry run
 
 Codecs have the released sizes and random weights, except `voice`: the autoencoder of the embedded voice on
 its own held-out latents. Variants: float32, bfloat16 and float16 with the fused kernels and without (`plain`), and,
@@ -32,11 +32,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gpu_codec_tiles import machine  # noqa: E402
-
+from benchmarks.timing import machine_speed  # noqa: E402
 from stentor import kernels  # noqa: E402
 from stentor.engine.cuda_graphs import GraphLadder  # noqa: E402
 from stentor.engine.device import Device  # noqa: E402
@@ -295,7 +294,7 @@ class Variant:
         with torch.inference_mode(), fused(self.kernel):
             if not self.kernel:
                 self._capture()
-            found["machine"] = machine(self.device.torch)
+            found["machine"] = machine_speed(self.device.torch)
             found["ms"] = self.captured.times(self.keys)
             found["profile"] = self.captured.profile((16, 8))
         found["audio_s_per_s"] = {f"{b}x{n}": round(b * n * self.made[3] / found["ms"][f"{b}x{n}"] * 1e3)
@@ -324,7 +323,7 @@ def compare(name: str, device: Device, tiny: bool) -> dict[str, Tensor]:
 
 def one(name: str, out: Path, device: Device, tiny: bool, variants: list[str], among: int) -> None:
     found: dict[str, Any] = {"codec": name, "device": device.describe(), "variants": {}, "errors": {}}
-    file = out / f"gpu_codec_{name.replace('-', '_')}.json"
+    file = out / f"codec_{name.replace('-', '_')}.json"
     prepared: dict[str, Variant] = {}
 
     def attempt(label: str, work: Callable[[], None]) -> None:
@@ -357,7 +356,7 @@ def table(out: Path) -> str:
     keys = [f"{b}x{n}" for b in (1, 16, 64) for n in FEW]
     head = ["codec variant", *keys, "a-s/s", "SNR dB", "worst", "GiB", "kernels"]
     lines = ["  ".join(f"{h:>22}" if i == 0 else f"{h:>8}" for i, h in enumerate(head))]
-    for file in sorted(set(out.glob("gpu_codec_*.json")) - {out / "gpu_codec_tiles.json"}):
+    for file in sorted(out.glob("codec_*.json")):
         found = json.loads(file.read_text())
         for label, v in found["variants"].items():
             worst = v.get("worst_of_peak")

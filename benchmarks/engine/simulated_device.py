@@ -1,4 +1,7 @@
-"""A device that only takes time: streams, events and captured calls on a timeline, for benchmarks/schedule_sim.py."""
+"""A simulated device whose work only takes time: streams, events and captured calls on a timeline.
+
+schedule_sim.py runs the engine on it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The proofs that need a GPU, in one run with a short table last.
+"""Run the checks that need a GPU, and print a short table last.
 
-Run: python benchmarks/gpu_check.py [--seconds 300] [--out DIR] [--only NAME ...]
+Run: python scripts/gpu_check.py [--seconds 300] [--out DIR] [--only NAME ...]      from a plain copy of the tree
+Needs: a GPU, pytest and the packages of `stentor[test]`; compute-sanitizer for three of the checks.
 
 modules     bfloat16, each module fed with float32 values from the CPU: cosine >= 0.999 (tiny checkpoints)
 codes       float32: whole requests give the codes of the plain CPU path, nothing ran eagerly

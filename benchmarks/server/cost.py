@@ -1,10 +1,12 @@
-"""What HTTP costs the engine: 64 streams at the pace of a GPU, with and without the server around the engine.
+"""Measure what the HTTP server costs the engine: 64 streams at the pace of a GPU, with and without the server.
 
-Run: python benchmarks/server_cost.py [--streams 64] [--pace 600 1500] [--switch 5 0.2] [--json FILE]
+Run: python benchmarks/server/cost.py [--streams 64] [--pace 600 1500] [--switch 5 0.2] [--json FILE]
+Needs: the packages of `stentor[server]` and `stentor[bench]`. No GPU.
 
-The device's work is replaced by waiting (a step takes as long as the pace says, codec samples are there already), so
-that what remains is the engine's thread, the event loop and the lock that they share. Printed: the pace that was
-reached, how much of a core each thread took, how late steps came, and the event loop's microseconds per chunk of audio.
+Waiting replaces the device's work: a step takes as long as the pace says, and codec samples exist already. What
+remains is the engine's thread, the event loop and the interpreter lock that they share.
+The table shows the pace that was reached, the share of a core that each thread took, how late steps were launched, and
+the event loop's microseconds per chunk of audio.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from stentor import TTS
-from stentor.engine.engine import Engine
-from stentor.engine.sequence import LENGTH
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
-ROOT = Path(__file__).resolve().parents[1]
+from stentor import TTS  # noqa: E402
+from stentor.engine.engine import Engine  # noqa: E402
+from stentor.engine.sequence import LENGTH  # noqa: E402
+
 HOP, RATE = 1920, 24000
 OPS = 6  # small tensor operations per step, which let go of the interpreter lock as launches do
 

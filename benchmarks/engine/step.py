@@ -1,11 +1,14 @@
-"""The step on a GPU: builds, checks and times every model in processes of their own, and prints a short table last.
+"""Time the engine's steps on a GPU. Every model runs in a process of its own; a short table comes last.
 
-Run: python benchmarks/gpu_step.py [--seconds 330] [--out DIR] [MODEL ...]     all models, each within its share of time
-     python benchmarks/gpu_step.py --one MODEL --out DIR                       one model, here
+Run: python benchmarks/engine/step.py [--seconds 330] [--out DIR] [MODEL ...]     all models share the time
+     python benchmarks/engine/step.py --one MODEL --out DIR                       one model, in this process
+     python benchmarks/engine/step.py --one dummy:toy --device cpu --brief          a dry run without a GPU
+Needs: a GPU and nothing but stentor (no server, no checkpoint).
 
-Per model: start-to-ready, what the graphs take, captured against eager, milliseconds per step at batch 1, 16 and 64,
-in-process time to first audio and audio seconds per second, a steady run under the synchronisation alarm, and the
-kernels that a step spends its time in. Each stage writes what it has found before the next begins.
+Per model it measures the time from start to ready, the memory of the CUDA graphs, milliseconds per step at batch 1,
+16 and 64, time to first audio and audio seconds per second in process, and the kernels that a step spends its time in.
+It compares captured steps with eager ones, and it fails a steady run that synchronises with the device.
+Each stage writes its result to step_MODEL.json before the next one begins.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ class Bench:
         self.model, self.device, self.slots = model, device, slots
         off = os.environ.get("STENTOR_KERNELS_OFF", "")
         name = model.rsplit(":", maxsplit=1)[-1] + (f"_without_{off}" if off else "")
-        self.file = out / f"gpu_step_{re.sub('[^a-z0-9]+', '_', name)}.json"
+        self.file = out / f"step_{re.sub('[^a-z0-9]+', '_', name)}.json"
         self.found: dict[str, Any] = {"model": model, "kernels_off": off, "errors": {}}
 
     def stage(self, name: str, run: Callable[[], Any]) -> None:
@@ -285,7 +288,7 @@ def table(out: Path) -> str:
     lines = [
         "model                            ready s  b1 ms   b16 ms  b64 ms  b64 a/s  ttfa ms  ms/frame  c16 a/s  c64 a/s"
     ]
-    for file in sorted(out.glob("gpu_step_*.json")):
+    for file in sorted(out.glob("step_*.json")):
         f = json.loads(file.read_text())
         steps = f.get("ms_per_step") or {}
         alone = (f.get("alone") or {}).get("rounds") or [{}]
@@ -303,46 +306,15 @@ def table(out: Path) -> str:
     return "\n".join(lines)
 
 
-GROUPS = {
-    "addition_and_norm": "norm", "gate_is_silu": "silu", "head_norms": "rotate", "paged": "paged", "depth": "depth",
-    "launch_picks": "pick", "launch_chooses": "choose", "narrow": "narrow",
-}  # fmt: skip
-
-
-def check(out: Path, root: Path, end: float) -> set[str]:
-    """Run the kernels' tests and the tiny checkpoints' here; the kernels that fail their test, to be left out."""
-    pytest = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-W", "default", "-n", "4"]
-    running = []
-    for name, target in (("kernels", "tests/layers/test_kernels.py"), ("models", "tests/gpu/test_whole_models.py")):
-        log = (out / f"tests_{name}.txt").open("w")
-        running.append((name, subprocess.Popen([*pytest, target], cwd=root, stdout=log, stderr=log)))
-    off = set()
-    for name, child in running:
-        try:
-            child.wait(max(1.0, min(75.0, end - time.monotonic())))
-        except subprocess.TimeoutExpired:
-            child.kill()
-        file = out / f"tests_{name}.txt"
-        text = file.read_text()
-        file.unlink()
-        with (out / "log.txt").open("a") as whole:
-            whole.write(f"== tests of {name}\n{text}\n")
-        print(f"== tests of {name}: {child.returncode}\n{text[-2000:]}", flush=True)
-        failed = [line for line in text.splitlines() if line.startswith("FAILED tests/layers")]
-        off |= {group for word, group in GROUPS.items() if any(word in line for line in failed)}
-    return off
-
-
-def drive(models: list[str], out: Path, seconds: float, device: str, slots: int, tests: bool) -> None:
+def drive(models: list[str], out: Path, seconds: float, device: str, slots: int) -> None:
     """Every section in a process of its own, so that a crash or a hang costs only itself."""
     end = time.monotonic() + seconds
     here = [sys.executable, str(Path(__file__).resolve())]
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    off = check(out, root, end) if tests else set()
-    sections = [(m, off, 85.0, "") for m in models]
+    sections: list[tuple[str, str, float, str]] = [(m, "", 85.0, "") for m in models]
     if device == "cuda":  # what the kernels are worth
-        sections += [(models[0], off | {"narrow"}, 25.0, "--brief")]
+        sections += [(models[0], "narrow", 25.0, "--brief")]
     for i, (name, without, share, brief) in enumerate(sections):
         left = end - time.monotonic()
         models_left = max(1, len(models) - i)
@@ -351,7 +323,7 @@ def drive(models: list[str], out: Path, seconds: float, device: str, slots: int,
         if allowed < 10:
             continue
         command = [*here, "--one", name, "--out", str(out), "--device", device, "--slots", str(slots)]
-        environment = {**os.environ, "STENTOR_KERNELS_OFF": ",".join(sorted(without)), "PYTHONPATH": path}
+        environment = {**os.environ, "STENTOR_KERNELS_OFF": without, "PYTHONPATH": path}
         with (out / "log.txt").open("a") as log:
             log.write(f"== {name} {brief} without {without}\n")
             log.flush()
@@ -375,14 +347,13 @@ def main() -> None:
     p.add_argument("--device", default="cuda")
     p.add_argument("--slots", type=int, default=64)
     p.add_argument("--brief", action="store_true", help="only the time per step")
-    p.add_argument("--no-tests", action="store_true")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if a.one:
         Bench(a.one, a.out, a.device, a.slots).run(a.brief)
     else:
-        drive(a.models, a.out, a.seconds, a.device, a.slots, not a.no_tests)
+        drive(a.models, a.out, a.seconds, a.device, a.slots)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Products of codec decoders alone: every tile that may be chosen, and the libraries, on the released shapes.
 
-Run: python benchmarks/gpu_codec_tiles.py [--out DIR]        about 30 s on a GPU; a short table comes last
-     python benchmarks/gpu_codec_tiles.py --device cpu        a dry run of the libraries' side
+Run: python benchmarks/kernels/conv1d.py [--out DIR]        about 30 s on a GPU; a short table comes last
+     python benchmarks/kernels/conv1d.py --device cpu        a dry run of the libraries' side
 
 Eight processes compile, then one measures. Rates are TFLOP/s; `*` is what `tiles_codec.dense_tile` chooses; `library`
 is cuDNN or cuBLAS in float16 on the same channels-last memory, with the activation or the addition as a launch of
@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,12 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.kernels.compile_ahead import compile_ahead
+from benchmarks.timing import machine_speed, milliseconds
 from stentor.kernels import Waves
 from stentor.kernels.configs_conv1d import Tile, dense_tile
 
-BATCH, REPEATS, COMPILERS = 16, 9, 8
+BATCH, COMPILERS = 16, 8
 
 
 class Shape(NamedTuple):
@@ -117,36 +114,6 @@ class Operands:
         return (y.float() + self.waves.gain * torch.sin(y.float() * self.waves.alpha) ** 2).to(y.dtype)
 
 
-def milliseconds(run: Callable[[], object]) -> float:
-    run()
-    if not torch.cuda.is_available():
-        started = time.perf_counter()
-        run()
-        return (time.perf_counter() - started) * 1e3
-    found = []
-    for _ in range(REPEATS):
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        a.record()
-        run()
-        b.record()
-        b.synchronize()
-        found.append(a.elapsed_time(b))
-    return statistics.median(found)
-
-
-def machine(device: torch.device) -> dict[str, float]:
-    """TB/s of a copy and TFLOP/s of a product: below 4 and 700, somebody shares the GPU."""
-    if device.type != "cuda":
-        return {}
-    big = torch.randn(2**30, device=device, dtype=torch.float16)
-    other = torch.empty_like(big)
-    a = torch.randn(8192, 8192, device=device, dtype=torch.float16)
-    return {
-        "TB/s": round(2 * big.numel() * 2 / milliseconds(lambda: other.copy_(big)) / 1e9, 2),
-        "TFLOP/s": round(2 * 8192**3 / milliseconds(lambda: a @ a) / 1e9),
-    }
-
-
 def measure(name: str, device: torch.device) -> dict[str, object]:
     s = SHAPES[name]
     s = s if device.type == "cuda" else s._replace(steps=8)
@@ -209,16 +176,14 @@ def main() -> None:
     device = torch.device(a.device)
     if device.type == "cuda":
         command = [sys.executable, __file__, "--compile"]
-        compilers = [subprocess.Popen([*command, str(i)]) for i in range(COMPILERS)]
-        for process in compilers:
-            process.wait(60)
+        compile_ahead(command, COMPILERS, 60.0)
     a.out.mkdir(parents=True, exist_ok=True)
     found: dict[str, dict[str, object]] = {}
     with torch.inference_mode():
-        about = machine(device)
+        about = machine_speed(device)
         for name in SHAPES:
             found[name] = measure(name, device)
-    (a.out / "gpu_codec_tiles.json").write_text(json.dumps({"machine": about, "shapes": found}, indent=1))
+    (a.out / "conv1d.json").write_text(json.dumps({"machine": about, "shapes": found}, indent=1))
     print(table(found, about), flush=True)
 
 

@@ -1,7 +1,10 @@
-"""The embedded voice on a CPU: time to load, to first audio and for a whole request, and the memory it takes.
+"""Measure the embedded voice on a CPU: time to load, time to first audio, time of a whole request, memory.
 
-Each thread count is measured in fresh processes, of which the median counts; a busy machine shows in `load_average`.
-Run: python benchmarks/voice_cpu.py [--threads 1 2] [--processes 3] [--json benchmarks/results/voice_cpu.json]
+Run: python benchmarks/voice/voice_cpu.py [--threads 1 2] [--processes 3] [--json voice_cpu.json]
+Needs: nothing but stentor and the embedded voice, which is part of it.
+
+Each thread count is measured in fresh processes, and the median counts. `load_average` shows whether the machine was
+busy.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 
 TEXT = "When the rain stopped, we walked slowly along the river."  # ten words
 REQUESTS = 5

@@ -1,11 +1,12 @@
-"""Many clients at once, half of them badly behaved, against a server process; then a count of what they left behind.
+"""Look for leaks and wrong answers: many clients, half of them misbehaving, against a server process.
 
-    python benchmarks/server_soak.py --clients 64 --seconds 120 --output benchmarks/results/server_soak.json
+Run: python benchmarks/server/soak.py --clients 64 --seconds 120 --output soak.json
+Needs: Linux, aiohttp and the packages of `stentor[server]`. No GPU.
 
-The model is `dummy:toy`, so that the server and not the model is tried; `--model voice` takes the embedded voice,
-whose answers may differ by 0.2 % of full scale (a flow amplifies the rounding of other batch sizes). Well-behaved
-answers are compared with the one that the same request gets alone. The exit code is 0 if nothing leaked, no answer was
-wrong, and the only 5xx were 503 with Retry-After.
+The model is `dummy:toy`, because the server is under test and not the model. `--model voice` takes the embedded voice,
+whose answers may differ by 0.2 % of full scale, because its flow amplifies the rounding of other batch sizes.
+Answers to well-behaved clients are compared with the answer that the same request gets alone.
+The exit code is 0 if nothing leaked, no answer was wrong, and the only 5xx were 503 with Retry-After.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
+ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ("Hello there, you.", "One is here. Two is here.", "A longer sentence that says nothing at all, slowly.")
 SEEDS = (1, 2)
 LSB = {"dummy:toy": 2.1, "voice": 65.0}  # answers alone and in company differ by rounding
@@ -75,7 +77,9 @@ class Server:
         flags += ["--max-queued-requests", "32", "--max-active-requests", "60", "--max-buffered-mb", "0.25"]
         flags += ["--no-log-requests", "--uvicorn-log-level", "info"]
         words = [sys.executable, "-c", SERVER, "serve", *([] if model == "voice" else [model]), *flags]
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        env = {**os.environ, "PYTHONPATH": path}
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         self.model, self.log = model, list[str]()
         threading.Thread(target=self._read, daemon=True).start()
         self.url = self._wait(r"running on (http://\S+)")

@@ -1,14 +1,16 @@
-"""What many requests at once cost, without a GPU: the real engine, prompts and delivery over a simulated device.
+"""Simulate many requests at once without a GPU: the real engine, prompts and delivery on a simulated device.
 
-The device's work is a timeline: two streams whose work takes as long as it was measured to take on an H200
-(benchmarks/results/gpu_step_*.json), and which slow each other down when both are busy. Frames are empty and audio is
-silent; everything that the host does is done, and takes the time that it takes here.
+Run: python benchmarks/engine/schedule_sim.py [--models voxcpm2 ...] [--loads burst64 ...] [--json FILE]
+Needs: nothing but stentor. No GPU.
 
-Run: python benchmarks/schedule_sim.py [--models voxcpm2 ...] [--loads burst64 ...] [--json FILE]
+The device is a timeline with two streams. Their work takes as long as it took on an H200
+(benchmarks/results/*/step_*.json), and they slow each other down when both are busy. Frames are empty and audio is
+silent. The host does all of its real work, which takes as long as this machine needs for it.
 
-Loads: burstN: N requests of one length that start together, read by N threads, as benchmarks/gpu_step.py does;
-waveN: the same in one event loop, as the server has it; loopN: N clients there in a closed loop, with texts and lengths
-that vary.
+Loads:
+burstN   N requests of one length that start together, read by N threads, as benchmarks/engine/step.py does
+waveN    the same in one event loop, as in the server
+loopN    N clients in a closed loop, in one event loop, with texts and lengths that vary
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import asyncio
 import json
 import random
 import statistics
+import sys
 import threading
 import time
 from bisect import bisect_left
@@ -32,8 +35,9 @@ from unittest import mock
 
 import numpy as np
 import torch
-from simulated_device import SimulatedDevice, SimulatedGraph
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.engine.simulated_device import SimulatedDevice, SimulatedGraph
 from stentor import TTS, registry
 from stentor.engine.model_runner import PREFILL_TOKENS, Worker, _default_batches
 from stentor.engine.prefill_batch import Layout, StaticPrefill

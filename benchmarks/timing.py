@@ -1,0 +1,45 @@
+"""Time one call, and measure what the machine reaches at this moment."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+REPEATS = 9
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    """Median milliseconds of `run` on the GPU, after one call to warm up; on a CPU, those of one call."""
+    run()
+    if not torch.cuda.is_available():
+        started = time.perf_counter()
+        run()
+        return (time.perf_counter() - started) * 1e3
+    found = []
+    for _ in range(REPEATS):
+        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        a.record()
+        run()
+        b.record()
+        b.synchronize()
+        found.append(a.elapsed_time(b))
+    return statistics.median(found)
+
+
+def machine_speed(device: torch.device) -> dict[str, float]:
+    """TB/s of a large copy and TFLOP/s of a large GEMM; empty on a CPU.
+
+    An H200 reaches more than 4 TB/s and 700 TFLOP/s. With less, another job is using it.
+    """
+    if device.type != "cuda":
+        return {}
+    big = torch.randn(2**30, device=device, dtype=torch.float16)
+    other = torch.empty_like(big)
+    a = torch.randn(8192, 8192, device=device, dtype=torch.float16)
+    return {
+        "TB/s": round(2 * big.numel() * 2 / milliseconds(lambda: other.copy_(big)) / 1e9, 2),
+        "TFLOP/s": round(2 * 8192**3 / milliseconds(lambda: a @ a) / 1e9),
+    }
