@@ -70,8 +70,8 @@ class TTS:
     model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
     "float32", "bfloat16", "float16", or "float64" (for checks).
-    options: fields of EngineConfig (slots, memory_gb, threads, ...) and what the family takes at load, such as `lora`
-    (weights to merge) and `flow_steps` (for requests that do not say) where there is a flow; docs/models lists them.
+    options: fields of EngineConfig (max_num_seqs, memory_gb, threads, ...) and the family's load options, such as
+    `lora` (weights to merge) and `flow_steps` (the default of requests). docs/models lists them.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ def _say(args: argparse.Namespace) -> int:
     Speech.check_path(args.output)
     started = time.perf_counter()
     engine = {} if args.threads is None else {"threads": args.threads}
-    with TTS(args.model, device=args.device, dtype=args.dtype, lora=args.lora, slots=1, **engine) as tts:
+    with TTS(args.model, device=args.device, dtype=args.dtype, lora=args.lora, max_num_seqs=1, **engine) as tts:
         loaded = time.perf_counter()
         speech, first = _speak(tts, text, _request_options(args), loaded)
         took = time.perf_counter() - loaded

@@ -1,36 +1,53 @@
-"""One frozen configuration object for an engine. Flags become it in one place (cli.py) and nothing writes back."""
+"""The configuration of an engine and of its scheduler. Both are frozen: they are read once and nothing writes back.
+
+Nothing of the package is imported here but the errors, so every room may import this file.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stentor.engine.scheduler import Policy
 from stentor.errors import InvalidRequest
 
 
 @dataclass(frozen=True)
-class EngineConfig:
-    """How big an engine is and how it runs. None means: chosen from the device and the model."""
+class Policy:
+    """Parameters of the scheduler. Times are seconds."""
 
-    slots: int | None = None  # requests served at once; default 8 on a CPU, 64 on CUDA
-    page: int = 16  # tokens per key-value page
-    max_frames: int = 4096  # frames one request can hold
-    memory_gb: float | None = None  # for key-value pages; default 1 on a CPU, what is free on CUDA
+    max_prefill_tokens: int = 2048  # per step; a longer prompt is prefilled alone
+    reserve_tokens: int = 64  # tokens for which pages are allocated ahead when a request needs another page
+    ramp: tuple[int, ...] | None = None  # frames per chunk of a stream, the last one repeats; None: by the device
+    chunk: int = 25  # frames of one codec chunk at most
+    max_frames_in_codec: int = 256  # frames that the codec holds before its audio has come
+    max_ahead: float = 30.0  # audio that a stream may have buffered before it pauses
+    max_prefill_delay: float = 0.3  # a queued request may wait so long for streams that would underrun
+    batching_window: float = 0.005  # a queued request may wait so long for others to be prefilled with it
+    max_queue: int = 1024  # requests that may wait for a slot
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes of an engine and how it runs. None means that the value is chosen from the device and the model."""
+
+    max_num_seqs: int | None = None  # requests served at once (slots); default 8 on a CPU, 64 on CUDA
+    page_size: int = 16  # tokens per key-value page
+    max_frames: int = 4096  # frames that one request can hold
+    memory_gb: float | None = None  # GiB for key-value pages; default 1 on a CPU, what is free on CUDA
     gpu_memory_utilization: float = 0.9  # share of the free memory on CUDA that the engine may take
-    max_memory_gb: float | None = None  # on CUDA, for weights, rows, pages, graphs and all; default: no other limit
-    lag: int | None = None  # steps the host reads behind; default 0 on a CPU, 1 on CUDA
+    max_memory_gb: float | None = None  # GiB on CUDA for weights, slots, pages, graphs and all; default: no limit
+    overlap_steps: int | None = None  # launched steps whose report the host has not read; default 0 (CPU), 1 (CUDA)
     batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these; default exact on a CPU
-    require_graphs: bool = False
+    require_graphs: bool = False  # a CUDA graph that cannot be captured is an error instead of a warning
     threads: int | None = None  # torch threads of the engine on a CPU; default the model's own, or torch's
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
-        for name in ("slots", "page", "max_frames", "threads"):
+        for name in ("max_num_seqs", "page_size", "max_frames", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidRequest(name, f"must be at least 1, got {value}")
-        if self.lag is not None and self.lag < 0:
-            raise InvalidRequest("lag", f"must be at least 0, got {self.lag}")
+        if self.overlap_steps is not None and self.overlap_steps < 0:
+            raise InvalidRequest("overlap_steps", f"must be at least 0, got {self.overlap_steps}")
         for name in ("memory_gb", "max_memory_gb"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -41,7 +41,7 @@ def _installed(package: str) -> bool:
 def _speak(model: str | None) -> int:
     started = time.perf_counter()
     try:
-        with stentor.TTS(model, slots=1) as tts:
+        with stentor.TTS(model, max_num_seqs=1) as tts:
             loaded = time.perf_counter()
             first, seconds = 0.0, 0.0
             for chunk in tts.stream(SENTENCE, seed=0):

@@ -163,7 +163,7 @@ def test_a_directory_that_is_no_model_says_why(tmp_path: Path):
     [
         ({"device": "tpu"}, "device: must be auto, cpu, cuda"),
         ({"dtype": "int4"}, "dtype: must be one of"),
-        ({"slots": 0}, "slots: must be at least 1"),
+        ({"max_num_seqs": 0}, "max_num_seqs: must be at least 1"),
         ({"memory_gb": -1}, "memory_gb: must be above 0"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization: must be in"),
         ({"warp": 9}, "warp: "),

@@ -64,7 +64,7 @@ def speak(args: argparse.Namespace, texts: list[str]) -> Iterator[tuple[int, lis
                 ]
                 yield seed, spoken, {}
         return
-    with stentor.TTS(args.model, slots=12, device=args.device) as tts:
+    with stentor.TTS(args.model, max_num_seqs=12, device=args.device) as tts:
         for seed in args.seeds:
             yield seed, *spoken_by_model(tts, texts, seed)
 

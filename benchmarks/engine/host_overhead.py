@@ -53,7 +53,7 @@ def measure(rows: int, steps: int) -> dict[str, float]:
 
     Engine._turn = timed  # type: ignore[method-assign]
     try:
-        with stentor.TTS("dummy:toy", slots=rows, memory_gb=0.2, max_frames=4096) as tts:
+        with stentor.TTS("dummy:toy", max_num_seqs=rows, memory_gb=0.2, max_frames=4096) as tts:
             req = tts.request("hello", seed=1, max_frames=min(steps, 900), min_frames=min(steps, 900))
             tts.speech(list(tts.submit(req)), 1)  # warm
             without_device_work(tts.engine)

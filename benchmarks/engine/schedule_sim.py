@@ -39,9 +39,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.engine.simulated_device import SimulatedDevice, SimulatedGraph
 from stentor import TTS, registry
+from stentor.config import Policy
 from stentor.engine.model_runner import PREFILL_TOKENS, Worker, _default_batches
 from stentor.engine.prefill_batch import Layout, StaticPrefill
-from stentor.engine.scheduler import RAMP, Policy
+from stentor.engine.scheduler import RAMP
 from stentor.engine.sequence import LENGTH, RUNNING
 from stentor.layers.types import State
 from stentor.models.base import KVSpec, SpeechModel
@@ -171,8 +172,8 @@ def captured(worker: Worker, costs: Costs) -> None:
 def simulated(name: str, policy: Policy) -> Iterator[TTS]:
     outlined = outline(name)
     with mock.patch("stentor.api.Device", SimulatedDevice), mock.patch.object(registry, "load", return_value=outlined):
-        tts = TTS(name, device="cpu", slots=SLOTS, memory_gb=0.05, max_frames=1024, lag=1, policy=policy,
-                  batch_sizes=_default_batches(SLOTS))  # fmt: skip
+        tts = TTS(name, device="cpu", max_num_seqs=SLOTS, memory_gb=0.05, max_frames=1024, overlap_steps=1,
+                  policy=policy, batch_sizes=_default_batches(SLOTS))  # fmt: skip
     with tts:
         captured(tts.engine.worker, COSTS[name])
         yield tts
@@ -318,9 +319,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(COSTS), choices=list(COSTS))
     parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
     parser.add_argument("--rounds", type=int, default=2, help="the best of so many: this machine is not alone")
-    parser.add_argument(
-        "--policy", nargs="+", default=[], metavar="NAME=VALUE", help="of stentor.engine.scheduler.Policy"
-    )
+    parser.add_argument("--policy", nargs="+", default=[], metavar="NAME=VALUE", help="of stentor.config.Policy")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)

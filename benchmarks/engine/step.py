@@ -86,7 +86,7 @@ class Bench:
         self.tts = TTS(
             self.model,
             device=self.device,
-            slots=self.slots,
+            max_num_seqs=self.slots,
             memory_gb=float(os.environ.get("KV_GB", "10")),
             batch_sizes=self.batches,
         )

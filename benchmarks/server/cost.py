@@ -99,7 +99,7 @@ def serve(a: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     if a.switch_ms:
         sys.setswitchinterval(a.switch_ms / 1e3)
-    tts = TTS("dummy:toy", device="cpu", slots=a.streams, memory_gb=0.5, max_frames=1024)
+    tts = TTS("dummy:toy", device="cpu", max_num_seqs=a.streams, memory_gb=0.5, max_frames=1024)
     paced = Paced(tts, a.step)
     config = ServerConfig(models=("dummy:toy",), ignore_unknown_fields=True, warmup=False, max_active_requests=1000)
     app = create_app(config, load=lambda name, model: lambda: tts)
@@ -167,7 +167,7 @@ def through_http(a: argparse.Namespace, pace: float, switch: float) -> dict[str,
 def alone(a: argparse.Namespace, pace: float) -> dict[str, Any]:
     """The same without a server: a thread per stream takes what comes."""
     step = a.streams * HOP / RATE / pace
-    with TTS("dummy:toy", device="cpu", slots=a.streams, memory_gb=0.5, max_frames=1024) as tts:
+    with TTS("dummy:toy", device="cpu", max_num_seqs=a.streams, memory_gb=0.5, max_frames=1024) as tts:
         paced = Paced(tts, step)
         began = time.monotonic()
         for _ in range(a.waves):

@@ -43,7 +43,7 @@ class Engine:
         weights = device.allocated_bytes() / GIB
         self.sizes = fit(model, config, device)
         log.info("%s on %s: weights %.2f GiB, %s", model.spec.family, device.describe(), weights, self.sizes.describe())
-        self.lag = config.lag if config.lag is not None else int(device.cuda)
+        self.overlap_steps = int(device.cuda) if config.overlap_steps is None else config.overlap_steps
         self.worker = Worker(model, self.sizes, config, device)
         policy = config.policy
         if policy.ramp is None and not device.cuda:
@@ -166,7 +166,7 @@ class Engine:
         self._launch_audio(plan.audio)
         self._deliver_ready()
         self._tickets += self._launch(plan)
-        while self._tickets and (len(self._tickets) > self.lag or plan.empty):
+        while self._tickets and (len(self._tickets) > self.overlap_steps or plan.empty):
             ticket = self._tickets.popleft()
             self._deliver_until(ticket)
             self._observe(ticket)

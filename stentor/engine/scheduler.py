@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from stentor.config import Policy
 from stentor.engine.page_allocator import PagePool
 from stentor.engine.sequence import RUNNING, Phase, Sequence
 
@@ -21,21 +22,6 @@ than what the listener still has."""
 SOON = 1.0  # seconds: chunks of listeners who have more than this gather while the codec works, and go together
 NEAR = 0.04  # seconds that a listener shall have left after a prefill and half another
 UNHEARD = 5.0  # seconds: a whole utterance's audio waits behind listeners who have less than this
-
-
-@dataclass(frozen=True)
-class Policy:
-    """Knobs of the scheduler. `ramp`: frames per audio chunk of a stream, the last one repeating; None: by device."""
-
-    prefill_tokens: int = 2048  # per turn, unless a single prompt is longer
-    growth: int = 64  # tokens reserved ahead when a request needs another page
-    ramp: tuple[int, ...] | None = None
-    chunk: int = 25  # frames per codec call at most
-    codec_frames: int = 256  # frames that the codec is given before it has answered for others
-    max_ahead: float = 30.0  # seconds that a stream may run ahead of its listener
-    patience: float = 0.3  # seconds that a request may wait for listeners who have little left
-    gather: float = 0.005  # seconds that a request may wait for others to be prefilled with, while most slots run
-    max_queue: int = 1024
 
 
 class Turn(Enum):
@@ -141,12 +127,12 @@ class Scheduler:
             return Turn.BOTH
         waited = now - self.queue[0].arrival
         prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.made for s in self.live)
-        if running and waited < self.policy.patience:
+        if running and waited < self.policy.max_prefill_delay:
             if self._pressed(running, prefilling, now):
                 return Turn.DECODE
-            if 2 * len(running) >= self.slots and waited < self.policy.gather:
+            if 2 * len(running) >= self.slots and waited < self.policy.batching_window:
                 return Turn.DECODE
-        if prefilling and sum(s.length for s in self.queue) < self.policy.prefill_tokens:
+        if prefilling and sum(s.length for s in self.queue) < self.policy.max_prefill_tokens:
             return Turn.WAIT  # more may come until that has ended
         return Turn.PREFILL
 
@@ -176,12 +162,12 @@ class Scheduler:
 
     def _cost(self, seq: Sequence) -> int:
         """Prefill budget that a started request takes; one that must be alone takes all."""
-        return self.policy.prefill_tokens if seq.retry_alone else seq.length + seq.launched - 1
+        return self.policy.max_prefill_tokens if seq.retry_alone else seq.length + seq.launched - 1
 
     def _start(self, seq: Sequence, spent: int) -> bool:
         """Give `seq` pages for its prompt and past frames, if it fits this turn."""
         tokens = seq.length + seq.launched
-        if spent and (seq.retry_alone or spent + tokens > self.policy.prefill_tokens):
+        if spent and (seq.retry_alone or spent + tokens > self.policy.max_prefill_tokens):
             return False
         taken = self._take(seq, tokens)
         if taken is None:
@@ -194,7 +180,7 @@ class Scheduler:
 
     def _take(self, seq: Sequence, tokens: int) -> list[int] | None:
         """Pages so that `seq` can hold `tokens` tokens: some more for growth if there are, else just enough."""
-        roomy = min(tokens + self.policy.growth, seq.length + seq.max_frames)
+        roomy = min(tokens + self.policy.reserve_tokens, seq.length + seq.max_frames)
         held = len(seq.pages)
         for total in (max(roomy, tokens), tokens):
             taken = self.pages.take(self.pages.pages_for(total) - held)
@@ -254,7 +240,7 @@ class Scheduler:
             due.sort(key=lambda s: self._urgency(s, now))
             for seq in due:
                 count, last = self._due(seq)
-                if self.in_codec and self.in_codec + count > self.policy.codec_frames:
+                if self.in_codec and self.in_codec + count > self.policy.max_frames_in_codec:
                     return jobs
                 if busy and self._urgency(seq, now)[0] >= SOON:
                     return jobs
@@ -269,7 +255,7 @@ class Scheduler:
     @property
     def codec_busy(self) -> bool:
         """Whether the codec has enough to do."""
-        return self.in_codec > self.policy.codec_frames // 8
+        return self.in_codec > self.policy.max_frames_in_codec // 8
 
     def _due(self, seq: Sequence) -> tuple[int, bool]:
         """Frames of the next chunk (0: not yet), and whether it is the last."""

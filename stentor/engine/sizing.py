@@ -59,7 +59,7 @@ def _bytes(columns: Mapping[str, Column]) -> int:
 def fit(model: SpeechModel, config: EngineConfig, device: Device) -> Sizes:
     """Buffer sizes for `model` on `device`. EngineError when not even one request fits."""
     spec, kv = model.spec, model.spec.kv
-    slots = config.slots or (64 if device.cuda else 8)
+    slots = config.max_num_seqs or (64 if device.cuda else 8)
     max_frames = min(config.max_frames, spec.max_model_len)
     columns = {
         **engine_columns(spec),
@@ -67,16 +67,25 @@ def fit(model: SpeechModel, config: EngineConfig, device: Device) -> Sizes:
         "frames": Column((max_frames, *spec.frame.shape), spec.frame.dtype),
     }
     slot_bytes = _bytes(columns) + _bytes(model.codec.columns)
-    page_bytes = _bytes({"kv": Column((kv.layers, 2, config.page, kv.heads, kv.dim), kv.dtype)})
+    page_bytes = _bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)})
     codec_frames, codec_bytes = _codec(model, config.policy.chunk, slots, device)
-    wanted = slots * math.ceil(spec.max_model_len / config.page)
+    wanted = slots * math.ceil(spec.max_model_len / config.page_size)
     pages = min(wanted, _budget(config, device, slots * slot_bytes, codec_bytes) // page_bytes)
-    max_pages = min(pages, math.ceil(spec.max_model_len / config.page))
+    max_pages = min(pages, math.ceil(spec.max_model_len / config.page_size))
     if pages < 1:
         raise EngineError(f"no memory for key-value pages beside {slots} slots of {slot_bytes / GIB:.3f} GiB each")
-    capacity = min(spec.max_model_len, max_pages * config.page)
+    capacity = min(spec.max_model_len, max_pages * config.page_size)
     return Sizes(
-        slots, max_frames, config.page, pages, max_pages, capacity, slot_bytes, page_bytes, codec_frames, codec_bytes
+        slots,
+        max_frames,
+        config.page_size,
+        pages,
+        max_pages,
+        capacity,
+        slot_bytes,
+        page_bytes,
+        codec_frames,
+        codec_bytes,
     )
 
 

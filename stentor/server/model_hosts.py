@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stentor.api import TTS
+from stentor.config import Policy
 from stentor.engine.request_state import Health
-from stentor.engine.scheduler import Policy
 from stentor.errors import EngineError
 from stentor.models.base import ModelSpec
 from stentor.server.config import ServerConfig
@@ -44,7 +44,7 @@ class ModelFactory:
             device=c.device,
             dtype=c.dtype,
             lora=c.lora,
-            slots=c.max_num_seqs,
+            max_num_seqs=c.max_num_seqs,
             memory_gb=c.memory_gb,
             gpu_memory_utilization=c.gpu_memory_utilization,
             max_memory_gb=c.max_memory_gb,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stentor import TTS
+from stentor.config import Policy
 from stentor.engine.model_runner import Worker, _rows_of_call
-from stentor.engine.scheduler import Policy
 from stentor.engine.sizing import CODEC_FRAMES
 
 ROWS = {1, 2, 4, 8, 16, 20}
@@ -67,10 +67,10 @@ def speech(tts: TTS, count: int) -> list[np.ndarray]:
 
 def test_audio_from_calls_of_fixed_sizes_equals_audio_from_calls_as_large_as_needed():
     policy = Policy(ramp=(1, 2, 4, 8, 16, 25))
-    with TTS("dummy:toy", dtype="float64", slots=6, memory_gb=0.002, policy=policy) as plain:
+    with TTS("dummy:toy", dtype="float64", max_num_seqs=6, memory_gb=0.002, policy=policy) as plain:
         want = speech(plain, 6)
         eager = plain.engine.worker.eager_calls
-    with TTS("dummy:toy", dtype="float64", slots=6, memory_gb=0.002, policy=policy) as tts:
+    with TTS("dummy:toy", dtype="float64", max_num_seqs=6, memory_gb=0.002, policy=policy) as tts:
         calls = captured(tts)
         got = speech(tts, 6)
         rest = tts.engine.worker.codec_ladder.eager_calls
@@ -83,7 +83,7 @@ def test_audio_from_calls_of_fixed_sizes_equals_audio_from_calls_as_large_as_nee
 
 
 def test_no_captured_call_is_larger_than_what_one_may_hold():
-    with TTS("dummy:toy", slots=64, memory_gb=0.01) as tts:
+    with TTS("dummy:toy", max_num_seqs=64, memory_gb=0.01) as tts:
         keys = tts.engine.worker._codec_keys(64)
         assert tts.engine.sizes.codec_frames == CODEC_FRAMES
     assert max(b * n for b, n in keys) <= CODEC_FRAMES

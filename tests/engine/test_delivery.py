@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from stentor import TTS
+from stentor.config import Policy
 from stentor.engine.inflight import AudioTicket, Ticket
 from stentor.engine.model_runner import Worker
 from stentor.engine.prefill_batch import Group
-from stentor.engine.scheduler import AudioJob, Policy
+from stentor.engine.scheduler import AudioJob
 from stentor.engine.sequence import Sequence
 from stentor.engine.stream import Chunk
 
@@ -50,7 +51,7 @@ def test_a_first_chunk_is_heard_while_the_next_step_still_runs(monkeypatch: pyte
         launched.set()
         return ticket
 
-    with TTS("dummy:toy", slots=2, memory_gb=0.002, lag=1) as tts:
+    with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002, overlap_steps=1) as tts:
         monkeypatch.setattr(Worker, "audio", audio)
         monkeypatch.setattr(Worker, "decode", decode)
         chunks = iter(tts.submit(tts.request("hello", seed=1, max_frames=8, min_frames=8)))
@@ -82,7 +83,7 @@ def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(monkeypatch:
         plain_codec(self, batch, count)
         decoding.set()
 
-    with TTS("dummy:toy", slots=2, memory_gb=0.002, lag=1) as tts:
+    with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002, overlap_steps=1) as tts:
         monkeypatch.setattr(Worker, "prefill", prefill)
         monkeypatch.setattr(tts.engine.worker.codec_ladder, "fn", lambda *key: codec(tts.engine.worker, *key))
         streamed = list(tts.submit(tts.request("hello", seed=1, max_frames=8, min_frames=8)))
@@ -95,7 +96,7 @@ def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(monkeypatch:
 def test_streams_that_begin_while_no_one_is_served_are_as_they_would_be_in_company(frames: int):
     """The first of three begins alone; several that begin together share a call. What one cancelled leaves is reset."""
     options = {"max_frames": frames, "min_frames": frames}
-    with TTS("dummy:toy", dtype="float64", slots=3, memory_gb=0.002) as tts:
+    with TTS("dummy:toy", dtype="float64", max_num_seqs=3, memory_gb=0.002) as tts:
         whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(3)]
         cancelled = tts.submit(tts.request("gone", seed=9, max_frames=8, min_frames=8))
         next(iter(cancelled))
@@ -122,7 +123,13 @@ def test_a_first_chunk_is_heard_while_the_next_prefill_still_runs(monkeypatch: p
             second.set()
         return ticket
 
-    with TTS("dummy:toy", slots=2, memory_gb=0.002, lag=1, policy=Policy(prefill_tokens=1, patience=0)) as tts:
+    with TTS(
+        "dummy:toy",
+        max_num_seqs=2,
+        memory_gb=0.002,
+        overlap_steps=1,
+        policy=Policy(max_prefill_tokens=1, max_prefill_delay=0),
+    ) as tts:
         monkeypatch.setattr(Worker, "prefill", prefill)
         both = threading.Event()
         tts.engine._inbox.put(partial(assert_set, both))  # neither is seen before the other
@@ -143,7 +150,7 @@ def test_a_first_chunk_is_heard_while_the_next_prefill_still_runs(monkeypatch: p
 def test_many_who_come_while_one_is_served_sound_as_they_do_alone_whoever_leaves():
     """Their first frames are decoded behind their prefill by one call, before anything is known of it."""
     options = {"max_frames": 9, "min_frames": 9}
-    with TTS("dummy:toy", dtype="float64", slots=8, memory_gb=0.002, lag=1) as tts:
+    with TTS("dummy:toy", dtype="float64", max_num_seqs=8, memory_gb=0.002, overlap_steps=1) as tts:
         whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(7)]
         calls: list[int] = []
         plain = tts.engine.worker.audio_ahead
@@ -183,7 +190,7 @@ def test_a_prefill_that_fails_with_company_leaves_first_chunks_of_others_right(m
             raise RuntimeError("no room for this")
         return plain(self, group)
 
-    with TTS("dummy:toy", dtype="float64", slots=8, memory_gb=0.002, lag=1) as tts:
+    with TTS("dummy:toy", dtype="float64", max_num_seqs=8, memory_gb=0.002, overlap_steps=1) as tts:
         whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(4)]
         monkeypatch.setattr(Worker, "prefill", prefill)
         bad = tts.submit(tts.request("hello", seed=9, temperature=0.25, **options))

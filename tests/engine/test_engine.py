@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stentor import TTS, EngineError, InvalidRequest, Overloaded, Reference, Speech
+from stentor.config import Policy
 from stentor.engine.engine import Engine
-from stentor.engine.scheduler import Policy
 
 LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
 VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
@@ -18,7 +18,7 @@ VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
 
 def toy(**engine: object) -> TTS:
     # float64: batches of other sizes round differently, and 1e-6 then still shows any real difference
-    return TTS("dummy:toy", dtype="float64", **{"slots": 6, "memory_gb": 0.002, **engine})
+    return TTS("dummy:toy", dtype="float64", **{"max_num_seqs": 6, "memory_gb": 0.002, **engine})
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def requests(count: int, seed: int = 0) -> list[tuple[str, dict[str, object]]]:
 @pytest.fixture(scope="module")
 def solo() -> list[Speech]:
     """What each of 24 requests sounds like when it has the engine for itself."""
-    with toy(slots=1) as tts:
+    with toy(max_num_seqs=1) as tts:
         return [tts.generate(text, **options) for text, options in requests(24)]
 
 
@@ -101,9 +101,9 @@ def in_threads(tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bo
     return [r for r in results if r is not None]
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2])
-def test_a_request_sounds_the_same_alone_and_in_any_batch_at_any_lag(solo: list[Speech], lag: int):
-    with toy(lag=lag) as tts:
+@pytest.mark.parametrize("overlap_steps", [0, 1, 2])
+def test_a_request_sounds_the_same_alone_and_in_any_batch_with_any_overlap(solo: list[Speech], overlap_steps: int):
+    with toy(overlap_steps=overlap_steps) as tts:
         for alone, together in zip(solo, in_threads(tts, requests(24)), strict=True):
             assert_equal(alone, together)
         assert_all_free(tts)
@@ -122,8 +122,8 @@ def test_streamed_chunks_joined_equal_the_whole(solo: list[Speech]):
 
 
 def test_preemption_and_resume_leave_the_audio_as_it_was(solo: list[Speech]):
-    policy = Policy(growth=4)
-    with toy(page=4, memory_gb=60 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, policy=policy) as tts:
+    policy = Policy(reserve_tokens=4)
+    with toy(page_size=4, memory_gb=60 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, policy=policy) as tts:
         results = in_threads(tts, requests(24))
         assert tts.engine.health().preemptions > 0
         for alone, resumed in zip(solo, results, strict=True):
@@ -156,7 +156,7 @@ def test_temperature_zero_needs_no_seed():
 
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_cancelling_frees_slot_and_pages_and_leaves_others_alone(after: int):
-    with toy(slots=2) as tts:
+    with toy(max_num_seqs=2) as tts:
         other = tts.submit(tts.request("other", seed=3, max_frames=40, min_frames=40))
         stream = tts.submit(tts.request("cancel me", seed=1, max_frames=200, min_frames=200))
         heard = 0
@@ -174,7 +174,7 @@ def test_cancelling_frees_slot_and_pages_and_leaves_others_alone(after: int):
 
 
 def test_a_queued_request_can_be_cancelled():
-    with toy(slots=1) as tts:
+    with toy(max_num_seqs=1) as tts:
         running = tts.submit(tts.request("running", seed=1, max_frames=60, min_frames=60))
         queued = tts.submit(tts.request("queued", seed=1, max_frames=60, min_frames=60))
         queued.cancel()
@@ -216,7 +216,7 @@ def test_a_frame_that_is_not_finite_fails_its_own_request_only():
 
 
 def test_a_full_queue_is_refused_at_once():
-    with toy(slots=1, policy=Policy(max_queue=2)) as tts:
+    with toy(max_num_seqs=1, policy=Policy(max_queue=2)) as tts:
         req = tts.request("hello", seed=1, max_frames=100, min_frames=100)
         streams = [tts.submit(req)]
         while tts.engine.health().queued:  # until the only slot is taken
@@ -292,7 +292,13 @@ def test_first_frames_that_are_silent_go_unheard_and_others_do_not(
 
 
 def test_two_hundred_random_requests_are_all_served_and_all_is_free_after():
-    with toy(slots=5, page=4, memory_gb=80 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, lag=1, policy=Policy(growth=4)) as tts:
+    with toy(
+        max_num_seqs=5,
+        page_size=4,
+        memory_gb=80 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30,
+        overlap_steps=1,
+        policy=Policy(reserve_tokens=4),
+    ) as tts:
         r = random.Random(1)
         streams = [
             tts.submit(tts.request(text, **{k: v for k, v in o.items() if k != "retries"}), r.random() < 0.5)
@@ -308,7 +314,7 @@ def test_two_hundred_random_requests_are_all_served_and_all_is_free_after():
 
 
 def test_a_request_may_go_on_with_further_prompts_in_one_stream():
-    with toy(slots=1) as tts:
+    with toy(max_num_seqs=1) as tts:
         seen: list[int] = []
         prompts = [tts.prompt(tts.request(t, max_frames=9, min_frames=9, seed=0)) for t in ("one", "two", "three")]
 
@@ -343,7 +349,7 @@ def test_a_further_prompt_that_cannot_be_made_fails_its_request_only():
 
 
 def test_a_list_longer_than_the_queue_is_served_whole():
-    with toy(slots=2, policy=Policy(max_queue=3)) as tts:
+    with toy(max_num_seqs=2, policy=Policy(max_queue=3)) as tts:
         speeches = tts.generate([f"text {i}" for i in range(20)], seed=1, max_frames=5, min_frames=5, retries=1)
         assert len(speeches) == 20
         assert_equal(speeches[19], tts.generate("text 19", seed=1, max_frames=5, min_frames=5, retries=1))

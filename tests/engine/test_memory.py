@@ -34,7 +34,7 @@ class Gpu(Device):
 
 def sizes(free: float, taken: float = 0.0, **config: float) -> Sizes:
     model = Toy(0, torch.float32, torch.device("cpu"))
-    return fit(model, EngineConfig(slots=4, **config), Gpu(free * GIB, taken * GIB))
+    return fit(model, EngineConfig(max_num_seqs=4, **config), Gpu(free * GIB, taken * GIB))
 
 
 def pages_bytes(s: Sizes) -> int:
@@ -51,7 +51,7 @@ def test_codec_calls_are_as_long_as_a_share_of_memory_holds_and_it_is_left_for_t
     model = Toy(0, torch.float32, torch.device("cpu"))
 
     def found(codec: int) -> Sizes:
-        return fit(model, EngineConfig(slots=64), Gpu(40 * GIB, 0, codec))
+        return fit(model, EngineConfig(max_num_seqs=64), Gpu(40 * GIB, 0, codec))
 
     plenty, dear = found(25 << 20), found(25 << 24)
     assert plenty.codec_frames == CODEC_FRAMES
@@ -84,5 +84,5 @@ def test_a_limit_below_zero_is_named(name: str):
 
 
 def test_what_fits_is_said_at_start(caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO, "stentor.engine"), TTS("dummy:toy", slots=3, memory_gb=0.001) as tts:
+    with caplog.at_level(logging.INFO, "stentor.engine"), TTS("dummy:toy", max_num_seqs=3, memory_gb=0.001) as tts:
         assert f"3 slots (0.00 GiB), {tts.engine.sizes.pages} pages of 16 tokens" in caplog.text

@@ -1,4 +1,4 @@
-"""The scheduler on plain data: a fake device makes one frame per launch, `lag` turns late."""
+"""The scheduler on plain data: a fake device makes one frame per launch, reports come `overlap_steps` steps late."""
 
 from collections import deque
 
@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.config import Policy
 from stentor.engine.page_allocator import PagePool
-from stentor.engine.scheduler import GENTLE_RAMP, RAMP, Plan, Policy, Scheduler
+from stentor.engine.scheduler import GENTLE_RAMP, RAMP, Plan, Scheduler
 from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Phase, Sequence
 
 
 class FakeDevice:
     """Rows that stop after `stops[id]` frames; a stopped row stays as it is, as on the real device."""
 
-    def __init__(self, scheduler: Scheduler, lag: int = 0) -> None:
-        self.scheduler, self.lag, self.now = scheduler, lag, 0.0
+    def __init__(self, scheduler: Scheduler, overlap_steps: int = 0) -> None:
+        self.scheduler, self.overlap_steps, self.now = scheduler, overlap_steps, 0.0
         self.stops: dict[int, int] = {}
         self.rows: dict[int, tuple[int, int]] = {}
         self.tickets: deque[list[tuple[Sequence, int, int]]] = deque()
@@ -38,7 +39,7 @@ class FakeDevice:
         for group in ([*plan.admitted, *plan.resumed], plan.decode):
             if group:
                 self.tickets.append([(s, *self._step(s)) for s in group])
-        while self.tickets and (len(self.tickets) > self.lag or plan.empty):
+        while self.tickets and (len(self.tickets) > self.overlap_steps or plan.empty):
             for seq, made, status in self.tickets.popleft():
                 self.scheduler.observe(seq, made, status)
         for job in plan.audio:
@@ -65,7 +66,7 @@ class FakeDevice:
 
 
 def scheduler(slots: int = 4, pages: int = 64, size: int = 4, **policy: object) -> Scheduler:
-    return Scheduler(slots, PagePool(pages, size), Policy(**{"growth": 8, **policy}))
+    return Scheduler(slots, PagePool(pages, size), Policy(**{"reserve_tokens": 8, **policy}))
 
 
 def all_free(s: Scheduler, slots: int) -> bool:
@@ -83,10 +84,10 @@ def test_a_request_waits_in_line_until_a_slot_is_free():
     assert all_free(s, 1)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-def test_a_request_whose_text_goes_on_waits_and_is_heard_as_far_as_it_goes(lag: int):
+@pytest.mark.parametrize("overlap_steps", [0, 1])
+def test_a_request_whose_text_goes_on_waits_and_is_heard_as_far_as_it_goes(overlap_steps: int):
     s = scheduler(pages=32)
-    d = FakeDevice(s, lag)
+    d = FakeDevice(s, overlap_steps)
     live, other = d.add(0, 4, 20), d.add(1, 4, 20)
     live.fed = 6
     for _ in range(40):
@@ -102,7 +103,7 @@ def test_a_request_whose_text_goes_on_waits_and_is_heard_as_far_as_it_goes(lag: 
 
 
 def test_a_request_without_text_gives_way_even_if_it_is_the_oldest():
-    s = scheduler(slots=2, pages=12, growth=4)
+    s = scheduler(slots=2, pages=12, reserve_tokens=4)
     d = FakeDevice(s)
     live, young = d.add(0, 8, 36), d.add(1, 8, 36)
     live.fed = 10
@@ -116,7 +117,7 @@ def test_a_request_without_text_gives_way_even_if_it_is_the_oldest():
 
 
 def test_a_preempted_request_without_text_is_not_resumed_and_holds_nobody_up():
-    s = scheduler(slots=2, pages=12, growth=4)
+    s = scheduler(slots=2, pages=12, reserve_tokens=4)
     d = FakeDevice(s)
     d.add(0, 8, 36)
     live = d.add(1, 8, 36)
@@ -145,7 +146,7 @@ def test_pages_grow_as_a_request_speaks_and_come_back_when_it_ends():
 
 
 def test_no_more_pages_are_held_than_the_limit_needs():
-    s = scheduler(pages=32, growth=64)
+    s = scheduler(pages=32, reserve_tokens=64)
     d = FakeDevice(s)
     seq = d.add(0, 4, 5)
     d.turn()
@@ -153,7 +154,7 @@ def test_no_more_pages_are_held_than_the_limit_needs():
 
 
 def test_when_pages_run_out_the_youngest_waits_and_later_resumes():
-    s = scheduler(slots=2, pages=12, growth=4)
+    s = scheduler(slots=2, pages=12, reserve_tokens=4)
     d = FakeDevice(s)
     old, young = d.add(0, 8, 36), d.add(1, 8, 36)
     while not s.preemptions:
@@ -168,7 +169,7 @@ def test_when_pages_run_out_the_youngest_waits_and_later_resumes():
 
 
 def test_nothing_new_is_admitted_while_a_preempted_request_waits_for_pages():
-    s = scheduler(slots=3, pages=12, growth=4)
+    s = scheduler(slots=3, pages=12, reserve_tokens=4)
     d = FakeDevice(s)
     d.add(0, 8, 36)
     young = d.add(1, 8, 36)
@@ -185,7 +186,7 @@ def test_nothing_new_is_admitted_while_a_preempted_request_waits_for_pages():
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
 def test_a_cancelled_request_gives_everything_back(turns: int):
     s = scheduler()
-    d = FakeDevice(s, lag=1)
+    d = FakeDevice(s, overlap_steps=1)
     seq, other = d.add(0, 8, 20), d.add(1, 8, 20)
     for _ in range(turns):
         d.turn()
@@ -197,8 +198,8 @@ def test_a_cancelled_request_gives_everything_back(turns: int):
 
 
 def test_a_preempted_request_can_be_cancelled():
-    s = scheduler(slots=2, pages=12, growth=4)
-    d = FakeDevice(s, lag=1)
+    s = scheduler(slots=2, pages=12, reserve_tokens=4)
+    d = FakeDevice(s, overlap_steps=1)
     d.add(0, 8, 36)
     young = d.add(1, 8, 36)
     while young.phase is not Phase.PREEMPTED:
@@ -254,7 +255,7 @@ def test_a_stream_far_ahead_of_its_listener_yields():
 
 
 def test_prefill_keeps_to_its_token_budget():
-    s = scheduler(pages=64, prefill_tokens=16)
+    s = scheduler(pages=64, max_prefill_tokens=16)
     d = FakeDevice(s)
     for id in range(3):
         d.add(id, 10, 4)
@@ -263,7 +264,7 @@ def test_prefill_keeps_to_its_token_budget():
 
 
 def test_a_prompt_longer_than_the_budget_is_prefilled_alone():
-    s = scheduler(pages=64, prefill_tokens=16)
+    s = scheduler(pages=64, max_prefill_tokens=16)
     d = FakeDevice(s)
     d.add(0, 40, 4)
     d.add(1, 2, 4)
@@ -286,11 +287,11 @@ def test_requests_of_a_failed_prefill_are_tried_one_by_one():
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), lag=st.integers(0, 2), slots=st.integers(1, 4), pages=st.integers(8, 40))
-def test_invariants_hold_under_any_schedule(data: st.DataObject, lag: int, slots: int, pages: int):
+@given(data=st.data(), overlap_steps=st.integers(0, 2), slots=st.integers(1, 4), pages=st.integers(8, 40))
+def test_invariants_hold_under_any_schedule(data: st.DataObject, overlap_steps: int, slots: int, pages: int):
     """Up to 200 requests over the examples: joins, cancels and failures at random turns; `check` runs every turn."""
-    s = scheduler(slots=slots, pages=pages, growth=data.draw(st.integers(0, 16)))
-    d = FakeDevice(s, lag)
+    s = scheduler(slots=slots, pages=pages, reserve_tokens=data.draw(st.integers(0, 16)))
+    d = FakeDevice(s, overlap_steps)
     alive: list[Sequence] = []
     for id in range(data.draw(st.integers(1, 12))):
         length = data.draw(st.integers(1, 12))
@@ -336,7 +337,7 @@ class SlowCodec(FakeDevice):
 
 
 def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
-    s = scheduler(slots=4, pages=256, codec_frames=12)
+    s = scheduler(slots=4, pages=256, max_frames_in_codec=12)
     d = SlowCodec(s)
     for i in range(4):
         d.add(i, 4, 60)
@@ -347,7 +348,7 @@ def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
 
 
 def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():
-    s = scheduler(slots=3, pages=256, codec_frames=7)
+    s = scheduler(slots=3, pages=256, max_frames_in_codec=7)
     d = SlowCodec(s)
     d.add(0, 4, 60)
     d.add(1, 4, 60, streaming=False)
@@ -362,7 +363,7 @@ def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():
 
 
 def test_the_listener_who_has_least_comes_first_and_a_whole_utterance_waits():
-    s = scheduler(slots=5, pages=256, codec_frames=4000)
+    s = scheduler(slots=5, pages=256, max_frames_in_codec=4000)
     d = SlowCodec(s)
     for i in range(4):
         d.add(i, 4, 90)
@@ -376,7 +377,7 @@ def test_the_listener_who_has_least_comes_first_and_a_whole_utterance_waits():
 
 
 def test_chunks_that_can_wait_gather_while_the_codec_works():
-    s = scheduler(slots=4, pages=256, codec_frames=80)
+    s = scheduler(slots=4, pages=256, max_frames_in_codec=80)
     d = SlowCodec(s)
     for i in range(4):
         d.add(i, 4, 90)
@@ -396,7 +397,7 @@ def test_chunks_that_can_wait_gather_while_the_codec_works():
 
 
 def test_chunks_grow_when_the_codec_is_behind_and_the_first_stays_small():
-    s = scheduler(slots=1, pages=256, codec_frames=1)
+    s = scheduler(slots=1, pages=256, max_frames_in_codec=1)
     d = SlowCodec(s)
     d.add(0, 4, 60)
     for _ in range(20):
@@ -420,7 +421,7 @@ def test_frames_of_a_failed_codec_call_make_room_again():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max_size=6), st.integers(1, 60), st.randoms())
 def test_however_slow_the_codec_every_frame_is_spoken_once_and_in_order(requests, room, rng):
-    s = scheduler(slots=3, pages=256, codec_frames=room)
+    s = scheduler(slots=3, pages=256, max_frames_in_codec=room)
     d = SlowCodec(s)
     for i, (limit, streaming) in enumerate(requests):
         d.add(i, 4, limit, streaming=streaming)
@@ -453,7 +454,7 @@ def crowd(s: Scheduler, d: FakeDevice, count: int) -> list[Sequence]:
 
 
 def test_newcomers_are_let_in_together_while_most_slots_run():
-    s = scheduler(slots=8, pages=2048, gather=0.035)
+    s = scheduler(slots=8, pages=2048, batching_window=0.035)
     d = FakeDevice(s)
     running = crowd(s, d, 5)
     early = d.add(0, 4, 4)
@@ -478,7 +479,7 @@ def test_a_request_waits_for_no_other_while_few_run():
 
 def test_what_comes_during_a_prefill_waits_for_its_end_and_shares_the_next():
     s = scheduler(slots=8, pages=2048)
-    d = FakeDevice(s, lag=1)
+    d = FakeDevice(s, overlap_steps=1)
     first = d.add(0, 4, 9)
     assert d.turn().admitted == [first]
     d.add(1, 4, 9)
@@ -488,8 +489,8 @@ def test_what_comes_during_a_prefill_waits_for_its_end_and_shares_the_next():
 
 
 def test_a_full_prefill_is_given_to_the_device_before_the_last_has_ended():
-    s = scheduler(slots=8, pages=2048, prefill_tokens=8)
-    d = FakeDevice(s, lag=1)
+    s = scheduler(slots=8, pages=2048, max_prefill_tokens=8)
+    d = FakeDevice(s, overlap_steps=1)
     for id in range(5):
         d.add(id, 4, 9)
     assert [[q.id for q in d.turn().admitted] for _ in range(2)] == [[0, 1], [2, 3]]
@@ -511,7 +512,7 @@ def test_a_listener_who_has_little_left_comes_before_a_prefill_as_long_as_that(s
 
 
 def test_no_request_waits_longer_than_its_patience_for_listeners_who_have_little():
-    s = scheduler(slots=8, pages=2048, patience=0.1)
+    s = scheduler(slots=8, pages=2048, max_prefill_delay=0.1)
     d = FakeDevice(s)
     d.add(0, 4, 400)
     d.turn()

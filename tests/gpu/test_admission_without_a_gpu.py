@@ -68,7 +68,7 @@ def test_letting_requests_in_takes_a_handful_of_launches_however_many_they_are(f
     new = asked(bench, family, 3)
     to_meta(bench.model, {})
     where = Device("meta")
-    worker = Worker(bench.model, bench.sizes, EngineConfig(slots=4), where)
+    worker = Worker(bench.model, bench.sizes, EngineConfig(max_num_seqs=4), where)
     for some in (new[:1], new):
         group = [(seq, prompt) for seq, prompt, _ in some]
         size = layout(group)

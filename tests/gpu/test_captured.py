@@ -113,7 +113,7 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, tmp_pat
 @pytest.mark.parametrize("family", FAMILIES)
 def test_serving_does_not_wait_for_the_device(family, tmp_path):
     """Admission, prefill, steps and audio, with streams that join the running ones; a hidden wait would raise."""
-    with TTS(checkpoint(family, tmp_path), device="cuda", slots=STREAMS, memory_gb=0.1) as tts:
+    with TTS(checkpoint(family, tmp_path), device="cuda", max_num_seqs=STREAMS, memory_gb=0.1) as tts:
         started = threading.Barrier(STREAMS)
 
         def speak(seed: int) -> int:

@@ -23,8 +23,8 @@ import pytest
 import torch
 
 from stentor import TTS
+from stentor.config import Policy
 from stentor.engine.prefill_batch import exact
-from stentor.engine.scheduler import Policy
 from tests.helpers.draws import apart
 from tests.helpers.tiny import DEVICE, FAMILIES, VOICE, Bench, checkpoint
 
@@ -118,8 +118,8 @@ class Crowd:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_request_says_what_belongs_to_another(family, tmp_path):
-    path, few = checkpoint(family, tmp_path), Policy(growth=1)
-    with TTS(path, device=DEVICE, dtype="float32", slots=SLOTS, memory_gb=0.02, page=4, policy=few) as tts:
+    path, few = checkpoint(family, tmp_path), Policy(reserve_tokens=1)
+    with TTS(path, device=DEVICE, dtype="float32", max_num_seqs=SLOTS, memory_gb=0.02, page_size=4, policy=few) as tts:
         crowd = Crowd(tts, kinds(tts, family))
         pool = tts.engine.scheduler.pages
         most = max(tts.prompt(tts.request(k.text, **k.options)).length + k.options["max_frames"] for k in crowd.asked)

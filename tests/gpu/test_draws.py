@@ -41,7 +41,7 @@ def test_a_boundary_a_nucleus_and_an_argmax_are_within_rounding_only_where_they_
 
 
 def spoken(family: str, path, **options):
-    with TTS(path, device="cpu", dtype="float32", slots=1, memory_gb=0.02, page=4) as tts:
+    with TTS(path, device="cpu", dtype="float32", max_num_seqs=1, memory_gb=0.02, page_size=4) as tts:
         return tts.generate("One two three.", retries=1, **options).frames
 
 
@@ -76,7 +76,7 @@ def test_a_near_tie_that_an_h200_decided_otherwise_is_within_rounding():
     path = checkpoint("fish_s2", None)
     text = "four eleven two twelve six seven five ten three eight seven one four"
     own = {"seed": 18, "max_frames": 2, "temperature": 1.2, "top_k": 0, "top_p": 1.0, "ignore_eos": True}
-    with TTS(path, device="cpu", dtype="float32", slots=1, memory_gb=0.02, page=4) as tts:
+    with TTS(path, device="cpu", dtype="float32", max_num_seqs=1, memory_gb=0.02, page_size=4) as tts:
         want = tts.generate(text, retries=1, **own).frames
     led = Led(Bench(path, "cpu", torch.float32, slots=1), "fish_s2", text, own, want)
     draw = led.frame(1)[2 + led.extra]

@@ -17,7 +17,7 @@ def main() -> None:
     checkpoint, device, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     fused = kernels.serve(torch.device(device), torch.float32)
     texts = options.pop("texts")
-    with TTS(checkpoint, device=device, dtype="float32", slots=3, memory_gb=0.2) as tts:
+    with TTS(checkpoint, device=device, dtype="float32", max_num_seqs=3, memory_gb=0.2) as tts:
         spoken = tts.generate(texts, **options)
         eager = tts.engine.health().eager_calls
     print(json.dumps({"fused": fused, "eager": eager, "frames": [s.frames.tolist() for s in spoken]}))

@@ -40,7 +40,7 @@ class Bench:
     def __init__(self, path: Path, device: str, dtype: torch.dtype, slots: int = 4, **config: Any) -> None:
         self.where = Device(device)
         self.model: SpeechModel = registry.load(path, self.where.torch, dtype, {})
-        settings = EngineConfig(slots=slots, memory_gb=0.1, max_frames=64, **config)
+        settings = EngineConfig(max_num_seqs=slots, memory_gb=0.1, max_frames=64, **config)
         self.sizes = fit(self.model, settings, self.where)
         self.worker = Worker(self.model, self.sizes, settings, self.where)
         self.pages = iter(range(self.sizes.pages))

@@ -52,7 +52,7 @@ def engines(tmp_path: Path) -> Iterator[dict[str, TTS]]:
     tiny.write(tiny.KINDS[0], tmp_path / "qwen")
     paths = {"fish": FIXTURES / "fish_s2" / "checkpoint", "qwen": tmp_path / "qwen", "voxcpm": FIXTURES / "voxcpm2"}
     with ExitStack() as stack:
-        yield {name: stack.enter_context(TTS(path, device="cpu", slots=2)) for name, path in paths.items()}
+        yield {name: stack.enter_context(TTS(path, device="cpu", max_num_seqs=2)) for name, path in paths.items()}
 
 
 def test_the_three_families_speak_at_once_each_in_its_engine(engines: dict[str, TTS]) -> None:

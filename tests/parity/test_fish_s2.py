@@ -17,7 +17,7 @@ EXPECTED = np.load(FIXTURES / "expected.npz")
 
 @pytest.fixture(scope="module")
 def tts():
-    with TTS(FIXTURES / "checkpoint", device="cpu", slots=10, threads=1) as model:
+    with TTS(FIXTURES / "checkpoint", device="cpu", max_num_seqs=10, threads=1) as model:
         yield model
 
 

@@ -64,7 +64,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=tiny.KINDS)
 def model(request: pytest.FixtureRequest, checkpoints: Path) -> Iterator[tuple[str, TTS]]:
-    with TTS(checkpoints / request.param, device="cpu", slots=6) as tts:
+    with TTS(checkpoints / request.param, device="cpu", max_num_seqs=6) as tts:
         yield request.param, tts
 
 

@@ -39,7 +39,7 @@ def expected() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def tts() -> Iterator[TTS]:
-    with TTS(HERE, device="cpu", slots=4) as engine:
+    with TTS(HERE, device="cpu", max_num_seqs=4) as engine:
         yield engine
 
 
@@ -103,7 +103,7 @@ def test_requests_that_differ_in_everything_and_join_and_leave_midway_equal_the_
 def test_requests_preempted_for_want_of_pages_equal_the_reference(expected: dict[str, np.ndarray]) -> None:
     names = ["length cap", "stop after nine frames", "ultimate cloning", "guidance 3.5 in 7 steps", "no noise"]
     page_bytes = 5 * 2 * 4 * 2 * 16 * 4  # layers, keys and values, tokens, heads, dimensions, bytes
-    with TTS(HERE, device="cpu", slots=5, page=4, memory_gb=14 * page_bytes / 2**30) as poor:
+    with TTS(HERE, device="cpu", max_num_seqs=5, page_size=4, memory_gb=14 * page_bytes / 2**30) as poor:
         streams = [poor.submit(poor.request(CASES[n]["text"], **arguments(CASES[n]))) for n in names]
         for name, stream in zip(names, streams, strict=True):
             check(name, joined(stream, poor), expected)
@@ -124,7 +124,7 @@ def test_streamed_chunks_joined_equal_the_whole(name: str, tts: TTS, expected: d
 
 
 def test_merged_lora_weights_equal_the_reference_that_applies_them(expected: dict[str, np.ndarray]) -> None:
-    with TTS(HERE, device="cpu", slots=2, lora=HERE / "lora") as tuned:
+    with TTS(HERE, device="cpu", max_num_seqs=2, lora=HERE / "lora") as tuned:
         speech = tuned.generate(CASES["lora"]["text"], retries=1, **arguments(CASES["lora"]))
     check("lora", speech, expected)
 

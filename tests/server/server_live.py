@@ -23,7 +23,7 @@ import numpy as np
 import uvicorn
 
 import stentor
-from stentor.engine.scheduler import Policy
+from stentor.config import Policy
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.state import Server
@@ -63,7 +63,9 @@ class Live:
 def toy(slots: int = 8, max_queue: int = 256) -> Callable[[str, str | None], Callable[[], stentor.TTS]]:
     """How `create_app` makes its model in these tests."""
     return lambda name, model: (
-        lambda: stentor.TTS("dummy:toy", memory_gb=0.01, slots=slots, threads=1, policy=Policy(max_queue=max_queue))
+        lambda: stentor.TTS(
+            "dummy:toy", memory_gb=0.01, max_num_seqs=slots, threads=1, policy=Policy(max_queue=max_queue)
+        )
     )
 
 

@@ -96,7 +96,7 @@ def test_a_speaker_embedding_speaks_as_its_reference_does(tmp_path: Path) -> Non
     checkpoint = tiny_qwen3_tts.write("base", tmp_path / "base")
 
     def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
-        return lambda: stentor.TTS(checkpoint, device="cpu", slots=4, memory_gb=0.05, threads=1)
+        return lambda: stentor.TTS(checkpoint, device="cpu", max_num_seqs=4, memory_gb=0.05, threads=1)
 
     sound = tone_wav(rate=24_000)
     with serving(tmp_path / "voices", load) as live:

@@ -80,7 +80,7 @@ def texts() -> list[str]:
 def voice() -> Iterator[stentor.TTS]:
     if not (DEFAULT_VOICE / "config.json").is_file():
         pytest.skip("this build has no embedded voice yet: docs/training.md says what is missing")
-    with stentor.TTS(device="cpu", slots=12) as tts:
+    with stentor.TTS(device="cpu", max_num_seqs=12) as tts:
         yield tts
 
 

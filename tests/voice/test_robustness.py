@@ -25,7 +25,7 @@ PEAK, LEVEL = (0.15, 1.0), (0.02, 0.25)
 @pytest.fixture(scope="module")
 def speech() -> list[stentor.Speech]:
     """Each sentence once, without the tries that a run-on would be given."""
-    with stentor.TTS(device="cpu", slots=12) as tts:
+    with stentor.TTS(device="cpu", max_num_seqs=12) as tts:
         return tts.generate(SENTENCES, seed=1, retries=1)
 
 

@@ -16,7 +16,7 @@ WAV = str(CHECKPOINT.parent / "ref.wav")
 
 @pytest.fixture(scope="module")
 def tts():
-    with TTS(CHECKPOINT, device="cpu", slots=6, threads=1) as model:
+    with TTS(CHECKPOINT, device="cpu", max_num_seqs=6, threads=1) as model:
         yield model
 
 
@@ -150,7 +150,7 @@ def test_a_codec_at_full_scale_is_clipped_not_wrapped(tmp_path):
     tensors = torch.load(path / "codec.pth", weights_only=True)
     tensors["decoder.model.6.conv.parametrizations.weight.original0"] *= 1e5
     torch.save(tensors, path / "codec.pth")
-    with TTS(path, device="cpu", slots=1, threads=1) as loud:
+    with TTS(path, device="cpu", max_num_seqs=1, threads=1) as loud:
         speech = loud.generate("Hello.", max_frames=3, temperature=0)
     assert np.abs(speech.samples).max() == 1.0
     speech.save(tmp_path / "loud.wav")

@@ -27,7 +27,7 @@ END = 9
 @pytest.fixture(scope="module")
 def tts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TTS]:
     with TTS(
-        tiny.write("custom_voice", tmp_path_factory.mktemp("live")), device="cpu", slots=3, memory_gb=0.05
+        tiny.write("custom_voice", tmp_path_factory.mktemp("live")), device="cpu", max_num_seqs=3, memory_gb=0.05
     ) as made:
         yield made
 
@@ -91,9 +91,9 @@ def test_a_row_waits_for_its_text_and_is_heard_as_far_as_that_goes(tts: TTS) -> 
 def test_a_live_row_that_loses_its_pages_is_replayed_with_its_text(tmp_path: Path) -> None:
     path = tiny.write("custom_voice", tmp_path / "m")
     texts = [f"number {i} " * (i + 2) for i in range(4)]
-    with TTS(path, device="cpu", slots=1, dtype="float64") as alone:
+    with TTS(path, device="cpu", max_num_seqs=1, dtype="float64") as alone:
         want = [alone.generate(t, **ASK).frames.tolist() for t in texts]
-    with TTS(path, device="cpu", slots=4, dtype="float64", memory_gb=0.0002) as starved:
+    with TTS(path, device="cpu", max_num_seqs=4, dtype="float64", memory_gb=0.0002) as starved:
         streams = [begin(starved, t[:9]) for t in texts]
         for at in range(9, max(map(len, texts)), 6):
             for t, s in zip(texts, streams, strict=True):
@@ -142,7 +142,7 @@ def test_what_cannot_be_live_is_refused(tts: TTS, tmp_path: Path) -> None:
     stream.append("you", last=True)
     with pytest.raises(InvalidRequest, match="nothing may follow"):
         stream.append("more")
-    with TTS(tiny.write("base", tmp_path / "base"), device="cpu", slots=1, memory_gb=0.05) as base:
+    with TTS(tiny.write("base", tmp_path / "base"), device="cpu", max_num_seqs=1, memory_gb=0.05) as base:
         heard = Reference((tiny.reference_audio(1.0), 24000), "words")
         ask = {"live": True, "reference": heard, "max_frames": 4}
         with pytest.raises(InvalidRequest, match="live"):

@@ -138,7 +138,7 @@ def test_bfloat16_rounds_the_language_models_and_not_the_codec(checkpoint: Path)
 
 
 def test_a_bfloat16_model_speaks(checkpoint: Path) -> None:
-    with TTS(checkpoint, device="cpu", dtype="bfloat16", slots=2) as tts:
+    with TTS(checkpoint, device="cpu", dtype="bfloat16", max_num_seqs=2) as tts:
         assert len(tts.generate("hello", max_frames=5, ignore_eos=True, seed=1).frames) == 5
 
 
@@ -205,7 +205,7 @@ def test_a_dummy_speaks_without_files_and_the_same_every_time(name: str) -> None
         more["reference"] = Reference((tiny.reference_audio(1.0), 24000), "some words")
     made = []
     for _ in range(2):
-        with TTS(f"dummy:{name}", device="cpu", slots=2, memory_gb=0.02) as tts:
+        with TTS(f"dummy:{name}", device="cpu", max_num_seqs=2, memory_gb=0.02) as tts:
             made.append(tts.generate("Hello there.", max_frames=7, ignore_eos=True, **more))
             assert tts.sample_rate == 24000
     assert made[0].frames.shape == (7, 16)

@@ -26,7 +26,7 @@ LANGUAGES = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TTS]]:
     folder = tmp_path_factory.mktemp("qwen3_tts")
-    made = {k: TTS(tiny.write(k, folder / k), device="cpu", slots=4, memory_gb=0.05) for k in tiny.KINDS}
+    made = {k: TTS(tiny.write(k, folder / k), device="cpu", max_num_seqs=4, memory_gb=0.05) for k in tiny.KINDS}
     yield made
     for tts in made.values():
         tts.close()
@@ -214,9 +214,9 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
         (f"number {i} " * (i + 1), {"reference": voice(0.8 + i / 4, "with words"), "seed": i}) for i in range(4)
     ]
     options = {"max_frames": 70, "ignore_eos": True, "non_streaming_mode": False}
-    with TTS(path, device="cpu", slots=1, dtype="float64") as tts:
+    with TTS(path, device="cpu", max_num_seqs=1, dtype="float64") as tts:
         want = [tts.generate(text, **more, **options).frames.tolist() for text, more in requests]
-    with TTS(path, device="cpu", slots=4, dtype="float64", memory_gb=0.0002) as tts:
+    with TTS(path, device="cpu", max_num_seqs=4, dtype="float64", memory_gb=0.0002) as tts:
         streams = [tts.submit(tts.request(text, **more, **options), False) for text, more in requests]
         assert [tts.speech(list(s), 0).frames.tolist() for s in streams] == want
         assert tts.engine.health().preemptions > 0

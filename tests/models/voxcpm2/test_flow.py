@@ -129,14 +129,14 @@ def test_gradients_reach_every_weight_when_whole_sequences_are_trained() -> None
 def test_bfloat16_stays_close_to_float32_in_the_first_patch() -> None:
     patches = []
     for dtype in ("float32", "bfloat16"):
-        with TTS(TINY, device="cpu", dtype=dtype, slots=1) as tts:
+        with TTS(TINY, device="cpu", dtype=dtype, max_num_seqs=1) as tts:
             patches.append(tts.generate("hello the world", seed=1, max_frames=1).frames[0])
     error = abs(patches[0] - patches[1])
     assert 0 < error.mean() < 0.05
 
 
 def test_options_of_other_families_and_values_out_of_range_are_refused_with_what_is_taken() -> None:
-    with TTS(TINY, device="cpu", slots=1) as tts:
+    with TTS(TINY, device="cpu", max_num_seqs=1) as tts:
         with pytest.raises(InvalidRequest, match=r"top_k.*cfg, flow_steps, ignore_eos, max_frames, min_frames, temper"):
             tts.generate("hello", top_k=5)
         for name, value in (("cfg", 0.0), ("cfg", 11.0), ("flow_steps", 0), ("flow_steps", 101), ("temperature", -1)):
