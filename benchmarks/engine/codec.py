@@ -36,10 +36,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.timing import machine_speed  # noqa: E402
-from stentor import kernels  # noqa: E402
 from stentor.engine.cuda_graphs import GraphLadder  # noqa: E402
 from stentor.engine.device import Device  # noqa: E402
 from stentor.engine.slot_table import RowBlock  # noqa: E402
+from stentor.kernels import Kernel, switches  # noqa: E402
 from stentor.layers.conv import cast_decoder  # noqa: E402
 from stentor.layers.types import State  # noqa: E402
 from stentor.models.base import Codec  # noqa: E402
@@ -151,12 +151,12 @@ MAKERS = {"voxcpm2": voxcpm2, "qwen3-tts": qwen3_tts, "fish-s2": fish_s2, "voice
 @contextmanager
 def fused(wanted: bool) -> Iterator[None]:
     """The codec's kernels on or off, while modules are made and run."""
-    before = kernels._OFF
-    kernels._OFF = before - {"codec"} if wanted else before | {"codec"}
+    before = switches.OFF
+    switches.OFF = before - {Kernel.CONV1D} if wanted else before | {Kernel.CONV1D}
     try:
         yield
     finally:
-        kernels._OFF = before
+        switches.OFF = before
 
 
 class Captured:

@@ -314,7 +314,7 @@ def drive(models: list[str], out: Path, seconds: float, device: str, slots: int)
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     sections: list[tuple[str, str, float, str]] = [(m, "", 85.0, "") for m in models]
     if device == "cuda":  # what the kernels are worth
-        sections += [(models[0], "narrow", 25.0, "--brief")]
+        sections += [(models[0], "gemv", 25.0, "--brief")]
     for i, (name, without, share, brief) in enumerate(sections):
         left = end - time.monotonic()
         models_left = max(1, len(models) - i)

@@ -5,8 +5,8 @@ Run: python benchmarks/kernels/attention.py [--out DIR] [--seconds 45] [--before
 
 A case is one kernel at one model's shape and batch. Its launches run in a CUDA graph: over so many pools that no
 history is in the cache (paged); as the passes and layers of a frame follow each other (depth); over the same queries
-(local). The table shows microseconds a launch: the floor by memory traffic, an earlier kernels_attention.py if one is
-given, the tile that layers/tiles_attention.py names, and the best ones. Each is first compared with a formula in
+(local). The table shows microseconds a launch: the floor by memory traffic, an earlier kernels/attention.py if one is
+given, the tile that kernels/configs.py names, and the best ones. Each is first compared with a formula in
 float32, with itself, and with what half of its rows give.
 """
 
@@ -30,9 +30,10 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.compile_ahead import compile_ahead
-from stentor.kernels import Turn, attention
-from stentor.kernels.configs_attention import DepthTile, LocalTile, PagedTile, depth_tile, local_tile, paged_tile
-from stentor.kernels.pdl import EARLY
+from stentor.kernels import attention
+from stentor.kernels.configs import DepthConfig, LocalConfig, PagedConfig, depth_config, local_config, paged_config
+from stentor.kernels.pdl import USE_PDL
+from stentor.kernels.types import QKNormRope
 from stentor.layers.rope import angles
 
 PAGE = 16
@@ -61,17 +62,16 @@ MODELS = {
     "vox": Model(16, 2, interleaved=False, in_float32=True, normed=False),
 }
 PAGED = (
-    PagedTile(32, 2, 4), PagedTile(32, 4, 3), PagedTile(32, 4, 4), PagedTile(32, 2, 3), PagedTile(64, 4, 2),
-    PagedTile(64, 4, 3), PagedTile(64, 8, 3), PagedTile(16, 1, 6), PagedTile(128, 8, 2),
+    PagedConfig(32, 2, 4), PagedConfig(32, 4, 3), PagedConfig(32, 4, 4), PagedConfig(32, 2, 3), PagedConfig(64, 4, 2),
+    PagedConfig(64, 4, 3), PagedConfig(64, 8, 3), PagedConfig(16, 1, 6), PagedConfig(128, 8, 2),
 )  # fmt: skip
 SPLIT = (
-    PagedTile(32, 4, 3, splits=4), PagedTile(32, 2, 4, splits=4), PagedTile(32, 4, 3, splits=8),
-    PagedTile(64, 4, 2, splits=4), PagedTile(32, 4, 3, splits=2), PagedTile(32, 4, 3, splits=16),
-    PagedTile(64, 4, 2, splits=8),
+    PagedConfig(32, 4, 3, num_splits=4), PagedConfig(32, 2, 4, num_splits=4), PagedConfig(32, 4, 3, num_splits=8),
+    PagedConfig(64, 4, 2, num_splits=4), PagedConfig(32, 4, 3, num_splits=2), PagedConfig(32, 4, 3, num_splits=16),
+    PagedConfig(64, 4, 2, num_splits=8),
 )  # fmt: skip
-DEPTH = tuple(DepthTile(heads, warps) for heads, warps in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2)))
-LOCAL = (LocalTile(1, 1), LocalTile(1, 2), LocalTile(2, 2), LocalTile(2, 4), LocalTile(4, 4), LocalTile(8, 8),
-         LocalTile(8, 4))  # fmt: skip
+DEPTH = tuple(DepthConfig(heads, warps) for heads, warps in ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2)))
+LOCAL = tuple(LocalConfig(heads, warps) for heads, warps in ((1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 8), (8, 4)))
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,11 @@ class Case:
         m = self.shape
         group = m.heads // m.kv_heads
         if self.kernel == "paged":
-            return paged_tile(self.batch * m.kv_heads, group, 4 if self.tiny else 2)
+            return paged_config(self.batch * m.kv_heads, group, 4 if self.tiny else 2)
         return (
-            depth_tile(self.batch * m.kv_heads, group) if self.kernel == "depth" else local_tile(2 * self.batch, group)
+            depth_config(self.batch * m.kv_heads, group)
+            if self.kernel == "depth"
+            else local_config(2 * self.batch, group)
         )
 
     @property
@@ -156,7 +158,7 @@ class Operands:
             norms = (weights[0], weights[1], 1e-6, True)
         rounded = torch.bfloat16
         cos, sin = (f(table).to(rounded).float() for f in (torch.cos, torch.sin))
-        self.turn = Turn(cos, sin, m.interleaved, m.in_float32, norms)
+        self.norm_rope = QKNormRope(cos, sin, m.interleaved, m.in_float32, norms)
         self.tokens = 11 if case.kernel == "local" else 2
         rows = 2 * case.batch if case.kernel == "local" else case.batch
         width = (m.heads + 2 * m.kv_heads) * case.dim
@@ -185,31 +187,31 @@ class Operands:
         """One after the other; `tile` None: as `made` chooses."""
         q, k, v = self.qkv
         if self.case.kernel == "paged":
-            chosen = {} if tile is None else {"tile": tile}
+            chosen = {} if tile is None else {"config": tile}
             one = q[:, 0], k[:, 0], v[:, 0]
             places = self.table, self.slot, self.pos
             for pool in self.pools:
-                yield partial(made.paged, pool, *places, *one, write=True, turn=self.turn, **chosen)
+                yield partial(made.paged_attention, pool, *places, *one, self.norm_rope, **chosen)
         elif self.case.kernel == "depth":
-            chosen = {} if tile is None else {"tile": tile}
+            chosen = {} if tile is None else {"config": tile}
             length = 0
             for new in (2, *[1] * (self.case.shape.passes - 1)):
                 new_qkv = [t[:, :new] for t in self.qkv]
                 for cache in self.caches:
-                    yield partial(made.depth, cache, length, *new_qkv, self.turn, **chosen)
+                    yield partial(made.depth_attention, cache, length, *new_qkv, self.norm_rope, **chosen)
                 length += new
         else:
-            chosen = {} if tile is None else {"tile": tile}
+            chosen = {} if tile is None else {"config": tile}
             for _ in range(1 if self.few else 24):
-                yield partial(made.local, q, k, v, self.turn, 0, **chosen)
+                yield partial(made.local_attention, q, k, v, self.norm_rope, 0, **chosen)
 
     def turned(self, x: Tensor, weight: Tensor | None, pos: Tensor) -> Tensor:
         """x [N, T, H, D] after norm and RoPE at pos [T] or [N, T], in float32."""
         x = x.float()
-        if self.turn.norms is not None and weight is not None:
-            x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.turn.norms[2]) * weight.float()
-        cos, sin = self.turn.cos[pos].unsqueeze(-2), self.turn.sin[pos].unsqueeze(-2)
-        if self.turn.interleaved:
+        if self.norm_rope.norms is not None and weight is not None:
+            x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.norm_rope.norms[2]) * weight.float()
+        cos, sin = self.norm_rope.cos[pos].unsqueeze(-2), self.norm_rope.sin[pos].unsqueeze(-2)
+        if self.norm_rope.interleaved:
             a, b = x[..., 0::2], x[..., 1::2]
             return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
         a, b = x.chunk(2, -1)
@@ -223,7 +225,7 @@ class Operands:
         pos = torch.arange(tokens, device=q.device)
         if self.case.kernel == "paged":
             pos = self.pos[:, None]
-        q_weight, k_weight = (None, None) if self.turn.norms is None else self.turn.norms[:2]
+        q_weight, k_weight = (None, None) if self.norm_rope.norms is None else self.norm_rope.norms[:2]
         q, k = self.turned(q, q_weight, pos), self.turned(k, k_weight, pos)
         if self.case.kernel == "paged":
             past = [part[self.table[self.slot]].flatten(1, 2)[:, : self.case.context].float() for part in self.pools[0]]
@@ -249,7 +251,7 @@ class Operands:
             half = self.case.batch // 2
             q, k, v = (t[:half, 0] for t in self.qkv)
             slot, pos = self.slot[:half], self.pos[:half]
-            alone = attention.paged(self.pools[0], self.table, slot, pos, q, k, v, True, self.turn, tile)
+            alone = attention.paged_attention(self.pools[0], self.table, slot, pos, q, k, v, self.norm_rope, tile)
             if not torch.equal(out[:half], alone):
                 return "depends on the other rows"
         return None
@@ -299,10 +301,10 @@ def measure(case: Case, device: str, before: ModuleType | None) -> dict[str, Any
 
 
 def name(tile: Any) -> str:
-    if isinstance(tile, PagedTile):
-        rest = f" /{tile.splits}" if tile.splits > 1 else ""
-        return f"{tile.keys}w{tile.warps}s{tile.stages}{rest}"
-    return f"{tile.heads}hw{tile.warps}"
+    if isinstance(tile, PagedConfig):
+        rest = f" /{tile.num_splits}" if tile.num_splits > 1 else ""
+        return f"{tile.block_n}w{tile.num_warps}s{tile.num_stages}{rest}"
+    return f"{tile.block_h}hw{tile.num_warps}"
 
 
 def load(file: Path | None) -> ModuleType | None:
@@ -360,7 +362,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--before", type=Path, help="an earlier kernels_attention.py to compare with")
+    parser.add_argument("--before", type=Path, help="an earlier kernels/attention.py to compare with")
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     started = time.monotonic()
@@ -374,7 +376,7 @@ def main() -> None:
         else:
             given = [] if args.before is None else ["--before", str(args.before)]
             compile_ahead([sys.executable, __file__, *given, "--share"], WORKERS, args.seconds * 0.55)
-        print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {EARLY}", flush=True)
+        print(f"compiled in {time.monotonic() - started:.0f} s; PDL: {USE_PDL}", flush=True)
         found = []
         for case in cases(args.tiny):
             if time.monotonic() - started > args.seconds - 3:

@@ -3,8 +3,8 @@
 Run: python benchmarks/kernels/conv1d.py [--out DIR]        about 30 s on a GPU; a short table comes last
      python benchmarks/kernels/conv1d.py --device cpu        a dry run of the libraries' side
 
-Eight processes compile, then one measures. Rates are TFLOP/s; `*` is what `tiles_codec.dense_tile` chooses; `library`
-is cuDNN or cuBLAS in float16 on the same channels-last memory, with the activation or the addition as a launch of
+Eight processes compile, then one measures. Rates are TFLOP/s; `*` is what `conv_config` chooses; `library` is
+cuDNN or cuBLAS in float16 on the same channels-last memory, with the activation or the addition as a launch of
 ours or torch's behind it. `machine` says what a large copy and a large product reach at that moment.
 """
 
@@ -23,8 +23,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.compile_ahead import compile_ahead
 from benchmarks.timing import machine_speed, milliseconds
-from stentor.kernels import Waves
-from stentor.kernels.configs_conv1d import Tile, dense_tile
+from stentor.kernels.configs import ConvConfig, conv_config
+from stentor.kernels.types import SnakeParams
 
 BATCH, COMPILERS = 16, 8
 
@@ -59,23 +59,23 @@ SHAPES = {
 }
 
 
-def candidates(s: Shape) -> list[Tile]:
+def candidates(s: Shape) -> list[ConvConfig]:
     depth = 64 if s.inputs % 64 == 0 else 32
-    chosen = dense_tile(BATCH * s.steps, s.outputs, s.inputs)
+    chosen = conv_config(BATCH * s.steps, s.outputs, s.inputs)
     if s.steps < 16:
-        found = [Tile(16, n, 0, k, 4, stages) for n in (16, 32) for k in (64, 128) for stages in (3, 5)]
+        found = [ConvConfig(16, n, 0, k, 4, stages) for n in (16, 32) for k in (64, 128) for stages in (3, 5)]
         return [chosen, *(t for t in found if t != chosen)]
     wide = [(128, 128, 0), (128, 128, 64), (128, 256, 0), (256, 128, 0), (64, 256, 0)] if s.outputs > 96 else []
     if s.outputs == 96:
         wide = [(128, 64, 32), (256, 64, 32), (128, 128, 0)]
-    found = [Tile(m, n, more, depth, 8, stages) for m, n, more in wide for stages in (3, 4)]
-    found += [Tile(128, 128, 0, depth, 8, stages, 128) for stages in (3, 4) if s.outputs % 128 == 0]
-    found += [Tile(m, 64, 0, depth, 4, stages) for m in (64, 128) for stages in (3, 4)]
+    found = [ConvConfig(m, n, more, depth, 8, stages) for m, n, more in wide for stages in (3, 4)]
+    found += [ConvConfig(128, 128, 0, depth, 8, stages, 128) for stages in (3, 4) if s.outputs % 128 == 0]
+    found += [ConvConfig(m, 64, 0, depth, 4, stages) for m in (64, 128) for stages in (3, 4)]
     return [chosen, *(t for t in found if t != chosen and fits(t))]
 
 
-def fits(t: Tile) -> bool:
-    return (t.rows + t.outputs + t.more) * t.depth * 2 * t.stages <= 227 * 1024
+def fits(t: ConvConfig) -> bool:
+    return (t.block_m + t.block_n + t.extra_n) * t.block_k * 2 * t.num_stages <= 227 * 1024
 
 
 class Operands:
@@ -86,16 +86,14 @@ class Operands:
         self.weight = torch.randn(s.outputs, s.taps, s.inputs, device=device, dtype=dtype) * (s.taps * s.inputs) ** -0.5
         self.bias = torch.randn(s.outputs, device=device, dtype=dtype)
         self.added = torch.randn(BATCH, s.steps, s.outputs, device=device, dtype=dtype)
-        self.waves = Waves(torch.rand(s.outputs, device=device) + 0.5, torch.rand(s.outputs, device=device) + 0.5)
+        self.snake = SnakeParams(torch.rand(s.outputs, device=device) + 0.5, torch.rand(s.outputs, device=device) + 0.5)
 
-    def ours(self, t: Tile) -> Tensor:
+    def ours(self, t: ConvConfig) -> Tensor:
         from stentor.kernels import conv1d
 
-        conv1d.dense_tile = lambda *shape: t
+        conv1d.conv_config = lambda *shape: t
         weight, s = self.weight.transpose(1, 2), self.shape
-        return conv1d.convolve(
-            self.x, weight, self.bias, 1, self.waves if s.act else None, None if s.act else self.added
-        )
+        return conv1d.conv1d(self.x, weight, self.bias, 1, self.snake if s.act else None, None if s.act else self.added)
 
     def library(self) -> Tensor:
         """With the kernel of activations where there is a GPU, else by the formula."""
@@ -110,8 +108,8 @@ class Operands:
         if y.is_cuda:
             from stentor.kernels import conv1d
 
-            return conv1d.extend(y, None, 0, self.waves)[0]
-        return (y.float() + self.waves.gain * torch.sin(y.float() * self.waves.alpha) ** 2).to(y.dtype)
+            return conv1d.concat_history(y, None, 0, self.snake)[0]
+        return (y.float() + self.snake.gain * torch.sin(y.float() * self.snake.alpha) ** 2).to(y.dtype)
 
 
 def measure(name: str, device: torch.device) -> dict[str, object]:
@@ -121,7 +119,8 @@ def measure(name: str, device: torch.device) -> dict[str, object]:
     want, tiles, errors = operands.library().float(), {}, {}
     library = milliseconds(operands.library)
     for t in candidates(s) if device.type == "cuda" else []:
-        label = f"{t.rows}x{t.outputs + t.more}x{t.depth} s{t.stages}" + (f" r{t.registers}" if t.registers else "")
+        label = f"{t.block_m}x{t.block_n + t.extra_n}x{t.block_k} s{t.num_stages}"
+        label += f" r{t.max_registers}" if t.max_registers else ""
         try:
             errors[label] = float((operands.ours(t).float() - want).norm() / want.norm())
             tiles[label] = round(s.flops / milliseconds(lambda t=t: operands.ours(t)) / 1e9, 1)

@@ -5,7 +5,7 @@ Run: python benchmarks/kernels/gemv.py [--out DIR] [--seconds 90]       on a GPU
 
 A case is one shape of one model at one number of rows. Its launches run in a CUDA graph over so many copies of the
 weights that none is in the cache. The table shows microseconds of the library (product alone, without what our kernel
-fuses), of the tile that `layers/tiles.py` names, without early launch, and of the best tile.
+fuses), of the tile that `kernels/configs.py` names, without early launch, and of the best tile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.compile_ahead import compile_ahead
 from stentor.kernels import gemv
-from stentor.kernels.configs_gemv import NARROW_ROWS, Tile, narrow_tile
+from stentor.kernels.configs import GEMV_ROWS, GemvConfig, gemv_config
 
 SHAPES = {
     "vox lm qkv": (2560, 2048, False),
@@ -49,14 +49,14 @@ SHAPES = {
 }
 """(rows of the weight matrix, its columns, gated); Qwen3-TTS 1.7B shares what is missing with VoxCPM2."""
 
-TILES = (
-    Tile(4, 1024, 4), Tile(2, 1024, 4), Tile(8, 1024, 4), Tile(2, 2048, 4), Tile(4, 2048, 8), Tile(1, 2048, 4),
-    Tile(2, 256, 1), Tile(4, 256, 1), Tile(1, 512, 1), Tile(4, 512, 2), Tile(2, 512, 2),
-    Tile(4, 1024, 4, prefetch=True), Tile(2, 1024, 4, prefetch=True), Tile(4, 512, 4), Tile(8, 512, 4), Tile(8, 512, 2),
-    Tile(4, 2048, 4), Tile(8, 2048, 8), Tile(2, 1024, 2), Tile(1, 1024, 2), Tile(1, 1024, 1), Tile(2, 512, 1),
-    Tile(4, 512, 1), Tile(8, 1024, 8), Tile(16, 512, 4), Tile(8, 512, 1), Tile(16, 512, 2), Tile(16, 1024, 8),
-    Tile(16, 256, 2), Tile(8, 256, 1), Tile(8, 1024, 2), Tile(16, 512, 8), Tile(8, 256, 2),
-)  # fmt: skip
+TILES = tuple(GemvConfig(*c) for c in (
+    (4, 1024, 4), (2, 1024, 4), (8, 1024, 4), (2, 2048, 4), (4, 2048, 8), (1, 2048, 4),
+    (2, 256, 1), (4, 256, 1), (1, 512, 1), (4, 512, 2), (2, 512, 2),
+    (4, 1024, 4, True), (2, 1024, 4, True), (4, 512, 4), (8, 512, 4), (8, 512, 2),
+    (4, 2048, 4), (8, 2048, 8), (2, 1024, 2), (1, 1024, 2), (1, 1024, 1), (2, 512, 1),
+    (4, 512, 1), (8, 1024, 8), (16, 512, 4), (8, 512, 1), (16, 512, 2), (16, 1024, 8),
+    (16, 256, 2), (8, 256, 1), (8, 1024, 2), (16, 512, 8), (8, 256, 2),
+))  # fmt: skip
 COLD = 200e6  # bytes of weights that one graph goes through: several times the cache
 BANDWIDTH = 4.3e12
 REPEATS = 5
@@ -76,20 +76,20 @@ class Case:
         return self.width * self.size * 2
 
     @property
-    def tiles(self) -> list[Tile]:
+    def tiles(self) -> list[GemvConfig]:
         own = self.own
-        some = [t for t in TILES if t.depth < 2 * self.size][: None if self.rows == 1 else 6]
+        some = [t for t in TILES if t.block_k < 2 * self.size][: None if self.rows == 1 else 6]
         if self.gate:
-            some = [t._replace(outputs=max(1, t.outputs // 2)) for t in some]
+            some = [t._replace(block_n=max(1, t.block_n // 2)) for t in some]
         return [own, *(t for t in dict.fromkeys(some) if t != own)]
 
     @property
-    def own(self) -> Tile:
+    def own(self) -> GemvConfig:
         """What the engine takes."""
-        return narrow_tile(self.width // 2 if self.gate else self.width, self.size, self.gate)
+        return gemv_config(self.width // 2 if self.gate else self.width, self.size, self.gate)
 
 
-def cases(small: bool, most: int = NARROW_ROWS, only: str = "") -> list[Case]:
+def cases(small: bool, most: int = GEMV_ROWS, only: str = "") -> list[Case]:
     """One row first, `most` rows last, of the shapes with `only` in their names."""
     scale = 32 if small else 1
     return [
@@ -112,10 +112,10 @@ class Operands:
         self.residual = torch.randn(case.rows, width, device=device, dtype=dtype)
         self.norms = case.gate or case.name.endswith(("qkv", "head"))
 
-    def ours(self, case: Case, tile: Tile, weight: Tensor) -> Tensor:
+    def ours(self, case: Case, tile: GemvConfig, weight: Tensor) -> Tensor:
         norm = (self.norm, 1e-5, True) if self.norms else None
         added = None if self.norms else self.residual
-        return gemv.narrow(self.x, weight, norm, added, case.gate, None, tile)
+        return gemv.fused_linear(self.x, weight, norm, added, case.gate, None, tile)
 
     def formula(self, case: Case, weight: Tensor) -> Tensor:
         x = self.x.float()
@@ -175,19 +175,19 @@ def measure(case: Case, device: str, small: bool) -> dict[str, Any]:
     return row
 
 
-def _label(t: Tile) -> str:
-    return f"{t.outputs}x{t.depth} w{t.warps}{' p' if t.prefetch else ''}"
+def _label(t: GemvConfig) -> str:
+    return f"{t.block_n}x{t.block_k} w{t.num_warps}{' p' if t.prefetch else ''}"
 
 
 def _without_early(run: Callable[[], float]) -> float | None:
-    before = gemv.EARLY, gemv.LAUNCH
+    before = gemv.USE_PDL, gemv.PDL_LAUNCH
     try:
-        gemv.EARLY, gemv.LAUNCH = False, {}
+        gemv.USE_PDL, gemv.PDL_LAUNCH = False, {}
         return round(run(), 2)
     except Exception:
         return None
     finally:
-        gemv.EARLY, gemv.LAUNCH = before
+        gemv.USE_PDL, gemv.PDL_LAUNCH = before
 
 
 def compile_share(share: int, shares: int, most: int, only: str) -> None:
@@ -223,7 +223,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument("--seconds", type=float, default=90)
-    parser.add_argument("--rows", type=int, choices=range(1, NARROW_ROWS + 1), default=NARROW_ROWS)
+    parser.add_argument("--rows", type=int, choices=range(1, GEMV_ROWS + 1), default=GEMV_ROWS)
     parser.add_argument("--only", default="", help="part of a shape's name")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
@@ -236,7 +236,7 @@ def main() -> None:
         if not args.small:
             command = [sys.executable, __file__, "--rows", str(args.rows), "--only", args.only, "--share"]
             compile_ahead(command, WORKERS, args.seconds * 0.55)
-        print(f"compiled in {time.monotonic() - started:.0f} s; early launch: {gemv.EARLY}", flush=True)
+        print(f"compiled in {time.monotonic() - started:.0f} s; PDL: {gemv.USE_PDL}", flush=True)
         found = []
         for case in cases(args.small, args.rows, args.only):
             if time.monotonic() - started > args.seconds:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
-from stentor.kernels import between
+from stentor.kernels.types import QKNormRope
 from stentor.layers.attention import Turning, sdpa
 from stentor.models.base import KVSpec, KVView
 
@@ -23,7 +23,7 @@ class PagedKV:
         self.pool = torch.zeros(shape, dtype=spec.dtype, device=device)
         self.table = torch.full((slots + 1, max_pages), pages, dtype=torch.int64, device=device)
         self.page = page
-        self.fused = kernels.serve(device, spec.dtype)
+        self.fused = kernels.paged_attention_supported(device, spec.dtype)
         """Attention reads lengths on the device; otherwise `span` and `width` shape it."""
 
     def decode_view(self, idx: Tensor, pos: Tensor, span: int) -> KVView:
@@ -60,10 +60,11 @@ class FusedAttention(Turning):
         return self.turned(layer, q, k, v, None)
 
     def turns(self, x: Tensor) -> bool:
-        return kernels.on(x, "turn")
+        return kernels.enabled(kernels.Kernel.QK_NORM_ROPE, x)
 
-    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
-        return kernels.paged_attention(self._kv.pool[layer], self._kv.table, self._slot, self._pos, (q, k, v), turn)
+    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: QKNormRope | None) -> Tensor:
+        pool = self._kv.pool[layer]
+        return kernels.attention.paged_attention(pool, self._kv.table, self._slot, self._pos, q, k, v, turn)
 
 
 class FusedPrefill:
@@ -75,8 +76,8 @@ class FusedPrefill:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         pool = self._kv.pool[layer]
-        between.store_tokens(pool, self._kv.table, self._slot, self.pos, k, v)
-        return kernels.paged_history(pool, self._kv.table, self._slot, self.pos, q)
+        kernels.kv_cache.store_kv(pool, self._kv.table, self._slot, self.pos, k, v)
+        return kernels.attention.paged_prefill_attention(pool, self._kv.table, self._slot, self.pos, q)
 
 
 class PagedView:

@@ -19,7 +19,8 @@ from torch import Tensor
 from stentor import kernels
 from stentor.engine.device import Device, Parcel, Shape
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
-from stentor.kernels import between
+from stentor.kernels.buffers import empty_aligned
+from stentor.kernels.types import RowRef, RowStatus
 from stentor.layers.types import Column, State
 from stentor.models.base import Emit, ModelSpec
 
@@ -43,7 +44,7 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
 
 WORD, ROW_ALIGN = 8, 128  # bytes
 PROGRESS = 3  # step, stop and pos: the first numbers, written by every step
-STATES = between.States(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
+STATES = RowStatus(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
 GATHERED = (torch.int64, torch.float32)  # dtypes of numbers that a kernel gathers
 Row = tuple[int, Mapping[str, Any]]
 """A slot, and values of its columns: numbers, or arrays no longer than the column."""
@@ -119,7 +120,7 @@ class SlotTable:
     def commit(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
         """Record one frame per running row, and `length` [B] tokens in its KV (None: one more). A stopped row keeps
         what it had."""
-        if kernels.moves(rows.idx.device):
+        if kernels.slot_kernels_enabled(rows.idx.device):
             self._commit_at_once(rows, out, length)
             return
         pos = rows["pos"] + 1 if length is None else length
@@ -144,10 +145,10 @@ class SlotTable:
         names = ("step", "stop", "pos", "max_frames", "min_frames")
         given = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
-        kept = between.commit_rows(given, length, out.stop, out.frame, table, STATES, self.keeps_frame)
+        kept = kernels.slot_table.commit(given, length, out.stop, out.frame, table, STATES, self.keeps_frame)
         for name, value in out.columns.items():
             column = self.table[name]
-            between.keep_rows(rows.idx, kept, value.to(column.dtype), column)
+            kernels.slot_table.masked_write(rows.idx, kept, value.to(column.dtype), column)
 
 
 class SlotRows:
@@ -161,7 +162,7 @@ class SlotRows:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._seen:
-            if kernels.moves(self.idx.device) and self._slots.joint and not self._seen:
+            if kernels.slot_kernels_enabled(self.idx.device) and self._slots.joint and not self._seen:
                 self._gather_at_once()
             if name not in self._seen:
                 self._gather(name)
@@ -171,7 +172,7 @@ class SlotRows:
         """All numbers and the last frames."""
         slots = self._slots
         ints, floats = (slots.numbers[dtype] for dtype in GATHERED)
-        found = between.gather_rows(self.idx, ints, floats, slots.table["prev"])
+        found = kernels.slot_table.gather(self.idx, ints, floats, slots.table["prev"])
         for dtype, values in zip(GATHERED, (found.ints, found.floats), strict=True):
             self._seen.update(zip(slots.names[dtype], values, strict=True))
         self._seen["prev"] = found.frames
@@ -183,8 +184,7 @@ class SlotRows:
             self._seen[name] = self._slots.table[name][self.idx]
             return
         numbers, count = self._slots.numbers[column.dtype], len(self.idx)
-        # Every row starts at a multiple of 16 bytes, so that kernels are compiled for one alignment only.
-        gathered = numbers.new_empty(len(numbers), -(-count // 4) * 4)[:, :count]
+        gathered = empty_aligned(len(numbers), count, numbers.dtype, numbers.device)
         torch.index_select(numbers, 1, self.idx, out=gathered)
         for other, values in zip(self._slots.names[column.dtype], gathered, strict=True):
             self._seen.setdefault(other, values)
@@ -196,11 +196,11 @@ class SlotRows:
         at = self["step"][:, None] - torch.arange(1, count + 1, device=self.idx.device)
         return self._slots.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
 
-    def column(self, name: str) -> between.Place:
-        return between.Place(self._slots.table[name], self.idx)
+    def column(self, name: str) -> RowRef:
+        return RowRef(self._slots.table[name], self.idx)
 
-    def history(self) -> between.Place:
-        return between.Place(self._slots.frames, self.idx)
+    def history(self) -> RowRef:
+        return RowRef(self._slots.frames, self.idx)
 
 
 class RowBlock:

@@ -6,9 +6,6 @@ activations, biases and residual additions are done where values are in register
 float32; results beyond float16's range are kept at its end.
 """
 
-# ruff: noqa: ANN001, ANN202, N803
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
-
 from __future__ import annotations
 
 import torch
@@ -16,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels import Affine, Waves
-from stentor.kernels.configs_conv1d import dense_tile
+from stentor.kernels.configs import conv_config
+from stentor.kernels.types import Affine, SnakeParams
 
 ELEMENTS = 2048  # of one program that works element by element
 MANY = 2**20  # elements that make enough programs of any size
@@ -26,7 +23,7 @@ ROUND = 1.5 * 2.0**23
 
 
 @triton.jit
-def _wave(x, alpha, gain, ROUND: tl.constexpr):
+def _snake(x, alpha, gain, ROUND: tl.constexpr):
     """x + gain sin(alpha x)^2. The argument is reduced by multiples of pi, which the square does not notice."""
     y = x * alpha
     turns = (y * 0.3183098861837907 + ROUND) - ROUND
@@ -41,7 +38,7 @@ def _wave(x, alpha, gain, ROUND: tl.constexpr):
 
 
 @triton.jit
-def _narrowed(x, like):
+def _clamp_cast(x, like):
     """x as `like` stores it: beyond float16's range, the end of the range."""
     if like.dtype.element_ty == tl.float16:
         x = tl.minimum(tl.maximum(x, -65504.0), 65504.0)
@@ -49,7 +46,7 @@ def _narrowed(x, like):
 
 
 @triton.jit(do_not_specialize=["rows", "length", "tail"])
-def _extend(
+def _concat_history_kernel(
     x, past, scale, shift, alpha, gain, out, kept, rows, length, tail, channels, x_batch, x_time, x_channel, past_batch,
     past_time, HAS_PAST: tl.constexpr, KEEP: tl.constexpr, AFFINE: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -64,19 +61,24 @@ def _extend(
         new = new * tl.load(scale + c, c < channels, 0.0).to(tl.float32)
         new = tl.where(time >= 0, new + tl.load(shift + c, c < channels, 0.0).to(tl.float32), 0.0)
     if ACT:
-        new = _wave(new, tl.load(alpha + c, c < channels, 0.0), tl.load(gain + c, c < channels, 0.0), ROUND)
+        new = _snake(new, tl.load(alpha + c, c < channels, 0.0), tl.load(gain + c, c < channels, 0.0), ROUND)
     if HAS_PAST:
         at = past + batch * past_batch + (time + tail) * past_time + c
         new += tl.load(at, inside & (time < 0), 0.0).to(tl.float32)
-    new = _narrowed(new, out)
+    new = _clamp_cast(new, out)
     tl.store(out + row.to(tl.int64)[:, None] * channels + c, new, inside)
     if KEEP:
         place = time + 2 * tail - length
         tl.store(kept + (batch * tail + place) * channels + c, new, inside & (place >= 0))
 
 
-def extend(
-    x: Tensor, past: Tensor | None, tail: int, waves: Waves | None, affine: Affine | None = None, keep: bool = False
+def concat_history(
+    x: Tensor,
+    past: Tensor | None,
+    tail: int,
+    snake: SnakeParams | None,
+    affine: Affine | None = None,
+    keep: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """[B, tail + T, C]: past [B, tail, C] (None: zeros), then the activation of x [B, T, C], which may be scaled and
     shifted before it. Second, if it is to be kept, a copy of the last `tail` steps."""
@@ -87,19 +89,19 @@ def extend(
     block_c = min(128, triton.next_power_of_2(channels))
     block_t = ELEMENTS // block_c
     before = x if past is None else _channels_last(past)
-    alpha, gain = (x, x) if waves is None else waves
+    alpha, gain = (x, x) if snake is None else snake
     scale, shift = (x, x) if affine is None else affine
-    _extend[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
+    _concat_history_kernel[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
         x, before, scale, shift, alpha, gain, out, kept, batch * length, length, tail, channels,
         x.stride(0), x.stride(1), x.stride(2), before.stride(0), before.stride(1),
-        HAS_PAST=past is not None, KEEP=keep, AFFINE=affine is not None, ACT=waves is not None, ROUND=ROUND,
+        HAS_PAST=past is not None, KEEP=keep, AFFINE=affine is not None, ACT=snake is not None, ROUND=ROUND,
         BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out, kept
 
 
 @triton.jit
-def _finish(
+def _store_epilogue(
     acc, bias, residual, alpha, gain, out, row, n, batch, time, rows, outputs, width, r_batch, r_time,
     HAS_BIAS: tl.constexpr, ADD: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
@@ -110,21 +112,21 @@ def _finish(
         acc += tl.load(bias + channel, n < outputs, 0.0).to(tl.float32)
     if ACT:
         a, g = tl.load(alpha + channel, n < outputs, 0.0), tl.load(gain + channel, n < outputs, 0.0)
-        acc = _wave(acc, a, g, ROUND)
+        acc = _snake(acc, a, g, ROUND)
     if ADD:
         acc += tl.load(residual + batch * r_batch + time * r_time + n, inside, 0.0).to(tl.float32)
-    tl.store(out + row.to(tl.int64) * outputs + n, _narrowed(acc, out), inside)
+    tl.store(out + row.to(tl.int64) * outputs + n, _clamp_cast(acc, out), inside)
 
 
 @triton.jit
-def _weights(at, k, left, EVEN: tl.constexpr):
+def _load_weights(at, k, left, EVEN: tl.constexpr):
     if EVEN:
         return tl.load(at)
     return tl.load(at, (k < left)[:, None], 0.0)
 
 
 @triton.jit(do_not_specialize=["rows", "length", "taps", "first", "step"])
-def _dense(
+def _conv_kernel(
     x, weight, bias, residual, alpha, gain, out, rows, length, taps, first, step, channels, outputs, width,
     x_batch, x_time, r_batch, r_time, tap_stride, out_stride,
     HAS_BIAS: tl.constexpr, ADD: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr, EVEN: tl.constexpr,
@@ -153,24 +155,24 @@ def _dense(
             a = tl.load(x_at + x_off)
         else:
             a = tl.load(x_at + x_off, (k < channels - c)[None, :], 0.0)
-        acc = tl.dot(a, _weights(w_at + w_off, k, channels - c, EVEN), acc)
+        acc = tl.dot(a, _load_weights(w_at + w_off, k, channels - c, EVEN), acc)
         if MORE:
-            acc2 = tl.dot(a, _weights(w2_at + w_off, k, channels - c, EVEN), acc2)
+            acc2 = tl.dot(a, _load_weights(w2_at + w_off, k, channels - c, EVEN), acc2)
     batch = (row // length).to(tl.int64)[:, None]
     time = (row % length)[:, None]
-    _finish(
+    _store_epilogue(
         acc, bias, residual, alpha, gain, out, row[:, None], n[None, :], batch, time, rows, outputs, width,
         r_batch, r_time, HAS_BIAS, ADD, ACT, ROUND,
     )  # fmt: skip
     if MORE:
-        _finish(
+        _store_epilogue(
             acc2, bias, residual, alpha, gain, out, row[:, None], n2[None, :], batch, time, rows, outputs, width,
             r_batch, r_time, HAS_BIAS, ADD, ACT, ROUND,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "length", "step"])
-def _depthwise(
+def _depthwise_kernel(
     x, weight, bias, alpha, gain, out, rows, length, step, channels, x_batch, x_time, tap_stride,
     HAS_BIAS: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr, TAPS: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -185,14 +187,14 @@ def _depthwise(
     for tap in tl.static_range(TAPS):
         w = tl.load(weight + tap * tap_stride + c, c < channels, 0.0).to(tl.float32)
         acc += w * tl.load(x_at + tap * step * x_time, inside, 0.0).to(tl.float32)
-    _finish(
+    _store_epilogue(
         acc, bias, x, alpha, gain, out, row, c, batch, time, rows, channels, channels, 0, 0,
         HAS_BIAS, False, ACT, ROUND,
     )  # fmt: skip
 
 
-def convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, waves: Waves | None, residual: Tensor | None
+def conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, snake: SnakeParams | None, residual: Tensor | None
 ) -> Tensor:
     """x [B, (k - 1) * dilation + T, C] with its history, weight [O, C or 1, k] laid out tap by tap -> [B, T, O].
 
@@ -202,12 +204,12 @@ def convolve(
     count = x.shape[1] - (taps - 1) * dilation
     if inputs == 1 and x.shape[2] == outputs > 1:
         assert residual is None, "depthwise convolutions end no residual branch"
-        return _run_depthwise(x, weight, bias, dilation, waves, count)
-    return _run_dense(x, weight, bias, waves, residual, outputs, count, taps, 0, dilation)
+        return _launch_depthwise(x, weight, bias, dilation, snake, count)
+    return _launch_conv(x, weight, bias, snake, residual, outputs, count, taps, 0, dilation)
 
 
-def upsample(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, waves: Waves | None, residual: Tensor | None
+def conv_transpose1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, snake: SnakeParams | None, residual: Tensor | None
 ) -> Tensor:
     """Transposed convolution, x [B, k / stride - 1 + T, C], weight [C, O, k] laid out tap by tap -> [B, T * stride, O].
 
@@ -217,7 +219,7 @@ def upsample(
     taps = kernel // stride
     outputs, count = width * stride, x.shape[1] - taps + 1
     wide = None if residual is None else residual.reshape(len(x), count, outputs)
-    y = _run_dense(x, weight.transpose(0, 1), bias, waves, wide, outputs, count, taps, taps - 1, -1)
+    y = _launch_conv(x, weight.transpose(0, 1), bias, snake, wide, outputs, count, taps, taps - 1, -1)
     return y.view(len(x), count * stride, width)
 
 
@@ -225,8 +227,8 @@ def _channels_last(x: Tensor) -> Tensor:
     return x if x.stride(2) == 1 else x.contiguous()
 
 
-def _run_dense(
-    x: Tensor, weight: Tensor, bias: Tensor | None, waves: Waves | None, residual: Tensor | None,
+def _launch_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, snake: SnakeParams | None, residual: Tensor | None,
     outputs: int, count: int, taps: int, first: int, step: int,
 ) -> Tensor:  # fmt: skip
     x, added = _channels_last(x), x if residual is None else _channels_last(residual)
@@ -234,21 +236,21 @@ def _run_dense(
     assert weight.stride(1) == 1, "weights must be laid out tap by tap (layers.conv.cast)"
     out = torch.empty(batch, count, outputs, dtype=x.dtype, device=x.device)
     rows = batch * count
-    t = dense_tile(rows, outputs, channels)
-    alpha, gain = (x, x) if waves is None else waves
-    _dense[(triton.cdiv(rows, t.rows) * triton.cdiv(outputs, t.outputs + t.more),)](
+    t = conv_config(rows, outputs, channels)
+    alpha, gain = (x, x) if snake is None else snake
+    _conv_kernel[(triton.cdiv(rows, t.block_m) * triton.cdiv(outputs, t.block_n + t.extra_n),)](
         x, weight, x if bias is None else bias, added, alpha, gain, out, rows, count, taps, first, step, channels,
         outputs, width, x.stride(0), x.stride(1), added.stride(0), added.stride(1),
         weight.stride(2) * (outputs // width), weight.stride(0),
-        HAS_BIAS=bias is not None, ADD=residual is not None, ACT=waves is not None, ROUND=ROUND,
-        EVEN=channels % t.depth == 0, BLOCK_M=t.rows, BLOCK_N=t.outputs, MORE=t.more, BLOCK_K=t.depth,
-        num_warps=t.warps, num_stages=t.stages, maxnreg=t.registers,
+        HAS_BIAS=bias is not None, ADD=residual is not None, ACT=snake is not None, ROUND=ROUND,
+        EVEN=channels % t.block_k == 0, BLOCK_M=t.block_m, BLOCK_N=t.block_n, MORE=t.extra_n, BLOCK_K=t.block_k,
+        num_warps=t.num_warps, num_stages=t.num_stages, maxnreg=t.max_registers,
     )  # fmt: skip
     return out
 
 
-def _run_depthwise(
-    x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, waves: Waves | None, count: int
+def _launch_depthwise(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int, snake: SnakeParams | None, count: int
 ) -> Tensor:
     x = _channels_last(x)
     batch, _, channels = x.shape
@@ -256,11 +258,11 @@ def _run_depthwise(
     block_c = min(64, triton.next_power_of_2(channels))
     # Rows of one thread share the weights that it has read and widened.
     block_t = (2 * ELEMENTS if out.numel() > MANY else ELEMENTS // 2) // block_c
-    alpha, gain = (x, x) if waves is None else waves
-    _depthwise[(triton.cdiv(batch * count, block_t), triton.cdiv(channels, block_c))](
+    alpha, gain = (x, x) if snake is None else snake
+    _depthwise_kernel[(triton.cdiv(batch * count, block_t), triton.cdiv(channels, block_c))](
         x, weight, x if bias is None else bias, alpha, gain, out, batch * count, count, dilation, channels,
         x.stride(0), x.stride(1), weight.stride(2),
-        HAS_BIAS=bias is not None, ACT=waves is not None, ROUND=ROUND, TAPS=weight.shape[2],
+        HAS_BIAS=bias is not None, ACT=snake is not None, ROUND=ROUND, TAPS=weight.shape[2],
         BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out

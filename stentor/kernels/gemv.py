@@ -4,9 +4,6 @@ The norm in front, the gate, bias or residual addition behind belong to the same
 row as it is read, and its factor 1 / rms the finished sum: the row is read once and no weight waits for it.
 """
 
-# ruff: noqa: ANN001, ANN202, N803
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
-
 from __future__ import annotations
 
 import torch
@@ -14,13 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels import INTERPRETED
-from stentor.kernels.configs_gemv import Tile, narrow_tile
-from stentor.kernels.pdl import EARLY, LAUNCH, LINE, prefetch, wait
+from stentor.kernels.configs import GemvConfig, gemv_config
+from stentor.kernels.pdl import LINE, PDL_LAUNCH, USE_PDL, pdl_wait, prefetch_l2
+from stentor.kernels.switches import INTERPRETED
 
 
 @triton.jit
-def _weights(weight, start, k, size, rows, EVEN: tl.constexpr):
+def _load_weights(weight, start, k, size, rows, EVEN: tl.constexpr):
     """A stretch of some outputs' weights, which nobody reads again in this step."""
     if EVEN:
         w = tl.load(weight + start + k[None, :], eviction_policy="evict_first")
@@ -30,7 +27,7 @@ def _weights(weight, start, k, size, rows, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _row(x, norm, k, size, NORM: tl.constexpr):
+def _load_row(x, norm, k, size, NORM: tl.constexpr):
     """(what multiplies the weights, its square before the norm's weight) in float32."""
     v = tl.load(x + k, k < size, 0.0).to(tl.float32)
     square = v * v
@@ -40,7 +37,7 @@ def _row(x, norm, k, size, NORM: tl.constexpr):
 
 
 @triton.jit
-def _finish(a, a_up, square, residual, bias, n, inside, size, eps, kind: tl.constexpr, NORM: tl.constexpr,
+def _epilogue(a, a_up, square, residual, bias, n, inside, size, eps, kind: tl.constexpr, NORM: tl.constexpr,
             GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     """The outputs of one row from its sums, rounded as the layers round."""
     y = tl.sum(a, 1)
@@ -59,11 +56,11 @@ def _finish(a, a_up, square, residual, bias, n, inside, size, eps, kind: tl.cons
 
 
 @triton.jit
-def _narrow(
+def _gemv_kernel(
     x, weight, norm, residual, bias, out, x_stride, residual_stride, width, size, eps,
     ROWS: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
     OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr, LINES: tl.constexpr,
-    EARLY: tl.constexpr,
+    USE_PDL: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     inside = n < width
@@ -71,15 +68,15 @@ def _narrow(
     start = tl.minimum(n, width - 1).to(tl.int64)[:, None] * size
     upper_start = start + tl.cast(width, tl.int64) * size  # a width of 1 is a constant, without .to()
     k = tl.arange(0, BLOCK)
-    first = _weights(weight, start, k, size, rows, EVEN)  # on its way while the kernel in front ends
+    first = _load_weights(weight, start, k, size, rows, EVEN)  # on its way while the kernel in front ends
     upper = first
     if GATE:
-        upper = _weights(weight, upper_start, k, size, rows, EVEN)
+        upper = _load_weights(weight, upper_start, k, size, rows, EVEN)
     if LINES > 0:
-        prefetch(weight, start, size, LINES)
+        prefetch_l2(weight, start, size, LINES)
         if GATE:
-            prefetch(weight, upper_start, size, LINES)
-    wait(EARLY)
+            prefetch_l2(weight, upper_start, size, LINES)
+    pdl_wait(USE_PDL)
     a = tl.zeros([OUTPUTS, BLOCK], tl.float32)
     b, a_up, b_up = a, a, a
     square = tl.zeros([BLOCK], tl.float32)
@@ -88,56 +85,60 @@ def _narrow(
         k = c * BLOCK + tl.arange(0, BLOCK)
         now, now_up = first, upper
         if c + 1 < CHUNKS:
-            first = _weights(weight, start, k + BLOCK, size, rows, EVEN)
+            first = _load_weights(weight, start, k + BLOCK, size, rows, EVEN)
             if GATE:
-                upper = _weights(weight, upper_start, k + BLOCK, size, rows, EVEN)
-        v, s = _row(x, norm, k, size, NORM)
+                upper = _load_weights(weight, upper_start, k + BLOCK, size, rows, EVEN)
+        v, s = _load_row(x, norm, k, size, NORM)
         square += s
         a += now.to(tl.float32) * v[None, :]
         if GATE:
             a_up += now_up.to(tl.float32) * v[None, :]
         if ROWS == 2:
-            v, s = _row(x + x_stride, norm, k, size, NORM)
+            v, s = _load_row(x + x_stride, norm, k, size, NORM)
             other_square += s
             b += now.to(tl.float32) * v[None, :]
             if GATE:
                 b_up += now_up.to(tl.float32) * v[None, :]
     kind: tl.constexpr = out.dtype.element_ty
-    y = _finish(a, a_up, square, residual, bias, n, inside, size, eps, kind, NORM, GATE, ADD, BIAS)
+    y = _epilogue(a, a_up, square, residual, bias, n, inside, size, eps, kind, NORM, GATE, ADD, BIAS)
     tl.store(out + n, y, inside)
     if ROWS == 2:
         more = residual + residual_stride
-        y = _finish(b, b_up, other_square, more, bias, n, inside, size, eps, kind, NORM, GATE, ADD, BIAS)
+        y = _epilogue(b, b_up, other_square, more, bias, n, inside, size, eps, kind, NORM, GATE, ADD, BIAS)
         tl.store(out + width + n, y, inside)
 
 
-def narrow(
+def fused_linear(
     x: Tensor,
     weight: Tensor,
-    norm: tuple[Tensor, float, bool] | None,
-    residual: Tensor | None,
-    gate: bool,
+    norm: tuple[Tensor, float, bool] | None = None,
+    residual: Tensor | None = None,
+    gate: bool = False,
     bias: Tensor | None = None,
-    tile: Tile | None = None,
+    config: GemvConfig | None = None,
 ) -> Tensor:
-    """x [..., K] of one or two rows; `norm` is (weight, eps, late_weight); `gate`: silu(first half) * second half."""
+    """norm(x) @ weight.T (+ bias) (+ residual), for x [..., K] of one or two rows (`kernels.is_gemv`), weight [N, K].
+
+    `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's silu(first half) *
+    second half, [..., N / 2], without bias.
+    """
     size = x.shape[-1]
     width = len(weight) // 2 if gate else len(weight)
     rows = x.reshape(-1, size)
     added = rows if residual is None else residual.reshape(-1, width)
     out = torch.empty(len(rows), width, dtype=x.dtype, device=x.device)
     norm_weight, eps = (weight, 0.0) if norm is None else norm[:2]
-    tile = tile or narrow_tile(width, size, gate)
-    block = min(tile.depth, triton.next_power_of_2(size))
-    outputs = tile.outputs
+    config = config or gemv_config(width, size, gate)
+    block = min(config.block_k, triton.next_power_of_2(size))
+    outputs = config.block_n
     if INTERPRETED:
         outputs = min(512, triton.next_power_of_2(width))
-    lines = triton.next_power_of_2(triton.cdiv(size, LINE.value)) if tile.prefetch and EARLY else 0
-    _narrow[(triton.cdiv(width, outputs),)](
+    lines = triton.next_power_of_2(triton.cdiv(size, LINE.value)) if config.prefetch and USE_PDL else 0
+    _gemv_kernel[(triton.cdiv(width, outputs),)](
         rows, weight, norm_weight, added, weight if bias is None else bias, out, rows.stride(0), added.stride(0),
         width, size, eps,
         ROWS=len(rows), NORM=norm is not None, GATE=gate, ADD=residual is not None, BIAS=bias is not None,
         OUTPUTS=outputs, BLOCK=block, CHUNKS=triton.cdiv(size, block), LINES=lines,
-        EVEN=size % block == 0, EARLY=EARLY, num_warps=tile.warps, **LAUNCH,
+        EVEN=size % block == 0, USE_PDL=USE_PDL, num_warps=config.num_warps, **PDL_LAUNCH,
     )  # fmt: skip
     return out.view(*x.shape[:-1], width)

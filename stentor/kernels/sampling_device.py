@@ -1,37 +1,37 @@
-"""One draw in one launch. No sorting: thresholds are searched for over the ordered bit patterns of the logits,
-of which bfloat16 leaves half as many to try. kernels_draw.py launches what is here.
+"""What samplers have in common: thresholds of top-k and top-p in registers, and how a sampled id is stored.
 
-Both samplers keep what `sampling.pick` and the ranked sampler keep and draw by the same inverse CDF; sums may round
-differently, so a draw may differ where u falls on the boundary of two tokens.
+Nothing is sorted. A threshold is searched for over the ordered bit patterns of the logits, of which bfloat16 leaves
+half as many to try. Sums may round differently than in `layers.sampling`, so a draw may differ where u falls on
+the boundary of two ids.
 """
 
-# ruff: noqa: ANN001, ANN201, ANN202, N803
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
-
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-PLACES = tl.constexpr(8192)  # vocabulary sizes that a composite key can address
+from stentor.kernels.constants import MIN_TEMPERATURE
+from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL
+from stentor.kernels.types import SampleOut, SamplingParams
+
 KEY_BITS = tl.constexpr(32)
-RANK_BITS = tl.constexpr(46)
 COUNT = tl.constexpr(21)  # bits of a count: three fill a word, and a tensor holds no more
 MOST = tl.constexpr((1 << 21) - 1)
-SHORT = 64  # tokens that are compared pair by pair
 
 
 @triton.jit
-def _ordered(x):
+def ordered_key(x):
     """int64 keys in the order of float32 x."""
     bits = x.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
 
 
 @triton.jit
-def _short(key, BITS: tl.constexpr):
+def narrow_key(key, BITS: tl.constexpr):
     """int32 keys in the same order, where the logits were bfloat16."""
     if BITS == 16:
         key = (key >> 16).to(tl.int32)
@@ -39,7 +39,7 @@ def _short(key, BITS: tl.constexpr):
 
 
 @triton.jit
-def _kth(key, inside, k, bits: tl.constexpr):
+def kth_largest(key, inside, k, bits: tl.constexpr):
     """The largest t with at least k keys >= t. A round quarters what is left: three counts are one sum."""
     some = tl.max(key, 0)
     low = tl.min(tl.where(inside, key, some), 0)
@@ -56,7 +56,7 @@ def _kth(key, inside, k, bits: tl.constexpr):
 
 
 @triton.jit
-def _at_least(key, weight, mass, bits: tl.constexpr):
+def mass_threshold(key, weight, mass, bits: tl.constexpr):
     """The largest t for which the keys >= t weigh at least `mass`."""
     low = tl.min(tl.where(weight > 0, key, 0x7FFFFFFFFFFFFFF), 0)
     high = tl.max(tl.where(weight > 0, key, -0x7FFFFFFFFFFFFFF), 0)
@@ -69,23 +69,23 @@ def _at_least(key, weight, mass, bits: tl.constexpr):
 
 
 @triton.jit
-def picked(raw, inside, size, temperature, k, p, u, LEAST: tl.constexpr, BITS: tl.constexpr):
+def sample_top_k_top_p(raw, inside, size, temperature, k, p, u, LEAST: tl.constexpr, BITS: tl.constexpr):
     """The draw of one row, whose logits outside are -inf."""
     chosen = tl.argmax(raw, 0).to(tl.int64)
     if temperature > 0:
         x = raw / tl.maximum(temperature, LEAST)
         kept = inside
         if (k > 0) & (k < size):
-            order = _short(_ordered(raw), BITS)
+            order = narrow_key(ordered_key(raw), BITS)
             # What is divided by the temperature keeps its order, but may tie with the k-th where it did not.
-            edge = tl.min(tl.where(inside & (order >= _kth(order, inside, k, BITS)), x, float("inf")), 0)
+            edge = tl.min(tl.where(inside & (order >= kth_largest(order, inside, k, BITS)), x, float("inf")), 0)
             kept = inside & (x >= edge)
         top = tl.max(x, 0)
         weight = tl.where(kept, tl.exp(x - top), 0.0)
         if p < 1:
             # A token stays while the mass before it is below p: the largest t at which enough has been gathered.
-            key = _ordered(x)
-            least = _at_least(key, weight, p * tl.sum(weight, 0), KEY_BITS)
+            key = ordered_key(x)
+            least = mass_threshold(key, weight, p * tl.sum(weight, 0), KEY_BITS)
             weight = tl.where((key >= least) | (x == top), weight, 0.0)
         cdf = tl.cumsum(weight, 0)
         all_of_it = tl.max(tl.where(inside, cdf, 0.0), 0)
@@ -93,80 +93,56 @@ def picked(raw, inside, size, temperature, k, p, u, LEAST: tl.constexpr, BITS: t
     return tl.minimum(chosen, size - 1)
 
 
-@triton.jit
-def _leading(raw, at, inside, k, top, p, temperature, u, found, places, SHORT: tl.constexpr, BITS: tl.constexpr):
-    """The draw among the k <= SHORT first in rank, which are brought together and compared pair by pair."""
-    key = _short(_ordered(raw), BITS)
-    edge = _kth(key, inside, k, BITS)
-    above, level = inside & (key > edge), inside & (key == edge)
-    count = tl.cumsum(above.to(tl.int32) + (level.to(tl.int32) << 16), 0)
-    many = tl.sum(above.to(tl.int32), 0)
-    place = tl.where(above, count & 0xFFFF, many + (count >> 16)) - 1
-    kept = above | (level & (place < k))
-    tl.store(found + place, raw, kept)
-    tl.store(places + place, at, kept)
-    tl.debug_barrier()
-    lane = tl.arange(0, SHORT)
-    mine, other = lane[:, None], lane[None, :]
-    have = other < k
-    a, b = tl.load(found + mine, mine < k, float("-inf")), tl.load(found + other, have, float("-inf"))
-    a_at, b_at = tl.load(places + mine, mine < k, 0), tl.load(places + other, have, 0)
-    before = have & ((b > a) | ((b == a) & (b_at <= a_at)))  # in rank, or itself
-    rank = tl.sum(before.to(tl.int32), 1)
-    mass = tl.sum(tl.where(before, tl.exp(b - top), 0.0), 1)
-    total = tl.sum(tl.where(inside, tl.exp(raw - top), 0.0), 0)
-    most = tl.where(p < 1, p * total, float("inf"))
-    stays = (lane < k) & ((mass <= most) | (rank == 1))
-    # The nucleus is the first so many in rank, so another's place in it follows from how many there are.
-    nucleus = tl.sum(stays.to(tl.int32), 0)
-    weight = tl.where(before, tl.exp((b - top) / temperature), 0.0)
-    drawn = tl.sum(weight, 1)
-    everything = tl.max(tl.where(stays & (rank <= nucleus), drawn, 0.0), 0)
-    reached = stays & (drawn >= u * everything)
-    first = tl.min(tl.where(reached, rank, SHORT), 0)
-    return tl.max(tl.where((rank == first)[:, None] & (mine < k), a_at, 0))
-
-
 def key_bits(logits: Tensor) -> int:
+    """Bits of the keys that `kth_largest` searches over."""
     return 16 if logits.dtype == torch.bfloat16 else 32
 
 
 @triton.jit
-def chosen_of(
-    raw, at, inside, size, temperature, k, p, u, found, places, LEAST: tl.constexpr, SHORT: tl.constexpr,
-    BITS: tl.constexpr,
-):  # fmt: skip
-    """The ranked draw of one row; `found` and `places` have room for SHORT tokens."""
-    top = tl.max(raw, 0)
-    warmth = tl.maximum(temperature, LEAST)
-    chosen = tl.argmax(raw, 0).to(tl.int64)
-    if temperature > 0:
-        if (k > 0) & (k <= SHORT) & (k < size):
-            chosen = _leading(
-                raw, at, inside, k, top, p, warmth, u, found, places, SHORT, BITS
-            ).to(tl.int64)  # fmt: skip
-        else:
-            chosen = _ranked(raw, at, inside, size, k, top, p, warmth, u)
-    return chosen
+def load_logits(logits, row, row_stride, size, BLOCK: tl.constexpr):
+    """Places, which of them exist, and their logits."""
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    return at, inside, tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
 
 
 @triton.jit
-def _ranked(raw, at, inside, size, k, top, p, temperature, u):
-    """The draw whatever k is."""
-    # Equal logits rank by index, so that every token has a place of its own.
-    key = _ordered(raw) * PLACES + (PLACES - 1 - at)
-    best = tl.max(tl.where(inside, key, -0x7FFFFFFFFFFFFFF), 0)
-    kept = inside
-    if (k > 0) & (k < size):
-        kept = inside & (key >= _kth(tl.where(inside, key, -0x7FFFFFFFFFFFFFF), inside, k, RANK_BITS))
-    if p < 1:
-        mass = tl.where(inside, tl.exp(raw - top), 0.0)
-        # The crossing token goes: keys above the largest t that gathers more than p.
-        edge = _at_least(key, mass, p * tl.sum(mass, 0), RANK_BITS)
-        whole = tl.sum(tl.where(key >= edge, mass, 0.0), 0) <= p * tl.sum(mass, 0)
-        kept = kept & (key >= tl.where(whole, edge, edge + 1))
-    kept = kept | (key == best)
-    weight = tl.where(kept, tl.exp((raw - top) / temperature), 0.0)
-    edge = _at_least(key, weight, u * tl.sum(weight, 0), RANK_BITS)
-    chosen = tl.min(tl.where(kept & (key >= edge), key, best), 0)
-    return (chosen & (PLACES - 1)) ^ (PLACES - 1)
+def load_params(row, temperatures, top_ks, top_ps):
+    """(temperature, top_k, top_p) of a row."""
+    return tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
+
+
+@triton.jit
+def store_sample(
+    chosen, row, codes, table, x, prefix, x_row, prefix_row, hidden, PUT: tl.constexpr, PREFIX: tl.constexpr,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The code, its row of the table as the last token, and the token in front of it."""
+    tl.store(codes + row, chosen)
+    if PUT:
+        channel = tl.arange(0, WIDTH)
+        there = channel < hidden
+        place = x + row * x_row + channel
+        if PREFIX:
+            tl.store(place, tl.load(prefix + row * prefix_row + channel, there), there)
+            place += hidden
+        tl.store(place, tl.load(table + chosen * hidden + channel, there), there)
+
+
+def launch_args(logits: Tensor, params: SamplingParams, out: SampleOut) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that every sampling kernel takes first, and constants and launch options."""
+    size = logits.shape[1]
+    put, prefix = out.x is not None, out.prefix is not None
+    table, x = (logits, logits) if out.table is None or out.x is None else (out.table, out.x)
+    head = x if out.prefix is None else out.prefix
+    u_row = params.u.stride(0)
+    given = (logits, *params, out.code, table, x, head, logits.stride(0), u_row, x.stride(0), head.stride(0), size)
+    hidden = table.shape[1]
+    constants = {"LEAST": MIN_TEMPERATURE, "BLOCK": triton.next_power_of_2(size), "PUT": put, "PREFIX": prefix}
+    constants |= {
+        "WIDTH": triton.next_power_of_2(hidden) if put else 1,
+        "USE_PDL": USE_PDL,
+        "num_warps": 8,
+        **PDL_LAUNCH,
+    }
+    return (*given, hidden), constants

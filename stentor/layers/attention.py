@@ -12,6 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor import kernels
+from stentor.kernels import Kernel
+from stentor.kernels.configs import LOCAL_TOKENS
+from stentor.kernels.types import QKNormRope
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -39,7 +42,7 @@ class Turning(ABC):
         """Whether `turned` serves the tokens x [..., hidden]."""
 
     @abstractmethod
-    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
+    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: QKNormRope | None) -> Tensor:
         """Queries and keys are as projected."""
 
 
@@ -47,15 +50,17 @@ class Full(Turning):
     """Every token sees every token of its sequence: q [B, T, Hq, D]; positions count from 0."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if max(q.shape[1], k.shape[1]) <= kernels.LOCAL and kernels.on(q, "local"):
-            return kernels.local_attention(q, k, v)
+        if max(q.shape[1], k.shape[1]) <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, q):
+            return kernels.attention.local_attention(q, k, v)
         return sdpa(q, k, v)
 
     def turns(self, x: Tensor) -> bool:
-        return x.shape[1] <= kernels.LOCAL and kernels.on(x, "local") and kernels.on(x, "turn")
+        return (
+            x.shape[1] <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, x) and kernels.enabled(Kernel.QK_NORM_ROPE, x)
+        )
 
-    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
-        return kernels.local_attention(q, k, v, turn)
+    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: QKNormRope | None) -> Tensor:
+        return kernels.attention.local_attention(q, k, v, turn)
 
 
 full = Full()
@@ -82,14 +87,14 @@ class DepthKV(Turning):
         self.length += count
 
     def turns(self, x: Tensor) -> bool:
-        return kernels.on(x, "depth") and kernels.on(x, "turn")
+        return kernels.enabled(Kernel.DEPTH, x) and kernels.enabled(Kernel.QK_NORM_ROPE, x)
 
-    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: kernels.Turn | None) -> Tensor:
-        return kernels.depth_attention(self.cache[layer], self.length, q, k, v, turn)
+    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: QKNormRope | None) -> Tensor:
+        return kernels.attention.depth_attention(self.cache[layer], self.length, q, k, v, turn)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if kernels.on(q, "depth"):
-            return kernels.depth_attention(self.cache[layer], self.length, q, k, v)
+        if kernels.enabled(Kernel.DEPTH, q):
+            return kernels.attention.depth_attention(self.cache[layer], self.length, q, k, v)
         new = q.shape[1]
         end = self.length + new
         keys, values = self.cache[layer, 0], self.cache[layer, 1]

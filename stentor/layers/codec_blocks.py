@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.kernels import Waves
+from stentor.kernels.types import SnakeParams
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, SnakeBase, StreamingState, convolve, snake
 
 
@@ -20,9 +20,9 @@ class Snake(SnakeBase):
     def reference(self, x: Tensor) -> Tensor:
         return snake(x, self.alpha)
 
-    def params(self) -> Waves:
+    def params(self) -> SnakeParams:
         alpha = self.alpha.flatten()
-        return Waves(alpha, 1.0 / (alpha + 1e-9))
+        return SnakeParams(alpha, 1.0 / (alpha + 1e-9))
 
 
 class ConvNeXt(nn.Module):

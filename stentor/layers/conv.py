@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor import kernels
+from stentor.kernels.types import Affine, SnakeParams
 from stentor.layers.types import Column, State
 
 
@@ -119,19 +120,19 @@ class SnakeBase(nn.Module):
     The argument of the sine is large: it is computed in float32 at least, whatever x is.
     """
 
-    cached_params: kernels.Waves | None = None
+    cached_params: SnakeParams | None = None
 
     def reference(self, x: Tensor) -> Tensor:
         """The activation of x [B, C, n] in float32 or wider."""
         raise NotImplementedError
 
-    def params(self) -> kernels.Waves:
+    def params(self) -> SnakeParams:
         """The arguments of the kernels, worked out from the weights."""
         raise NotImplementedError
 
     def cache_params(self) -> None:
         """Work `params` out once, from the present weights."""
-        self.cached_params = kernels.Waves(*(t.detach().float().flatten().contiguous() for t in self.params()))
+        self.cached_params = SnakeParams(*(t.detach().float().flatten().contiguous() for t in self.params()))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.reference(upcast(x)).to(x.dtype)
@@ -154,14 +155,14 @@ def convolve(
     before: nn.Module | None = None,
     after: nn.Module | None = None,
     residual: Tensor | None = None,
-    affine: kernels.Affine | None = None,
+    affine: Affine | None = None,
 ) -> Tensor:
     """residual + after(conv(before(x * scale + shift))) for x [B, C, n]. What is None is left out.
 
     One function does all of this because the kernels fuse it. `conv` is one of the causal convolutions; `before` and
     `after` are subclasses of `SnakeBase`.
     """
-    if kernels.convolves(x):
+    if kernels.conv_kernels_enabled(x):
         return _fused_convolve(conv, x, state, before, after, residual, affine)
     if affine is not None:
         x = x * affine.scale[:, None] + affine.shift[:, None]
@@ -178,7 +179,7 @@ def _fused_convolve(
     before: nn.Module | None,
     after: nn.Module | None,
     residual: Tensor | None,
-    affine: kernels.Affine | None,
+    affine: Affine | None,
 ) -> Tensor:
     """`convolve` with kernels. The activated input is written behind the history, where the convolution reads it."""
     assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
@@ -186,19 +187,19 @@ def _fused_convolve(
     if conv.tail or before is not None or affine is not None:
         streaming = state if conv.tail else None
         past = None if streaming is None else streaming.old[conv.key]
-        x, last = kernels.extend(x, past, conv.tail, _params(before), affine, streaming is not None)
+        x, last = kernels.conv1d.concat_history(x, past, conv.tail, _params(before), affine, streaming is not None)
         if streaming is not None:
             streaming.new[conv.key] = last
     act = _params(after)
     residual = None if residual is None else residual.transpose(1, 2)
     if isinstance(conv, CausalConvTranspose1d):
-        y = kernels.upsample(x, conv.weight, conv.bias, conv.stride, act, residual)
+        y = kernels.conv1d.conv_transpose1d(x, conv.weight, conv.bias, conv.stride, act, residual)
     else:
-        y = kernels.convolve(x, conv.weight, conv.bias, conv.dilation, act, residual)
+        y = kernels.conv1d.conv1d(x, conv.weight, conv.bias, conv.dilation, act, residual)
     return y.transpose(1, 2)
 
 
-def _params(act: nn.Module | None) -> kernels.Waves | None:
+def _params(act: nn.Module | None) -> SnakeParams | None:
     assert act is None or isinstance(act, SnakeBase)
     return None if act is None else act.cached_params or act.params()
 
@@ -224,7 +225,7 @@ def cast_decoder(codec: nn.Module, dtype: torch.dtype) -> None:
             p.data = p.data.to(own)
         if isinstance(module, SnakeBase):
             module.cache_params()
-        if isinstance(module, CausalModule) and kernels.tap_by_tap(dtype):
+        if isinstance(module, CausalModule) and kernels.wants_channels_last(dtype):
             order, back = (
                 ((2, 1, 0), (2, 1, 0)) if isinstance(module, CausalConvTranspose1d) else ((2, 0, 1), (1, 2, 0))
             )

@@ -10,6 +10,6 @@ from stentor import kernels
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., K] @ weight.T [K, N] (+ bias [N])."""
-    if kernels.narrow(x) and x.dtype == weight.dtype:
-        return kernels.product(x, weight, bias=bias)
+    if kernels.is_gemv(x) and x.dtype == weight.dtype:
+        return kernels.gemv.fused_linear(x, weight, bias=bias)
     return F.linear(x, weight, bias)

@@ -22,8 +22,8 @@ class RMSNorm(nn.Module):
         self.late_weight = late_weight
 
     def forward(self, x: Tensor) -> Tensor:
-        if kernels.on(x, "norm") and x.dtype == self.weight.dtype:
-            return kernels.rms_norm(x, self.weight, self.eps, self.late_weight)
+        if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == self.weight.dtype:
+            return kernels.norm_rope.rms_norm(x, self.weight, self.eps, self.late_weight)
         y = x.float()
         y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
         return y.to(x.dtype) * self.weight if self.late_weight else (y * self.weight.float()).to(x.dtype)
@@ -35,7 +35,7 @@ class RMSNorm(nn.Module):
 
     def after(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """A residual branch joins: x + delta and its norm."""
-        if kernels.on(x, "norm") and x.dtype == delta.dtype == self.weight.dtype:
-            return kernels.add_rms_norm(x, delta, self.weight, self.eps, self.late_weight)
+        if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == delta.dtype == self.weight.dtype:
+            return kernels.norm_rope.add_rms_norm(x, delta, self.weight, self.eps, self.late_weight)
         x = x + delta
         return x, self(x)

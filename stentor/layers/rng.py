@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
-from stentor.kernels import between
-
-# The 64-bit constants of SplitMix64, as signed integers (torch has no full uint64 arithmetic).
-GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-MIX1 = 0xBF58476D1CE4E5B9 - 2**64
-MIX2 = 0x94D049BB133111EB - 2**64
+from stentor.kernels.constants import GOLDEN, MIX1, MIX2
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -30,8 +25,8 @@ def _mix(z: Tensor) -> Tensor:
 
 def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     """Uniforms in (0, 1), float32 [B, draws], for int64 `seed` [B] and `step` [B]."""
-    if kernels.moves(seed.device):
-        return between.uniform(seed, step, draws)
+    if kernels.slot_kernels_enabled(seed.device):
+        return kernels.rng.uniform(seed, step, draws)
     key = _mix(_mix(seed) + GOLDEN * (step + 1))
     index = torch.arange(1, draws + 1, device=seed.device, dtype=torch.int64)
     bits = _shift(_mix(key[:, None] + GOLDEN * index), 40)  # 24 bits: exact in float32
@@ -49,7 +44,7 @@ def normal(u: Tensor) -> Tensor:
 def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Standard normals of u [B, n], drawn as [B, outer, n / outer] and transposed: [B, n / outer, outer], rounded to
     `dtype`, then times scale [B] and rounded again."""
-    if kernels.moves(u.device) and u.stride(1) == 1:
-        return between.normal(u, outer, scale, dtype)
+    if kernels.slot_kernels_enabled(u.device) and u.stride(1) == 1:
+        return kernels.rng.grid_normal(u, outer, scale, dtype)
     drawn = normal(u).view(len(u), outer, -1).transpose(1, 2).to(dtype)
     return (drawn.float() * scale.view(-1, 1, 1)).to(dtype)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from stentor import kernels
+from stentor.kernels.types import RopeArgs
 
 CosSin = tuple[Tensor, Tensor]
 
@@ -42,8 +43,8 @@ class Rope(nn.Module):
 
     def rotate(self, x: Tensor, cos_sin: CosSin) -> Tensor:
         """x [..., heads, dim] rotated by tables [..., 1, dim / 2]."""
-        if kernels.on(x, "rotate"):
-            return kernels.rotate(x, self.as_kernels_take_it(cos_sin))
+        if kernels.enabled(kernels.Kernel.ROPE, x):
+            return kernels.norm_rope.apply_rope(x, self.as_kernels_take_it(cos_sin))
         y = x.float() if self.in_float32 else x
         cos, sin = cos_sin[0].to(y.dtype), cos_sin[1].to(y.dtype)
         if self.interleaved:
@@ -52,5 +53,5 @@ class Rope(nn.Module):
         a, b = y.chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
-    def as_kernels_take_it(self, cos_sin: CosSin) -> kernels.Rotation:
-        return kernels.Rotation(*cos_sin, self.interleaved, self.in_float32)
+    def as_kernels_take_it(self, cos_sin: CosSin) -> RopeArgs:
+        return RopeArgs(*cos_sin, self.interleaved, self.in_float32)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
-
-MIN_TEMPERATURE = 1e-5
+from stentor.kernels.constants import MIN_TEMPERATURE
 
 
 def penalize_seen(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
@@ -46,8 +45,8 @@ def draw(logits: Tensor, u: Tensor) -> Tensor:
 def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Sample one index per row [B] of logits [B, V] in any floating dtype; rows with temperature 0 take the argmax. All
     parameters are [B] tensors."""
-    if kernels.on(logits, "pick"):
-        return kernels.pick(logits, u, temperature, top_k, top_p)
+    if kernels.enabled(kernels.Kernel.SAMPLE, logits):
+        return kernels.sampling.sample(logits, u, temperature, top_k, top_p)
     logits = logits.float()
     scaled = logits / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
     sampled = draw(keep_top_p(keep_top_k(scaled, top_k), top_p), u)

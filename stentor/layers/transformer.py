@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor import kernels
+from stentor.kernels import Kernel
+from stentor.kernels.types import QKNormRope
 from stentor.layers.attention import Turning
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import CosSin, Rope
@@ -59,24 +61,24 @@ class Attention(nn.Module):
         q, k = self._place(q, k, rope, cos_sin)
         return attend(layer, q, k, v).flatten(-2)
 
-    def turn(self, rope: Rope) -> kernels.Turn:
+    def turn(self, rope: Rope) -> QKNormRope:
         """Head norms and positions as attention kernels do them."""
         a, b = self.q_norm, self.k_norm
         norms = None
         if isinstance(a, RMSNorm) and isinstance(b, RMSNorm):
             norms = (a.weight, b.weight, a.eps, a.late_weight)
-        return kernels.Turn(rope.cos, rope.sin, rope.interleaved, rope.in_float32, norms)
+        return QKNormRope(rope.cos, rope.sin, rope.interleaved, rope.in_float32, norms)
 
     def _place(self, q: Tensor, k: Tensor, rope: Rope | None, cos_sin: CosSin | None) -> tuple[Tensor, Tensor]:
         """Head norms, then positions."""
         if rope is None or cos_sin is None:
             return self.q_norm(q), self.k_norm(k)
-        if kernels.on(q, "rotate"):
+        if kernels.enabled(Kernel.ROPE, q):
             a, b = self.q_norm, self.k_norm
             rotation = rope.as_kernels_take_it(cos_sin)
             if isinstance(a, RMSNorm) and isinstance(b, RMSNorm):
-                return kernels.norm_rotate(q, k, a.weight, b.weight, a.eps, a.late_weight, rotation)
-            return kernels.norm_rotate(q, k, None, None, 0.0, False, rotation)
+                return kernels.norm_rope.qk_norm_rope(q, k, a.weight, b.weight, a.eps, a.late_weight, rotation)
+            return kernels.norm_rope.qk_norm_rope(q, k, None, None, 0.0, False, rotation)
         return rope.rotate(self.q_norm(q), cos_sin), rope.rotate(self.k_norm(k), cos_sin)
 
 
@@ -90,8 +92,8 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate_up = self.gate_up_proj(x)
-        if kernels.on(gate_up, "silu"):
-            act = kernels.silu_mul(gate_up)
+        if kernels.enabled(Kernel.SILU, gate_up):
+            act = kernels.norm_rope.silu_and_mul(gate_up)
         else:
             gate, up = gate_up.chunk(2, dim=-1)
             act = F.silu(gate) * up
@@ -119,11 +121,13 @@ class Block(nn.Module):
     def narrow(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
         """The block for one or two rows: norms, gate and residual additions within the products."""
         attention = self.self_attn
-        qkv: Tensor = kernels.product(x, attention.qkv_proj.weight, norm=self.input_layernorm.terms)
+        qkv: Tensor = kernels.gemv.fused_linear(x, attention.qkv_proj.weight, norm=self.input_layernorm.terms)
         out = attention.mixed(qkv, layer, attend, rope, cos_sin)
-        x = kernels.product(out, attention.o_proj.weight, residual=x)
-        gated = kernels.product(x, self.mlp.gate_up_proj.weight, norm=self.post_attention_layernorm.terms, gate=True)
-        return kernels.product(gated, self.mlp.down_proj.weight, residual=x)
+        x = kernels.gemv.fused_linear(out, attention.o_proj.weight, residual=x)
+        gated = kernels.gemv.fused_linear(
+            x, self.mlp.gate_up_proj.weight, norm=self.post_attention_layernorm.terms, gate=True
+        )
+        return kernels.gemv.fused_linear(gated, self.mlp.down_proj.weight, residual=x)
 
 
 class Stack(nn.Module):
@@ -153,12 +157,12 @@ class Stack(nn.Module):
         """The last token of `forward` for x [B, T, hidden], times weight [V, hidden]: [B, V]."""
         if self.is_narrow(x):
             x = self.narrow(x, attend, rope, pos)
-            return kernels.product(x[:, -1], weight, norm=self.norm.terms)
+            return kernels.gemv.fused_linear(x[:, -1], weight, norm=self.norm.terms)
         return F.linear(self(x, attend, rope, pos)[:, -1], weight)
 
     def is_narrow(self, x: Tensor) -> bool:
         """Whether x [..., hidden] is for `narrow`."""
-        return kernels.narrow(x) and x.dtype == self.norm.weight.dtype
+        return kernels.is_gemv(x) and x.dtype == self.norm.weight.dtype
 
     def narrow(self, x: Tensor, attend: Attend, rope: Rope | None, pos: Tensor | None) -> Tensor:
         """The blocks for one or two rows, without the final norm."""

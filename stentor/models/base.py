@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stentor.kernels.between import Place
+from stentor.kernels.types import RowRef
 from stentor.layers.types import Column, State
 
 Hidden = tuple[Tensor, ...]
@@ -162,11 +162,11 @@ class Rows(Protocol):
         """The last `count` frames of each row, newest first [B, count, *frame], and which of them exist [B, count]."""
         ...
 
-    def column(self, name: str) -> Place:
+    def column(self, name: str) -> RowRef:
         """The whole column and which of its rows these are, for kernels that read it where it lies."""
         ...
 
-    def history(self) -> Place:
+    def history(self) -> RowRef:
         """All frames [slots, most, *frame] in the same way."""
         ...
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor import kernels
 from stentor.engine import step
 from stentor.engine.prefill_batch import exact
+from stentor.kernels import Kernel, switches
 from stentor.models.fish_s2 import language_model
 from stentor.models.qwen3_tts import predictor
 from tests.helpers.levels import unlike
@@ -64,7 +64,9 @@ def drawing(take: Callable[[Draw], Tensor]) -> Iterator[None]:
         return take(Draw(logits, u, top_p, sample))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "_OFF", kernels._OFF | {"draw"})  # a draw and its token in one launch gives neither
+        patch.setattr(
+            switches, "OFF", switches.OFF | {Kernel.FUSED_SAMPLING}
+        )  # a draw and its token in one launch gives neither
         patch.setattr(predictor.Sampling, "draw", indexed)
         patch.setattr(language_model, "rank", lambda logits: logits)
         patch.setattr(language_model, "choose", ranked)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from triton.runtime import interpreter
 
-from stentor import kernels
 from stentor.engine import step
 from stentor.engine.prefill_batch import Layout, StaticPrefill, layout
+from stentor.kernels import switches
 from tests.helpers.tiny import FAMILIES, Bench, checkpoint
 
 OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 3}, "qwen3_tts": {"top_k": 20}}
@@ -32,7 +32,7 @@ def with_loop_bounds(tensor: Any, scope: Any) -> None:
 
 def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
     """The frames [count, ...] that a request begins with."""
-    kernels._WANTED = wanted
+    switches.AVAILABLE = wanted
     bench = Bench(checkpoint(family, folder), "cpu", torch.float32)
     w, spec, padding = bench.worker, bench.model.spec, bench.sizes.slots
     assert w.kv.fused == wanted

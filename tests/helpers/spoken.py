@@ -15,7 +15,7 @@ from stentor import TTS, kernels
 
 def main() -> None:
     checkpoint, device, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    fused = kernels.serve(torch.device(device), torch.float32)
+    fused = kernels.paged_attention_supported(torch.device(device), torch.float32)
     texts = options.pop("texts")
     with TTS(checkpoint, device=device, dtype="float32", max_num_seqs=3, memory_gb=0.2) as tts:
         spoken = tts.generate(texts, **options)

@@ -6,31 +6,37 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from stentor.kernels import conv1d as codec
-from stentor.kernels.configs_conv1d import Tile, dense_tile
+from stentor.kernels import conv1d
+from stentor.kernels.configs import ConvConfig, conv_config
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024
 POINTERS = ("x", "past", "scale", "shift", "weight", "bias", "residual", "out", "kept")
 FLOATS = ("alpha", "gain")
 PLAIN = ("rows", "length", "taps", "first", "step", "tail")  # not specialised
-DENSE = {"HAS_BIAS": True, "ADD": False, "ACT": True, "ROUND": codec.ROUND}
-ELEMENTS = {"ACT": True, "ROUND": codec.ROUND, "BLOCK_T": 16}
+DENSE = {"HAS_BIAS": True, "ADD": False, "ACT": True, "ROUND": conv1d.ROUND}
+ELEMENTS = {"ACT": True, "ROUND": conv1d.ROUND, "BLOCK_T": 16}
 SHAPES = ((1, 32, 64), (32, 768, 768), (70, 96, 192), (2000, 96, 192), (5000, 64, 64), (400_000, 32, 32), (400_000, 64, 64), (400_000, 96, 96),
           (400_000, 192, 192), (400_000, 768, 768))  # fmt: skip
-TILES = sorted({dense_tile(*shape) for shape in SHAPES}, key=str)
+TILES = sorted({conv_config(*shape) for shape in SHAPES}, key=str)
 
 
-def dense(t: Tile, **other: object) -> tuple[object, dict[str, object], int, int, int | None]:
-    tile = {"BLOCK_M": t.rows, "BLOCK_N": t.outputs, "MORE": t.more, "BLOCK_K": t.depth}
-    return codec._dense, {**DENSE, "EVEN": True, **tile, **other}, t.warps, t.stages, t.registers
+def dense(t: ConvConfig, **other: object) -> tuple[object, dict[str, object], int, int, int | None]:
+    tile = {"BLOCK_M": t.block_m, "BLOCK_N": t.block_n, "MORE": t.extra_n, "BLOCK_K": t.block_k}
+    return conv1d._conv_kernel, {**DENSE, "EVEN": True, **tile, **other}, t.num_warps, t.num_stages, t.max_registers
 
 
 CASES = {
-    "extend": (codec._extend, {**ELEMENTS, "HAS_PAST": True, "KEEP": True, "AFFINE": True, "BLOCK_C": 128}, 4, 3, None),
+    "extend": (
+        conv1d._concat_history_kernel,
+        {**ELEMENTS, "HAS_PAST": True, "KEEP": True, "AFFINE": True, "BLOCK_C": 128},
+        4,
+        3,
+        None,
+    ),
     **{
         f"depthwise, {t} rows": (
-            codec._depthwise,
+            conv1d._depthwise_kernel,
             {**ELEMENTS, "HAS_BIAS": True, "TAPS": 7, "BLOCK_T": t, "BLOCK_C": 64},
             4,
             3,
@@ -38,9 +44,9 @@ CASES = {
         )
         for t in (16, 64)
     },
-    **{f"dense {t.rows} x {t.outputs + t.more}, {t.depth} x {t.stages}": dense(t) for t in TILES},
-    "dense, uneven": dense(Tile(64, 32, 0, 32, 4), EVEN=False),
-    "dense, residual": dense(dense_tile(400_000, 768, 768), ADD=True, ACT=False),
+    **{f"dense {t.block_m} x {t.block_n + t.extra_n}, {t.block_k} x {t.num_stages}": dense(t) for t in TILES},
+    "dense, uneven": dense(ConvConfig(64, 32, 0, 32, 4), EVEN=False),
+    "dense, residual": dense(conv_config(400_000, 768, 768), ADD=True, ACT=False),
 }
 
 

@@ -7,25 +7,28 @@ from typing import Any
 import triton
 from triton.compiler import ASTSource
 
-from stentor.kernels import embed, sampling, slot_table, tokens
+from stentor.kernels import kv_cache, rng, sampling, slot_table
+from stentor.models.fish_s2 import kernels as fish_s2
+from stentor.models.qwen3_tts import kernels as qwen3_tts
+from stentor.models.voxcpm2 import kernels as voxcpm2
 from tests.layers.compile_kernels import HOPPER, SHARED
 
 STATES = {"RUNNING": 0, "STOPPED": 1, "LENGTH": 2, "BROKEN": 3}
-COMMIT = {"COUNTED": False, "STOP_KEEPS": False, "FLOATS": False, **STATES, "BLOCK": 16, "EARLY": True}
-PUT = {"LEAST": 1e-5, "PUT": True, "FRONT": False, "WIDTH": 1024, "EARLY": True}
+COMMIT = {"COUNTED": False, "STOP_KEEPS": False, "FLOATS": False, **STATES, "BLOCK": 16, "USE_PDL": True}
+PUT = {"LEAST": 1e-5, "PUT": True, "PREFIX": False, "WIDTH": 1024, "USE_PDL": True}
 PICK = {**PUT, "BITS": 16, "BLOCK": 2048}
-FIRST = {**PUT, "FRONT": True, "WIDTH": 2048, "BITS": 32, "BLOCK": 4096}
+FIRST = {**PUT, "PREFIX": True, "WIDTH": 2048, "BITS": 32, "BLOCK": 4096}
 CHOICE = {**PUT, "BITS": 16, "BLOCK": 4096, "SHORT": 64}
-TOKENS = {**dict.fromkeys(("logits", "table", "x", "front"), "*bf16"), "top_ks": "*i64"}
-IN_FLOAT32 = {**dict.fromkeys(("logits", "table", "x", "front"), "*fp32"), "top_ks": "*i64"}
+TOKENS = {**dict.fromkeys(("logits", "table", "x", "prefix"), "*bf16"), "top_ks": "*i64"}
+IN_FLOAT32 = {**dict.fromkeys(("logits", "table", "x", "prefix"), "*fp32"), "top_ks": "*i64"}
 AGAIN = {"again_temperature": "fp32", "again_p": "fp32", "past": "*i64", "codes": "*i64"}
-EMBED = {"BLOCK": 256, "EARLY": True}
+EMBED = {"BLOCK": 256, "USE_PDL": True}
 EMBEDDED = {
     **dict.fromkeys(("table", "out", "texts", "tokens", "first_table", "second_table"), "*bf16"),
     "offset": "*i64",
     "told": "*i32",
 }
-PATCH = {"PATCH": 4, "FEAT": 64, "WIDE": 64, "BLOCK": 64, "EARLY": True}
+PATCH = {"PATCH": 4, "FEAT": 64, "WIDE": 64, "BLOCK": 64, "USE_PDL": True}
 IN_PATCHES = ("weight", "bias", "first", "mu", "more_mu", "last", "z", "last_weight", "last_bias", "dt", "times", "tokens",
               "dt_out", "x", "out", "h", "rounded", "feat")  # fmt: skip
 PATCHES = {**dict.fromkeys(IN_PATCHES, "*bf16"), "at": "*i64", "at_out": "*i64"}
@@ -40,69 +43,74 @@ POINTERS = {
     "places": "*i32",
 }
 CASES: dict[str, tuple[Any, dict[str, object], dict[str, str], int]] = {
-    "uniform": (slot_table._uniform, {"BLOCK": 16, "EARLY": True}, {"out": "*fp32"}, 1),
+    "uniform": (rng._uniform_kernel, {"BLOCK": 16, "USE_PDL": True}, {"out": "*fp32"}, 1),
     "normal": (
-        slot_table._normal,
-        {"OUTER": 64, "INNER": 4, "TURN": 6.2831853, "BLOCK": 128, "EARLY": True},
+        rng._grid_normal_kernel,
+        {"OUTER": 64, "INNER": 4, "TWO_PI": 6.2831853, "BLOCK": 128, "USE_PDL": True},
         {"out": "*bf16"},
         4,
     ),
     "gather of codes": (
-        slot_table._gather,
-        {"LANES": 8, "BLOCK": 16, "EARLY": True},
+        slot_table._gather_kernel,
+        {"LANES": 8, "BLOCK": 16, "USE_PDL": True},
         dict.fromkeys(("frames", "frames_out"), "*i32"),
         1,
     ),
     "gather of values": (
-        slot_table._gather,
-        {"LANES": 8, "BLOCK": 256, "EARLY": True},
+        slot_table._gather_kernel,
+        {"LANES": 8, "BLOCK": 256, "USE_PDL": True},
         dict.fromkeys(("frames", "frames_out"), "*fp32"),
         1,
     ),
-    "commit of codes": (slot_table._commit, COMMIT, {"frame": "*i64", "frames": "*i32", "last": "*i32"}, 1),
+    "commit of codes": (slot_table._commit_kernel, COMMIT, {"frame": "*i64", "frames": "*i32", "last": "*i32"}, 1),
     "commit of values": (
-        slot_table._commit,
+        slot_table._commit_kernel,
         {**COMMIT, "COUNTED": True, "STOP_KEEPS": True, "FLOATS": True, "BLOCK": 256},
         {"frame": "*bf16", "frames": "*fp32", "last": "*fp32"},
         4,
     ),
-    "keep": (slot_table._keep, {"BLOCK": 1024, "EARLY": True}, {"new": "*u8", "column": "*u8"}, 4),
+    "keep": (slot_table._masked_write_kernel, {"BLOCK": 1024, "USE_PDL": True}, {"new": "*u8", "column": "*u8"}, 4),
     "tokens into pages": (
-        slot_table._store_tokens,
-        {"PAGE": 16, "BLOCK": 1024, "EARLY": True},
+        kv_cache._store_kv_kernel,
+        {"PAGE": 16, "BLOCK": 1024, "USE_PDL": True},
         {**dict.fromkeys(("pool", "k", "v"), "*bf16"), "table": "*i64", "slots": "*i64"},
         4,
     ),
-    "embedding of frames and text": (embed._embed_told, {"BOOKS": 16, **EMBED}, EMBEDDED, 2),
+    "embedding of frames and text": (qwen3_tts._embed_codes_and_text_kernel, {"BOOKS": 16, **EMBED}, EMBEDDED, 2),
     "scaled embedding of frames": (
-        embed._embed_scaled,
+        fish_s2._embed_codes_kernel,
         {"BOOKS": 10, **EMBED},
         {**EMBEDDED, "codes": "*i64", "scale": "fp32"},
         2,
     ),
     "embedding of a prompt": (
-        embed._embed_prompt,
+        qwen3_tts._embed_prompt_kernel,
         {"VECTORS": True, **EMBED},
         {**EMBEDDED, "first": "*i32", "second": "*i32", "vectors": "*fp32"},
         2,
     ),
-    "frames of a prompt": (embed._add_frames, {"BOOKS": 16, **EMBED}, {**EMBEDDED, "places": "*i64"}, 2),
-    "patch": (tokens._patch_tokens, PATCH, {**PATCHES, "patches": "*fp32", "out": "*bf16"}, 4),
-    "patch in float32": (tokens._patch_tokens, PATCH, {**FLOATS, "patches": "*fp32", "out": "*fp32"}, 4),
-    "beginning of a flow": (tokens._flow_tokens, {**PATCH, "WORK": 16}, {**PATCHES, "last": "*fp32"}, 4),
-    "beginning of a flow in float32": (tokens._flow_tokens, {**PATCH, "WORK": 1}, FLOATS, 4),
-    "levels": (tokens._levels, {"BLOCK": 512, "EARLY": True}, {**PATCHES, "scale": "fp32"}, 4),
-    "joined halves": (tokens._joined_halves, {"BLOCK": 512, "EARLY": True}, {**PATCHES, "audio": "*u8"}, 4),
-    "end": (tokens._ends, {"BLOCK": 2048, "EARLY": True}, {**PATCHES, "out": "*u8"}, 8),
-    "pick": (sampling._pick_into, PICK, TOKENS, 8),
-    "pick in float32": (sampling._pick_into, {**PICK, "BITS": 32}, IN_FLOAT32, 8),
-    "last pick": (sampling._pick_into, {**PICK, "PUT": False, "WIDTH": 1}, TOKENS, 8),
-    "first pick": (sampling._pick_first, FIRST, TOKENS, 8),
-    "choice": (sampling._choose_into, CHOICE, {**TOKENS, "codes": "*i64"}, 8),
-    "choice in float32": (sampling._choose_into, {**CHOICE, "BITS": 32}, IN_FLOAT32, 8),
+    "frames of a prompt": (qwen3_tts._add_frames_kernel, {"BOOKS": 16, **EMBED}, {**EMBEDDED, "places": "*i64"}, 2),
+    "patch": (voxcpm2._patch_tokens_kernel, PATCH, {**PATCHES, "patches": "*fp32", "out": "*bf16"}, 4),
+    "patch in float32": (voxcpm2._patch_tokens_kernel, PATCH, {**FLOATS, "patches": "*fp32", "out": "*fp32"}, 4),
+    "beginning of a flow": (voxcpm2._dit_input_tokens_kernel, {**PATCH, "WORK": 16}, {**PATCHES, "last": "*fp32"}, 4),
+    "beginning of a flow in float32": (voxcpm2._dit_input_tokens_kernel, {**PATCH, "WORK": 1}, FLOATS, 4),
+    "levels": (voxcpm2._fsq_round_kernel, {"BLOCK": 512, "USE_PDL": True}, {**PATCHES, "scale": "fp32"}, 4),
+    "joined halves": (
+        voxcpm2._select_and_concat_kernel,
+        {"BLOCK": 512, "USE_PDL": True},
+        {**PATCHES, "audio": "*u8"},
+        4,
+    ),
+    "end": (voxcpm2._stop_head_kernel, {"BLOCK": 2048, "USE_PDL": True}, {**PATCHES, "out": "*u8"}, 8),
+    "pick": (sampling._sample_kernel, PICK, TOKENS, 8),
+    "pick in float32": (sampling._sample_kernel, {**PICK, "BITS": 32}, IN_FLOAT32, 8),
+    "last pick": (sampling._sample_kernel, {**PICK, "PUT": False, "WIDTH": 1}, TOKENS, 8),
+    "first pick": (qwen3_tts._sample_first_codebook_kernel, FIRST, TOKENS, 8),
+    "choice": (fish_s2._sample_ranked_kernel, CHOICE, {**TOKENS, "codes": "*i64"}, 8),
+    "choice in float32": (fish_s2._sample_ranked_kernel, {**CHOICE, "BITS": 32}, IN_FLOAT32, 8),
     "first choice": (
-        sampling._choose_first,
-        {**CHOICE, "FRONT": True, "BLOCK": 8192, "WINDOW": 16},
+        fish_s2._sample_first_code_kernel,
+        {**CHOICE, "PREFIX": True, "BLOCK": 8192, "WINDOW": 16},
         {**TOKENS, **AGAIN},
         8,
     ),

@@ -8,8 +8,8 @@ import os
 import pytest
 import torch
 
-from stentor.kernels import Rotation, Turn
-from stentor.kernels.configs_attention import LocalTile, PagedTile
+from stentor.kernels.configs import LocalConfig, PagedConfig
+from stentor.kernels.types import QKNormRope, RopeArgs
 from stentor.layers.attention import DepthKV, sdpa
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import Rope, angles
@@ -23,7 +23,9 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.kernels import attention, flow, gemv, norm_rope, sampling  # noqa: E402
+from stentor.kernels import attention, gemv, norm_rope, sampling  # noqa: E402
+from stentor.models.fish_s2.kernels import sample_ranked  # noqa: E402
+from stentor.models.voxcpm2.kernels import cfg_euler_step  # noqa: E402
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -74,9 +76,7 @@ def test_addition_and_norm_are_those_of_rms_norm(dtype, late, size):
     total, out = norm_rope.add_rms_norm(x, delta, norm.weight, 1e-6, late)
     close(total, x + delta)
     close(out, norm(x + delta))
-    same, alone = norm_rope.add_rms_norm(x[:, 1], None, norm.weight, 1e-6, late)
-    assert torch.equal(same, x[:, 1])
-    close(alone, norm(x[:, 1]))
+    close(norm_rope.rms_norm(x[:, 1], norm.weight, 1e-6, late), norm(x[:, 1]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -84,7 +84,7 @@ def test_addition_and_norm_are_those_of_rms_norm(dtype, late, size):
 def test_gate_is_silu_of_the_first_half_times_the_second(dtype, size):
     x = random(2, 3, 2 * size, dtype=dtype)
     gate, up = x.chunk(2, dim=-1)
-    close(norm_rope.silu_mul(x), torch.nn.functional.silu(gate) * up)
+    close(norm_rope.silu_and_mul(x), torch.nn.functional.silu(gate) * up)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -101,13 +101,13 @@ def test_head_norms_and_rotation_equal_norm_then_rope(dtype, interleaved, in_flo
         n.weight.data = random(dim, dtype=dtype)
     for pos in (torch.tensor([5, 6], device=DEVICE), torch.arange(batch * tokens, device=DEVICE).view(batch, tokens)):
         cos_sin = rope.at(pos)
-        rotation = Rotation(*cos_sin, interleaved, in_float32)
+        rotation = RopeArgs(*cos_sin, interleaved, in_float32)
         weights = [n.weight if norm else None for n in norms]
-        got = norm_rope.norm_rotate(q, k, *weights, 1e-6, True, rotation)
+        got = norm_rope.qk_norm_rope(q, k, *weights, 1e-6, True, rotation)
         plain = [n(t) if norm else t for n, t in zip(norms, (q, k), strict=True)]
         for a, b in zip(got, plain, strict=True):
             close(a, rope.rotate(b, cos_sin))
-        close(norm_rope.rotate(plain[1], rotation), rope.rotate(plain[1], cos_sin))
+        close(norm_rope.apply_rope(plain[1], rotation), rope.rotate(plain[1], cos_sin))
 
 
 @pytest.mark.parametrize("dtype", DTYPES if DEVICE == "cuda" else [torch.float32])  # interpreted, tl.dot has no bf16
@@ -128,38 +128,39 @@ def test_paged_attention_reads_lengths_and_tables_and_stores_the_token(dtype, he
     for i in range(4):
         keys, values = (part[table[slot[i]]].flatten(0, 1)[None, : pos[i] + 1] for part in want_pool)
         rows.append(sdpa(q[i][None, None], keys, values)[0, 0])
-    out = attention.paged(pool, table, slot, pos, q, k, v, write=True)
+    out = attention.paged_attention(pool, table, slot, pos, q, k, v)
     assert torch.equal(pool, want_pool)
     close(out, torch.stack(rows))
-    again = attention.paged(pool, table, slot, pos, q, q, q, write=False)
+    again = attention.paged_prefill_attention(pool, table, slot, pos, q)
     assert torch.equal(pool, want_pool)
     close(again, torch.stack(rows))
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-@pytest.mark.parametrize("tile", [PagedTile(16, 1, 3, splits=4), PagedTile(32, 2, 2), PagedTile(16, 4, 4)])
-def test_however_a_history_is_cut_a_row_gives_the_same_and_minds_no_other_row(dtype, tile):
+@pytest.mark.parametrize("config", [PagedConfig(16, 1, 3, num_splits=4), PagedConfig(32, 2, 2), PagedConfig(16, 4, 4)])
+def test_however_a_history_is_split_a_row_gives_the_same_and_minds_no_other_row(dtype, config):
     heads, group, dim, page = 2, 4, 64, 16
     pool, table = random(2, 25, page, heads, dim, dtype=dtype), torch.randperm(24, device=DEVICE).view(3, 8)
     slot = torch.tensor([2, 0, 1, 1], device=DEVICE)
     pos = torch.tensor([127, 0, 15, 16], device=DEVICE)
     q, k, v = (random(4, n, dim, dtype=dtype) for n in (heads * group, heads, heads))
-    for write in (False, True):
-        got = attention.paged(pool.clone(), table, slot, pos, q, k, v, write, tile=tile)
-        close(got, attention.paged(pool.clone(), table, slot, pos, q, k, v, write))
-        some = attention.paged(pool.clone(), table, slot[1:3], pos[1:3], q[1:3], k[1:3], v[1:3], write, tile=tile)
+    qkv = (q, k, v)
+    for attend, given in ((attention.paged_prefill_attention, qkv[:1]), (attention.paged_attention, qkv)):
+        got = attend(pool.clone(), table, slot, pos, *given, config=config)
+        close(got, attend(pool.clone(), table, slot, pos, *given))
+        some = attend(pool.clone(), table, slot[1:3], pos[1:3], *(t[1:3] for t in given), config=config)
         assert torch.equal(got[1:3], some)
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-@pytest.mark.parametrize("tile", [LocalTile(1, 1), LocalTile(2, 2), LocalTile(4, 4)])
-def test_short_sequences_give_the_same_however_many_heads_a_program_serves(dtype, tile):
+@pytest.mark.parametrize("config", [LocalConfig(1, 1), LocalConfig(2, 2), LocalConfig(4, 4)])
+def test_short_sequences_give_the_same_however_many_heads_a_program_serves(dtype, config):
     q, k, v = (random(3, 11, n, 64, dtype=dtype) for n in (8, 2, 2))
     rope = Rope(angles(64, 16, 1e4), torch.bfloat16, False, True).to(DEVICE)
-    turn = Turn(rope.cos, rope.sin, False, True, None)
+    turn = QKNormRope(rope.cos, rope.sin, False, True, None)
     pos = torch.arange(11, device=DEVICE)
     want = sdpa(rope.rotate(q[:, 7:], rope.at(pos[7:])), rope.rotate(k, rope.at(pos)), v)
-    close(attention.local(q[:, 7:], k, v, turn, 7, tile), want)
+    close(attention.local_attention(q[:, 7:], k, v, turn, 7, config), want)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -171,7 +172,7 @@ def test_depth_attention_equals_the_scratch_cache_step_by_step(dtype, heads, gro
     for new in (2, 1, 1, 2):
         qkv = random(batch, new, (group + 2) * heads * dim, dtype=dtype)
         q, k, v = (t.unflatten(-1, (-1, dim)) for t in qkv.split((group * heads * dim, heads * dim, heads * dim), -1))
-        out = attention.depth(cache, plain.length, q, k, v)
+        out = attention.depth_attention(cache, plain.length, q, k, v)
         close(out, plain(0, q, k, v))
         plain.advance(new)
         assert torch.equal(cache[:, :, : plain.length], plain.cache[0][:, :, : plain.length])
@@ -201,7 +202,7 @@ def test_one_launch_picks_what_the_filters_and_the_draw_pick(size, dtype):
         case = (case[0] + random(60, size) * 1e-3, *case[1:])  # top-p may cut ties anywhere
     else:
         case = (case[0].to(dtype), *case[1:4], torch.ones_like(case[4]))
-    _agree(sampling.pick(*case), pick(*case), case[0])
+    _agree(sampling.sample(*case), pick(*case), case[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -209,14 +210,14 @@ def test_one_launch_picks_what_the_filters_and_the_draw_pick(size, dtype):
 def test_one_launch_chooses_what_the_ranked_sampler_chooses(size, dtype):
     logits, *rest = _cases(60, size)
     logits = logits.to(dtype)
-    _agree(sampling.choose(logits, *rest), choose(rank(logits), *rest), logits)
+    _agree(sample_ranked(logits, *rest), choose(rank(logits), *rest), logits)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize(("size", "width"), [(48, 30), (1536, 64), (64, 1)])
 def test_narrow_products_equal_norm_linear_gate_bias_and_addition(dtype, rows, size, width):
-    product = gemv.narrow
+    product = gemv.fused_linear
     x, residual = random(rows, size, dtype=dtype), random(rows, width, dtype=dtype)
     weight, gates = random(width, size, dtype=dtype) / size**0.5, random(2 * width, size, dtype=dtype) / size**0.5
     bias, norm = random(width, dtype=dtype), RMSNorm(size, 1e-6).to(DEVICE, dtype)
@@ -233,7 +234,7 @@ def test_narrow_products_equal_norm_linear_gate_bias_and_addition(dtype, rows, s
 def test_products_take_rows_that_lie_apart(dtype):
     x, weight = random(2, 11, 64, dtype=dtype), random(30, 64, dtype=dtype) / 8
     want = torch.nn.functional.linear(x[:, -1:], weight)
-    close(gemv.narrow(x[:, -1:], weight, None, None, False), want)
+    close(gemv.fused_linear(x[:, -1:], weight, None, None, False), want)
 
 
 @pytest.mark.parametrize("dtype", DOTS)
@@ -242,7 +243,7 @@ def test_local_attention_sees_every_token_and_nothing_else(dtype, queries, keys,
     q = random(3, queries, heads * group, dim, dtype=dtype)
     kv = random(3, keys, 2 * heads * dim, dtype=dtype)
     k, v = (t.unflatten(-1, (-1, dim)) for t in kv.chunk(2, -1))
-    close(attention.local(q, k, v), sdpa(q, k, v))
+    close(attention.local_attention(q, k, v), sdpa(q, k, v))
 
 
 TURNS = [(True, True, True, False), (False, False, True, True), (True, True, False, False), (False, True, True, True)]
@@ -257,7 +258,7 @@ def test_attention_turns_queries_and_keys_as_norm_and_rope_do(dtype, interleaved
     for n in norms:
         n.weight.data = random(dim, dtype=dtype)
     given = (norms[0].weight, norms[1].weight, 1e-6, late) if normed else None
-    turn = Turn(rope.cos, rope.sin, interleaved, in_float32, given)
+    turn = QKNormRope(rope.cos, rope.sin, interleaved, in_float32, given)
     qkv = random(2, 5, (group + 2) * heads * dim, dtype=dtype)
     q, k, v = (t.unflatten(-1, (-1, dim)) for t in qkv.split((group * heads * dim, heads * dim, heads * dim), -1))
 
@@ -267,11 +268,11 @@ def test_attention_turns_queries_and_keys_as_norm_and_rope_do(dtype, interleaved
     pos = torch.arange(5, device=DEVICE)
     a, b = placed(q, norms[0], pos), placed(k, norms[1], pos)
     if dtype in DOTS:
-        close(attention.local(q[:, 3:], k, v, turn, 3), sdpa(a[:, 3:], b, v))
+        close(attention.local_attention(q[:, 3:], k, v, turn, 3), sdpa(a[:, 3:], b, v))
     plain = DepthKV(1, 2, 6, heads, dim, q)
     cache = torch.full_like(plain.cache[0], float("nan"))
     for part in (slice(0, 2), slice(2, 3), slice(3, 5)):
-        out = attention.depth(cache, part.start, q[:, part], k[:, part], v[:, part], turn)
+        out = attention.depth_attention(cache, part.start, q[:, part], k[:, part], v[:, part], turn)
         close(out, plain(0, a[:, part], b[:, part], v[:, part]))
         plain.advance(part.stop - part.start)
     close(cache[:, :, :5], plain.cache[0][:, :, :5])
@@ -281,8 +282,8 @@ def test_attention_turns_queries_and_keys_as_norm_and_rope_do(dtype, interleaved
         ready = placed(q[:, 0], norms[0], pos), placed(k[:, 0], norms[1], pos), v[:, 0]
         pools = pool.clone(), pool.clone()
         raw = q[:, 0], k[:, 0], v[:, 0]
-        got = attention.paged(pools[0], table, slot, pos, *raw, write=True, turn=turn)
-        close(got, attention.paged(pools[1], table, slot, pos, *ready, write=True))
+        got = attention.paged_attention(pools[0], table, slot, pos, *raw, turn)
+        close(got, attention.paged_attention(pools[1], table, slot, pos, *ready))
         close(*pools)
 
 
@@ -300,9 +301,9 @@ def test_one_launch_guides_steps_and_writes_the_next_tokens(dtype):
     want_tokens = tokens.clone()
     want_tokens[:, 2] = times[at[:, 1]].repeat(2, 1)
     want_tokens[:, -patch:] = torch.nn.functional.linear(want, weight, bias).repeat(2, 1, 1)
-    got = flow.advance(both, x, cfg, dt[:, 0], 1e-8, tokens, (at[:, 1], times, weight, bias), 2)
+    got = cfg_euler_step(both, x, cfg, dt[:, 0], 1e-8, tokens, (at[:, 1], times, weight, bias), 2)
     close(got, want)
     close(tokens, want_tokens)
     assert torch.equal(got[2], x[2])
-    last = flow.advance(both, x, cfg, dt[:, 0], 1e-8, tokens, None, 2)
+    last = cfg_euler_step(both, x, cfg, dt[:, 0], 1e-8, tokens, None, 2)
     assert torch.equal(last, got)

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stentor.kernels.configs_conv1d import PROGRAMS, Tile, dense_tile
+from stentor.kernels import switches
+from stentor.kernels.configs import MIN_CONV_CTAS, ConvConfig, conv_config
+from stentor.kernels.types import Affine
 from stentor.layers.codec_blocks import Snake
 from stentor.layers.conv import (
     CausalConv1d,
@@ -41,7 +43,6 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor import kernels  # noqa: E402
 from stentor.kernels import conv1d  # noqa: E402
 
 os.environ.pop("TRITON_INTERPRET", None)
@@ -73,7 +74,7 @@ CONVOLUTIONS = {
 def _served(monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setenv("TRITON_INTERPRET", "1")
-        monkeypatch.setattr(kernels, "INTERPRETED", True)
+        monkeypatch.setattr(switches, "INTERPRETED", True)
     torch.manual_seed(7)
     with torch.inference_mode():
         yield
@@ -106,7 +107,7 @@ def error(got: Tensor, want: Tensor) -> float:
 def test_the_sine_is_exact_for_large_arguments(kind):
     act = wave(kind, 33)
     x = random(2, 33, 9) * 100
-    got = conv1d.extend(x.transpose(1, 2), None, 0, act.params())[0].transpose(1, 2)
+    got = conv1d.concat_history(x.transpose(1, 2), None, 0, act.params())[0].transpose(1, 2)
     assert error(got, act.double().reference(x.double())) < 1e-6
 
 
@@ -116,12 +117,12 @@ def test_history_stands_before_the_activated_input_whatever_its_layout(kind):
     layouts = (random(3, 20, 4).half(), random(3, 4, 20).half().transpose(1, 2))
     pasts = (random(3, 5, 20).half(), random(3, 20, 5).half().transpose(1, 2))
     for x, past in zip(layouts, pasts, strict=True):
-        got, kept = conv1d.extend(x.transpose(1, 2), past, 5, act.params(), keep=True)
+        got, kept = conv1d.concat_history(x.transpose(1, 2), past, 5, act.params(), keep=True)
         assert torch.equal(got[:, :5], past)
         assert torch.equal(kept, got[:, -5:])
         assert kept.untyped_storage().data_ptr() != got.untyped_storage().data_ptr()
         assert error(got[:, 5:].transpose(1, 2), act(x)) < 1e-3
-        silent, _ = conv1d.extend(x.transpose(1, 2), None, 2, None)
+        silent, _ = conv1d.concat_history(x.transpose(1, 2), None, 2, None)
         assert torch.equal(silent, torch.cat((torch.zeros_like(past[:, :2]), x.transpose(1, 2)), 1))
 
 
@@ -215,7 +216,7 @@ def test_a_decoder_in_float16_is_as_close_to_float32_with_kernels_as_without(fam
     make, draw = FRAMES[family]
     frames = draw()
     fused = decoded(make(torch.float16), frames)
-    monkeypatch.setattr(kernels, "_WANTED", False)
+    monkeypatch.setattr(switches, "AVAILABLE", False)
     want, plain = decoded(make(torch.float32), frames), decoded(make(torch.float16), frames)
     assert error(fused, want) < 1.5 * error(plain, want)
     assert error(fused, want) < 0.01
@@ -231,21 +232,23 @@ def test_values_beyond_the_range_of_float16_stay_finite():
 
 @pytest.mark.parametrize("rows", [1, 70, 5000, 400_000])
 @pytest.mark.parametrize("outputs", [1, 32, 96, 160, 192, 384, 1536])
-def test_tiles_fit_the_output(rows, outputs):
-    t = dense_tile(rows, outputs, 96)
-    width = t.outputs + t.more
+def test_blocks_fit_the_output(rows, outputs):
+    t = conv_config(rows, outputs, 96)
+    width = t.block_n + t.extra_n
     assert -(-outputs // width) * width < 1.5 * max(32, outputs)
-    assert t.programs(rows, outputs) >= PROGRAMS or t.rows * width <= 64 * 32
+    assert t.num_ctas(rows, outputs) >= MIN_CONV_CTAS or t.block_m * width <= 64 * 32
 
 
-@pytest.mark.parametrize("tile", [Tile(32, 16, 16, 16, 4), Tile(16, 32, 16, 32, 4), Tile(16, 16, 0, 64, 4)])
-def test_a_product_does_not_depend_on_its_tile(tile, monkeypatch):
+@pytest.mark.parametrize(
+    "config", [ConvConfig(32, 16, 16, 16, 4), ConvConfig(16, 32, 16, 32, 4), ConvConfig(16, 16, 0, 64, 4)]
+)
+def test_a_product_does_not_depend_on_its_config(config, monkeypatch):
     conv = filled(CausalConv1d(48, 90, 7, dilation=3))
     x, residual = random(2, 48, 20), random(2, 90, 20)
     want = convolve(conv, x, None, None, wave("alpha", 90), residual)
     torch.manual_seed(7)
     cast_decoder(filled(conv), torch.float16)
-    monkeypatch.setattr(conv1d, "dense_tile", lambda *shape: tile)
+    monkeypatch.setattr(conv1d, "conv_config", lambda *shape: config)
     x, residual = random(2, 48, 20), random(2, 90, 20)
     assert error(convolve(conv, x.half(), None, None, wave("alpha", 90), residual.half()), want) < 3e-3
 
@@ -263,10 +266,10 @@ def test_a_depthwise_convolution_does_not_depend_on_how_many_rows_a_program_has(
 
 def test_scale_and_shift_come_before_the_activation_and_not_into_the_history():
     conv, act = filled(CausalConv1d(24, 24, 7)), wave("alpha", 24)
-    x, affine = random(2, 24, 9), kernels.Affine(random(24), random(24))
+    x, affine = random(2, 24, 9), Affine(random(24), random(24))
     want = convolve(conv, x, None, act, affine=affine)
     cast_decoder(conv, torch.float16)
-    half = kernels.Affine(affine.scale.half(), affine.shift.half())
+    half = Affine(affine.scale.half(), affine.shift.half())
     assert error(convolve(conv, x.half(), None, act, affine=half), want) < 3e-3
 
 

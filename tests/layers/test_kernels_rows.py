@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stentor import kernels
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.engine.slot_table import SlotRows, SlotTable
-from stentor.kernels import between
+from stentor.kernels import switches
+from stentor.kernels.types import RowRef
 from stentor.layers.rng import grid_normal, uniform
 from stentor.layers.types import Column
 from stentor.models.base import Emit, KVSpec, ModelSpec
@@ -24,7 +24,10 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.kernels import embed, slot_table  # noqa: E402
+from stentor.kernels import kv_cache  # noqa: E402
+from stentor.kernels import rng as rng_kernels  # noqa: E402
+from stentor.models.fish_s2.kernels import embed_codes  # noqa: E402
+from stentor.models.qwen3_tts.kernels import embed_codes_and_text, embed_prompt  # noqa: E402
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -43,7 +46,7 @@ def _seeded(monkeypatch):
 @pytest.fixture
 def plain(monkeypatch):
     """The formulas, wherever they run."""
-    monkeypatch.setattr(kernels, "_WANTED", False)
+    monkeypatch.setattr(switches, "AVAILABLE", False)
 
 
 def integers(*values: int):
@@ -54,7 +57,7 @@ def integers(*values: int):
 def test_uniforms_are_the_same_to_the_last_bit(draws, plain):
     seed = integers(0, 1, 2**62, 2**63 - 1, -1, -(2**63), 1234567)
     step = integers(0, 5, 1, 4096, 2**31, 7, 2)
-    got = slot_table.uniform(seed, step, draws)
+    got = rng_kernels.uniform(seed, step, draws)
     assert torch.equal(got, uniform(seed, step, draws))
 
 
@@ -63,7 +66,7 @@ def test_uniforms_are_the_same_to_the_last_bit(draws, plain):
 def test_normals_lie_as_the_frame_does(dtype, outer, inner, plain):
     u = uniform(integers(3, 4, 5), integers(0, 9, 2), outer * inner)
     scale = torch.tensor([1.0, 0.0, 0.7], device=DEVICE)
-    got, want = slot_table.normal(u, outer, scale, dtype), grid_normal(u, outer, scale, dtype)
+    got, want = rng_kernels.grid_normal(u, outer, scale, dtype), grid_normal(u, outer, scale, dtype)
     assert got.shape == want.shape == (3, inner, outer)
     assert got.dtype == want.dtype
     assert (got[1] == 0).all()
@@ -132,10 +135,10 @@ def test_a_step_writes_what_the_formulas_write(frame, stop_keeps, counted, rows,
         values[idx == 6] = 1  # every padding row writes the same
     length = idx + 40 if counted else None
     out = Emit(value, stop, new)
-    monkeypatch.setattr(kernels, "_WANTED", False)
+    monkeypatch.setattr(switches, "AVAILABLE", False)
     want = committed(tables[0], out, idx, length)
-    monkeypatch.setattr(kernels, "_WANTED", True)
-    monkeypatch.setattr(kernels, "INTERPRETED", True)
+    monkeypatch.setattr(switches, "AVAILABLE", True)
+    monkeypatch.setattr(switches, "INTERPRETED", True)
     got = committed(tables[1], out, idx, length)
     for name in want:
         assert torch.equal(got[name], want[name]), name
@@ -148,8 +151,8 @@ def test_rows_gathered_at_once_are_those_gathered_one_by_one(frame, monkeypatch)
     table = filled(spec(frame, True, OWN))
     for rows in ([2], [6, 0, 6], [0, 1, 2, 3, 4, 5, 6]):
         idx = torch.tensor(rows, device=DEVICE)
-        monkeypatch.setattr(kernels, "_WANTED", True)
-        monkeypatch.setattr(kernels, "INTERPRETED", True)
+        monkeypatch.setattr(switches, "AVAILABLE", True)
+        monkeypatch.setattr(switches, "INTERPRETED", True)
         got = SlotRows(table, idx, 0, {})
         for name, column in table.table.items():
             assert torch.equal(got[name], column[idx]), name
@@ -173,13 +176,13 @@ def test_a_frame_is_the_sum_of_its_codes_and_the_text_that_is_told(dtype, hidden
     table, texts = (torch.randn(n, hidden, device=DEVICE).to(dtype) for n in (books * size, 20))
     offset = torch.arange(books, device=DEVICE) * size
     frames = torch.randint(0, size, (4, books), device=DEVICE).to(codes)
-    told = between.Place(torch.randint(0, 20, (slots, capacity), device=DEVICE).int(), integers(4, 0, 2, 1))
+    told = RowRef(torch.randint(0, 20, (slots, capacity), device=DEVICE).int(), integers(4, 0, 2, 1))
     step = integers(1, capacity, capacity + 1, 0)
-    got = embed.embed_told(frames, offset, table, step, told, texts, pad)
+    got = embed_codes_and_text(frames, offset, table, step, told, texts, pad)
     text = torch.stack((told.table[4, 0], told.table[0, -1], torch.tensor(pad, device=DEVICE), told.table[1, 0]))
     want = F.embedding(frames + offset, table).sum(1) + F.embedding(text.long(), texts)
     torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
-    again = embed.embed_scaled(frames, offset, table, texts, 7, 11**0.5)
+    again = embed_codes(frames, offset, table, texts, 7, 11**0.5)
     want = (F.embedding(frames[:, 0] + 7, texts) + F.embedding(frames + offset, table).sum(1)) / 11**0.5
     torch.testing.assert_close(again, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
@@ -196,7 +199,7 @@ def test_tokens_go_into_the_pages_of_their_slots(dtype, heads, dim):
     want = pool.clone()
     want[0, table[slot, pos // page], pos % page] = k
     want[1, table[slot, pos // page], pos % page] = v
-    slot_table.store_tokens(pool, table, slot, pos, k.contiguous(), v)
+    kv_cache.store_kv(pool, table, slot, pos, k.contiguous(), v)
     assert torch.equal(pool, want)
 
 
@@ -210,7 +213,7 @@ def test_a_prompt_is_the_sum_of_what_its_positions_have(dtype, frames, spoken):
     text, code = integers(-1, 3, 19, 0, -1, 5).int(), integers(7, -1, 2, 0, -1, 35).int()
     codes, places = torch.randint(0, size, (frames, books), device=DEVICE).int(), integers(4, count, 2)[:frames]
     vectors = torch.randn(count, hidden, device=DEVICE) if spoken else None
-    got = embed.embed_prompt((text, texts), (code, table), vectors, (codes, offset, table, places))
+    got = embed_prompt((text, texts), (code, table), vectors, (codes, offset, table, places))
     want = sum(
         F.embedding(i.long().clamp_min(0), t).masked_fill((i < 0)[:, None], 0)
         for i, t in ((text, texts), (code, table))

@@ -9,15 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stentor.kernels.between import FlowRows
-
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.kernels import tokens  # noqa: E402
+from stentor.models.voxcpm2 import kernels  # noqa: E402
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -50,7 +48,7 @@ def close(got, want):
 def test_a_patch_becomes_tokens_behind_the_first(dtype, count, patch, feat, hidden):
     weight, bias, first = (random(*s, dtype=dtype) for s in ((hidden, feat), (hidden,), (1, 1, 1, hidden)))
     for given in (random(count, patch, feat), random(count, patch, feat, dtype=dtype)):
-        got = tokens.patch_tokens(given, weight, bias, first)
+        got = kernels.patch_tokens(given, weight, bias, first)
         projected = F.linear(given.to(dtype), weight, bias)
         assert torch.equal(got[:, 0], first[0, 0].expand(count, -1))
         assert got.shape == (count, 1 + patch, hidden)
@@ -67,10 +65,10 @@ def test_a_flow_begins_with_its_conditions_time_and_patches(dtype, batch, work, 
     last, z = random(batch, patch, feat), random(batch, patch, feat, dtype=dtype)
     weights = [random(*s, dtype=dtype) for s in ((hidden, feat), (hidden,)) * 2]
     steps = torch.randint(0, 5, (batch,), device=DEVICE)
-    tables = FlowRows(
+    tables = kernels.EulerSchedule(
         random(5, most, dtype=dtype), torch.randint(0, 7, (5, most), device=DEVICE), random(7, hidden, dtype=dtype)
     )
-    made, own = tokens.flow_tokens(mu, last, z, tuple(weights), steps, tables, work)
+    made, own = kernels.dit_input_tokens(mu, last, z, tuple(weights), steps, tables, work)
     assert torch.equal(own.dt[:, :work], tables.dt[steps, :work])
     assert torch.equal(own.at[:, :work], tables.at[steps, :work])
     time = tables.times[tables.at[steps, 0]].unsqueeze(1)
@@ -85,7 +83,7 @@ def test_a_flow_begins_with_its_conditions_time_and_patches(dtype, batch, work, 
 def test_levels_are_those_of_tanh_rounded(dtype, scale):
     x = random(7, 100, dtype=dtype) * 3
     x[0, :4] = torch.tensor([0.0, 40.0, -200.0, 1e-6], device=DEVICE)
-    got, want = tokens.levels(x, scale), torch.round(torch.tanh(x) * scale) / scale
+    got, want = kernels.fsq_round(x, scale), torch.round(torch.tanh(x) * scale) / scale
     assert got.dtype == want.dtype
     near = ((torch.tanh(x.float()) * scale).abs() % 1 - 0.5).abs() < (1e-5 if dtype == torch.float32 else 0.1)
     torch.testing.assert_close(got[~near], want[~near], atol=1e-6, rtol=1e-6 if dtype == torch.float32 else 8e-3)
@@ -100,10 +98,10 @@ def test_halves_are_joined_and_an_end_is_the_larger_of_two(dtype, hidden):
     mixed = torch.tensor([True, False, False, True, True], device=DEVICE)
     for audio in (mixed, mixed[:1].expand(5)):
         want = torch.cat((torch.where(audio[:, None], rounded, h), feat), dim=-1)
-        assert torch.equal(tokens.join_halves(h, rounded, feat, audio), want)
+        assert torch.equal(kernels.select_and_concat(h, rounded, feat, audio), want)
     weight = random(2, hidden, dtype=dtype)
     logits = F.linear(F.silu(h), weight)
-    got = tokens.ends(h, weight)
+    got = kernels.stop_head(h, weight)
     assert got.dtype == torch.bool
     clear = (logits[:, 1] - logits[:, 0]).abs() > 0.1
     assert clear.any()

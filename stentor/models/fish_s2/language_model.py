@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from stentor import kernels
-from stentor.kernels import between
+from stentor.kernels.buffers import empty_aligned
+from stentor.kernels.types import MinFrames, SampleOut, SamplingParams
 from stentor.layers.attention import DepthKV
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
@@ -56,8 +57,10 @@ class Language(nn.Module):
         """Input of positions that hold frames [N, books]."""
         scale = math.sqrt(self.config.books + 1)
         table, tokens = self.codebook_embeddings.weight, self.embeddings.weight
-        if kernels.on(table, "embed"):
-            return between.embed_scaled(frames, self.first_row, table, tokens, self.semantic, scale)
+        if kernels.enabled(kernels.Kernel.EMBED, table):
+            from stentor.models.fish_s2.kernels import embed_codes
+
+            return embed_codes(frames, self.first_row, table, tokens, self.semantic, scale)
         token = self.embeddings(self.semantic + frames[:, 0])
         codes = self.codebook_embeddings(frames + self.first_row).sum(-2)
         out: Tensor = (token + codes) / scale
@@ -110,28 +113,30 @@ class Language(nn.Module):
     def fused(self, h: Tensor, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:
         """`first_code` and `rest` with draws that write the next token themselves; h [B, hidden], u [B, books + 1].
         Returns the frame [B, books] and [B] bool, whether it is the end; its first code is 0 then."""
+        from stentor.models.fish_s2.kernels import sample_first_code, sample_ranked_into
+
         fast, c = self.config.fast, self.config
         temperature, top_k, top_p = rows["temperature"], rows["top_k"], rows["top_p"]
-        codes = between.depth_codes(len(h), c.books, torch.int64, h.device)
+        codes = empty_aligned(c.books, len(h), torch.int64, h.device)
         table = self.fast_embeddings.weight
         x = h.new_empty(len(h), 2, h.shape[1])
-        stop = between.choose_first(
+        stop = sample_first_code(
             linear(h, self.head),
-            between.Asked(u[:, :2], temperature, top_k, top_p),
+            SamplingParams(u[:, :2], temperature, top_k, top_p),
             (RAS_TEMPERATURE, RAS_TOP_P),
-            between.Into(codes[0], table, x, h),
+            SampleOut(codes[0], table, x, h),
             rows.history(),
             RAS_WINDOW,
-            between.Ending(rows["step"], rows["min_frames"]),
+            MinFrames(rows["step"], rows["min_frames"]),
         )
         kv = DepthKV(fast.layers, len(h), c.books, fast.kv_heads, fast.head_dim, h)
         for i in range(1, c.books):
             logits = self._next_logits(x, kv)
-            into = between.Into(codes[i])
+            into = SampleOut(codes[i])
             if i + 1 < c.books:
                 x = h.new_empty(len(h), 1, h.shape[1])
-                into = between.Into(codes[i], table, x)
-            between.choose_into(logits, between.Asked(u[:, i + 1], temperature, top_k, top_p), into)
+                into = SampleOut(codes[i], table, x)
+            sample_ranked_into(logits, SamplingParams(u[:, i + 1], temperature, top_k, top_p), into)
         return codes.T, stop
 
     def _next_logits(self, x: Tensor, kv: DepthKV) -> Tensor:

@@ -148,7 +148,7 @@ class FishS2:
         return (self.language.hidden(x[0], kv),)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
-        if kernels.on(h[0], "draw"):
+        if kernels.enabled(kernels.Kernel.FUSED_SAMPLING, h[0]):
             return Emit(*self.language.fused(h[0], rows, u), {})
         code = self.language.first_code(h[0], rows, u[:, :2])
         stop = code == self.language.config.codes

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
-from stentor.layers.sampling import MIN_TEMPERATURE, draw
+from stentor.kernels.constants import MIN_TEMPERATURE
+from stentor.layers.sampling import draw
 
 
 class Ranking(NamedTuple):
@@ -24,7 +25,7 @@ class Ranking(NamedTuple):
 
 def rank(logits: Tensor) -> Ranking | Tensor:
     """logits [B, V] of any floating dtype; equal ones keep their order. The kernel takes them as they are."""
-    if kernels.on(logits, "choose"):
+    if kernels.enabled(kernels.Kernel.SAMPLE_RANKED, logits):
         return logits
     ranked, order = logits.float().sort(dim=-1, descending=True, stable=True)
     return Ranking(ranked, order, ranked.softmax(-1).cumsum(-1))
@@ -37,7 +38,9 @@ def choose(r: Ranking | Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, t
     before it; the first always stays. Temperature acts on those that stay; temperature 0 takes the first.
     """
     if isinstance(r, Tensor):
-        return kernels.choose(r, u, temperature, top_k, top_p)
+        from stentor.models.fish_s2.kernels import sample_ranked
+
+        return sample_ranked(r, u, temperature, top_k, top_p)
     place = torch.arange(r.logits.shape[-1], device=r.logits.device)
     limit = torch.where(top_k > 0, top_k, r.logits.shape[-1])
     outside = (r.mass > top_p[:, None]) & (top_p < 1)[:, None]  # rounding takes the sum of all past 1

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.kernels import Waves
+from stentor.kernels.types import SnakeParams
 from stentor.layers.codec_blocks import ConvNeXt, Upsample
 from stentor.layers.conv import (
     CausalConv1d,
@@ -93,8 +93,8 @@ class SnakeBeta(SnakeBase):
         alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
         return x + torch.sin(x * alpha).pow(2) * (1.0 / (beta + 1e-9))
 
-    def params(self) -> Waves:
-        return Waves(self.alpha.exp(), 1.0 / (self.beta.exp() + 1e-9))
+    def params(self) -> SnakeParams:
+        return SnakeParams(self.alpha.exp(), 1.0 / (self.beta.exp() + 1e-9))
 
 
 class ScaledConvNeXt(ConvNeXt):

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor import kernels
-from stentor.kernels import between
+from stentor.kernels import Kernel
+from stentor.kernels.types import MinFrames, SampleOut
 from stentor.layers.linear import linear
 from stentor.layers.sampling import penalize_seen
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
@@ -94,10 +95,12 @@ class Qwen3TTS:
     def embed_prompt(self, p: PromptRows) -> Hidden:
         """The sum of what each position has: a text row, a codec row, a frame, the speaker vector."""
         table = self._tables
-        if kernels.on(table.code, "embed"):
+        if kernels.enabled(Kernel.EMBED, table.code):
+            from stentor.models.qwen3_tts.kernels import embed_prompt
+
             spoken = (p.frames, table.offset, table.code, p.frame_at)
             text, code = ((p.rows[name], rows) for name, rows in (("text", table.text), ("code", table.code)))
-            return (between.embed_prompt(text, code, p.rows.get("speaker"), spoken),)
+            return (embed_prompt(text, code, p.rows.get("speaker"), spoken),)
         x = _rows(table.text, p.rows["text"]) + _rows(table.code, p.rows["code"])
         if "speaker" in p.rows:
             x = x + p.rows["speaker"].to(x.dtype)
@@ -108,9 +111,11 @@ class Qwen3TTS:
     def embed_frame(self, rows: Rows) -> Hidden:
         """The last frame's codes and the text that stands beside it."""
         table = self._tables
-        if kernels.on(table.code, "embed"):
+        if kernels.enabled(Kernel.EMBED, table.code):
+            from stentor.models.qwen3_tts.kernels import embed_codes_and_text
+
             column, pad = rows.column("text"), self._ids.tts_pad
-            x = between.embed_told(rows["prev"], table.offset, table.code, rows["step"], column, table.text, pad)
+            x = embed_codes_and_text(rows["prev"], table.offset, table.code, rows["step"], column, table.text, pad)
             return (x,)
         at = rows["step"] - 1
         told = rows.lookup("text", at.clamp(0, TEXT_CAPACITY - 1)).long()
@@ -122,7 +127,7 @@ class Qwen3TTS:
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         """Codebook 0 from the talker, then 1 to 15 from the predictor."""
-        if kernels.on(h[0], "draw"):
+        if kernels.enabled(Kernel.FUSED_SAMPLING, h[0]):
             return self._emit_fused(h[0], rows, u)
         logits = penalize_seen(linear(h[0], self._head.weight).float(), rows["seen"], rows["repetition_penalty"])
         early = (rows["step"] < rows["min_frames"])[:, None]
@@ -134,14 +139,17 @@ class Qwen3TTS:
 
     def _emit_fused(self, h: Tensor, rows: Rows, u: Tensor) -> Emit:
         """The same with filters, draws and what follows from them in one launch each."""
+        from stentor.models.qwen3_tts.kernels import sample_first_codebook
+
         logits = linear(h, self._head.weight)
         asked = Sampling(*(rows[name] for name in SAMPLING)).asked(u[:, 0])
         found: list[tuple[Tensor, Tensor]] = []
 
-        def first(into: between.Into) -> None:
-            penalty, ending = rows["repetition_penalty"], between.Ending(rows["step"], rows["min_frames"])
+        def first(into: SampleOut) -> None:
+            penalty, ending = rows["repetition_penalty"], MinFrames(rows["step"], rows["min_frames"])
             seen = rows.column("seen")
-            found.append(between.pick_first(logits, asked, into, seen, penalty, ending, SUPPRESSED, self._ids.eos))
+            drawn = sample_first_codebook(logits, asked, into, seen, penalty, ending, SUPPRESSED, self._ids.eos)
+            found.append(drawn)
 
         sampling = Sampling(*(rows["subtalker_" + name] for name in SAMPLING))
         frame = self._depth.fused(h, first, u[:, 1:], sampling)

@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.kernels import between
+from stentor import kernels
+from stentor.kernels.buffers import empty_aligned
+from stentor.kernels.types import SampleOut, SamplingParams
 from stentor.layers.attention import DepthKV
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope
@@ -33,9 +35,9 @@ class Sampling:
         """logits [B, V] and uniforms u [B] -> ids [B]."""
         return pick(logits, u, self.temperature, self.top_k, self.top_p)
 
-    def asked(self, u: Tensor) -> between.Asked:
+    def asked(self, u: Tensor) -> SamplingParams:
         """The same draw for kernels."""
-        return between.Asked(u, self.temperature, self.top_k, self.top_p)
+        return SamplingParams(u, self.temperature, self.top_k, self.top_p)
 
 
 class DepthLoop:
@@ -65,21 +67,21 @@ class DepthLoop:
                 x = F.embedding(codes[-1], self._book(g + 1))[:, None]
         return torch.stack(codes, dim=-1)
 
-    def fused(self, h: Tensor, first: Callable[[between.Into], None], u: Tensor, sampling: Sampling) -> Tensor:
+    def fused(self, h: Tensor, first: Callable[[SampleOut], None], u: Tensor, sampling: Sampling) -> Tensor:
         """The same loop with draws that write the next token themselves; `first` draws codebook 0. Codes are int32."""
         batch, steps = len(h), len(self._heads)
         layers, heads, dim = self._shape
-        codes = between.depth_codes(batch, steps + 1, torch.int32, h.device)
+        codes = empty_aligned(steps + 1, batch, torch.int32, h.device)
         x = h.new_empty(batch, 2, self._table.shape[1])
-        first(between.Into(codes[0], self._table, x, self._projected(h)))
+        first(SampleOut(codes[0], self._table, x, self._projected(h)))
         kv = DepthKV(layers, batch, steps + 1, heads, dim, x)
         for g in range(steps):
             logits = self._logits(x, kv, g)
-            into = between.Into(codes[g + 1])
+            into = SampleOut(codes[g + 1])
             if g + 1 < steps:
                 x = h.new_empty(batch, 1, x.shape[2])
-                into = between.Into(codes[g + 1], self._book(g + 1), x)
-            between.pick_into(logits, sampling.asked(u[:, g]), into)
+                into = SampleOut(codes[g + 1], self._book(g + 1), x)
+            kernels.sampling.sample_into(logits, sampling.asked(u[:, g]), into)
         return codes.T
 
     def _book(self, g: int) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from stentor.kernels import Affine
+from stentor.kernels.types import Affine
 from stentor.layers.codec_blocks import Snake
 from stentor.layers.conv import (
     CausalConv1d,

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor import kernels
-from stentor.kernels import between
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.voxcpm2.local_stack import read_out
@@ -179,15 +177,17 @@ def solve_in_place(
 ) -> Tensor:
     """The loop of `solve` by kernels, over one tensor of tokens, of which an evaluation changes the time and the patch;
     mu: both tokens [B, hidden]; cond in any floating dtype."""
+    from stentor.models.voxcpm2.kernels import EulerSchedule, cfg_euler_step, dit_input_tokens
+
     x = z.contiguous()
     if not work:
         return x
     patch = dit.in_proj.weight, dit.in_proj.bias
     projections = (dit.cond_proj.weight, dit.cond_proj.bias, *patch)
-    every = between.FlowRows(tables.dt, tables.at, tables.time)
-    tokens, own = between.flow_tokens(mu, cond, x, projections, steps, every, work)
+    every = EulerSchedule(tables.dt, tables.at, tables.time)
+    tokens, own = dit_input_tokens(mu, cond, x, projections, steps, every, work)
     for k in range(work):
         both = dit.velocity(tokens, x.shape[1], rope)
         feed = (own.at[:, k + 1], own.times, *patch) if k + 1 < work else None
-        x = kernels.advance(both, x, cfg, own.dt[:, k], ZERO_STAR_EPS, tokens, feed, time_at=len(mu))
+        x = cfg_euler_step(both, x, cfg, own.dt[:, k], ZERO_STAR_EPS, tokens, feed, time_at=len(mu))
     return x

@@ -40,7 +40,7 @@ def _last_branches(
     q, k, v = (t.reshape(*t.shape[:2], -1, dim) for t in (q, k, v))
     if cos_sin is None:
         first = keep.indices(x.shape[1])[0]
-        mixed = kernels.local_attention(q, k, v, attention.turn(rope), first)
+        mixed = kernels.attention.local_attention(q, k, v, attention.turn(rope), first)
     else:
         q = rope.rotate(q, (cos_sin[0][keep], cos_sin[1][keep]))
         mixed = full(0, q, rope.rotate(k, cos_sin), v)

@@ -124,7 +124,7 @@ class VoxCPM2:
         z = grid_normal(u, self.feat, rows["temperature"], self.dtype)
         mu = self.net.conditions(lm_hidden, residual_hidden)
         parts, asked = (self.dit, self.tables, self.net.rope), (rows["cfg"], rows["flow_steps"], rows.num_evals)
-        if kernels.on(z, "flow"):
+        if kernels.enabled(kernels.Kernel.FLOW, z):
             patch = solve_in_place(*parts, mu, rows["prev"], z, *asked)
         else:
             patch = solve(*parts, torch.stack(mu, dim=-2), rows["prev"].to(self.dtype), z, *asked)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor import kernels
-from stentor.kernels import between
+from stentor.kernels import Kernel
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
@@ -45,8 +45,10 @@ class LocEnc(nn.Module):
     def forward(self, patches: Tensor, rope: Rope) -> Tensor:
         """patches [N, P, feat], rounded to the model's dtype -> [N, hidden]."""
         first = self.special_token
-        if kernels.on(first, "tokens"):
-            x = between.patch_tokens(patches, self.in_proj.weight, self.in_proj.bias, first)
+        if kernels.enabled(Kernel.PATCH, first):
+            from stentor.models.voxcpm2.kernels import patch_tokens
+
+            x = patch_tokens(patches, self.in_proj.weight, self.in_proj.bias, first)
         else:
             x = self.in_proj(patches.to(first.dtype))
             x = torch.cat((first[0].expand(x.shape[0], 1, -1), x), dim=1)
@@ -64,8 +66,10 @@ class FSQ(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = _project(self.in_proj, x)
-        if not self.training and kernels.on(x, "tokens"):
-            return _project(self.out_proj, between.levels(x, self.scale))
+        if not self.training and kernels.enabled(Kernel.PATCH, x):
+            from stentor.models.voxcpm2.kernels import fsq_round
+
+            return _project(self.out_proj, fsq_round(x, self.scale))
         soft = torch.tanh(x)
         hard = torch.round(soft * self.scale) / self.scale
         out: Tensor = _project(self.out_proj, soft + (hard - soft).detach() if self.training else hard)
@@ -115,8 +119,10 @@ class VoxCPM2Net(nn.Module):
         """Both language models: inputs x [..., hidden], patch embeddings feat [..., hidden] (zeros at text), audio
         [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each [..., hidden]."""
         h = self.base_lm(x, attend, self.rope, pos)
-        if h.ndim == 2 and kernels.on(h, "tokens"):
-            both = between.join_halves(h, self.fsq_layer(h), feat, audio)
+        if h.ndim == 2 and kernels.enabled(Kernel.PATCH, h):
+            from stentor.models.voxcpm2.kernels import select_and_concat
+
+            both = select_and_concat(h, self.fsq_layer(h), feat, audio)
             h = both[:, : h.shape[1]]
         else:
             h = torch.where(audio.unsqueeze(-1), self.fsq_layer(h), h)
@@ -140,7 +146,9 @@ class VoxCPM2Net(nn.Module):
 
     def ends(self, h: Tensor) -> Tensor:
         """lm_hidden [N, hidden] -> [N] bool, whether the patch made from it is the last."""
-        if kernels.on(h, "tokens"):
-            return between.ends(_project(self.stop_proj, h), self.stop_head.weight)
+        if kernels.enabled(Kernel.PATCH, h):
+            from stentor.models.voxcpm2.kernels import stop_head
+
+            return stop_head(_project(self.stop_proj, h), self.stop_head.weight)
         logits = self.stop_logits(h)
         return logits[:, 1] > logits[:, 0]

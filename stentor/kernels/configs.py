@@ -1,0 +1,145 @@
+"""Launch configs of kernels: block sizes, warps and pipeline stages. This module does not import Triton.
+
+Each function returns what was fastest on an H200. `benchmarks/` measures the choices.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GEMV_ROWS = 2
+"""Rows up to which our GEMV replaces the library's GEMM. It sums without tensor cores."""
+
+LOCAL_TOKENS = 16
+"""Most tokens of a sequence of `local_attention`: one block."""
+
+FULL_GPU = 512
+"""CTAs that fill the GPU in attention kernels."""
+
+MAX_SPLIT_HEADS = 64
+"""Query heads times splits of one history at most: the second kernel reads the result of every split again."""
+
+MIN_CONV_CTAS = 128
+"""CTAs wanted of a convolution before its blocks may be larger."""
+
+
+class GemvConfig(NamedTuple):
+    """`block_n` outputs of a CTA, `block_k` weights of each at a time (powers of two), and its warps.
+
+    The weights are read once from memory, so a config decides how many bytes an SM keeps in flight. A gated layer
+    computes `block_n` outputs of the gate and as many of the other half. With `prefetch` a CTA requests all its weights
+    before it waits for the kernel in front of it.
+    """
+
+    block_n: int
+    block_k: int
+    num_warps: int
+    prefetch: bool = False
+
+
+def gemv_config(n: int, k: int, gate: bool) -> GemvConfig:
+    """For one or two rows of k elements and n outputs (of each half, if there is a gate)."""
+    if gate:
+        return GemvConfig(1 if k % 1024 else 2, 512, 1)
+    if k % 1024:
+        if k > 4096:
+            return GemvConfig(4, 2048, 4)
+        return GemvConfig(8, 256, 2) if n > 4096 else GemvConfig(8, 1024, 2)
+    if k <= 1024 and n >= 2048:
+        return GemvConfig(8, 1024, 2)
+    if k <= 2048:
+        return GemvConfig(2, 2048, 4) if n <= 2048 else GemvConfig(8, 1024, 4)
+    return GemvConfig(2, 1024, 2) if k == 4096 else GemvConfig(4, 2048, 4)
+
+
+class PagedConfig(NamedTuple):
+    """`block_n` keys of an iteration over the history, the warps of a CTA, and the iterations that load at a time.
+
+    A decode step waits for keys and values from memory. Small blocks and few warps let several CTAs share an SM, which
+    puts more bytes in flight. `num_splits` CTAs share one history, and a second kernel combines their results.
+    """
+
+    block_n: int
+    num_warps: int
+    num_stages: int
+    num_splits: int = 1
+
+
+def paged_config(pairs: int, group: int, itemsize: int) -> PagedConfig:
+    """For `pairs` of a row and a key head, which `group` query heads share; elements of `itemsize` bytes."""
+    splits = 1
+    while splits < 16 and splits * group < MAX_SPLIT_HEADS and pairs * splits < FULL_GPU:
+        splits *= 2
+    return PagedConfig(32, 4, 2 if itemsize > 2 else 3, num_splits=splits)
+
+
+class DepthConfig(NamedTuple):
+    """Query heads that a CTA of a depth loop computes from the keys of one row and key head, and its warps."""
+
+    block_h: int
+    num_warps: int
+
+
+def depth_config(pairs: int, group: int) -> DepthConfig:
+    """For `pairs` of a row and a key head, which `group` query heads share."""
+    if pairs >= FULL_GPU // 2:
+        return DepthConfig(min(2, group & -group), 1)
+    return DepthConfig(1, 1 if pairs > 32 else 4)
+
+
+class LocalConfig(NamedTuple):
+    """Query heads that a CTA computes from the keys and values it has read, and its warps."""
+
+    block_h: int
+    num_warps: int
+
+
+def local_config(sequences: int, group: int) -> LocalConfig:
+    """For so many short sequences; `group` query heads share a key head."""
+    wanted = 1 if sequences < 64 else 4
+    block_h = min(wanted, group & -group)  # a power of two that divides the group
+    return LocalConfig(block_h, max(2, block_h))
+
+
+class ConvConfig(NamedTuple):
+    """`block_n` + `extra_n` outputs (powers of two, or 0) of `block_m` rows, `block_k` channels at a time. A thread has
+    at most `max_registers`."""
+
+    block_m: int
+    block_n: int
+    extra_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int = 3
+    max_registers: int | None = None
+
+    def num_ctas(self, rows: int, outputs: int) -> int:
+        return -(-rows // self.block_m) * -(-outputs // (self.block_n + self.extra_n))
+
+
+def conv_config(rows: int, outputs: int, channels: int) -> ConvConfig:
+    """The largest blocks that waste little and still make enough CTAs.
+
+    If no blocks make enough CTAs, the time is that of reading the weights. Then the smallest blocks are best, since
+    most weights are in flight at once.
+    """
+    block_k = 64 if channels % 64 == 0 else 32 if channels > 16 else 16
+    middle = [ConvConfig(128, 64, 0, block_k, 4), ConvConfig(64, 64, 0, block_k, 4)] if outputs > 32 else []
+    small = [ConvConfig(64, 32, 0, block_k, 4), ConvConfig(16, 32, 0, block_k, 4)]
+    fitting = [*_wide_conv_configs(outputs, block_k), *middle, *small]
+    enough = [c for c in fitting if c.num_ctas(rows, outputs) >= MIN_CONV_CTAS]
+    return enough[0] if enough else ConvConfig(16, 16, 0, 128 if channels % 128 == 0 else block_k, 4, num_stages=5)
+
+
+def _wide_conv_configs(outputs: int, block_k: int) -> list[ConvConfig]:
+    """Blocks of 128 rows for outputs that fill them.
+
+    128 rows by 128 outputs read 64 bytes from the L2 cache for each clock of the tensor cores, about twice what it
+    delivers. Wider blocks read less, and two CTAs on an SM hide each other's beginning and end.
+    """
+    beyond = outputs % 128
+    if outputs <= 64 or 0 < beyond <= 64:
+        return [ConvConfig(128, 128, 64, block_k, 8)] if outputs % 192 == 0 else []
+    if outputs % 96 == 0 and beyond:
+        return [ConvConfig(128, 64, 32, block_k, 8, num_stages=4)]
+    return [ConvConfig(128, 128, 0, block_k, 8, max_registers=128)]

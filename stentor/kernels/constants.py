@@ -1,0 +1,11 @@
+"""Numbers that kernels and their reference implementations in `layers` share. This module does not import Triton."""
+
+from __future__ import annotations
+
+# The 64-bit constants of SplitMix64 (Steele et al., 2014), as signed integers: torch has no full uint64 arithmetic.
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+MIX1 = 0xBF58476D1CE4E5B9 - 2**64
+MIX2 = 0x94D049BB133111EB - 2**64
+
+MIN_TEMPERATURE = 1e-5
+"""A temperature below this divides logits as this one does; temperature 0 takes the largest logit."""

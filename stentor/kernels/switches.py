@@ -1,0 +1,114 @@
+"""Which Triton kernels serve a tensor. This module does not import Triton.
+
+Kernels have no gradients, so they serve inference mode only. Each has a PyTorch reference implementation, which runs
+where a kernel is off. The environment variable STENTOR_KERNELS_OFF lists the kernels to leave out, separated by commas,
+or `all`.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from stentor.kernels.configs import GEMV_ROWS
+
+
+class Kernel(StrEnum):
+    """The names in STENTOR_KERNELS_OFF."""
+
+    NORM = "norm"
+    """RMSNorm, alone or after a residual addition."""
+    SILU = "silu"
+    """SwiGLU's activation."""
+    ROPE = "rope"
+    """RoPE of queries and keys, with the norms of their heads."""
+    PAGED = "paged"
+    """Attention over the paged history of a request."""
+    DEPTH = "depth"
+    """Attention of a depth loop."""
+    LOCAL = "local"
+    """Attention over one short sequence."""
+    QK_NORM_ROPE = "qk_norm_rope"
+    """Attention kernels apply the norms of the heads and RoPE themselves."""
+    SAMPLE = "sample"
+    """Top-k and top-p sampling."""
+    SAMPLE_RANKED = "sample_ranked"
+    """Sampling by rank, top-p before the temperature."""
+    FUSED_SAMPLING = "fused_sampling"
+    """Sampling that filters the logits before and writes the next token's embedding after."""
+    GEMV = "gemv"
+    """Linear layers of one or two rows, fused with norm, gate, bias and residual addition."""
+    CONV1D = "conv1d"
+    """Convolutions and activations of codec decoders in 16 bits."""
+    SLOTS = "slots"
+    """Gathering, random numbers and commit of the slot table."""
+    EMBED = "embed"
+    """Embeddings of a frame of codes and of a prompt."""
+    PATCH = "patch"
+    """Tokens of a patch of latents, scalar quantisation, and the stop head."""
+    FLOW = "flow"
+    """Guidance and Euler step of a flow."""
+    PDL = "pdl"
+    """Programmatic dependent launch: a kernel may start before the one in front of it has ended."""
+
+
+def parse_off(value: str) -> frozenset[Kernel]:
+    """The kernels that `value`, a list separated by commas, turns off. ValueError for a name that is none."""
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    allowed = ", ".join(Kernel)
+    for name in names:
+        if name != "all" and name not in list(Kernel):
+            raise ValueError(f"STENTOR_KERNELS_OFF: no kernel is named {name!r}; allowed are all, {allowed}")
+    return frozenset(Kernel) if "all" in names else frozenset(Kernel(name) for name in names)
+
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton interprets the kernels on CPU tensors, slowly: for tests."""
+AVAILABLE = find_spec("triton") is not None
+"""Triton is installed."""
+OFF = parse_off(os.environ.get("STENTOR_KERNELS_OFF", ""))
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _runs(kernel: Kernel, device: torch.device) -> bool:
+    return AVAILABLE and kernel not in OFF and (device.type == "cuda" or INTERPRETED)
+
+
+def enabled(kernel: Kernel, x: Tensor) -> bool:
+    """Whether `kernel` serves x: by its device and dtype, in inference mode."""
+    return _runs(kernel, x.device) and x.dtype in _DTYPES and torch.is_inference_mode_enabled()
+
+
+def slot_kernels_enabled(device: torch.device) -> bool:
+    """Whether kernels gather and commit the rows of the slot table and make their random numbers."""
+    return _runs(Kernel.SLOTS, device) and torch.is_inference_mode_enabled()
+
+
+def paged_attention_supported(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether attention over pages will be a kernel in an engine of this device and dtype."""
+    return _runs(Kernel.PAGED, device) and dtype in _DTYPES
+
+
+def is_gemv(x: Tensor) -> bool:
+    """Whether x [..., H] has so few rows that our GEMV reads weights faster than the library's GEMM."""
+    return x.numel() <= GEMV_ROWS * x.shape[-1] and enabled(Kernel.GEMV, x)
+
+
+def conv_kernels_enabled(x: Tensor) -> bool:
+    """Whether kernels run the convolutions and activations of a codec decoder on x. They take 16 bits only."""
+    return wants_channels_last(x.dtype) and enabled(Kernel.CONV1D, x)
+
+
+def wants_channels_last(dtype: torch.dtype) -> bool:
+    """Whether convolution weights in `dtype` should lie in memory as the convolution kernels read them."""
+    return dtype.itemsize == 2 and AVAILABLE and Kernel.CONV1D not in OFF
+
+
+def pdl_enabled() -> bool:
+    """Whether kernels may use programmatic dependent launch."""
+    return Kernel.PDL not in OFF
