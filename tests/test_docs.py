@@ -1,7 +1,8 @@
-"""The README's examples are tests: its Python runs, its commands parse, its links lead somewhere."""
+"""The docs are tested: Python runs, commands parse, links and paths exist, options are complete, prose is plain."""
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,27 @@ import soundfile
 import stentor
 from stentor.api import DEFAULT_VOICE
 from stentor.cli import parser
+from stentor.config import EngineConfig, Policy
+from stentor.models.base import ModelSpec, Prompt
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS]
+API = ROOT / "docs" / "python_api.md"
 TINY = ROOT / "tests" / "fixtures" / "voxcpm2"
+SEMICOLONS = 4  # per 1,000 words of prose at most
+SOURCES = ("stentor", "tests", "training", "benchmarks", "examples", "docs", "scripts", ".ci", ".github")
+TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".js", ".css", ".html", ".sh", ""}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", read(page), re.DOTALL)
 
 
 def commands() -> list[str]:
@@ -26,6 +40,19 @@ def commands() -> list[str]:
         line for page in PAGES for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()
     ]
     return sorted({line.split("|")[-1].strip() for line in found if re.match(r"(.*\| )?stentor ", line)})
+
+
+def without_code(text: str) -> str:
+    """Markdown without fenced, indented and inline code."""
+    text = re.sub(r"^\s*```.*?^\s*```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ {4,}\S.*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"`[^`]*`", "code", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", read(page), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 @pytest.mark.skipif(not (DEFAULT_VOICE / "config.json").is_file(), reason="the embedded voice is not in this build")
@@ -45,24 +72,60 @@ def test_the_readmes_cloning_example_runs(tmp_path: Path, monkeypatch: pytest.Mo
         assert tts.engine.health().stats.finished == 3
 
 
+def test_the_python_pages_examples_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for example in blocks(API, "python"):
+        exec(compile(example, API.name, "exec"), names)
+    assert soundfile.info(tmp_path / "hello.wav").frames > 0
+
+
+@pytest.mark.parametrize("config", [EngineConfig, Policy])
+def test_the_python_page_has_a_row_for_every_option_of_the_engine(config: type):
+    assert [f.name for f in fields(config) if f"| `{f.name}` |" not in read(API)] == []
+
+
+@pytest.mark.parametrize("facts", [ModelSpec, Prompt])
+def test_contributing_names_every_field_that_a_family_fills(facts: type):
+    text = read(ROOT / "CONTRIBUTING.md")
+    assert [f.name for f in fields(facts) if f"`{f.name}`" not in text] == []
+
+
 @pytest.mark.parametrize("command", commands())
 def test_every_command_in_the_docs_parses(command: str):
     parser().parse_args(shlex.split(command, comments=True)[1:])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+@every_page
 def test_every_relative_link_leads_somewhere(page: Path):
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    found = re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", without_code(read(page)))
+    links = [(page.parent / link if link else page, anchor) for link, anchor in found]
+    assert [str(target) for target, _ in links if not target.exists()] == []
+    assert [
+        f"{target.name}#{a}" for target, a in links if a and target.suffix == ".md" and a not in anchors(target)
+    ] == []
 
 
-def test_benchmarks_scripts_and_results_that_pages_name_exist():
-    named = {
-        path
-        for page in [*PAGES, ROOT / "CHANGELOG.md"]
-        for path in re.findall(
-            r"\b(?:benchmarks|scripts)/[\w./-]+\.(?:jsonl|json|py)\b", page.read_text(encoding="utf-8")
-        )
-    }
-    assert len(named) > 10
-    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
+@every_page
+def test_every_file_of_the_repository_that_is_named_exists(page: Path):
+    named = re.findall(
+        r"\b(?:benchmarks|tests|scripts|training|stentor)/[\w\-./]*\.(?:py|jsonl?|txt|toml)\b", read(page)
+    )
+    planned = {"make_echo.py", "test_echo.py"}  # of CONTRIBUTING's family that does not exist
+    assert [n for n in sorted(set(named)) if not (ROOT / n).exists() and Path(n).name not in planned] == []
+
+
+@every_page
+def test_prose_has_few_semicolons(page: Path):
+    prose = without_code(read(page))
+    words, semicolons = len(prose.split()), prose.count(";")
+    assert semicolons * 1000 <= SEMICOLONS * max(words, 250), f"{semicolons} in {words} words"
+
+
+def test_nothing_refers_to_the_specifications_which_are_not_in_the_repository():
+    folder = re.compile(r"\bspecs" + "/")
+    files = [p for name in SOURCES for p in (ROOT / name).rglob("*") if p.suffix in TEXT and p.is_file()]
+    kept = [p for p in [*files, *ROOT.glob("*.md"), *ROOT.glob("*.toml")] if "__pycache__" not in p.parts]
+    assert len(kept) > 300
+    found = [str(p.relative_to(ROOT)) for p in kept if folder.search(p.read_text(encoding="utf-8", errors="ignore"))]
+    assert found == []
