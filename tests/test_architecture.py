@@ -1,66 +1,232 @@
-"""The rules that keep the small shape: who may know what. See docs/architecture.md."""
+"""The rules that keep the small shape: who may know what. See docs/architecture.md.
 
-import re
+The rules are checked on imports (tests/helpers/import_graph.py) and syntax trees, so that no choice of words evades them.
+Lazy imports and those under TYPE_CHECKING count.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
 import stentor
+from tests.helpers.import_graph import Import, ImportGraph, Module, circles
 
 ROOT = Path(stentor.__file__).parent
-SOURCES = sorted(ROOT.rglob("*.py"))
-FAMILY = re.compile(r"voxcpm|qwen|fish", re.IGNORECASE)
-HOST_READ = re.compile(r"\.item\(|\.tolist\(|\.cpu\(|torch\.cuda\b")
-BOUNDARY = {"model_runner.py", "inflight.py", "device.py", "cuda_graphs.py", "sizing.py"}
-# Tools that talk to other servers name their protocols; they are not part of the engine.
-OUTSIDE = {ROOT / "bench"}
+GRAPH = ImportGraph(ROOT)
+MODULES = GRAPH.modules
+FAMILIES = sorted(p.name for p in (ROOT / "models").iterdir() if (p / "__init__.py").is_file())
+RELEASED = [family for family in FAMILIES if family != "toy"]  # the toy is an example: it gives no module a second user
+CORE = ("kernels", "layers", "models", "engine")
+POLICY = (
+    "engine.scheduler",
+    "engine.audio_scheduler",
+    "engine.sequence",
+    "engine.page_allocator",
+)
+BOUNDARY = (
+    "engine.model_runner",
+    "engine.codec_runner",
+    "engine.inflight",
+    "engine.device",
+    "engine.cuda_graphs",
+    "engine.sizing",
+)
+HOST_READS = ("item", "tolist", "cpu")
+PENDING = pytest.mark.xfail(strict=False, reason="rooms are being moved; the mark goes as soon as this passes")
+FAMILY_FILES = ("config", "dummy", "loader", "model", "prompt", "spec", "tokenizer")
 
 
-def inside(path: Path, folders: set[Path]) -> bool:
-    return any(folder in path.parents for folder in folders)
+def within(name: str, *rooms: str) -> bool:
+    """Whether the module is, or is inside, one of these rooms of the package."""
+    return any(f"{name}.".startswith(f"stentor.{room}.") for room in rooms)
 
 
-def lines(path: Path, pattern: re.Pattern[str]) -> list[str]:
-    text = path.read_text(encoding="utf-8").splitlines()
-    return [f"{path.relative_to(ROOT)}:{n}: {line.strip()}" for n, line in enumerate(text, 1) if pattern.search(line)]
+def family_of(name: str) -> str | None:
+    return next((f for f in FAMILIES if within(name, f"models.{f}")), None)
 
 
-def test_no_family_is_named_outside_its_folder():
-    families = {p for p in (ROOT / "models").iterdir() if p.is_dir()}
-    found = [hit for p in SOURCES if not inside(p, families | OUTSIDE) for hit in lines(p, FAMILY)]
-    assert not found, "\n".join(found)
+def modules(*rooms: str) -> Iterator[Module]:
+    return (m for m in MODULES.values() if within(m.name, *rooms))
 
 
-def test_no_family_names_another():
+def said(found: Iterable[object]) -> str:
+    return "\n" + "\n".join(sorted(map(str, found)))
+
+
+def calls(module: Module, *names: str) -> list[str]:
+    """Where the module calls a method or a function of one of these names."""
     found = []
-    for folder in (ROOT / "models").iterdir():
-        others = [p.name for p in (ROOT / "models").iterdir() if p.is_dir() and p != folder and "__" not in p.name]
-        pattern = re.compile(r"stentor\.models\.(" + "|".join(others) + r")\b")
-        found += [hit for p in folder.glob("*.py") for hit in lines(p, pattern)]
-    assert not found, "\n".join(found)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in names:
+                found.append(f"{module.name}:{node.lineno}: {ast.unparse(node)}")
+    return found
 
 
-def test_only_the_boundary_reads_from_the_device():
-    engine = [p for p in SOURCES if inside(p, {ROOT / "engine", ROOT / "kernels", ROOT / "layers", ROOT / "models"})]
-    found = [hit for p in [*engine, *ROOT.glob("*.py")] if p.name not in BOUNDARY for hit in lines(p, HOST_READ)]
-    assert not found, "\n".join(found)
+def leaving(room: str, *allowed: str) -> list[Import]:
+    """Imports of the room's modules that are neither of the room nor of what it may use."""
+    return [i for i in GRAPH.imports if within(i.source, room) and not within(i.target, room, *allowed)]
+
+
+@PENDING
+def test_kernels_import_nothing_else_of_the_package():
+    found = leaving("kernels")
+    assert not found, said(found)
+
+
+def test_layers_import_only_kernels():
+    found = leaving("layers", "kernels")
+    assert not found, said(found)
+
+
+def users(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
+    """Who uses a module of kernels or layers, by itself or by way of others there: families, and "all" for the rest."""
+    found = set()
+    for user in GRAPH.users[name] - seen:
+        if within(user, "kernels", "layers"):
+            found |= users(user, seen | {name})
+        else:
+            found.add(family_of(user) or "all")
+    return found
+
+
+@PENDING
+@pytest.mark.parametrize("room", ["kernels", "layers"])
+def test_what_is_shared_has_two_users(room):
+    """The engine and the rest of the package serve every family. The toy does not count."""
+    found = {}
+    for module in modules(room):
+        if not module.is_package:
+            families = users(module.name) - {"toy"}
+            if families != {"all"} and "all" not in families and len(families) < 2:
+                found[module.name] = sorted(families)
+    assert not found, said(f"{name} has one family as user or none: {who}" for name, who in found.items())
+
+
+def test_no_family_is_imported_outside_its_folder():
+    """The registry finds families by their folders."""
+    found = [i for i in GRAPH.imports if (family := family_of(i.target)) and family_of(i.source) != family]
+    assert not found, said(found)
+
+
+def test_no_family_is_named_in_code_outside_its_folder():
+    """Identifiers and strings; prose may give an example. Tools that talk to other servers name their models."""
+    found = []
+    for module in MODULES.values():
+        if family_of(module.name) or within(module.name, "bench"):
+            continue
+        prose = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(module.tree):
+            if id(node) in prose:
+                continue
+            for word in names_in(node):
+                if any(family.split("_")[0] in word.lower() for family in RELEASED):
+                    found.append(f"{module.name}:{getattr(node, 'lineno', 0)}: {word}")
+    assert not found, said(found)
+
+
+def names_in(node: ast.AST) -> list[str]:
+    """The identifiers and strings that stand in this node itself."""
+    values = [value for _, value in ast.iter_fields(node)]
+    return [v for v in values if isinstance(v, str)] if not isinstance(node, ast.JoinedStr) else []
+
+
+@PENDING
+@pytest.mark.parametrize("family", RELEASED)
+def test_every_family_has_the_same_files(family):
+    there = {p.stem for p in (ROOT / "models" / family).glob("*.py")}
+    assert there.issuperset(FAMILY_FILES), sorted(set(FAMILY_FILES) - there)
+    assert any(name.startswith("codec") for name in there)
+
+
+@PENDING
+def test_no_module_imports_itself_by_way_of_others():
+    found = circles(GRAPH.edges())
+    assert not found, said(found)
 
 
 def test_policy_is_plain_python():
-    for name in ("scheduler.py", "sequence.py", "page_allocator.py"):
-        assert not lines(ROOT / "engine" / name, re.compile(r"^\s*(import|from) (torch|numpy)")), name
+    """What decides knows no tensor, so that it can be tested without a model."""
+    names = [f"stentor.{name}" for name in POLICY if f"stentor.{name}" in MODULES]
+    assert len(names) >= 3
+    found = [i for i in GRAPH.outside if i.source in names and i.target.split(".")[0] in ("torch", "numpy")]
+    assert not found, said(found)
 
 
-def test_the_engine_knows_nothing_of_http():
-    engine = [p for p in SOURCES if inside(p, {ROOT / "engine", ROOT / "kernels", ROOT / "layers", ROOT / "models"})]
-    found = [hit for p in engine for hit in lines(p, re.compile(r"fastapi|uvicorn|stentor\.(server|cli|api)\b"))]
-    assert not found, "\n".join(found)
+def test_models_and_the_engine_know_nothing_of_the_server():
+    found = [i for i in GRAPH.imports if within(i.source, *CORE) and within(i.target, "server", "bench", "cli", "api")]
+    found += [i for i in GRAPH.outside if within(i.source, *CORE) and i.target.split(".")[0] in ("fastapi", "uvicorn")]
+    assert not found, said(found)
+
+
+def test_the_engine_is_below_the_library_and_the_library_below_the_server():
+    """A server, a benchmark and the command line are ways in; nothing that they serve knows of them."""
+    ways_in = ("server", "bench", "cli", "doctor", "__main__")
+    found = [i for i in GRAPH.imports if not within(i.source, *ways_in) and within(i.target, *ways_in)]
+    assert not found, said(found)
+
+
+def test_only_the_boundary_reads_from_the_device():
+    found = []
+    for module in MODULES.values():
+        if (within(module.name, *CORE) or module.name.count(".") == 1) and not within(module.name, *BOUNDARY):
+            found += calls(module, *HOST_READS)
+            found += [
+                f"{module.name}:{node.lineno}: {ast.unparse(node)}"
+                for node in ast.walk(module.tree)
+                if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.cuda"
+            ]
+    assert not found, said(found)
+
+
+@PENDING
+def test_no_function_only_imports_and_forwards():
+    """Such a function is a second copy of a signature. The caller imports the module lazily instead."""
+    found = []
+    for module in MODULES.values():
+        for function in module.functions():
+            body = function.body[bool(ast.get_docstring(function)) :]
+            if (
+                len(body) == 2
+                and isinstance(body[0], ast.Import | ast.ImportFrom)
+                and forwards(function, body[0], body[1])
+            ):
+                found.append(f"{module.name}:{function.lineno}: {function.name}")
+    assert not found, said(found)
+
+
+def forwards(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, imported: ast.Import | ast.ImportFrom, last: ast.stmt
+) -> bool:
+    """Whether `last` hands the function's own arguments, and nothing else, to what was imported."""
+    call = last.value if isinstance(last, ast.Return | ast.Expr) else None
+    if isinstance(call, ast.Await):
+        call = call.value
+    if not isinstance(call, ast.Call):
+        return False
+    root = call.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    names = {alias.asname or alias.name.split(".")[0] for alias in imported.names}
+    given = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+    handed = [*call.args, *(keyword.value for keyword in call.keywords)]
+    plain = all(isinstance(v.value if isinstance(v, ast.Starred) else v, ast.Name) for v in handed)
+    own = {v.id for v in ast.walk(call) if isinstance(v, ast.Name)} - names
+    return isinstance(root, ast.Name) and root.id in names and plain and own <= given
 
 
 def test_nothing_probes_attributes_or_keeps_globals():
-    pattern = re.compile(r"\bhasattr\(|^\s*global\s")
-    found = [hit for p in SOURCES for hit in lines(p, pattern)]
-    assert not found, "\n".join(found)
+    found = [hit for module in MODULES.values() for hit in calls(module, "hasattr")]
+    for module in MODULES.values():
+        found += [f"{module.name}:{n.lineno}: global" for n in ast.walk(module.tree) if isinstance(n, ast.Global)]
+    assert not found, said(found)
 
 
 def test_every_module_says_what_it_is():
-    bare = [str(p.relative_to(ROOT)) for p in SOURCES if not p.read_text(encoding="utf-8").lstrip().startswith('"""')]
-    assert not bare, bare
+    bare = [m.name for m in MODULES.values() if not ast.get_docstring(m.tree)]
+    assert not bare, said(bare)
