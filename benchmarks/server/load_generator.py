@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from stentor.bench.load import load, prompts
+from stentor.bench.load import generator, prompts
 from stentor.bench.load.arrivals import fixed_count
-from stentor.bench.load.backends import BACKENDS, Ask
-from stentor.bench.load.client import Client, Target
-from stentor.bench.load.load import Plan
+from stentor.bench.load.backends import BACKENDS, RequestDefaults
+from stentor.bench.load.client import Client, ServerTarget
+from stentor.bench.load.generator import LoadPlan
 from stentor.bench.load.record import Exchange, Spool
 from stentor.bench.metrics.playback import Floats
 from stentor.bench.report import facts
@@ -73,23 +73,23 @@ def measure(streams: int, seconds: float, together: bool) -> dict[str, Any]:
 
 
 async def _load(port: int, streams: int, seconds: float) -> dict[str, Any]:
-    texts = prompts.pick(prompts.load("short"), streams, 0)
+    texts = prompts.select(prompts.load("short"), streams, 0)
     spool = Spool()
-    target = Target(f"http://127.0.0.1:{port}", BACKENDS["stentor"], Ask())
+    target = ServerTarget(f"http://127.0.0.1:{port}", BACKENDS["stentor"], RequestDefaults())
     async with Client(target, spool) as client:
         client.prepare(texts)
         # All streams open within a fifth of their length, so that they overlap for the rest of it.
         offsets = fixed_count(streams, streams / (seconds / 5), 1.0, 0)
         waited = _waited_for_core()
-        with load.no_collector_pauses():
-            trace = await load.run(Plan(texts, offsets), client)
+        with generator.garbage_collection_off():
+            trace = await generator.run(LoadPlan(texts, offsets), client)
         waited = _waited_for_core() - waited
     row = _figures(trace, spool, seconds) | {"waited_for_core_s": waited}
     spool.close()
     return row | {"streams": streams, "stream_seconds": seconds, "client": facts.client_facts()}
 
 
-def _figures(trace: load.Trace, spool: Spool, seconds: float) -> dict[str, Any]:
+def _figures(trace: generator.Trace, spool: Spool, seconds: float) -> dict[str, Any]:
     delays = np.concatenate([_delays(exchange, spool) for exchange in trace.exchanges])
     replies = [exchange.reply for exchange in trace.exchanges if exchange.reply]
     whole = round(seconds / CHUNK_S) * CHUNK_BYTES

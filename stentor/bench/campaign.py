@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from stentor.bench import search, session
-from stentor.bench.load.load import Sender
-from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.generator import Sender
+from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Spool
 from stentor.bench.metrics import score
 from stentor.bench.metrics.summary import Summary
-from stentor.bench.report import report
 from stentor.bench.report.output import SCHEMA, Files, flat, request_row
 from stentor.bench.report.plot import Chart, Series, page
-from stentor.bench.report.report import Shown
-from stentor.bench.session import Level, Run, Settings
+from stentor.bench.report.table import TableOptions, levels_table, markdown, summary_table
+from stentor.bench.session import BenchRun, Level, Settings
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,14 @@ class Scoring:
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchJob:
     """What to run and what to do with the outcome."""
 
-    texts: Sequence[Prompt]
+    texts: Sequence[TextItem]
     settings: Settings
     levels: Sequence[Level]
     """One per run; repeats of a load follow each other and differ in their seed."""
-    shown: Shown
+    shown: TableOptions
     describe: Mapping[str, Any]
     """Settings for the result file."""
     repeats: int = 1
@@ -60,25 +59,25 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Target:
+class SystemUnderTest:
     """Where the load goes: the sender, and what it must know before a run's prompts are sent."""
 
     sender: Sender
-    prepare: Callable[[Sequence[Prompt]], None]
+    prepare: Callable[[Sequence[TextItem]], None]
     spool: Spool
     facts: Callable[[], Mapping[str, Any]]
     """Asked when the load is over: GPU peaks are only known then."""
 
 
-async def run(job: Job, target: Target) -> int:
+async def run(job: BenchJob, target: SystemUnderTest) -> int:
     """Do the job, print the report, write the files. Returns the exit code: 1 if nothing succeeded (or real time
     was required and not kept)."""
-    runs: list[Run] = []
+    runs: list[BenchRun] = []
 
-    async def measure(level: Level) -> Run:
-        scheme = session.plan(level, job.settings, job.texts)
-        target.prepare(scheme.prompts)
-        done = await session.run_level(target.sender, scheme, level, job.settings, target.spool)
+    async def measure(level: Level) -> BenchRun:
+        plan = session.make_plan(level, job.settings, job.texts)
+        target.prepare(plan.prompts)
+        done = await session.run_level(target.sender, plan, level, job.settings, target.spool)
         _score(done, job, target.spool)
         runs.append(done)
         if len(job.levels) > 1 or job.capacity:
@@ -99,11 +98,11 @@ async def run(job: Job, target: Target) -> int:
     return 1 if not any(done.summary.completed for done in runs) or (job.require_real_time and not wanted) else 0
 
 
-async def _search(job: Job, capacity: Capacity, measure: Callable[[Level], Any]) -> float | None:
+async def _search(job: BenchJob, capacity: Capacity, measure: Callable[[Level], Any]) -> float | None:
     async def passes(rate: float) -> bool:
         for repeat in range(job.repeats):
             level = replace(job.levels[0], rate=rate, seed=job.levels[0].seed + repeat)
-            done: Run = await measure(level)
+            done: BenchRun = await measure(level)
             if reason := _misses(done.summary, capacity.slo_ttfa_s):
                 print(f"  {rate:.2f} req/s fails: {reason}")
                 return False
@@ -121,23 +120,23 @@ def _misses(summary: Summary, slo_ttfa_s: float | None) -> str:
     return ""
 
 
-def _score(done: Run, job: Job, spool: Spool) -> None:
+def _score(done: BenchRun, job: BenchJob, spool: Spool) -> None:
     """WER and MOS of the first answers of the run, into its summary."""
     if not job.scoring.wer_model and not job.scoring.mos:
         return
-    spoken: list[score.Spoken] = []
+    answers: list[score.AnswerAudio] = []
     for exchange, result in zip(done.trace.exchanges, done.results, strict=True):
-        audio = session.heard(exchange, spool, job.settings) if result.completed and result.in_window else None
-        if audio is not None and len(spoken) < job.scoring.limit:
-            spoken.append(score.Spoken(result.index, result.text, audio.samples, audio.rate))
+        audio = session.decode_reply(exchange, spool, job.settings) if result.completed and result.in_window else None
+        if audio is not None and len(answers) < job.scoring.limit:
+            answers.append(score.AnswerAudio(result.index, result.text, audio.samples, audio.rate))
     extra = done.summary.extra
-    if job.scoring.wer_model and spoken:
-        rated = score.error_rate(spoken, score.whisper(job.scoring.wer_model))
+    if job.scoring.wer_model and answers:
+        rated = score.error_rate(answers, score.whisper(job.scoring.wer_model))
         extra |= {"wer": rated.error_rate, "wer_answers": rated.counted, "wer_model": job.scoring.wer_model}
         extra["wer_worst"] = {"answers": [list(row) for row in rated.worst]}
-    if job.scoring.mos and spoken:
-        marks = score.opinion_scores(spoken)
-        extra |= {"mos": float(marks.mean()), "mos_min": float(marks.min()), "mos_answers": len(spoken)}
+    if job.scoring.mos and answers:
+        marks = score.opinion_scores(answers)
+        extra |= {"mos": float(marks.mean()), "mos_min": float(marks.min()), "mos_answers": len(answers)}
 
 
 # ---- printing
@@ -151,7 +150,7 @@ def label(level: Level) -> str:
     return ", ".join(parts) or "all at once"
 
 
-def _one_line(done: Run) -> str:
+def _one_line(done: BenchRun) -> str:
     summary = done.summary
     ttfa = summary.metrics.get("audible_ttfa")
     shown = f"TTFA p95 {ttfa.percentiles[95.0] * 1000:.0f} ms" if ttfa else "no audio"
@@ -159,9 +158,9 @@ def _one_line(done: Run) -> str:
     return f"{label(done.level)}: {summary.completed} of {summary.scheduled} done, {shown}, {verdict}"
 
 
-def _print(job: Job, runs: Sequence[Run], found: float | None) -> None:
+def _print(job: BenchJob, runs: Sequence[BenchRun], found: float | None) -> None:
     if len(runs) == 1 and not job.capacity:
-        print(report.table(runs[0].summary, _load(runs[0]), job.shown))
+        print(summary_table(runs[0].summary, _load(runs[0]), job.shown))
         return
     print("\n" + _levels(runs))
     if job.repeats > 1 and not job.capacity:
@@ -170,8 +169,8 @@ def _print(job: Job, runs: Sequence[Run], found: float | None) -> None:
         print("\n" + _capacity_text(job.capacity, found))
 
 
-def _levels(runs: Sequence[Run]) -> str:
-    return report.levels_table([(label(done.level), done.summary) for done in runs], "load")
+def _levels(runs: Sequence[BenchRun]) -> str:
+    return levels_table([(label(done.level), done.summary) for done in runs], "load")
 
 
 def _capacity_text(capacity: Capacity, found: float | None) -> str:
@@ -182,7 +181,7 @@ def _capacity_text(capacity: Capacity, found: float | None) -> str:
     return f"Capacity: {found:.2f} req/s{more}, real time maintained{limit}"
 
 
-def _spread(runs: Sequence[Run]) -> str:
+def _spread(runs: Sequence[BenchRun]) -> str:
     """Mean and range over the repeats of each load."""
     body = []
     for name in dict.fromkeys(label(done.level) for done in runs):
@@ -190,7 +189,7 @@ def _spread(runs: Sequence[Run]) -> str:
         for title, values in _spread_values(group):
             mean, std = float(np.mean(values)), float(np.std(values))
             body.append([name, title, f"{mean:.3f}", f"{std:.3f}", f"{min(values):.3f}", f"{max(values):.3f}"])
-    return report.markdown(["load", "over repeats", "mean", "std", "min", "max"], body)
+    return markdown(["load", "over repeats", "mean", "std", "min", "max"], body)
 
 
 def _spread_values(group: Sequence[Summary]) -> list[tuple[str, list[float]]]:
@@ -205,7 +204,9 @@ def _spread_values(group: Sequence[Summary]) -> list[tuple[str, list[float]]]:
 # ---- files
 
 
-def _write(job: Job, files: Files, facts: Mapping[str, Any], runs: Sequence[Run], found: float | None) -> None:
+def _write(
+    job: BenchJob, files: Files, facts: Mapping[str, Any], runs: Sequence[BenchRun], found: float | None
+) -> None:
     rows = [_flat(job, done, facts) for done in runs]
     if len(rows) == 1 and not job.capacity:
         whole: Mapping[str, Any] = rows[0]
@@ -221,20 +222,20 @@ def _write(job: Job, files: Files, facts: Mapping[str, Any], runs: Sequence[Run]
     paths.append(files.write_lines(requests))
     table = _levels(runs)
     single = len(runs) == 1 and not job.capacity
-    full = report.table(runs[0].summary, _load(runs[0]), job.shown) if single else ""
+    full = summary_table(runs[0].summary, _load(runs[0]), job.shown) if single else ""
     paths.append(files.write_text(".md", _markdown(job, facts, table, full)))
     paths.append(files.write_text(".html", page(f"stentor bench: {files.stem}", _charts(job, runs), full or table)))
     print("\n".join(f"Saved {path}" for path in paths))
 
 
-def _load(done: Run) -> dict[str, Any]:
+def _load(done: BenchRun) -> dict[str, Any]:
     row: dict[str, Any] = {"request_rate": done.level.rate, "max_concurrency": done.level.max_concurrency}
     if ramp := done.level.ramp:
         row |= {"ramp_up_strategy": ramp.strategy, "ramp_up_start_rps": ramp.start_rps, "ramp_up_end_rps": ramp.end_rps}
     return row
 
 
-def _flat(job: Job, done: Run, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(job: BenchJob, done: BenchRun, facts: Mapping[str, Any]) -> dict[str, Any]:
     settings = {
         "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
         **job.describe,
@@ -249,7 +250,7 @@ def _flat(job: Job, done: Run, facts: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _markdown(job: Job, facts: Mapping[str, Any], table: str, full: str) -> str:
+def _markdown(job: BenchJob, facts: Mapping[str, Any], table: str, full: str) -> str:
     lines = ["# stentor bench", "", table, ""]
     if full:
         lines += ["```", full, "```", ""]
@@ -260,7 +261,7 @@ def _markdown(job: Job, facts: Mapping[str, Any], table: str, full: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _charts(job: Job, runs: Sequence[Run]) -> list[Chart]:
+def _charts(job: BenchJob, runs: Sequence[BenchRun]) -> list[Chart]:
     if len(runs) == 1:
         return [_distribution(runs[0])]
     by_rate = np.isfinite(runs[0].level.rate)
@@ -281,17 +282,17 @@ def _charts(job: Job, runs: Sequence[Run]) -> list[Chart]:
     return [*charts, Chart("Audio throughput against load", axis, "x real time", [throughput])]
 
 
-def _load_value(done: Run, by_rate: bool) -> float:
+def _load_value(done: BenchRun, by_rate: bool) -> float:
     return float(done.level.rate if by_rate else done.level.max_concurrency or 0)
 
 
-def _against_load(runs: Sequence[Run], name: str, mark: float, by_rate: bool) -> Series:
+def _against_load(runs: Sequence[BenchRun], name: str, mark: float, by_rate: bool) -> Series:
     known = [done for done in runs if name in done.summary.metrics]
     y = [done.summary.metrics[name].percentiles[mark] * 1000 for done in known]
     return Series(f"p{mark:g}", [_load_value(done, by_rate) for done in known], y)
 
 
-def _distribution(done: Run) -> Chart:
+def _distribution(done: BenchRun) -> Chart:
     lines = []
     for name, title in (("ttfb", "TTFB"), ("audio_ttfp", "first packet"), ("audible_ttfa", "audible TTFA")):
         values = sorted(row.metrics[name] * 1000 for row in done.results if row.completed and name in row.metrics)

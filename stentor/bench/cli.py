@@ -14,9 +14,9 @@ from stentor.bench import flags
 from stentor.bench.flags import METRIC_NAMES
 
 if TYPE_CHECKING:
-    from stentor.bench.campaign import Capacity, Job
-    from stentor.bench.load.backends import Ask
-    from stentor.bench.load.client import Target
+    from stentor.bench.campaign import BenchJob, Capacity
+    from stentor.bench.load.backends import RequestDefaults
+    from stentor.bench.load.client import ServerTarget
     from stentor.bench.session import Level
 
 TEXT_METRICS = ("ttft", "tpot", "itl")
@@ -29,11 +29,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     serve = commands.add_parser("serve", help="load on a running server (stentor or another one)")
     flags.add_target(serve)
     flags.add_common(serve)
-    serve.set_defaults(func=_guard(_serve))
+    serve.set_defaults(func=_exit_code(_serve))
     offline = commands.add_parser("offline", help="load on the engine in this process")
     flags.add_engine(offline)
     flags.add_common(offline)
-    offline.set_defaults(func=_guard(_offline))
+    offline.set_defaults(func=_exit_code(_offline))
     compare = commands.add_parser("compare", help="what changed between two result files")
     compare.add_argument("first", type=Path, metavar="A.json")
     compare.add_argument("second", type=Path, metavar="B.json")
@@ -41,10 +41,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--threshold", type=flags.at_least(0.0), default=0.03, help="smallest change to mark (default 0.03)"
     )
     compare.add_argument("--fail-on-regression", action="store_true", help="exit 1 if anything got worse")
-    compare.set_defaults(func=_guard(_compare))
+    compare.set_defaults(func=_exit_code(_compare))
 
 
-def _guard(command: Any) -> Any:
+def _exit_code(command: Any) -> Any:
     """Turn wrong input into one line and exit code 2, and an interrupt into 130."""
 
     def guarded(args: argparse.Namespace) -> int:
@@ -78,9 +78,9 @@ def _serve(args: argparse.Namespace) -> int:
     return serve(target, lambda model: _job(args, model, target.backend.framing), args.ready_check_timeout_sec)
 
 
-def _target(args: argparse.Namespace) -> "Target":
+def _target(args: argparse.Namespace) -> "ServerTarget":
     from stentor.bench.load.backends import BACKENDS as KNOWN
-    from stentor.bench.load.client import Target
+    from stentor.bench.load.client import ServerTarget
 
     url = args.base_url or f"http://{args.host}:{args.port}"
     if not url.startswith(("http://", "https://")):
@@ -90,10 +90,10 @@ def _target(args: argparse.Namespace) -> "Target":
     headers = _pairs("--header", args.header)
     if key := os.environ.get("OPENAI_API_KEY"):
         headers = {"Authorization": f"Bearer {key}"} | headers
-    return Target(
+    return ServerTarget(
         base_url=url,
         backend=KNOWN[args.backend],
-        ask=_ask(args),
+        defaults=_request_defaults(args),
         endpoint=args.endpoint,
         headers=headers,
         timeout_s=args.request_timeout_s,
@@ -102,10 +102,10 @@ def _target(args: argparse.Namespace) -> "Target":
     )
 
 
-def _ask(args: argparse.Namespace) -> "Ask":
-    from stentor.bench.load.backends import Ask
+def _request_defaults(args: argparse.Namespace) -> "RequestDefaults":
+    from stentor.bench.load.backends import RequestDefaults
 
-    return Ask(
+    return RequestDefaults(
         model=args.model,
         voice=args.voice,
         language=args.language,
@@ -119,7 +119,7 @@ def _ask(args: argparse.Namespace) -> "Ask":
 
 def _offline(args: argparse.Namespace) -> int:
     import stentor
-    from stentor.bench.offline import Options, offline
+    from stentor.bench.offline import CallOptions, offline
 
     shared = {
         "voice": args.voice,
@@ -130,7 +130,7 @@ def _offline(args: argparse.Namespace) -> int:
         "ignore_eos": args.ignore_eos or None,
     }
     shared = {name: value for name, value in shared.items() if value is not None} | args.extra_body
-    options = Options(args.mode, shared, stentor.Reference)
+    options = CallOptions(args.mode, shared, stentor.Reference)
     job = _job(args, args.model or "embedded", "float32")
     # Open loop: the threads are the limit of what runs at once; waiting for one shows as client queue.
     threads = max(level.max_concurrency or min(args.max_in_flight, 512) for level in job.levels)
@@ -151,12 +151,12 @@ def _compare(args: argparse.Namespace) -> int:
 # ---- the job
 
 
-def _job(args: argparse.Namespace, model: str, framing: Any) -> "Job":
-    from stentor.bench.campaign import Job, Scoring
+def _job(args: argparse.Namespace, model: str, framing: Any) -> "BenchJob":
+    from stentor.bench.campaign import BenchJob, Scoring
     from stentor.bench.load import prompts
     from stentor.bench.metrics import score
     from stentor.bench.report.output import Files, default_stem
-    from stentor.bench.report.report import Shown
+    from stentor.bench.report.table import TableOptions
 
     score.require(bool(args.wer), args.mos)
     levels = _levels(args)
@@ -165,11 +165,11 @@ def _job(args: argparse.Namespace, model: str, framing: Any) -> "Job":
     if args.result_filename:
         stem = args.result_filename.removesuffix(".json")
     saved = args.save_result or args.save_detailed or args.append_result
-    return Job(
+    return BenchJob(
         texts=prompts.load(args.dataset_name, args.dataset_language, args.dataset_path),
         settings=_settings(args, framing),
         levels=levels,
-        shown=Shown(_metric_names(args.percentile_metrics), args.metric_percentiles),
+        shown=TableOptions(_metric_names(args.percentile_metrics), args.metric_percentiles),
         describe=_describe(args, model),
         repeats=args.repeats,
         capacity=_capacity(args),

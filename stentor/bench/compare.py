@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stentor.bench.report.output import SCHEMA
-from stentor.bench.report.report import markdown
+from stentor.bench.report.table import markdown
 
 _SETTINGS = (
     "backend",

@@ -1,6 +1,6 @@
 """`stentor bench offline`: the same load and the same figures on `stentor.TTS` in this process, without a server.
 
-A chunk "arrives" when the stream yields it to the caller.
+A chunk has arrived when the stream yields it to the caller.
 """
 
 import asyncio
@@ -12,16 +12,15 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from stentor.bench.campaign import Job, Target, run
-from stentor.bench.load.prompts import Prompt
-from stentor.bench.load.record import Arrival, Failure, Kind, Reply, Spool
+from stentor.bench.campaign import BenchJob, SystemUnderTest, run
+from stentor.bench.load.generator import Clock
+from stentor.bench.load.prompts import TextItem
+from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Reply, Spool
 from stentor.bench.metrics.playback import Samples
 from stentor.bench.report import facts
 
-clock = time.perf_counter
 
-
-class Chunk(Protocol):
+class SpeechChunk(Protocol):
     """What `stentor.Speech` offers and is used here."""
 
     @property
@@ -30,15 +29,15 @@ class Chunk(Protocol):
     def sample_rate(self) -> int: ...
 
 
-class Engine(Protocol):
+class SpeechEngine(Protocol):
     """What `stentor.TTS` offers and is used here; both methods may be called from any thread."""
 
-    def stream(self, text: str, **options: Any) -> Iterable[Chunk]: ...
-    def generate(self, text: str, **options: Any) -> Chunk: ...
+    def stream(self, text: str, **options: Any) -> Iterable[SpeechChunk]: ...
+    def generate(self, text: str, **options: Any) -> SpeechChunk: ...
 
 
 @dataclass(frozen=True)
-class Options:
+class CallOptions:
     """How the engine is called. `shared` goes to every call, over what the prompt brings."""
 
     mode: Literal["stream", "generate"] = "stream"
@@ -50,44 +49,47 @@ class Options:
 class InProcess:
     """Sends prompts to an engine, each in a thread of its own; audio goes to `spool`."""
 
-    def __init__(self, engine: Engine, options: Options, spool: Spool, threads: int) -> None:
+    def __init__(
+        self, engine: SpeechEngine, options: CallOptions, spool: Spool, threads: int, clock: Clock = time.perf_counter
+    ) -> None:
+        self.clock = clock
         self._engine = engine
         self._options = options
         self._spool = spool
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="bench")
 
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
+    def prepare(self, prompts: Sequence[TextItem]) -> None:
         """Nothing to prepare: there are no bodies."""
 
-    async def send(self, prompt: Prompt) -> Reply:
+    async def send(self, prompt: TextItem) -> Reply:
         """Speak one prompt. An exception of the engine is a failure in the reply."""
         reply, chunks = await asyncio.get_running_loop().run_in_executor(self._pool, self._speak, prompt)
         reply.body = self._spool.put(chunks)
         return reply
 
-    def _speak(self, prompt: Prompt) -> tuple[Reply, list[bytes]]:
+    def _speak(self, prompt: TextItem) -> tuple[Reply, list[bytes]]:
         arguments = self._arguments(prompt)
         chunks: list[bytes] = []
-        reply = Reply(sent=clock())
+        reply = Reply(sent=self.clock())
         try:
             for chunk in self._answer(prompt.text, arguments):
-                now = clock()
+                now = self.clock()
                 data = np.ascontiguousarray(chunk.samples, dtype="<f4").tobytes()
                 reply.headers = {"x-sample-rate": str(chunk.sample_rate)}
                 reply.headers_at = reply.headers_at or now
-                reply.arrivals.append(Arrival(now, Kind.BODY, len(data)))
+                reply.arrivals.append(Arrival(now, ArrivalKind.BODY, len(data)))
                 chunks.append(data)
         except Exception as error:  # whatever the engine raises is the measured outcome
             reply.failure = Failure("exception", f"{type(error).__name__}: {error}")
-        reply.ended = clock()
+        reply.ended = self.clock()
         return reply, chunks
 
-    def _answer(self, text: str, arguments: dict[str, Any]) -> Iterable[Chunk]:
+    def _answer(self, text: str, arguments: dict[str, Any]) -> Iterable[SpeechChunk]:
         if self._options.mode == "stream":
             return self._engine.stream(text, **arguments)
         return [self._engine.generate(text, **arguments)]
 
-    def _arguments(self, prompt: Prompt) -> dict[str, Any]:
+    def _arguments(self, prompt: TextItem) -> dict[str, Any]:
         own: dict[str, Any] = {
             "voice": prompt.voice,
             "language": prompt.language,
@@ -102,14 +104,16 @@ class InProcess:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def offline(engine: Engine, options: Options, job: Job, threads: int) -> int:
+def offline(
+    engine: SpeechEngine, options: CallOptions, job: BenchJob, threads: int, clock: Clock = time.perf_counter
+) -> int:
     """Run a job on an engine. Returns the exit code."""
     spool = Spool()
-    sender = InProcess(engine, options, spool, threads)
-    told = {"client": facts.client_facts()}
+    sender = InProcess(engine, options, spool, threads, clock)
+    client = {"client": facts.client_facts()}
     try:
         with facts.gpu_watch() as gpus:
-            target = Target(sender, sender.prepare, spool, lambda: told | gpus())
+            target = SystemUnderTest(sender, sender.prepare, spool, lambda: client | gpus())
             return asyncio.run(run(job, target))
     finally:
         sender.close()

@@ -7,52 +7,51 @@ from dataclasses import replace
 
 import aiohttp
 
-from stentor.bench.campaign import Job, Target, run
-from stentor.bench.load.client import Client
-from stentor.bench.load.client import Target as Address
-from stentor.bench.load.load import no_collector_pauses
-from stentor.bench.load.prompts import pick
+from stentor.bench.campaign import BenchJob, SystemUnderTest, run
+from stentor.bench.load.client import Client, ServerTarget
+from stentor.bench.load.generator import garbage_collection_off
+from stentor.bench.load.prompts import select
 from stentor.bench.load.record import Spool
 from stentor.bench.metrics.decode import refusal_text
 from stentor.bench.report import facts
 
 
-def serve(address: Address, make_job: Callable[[str], Job], ready_timeout_s: float) -> int:
+def serve(target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeout_s: float) -> int:
     """Run a job against a server. `make_job` gets the model's name, which the server may have to tell.
 
     Raises:
-        ValueError: the server cannot be asked; names the address or flag.
+        ValueError: the server cannot be asked; names the target or flag.
     """
-    return asyncio.run(_serve(address, make_job, ready_timeout_s))
+    return asyncio.run(_serve(target, make_job, ready_timeout_s))
 
 
-async def _serve(address: Address, make_job: Callable[[str], Job], ready_timeout_s: float) -> int:
+async def _serve(target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeout_s: float) -> int:
     spool = Spool()
     try:
-        model = await _model(address)
-        address = replace(address, ask=replace(address.ask, model=model))
+        model = await _model(target)
+        target = replace(target, defaults=replace(target.defaults, model=model))
         job = make_job(model or "default")
-        async with Client(address, spool) as client:
+        async with Client(target, spool) as client:
             await _wait_until_ready(client, job, spool, ready_timeout_s)
-            told = {
+            known = {
                 "client": facts.client_facts(),
-                "server": await facts.server_facts(client.session, address.base_url),
+                "server": await facts.server_facts(client.session, target.base_url),
             }
-            with facts.gpu_watch(facts.is_local(address.base_url)) as gpus, no_collector_pauses():
-                return await run(job, Target(client, client.prepare, spool, lambda: told | gpus()))
+            with facts.gpu_watch(facts.is_local(target.base_url)) as gpus, garbage_collection_off():
+                return await run(job, SystemUnderTest(client, client.prepare, spool, lambda: known | gpus()))
     finally:
         spool.close()
 
 
-async def _model(address: Address) -> str | None:
+async def _model(target: ServerTarget) -> str | None:
     """`--model`, else the first model that the server lists, else none (the server's default)."""
-    if address.ask.model:
-        return address.ask.model
-    url = address.base_url.rstrip("/") + "/v1/models"
+    if target.defaults.model:
+        return target.defaults.model
+    url = target.base_url.rstrip("/") + "/v1/models"
     try:
         async with (
-            aiohttp.ClientSession(headers=dict(address.headers or {})) as http,
-            http.get(url, timeout=aiohttp.ClientTimeout(total=10), ssl=not address.insecure) as response,
+            aiohttp.ClientSession(headers=dict(target.headers or {})) as http,
+            http.get(url, timeout=aiohttp.ClientTimeout(total=10), ssl=not target.insecure) as response,
         ):
             listed = await response.json()
         return str(listed["data"][0]["id"])
@@ -60,11 +59,11 @@ async def _model(address: Address) -> str | None:
         return None
 
 
-async def _wait_until_ready(client: Client, job: Job, spool: Spool, timeout_s: float) -> None:
-    """Ask for one answer until it comes: a run measures no server's start, and a wrong flag shows before the load."""
+async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout_s: float) -> None:
+    """Send one request until it is answered: no run measures the start of a server, and a wrong flag shows early."""
     if timeout_s <= 0:
         return
-    probe = pick(job.texts, 1, 0)
+    probe = select(job.texts, 1, 0)
     client.prepare(probe)
     deadline = time.monotonic() + timeout_s
     while True:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from stentor.bench.load import arrivals, load, prompts
+from stentor.bench.load import arrivals, generator, prompts
 from stentor.bench.load.arrivals import Ramp
-from stentor.bench.load.load import Plan, Sender, Trace
-from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.generator import LoadPlan, Sender, Trace
+from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Exchange, Spool
 from stentor.bench.metrics import quality
-from stentor.bench.metrics.decode import Framing, Heard, decode
-from stentor.bench.metrics.measure import Result, measure
+from stentor.bench.metrics.decode import DecodedAudio, Framing, decode
+from stentor.bench.metrics.measure import RequestResult, measure
 from stentor.bench.metrics.summary import Summary, Window, summarise
 from stentor.bench.report.output import save_wav
 
@@ -55,22 +55,22 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Run:
+class BenchRun:
     """One run: its results in the order of the schedule and their summary."""
 
     level: Level
     trace: Trace
-    results: list[Result]
+    results: list[RequestResult]
     summary: Summary
 
 
-def plan(level: Level, settings: Settings, texts: Sequence[Prompt]) -> Plan:
+def make_plan(level: Level, settings: Settings, texts: Sequence[TextItem]) -> LoadPlan:
     """The prompts and send times of a level; the same for the same seeds."""
     total = settings.warmup_s + settings.duration_s if settings.duration_s else None
     offsets = _offsets(level, settings, total)
     count = settings.num_prompts if offsets is None else len(offsets)
-    return Plan(
-        prompts=prompts.pick(texts, count, settings.text_seed),
+    return LoadPlan(
+        prompts=prompts.select(texts, count, settings.text_seed),
         offsets=offsets,
         max_concurrency=level.max_concurrency,
         max_in_flight=settings.max_in_flight,
@@ -88,14 +88,14 @@ def _offsets(level: Level, settings: Settings, total: float | None) -> arrivals.
     return arrivals.fixed_count(settings.num_prompts, level.rate, settings.burstiness, level.seed)
 
 
-async def run_level(sender: Sender, scheme: Plan, level: Level, settings: Settings, spool: Spool) -> Run:
+async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Settings, spool: Spool) -> BenchRun:
     """Warm up, run the load, then measure. The spool keeps the run's audio until its next `clear`."""
-    for prompt in scheme.prompts[: settings.num_warmups]:
+    for prompt in plan.prompts[: settings.num_warmups]:
         await sender.send(prompt)
     spool.clear()
-    total = None if scheme.offsets is None and scheme.duration else len(scheme.prompts)
+    total = None if plan.offsets is None and plan.duration else len(plan.prompts)
     with Progress(total, settings.progress) as progress:
-        trace = await load.run(scheme, sender, progress.add)
+        trace = await generator.run(plan, sender, progress.add)
     results = [_measure(exchange, spool, settings) for exchange in trace.exchanges]
     window = _window(trace, settings)
     for result in results:
@@ -110,18 +110,18 @@ async def run_level(sender: Sender, scheme: Plan, level: Level, settings: Settin
     )
     if settings.determinism_check:
         summary.extra["determinism"] = await _check_determinism(sender, trace, results, settings, spool)
-    return Run(level, trace, results, summary)
+    return BenchRun(level, trace, results, summary)
 
 
-def heard(exchange: Exchange, spool: Spool, settings: Settings) -> Heard | None:
+def decode_reply(exchange: Exchange, spool: Spool, settings: Settings) -> DecodedAudio | None:
     """The decoded reply of an exchange, None if it was never sent."""
     if exchange.reply is None:
         return None
     return decode(exchange.reply, spool.get(exchange.reply.body), settings.framing, settings.assumed_rate)
 
 
-def _measure(exchange: Exchange, spool: Spool, settings: Settings) -> Result:
-    audio = heard(exchange, spool, settings)
+def _measure(exchange: Exchange, spool: Spool, settings: Settings) -> RequestResult:
+    audio = decode_reply(exchange, spool, settings)
     result = measure(exchange, audio)
     if audio is not None:
         result.quality = quality.assess(audio, exchange.prompt.text)
@@ -138,7 +138,7 @@ def _window(trace: Trace, settings: Settings) -> Window:
 
 
 async def _check_determinism(
-    sender: Sender, trace: Trace, results: Sequence[Result], settings: Settings, spool: Spool
+    sender: Sender, trace: Trace, results: Sequence[RequestResult], settings: Settings, spool: Spool
 ) -> dict[str, object]:
     """Send some of the run's requests again, one at a time, and compare the audio with that under load.
 
@@ -150,7 +150,7 @@ async def _check_determinism(
     differing, lengths, largest = [], 0, 0.0
     for exchange, result in checked:
         again = Exchange(exchange.prompt, 0.0, 0.0, await sender.send(exchange.prompt))
-        alone, before = heard(again, spool, settings), heard(exchange, spool, settings)
+        alone, before = decode_reply(again, spool, settings), decode_reply(exchange, spool, settings)
         if alone is None or before is None or alone.audio == before.audio:
             continue
         differing.append(result.index)

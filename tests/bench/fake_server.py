@@ -1,21 +1,25 @@
 """A server whose every byte and pause is scripted, and which writes down when it did what: the truth of these tests.
 
 Raw sockets, so that a script can do what web frameworks prevent: late heads, broken bodies, nothing at all.
-Server and client share one thread and one clock; a time stamp here and the client's view of the same event differ
-only by the kernel's loopback and one turn of the event loop.
+Server and client share one `VirtualTimeLoop` and its clock, and they talk over a Unix socket: a time stamp here and the
+client's time stamp of the same event are equal.
 """
 
 import asyncio
 import json
 import struct
-import time
+import tempfile
 from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
-clock = time.perf_counter
+
+def clock() -> float:
+    return asyncio.get_running_loop().time()
+
+
 WARM_UP = "warm-up"
 """A request for this text is answered at once and not logged: it opens the connection."""
 
@@ -62,16 +66,18 @@ class FakeServer:
     def __init__(self, *scripts: list) -> None:
         self.scripts = scripts
         self.logs: list[Log] = []
-        self.url = ""
+        self.path = ""
+        """Of its Unix socket."""
 
     @asynccontextmanager
     async def running(self):
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
-            yield self
-        finally:
-            server.close()
+        with tempfile.TemporaryDirectory() as folder:
+            self.path = f"{folder}/socket"
+            server = await asyncio.start_unix_server(self._connection, self.path)
+            try:
+                yield self
+            finally:
+                server.close()
 
     async def _connection(self, reader, writer):
         try:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.prompts import TextItem
 from stentor.bench.metrics.decode import Framing
 
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Ask:
+class RequestDefaults:
     """What every request of a run shares. None: not sent."""
 
     model: str | None = None
@@ -39,46 +39,46 @@ class Backend:
     name: str
     endpoint: str
     framing: Framing
-    body: Callable[[Prompt, Ask], Body]
+    body: Callable[[TextItem, RequestDefaults], Body]
 
 
-def request_body(backend: Backend, prompt: Prompt, ask: Ask) -> Body:
+def request_body(backend: Backend, prompt: TextItem, defaults: RequestDefaults) -> Body:
     """The JSON body for one prompt: the backend's own fields, then the prompt's and the run's extras over them."""
-    body = backend.body(prompt, ask)
+    body = backend.body(prompt, defaults)
     body = {key: value for key, value in body.items() if value is not None}
-    return body | dict(ask.extra_body) | dict(prompt.extra_body)
+    return body | dict(defaults.extra_body) | dict(prompt.extra_body)
 
 
-def _speech(prompt: Prompt, ask: Ask) -> Body:
+def _speech(prompt: TextItem, defaults: RequestDefaults) -> Body:
     return {
-        "model": ask.model,
+        "model": defaults.model,
         "input": prompt.text,
-        "voice": prompt.voice or ask.voice,
-        "language": prompt.language or ask.language,
-        "instructions": prompt.instructions or ask.instructions,
-        "ref_audio": _reference(prompt, ask),
+        "voice": prompt.voice or defaults.voice,
+        "language": prompt.language or defaults.language,
+        "instructions": prompt.instructions or defaults.instructions,
+        "ref_audio": _reference(prompt, defaults),
         "ref_text": prompt.ref_text,
-        "seed": ask.seed,
-        "response_format": ask.response_format,
+        "seed": defaults.seed,
+        "response_format": defaults.response_format,
     }
 
 
-def _speech_audio(prompt: Prompt, ask: Ask) -> Body:
-    return _speech(prompt, ask) | {"stream": True, "stream_format": "audio"}
+def _speech_audio(prompt: TextItem, defaults: RequestDefaults) -> Body:
+    return _speech(prompt, defaults) | {"stream": True, "stream_format": "audio"}
 
 
-def _speech_sse(prompt: Prompt, ask: Ask) -> Body:
-    return _speech(prompt, ask) | {"stream": True, "stream_format": "sse"}
+def _speech_sse(prompt: TextItem, defaults: RequestDefaults) -> Body:
+    return _speech(prompt, defaults) | {"stream": True, "stream_format": "sse"}
 
 
-def _session(prompt: Prompt, ask: Ask) -> Body:
+def _session(prompt: TextItem, defaults: RequestDefaults) -> Body:
     """The first WebSocket message; the text follows in messages of its own."""
-    body = _speech(prompt, ask)
+    body = _speech(prompt, defaults)
     del body["input"]
     return {"type": "session.config", "stream_audio": True} | body
 
 
-def _generate(prompt: Prompt, ask: Ask) -> Body:
+def _generate(prompt: TextItem, defaults: RequestDefaults) -> Body:
     data = base64.b64encode(prompt.ref_audio.read_bytes()).decode() if prompt.ref_audio else None
     suffix = prompt.ref_audio.suffix.lstrip(".") if prompt.ref_audio else None
     continued = prompt.ref_text is not None
@@ -89,30 +89,30 @@ def _generate(prompt: Prompt, ask: Ask) -> Body:
         "prompt_text": prompt.ref_text,
         "ref_audio_wav_base64": None if continued else data,
         "ref_audio_wav_format": None if continued else suffix,
-        "seed": ask.seed,
-        "response_format": ask.response_format,
+        "seed": defaults.seed,
+        "response_format": defaults.response_format,
     }
 
 
-def _tts(prompt: Prompt, ask: Ask) -> Body:
+def _tts(prompt: TextItem, defaults: RequestDefaults) -> Body:
     references = None
     if prompt.ref_audio:
         audio = base64.b64encode(prompt.ref_audio.read_bytes()).decode()
         references = [{"audio": audio, "text": prompt.ref_text or ""}]
     return {
         "text": prompt.text,
-        "reference_id": prompt.voice or ask.voice,
+        "reference_id": prompt.voice or defaults.voice,
         "references": references,
-        "seed": ask.seed,
+        "seed": defaults.seed,
         "format": "wav",  # the only format this server streams
         "streaming": True,
     }
 
 
-def _reference(prompt: Prompt, ask: Ask) -> str | None:
+def _reference(prompt: TextItem, defaults: RequestDefaults) -> str | None:
     if prompt.ref_audio is None:
         return None
-    if ask.file_references:
+    if defaults.file_references:
         return prompt.ref_audio.resolve().as_uri()
     kind = prompt.ref_audio.suffix.lstrip(".").lower() or "wav"
     return f"data:audio/{kind};base64,{base64.b64encode(prompt.ref_audio.read_bytes()).decode()}"

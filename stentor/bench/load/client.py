@@ -1,6 +1,6 @@
-"""The HTTP and WebSocket clients: send one request, write down when every byte arrived.
+"""The HTTP and WebSocket clients: send one request and record when every byte arrived.
 
-Nothing is decoded here, and what costs time (JSON bodies, reference audio) is built before the run.
+They decode nothing. JSON bodies and reference audio, which cost time, are built before the run.
 """
 
 import asyncio
@@ -14,20 +14,19 @@ from typing import Self
 
 import aiohttp
 
-from stentor.bench.load.backends import Ask, Backend, request_body
-from stentor.bench.load.prompts import Prompt
-from stentor.bench.load.record import Arrival, Failure, Kind, Reply, Spool
-
-clock = time.perf_counter
+from stentor.bench.load.backends import Backend, RequestDefaults, request_body
+from stentor.bench.load.generator import Clock
+from stentor.bench.load.prompts import TextItem
+from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Reply, Spool
 
 
 @dataclass(frozen=True)
-class Target:
+class ServerTarget:
     """Where and how to ask."""
 
     base_url: str
     backend: Backend
-    ask: Ask
+    defaults: RequestDefaults
     endpoint: str | None = None
     headers: Mapping[str, str] | None = None
     timeout_s: float = 900.0
@@ -41,25 +40,32 @@ class Target:
 
 
 class Client:
-    """Sends requests to one target. An async context manager; replies' bytes go to `spool`."""
+    """Sends requests to one target and takes time stamps with `clock`. The bytes of replies go to `spool`.
 
-    def __init__(self, target: Target, spool: Spool) -> None:
+    It is an async context manager.
+    """
+
+    def __init__(self, target: ServerTarget, spool: Spool, clock: Clock = time.perf_counter) -> None:
         self.target = target
+        self.clock = clock
         self._spool = spool
         self._bodies: dict[int, bytes] = {}
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
         trace = aiohttp.TraceConfig()
-        trace.on_request_headers_sent.append(_note_request)
+        trace.on_request_headers_sent.append(self._note_request)
         self._session = aiohttp.ClientSession(
-            # No limit: a pool that queues would hide the load; the load generator decides how many run at once.
-            connector=aiohttp.TCPConnector(limit=0, ssl=not self.target.insecure),
+            connector=self._connector(),
             timeout=aiohttp.ClientTimeout(total=None),
             headers={"Accept-Encoding": "identity"} | dict(self.target.headers or {}),
             trace_configs=[trace],
         )
         return self
+
+    def _connector(self) -> aiohttp.BaseConnector:
+        # No limit: a pool that queues would hide the load. The load generator decides how many requests run at once.
+        return aiohttp.TCPConnector(limit=0, ssl=not self.target.insecure)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -71,15 +77,15 @@ class Client:
         """For side requests such as readiness and server facts."""
         return self._session
 
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
+    def prepare(self, prompts: Sequence[TextItem]) -> None:
         """Build the bodies of all prompts that will be sent (reference audio is read here, not under load)."""
-        ask, backend = self.target.ask, self.target.backend
-        self._bodies = {p.index: json.dumps(request_body(backend, p, ask)).encode() for p in prompts}
+        defaults, backend = self.target.defaults, self.target.backend
+        self._bodies = {p.index: json.dumps(request_body(backend, p, defaults)).encode() for p in prompts}
 
-    async def send(self, prompt: Prompt) -> Reply:
+    async def send(self, prompt: TextItem) -> Reply:
         """Send one prepared request and wait for its end. A failure is part of the reply, never an exception."""
         body = self._bodies[prompt.index]
-        reply = Reply(sent=clock())
+        reply = Reply(sent=self.clock())
         chunks: list[bytes] = []
         try:
             async with asyncio.timeout(self.target.timeout_s):
@@ -95,37 +101,37 @@ class Client:
             reply.failure = Failure("connect", str(error))
         except (aiohttp.ClientError, OSError) as error:
             reply.failure = Failure("disconnected", f"{type(error).__name__}: {error}")
-        reply.ended = reply.ended or clock()
+        reply.ended = reply.ended or self.clock()
         reply.body = self._spool.put(chunks)
         return reply
 
     async def _post(self, body: bytes, reply: Reply, chunks: list[bytes]) -> None:
         headers = {"Content-Type": "application/json"}
         seen = SimpleNamespace(requested=None)
-        reply.sent = clock()
+        reply.sent = self.clock()
         async with self._session.post(self.target.url, data=body, headers=headers, trace_request_ctx=seen) as response:
-            reply.headers_at = clock()
+            reply.headers_at = self.clock()
             reply.requested = seen.requested
             reply.status = response.status
             reply.headers = {name.lower(): value for name, value in response.headers.items()}
             async for data in response.content.iter_any():
-                reply.arrivals.append(Arrival(clock(), Kind.BODY, len(data)))
+                reply.arrivals.append(Arrival(self.clock(), ArrivalKind.BODY, len(data)))
                 chunks.append(data)
-            reply.ended = clock()
+            reply.ended = self.clock()
 
     async def _talk(self, text: str, config: str, reply: Reply, chunks: list[bytes]) -> None:
-        begun = clock()
+        begun = self.clock()
         async with self._session.ws_connect(self.target.url, max_msg_size=0) as socket:
-            reply.setup_s = clock() - begun
+            reply.setup_s = self.clock() - begun
             reply.status = 200
             await socket.send_str(config)
-            reply.sent = clock()
+            reply.sent = self.clock()
             speaking = asyncio.create_task(self._speak(socket, text, reply))
             try:
                 await self._listen(socket, reply, chunks)
             finally:
                 speaking.cancel()
-            reply.ended = clock()  # the closing handshake below is not the answer's
+            reply.ended = self.clock()  # the closing handshake below is not the answer's
             if not socket.closed:
                 await socket.send_str('{"type": "session.close"}')
 
@@ -134,11 +140,11 @@ class Client:
         sent = 0
         for piece in [text] if rate is None else _words(text):
             if rate is not None:
-                await asyncio.sleep(reply.sent + sent / rate - clock())
+                await asyncio.sleep(reply.sent + sent / rate - self.clock())
             await socket.send_str(json.dumps({"type": "input.text", "text": piece}))
             sent += len(piece)
         await socket.send_str('{"type": "input.done"}')
-        reply.text_done = clock()
+        reply.text_done = self.clock()
 
     async def _listen(self, socket: aiohttp.ClientWebSocketResponse, reply: Reply, chunks: list[bytes]) -> None:
         async for message in socket:
@@ -146,12 +152,22 @@ class Client:
                 break
             binary = message.type is aiohttp.WSMsgType.BINARY
             data = message.data if binary else message.data.encode()
-            reply.arrivals.append(Arrival(clock(), Kind.BINARY if binary else Kind.TEXT, len(data)))
+            reply.arrivals.append(Arrival(self.clock(), ArrivalKind.BINARY if binary else ArrivalKind.TEXT, len(data)))
             if reply.headers_at is None:
                 reply.headers_at = reply.arrivals[0].time
             chunks.append(data)
             if not binary and _ENDS.search(data):
                 break
+
+    async def _note_request(
+        self,
+        session: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        params: aiohttp.TraceRequestHeadersSentParams,
+    ) -> None:
+        del session, params
+        if context.trace_request_ctx is not None:
+            context.trace_request_ctx.requested = self.clock()
 
 
 _ENDS = re.compile(rb'"type"\s*:\s*"(session\.done|response\.done|error)"')
@@ -160,11 +176,3 @@ _ENDS = re.compile(rb'"type"\s*:\s*"(session\.done|response\.done|error)"')
 def _words(text: str) -> list[str]:
     """Pieces as a language model would emit them: words with the space after them, or single ideographs."""
     return re.findall(r"[\u3400-\u9fff]|[^\s\u3400-\u9fff]+\s*|\s+", text)
-
-
-async def _note_request(
-    session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestHeadersSentParams
-) -> None:
-    del session, params
-    if context.trace_request_ctx is not None:
-        context.trace_request_ctx.requested = clock()

@@ -19,7 +19,7 @@ _CUSTOM_KEYS = (*_TEXT_KEYS, "id", "language", "voice", "instructions", "ref_aud
 
 
 @dataclass(frozen=True)
-class Prompt:
+class TextItem:
     """One request's text and what goes with it. None: not sent."""
 
     index: int
@@ -32,7 +32,7 @@ class Prompt:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
 
 
-def load(name: str, language: str = "en", path: Path | None = None) -> list[Prompt]:
+def load(name: str, language: str = "en", path: Path | None = None) -> list[TextItem]:
     """The prompts of a data set, in its own order.
 
     Args:
@@ -55,7 +55,7 @@ def load(name: str, language: str = "en", path: Path | None = None) -> list[Prom
     return prompts
 
 
-def pick(prompts: Sequence[Prompt], count: int, seed: int) -> list[Prompt]:
+def select(prompts: Sequence[TextItem], count: int, seed: int) -> list[TextItem]:
     """`count` prompts: shuffled by `seed`, and the whole set again (same order) when it is too small.
 
     Indices are renumbered by position, so that index i is the same text in every run with the same seed.
@@ -65,12 +65,12 @@ def pick(prompts: Sequence[Prompt], count: int, seed: int) -> list[Prompt]:
     return [replace(order[i % len(order)], index=i) for i in range(count)]
 
 
-def _builtin(name: str, language: str) -> list[Prompt]:
+def _builtin(name: str, language: str) -> list[TextItem]:
     file = resources.files("stentor.bench.load") / "data" / f"{name}.{language}.txt"
     if not file.is_file():
         raise ValueError(f"--dataset-language: the set {name!r} has no {language!r} prompts")
     lines = file.read_text(encoding="utf-8").splitlines()
-    return [Prompt(i, text) for i, text in enumerate(lines)]
+    return [TextItem(i, text) for i, text in enumerate(lines)]
 
 
 def _lines(path: Path) -> list[str]:
@@ -80,10 +80,10 @@ def _lines(path: Path) -> list[str]:
         raise ValueError(f"--dataset-path: cannot read {path}: {error}") from None
 
 
-def _seed_tts(root: Path, locale: str, *, with_audio: bool) -> list[Prompt]:
+def _seed_tts(root: Path, locale: str, *, with_audio: bool) -> list[TextItem]:
     """`meta.lst` lines: `id|reference text|reference wav|text[|true wav]`, paths relative to the file."""
     meta = root / locale / "meta.lst"
-    prompts: list[Prompt] = []
+    prompts: list[TextItem] = []
     for number, line in enumerate(_lines(meta), 1):
         if not line.strip():
             continue
@@ -94,19 +94,19 @@ def _seed_tts(root: Path, locale: str, *, with_audio: bool) -> list[Prompt]:
         if audio and not audio.is_file():
             raise ValueError(f"{meta}:{number}: reference audio {audio} does not exist")
         ref_text = parts[1] if with_audio else None
-        prompts.append(Prompt(len(prompts), parts[3].strip(), ref_audio=audio, ref_text=ref_text))
+        prompts.append(TextItem(len(prompts), parts[3].strip(), ref_audio=audio, ref_text=ref_text))
     return prompts
 
 
-def _custom(path: Path) -> list[Prompt]:
-    prompts: list[Prompt] = []
+def _custom(path: Path) -> list[TextItem]:
+    prompts: list[TextItem] = []
     for number, line in enumerate(_lines(path), 1):
         if line.strip():
             prompts.append(_custom_line(path, number, line, len(prompts)))
     return prompts
 
 
-def _custom_line(path: Path, number: int, line: str, index: int) -> Prompt:
+def _custom_line(path: Path, number: int, line: str, index: int) -> TextItem:
     where = f"{path}:{number}"
     try:
         row = json.loads(line)
@@ -129,4 +129,4 @@ def _custom_line(path: Path, number: int, line: str, index: int) -> Prompt:
     audio = path.parent / str(row["ref_audio"]) if row.get("ref_audio") else None
     if audio and not audio.is_file():
         raise ValueError(f"{where}: ref_audio {audio} does not exist")
-    return Prompt(index, text, ref_audio=audio, extra_body=extra, **strings)
+    return TextItem(index, text, ref_audio=audio, extra_body=extra, **strings)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.prompts import TextItem
 
 
-class Kind(IntEnum):
+class ArrivalKind(IntEnum):
     """What an arrival is: part of an HTTP body, a WebSocket text frame, or a WebSocket binary frame."""
 
     BODY = 0
@@ -25,7 +25,7 @@ class Arrival(NamedTuple):
     """One read from the transport: when (`time.perf_counter` seconds), what, how many bytes."""
 
     time: float
-    kind: Kind
+    kind: ArrivalKind
     size: int
 
 
@@ -43,7 +43,7 @@ class Span(NamedTuple):
     size: int
 
 
-NOTHING = Span(0, 0)
+EMPTY_SPAN = Span(0, 0)
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Header names in lower case."""
     arrivals: list[Arrival] = field(default_factory=list)
-    body: Span = NOTHING
+    body: Span = EMPTY_SPAN
     failure: Failure | None = None
 
 
@@ -71,7 +71,7 @@ class Reply:
 class Exchange:
     """One scheduled request and what became of it. `reply` is None when it was dropped, not sent."""
 
-    prompt: Prompt
+    prompt: TextItem
     planned: float
     """When the schedule wanted it."""
     released: float

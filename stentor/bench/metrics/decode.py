@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stentor.bench.load.record import Arrival, Failure, Kind, Reply
+from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Reply
 from stentor.bench.metrics.playback import Floats, Ints, Samples
 
 Framing = Literal["raw", "sse", "websocket", "float32"]
@@ -39,7 +39,7 @@ class Format(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Heard:
+class DecodedAudio:
     """The audio of one reply. Shapes: samples [n], times and counts [chunks that brought samples]."""
 
     samples: Samples
@@ -67,8 +67,8 @@ class _Payload:
     failure: Failure | None = None
 
 
-def decode(reply: Reply, body: bytes, framing: Framing, assumed_rate: int) -> Heard:
-    """Decode a reply. Never raises for what a server sent: a bad answer is a `Heard` with a failure."""
+def decode(reply: Reply, body: bytes, framing: Framing, assumed_rate: int) -> DecodedAudio:
+    """Decode a reply. Never raises for what a server sent: a bad answer is a `DecodedAudio` with a failure."""
     if reply.failure is None and reply.status is not None and not 200 <= reply.status < 300:
         return _nothing(assumed_rate, Failure(f"http_{reply.status}", refusal_text(body)))
     payload = _unframe(reply, body, framing)
@@ -83,7 +83,7 @@ def decode(reply: Reply, body: bytes, framing: Framing, assumed_rate: int) -> He
     audio = data[start : start + int(counts.sum()) * fmt.frame_bytes]
     if failure is None and not counts.size:
         failure = Failure("no_audio", "the answer ended well but held no audio")
-    return Heard(
+    return DecodedAudio(
         samples=_mono(audio, fmt),
         rate=fmt.rate,
         rate_source=source,
@@ -111,10 +111,10 @@ def refusal_text(body: bytes) -> str:
     return text[:300]
 
 
-def _nothing(rate: int, failure: Failure, payload: _Payload | None = None) -> Heard:
+def _nothing(rate: int, failure: Failure, payload: _Payload | None = None) -> DecodedAudio:
     first = payload.pieces[0][0] if payload and payload.pieces else None
     empty = np.zeros(0, np.float32)
-    return Heard(empty, rate, "none", np.zeros(0), np.zeros(0, np.int64), b"", first, failure)
+    return DecodedAudio(empty, rate, "none", np.zeros(0), np.zeros(0, np.int64), b"", first, failure)
 
 
 def _integer(value: object) -> int | None:
@@ -202,7 +202,7 @@ def _error_text(event: Mapping[str, Any]) -> str:
 def _unframe_websocket(arrivals: list[Arrival], body: bytes) -> _Payload:
     payload, done = _Payload(), False
     for arrival, data in _split(arrivals, body):
-        if arrival.kind is Kind.BINARY:
+        if arrival.kind is ArrivalKind.BINARY:
             payload.pieces.append((arrival.time, data))
         else:
             done |= _take_event(payload, arrival.time, data.decode("utf-8", "replace"))
@@ -222,21 +222,21 @@ def _container(
     Raises:
         ValueError: the bytes are neither PCM nor WAV, so arrival times cannot be mapped to samples.
     """
-    told, source = _told_rate(headers, event_rate)
+    stated, source = _stated_rate(headers, event_rate)
     if data[:4] == b"RIFF":
         start, size, fmt = _wav_header(data)
-        notes = (f"{source} says {told} Hz, the WAV header {fmt.rate} Hz",) if told not in (None, fmt.rate) else ()
+        notes = (f"{source} says {stated} Hz, the WAV header {fmt.rate} Hz",) if stated not in (None, fmt.rate) else ()
         return start, size, fmt, "wav header", notes
     content = headers.get("content-type", "").split(";")[0].strip().lower()
     if framing == "raw" and data and content not in _PCM_TYPES:
         raise ValueError(f"{content} is compressed: its bytes cannot be timed; ask for pcm or wav")
     channels = next((int(headers[h]) for h in _CHANNEL_HEADERS if headers.get(h, "").isdigit()), 1)
     dtype: Literal["<f4", "<i2"] = "<f4" if framing == "float32" else "<i2"
-    fmt = Format(told or assumed_rate, max(channels, 1), dtype)
-    return 0, None, fmt, source if told else "assumed", ()
+    fmt = Format(stated or assumed_rate, max(channels, 1), dtype)
+    return 0, None, fmt, source if stated else "assumed", ()
 
 
-def _told_rate(headers: Mapping[str, str], event_rate: int | None) -> tuple[int | None, str]:
+def _stated_rate(headers: Mapping[str, str], event_rate: int | None) -> tuple[int | None, str]:
     for name in _RATE_HEADERS:
         if headers.get(name, "").isdigit() and int(headers[name]) > 0:
             return int(headers[name]), name

@@ -8,7 +8,7 @@ import numpy as np
 
 from stentor.bench.load.record import Exchange, Failure
 from stentor.bench.metrics import playback
-from stentor.bench.metrics.decode import Heard
+from stentor.bench.metrics.decode import DecodedAudio
 
 Unit = Literal["ms", "s", ""]
 
@@ -71,7 +71,7 @@ METRICS = {metric.name: metric for metric in (*VLLM_METRICS, *PLAYBACK_METRICS, 
 
 
 @dataclass
-class Result:
+class RequestResult:
     """One request's row in the JSONL file. `metrics` holds seconds or ratios by metric name."""
 
     index: int
@@ -101,23 +101,23 @@ class Result:
         return self.failure is None
 
 
-def measure(exchange: Exchange, heard: Heard | None) -> Result:
-    """Figures of one exchange; `heard` is its decoded reply, None when it was dropped."""
-    result = Result(exchange.prompt.index, exchange.prompt.text, exchange.planned)
+def measure(exchange: Exchange, audio: DecodedAudio | None) -> RequestResult:
+    """Figures of one exchange; `audio` is its decoded reply, None when it was dropped."""
+    result = RequestResult(exchange.prompt.index, exchange.prompt.text, exchange.planned)
     result.metrics["send_lag"] = exchange.released - exchange.planned
     reply = exchange.reply
-    if reply is None or heard is None:
+    if reply is None or audio is None:
         result.failure = Failure("dropped", "the limit of requests in flight was reached; it was never sent")
         return result
-    result.sent, result.ended, result.failure = reply.sent, reply.ended, heard.failure
-    result.sample_rate, result.rate_source, result.notes = heard.rate, heard.rate_source, heard.notes
-    result.input_tokens, result.output_tokens = heard.input_tokens, heard.output_tokens
-    result.samples = heard.samples.size
-    result.chunk_times, result.chunk_samples = heard.times, heard.counts
-    result.audio_hash = hashlib.sha256(heard.audio).hexdigest()[:16] if heard.audio else ""
+    result.sent, result.ended, result.failure = reply.sent, reply.ended, audio.failure
+    result.sample_rate, result.rate_source, result.notes = audio.rate, audio.rate_source, audio.notes
+    result.input_tokens, result.output_tokens = audio.input_tokens, audio.output_tokens
+    result.samples = audio.samples.size
+    result.chunk_times, result.chunk_samples = audio.times, audio.counts
+    result.audio_hash = hashlib.sha256(audio.audio).hexdigest()[:16] if audio.audio else ""
     times = {
         "ttfb": reply.headers_at,
-        "audio_ttfp": heard.first_payload,
+        "audio_ttfp": audio.first_payload,
         "e2el": reply.ended,
         "connect": reply.requested,
         "text_ingress": reply.text_done,
@@ -129,17 +129,17 @@ def measure(exchange: Exchange, heard: Heard | None) -> Result:
         result.metrics["ws_setup"] = reply.setup_s
     if reply.text_done is not None:
         result.metrics["after_text"] = reply.ended - reply.text_done
-    if heard.counts.size:
-        _measure_audio(result, heard, reply.sent)
+    if audio.counts.size:
+        _measure_audio(result, audio, reply.sent)
     return result
 
 
-def _measure_audio(result: Result, heard: Heard, sent: float) -> None:
-    rate, metrics = heard.rate, result.metrics
-    played = playback.play(heard.times, heard.counts, rate)
-    duration = heard.samples.size / rate
-    first = float(heard.counts[0]) / rate
-    metrics["first_pcm"] = float(heard.times[0]) - sent
+def _measure_audio(result: RequestResult, audio: DecodedAudio, sent: float) -> None:
+    rate, metrics = audio.rate, result.metrics
+    played = playback.play(audio.times, audio.counts, rate)
+    duration = audio.samples.size / rate
+    first = float(audio.counts[0]) / rate
+    metrics["first_pcm"] = float(audio.times[0]) - sent
     metrics["audio_duration"] = duration
     metrics["audio_rtf"] = metrics["e2el"] / duration
     if duration > first:
@@ -150,8 +150,8 @@ def _measure_audio(result: Result, heard: Heard, sent: float) -> None:
     metrics["stall_max"] = float(played.stalls.max(initial=0.0))
     result.stalls = played.stalls.size
     result.gaps = played.gaps
-    onset = playback.onset(np.nan_to_num(heard.samples), rate)
+    onset = playback.onset(np.nan_to_num(audio.samples), rate)
     if onset is not None:
         result.audible = True
         metrics["leading_silence"] = onset / rate
-        metrics["audible_ttfa"] = playback.heard_at(onset, played.starts, heard.counts, rate) - sent
+        metrics["audible_ttfa"] = playback.played_at(onset, played.starts, audio.counts, rate) - sent

@@ -23,7 +23,7 @@ _CELL_S = 0.001
 
 
 @dataclass(frozen=True)
-class Playback:
+class PlaybackTimes:
     """How a stream plays. Seconds; `stalls` holds only chunks that came after the player had run dry."""
 
     starts: Floats
@@ -36,7 +36,7 @@ class Playback:
     """Time between consecutive chunks; shape [chunks - 1]."""
 
 
-def play(times: Floats, counts: Ints, rate: int) -> Playback:
+def play(times: Floats, counts: Ints, rate: int) -> PlaybackTimes:
     """Play the stream with no buffer, from the arrival of its first chunk. Needs at least one chunk."""
     lengths = counts / rate
     before = np.concatenate([[0.0], np.cumsum(lengths)[:-1]])
@@ -44,7 +44,7 @@ def play(times: Floats, counts: Ints, rate: int) -> Playback:
     # start_k = max(arrival_k, start_{k-1} + length_{k-1}) without its loop.
     starts = np.maximum.accumulate(times - before) + before
     idle = starts[1:] - (starts[:-1] + lengths[:-1])
-    return Playback(
+    return PlaybackTimes(
         starts=starts,
         # Rounding in the sums above is far below a sample; a nanosecond of "stall" is not one.
         stalls=idle[idle > 1e-9],
@@ -80,8 +80,8 @@ def onset(samples: Samples, rate: int) -> int | None:
 _AUDIBLE_POWER = 10 ** (AUDIBLE_DBFS / 10)
 
 
-def heard_at(index: int, starts: Floats, counts: Ints, rate: int) -> float:
-    """When sample `index` plays, on the time line of `Playback.starts`."""
+def played_at(index: int, starts: Floats, counts: Ints, rate: int) -> float:
+    """When sample `index` plays, on the time line of `PlaybackTimes.starts`."""
     ends = np.cumsum(counts)
     chunk = int(np.searchsorted(ends, index, side="right"))
     into = index - (ends[chunk] - counts[chunk])

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from stentor.bench.metrics.decode import Heard
-from stentor.bench.metrics.measure import Result
+from stentor.bench.metrics.decode import DecodedAudio
+from stentor.bench.metrics.measure import RequestResult
 from stentor.silence import ANSWER_DBFS
 
 LONG_PAUSE_S = 2.0
@@ -29,9 +29,9 @@ def speech_units(text: str) -> int:
     return max(1, narrow + wide * _LETTERS_PER_IDEOGRAPH)
 
 
-def assess(heard: Heard, text: str) -> dict[str, Any]:
+def assess(audio: DecodedAudio, text: str) -> dict[str, Any]:
     """Figures of one answer: level, non-finite and clipped samples, longest pause, seconds per unit of text."""
-    samples = heard.samples
+    samples = audio.samples
     if not samples.size:
         return {}
     finite = np.isfinite(samples)
@@ -43,8 +43,8 @@ def assess(heard: Heard, text: str) -> dict[str, Any]:
         "silent": bool(level < ANSWER_DBFS),
         "nonfinite_samples": int(samples.size - np.count_nonzero(finite)),
         "clipped_fraction": round(float(np.mean(np.abs(clean) >= 0.999)), 6),
-        "longest_pause_s": round(_longest_pause(clean, heard.rate), 3),
-        "seconds_per_unit": round(samples.size / heard.rate / speech_units(text), 5),
+        "longest_pause_s": round(_longest_pause(clean, audio.rate), 3),
+        "seconds_per_unit": round(samples.size / audio.rate / speech_units(text), 5),
     }
 
 
@@ -75,7 +75,7 @@ class Quality:
     """How many different audio hashes each text that was spoken more than once got."""
 
 
-def summarise(results: Iterable[Result]) -> Quality:
+def summarise(results: Iterable[RequestResult]) -> Quality:
     """Collect the run's quality and mark the outliers in duration (also in each result's `quality`)."""
     rows = [result for result in results if result.completed and result.quality]
     pace = np.array([row.quality["seconds_per_unit"] for row in rows])
@@ -102,7 +102,7 @@ def summarise(results: Iterable[Result]) -> Quality:
     )
 
 
-def _hashes(rows: Sequence[Result]) -> dict[str, int]:
+def _hashes(rows: Sequence[RequestResult]) -> dict[str, int]:
     seen: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         seen[row.text].append(row.audio_hash)

@@ -24,7 +24,7 @@ _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 
 
 @dataclass(frozen=True)
-class Spoken:
+class AnswerAudio:
     """One answer to be scored."""
 
     index: int
@@ -63,7 +63,7 @@ class Score:
     """(index, error rate, transcript), worst first."""
 
 
-def error_rate(spoken: Sequence[Spoken], transcribe: Transcriber) -> Score:
+def error_rate(answers: Sequence[AnswerAudio], transcribe: Transcriber) -> Score:
     """Errors over reference words for all answers; Chinese texts count characters.
 
     Raises:
@@ -74,16 +74,16 @@ def error_rate(spoken: Sequence[Spoken], transcribe: Transcriber) -> Score:
     basic = _need("whisper_normalizer.basic", "--wer").BasicTextNormalizer(split_letters=True)
     errors = words = 0
     rows = []
-    for item in spoken:
+    for item in answers:
         chinese = bool(_IDEOGRAPH.search(item.text))
-        heard = transcribe(_at_16k(item), "zh" if chinese else "en")
+        transcript = transcribe(_at_16k(item), "zh" if chinese else "en")
         clean = basic if chinese else normal
-        truth, guess = clean(item.text), clean(heard)
+        truth, guess = clean(item.text), clean(transcript)
         counts = jiwer.process_words(truth or "-", guess)
         wrong = counts.substitutions + counts.deletions + counts.insertions
         length = counts.hits + counts.substitutions + counts.deletions
         errors, words = errors + wrong, words + length
-        rows.append((item.index, wrong / max(length, 1), heard))
+        rows.append((item.index, wrong / max(length, 1), transcript))
     worst = tuple(sorted(rows, key=lambda row: -row[1])[:5])
     return Score(errors / max(words, 1), len(rows), worst)
 
@@ -103,7 +103,7 @@ def whisper(model: str, threads: int = 2) -> Transcriber:
     return transcribe
 
 
-def opinion_scores(spoken: Sequence[Spoken]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def opinion_scores(answers: Sequence[AnswerAudio]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """DistillMOS of each answer (about 1 bad to 5 excellent), shape [answers].
 
     Raises:
@@ -119,12 +119,12 @@ def opinion_scores(spoken: Sequence[Spoken]) -> np.ndarray[Any, np.dtype[np.floa
     model.eval()
     scores = []
     with torch.no_grad():
-        for item in spoken:
+        for item in answers:
             scores.append(float(model(torch.from_numpy(_at_16k(item))[None])))
     return np.array(scores)
 
 
-def _at_16k(item: Spoken) -> Samples:
+def _at_16k(item: AnswerAudio) -> Samples:
     soxr = _need("soxr", "--wer and --mos")
     resampled: Samples = soxr.resample(np.nan_to_num(item.samples), item.rate, _RATE).astype(np.float32)
     return resampled

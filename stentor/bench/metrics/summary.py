@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stentor.bench.metrics import quality
-from stentor.bench.metrics.measure import METRICS, Result
+from stentor.bench.metrics.measure import METRICS, RequestResult
 from stentor.bench.metrics.playback import Floats
 from stentor.bench.metrics.quality import Quality
 
@@ -19,7 +19,7 @@ ALWAYS = (50.0, 95.0, 99.0)
 
 
 @dataclass(frozen=True)
-class Stats:
+class MetricStats:
     """Of one metric over the completed requests, in its base unit (seconds or ratio)."""
 
     count: int
@@ -32,13 +32,13 @@ class Stats:
     """By linear interpolation, as NumPy and vLLM do it."""
 
 
-def stats(values: Sequence[float] | Floats, percentiles: Sequence[float]) -> Stats | None:
+def stats(values: Sequence[float] | Floats, percentiles: Sequence[float]) -> MetricStats | None:
     """None when there are no values."""
     array = np.asarray(values, dtype=np.float64)
     if not array.size:
         return None
     marks = {p: float(np.percentile(array, p)) for p in sorted({*ALWAYS, *percentiles})}
-    return Stats(
+    return MetricStats(
         array.size,
         float(array.mean()),
         float(np.median(array)),
@@ -79,8 +79,8 @@ class Summary:
     failure_examples: dict[str, str]
     duration: float
     peak_concurrency: int
-    metrics: dict[str, Stats]
-    chunk_gap: Stats | None
+    metrics: dict[str, MetricStats]
+    chunk_gap: MetricStats | None
     audio_s: float
     samples: int
     request_throughput: float
@@ -97,7 +97,7 @@ class Summary:
     notes: tuple[str, ...]
     verdict: Verdict
     quality: Quality
-    loop_delay: Stats | None = None
+    loop_delay: MetricStats | None = None
     client_cpu: float = 0.0
     """Share of one core that this process used."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Summary:
 
 
 def summarise(
-    results: Sequence[Result],
+    results: Sequence[RequestResult],
     window: Window,
     percentiles: Sequence[float],
     goodput: dict[str, float] | None = None,
@@ -164,7 +164,7 @@ def summarise(
     )
 
 
-def _peak(rows: Sequence[Result]) -> int:
+def _peak(rows: Sequence[RequestResult]) -> int:
     """Most requests in flight at once. At equal times an end counts before a start, so one at a time gives 1."""
     events = [(row.sent or 0.0, 1) for row in rows] + [(row.ended or 0.0, -1) for row in rows]
     running = peak = 0
@@ -174,7 +174,7 @@ def _peak(rows: Sequence[Result]) -> int:
     return peak
 
 
-def _received_audio(results: Sequence[Result], window: Window) -> float:
+def _received_audio(results: Sequence[RequestResult], window: Window) -> float:
     """Seconds of audio that arrived inside the window, whoever asked for it and whenever."""
     total = 0.0
     for row in results:
@@ -184,7 +184,7 @@ def _received_audio(results: Sequence[Result], window: Window) -> float:
     return total
 
 
-def _goodput(good: Sequence[Result], limits: dict[str, float], window: Window) -> float:
+def _goodput(good: Sequence[RequestResult], limits: dict[str, float], window: Window) -> float:
     kept = [row for row in good if all(row.metrics.get(name, np.inf) <= limit for name, limit in limits.items())]
     return len(kept) / window.length
 
@@ -194,7 +194,7 @@ def _total(counts: Sequence[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _verdict(rows: Sequence[Result], good: Sequence[Result]) -> Verdict:
+def _verdict(rows: Sequence[RequestResult], good: Sequence[RequestResult]) -> Verdict:
     """nari-labs' rule: every scheduled request started and completed with audible audio, none underran."""
     reasons = []
     total = len(rows)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from stentor.bench.metrics.measure import METRICS, Result
+from stentor.bench.metrics.measure import METRICS, RequestResult
 from stentor.bench.metrics.playback import Samples
-from stentor.bench.metrics.summary import Stats, Summary
+from stentor.bench.metrics.summary import MetricStats, Summary
 
 SCHEMA = "stentor-bench/1"
 
@@ -61,13 +61,13 @@ def flat(summary: Summary, settings: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _keys(key: str, stats: Stats, scale: float) -> dict[str, float]:
+def _keys(key: str, stats: MetricStats, scale: float) -> dict[str, float]:
     marks = {"mean": stats.mean, "median": stats.median, "std": stats.std, "min": stats.low, "max": stats.high}
     marks |= {f"p{p:g}": value for p, value in stats.percentiles.items()}
     return {f"{mark}_{key}": value * scale for mark, value in marks.items()}
 
 
-def request_row(result: Result, origin: float) -> dict[str, Any]:
+def request_row(result: RequestResult, origin: float) -> dict[str, Any]:
     """One request for the JSONL file. Times of day are seconds from `origin`, the start of the run."""
     return {
         "index": result.index,

@@ -1,7 +1,7 @@
 """The load generator: open loop from a schedule, or closed loop at a fixed concurrency.
 
-It keeps its own honesty: when each request was due, when it was released, what was dropped, how late the event loop
-ran and how much of a core this process used.
+It records what it did itself: when each request was due, when it was released, which requests were dropped, how late
+the event loop ran, and how much of a core this process used.
 """
 
 import asyncio
@@ -15,23 +15,29 @@ from typing import Protocol
 import numpy as np
 
 from stentor.bench.load.arrivals import Times
-from stentor.bench.load.prompts import Prompt
+from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Exchange, Reply
 
-clock = time.perf_counter
+Clock = Callable[[], float]
+"""Seconds since a fixed moment."""
 
 
 class Sender(Protocol):
     """Anything that can be asked to speak: a server's client, or the engine in this process."""
 
-    async def send(self, prompt: Prompt) -> Reply: ...
+    @property
+    def clock(self) -> Clock:
+        """What all time stamps of a run are taken with, those of the load generator included."""
+        ...
+
+    async def send(self, prompt: TextItem) -> Reply: ...
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """What to send and when."""
 
-    prompts: Sequence[Prompt]
+    prompts: Sequence[TextItem]
     offsets: Times | None
     """Seconds from the start for each request, in order; None: closed loop, `max_concurrency` at a time."""
     max_concurrency: int | None = None
@@ -43,20 +49,20 @@ class Plan:
 
 @dataclass
 class Trace:
-    """What a run of the load generator left."""
+    """The record of one run of the load generator."""
 
     started: float
     exchanges: list[Exchange] = field(default_factory=list)
     ended: float = 0.0
     loop_delays: list[float] = field(default_factory=list)
-    """How much later than asked a 10 ms timer fired, all through the run: the error of every time stamp."""
+    """How much later than asked a 10 ms timer fired, sampled during the whole run: the error of every time stamp."""
     cpu_s: float = 0.0
 
 
-async def run(plan: Plan, sender: Sender, progress: Callable[[int], None] = lambda done: None) -> Trace:
+async def run(plan: LoadPlan, sender: Sender, progress: Callable[[int], None] = lambda done: None) -> Trace:
     """Run the plan to the end of its last answer."""
-    trace = Trace(started=clock())
-    watch = asyncio.create_task(_watch_loop(trace.loop_delays))
+    trace = Trace(started=sender.clock())
+    watch = asyncio.create_task(_watch_loop(sender.clock, trace.loop_delays))
     cpu = time.process_time()
     try:
         if plan.offsets is None:
@@ -66,15 +72,15 @@ async def run(plan: Plan, sender: Sender, progress: Callable[[int], None] = lamb
     finally:
         trace.cpu_s = time.process_time() - cpu
         watch.cancel()
-    trace.ended = clock()
+    trace.ended = sender.clock()
     return trace
 
 
 @contextmanager
-def no_collector_pauses() -> Iterator[None]:
-    """Keep Python's cycle collector from stopping the client; with 500 streams it otherwise does for tens of ms.
+def garbage_collection_off() -> Iterator[None]:
+    """Switch Python's cycle collector off. With 500 streams it otherwise stops the client for tens of ms.
 
-    Nearly everything a run allocates it also keeps, so there is little for the collector to find.
+    A run keeps nearly everything that it allocates, so the collector would find little.
     """
     gc.collect()
     gc.disable()
@@ -84,7 +90,9 @@ def no_collector_pauses() -> Iterator[None]:
         gc.enable()
 
 
-async def _open_loop(plan: Plan, offsets: Times, sender: Sender, trace: Trace, progress: Callable[[int], None]) -> None:
+async def _open_loop(
+    plan: LoadPlan, offsets: Times, sender: Sender, trace: Trace, progress: Callable[[int], None]
+) -> None:
     places = asyncio.Semaphore(plan.max_concurrency) if plan.max_concurrency else None
     running: set[asyncio.Task[None]] = set()
 
@@ -98,9 +106,9 @@ async def _open_loop(plan: Plan, offsets: Times, sender: Sender, trace: Trace, p
 
     for prompt, offset in zip(plan.prompts, offsets, strict=True):
         planned = trace.started + float(offset)
-        if (wait := planned - clock()) > 0:
+        if (wait := planned - sender.clock()) > 0:
             await asyncio.sleep(wait)
-        exchange = Exchange(prompt, planned, released=clock())
+        exchange = Exchange(prompt, planned, released=sender.clock())
         trace.exchanges.append(exchange)
         if len(running) >= plan.max_in_flight:
             progress(1)
@@ -111,16 +119,16 @@ async def _open_loop(plan: Plan, offsets: Times, sender: Sender, trace: Trace, p
     await _all(running)
 
 
-async def _closed_loop(plan: Plan, sender: Sender, trace: Trace, progress: Callable[[int], None]) -> None:
+async def _closed_loop(plan: LoadPlan, sender: Sender, trace: Trace, progress: Callable[[int], None]) -> None:
     prompts = _endless(plan.prompts) if plan.duration else iter(plan.prompts)
     end = trace.started + plan.duration if plan.duration else np.inf
 
     async def worker() -> None:
         for prompt in prompts:
-            now = clock()
+            now = sender.clock()
             if now >= end:
                 return
-            # Closed loop: a request is due when a place is free, so there is no lag to speak of.
+            # Closed loop: a request is due when a place is free, so its send lag is zero.
             exchange = Exchange(prompt, planned=now, released=now)
             trace.exchanges.append(exchange)
             exchange.reply = await sender.send(prompt)
@@ -129,13 +137,13 @@ async def _closed_loop(plan: Plan, sender: Sender, trace: Trace, progress: Calla
     await _all({asyncio.create_task(worker()) for _ in range(plan.max_concurrency or 1)})
 
 
-def _endless(prompts: Sequence[Prompt]) -> Iterator[Prompt]:
+def _endless(prompts: Sequence[TextItem]) -> Iterator[TextItem]:
     while True:
         yield from prompts
 
 
 async def _all(tasks: set[asyncio.Task[None]]) -> None:
-    """Wait for all; if one breaks (a bug, since senders do not raise) or we are cancelled, stop the others too."""
+    """Wait for all tasks. If one raises (a bug, since senders do not raise) or we are cancelled, cancel the others."""
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -143,7 +151,7 @@ async def _all(tasks: set[asyncio.Task[None]]) -> None:
             task.cancel()
 
 
-async def _watch_loop(delays: list[float], every: float = 0.010) -> None:
+async def _watch_loop(clock: Clock, delays: list[float], every: float = 0.010) -> None:
     while True:
         due = clock() + every
         await asyncio.sleep(every)

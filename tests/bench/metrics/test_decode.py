@@ -12,12 +12,12 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.bench.load.record import Arrival, Kind, Reply
+from stentor.bench.load.record import Arrival, ArrivalKind, Reply
 from stentor.bench.metrics.decode import decode
 from tests.bench.fake_server import tone, wav_header
 
 
-def reply(parts, headers=None, kind=Kind.BODY, kinds=None, status=200):
+def reply(parts, headers=None, kind=ArrivalKind.BODY, kinds=None, status=200):
     """A reply whose parts arrive one second apart, and its body."""
     kinds = kinds or [kind] * len(parts)
     arrivals = [Arrival(float(i), k, len(part)) for i, (k, part) in enumerate(zip(kinds, parts, strict=True))]
@@ -146,7 +146,11 @@ def test_usage_headers_give_token_counts_of_raw_streams():
 
 @given(st.lists(st.binary(max_size=60), max_size=6), st.sampled_from(["raw", "sse", "websocket", "float32"]))
 def test_no_bytes_make_the_decoder_raise(parts, framing):
-    decode(*reply([p for p in parts if p], kind=Kind.TEXT if framing == "websocket" else Kind.BODY), framing, 24000)
+    decode(
+        *reply([p for p in parts if p], kind=ArrivalKind.TEXT if framing == "websocket" else ArrivalKind.BODY),
+        framing,
+        24000,
+    )
 
 
 @given(st.binary(max_size=80))

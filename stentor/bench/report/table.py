@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stentor.bench.metrics.measure import PLAYBACK_METRICS, VLLM_METRICS, Metric
 from stentor.bench.metrics.quality import Quality
-from stentor.bench.metrics.summary import CONTINUITY_S, Stats, Summary
+from stentor.bench.metrics.summary import CONTINUITY_S, MetricStats, Summary
 
 WIDTH = 50
 _ROW = 26
@@ -30,14 +30,14 @@ def line(label: str, value: object, digits: int = 2) -> str:
 
 
 @dataclass(frozen=True)
-class Shown:
+class TableOptions:
     """What the user asked to see: which vLLM blocks, which percentiles."""
 
     metrics: Sequence[str]
     percentiles: Sequence[float]
 
 
-def table(summary: Summary, load: Mapping[str, object], shown: Shown) -> str:
+def summary_table(summary: Summary, load: Mapping[str, object], shown: TableOptions) -> str:
     """The whole report. `load` holds request_rate and max_concurrency."""
     lines = [
         *_serving_block(summary, load, shown),
@@ -49,7 +49,7 @@ def table(summary: Summary, load: Mapping[str, object], shown: Shown) -> str:
     return "\n".join(lines)
 
 
-def _serving_block(summary: Summary, load: Mapping[str, object], shown: Shown) -> list[str]:
+def _serving_block(summary: Summary, load: Mapping[str, object], shown: TableOptions) -> list[str]:
     chosen = [metric for metric in VLLM_METRICS if metric.name in shown.metrics]
     blocks = {metric.name: _metric_block(metric, summary.metrics.get(metric.name), shown) for metric in chosen}
     lines = [
@@ -92,7 +92,7 @@ def _per_second(count: int | None, summary: Summary) -> float | None:
     return None if count is None else count / summary.duration
 
 
-def _metric_block(metric: Metric, stats: Stats | None, shown: Shown) -> list[str]:
+def _metric_block(metric: Metric, stats: MetricStats | None, shown: TableOptions) -> list[str]:
     name, unit = metric.name.upper(), f" ({metric.unit})" if metric.unit else ""
     lines = [banner(metric.title, "-")]
     if stats is None:
@@ -123,7 +123,7 @@ def _playback_block(summary: Summary, marks: Sequence[float]) -> list[str]:
     return lines + [f"  - {reason}" for reason in summary.verdict.reasons]
 
 
-def _percentile_row(title: str, unit: str, scale: float, stats: Stats, marks: Sequence[float]) -> str:
+def _percentile_row(title: str, unit: str, scale: float, stats: MetricStats, marks: Sequence[float]) -> str:
     label = f"{title} ({unit})" if unit else title
     digits = 1 if unit == "ms" else 3
     return f"{label:<{_ROW}}" + "".join(f"{stats.percentiles[p] * scale:>8.{digits}f}" for p in marks)
@@ -164,11 +164,11 @@ def _load_block(summary: Summary) -> list[str]:
     return lines
 
 
-def _mean_max(stats: Stats | None) -> str | None:
+def _mean_max(stats: MetricStats | None) -> str | None:
     return f"{stats.mean * 1000:.2f} / {stats.high * 1000:.2f}" if stats else None
 
 
-def _marks(stats: Stats) -> str:
+def _marks(stats: MetricStats) -> str:
     return f"{stats.percentiles[99] * 1000:.2f} / {stats.high * 1000:.2f}"
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stentor.bench.metrics.decode import Heard
-from stentor.bench.metrics.measure import Result
+from stentor.bench.metrics.decode import DecodedAudio
+from stentor.bench.metrics.measure import RequestResult
 from stentor.bench.metrics.quality import assess, speech_units, summarise
 from tests.bench.fake_server import silence, tone
 
@@ -13,14 +13,14 @@ RATE = 24000
 
 def heard(samples):
     samples = np.asarray(samples, np.float32)
-    return Heard(samples, RATE, "x", np.zeros(1), np.array([samples.size]), samples.tobytes())
+    return DecodedAudio(samples, RATE, "x", np.zeros(1), np.array([samples.size]), samples.tobytes())
 
 
 def answers(*rows):
     """Results for (text, samples) rows."""
     results = []
     for index, (text, samples) in enumerate(rows):
-        result = Result(index, text, 0.0, samples=samples.size, sample_rate=RATE, audio_hash=str(samples.size))
+        result = RequestResult(index, text, 0.0, samples=samples.size, sample_rate=RATE, audio_hash=str(samples.size))
         result.quality = assess(heard(samples), text)
         results.append(result)
     return results

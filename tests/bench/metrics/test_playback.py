@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.bench.metrics.playback import heard_at, onset, play
+from stentor.bench.metrics.playback import onset, play, played_at
 from tests.bench.fake_server import silence, tone
 
 RATE = 24000
@@ -91,6 +91,6 @@ def test_audio_shorter_than_two_frames_is_not_audible(seconds):
 def test_a_sample_is_heard_when_its_chunk_plays_plus_its_place_in_it():
     times, counts = np.array([1.0, 1.5]), np.array([2400, 2400])
     starts = play(times, counts, RATE).starts
-    assert heard_at(1200, starts, counts, RATE) == pytest.approx(1.05)
-    assert heard_at(2400, starts, counts, RATE) == pytest.approx(1.5)
-    assert heard_at(3600, starts, counts, RATE) == pytest.approx(1.55)
+    assert played_at(1200, starts, counts, RATE) == pytest.approx(1.05)
+    assert played_at(2400, starts, counts, RATE) == pytest.approx(1.5)
+    assert played_at(3600, starts, counts, RATE) == pytest.approx(1.55)

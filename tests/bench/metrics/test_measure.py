@@ -1,18 +1,15 @@
-"""Each metric against a server whose timings are known, to within 5 ms."""
+"""Each metric against a server whose timings are known. Time is virtual, so figures are exact."""
 
-import asyncio
 import base64
 import json
 
 import numpy as np
 import pytest
 
-from stentor.bench.load.backends import BACKENDS, Ask
-from stentor.bench.load.client import Client, Target
-from stentor.bench.load.prompts import Prompt
-from stentor.bench.load.record import Exchange, Spool
-from stentor.bench.metrics.decode import decode
-from stentor.bench.metrics.measure import measure
+from stentor.bench.load.backends import BACKENDS, RequestDefaults
+from stentor.bench.load.client import ServerTarget
+from stentor.bench.load.prompts import TextItem
+from stentor.bench.load.record import Spool
 from tests.bench.fake_server import (
     WARM_UP,
     Abort,
@@ -27,22 +24,23 @@ from tests.bench.fake_server import (
     tone,
     wav_header,
 )
+from tests.bench.unix_client import URL, UnixClient, result_of
+from tests.helpers import virtual_time
 
-TOLERANCE = 0.005
+TOLERANCE = 1e-9
 RATE = 24000
 
 
 async def ask(server, backend="openai-audio-speech", timeout_s=10.0, assumed_rate=RATE):
     """One request through the real client, on an open connection; gives its Result and the server's Log."""
     spool = Spool()
-    target = Target(server.url, BACKENDS[backend], Ask(model="fake"), timeout_s=timeout_s)
-    warm_up, prompt = Prompt(0, WARM_UP), Prompt(1, "Hello there.")
-    async with Client(target, spool) as client:
+    target = ServerTarget(URL, BACKENDS[backend], RequestDefaults(model="fake"), timeout_s=timeout_s)
+    warm_up, prompt = TextItem(0, WARM_UP), TextItem(1, "Hello there.")
+    async with UnixClient(target, spool, server.path) as client:
         client.prepare([warm_up, prompt])
         await client.send(warm_up)
         reply = await client.send(prompt)
-    heard = decode(reply, spool.get(reply.body), target.backend.framing, assumed_rate)
-    result = measure(Exchange(prompt, reply.sent, reply.sent, reply), heard)
+    result = result_of(prompt, reply, spool, target.backend.framing, assumed_rate)
     spool.close()
     return result, server.logs[-1] if server.logs else None
 
@@ -80,7 +78,7 @@ def check_times(result, log):
     assert metrics["audio_duration"] == pytest.approx(duration)
     near(metrics["audio_rtf"] * duration, log.ended - log.received, "audio_rtf")
     # Chunks written back to back arrive in one read: together they are the first chunk.
-    first = sum(samples for at, samples in sends if at - sends[0][0] < 0.002) / result.sample_rate
+    first = sum(samples for at, samples in sends if at == sends[0][0]) / result.sample_rate
     assert metrics["first_chunk"] == pytest.approx(first)
     if duration > first:
         near(metrics["rtf_gen"] * (duration - first), log.ended - sends[0][0], "rtf_gen")
@@ -91,8 +89,8 @@ def check_times(result, log):
     near(metrics["stall_total"], sum(stalls), "stall_total")
 
 
-def test_a_steady_stream_is_timed_and_never_stalls(attempts):
-    async def check():
+def test_a_steady_stream_is_timed_and_never_stalls():
+    async def check(_):
         script = [Wait(0.03), Head(), Wait(0.02), *paced(chunks(tone(1.2), 0.1), 0.02)]
         async with FakeServer(script).running() as server:
             result, log = await ask(server)
@@ -104,11 +102,11 @@ def test_a_steady_stream_is_timed_and_never_stalls(attempts):
         gaps = np.diff([at for at, _ in log.sends])
         assert np.allclose(result.gaps, gaps, atol=TOLERANCE)
 
-    attempts(check)
+    virtual_time.run(check)
 
 
-def test_stalls_are_counted_by_the_resetting_and_the_non_resetting_rule(attempts):
-    async def check():
+def test_stalls_are_counted_by_the_resetting_and_the_non_resetting_rule():
+    async def check(_):
         # Lead 0.1 s, then 0.2 s late, then 0.15 s late again: one rule adds the stalls, the other the lateness.
         audio = chunks(tone(0.6), 0.1)
         script = [Head(), audio[0], audio[1], Wait(0.4), audio[2], Wait(0.25), audio[3], audio[4], audio[5]]
@@ -117,16 +115,16 @@ def test_stalls_are_counted_by_the_resetting_and_the_non_resetting_rule(attempts
         check_times(result, log)
         stalls, lateness = playback_truth(log.sends)
         assert result.stalls == len(stalls) == 2
-        assert sum(stalls) == pytest.approx(0.35, abs=0.05)
-        assert lateness == pytest.approx(0.35, abs=0.05)
+        assert sum(stalls) == pytest.approx(0.35)
+        assert lateness == pytest.approx(0.35)
         near(result.metrics["stall_max"], max(stalls), "stall_max")
 
-    attempts(check)
+    virtual_time.run(check)
 
 
 @pytest.mark.parametrize("lead", [0.0, 0.13, 0.307])
-def test_silent_lead_in_delays_audible_ttfa_but_not_ttfp(attempts, lead):
-    async def check():
+def test_silent_lead_in_delays_audible_ttfa_but_not_ttfp(lead):
+    async def check(_):
         audio = np.concatenate([silence(lead), tone(0.4)])
         script = [Wait(0.04), Head(), *chunks(audio, 0.08)]
         async with FakeServer(script).running() as server:
@@ -135,24 +133,24 @@ def test_silent_lead_in_delays_audible_ttfa_but_not_ttfp(attempts, lead):
         near(result.metrics["leading_silence"], lead, "leading_silence")
         near(result.metrics["audible_ttfa"], log.sends[0][0] - log.received + lead, "audible_ttfa")
 
-    attempts(check)
+    virtual_time.run(check)
 
 
-def test_a_stall_inside_the_silence_delays_audible_ttfa_too(attempts):
-    async def check():
+def test_a_stall_inside_the_silence_delays_audible_ttfa_too():
+    async def check(_):
         audio = chunks(np.concatenate([silence(0.2), tone(0.3)]), 0.1)
         script = [Head(), audio[0], Wait(0.25), audio[1], audio[2], *audio[3:]]
         async with FakeServer(script).running() as server:
             result, log = await ask(server)
         stall = playback_truth(log.sends)[0][0]
-        assert stall == pytest.approx(0.15, abs=0.04)
+        assert stall == pytest.approx(0.15)
         near(result.metrics["audible_ttfa"], log.sends[0][0] - log.received + 0.2 + stall, "audible_ttfa")
 
-    attempts(check)
+    virtual_time.run(check)
 
 
-def test_a_late_head_and_a_late_body_are_told_apart(attempts):
-    async def check():
+def test_a_late_head_and_a_late_body_are_told_apart():
+    async def check(_):
         late_head = [Wait(0.2), Head(), *chunks(tone(0.2), 0.1)]
         late_body = [Head(), Wait(0.2), *chunks(tone(0.2), 0.1)]
         async with FakeServer(late_head, late_body).running() as server:
@@ -160,24 +158,24 @@ def test_a_late_head_and_a_late_body_are_told_apart(attempts):
             second, second_log = await ask(server)
         check_times(first, first_log)
         check_times(second, second_log)
-        assert first.metrics["ttfb"] > 0.19
-        assert second.metrics["ttfb"] < 0.1
-        assert second.metrics["first_pcm"] > 0.19
+        assert first.metrics["ttfb"] == pytest.approx(0.2)
+        assert second.metrics["ttfb"] == pytest.approx(0.0, abs=TOLERANCE)
+        assert second.metrics["first_pcm"] == pytest.approx(0.2)
 
-    attempts(check)
+    virtual_time.run(check)
 
 
-def test_a_wav_header_is_a_packet_but_not_yet_pcm(attempts):
-    async def check():
+def test_a_wav_header_is_a_packet_but_not_yet_pcm():
+    async def check(_):
         head = Head(headers=(("Content-Type", "audio/wav"),))
         script = [head, Wait(0.05), wav_header(RATE), Wait(0.12), *chunks(tone(0.3), 0.1)]
         async with FakeServer(script).running() as server:
             result, log = await ask(server)
         check_times(result, log)
-        assert result.metrics["first_pcm"] - result.metrics["audio_ttfp"] > 0.11
+        assert result.metrics["first_pcm"] - result.metrics["audio_ttfp"] == pytest.approx(0.12)
         assert result.rate_source == "wav header"
 
-    attempts(check)
+    virtual_time.run(check)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +186,8 @@ def test_a_wav_header_is_a_packet_but_not_yet_pcm(attempts):
         ((("Content-Type", "audio/pcm"), ("X-Audio-Sample-Rate", "48000")), "x-audio-sample-rate"),
     ],
 )
-def test_the_sample_rate_of_the_answer_decides_duration_and_underruns(attempts, headers, source):
-    async def check():
+def test_the_sample_rate_of_the_answer_decides_duration_and_underruns(headers, source):
+    async def check(_):
         # 0.1 s of audio every 0.14 s at 48 kHz; read as 24 kHz it would seem to keep up.
         script = [Head(headers=headers), *paced(chunks(tone(0.5, 48000), 0.1, 48000), 0.14)]
         async with FakeServer(script).running() as server:
@@ -199,33 +197,33 @@ def test_the_sample_rate_of_the_answer_decides_duration_and_underruns(attempts, 
         assert result.metrics["audio_duration"] == pytest.approx(0.5)
         assert result.stalls == 4
 
-    attempts(check)
+    virtual_time.run(check)
 
 
 def test_a_header_that_contradicts_the_wav_file_is_noted_and_the_file_believed():
-    async def check():
+    async def check(_):
         head = Head(headers=(("Content-Type", "audio/wav"), ("X-Sample-Rate", "24000")))
         async with FakeServer([head, wav_header(48000), pcm(tone(0.2, 48000))]).running() as server:
             return await ask(server)
 
-    result, _ = asyncio.run(check())
+    result, _ = virtual_time.run(check)
     assert result.sample_rate == 48000
     assert "24000" in result.notes[0]
     assert "48000" in result.notes[0]
 
 
 def test_a_silent_answer_about_the_rate_is_marked_as_assumed():
-    async def check():
+    async def check(_):
         head = Head(headers=(("Content-Type", "audio/pcm"),))
         async with FakeServer([head, pcm(tone(0.2))]).running() as server:
             return await ask(server, assumed_rate=16000)
 
-    result, _ = asyncio.run(check())
+    result, _ = virtual_time.run(check)
     assert (result.sample_rate, result.rate_source) == (16000, "assumed")
 
 
-def test_an_early_end_is_a_failure_that_keeps_what_arrived(attempts):
-    async def check():
+def test_an_early_end_is_a_failure_that_keeps_what_arrived():
+    async def check(_):
         script = [Head(), *paced(chunks(tone(0.3), 0.1), 0.02), Abort()]
         async with FakeServer(script).running() as server:
             result, log = await ask(server)
@@ -233,7 +231,7 @@ def test_an_early_end_is_a_failure_that_keeps_what_arrived(attempts):
         assert result.samples == sum(samples for _, samples in log.sends)
         near(result.metrics["e2el"], log.ended - log.received, "e2el")
 
-    attempts(check)
+    virtual_time.run(check)
 
 
 def sse(event: dict) -> Send:
@@ -248,8 +246,8 @@ def delta(send: Send) -> Send:
 SSE_HEAD = Head(headers=(("Content-Type", "text/event-stream"), ("X-Sample-Rate", "24000")))
 
 
-def test_server_sent_events_give_the_same_figures_and_the_token_counts(attempts):
-    async def check():
+def test_server_sent_events_give_the_same_figures_and_the_token_counts():
+    async def check(_):
         done = sse({"type": "speech.audio.done", "usage": {"input_tokens": 7, "output_tokens": 30}})
         stream = [delta(send) for send in chunks(tone(0.5), 0.1)]
         script = [Wait(0.03), SSE_HEAD, *paced(stream[:3], 0.02), Wait(0.4), *stream[3:], done]
@@ -260,74 +258,74 @@ def test_server_sent_events_give_the_same_figures_and_the_token_counts(attempts)
         assert result.stalls == 1
         assert (result.input_tokens, result.output_tokens) == (7, 30)
 
-    attempts(check)
+    virtual_time.run(check)
 
 
 def test_an_error_event_in_mid_stream_is_a_failure_with_its_message():
-    async def check():
+    async def check(_):
         error = sse({"type": "speech.audio.error", "error": {"message": "engine died", "code": 500}})
         script = [SSE_HEAD, delta(pcm(tone(0.1))), error]
         async with FakeServer(script).running() as server:
             return await ask(server, "openai-audio-speech-sse")
 
-    result, _ = asyncio.run(check())
+    result, _ = virtual_time.run(check)
     assert result.failure == ("server_error", "engine died")
     assert result.samples == 2400
 
 
 def test_an_event_stream_without_its_done_is_incomplete():
-    async def check():
+    async def check(_):
         async with FakeServer([SSE_HEAD, delta(pcm(tone(0.1)))]).running() as server:
             return await ask(server, "openai-audio-speech-sse")
 
-    assert asyncio.run(check())[0].failure.kind == "incomplete"
+    assert virtual_time.run(check)[0].failure.kind == "incomplete"
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 503])
 def test_a_refusal_is_named_by_its_status_and_keeps_the_servers_words(status):
-    async def check():
+    async def check(_):
         body = Send(json.dumps({"error": {"message": "the queue is full"}}).encode())
         async with FakeServer([Head(status, (("Content-Type", "application/json"),)), body]).running() as server:
             return await ask(server)
 
-    result, _ = asyncio.run(check())
+    result, _ = virtual_time.run(check)
     assert result.failure.kind == f"http_{status}"
     assert "the queue is full" in result.failure.message
 
 
 def test_a_server_that_falls_silent_is_a_timeout_after_the_time_given():
-    async def check():
+    async def check(_):
         async with FakeServer([Head(), pcm(tone(0.1)), Wait(30)]).running() as server:
             return await ask(server, timeout_s=0.3)
 
-    result, _ = asyncio.run(check())
+    result, _ = virtual_time.run(check)
     assert result.failure.kind == "timeout"
-    assert result.metrics["e2el"] == pytest.approx(0.3, abs=0.1)
+    assert result.metrics["e2el"] == pytest.approx(0.3)
 
 
 def test_nobody_listening_is_a_connect_failure():
-    async def check():
+    async def check(_):
         async with FakeServer([Head()]).running() as server:
             pass
         return await ask(server)
 
-    assert asyncio.run(check())[0].failure.kind == "connect"
+    assert virtual_time.run(check)[0].failure.kind == "connect"
 
 
 def test_an_answer_that_ends_well_without_audio_is_a_failure():
-    async def check():
+    async def check(_):
         async with FakeServer([Head()]).running() as server:
             return await ask(server)
 
-    assert asyncio.run(check())[0].failure.kind == "no_audio"
+    assert virtual_time.run(check)[0].failure.kind == "no_audio"
 
 
 def test_compressed_audio_is_refused_with_advice_instead_of_timed_wrongly():
-    async def check():
+    async def check(_):
         head = Head(headers=(("Content-Type", "audio/mpeg"),))
         async with FakeServer([head, Send(b"\xff\xfb" * 500)]).running() as server:
             return await ask(server)
 
-    failure = asyncio.run(check())[0].failure
+    failure = virtual_time.run(check)[0].failure
     assert failure.kind == "format"
     assert "pcm or wav" in failure.message

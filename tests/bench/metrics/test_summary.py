@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from stentor.bench.load.record import Failure
-from stentor.bench.metrics.measure import Result
+from stentor.bench.metrics.measure import RequestResult
 from stentor.bench.metrics.quality import speech_units
 from stentor.bench.metrics.summary import Window, summarise
-from stentor.bench.report.report import Shown, levels_table, table
+from stentor.bench.report.table import TableOptions, levels_table, summary_table
 
 RATE = 24000
 
 
 def result(index, sent=0.0, e2el=1.0, audio=2.0, ttfp=0.1, **changes):
     """A good answer: two chunks, the first half at `ttfp`, the second at the end."""
-    row = Result(index, f"text number {index}", planned=sent, sent=sent, ended=sent + e2el)
+    row = RequestResult(index, f"text number {index}", planned=sent, sent=sent, ended=sent + e2el)
     row.metrics = {
         "send_lag": 0.0,
         "client_queue": 0.0,
@@ -143,7 +143,7 @@ def test_a_late_client_is_reported():
     late = summarise([result(0)], Window(0, 1), [50], loop_delays=[0.001] * 90 + [0.02] * 10)
     assert not on_time.client_was_late
     assert late.client_was_late
-    assert "load generator itself was late" in table(late, {}, Shown(["e2el"], [50]))
+    assert "load generator itself was late" in summary_table(late, {}, TableOptions(["e2el"], [50]))
 
 
 VLLM_TABLE = """\
@@ -188,15 +188,15 @@ Streaming continuity OK rate (%):        100.00
 
 def test_the_table_is_the_one_that_vllm_users_know():
     summary = summarise([result(0), result(1, sent=2.0)], Window(0.0, 4.0), [99])
-    shown = Shown(["e2el", "audio_ttfp", "audio_rtf", "audio_duration", "audio_underrun"], [99])
-    text = table(summary, {"max_concurrency": 1, "request_rate": float("inf")}, shown)
+    shown = TableOptions(["e2el", "audio_ttfp", "audio_rtf", "audio_duration", "audio_underrun"], [99])
+    text = summary_table(summary, {"max_concurrency": 1, "request_rate": float("inf")}, shown)
     assert text.startswith(VLLM_TABLE)
     assert all(len(line) <= 60 or line.startswith("  ") for line in text.splitlines())
 
 
 def test_the_playback_block_states_percentiles_rules_and_verdict():
     summary = summarise([result(0), stalled(1, 0.3)], Window(0, 4), [50, 99])
-    lines = table(summary, {}, Shown([], [50, 99])).splitlines()
+    lines = summary_table(summary, {}, TableOptions([], [50, 99])).splitlines()
     assert "                               P50     P99" in lines
     assert "First PCM sample (ms)        100.0   100.0" in lines
     assert "Audible TTFA (ms)            150.0   150.0" in lines
@@ -210,7 +210,7 @@ def test_the_playback_block_states_percentiles_rules_and_verdict():
 
 def test_a_run_without_a_single_success_can_still_be_printed():
     summary = summarise([failed(0, "connect")], Window(0, 1), [50])
-    text = table(summary, {}, Shown(["e2el", "audio_underrun"], [50]))
+    text = summary_table(summary, {}, TableOptions(["e2el", "audio_underrun"], [50]))
     assert "Mean E2EL (ms):                          n/a" in text
     assert "  ! connect: because of connect" in text
     assert "| all" in levels_table([("all", summary)], "load")

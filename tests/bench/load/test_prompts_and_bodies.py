@@ -6,8 +6,8 @@ import json
 import pytest
 
 from stentor.bench.flags import BACKENDS as FLAG_BACKENDS
-from stentor.bench.load.backends import BACKENDS, Ask, request_body
-from stentor.bench.load.prompts import BUILTIN_SETS, Prompt, load, pick
+from stentor.bench.load.backends import BACKENDS, RequestDefaults, request_body
+from stentor.bench.load.prompts import BUILTIN_SETS, TextItem, load, select
 
 
 @pytest.mark.parametrize("language", ["en", "zh", "mixed"])
@@ -34,7 +34,7 @@ def test_a_missing_language_or_set_is_an_error_that_names_the_flag():
 
 def test_the_seed_fixes_the_order_and_small_sets_repeat_in_it():
     texts = load("short")
-    first, again, other = (pick(texts, 40, seed) for seed in (1, 1, 2))
+    first, again, other = (select(texts, 40, seed) for seed in (1, 1, 2))
     assert first == again
     assert [p.text for p in first] != [p.text for p in other]
     assert [p.index for p in first] == list(range(40))
@@ -111,7 +111,7 @@ def test_the_flags_offer_every_backend_and_every_set():
     assert set(BUILTIN_SETS) == {"short", "medium", "long", "questions"}
 
 
-PROMPT = Prompt(0, "Hi.", voice="amy", extra_body={"cfg": 3})
+PROMPT = TextItem(0, "Hi.", voice="amy", extra_body={"cfg": 3})
 
 
 @pytest.mark.parametrize(
@@ -123,14 +123,16 @@ PROMPT = Prompt(0, "Hi.", voice="amy", extra_body={"cfg": 3})
     ],
 )
 def test_speech_bodies_hold_what_the_protocol_names(backend, expected):
-    body = request_body(BACKENDS[backend], PROMPT, Ask(model="m", seed=7, extra_body={"cfg": 1, "top_k": 5}))
+    body = request_body(
+        BACKENDS[backend], PROMPT, RequestDefaults(model="m", seed=7, extra_body={"cfg": 1, "top_k": 5})
+    )
     assert body == expected | {"model": "m", "voice": "amy", "seed": 7, "cfg": 3, "top_k": 5}
 
 
 def test_other_servers_get_their_own_field_names():
-    body = request_body(BACKENDS["nanovllm"], PROMPT, Ask(seed=7))
+    body = request_body(BACKENDS["nanovllm"], PROMPT, RequestDefaults(seed=7))
     assert body == {"target_text": "Hi.", "response_format": "pcm", "seed": 7, "cfg": 3}
-    body = request_body(BACKENDS["fish"], Prompt(0, "Hi.", voice="amy"), Ask())
+    body = request_body(BACKENDS["fish"], TextItem(0, "Hi.", voice="amy"), RequestDefaults())
     assert body == {"text": "Hi.", "reference_id": "amy", "format": "wav", "streaming": True}
 
 
@@ -138,16 +140,18 @@ def test_reference_audio_travels_as_each_server_wants_it(tmp_path):
     audio = tmp_path / "me.wav"
     audio.write_bytes(b"RIFFabc")
     encoded = base64.b64encode(b"RIFFabc").decode()
-    prompt = Prompt(0, "Hi.", ref_audio=audio, ref_text="said")
-    body = request_body(BACKENDS["stentor"], prompt, Ask())
+    prompt = TextItem(0, "Hi.", ref_audio=audio, ref_text="said")
+    body = request_body(BACKENDS["stentor"], prompt, RequestDefaults())
     assert body["ref_audio"] == f"data:audio/wav;base64,{encoded}"
     assert body["ref_text"] == "said"
-    assert request_body(BACKENDS["stentor"], prompt, Ask(file_references=True))["ref_audio"] == audio.as_uri()
-    body = request_body(BACKENDS["nanovllm"], prompt, Ask())
+    assert (
+        request_body(BACKENDS["stentor"], prompt, RequestDefaults(file_references=True))["ref_audio"] == audio.as_uri()
+    )
+    body = request_body(BACKENDS["nanovllm"], prompt, RequestDefaults())
     assert (body["prompt_wav_base64"], body["prompt_wav_format"], body["prompt_text"]) == (encoded, "wav", "said")
     assert "ref_audio_wav_base64" not in body
-    body = request_body(BACKENDS["nanovllm"], Prompt(0, "Hi.", ref_audio=audio), Ask())
+    body = request_body(BACKENDS["nanovllm"], TextItem(0, "Hi.", ref_audio=audio), RequestDefaults())
     assert body["ref_audio_wav_base64"] == encoded
     assert "prompt_text" not in body
-    body = request_body(BACKENDS["fish"], prompt, Ask())
+    body = request_body(BACKENDS["fish"], prompt, RequestDefaults())
     assert body["references"] == [{"audio": encoded, "text": "said"}]

@@ -1,0 +1,38 @@
+"""Result files: strict JSON, appended runs, names, saved audio."""
+
+import json
+
+import numpy as np
+import soundfile
+
+from stentor.bench.compare import load
+from stentor.bench.report.output import SCHEMA, Files, clean, default_stem, save_wav
+from tests.bench.fake_server import tone
+
+
+def test_saved_json_is_strict_and_keeps_infinity_as_vllm_writes_it(tmp_path):
+    path = Files(tmp_path / "new", "r").write_json({"request_rate": float("inf"), "x": float("nan"), "y": [1.5]})
+    assert json.loads(path.read_text()) == {"request_rate": "inf", "x": None, "y": [1.5]}
+    assert clean({"a": (float("-inf"),)}) == {"a": ["-inf"]}
+
+
+def test_appending_adds_a_line_each_time(tmp_path):
+    files = Files(tmp_path, "r")
+    for value in (1, 2):
+        files.write_json({"schema": SCHEMA, "request_rate": value}, append=True)
+    assert [run["request_rate"] for run in load(tmp_path / "r.json")] == [1, 2]
+
+
+def test_the_default_name_is_vllms():
+    stem = default_stem("serve", 4.0, 16, "org/My Model:1")
+    assert stem.startswith("serve-4qps-concurrency16-My-Model-1-")
+    assert default_stem("x", float("inf"), None, "m").startswith("x-infqps-m-")
+
+
+def test_saved_audio_is_what_was_heard_with_not_a_number_as_silence(tmp_path):
+    samples = tone(0.1, 22050)
+    samples[3] = np.nan
+    save_wav(tmp_path / "a" / "b.wav", samples, 22050)
+    read, rate = soundfile.read(tmp_path / "a" / "b.wav", dtype="float32")
+    assert rate == 22050
+    assert np.allclose(read, np.nan_to_num(samples), atol=1 / 32768)
