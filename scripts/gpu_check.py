@@ -50,8 +50,8 @@ SECTIONS: dict[str, tuple[list[str], list[str]]] = {  # what runs pytest, and it
     "kernels": ([], KERNELS),  # first: what it compiles, the same tests below find compiled
     "codes": ([], ["tests/gpu/test_whole_models.py"]),
     "captured": ([], ["tests/gpu/test_captured.py"]),
-    "company": ([], ["-s", "tests/gpu/test_company.py"]),
-    "modules": ([], ["-s", "tests/gpu/test_modules_in_bf16.py"]),
+    "company": ([], ["-s", "tests/engine/test_batch_independence.py"]),
+    "modules": ([], ["-s", "tests/models/test_bfloat16.py"]),
     "canaries": ([], ["-p", "tests.helpers.guarded", "-k", "not compile", *KERNELS]),
     "racecheck": ([*SANITIZER, "racecheck"], ["-x", *RACES, KERNELS[0], *ROWS]),
     "memcheck": ([*SANITIZER, "memcheck"], ["-x", *ONLY_OURS, *KERNELS]),

@@ -73,7 +73,6 @@ def leaving(room: str, *allowed: str) -> list[Import]:
     return [i for i in GRAPH.imports if within(i.source, room) and not within(i.target, room, *allowed)]
 
 
-@PENDING
 def test_kernels_import_nothing_else_of_the_package():
     found = leaving("kernels")
     assert not found, said(found)
@@ -95,7 +94,6 @@ def users(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
     return found
 
 
-@PENDING
 @pytest.mark.parametrize("room", ["kernels", "layers"])
 def test_what_is_shared_has_two_users(room):
     """The engine and the rest of the package serve every family. The toy does not count."""
@@ -144,7 +142,6 @@ def test_every_family_has_the_same_files(family):
     assert any(name.startswith("codec") for name in there)
 
 
-@PENDING
 def test_no_module_imports_itself_by_way_of_others():
     found = circles(GRAPH.edges())
     assert not found, said(found)
@@ -225,6 +222,13 @@ def test_nothing_probes_attributes_or_keeps_globals():
     for module in MODULES.values():
         found += [f"{module.name}:{n.lineno}: global" for n in ast.walk(module.tree) if isinstance(n, ast.Global)]
     assert not found, said(found)
+
+
+def test_what_is_in_the_gpu_folder_needs_a_gpu():
+    """Everything else runs in every suite, and on a GPU as well where it asks for one."""
+    files = sorted((ROOT.parent / "tests" / "gpu").glob("test_*.py"))
+    assert files
+    assert not [p.name for p in files if "\npytestmark = pytest.mark.gpu\n" not in p.read_text(encoding="utf-8")]
 
 
 def test_every_module_says_what_it_is():

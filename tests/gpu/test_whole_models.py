@@ -1,6 +1,6 @@
 """Whole tiny checkpoints, captured on a GPU with the kernels, speak what they speak on a CPU without.
 
-test_interpreted.py runs the kernels of whole steps on a CPU.
+tests/engine/test_step_interpreted.py runs the kernels of whole steps on a CPU.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from tests.helpers.child import python
 from tests.helpers.tiny import checkpoint
 
+pytestmark = pytest.mark.gpu
 CASES = {
     "fish_s2": {"temperature": 0.0},
     "qwen3_tts sampled": {"voice": "serena", "top_k": 20},
@@ -28,7 +29,6 @@ def speak(path: Path, device: str, options: dict, **environment: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
 def test_a_checkpoint_speaks_the_same_with_kernels_and_without(case, tmp_path):
     path = checkpoint(case.split()[0], tmp_path)

@@ -1,6 +1,6 @@
 """Requests in company: who comes, goes or is cancelled beside a request does not change what it says.
 
-On a GPU 500 requests per family, captured; elsewhere fewer, unless COMPANY=full. In float32 rounding is some 1e-6 of the
+On a GPU 500 requests per family, captured; elsewhere fewer, unless FULL_SIZE=1. In float32 rounding is some 1e-6 of the
 logits, so a request may differ only from a draw on that is no further than that from another code. Latents may differ
 by what rounding grows to from frame to frame: each must follow from those before it, but for levels that were no
 further than that from another.
@@ -29,7 +29,7 @@ from tests.helpers.draws import apart
 from tests.helpers.tiny import DEVICE, FAMILIES, VOICE, Bench, checkpoint
 
 CUDA = DEVICE == "cuda"
-FULL = CUDA or os.environ.get("COMPANY") == "full"
+FULL = CUDA or os.environ.get("FULL_SIZE") == "1"
 REQUESTS, KINDS, SLOTS, FRAMES = (500, 40, 16, 12) if FULL else (24, 8, 4, 6)
 SECONDS = 50.0  # after which no further request is begun
 EDGE = 1e-5  # of the largest logit or level, or of u: what is so near to another code is decided by rounding

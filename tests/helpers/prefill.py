@@ -1,0 +1,37 @@
+"""Prefill batches of a given shape, in the buffers that captured prefills read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from stentor.engine.prefill_batch import Group, Layout
+from tests.helpers.tiny import Bench
+
+GIVEN = 8  # codes that every codebook has
+
+
+def cut(bench: Bench, group: Group, size: Layout) -> Group:
+    """Requests of `group`, a row less than there is room for where there is room for several, shortened to fit; every
+    other token carries a given frame as long as there is room."""
+    frame, count = bench.model.spec.frame, max(1, min(len(group), size.rows - 1))
+    out = []
+    for seq, prompt in group[:count]:
+        length = min(prompt.length, size.tokens // count)
+        given = min(length // 2, size.frames // count)
+        shape = (given, *frame.shape)
+        frames = torch.randn(shape) if frame.dtype.is_floating_point else torch.randint(GIVEN, shape, dtype=frame.dtype)
+        rows = {name: values[:length] for name, values in prompt.rows.items()}
+        at = torch.arange(given).numpy() * 2
+        out.append((seq, replace(prompt, rows=rows, frames=frames.numpy(), frame_at=at)))
+    return out
+
+
+def write(bench: Bench, group: Group, size: Layout) -> None:
+    """A batch into the buffers of captured prefills. Tokens of padding are all alike: they share a place in the cache."""
+    packed = bench.worker.packed
+    for name, column in bench.model.spec.prompt_rows.items():
+        packed.rows[name].fill_(column.fill)
+    packed.frames.zero_()
+    packed.write(cut(bench, group, size), size)
