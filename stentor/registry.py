@@ -11,15 +11,16 @@ from types import ModuleType
 import torch
 
 import stentor.models
-from stentor.errors import CheckpointError, InvalidRequest
+from stentor.errors import CheckpointError
 from stentor.models.base import SpeechModel
+from stentor.models.load_options import check_load_options
 from stentor.models.weights import read_config
 
 DUMMY = "dummy:"
 
 
 def families() -> list[ModuleType]:
-    """The family folders. Each exposes ARCHITECTURES, DUMMIES, load() and load_dummy(); importing one is cheap."""
+    """The family folders. Each names its ARCHITECTURES and DUMMIES, and importing one is cheap."""
     found = pkgutil.iter_modules(stentor.models.__path__)
     return [importlib.import_module(f"stentor.models.{m.name}") for m in found if m.ispkg]
 
@@ -50,24 +51,28 @@ def load(
     """
     name = str(model)
     if name.startswith(DUMMY):
-        for option in options:
-            raise InvalidRequest(option, "is no engine option, and a dummy model takes no load options")
+        check_load_options(options, ())
         return _dummy(name.removeprefix(DUMMY), device, dtype)
     path = resolve(model)
     config = read_config(path)
     architecture = config.get("architecture", config.get("model_type"))
     for family in families():
         if architecture in family.ARCHITECTURES:
-            loaded: SpeechModel = family.load(path, config, device, dtype, options)
+            loaded: SpeechModel = _module(family, "loader").load(path, config, device, dtype, options)
             return loaded
     known = sorted(a for f in families() for a in f.ARCHITECTURES)
     raise CheckpointError(f"{path / 'config.json'} says architecture {architecture!r}; known: {', '.join(known)}")
 
 
+def _module(family: ModuleType, name: str) -> ModuleType:
+    """`loader` (`load`) or `dummy` (`make`) of a family. Only a family that is used has its modules imported."""
+    return importlib.import_module(f"{family.__name__}.{name}")
+
+
 def _dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
     for family in families():
         if name in family.DUMMIES:
-            made: SpeechModel = family.load_dummy(name, device, dtype)
+            made: SpeechModel = _module(family, "dummy").make(name, device, dtype)
             return made
     known = sorted(DUMMY + d for f in families() for d in f.DUMMIES)
     raise CheckpointError(f"model {DUMMY + name!r} is not known; known: {', '.join(known)}")

@@ -51,5 +51,5 @@ def test_a_hub_id_that_cannot_be_had_says_so(monkeypatch: pytest.MonkeyPatch):
 
 def test_load_options_that_nobody_takes_are_named(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "toy"}')
-    with pytest.raises(InvalidRequest, match="lora: the toy takes no load options"):
+    with pytest.raises(InvalidRequest, match=r"lora: .*no load option of this model, which takes none"):
         TTS(tmp_path, lora="x")

@@ -25,7 +25,7 @@ import stentor
 from stentor.bench.metrics.score import Spoken, Transcriber, error_rate, opinion_scores, whisper
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
-from stentor.models.weights import fill, fold_weight_norm, read_config, read_safetensors
+from stentor.models.weights import fold_weight_norm, load_weights, read_config, read_safetensors
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")
 NOISE = (0.0, 0.2)  # deviation added to latents when the autoencoder is judged alone
@@ -85,7 +85,7 @@ def through_autoencoder(path: Path, folder: Path, texts: list[str]) -> Callable[
     config = parse_vae(read_config(path).get("audio_vae_config"))
     vae = AudioVAE(config).eval()
     tensors = fold_weight_norm(read_safetensors(path / "audiovae.safetensors"))
-    fill(vae, tensors, str(path), torch.device("cpu"), ignore=("encoder.fc_logvar.",))
+    load_weights(vae, tensors, str(path), torch.device("cpu"), ignore=("encoder.fc_logvar.",))
 
     @torch.inference_mode()
     def speak(noise: float) -> list[Spoken]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from stentor.layers.attention import causal
 from stentor.layers.types import Attend
+from stentor.models.dummy import random_init
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse, parse_vae
-from stentor.models.voxcpm2.init import initialise
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from training.examples import Batch
 
@@ -22,7 +22,7 @@ Velocity = Callable[..., Tensor]
 def build_vae(model: dict[str, Any], seed: int = 0) -> AudioVAE:
     """A VAE with random weights from the `[model]` section."""
     vae = AudioVAE(parse_vae(model["audio_vae_config"]))
-    initialise(vae, seed)
+    random_init(vae, seed)
     return vae
 
 
@@ -40,7 +40,7 @@ def build_net(model: dict[str, Any], seed: int = 0, embedding_scale: float = 1.0
     the first layer's output, ten times larger, hid which phoneme a position holds, and the text was never read.
     """
     net = VoxCPM2Net(parse(model), torch.float32)
-    initialise(net, seed)
+    random_init(net, seed)
     generator = torch.Generator().manual_seed(seed)
     nn.init.normal_(net.base_lm.embed_tokens.weight, std=embedding_scale, generator=generator)
     return net

@@ -71,16 +71,16 @@ def calm(module: nn.Module) -> None:
 
 
 def voxcpm2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
+    from stentor.models.dummy import random_init
     from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
     from stentor.models.voxcpm2.config import parse
-    from stentor.models.voxcpm2.dummy import RELEASE
-    from stentor.models.voxcpm2.init import initialise
+    from stentor.models.voxcpm2.dummy import RELEASED
 
-    c = parse(RELEASE)
+    c = parse(RELEASED)
     sizes = replace(c.vae, decoder_dim=64, encoder_dim=4) if tiny else c.vae
     with device:
         vae = AudioVAE(sizes)
-        initialise(vae, 0)
+        random_init(vae, 0)
     vae.requires_grad_(False)
     cast_decoder(vae.decoder, dtype)
     seconds = c.patch * sizes.upsampling / sizes.out_sample_rate
@@ -88,34 +88,35 @@ def voxcpm2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
 
 
 def qwen3_tts(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
+    from stentor.models.dummy import initialize_dummy_weights
     from stentor.models.qwen3_tts.codec_decoder import Codec as Qwen
     from stentor.models.qwen3_tts.codec_decoder import Decoder
-    from stentor.models.qwen3_tts.dummy import codec_config, randomize
+    from stentor.models.qwen3_tts.dummy import CONSTANTS, codec_config
     from stentor.models.qwen3_tts.loader import build
 
     c = codec_config().decoder
     c = replace(c, width=64, latent=32, codebook_dim=32) if tiny else c
     decoder = build(lambda: Decoder(c), torch.float32)
-    assert isinstance(decoder, Decoder)
-    randomize(decoder, device, 0)
+    initialize_dummy_weights(decoder, device, 0, constants=CONSTANTS)
     calm(decoder)
-    decoder.fold(dtype)
+    decoder.process_weights_after_loading(dtype)
     size = (c.codebook_size, c.codebooks)
     return Qwen(decoder), decoder, lambda b, n: torch.randint(size[0], (b, n, size[1]), device=device), 0.08
 
 
 def fish_s2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
+    from stentor.models.dummy import initialize_dummy_weights
     from stentor.models.fish_s2 import codec_config, config
-    from stentor.models.fish_s2.loader import make_codec, randomize
+    from stentor.models.fish_s2.loader import make_codec
 
     sizes = replace(codec_config.RELEASED, decoder_dim=64, encoder_dim=4) if tiny else codec_config.RELEASED
     drawn, codec = (make_codec(sizes, config.parse(config.RELEASED), d) for d in (torch.float32, dtype))
-    randomize(drawn, device)  # which draws other numbers in 16 bits
+    initialize_dummy_weights(drawn, device, 0)  # which draws other numbers in 16 bits
     calm(drawn)
     own = {name: p.dtype for name, p in codec.named_parameters()}
     codec.load_state_dict({n: p.to(own[n]) for n, p in drawn.state_dict().items()}, assign=True)
     codec.to(device).requires_grad_(False)
-    codec.project()
+    codec.process_weights_after_loading()
     books = sizes.residual_books + 1
     parts = nn.ModuleList([codec.quantizer.post_module, codec.quantizer.upsample, codec.decoder])
     return codec, parts, lambda b, n: torch.randint(1024, (b, n, books), device=device), sizes.hop / 44100
@@ -124,14 +125,14 @@ def fish_s2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
 def voice(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     from stentor.models.voxcpm2.codec import PatchCodec
     from stentor.models.voxcpm2.loader import UNUSED_VAE
-    from stentor.models.weights import fill, fold_weight_norm, read_safetensors
+    from stentor.models.weights import fold_weight_norm, load_weights, read_safetensors
     from training.common import load_config
     from training.modules import build_vae
 
     config, folder = load_config()["model"], ROOT / "stentor" / "assets" / "voice"
     vae = build_vae(config)
     weights = fold_weight_norm(read_safetensors(folder / "audiovae.safetensors"))
-    fill(vae, weights, "the trained autoencoder", device, ignore=UNUSED_VAE)
+    load_weights(vae, weights, "the trained autoencoder", device, ignore=UNUSED_VAE)
     vae.to(device).requires_grad_(False)
     cast_decoder(vae.decoder, dtype)
     flat = torch.randn(4096, config["feat_dim"], device=device)  # the deviation that its latents have

@@ -1,16 +1,70 @@
-"""Token ids for models that have no files: one per word, number or mark, so prompts are about as long as real ones."""
+"""Random weights and token ids for models without files."""
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+UNIT_GAIN = math.sqrt(3)
+"""A uniform weight within sqrt(3 / fan in) has the variance 1 / fan in and keeps activations at unit size."""
 
 _OWN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"  # characters that are tokens by themselves
-_PIECES = re.compile(rf"[{_OWN}]| ?[^\W\d_{_OWN}]+|\d|[^\w\s]+|[\s_]+")
+_TOKENS = re.compile(rf"[{_OWN}]| ?[^\W\d_{_OWN}]+|\d|[^\w\s]+|[\s_]+")
 _FIRST = 1024  # below, vocabularies may have ids of their own
 
 
-def pieces(text: str, vocab: int) -> list[int]:
-    """Ids below `vocab`, and where it has room not below 1,024; the same for the same piece."""
+def dummy_tokens(text: str, vocab: int) -> list[int]:
+    """One id per word, digit or mark, so that prompts are about as long as real ones.
+
+    Ids are below `vocab`, and not below 1,024 where it has room. The same word always has the same id.
+    """
     first = min(_FIRST, vocab // 2)
-    return [first + zlib.crc32(piece.encode()) % (vocab - first) for piece in _PIECES.findall(text)]
+    return [first + zlib.crc32(token.encode()) % (vocab - first) for token in _TOKENS.findall(text)]
+
+
+@torch.no_grad()
+def random_init(module: nn.Module, seed: int, gain: float = 1.0, constants: Mapping[str, float] | None = None) -> None:
+    """Fill every parameter in place on its own device, reproducibly from `seed`.
+
+    Gains (of norms, Snake activations and rate scales) are ones and biases are zeros. Other weights are uniform within
+    gain / sqrt(fan in). A gain of 1 is torch's default. `constants` gives the value of parameters by the last part of
+    their name, before these rules.
+    """
+    generators: dict[torch.device, torch.Generator] = {}
+    for name, p in module.named_parameters():
+        if p.device not in generators:
+            generators[p.device] = torch.Generator(p.device).manual_seed(seed)
+        fixed = _constant(name, p.ndim, constants or {})
+        if fixed is not None:
+            p.fill_(fixed)
+        else:
+            bound = gain / math.sqrt(p[0].numel())
+            p.uniform_(-bound, bound, generator=generators[p.device])
+
+
+def _constant(name: str, ndim: int, constants: Mapping[str, float]) -> float | None:
+    """The value of a parameter that is not drawn."""
+    leaf = name.rpartition(".")[2]
+    if leaf in constants:
+        return constants[leaf]
+    if leaf == "alpha" or name.endswith("scale_embed.weight") or (ndim == 1 and leaf == "weight"):
+        return 1.0
+    return 0.0 if ndim == 1 or name.endswith("bias_embed.weight") else None
+
+
+def initialize_dummy_weights(
+    module: nn.Module,
+    device: torch.device,
+    seed: int,
+    gain: float = UNIT_GAIN,
+    constants: Mapping[str, float] | None = None,
+) -> None:
+    """Allocate the weights of a module on the meta device on `device`, and draw them (`random_init`)."""
+    empty = {name: torch.empty_like(w, device=device) for name, w in module.state_dict().items()}
+    module.load_state_dict(empty, assign=True)
+    random_init(module, seed, gain, constants)

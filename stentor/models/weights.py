@@ -34,26 +34,33 @@ class _NoNormal(TorchFunctionMode):
 
 
 @contextmanager
-def without_memory() -> Iterator[None]:
-    """Modules made here have their weights on the meta device, for `fill` to replace."""
+def meta_init() -> Iterator[None]:
+    """Modules made here have their weights on the meta device, for `load_weights` to replace."""
     with torch.device("meta"), _NoNormal():
         yield
 
 
-def read_config(path: Path) -> dict[str, object]:
+def read_json(file: Path) -> dict[str, Any]:
+    """A file that holds one JSON object. CheckpointError says what is wrong with it."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as e:
+        raise CheckpointError(f"{file} does not exist") from e
+    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+        raise CheckpointError(f"{file} is not valid JSON: {e}") from e
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file} must hold a JSON object, got {type(data).__name__}")
+    return data
+
+
+def read_config(path: Path) -> dict[str, Any]:
     """config.json of a model directory as a dict. CheckpointError names what is wrong."""
     file = path / "config.json"
     if not path.is_dir():
         raise CheckpointError(f"model directory {path} does not exist")
     if not file.is_file():
         raise CheckpointError(f"{path} has no config.json: not a model directory")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise CheckpointError(f"{file} is not valid JSON: {e}") from e
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{file} must hold a JSON object, got {type(config).__name__}")
-    return config
+    return read_json(file)
 
 
 def read_safetensors(file: Path) -> dict[str, Tensor]:
@@ -71,10 +78,9 @@ def read_sharded(path: Path, stem: str = "model") -> dict[str, Tensor]:
     index = path / f"{stem}.safetensors.index.json"
     if not index.is_file():
         return read_safetensors(path / f"{stem}.safetensors")
-    try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as e:
-        raise CheckpointError(f"{index} is not a safetensors index: {e}") from e
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise CheckpointError(f"{index} is not a safetensors index: it has no weight_map")
     tensors: dict[str, Tensor] = {}
     for shard in sorted(set(weight_map.values())):
         if Path(shard).name != shard:
@@ -118,7 +124,7 @@ def _same(name: str) -> str:
     return name
 
 
-def fill(
+def load_weights(
     module: nn.Module,
     tensors: Mapping[str, Tensor],
     source: str,

@@ -25,7 +25,7 @@ from stentor.layers.conv import (
 )
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
-from stentor.models.fish_s2 import loader as build_fish
+from stentor.models.dummy import initialize_dummy_weights, random_init
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.codec_config import RELEASED, stack_config
 from stentor.models.qwen3_tts import dummy
@@ -34,7 +34,6 @@ from stentor.models.qwen3_tts.codec_decoder import Decoder, SnakeBeta
 from stentor.models.qwen3_tts.loader import build
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig
-from stentor.models.voxcpm2.init import initialise
 from tests.helpers.child import python
 
 if importlib.util.find_spec("triton") is None:
@@ -158,7 +157,7 @@ def test_a_convolution_with_all_that_goes_with_it_equals_its_parts(name, chunks)
 def voxcpm2(dtype: torch.dtype) -> Codec:
     with torch.device(DEVICE):
         vae = AudioVAE(VAEConfig(2, (2,), 6, 32, (3, 2), sr_bin_boundaries=(20000,)))
-        initialise(vae, 0)
+        random_init(vae, 0)
     cast_decoder(vae.decoder, dtype)
     return PatchCodec(vae)
 
@@ -175,9 +174,9 @@ def qwen3_tts(dtype: torch.dtype) -> Codec:
     small = {"width": 32, "latent": 32, "codebook_dim": 32, "codebook_size": 64, "codebooks": 3}
     c = replace(dummy.codec_config().decoder, stack=stack, window=5, rates=(3, 2), ratios=(2,), **small)
     decoder = build(lambda: Decoder(c), torch.float32)
-    dummy.randomize(decoder, torch.device(DEVICE), 0)
+    initialize_dummy_weights(decoder, torch.device(DEVICE), 0, constants=dummy.CONSTANTS)
     calm(decoder)
-    decoder.fold(dtype)
+    decoder.process_weights_after_loading(dtype)
     return QwenCodec(decoder)
 
 
@@ -186,11 +185,11 @@ def fish_s2(dtype: torch.dtype) -> Codec:
     small = {"decoder_dim": 32, "encoder_dim": 2, "latent": 64, "residual_codes": 64, "residual_books": 2}
     c = replace(RELEASED, decoder_strides=(3, 2), downsample=(2,), post_stack=stack, pre_stack=stack, **small)
     drawn, codec = FishCodec(c, 64, torch.float32), FishCodec(c, 64, dtype)
-    build_fish.randomize(drawn, torch.device(DEVICE))  # which draws other numbers in 16 bits
+    initialize_dummy_weights(drawn, torch.device(DEVICE), 0)  # which draws other numbers in 16 bits
     calm(drawn)
     own = {name: p.dtype for name, p in codec.named_parameters()}
     codec.load_state_dict({n: p.to(own[n]) for n, p in drawn.state_dict().items()}, assign=True)
-    codec.to(DEVICE).project()
+    codec.to(DEVICE).process_weights_after_loading()
     return codec
 
 

@@ -34,7 +34,7 @@ def parts() -> dict[str, torch.Tensor]:
 
 def test_projections_are_fused_in_order():
     tensors, module = parts(), Small()
-    weights.fill(module, tensors, "test", CPU)
+    weights.load_weights(module, tensors, "test", CPU)
     expected = torch.cat([tensors[f"attn.{p}_proj.weight"] for p in "qkv"])
     torch.testing.assert_close(module.attn.qkv_proj.weight.data, expected)
 
@@ -42,7 +42,7 @@ def test_projections_are_fused_in_order():
 def test_a_module_on_the_meta_device_is_filled():
     with torch.device("meta"):
         module = Small()
-    weights.fill(module, parts(), "test", CPU)
+    weights.load_weights(module, parts(), "test", CPU)
     assert module.norm.weight.device == CPU
 
 
@@ -50,20 +50,20 @@ def test_a_missing_tensor_is_named():
     tensors = parts()
     del tensors["attn.k_proj.weight"]
     with pytest.raises(CheckpointError, match=r"model: tensor attn\.k_proj\.weight is missing"):
-        weights.fill(Small(), tensors, "model", CPU)
+        weights.load_weights(Small(), tensors, "model", CPU)
 
 
 def test_an_extra_tensor_is_named_unless_it_is_expected():
     tensors = {**parts(), "old.thing": torch.zeros(1)}
     with pytest.raises(CheckpointError, match=r"old\.thing is not part"):
-        weights.fill(Small(), tensors, "model", CPU)
-    weights.fill(Small(), tensors, "model", CPU, ignore=("old.",))
+        weights.load_weights(Small(), tensors, "model", CPU)
+    weights.load_weights(Small(), tensors, "model", CPU, ignore=("old.",))
 
 
 def test_a_wrong_shape_is_named_with_both_shapes():
     tensors = {**parts(), "norm.bias": torch.zeros(3)}
     with pytest.raises(CheckpointError, match=r"norm\.bias has shape \[3\], config\.json asks for \[2\]"):
-        weights.fill(Small(), tensors, "model", CPU)
+        weights.load_weights(Small(), tensors, "model", CPU)
 
 
 def test_a_truncated_file_is_named(tmp_path: Path):

@@ -19,7 +19,7 @@ from stentor.layers.conv import StreamingState
 from stentor.layers.types import State
 from stentor.models.qwen3_tts.codec_decoder import CLOCK, Codec, Decoder
 from stentor.models.qwen3_tts.config import parse, read_codec
-from stentor.models.qwen3_tts.loader import load_codec, load_weights, make_clone
+from stentor.models.qwen3_tts.loader import load_codec, load_language_models, make_clone
 from stentor.models.qwen3_tts.speaker_encoder import mel_filters
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import read_config, read_safetensors
@@ -152,7 +152,7 @@ def test_a_sharded_checkpoint_speaks_the_same(tmp_path: Path) -> None:
 
 def decoder(path: Path, dtype: torch.dtype) -> Decoder:
     made, _ = load_codec(path, read_codec(path), CPU, dtype, with_encoder=False)
-    made.fold()
+    made.process_weights_after_loading()
     return made
 
 
@@ -222,7 +222,7 @@ def test_encoder_codes_and_speaker_vectors_equal_the_official_ones(checkpoints: 
     path = checkpoints / "base"
     config, codec = parse(read_config(path), "config.json"), read_codec(path)
     tensors = read_safetensors(path / "model.safetensors")
-    weights = load_weights(config, tensors, "model", CPU, torch.float32, torch.float32)
+    weights = load_language_models(config, tensors, "model", CPU, torch.float32, torch.float32)
     _, encoder = load_codec(path, codec, CPU, torch.float32, with_encoder=True)
     assert encoder is not None
     clone = make_clone(config, weights, encoder, codec, CPU)

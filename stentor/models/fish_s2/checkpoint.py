@@ -1,4 +1,4 @@
-"""From the released tensor names to stentor's modules (specs/fish_s2 2.2 and 2.3)."""
+"""From the released tensor names to stentor's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec: reference audio to codes in one pass, codes to audio in a stream (specs/fish_s2 1.4 and 5)."""
+"""The codec: reference audio to codes in one pass, codes to audio in a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stentor.layers.types import Column, State
 from stentor.models.fish_s2.codec_blocks import DecoderBlock, EncoderBlock
 from stentor.models.fish_s2.codec_config import HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
 from stentor.models.fish_s2.codec_quantizer import Quantizer
-from stentor.models.weights import without_memory
+from stentor.models.weights import meta_init
 
 
 def interleaved(dim: int, positions: int, base: float) -> Rope:
@@ -74,7 +74,7 @@ class FishCodec(nn.Module):
         """`positions`: frames of the longest stream, or encoder outputs of the longest reference if that is more."""
         super().__init__()
         self.config = c
-        with without_memory():
+        with meta_init():
             self.encoder, self.quantizer, self.decoder = Encoder(c), Quantizer(c), Decoder(c)
         self.dtype = dtype
         self._cast()
@@ -94,7 +94,7 @@ class FishCodec(nn.Module):
         for part in (self.quantizer.post_module, self.quantizer.upsample, self.decoder):
             cast_decoder(part, self.dtype)
 
-    def project(self) -> None:
+    def process_weights_after_loading(self) -> None:
         """Once the weights are in: every code's latent, so that decoding looks up and adds."""
         self._cast()
         with torch.no_grad():

@@ -20,7 +20,7 @@ EPS = 1e-5
 
 @dataclass(frozen=True)
 class CodecConfig:
-    """Channels and strides of the modified DAC (specs/fish_s2 1.4)."""
+    """Channels and strides of the modified DAC."""
 
     encoder_dim: int  # channels after the first convolution; each block doubles them
     encoder_strides: tuple[int, ...]

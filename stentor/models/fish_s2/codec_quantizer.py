@@ -1,4 +1,4 @@
-"""Latents to codes and back: one semantic codebook, residual ones on what it leaves (specs/fish_s2 1.4)."""
+"""Latents to codes and back: one semantic codebook, residual ones on what it leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""config.json of a released directory as typed sizes (specs/fish_s2 1.1, 1.2 and 2.4)."""
+"""config.json of a released directory as typed sizes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stentor.errors import CheckpointError
 from stentor.layers.transformer import StackConfig
+from stentor.models.config_reader import ConfigReader
 
 RELEASED: Mapping[str, Any] = {
     "semantic_start_token_id": 151678,
@@ -55,53 +55,37 @@ class LanguageConfig:
 
 
 def parse(config: Mapping[str, Any]) -> LanguageConfig:
-    """CheckpointError names the key that is missing or says something this family is not."""
-    text, audio = _section(config, "text_config"), _section(config, "audio_decoder_config")
-    for name, part in (("text_config", text), ("audio_decoder_config", audio)):
+    """CheckpointError names a key that is missing, or that says something this family is not."""
+    top = ConfigReader(config)
+    text, audio = top.section("text_config"), top.section("audio_decoder_config")
+    for part in (text, audio):
         for flag in ("attention_qkv_bias", "attention_o_bias", "use_moe"):
-            if part.get(flag, False):
-                raise CheckpointError(f"config.json: {name}.{flag} is set; this family has none")
-    slow = _stack(text, "text_config", float(_number(text, "text_config", "norm_eps")))
-    fast = _stack(audio, "audio_decoder_config", slow.eps)  # the reference takes eps and base from text_config
+            if part.flag(flag, False):
+                raise part.error(flag, "is set; this family has none")
+    slow = _stack(text, text.number("norm_eps", above=0))
+    fast = _stack(audio, slow.eps)  # the reference takes eps and base from text_config
     if slow.hidden != fast.hidden:
-        raise CheckpointError(f"config.json: audio_decoder_config.dim {fast.hidden} differs from text_config.dim")
+        raise audio.error("dim", f"{fast.hidden} differs from text_config.dim {slow.hidden}")
     return LanguageConfig(
         slow=slow,
         fast=fast,
-        rope_base=float(_number(text, "text_config", "rope_base")),
-        vocab=int(_number(text, "text_config", "vocab_size")),
-        codes=int(_number(audio, "audio_decoder_config", "vocab_size")),
-        books=int(_number(audio, "audio_decoder_config", "num_codebooks")),
-        max_model_len=int(_number(text, "text_config", "max_seq_len")),
+        rope_base=text.number("rope_base", above=0),
+        vocab=text.integer("vocab_size"),
+        codes=audio.integer("vocab_size"),
+        books=audio.integer("num_codebooks"),
+        max_model_len=text.integer("max_seq_len"),
     )
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = config.get(name)
-    if not isinstance(part, Mapping):
-        raise CheckpointError(f"config.json: {name} is missing or not an object")
-    return part
-
-
-def _number(part: Mapping[str, Any], section: str, key: str) -> float | int:
-    value = part.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-        raise CheckpointError(f"config.json: {section}.{key} must be a positive number, got {value!r}")
-    return value
-
-
-def _stack(part: Mapping[str, Any], section: str, eps: float) -> StackConfig:
-    def size(key: str) -> int:
-        return int(_number(part, section, key))
-
+def _stack(part: ConfigReader, eps: float) -> StackConfig:
     return StackConfig(
-        hidden=size("dim"),
-        ffn=size("intermediate_size"),
-        layers=size("n_layer"),
-        heads=size("n_head"),
-        kv_heads=size("n_local_heads"),
-        head_dim=size("head_dim"),
+        hidden=part.integer("dim"),
+        ffn=part.integer("intermediate_size"),
+        layers=part.integer("n_layer"),
+        heads=part.integer("n_head"),
+        kv_heads=part.integer("n_local_heads"),
+        head_dim=part.integer("head_dim"),
         eps=eps,
-        qk_norm=bool(part.get("attention_qk_norm", False)),
+        qk_norm=part.flag("attention_qk_norm", False),
         qk_late_weight=False,
     )

@@ -1,4 +1,4 @@
-"""Slow transformer over frames, fast transformer over the codes of one frame (specs/fish_s2 1.1, 1.2 and 4)."""
+"""Slow transformer over frames, fast transformer over the codes of one frame."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.base import KVView, Rows
 from stentor.models.fish_s2.config import LanguageConfig
 from stentor.models.fish_s2.sampling import choose, rank
-from stentor.models.weights import without_memory
+from stentor.models.weights import meta_init
 
 RAS_WINDOW = 10  # frames in which a repeated code is drawn again
 RAS_TEMPERATURE, RAS_TOP_P = 1.0, 0.9
@@ -34,7 +34,7 @@ class Language(nn.Module):
         super().__init__()
         self.config, self.semantic, self.im_end = c, semantic, im_end
         hidden = c.slow.hidden
-        with without_memory():
+        with meta_init():
             self.embeddings = nn.Embedding(c.vocab, hidden)
             self.codebook_embeddings = nn.Embedding(c.codes * c.books, hidden)
             self.slow = Stack(c.slow)
@@ -47,8 +47,8 @@ class Language(nn.Module):
         self.register_buffer("place", torch.arange(c.books), persistent=False)
         self.register_buffer("first_row", c.codes * torch.arange(c.books), persistent=False)
 
-    def select_head(self) -> None:
-        """Once the weights are in: the tied output rows that can be drawn, the codes' and then im_end's."""
+    def process_weights_after_loading(self) -> None:
+        """Select the tied output rows that can be sampled: those of the codes, then that of im_end."""
         table = self.embeddings.weight.detach()
         rows = (table[self.semantic : self.semantic + self.config.codes], table[self.im_end : self.im_end + 1])
         self.register_buffer("head", torch.cat(rows), persistent=False)

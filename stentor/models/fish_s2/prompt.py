@@ -1,32 +1,40 @@
-"""Prompts: chat turns whose speech is given as codes (specs/fish_s2 3). Host only, plain data."""
+"""From a request to its prompt: chat turns whose speech is given as codes (docs/models/fish_s2.md). Plain data."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from stentor.errors import InvalidRequest
+from stentor.models.base import Encode, Prompt, SpeechRequest
 from stentor.models.fish_s2.tokenizer import Tokens
 
 SPEAKER = re.compile(r"<\|speaker:\d+\|>")
 TAG = re.compile(r"\[[^\[\]]*\]")
 TURNS_PER_BATCH = 5
+CHUNK_BYTES = 200  # of text spoken at a time when it has speaker turns, as in the reference's server
+ROOM = 2048  # positions that a prompt must leave free, as in the reference
+FRAMES = 1024  # default of max_frames for short texts, as in the reference's server
+RUN_ON = 128  # frames, besides those below, after which speech has probably run on
+FRAMES_PER_BYTE = 6  # of UTF-8 text; slow speech takes about 2.5
 SYSTEM = "convert the provided text to speech"
 SYSTEM_CLONE = "convert the provided text to speech reference to the following:\n\nText:\n"
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """A text and its speech as codes [T, books]: a reference, or a turn that has been spoken already."""
+class SpokenTurn:
+    """A text and its speech as codes [T, books]: a reference, or a turn that has already been spoken."""
 
     text: str
     codes: np.ndarray
 
 
 @dataclass(frozen=True)
-class Tokenised:
+class TokenizedPrompt:
     """Token ids [T], and the frames [M, books] that stand at positions `frame_at` [M]."""
 
     token: np.ndarray
@@ -35,9 +43,9 @@ class Tokenised:
 
 
 def turns(text: str) -> list[str]:
-    """`text` parted before each `<|speaker:N|>`; what stands before the first one is dropped, as in the reference.
+    """`text` split before each `<|speaker:N|>`. What stands before the first one is dropped, as in the reference.
 
-    White space around turns separates them and goes; text without such a tag is one turn, as it is.
+    White space around turns separates them and is dropped. Text without such a tag is one turn, as it is.
     """
     starts = [m.start() for m in SPEAKER.finditer(text)]
     if not starts:
@@ -46,7 +54,7 @@ def turns(text: str) -> list[str]:
 
 
 def batches(text: str, chunk_bytes: int) -> list[str]:
-    """What is spoken at a time: up to five turns and `chunk_bytes` UTF-8 bytes; a longer turn stands alone."""
+    """What is spoken at a time: up to five turns and `chunk_bytes` UTF-8 bytes. A longer turn stands alone."""
     packed: list[list[str]] = []
     size = 0
     for turn in turns(text):
@@ -64,7 +72,9 @@ def spoken_words(text: str) -> str:
     return TAG.sub(" ", SPEAKER.sub(" ", text)).strip()
 
 
-def build(tokens: Tokens, books: int, text: str, references: Sequence[Spoken], history: Iterable[Spoken]) -> Tokenised:
+def tokenize_turns(
+    tokens: Tokens, books: int, text: str, references: Sequence[SpokenTurn], history: Iterable[SpokenTurn]
+) -> TokenizedPrompt:
     """The prompt after which the model speaks `text`, in the voices of `references`, going on from `history`.
 
     Each part is tokenised by itself, so that no merge crosses a border.
@@ -83,7 +93,7 @@ def build(tokens: Tokens, books: int, text: str, references: Sequence[Spoken], h
     return w.user(text).done()
 
 
-def reference_text(references: Sequence[Spoken]) -> str:
+def reference_text(references: Sequence[SpokenTurn]) -> str:
     """The references' transcripts, one a line, each with a speaker tag: its own or its number."""
     tagged = (r.text if SPEAKER.search(r.text) else f"<|speaker:{i}|>{r.text}" for i, r in enumerate(references))
     return "\n".join(tagged)
@@ -118,6 +128,70 @@ class _Writer:
         self.mark(t.im_start).text("user\n").text(text).mark(t.im_end).text("\n")
         return self.mark(t.im_start).text("assistant\n").mark(t.voice)
 
-    def done(self) -> Tokenised:
+    def done(self) -> TokenizedPrompt:
         frames = np.concatenate(self._frames).astype(np.int64)
-        return Tokenised(np.array(self._ids, np.int64), frames, np.array(self._at, np.int64))
+        return TokenizedPrompt(np.array(self._ids, np.int64), frames, np.array(self._at, np.int64))
+
+
+class PromptBuilder:
+    """Requests to prompts for one checkpoint. Host only, any thread."""
+
+    def __init__(self, tokens: Tokens, books: int, max_model_len: int) -> None:
+        self.tokens, self._books, self._max_model_len = tokens, books, max_model_len
+
+    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
+        """Raises InvalidRequest for what this model cannot speak."""
+        texts = batches(request.text, CHUNK_BYTES)
+        if not spoken_words("".join(texts)):
+            raise InvalidRequest("text", "has nothing to speak: besides [tags] and speaker tags it must have words")
+        given = () if request.reference is None else (request.reference, *request.more_references)
+        for audio in given:
+            if not (audio.text or "").strip():
+                raise InvalidRequest("reference", "needs its text: this model clones from audio and transcript")
+        references = [SpokenTurn(a.text or "", encode(a.samples, "reference")["codes"]) for a in given]
+        return self._batch(texts, references, (), request.options)
+
+    def _batch(
+        self,
+        texts: Sequence[str],
+        references: Sequence[SpokenTurn],
+        history: Sequence[SpokenTurn],
+        o: Mapping[str, Any],
+    ) -> Prompt:
+        """The prompt of the first of `texts`. The others follow, each after what has been spoken."""
+        prompt = self.assemble(texts[0], references, history, o)
+
+        def next_batch(spoken: np.ndarray) -> Prompt | None:
+            left = None if o["max_frames"] is None else o["max_frames"] - len(spoken)
+            if left == 0:
+                return None
+            return self._batch(
+                texts[1:], references, [*history, SpokenTurn(texts[0], spoken)], {**o, "max_frames": left}
+            )
+
+        if len(texts) > 1:
+            prompt.continuation = next_batch
+        return prompt
+
+    def assemble(
+        self, text: str, references: Sequence[SpokenTurn], history: Sequence[SpokenTurn], o: Mapping[str, Any]
+    ) -> Prompt:
+        """A prompt for `text` in the voices of `references`, after the turns of `history`; `o` are option values."""
+        p = tokenize_turns(self.tokens, self._books, text, references, history)
+        room = self._max_model_len - len(p.token)
+        if room < ROOM:
+            most = self._max_model_len - ROOM
+            raise InvalidRequest("text", f"takes {len(p.token)} tokens with its reference; at most {most} fit")
+        guess = max(FRAMES, FRAMES_PER_BYTE * len(text.encode()))
+        max_frames = min(o["max_frames"] or guess, room)
+        fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
+        return Prompt(
+            rows={"token": p.token},
+            frames=p.frames,
+            frame_at=p.frame_at,
+            columns={name: o[name] for name in ("temperature", "top_k", "top_p")},
+            max_frames=max_frames,
+            min_frames=max_frames if o["ignore_eos"] else min(o["min_frames"], max_frames),
+            codec_prefix=p.frames[:0],
+            runaway_frames=None if fixed else RUN_ON + FRAMES_PER_BYTE * len(text.encode()),
+        )

@@ -1,4 +1,4 @@
-"""The sampler of this family (specs/fish_s2 4.3): nucleus before temperature, and without the crossing token."""
+"""The sampler of this family: nucleus before temperature, and without the crossing token."""
 
 from __future__ import annotations
 

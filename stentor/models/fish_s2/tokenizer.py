@@ -1,4 +1,4 @@
-"""Text to ids. Special tokens exist as ids only: no text, whoever wrote it, ever becomes one."""
+"""Text to ids. Special tokens exist as ids only: no text ever becomes one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from stentor.errors import CheckpointError
-from stentor.models.dummy import pieces
+from stentor.models.weights import read_json
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text encoder, and the ids that prompts are made with. Code c of the first book is `semantic + c`."""
+    """A text encoder and the ids that prompts are made with. Code c of the first book has the id `semantic + c`."""
 
     text: Callable[[str], list[int]]
     im_start: int
@@ -24,17 +24,15 @@ class Tokens:
     semantic: int
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text; what looks like a special token is spelled out."""
+        """Ids of plain text. What looks like a special token is spelled out."""
         return self.text(text)
 
 
 def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
     """tokenizer.json with its added tokens taken out: they are kept as a table of ids."""
     file = path / "tokenizer.json"
-    if not file.is_file():
-        raise CheckpointError(f"{file} does not exist")
+    data = read_json(file)
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
         added = {token["content"]: int(token["id"]) for token in data["added_tokens"]}
         text = Tokenizer.from_str(json.dumps({**data, "added_tokens": [], "post_processor": None}))
     except Exception as e:  # tokenizers raises bare Exception for a file that it cannot read
@@ -44,15 +42,14 @@ def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
         ids: list[int] = text.encode(given, add_special_tokens=False).ids
         return ids
 
-    return _tokens(encode, {**text.get_vocab(), **added}, codes, vocab, str(file))
+    return select_tokens(encode, {**text.get_vocab(), **added}, codes, vocab, str(file))
 
 
-def piece_tokens(ids: Mapping[str, int], codes: int, vocab: int) -> Tokens:
-    """For models without files; `ids` of the special tokens, which are behind all others."""
-    return _tokens(lambda text: pieces(text, min(ids.values())), ids, codes, vocab, "the dummy tokenizer")
+def select_tokens(
+    text: Callable[[str], list[int]], ids: Mapping[str, int], codes: int, vocab: int, source: str
+) -> Tokens:
+    """The special ids that prompts need, out of `ids`. CheckpointError names `source` and what is wrong."""
 
-
-def _tokens(text: Callable[[str], list[int]], ids: Mapping[str, int], codes: int, vocab: int, source: str) -> Tokens:
     def one(content: str) -> int:
         if content not in ids:
             raise CheckpointError(f"{source}: token {content} is missing")

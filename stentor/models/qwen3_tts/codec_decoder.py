@@ -1,7 +1,4 @@
-"""The 12 Hz codec's decoder: 16 codes per frame to 1920 samples, causal, exact in chunks.
-
-See specs/qwen3_tts.md, 1.4 and 5.
-"""
+"""The 12 Hz codec's decoder: 16 codes per frame to 1920 samples, causal, exact in chunks."""
 
 from __future__ import annotations
 
@@ -36,7 +33,8 @@ POSITIONS = 32768  # frames a stream may have, with its reference: 43 minutes
 
 
 class LayerScale(nn.Module):
-    """Learned gain per channel on a residual branch (Touvron et al., 2021). The decoder folds it into the branch."""
+    """Learned gain per channel on a residual branch (Touvron et al., 2021). After loading, the branch's weights
+    include it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -54,14 +52,14 @@ def scale_outputs(linear: nn.Linear, scale: Tensor) -> None:
 
 
 class DecoderBlock(Block):
-    """Pre-norm block with layer scales, which are in the weights once folded."""
+    """Pre-norm block with layer scales, which the weights include after loading."""
 
     def __init__(self, c: StackConfig) -> None:
         super().__init__(c)
         self.self_attn_layer_scale = LayerScale(c.hidden)
         self.mlp_layer_scale = LayerScale(c.hidden)
 
-    def fold(self) -> None:
+    def process_weights_after_loading(self) -> None:
         scale_outputs(self.self_attn.o_proj, self.self_attn_layer_scale.scale)
         scale_outputs(self.mlp.down_proj, self.mlp_layer_scale.scale)
         del self.self_attn_layer_scale, self.mlp_layer_scale
@@ -98,7 +96,7 @@ class SnakeBeta(SnakeBase):
 
 
 class ScaledConvNeXt(ConvNeXt):
-    """A ConvNeXt block with a gain per channel, which `fold` moves into the MLP's weights before use."""
+    """A ConvNeXt block with a gain per channel. After loading, the MLP's weights include it."""
 
     gamma: Tensor | None
 
@@ -106,7 +104,7 @@ class ScaledConvNeXt(ConvNeXt):
         super().__init__(channels)
         self.gamma = nn.Parameter(torch.empty(channels))
 
-    def fold(self) -> None:
+    def process_weights_after_loading(self) -> None:
         assert self.gamma is not None
         scale_outputs(self.pwconv2, self.gamma)
         self.gamma = None
@@ -193,7 +191,7 @@ class SplitQuantizer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The decoder as the checkpoint names it. `fold` must follow the loading of weights."""
+    """The decoder as the checkpoint names it. `process_weights_after_loading` must follow the loading of weights."""
 
     table: Tensor
     offset: Tensor
@@ -216,7 +214,7 @@ class Decoder(nn.Module):
         """What audio is made in."""
         return self.pre_conv.weight.dtype
 
-    def fold(self, dtype: torch.dtype | None = None) -> None:
+    def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
         """Put the 16 codebooks and their projections into one table, gains into the weights in front of them, and make
         the RoPE table, in the precision of the weights; then round the weights to `dtype` (None: leave them). Once:
         later calls do nothing."""
@@ -224,7 +222,7 @@ class Decoder(nn.Module):
             return
         for module in self.modules():
             if isinstance(module, DecoderBlock | ScaledConvNeXt):
-                module.fold()
+                module.process_weights_after_loading()
         tables = [*self.quantizer.rvq_first.tables(), *self.quantizer.rvq_rest.tables()]
         self.register_buffer("table", torch.cat(tables).detach(), persistent=False)
         device, c = self.table.device, self.config
@@ -237,7 +235,7 @@ class Decoder(nn.Module):
 
     def forward(self, codes: Tensor, pos: Tensor, state: StreamingState | None = None) -> Tensor:
         """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1]."""
-        assert self.rope is not None, "fold() comes first"
+        assert self.rope is not None, "process_weights_after_loading comes first"
         x = F.embedding(codes + self.offset, self.table).sum(-2).to(self.dtype).transpose(1, 2)
         x = convolve(self.pre_conv, x, state).transpose(1, 2)
         kv = WindowKV(WINDOW, self.config.window, pos, state)

@@ -1,6 +1,6 @@
 """The 12 Hz codec's encoder: reference audio to codes (the encoder half of Mimi, Defossez et al., 2024).
 
-It runs whole, once per voice (specs/qwen3_tts.md, 1.5).
+It runs whole, once per voice.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class SplitResidualQuantizer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Samples to codes; the names are the checkpoint's. `fold` must follow the loading of weights."""
+    """Samples to codes, named as in the checkpoint. `process_weights_after_loading` must follow the loading."""
 
     def __init__(self, c: EncoderConfig) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Encoder(nn.Module):
         self.quantizer = SplitResidualQuantizer(c)
         self.rope: Rope | None = None
 
-    def fold(self, samples: int) -> None:
+    def process_weights_after_loading(self, samples: int) -> None:
         """Make the RoPE table for references of up to `samples` samples."""
         c, weight = self.config, self.downsample.weight
         positions = -(-samples // prod(c.ratios))
@@ -171,7 +171,7 @@ class Encoder(nn.Module):
 
     def forward(self, samples: Tensor) -> Tensor:
         """samples [n] at 24 kHz -> codes [ceil(n / hop), used]."""
-        assert self.rope is not None, "fold() comes first"
+        assert self.rope is not None, "process_weights_after_loading comes first"
         x = self.encoder["layers"](samples[None, None].to(self.downsample.weight.dtype))
         x = self.encoder_transformer(x.transpose(1, 2), self.rope).transpose(1, 2)
         codes: Tensor = self.quantizer(self.downsample(x))[0]

@@ -1,7 +1,7 @@
 """config.json of a checkpoint and of its speech tokenizer, as frozen values.
 
-Every value is read: the reference's class defaults are not the released values (specs/qwen3_tts.md, 1.6). The Mimi
-encoder is the exception: its config class ships with the released values, so those keys may be left out.
+Every value is read, because the reference's class defaults are not the released values. The Mimi encoder is the
+exception. Its config class ships with the released values, so those keys may be left out.
 """
 
 from __future__ import annotations
@@ -10,60 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from stentor.errors import CheckpointError
 from stentor.layers.transformer import StackConfig
+from stentor.models.config_reader import ConfigReader
+from stentor.models.weights import read_config
 
 KINDS = ("base", "custom_voice", "voice_design")
 TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
 
 
-class Reader:
-    """Typed access to one JSON object; errors name the file and the key."""
-
-    def __init__(self, data: Mapping[str, Any], where: str) -> None:
-        self._data, self._where = data, where
-
-    def _value(self, key: str, kinds: tuple[type, ...], default: object) -> Any:
-        value = self._data.get(key)
-        value = default if value is None else value
-        if value is None:
-            raise CheckpointError(f"{self._where}: {key} is missing")
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise CheckpointError(f"{self._where}: {key} must be {kinds[0].__name__}, got {value!r}")
-        return value
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self._value(key, (int,), default)
-        if value < 0:
-            raise CheckpointError(f"{self._where}: {key} must not be negative, got {value}")
-        return int(value)
-
-    def real(self, key: str, default: float | None = None) -> float:
-        return float(self._value(key, (float, int), default))
-
-    def flag(self, key: str, default: bool | None = None) -> bool:
-        return bool(self._value(key, (bool,), default))
-
-    def text(self, key: str, default: str | None = None) -> str:
-        return str(self._value(key, (str,), default))
-
-    def integers(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        value = self._value(key, (list, tuple), default)
-        if not all(isinstance(v, int) for v in value):
-            raise CheckpointError(f"{self._where}: {key} must be a list of integers, got {value!r}")
-        return tuple(value)
-
-    def table(self, key: str, default: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return dict(self._value(key, (dict,), default))
-
-    def section(self, key: str) -> Reader:
-        return Reader(self._value(key, (dict,), None), f"{self._where}: {key}")
-
-
 @dataclass(frozen=True)
-class Tower:
+class TransformerConfig:
     """A Qwen3 decoder stack with its vocabulary and RoPE."""
 
     stack: StackConfig
@@ -109,8 +67,8 @@ class Config:
 
     kind: str  # one of KINDS
     size: str  # "0b6" or "1b7"
-    talker: Tower
-    predictor: Tower
+    talker: TransformerConfig
+    predictor: TransformerConfig
     text_vocab: int
     text_hidden: int
     codebooks: int
@@ -126,9 +84,9 @@ class Config:
         return self.talker.stack.hidden != self.predictor.stack.hidden
 
 
-def _tower(r: Reader) -> Tower:
+def _transformer(r: ConfigReader) -> TransformerConfig:
     if r.text("hidden_act", "silu") != "silu":
-        raise CheckpointError("hidden_act must be silu")
+        raise r.error("hidden_act", "must be silu")
     stack = StackConfig(
         hidden=r.integer("hidden_size"),
         ffn=r.integer("intermediate_size"),
@@ -136,13 +94,15 @@ def _tower(r: Reader) -> Tower:
         heads=r.integer("num_attention_heads"),
         kv_heads=r.integer("num_key_value_heads"),
         head_dim=r.integer("head_dim"),
-        eps=r.real("rms_norm_eps", 1e-6),
+        eps=r.number("rms_norm_eps", 1e-6),
         qk_norm=True,
     )
-    return Tower(stack, r.integer("vocab_size"), r.real("rope_theta", 1e6), r.integer("max_position_embeddings", 32768))
+    return TransformerConfig(
+        stack, r.integer("vocab_size"), r.number("rope_theta", 1e6), r.integer("max_position_embeddings", 32768)
+    )
 
 
-def _speaker(r: Reader) -> SpeakerConfig:
+def _speaker(r: ConfigReader) -> SpeakerConfig:
     config = SpeakerConfig(
         dim=r.integer("enc_dim"),
         mels=r.integer("mel_dim", 128),
@@ -155,44 +115,44 @@ def _speaker(r: Reader) -> SpeakerConfig:
         sample_rate=r.integer("sample_rate", 24000),
     )
     if not len(config.channels) == len(config.kernels) == len(config.dilations):
-        raise CheckpointError("speaker_encoder_config: enc_channels, enc_kernel_sizes, enc_dilations differ in length")
+        raise r.error("enc_channels", "differs in length from enc_kernel_sizes or enc_dilations")
     return config
 
 
-def _ids(top: Reader, t: Reader) -> Ids:
+def _ids(top: ConfigReader, t: ConfigReader) -> Ids:
     return Ids(
-        tts_pad=top.integer("tts_pad_token_id"),
-        tts_bos=top.integer("tts_bos_token_id"),
-        tts_eos=top.integer("tts_eos_token_id"),
-        pad=t.integer("codec_pad_id"),
-        bos=t.integer("codec_bos_id"),
-        eos=t.integer("codec_eos_token_id"),
-        think=t.integer("codec_think_id"),
-        nothink=t.integer("codec_nothink_id"),
-        think_bos=t.integer("codec_think_bos_id"),
-        think_eos=t.integer("codec_think_eos_id"),
+        tts_pad=top.integer("tts_pad_token_id", low=0),
+        tts_bos=top.integer("tts_bos_token_id", low=0),
+        tts_eos=top.integer("tts_eos_token_id", low=0),
+        pad=t.integer("codec_pad_id", low=0),
+        bos=t.integer("codec_bos_id", low=0),
+        eos=t.integer("codec_eos_token_id", low=0),
+        think=t.integer("codec_think_id", low=0),
+        nothink=t.integer("codec_nothink_id", low=0),
+        think_bos=t.integer("codec_think_bos_id", low=0),
+        think_eos=t.integer("codec_think_eos_id", low=0),
     )
 
 
 def parse(data: Mapping[str, Any], where: str) -> Config:
     """The model's config.json. CheckpointError names a key that is missing or wrong."""
-    top = Reader(data, where)
+    top = ConfigReader(data, where)
     kind, tokenizer = top.text("tts_model_type"), top.text("tokenizer_type")
     if kind not in KINDS:
-        raise CheckpointError(f"{where}: tts_model_type must be one of {', '.join(KINDS)}, got {kind!r}")
+        raise top.error("tts_model_type", f"must be one of {', '.join(KINDS)}, got {kind!r}")
     if tokenizer != TOKENIZER_TYPE:
-        raise CheckpointError(f"{where}: tokenizer_type must be {TOKENIZER_TYPE}, got {tokenizer!r}")
+        raise top.error("tokenizer_type", f"must be {TOKENIZER_TYPE}, got {tokenizer!r}")
     t = top.section("talker_config")
     languages = {name.lower(): int(i) for name, i in t.table("codec_language_id", {}).items()}
     dialects = {name.lower(): str(d) for name, d in t.table("spk_is_dialect", {}).items() if d}
     for name, dialect in dialects.items():
         if dialect not in languages:
-            raise CheckpointError(f"{where}: spk_is_dialect of {name} is {dialect!r}, not in codec_language_id")
+            raise t.error("spk_is_dialect", f"of {name} is {dialect!r}, not in codec_language_id")
     return Config(
         kind=kind,
         size=top.text("tts_model_size"),
-        talker=_tower(t),
-        predictor=_tower(t.section("code_predictor_config")),
+        talker=_transformer(t),
+        predictor=_transformer(t.section("code_predictor_config")),
         text_vocab=t.integer("text_vocab_size"),
         text_hidden=t.integer("text_hidden_size"),
         codebooks=t.integer("num_code_groups"),
@@ -256,7 +216,7 @@ class CodecConfig:
     encoder: EncoderConfig
 
 
-def _decoder(r: Reader) -> DecoderConfig:
+def _decoder(r: ConfigReader) -> DecoderConfig:
     stack = StackConfig(
         hidden=r.integer("hidden_size"),
         ffn=r.integer("intermediate_size"),
@@ -264,11 +224,11 @@ def _decoder(r: Reader) -> DecoderConfig:
         heads=r.integer("num_attention_heads"),
         kv_heads=r.integer("num_key_value_heads"),
         head_dim=r.integer("head_dim"),
-        eps=r.real("rms_norm_eps"),
+        eps=r.number("rms_norm_eps"),
     )
     return DecoderConfig(
         stack=stack,
-        theta=r.real("rope_theta"),
+        theta=r.number("rope_theta"),
         window=r.integer("sliding_window"),
         latent=r.integer("latent_dim"),
         codebook_dim=r.integer("codebook_dim"),
@@ -280,7 +240,7 @@ def _decoder(r: Reader) -> DecoderConfig:
     )
 
 
-def _encoder(r: Reader, used: int, hop: int) -> EncoderConfig:
+def _encoder(r: ConfigReader, used: int, hop: int) -> EncoderConfig:
     hidden, heads = r.integer("hidden_size", 512), r.integer("num_attention_heads", 8)
     stack = StackConfig(
         hidden=hidden,
@@ -289,11 +249,11 @@ def _encoder(r: Reader, used: int, hop: int) -> EncoderConfig:
         heads=heads,
         kv_heads=r.integer("num_key_value_heads", 8),
         head_dim=r.integer("head_dim", hidden // heads),
-        eps=r.real("norm_eps", 1e-5),
+        eps=r.number("norm_eps", 1e-5),
     )
     return EncoderConfig(
         stack=stack,
-        theta=r.real("rope_theta", 10000.0),
+        theta=r.number("rope_theta", 10000.0),
         filters=r.integer("num_filters", 64),
         kernel=r.integer("kernel_size", 7),
         residual_kernel=r.integer("residual_kernel_size", 3),
@@ -314,18 +274,16 @@ def _encoder(r: Reader, used: int, hop: int) -> EncoderConfig:
 
 def parse_codec(data: Mapping[str, Any], where: str) -> CodecConfig:
     """speech_tokenizer/config.json. CheckpointError names a key that is missing or wrong."""
-    top = Reader(data, where)
+    top = ConfigReader(data, where)
     decoder = _decoder(top.section("decoder_config"))
     up, down = top.integer("decode_upsample_rate"), top.integer("encode_downsample_rate")
     if up != decoder.hop:
-        raise CheckpointError(f"{where}: decode_upsample_rate is {up}, but the up-sampling rates make {decoder.hop}")
+        raise top.error("decode_upsample_rate", f"is {up}, but the up-sampling rates make {decoder.hop}")
     encoder = _encoder(top.section("encoder_config"), top.integer("encoder_valid_num_quantizers"), down)
     return CodecConfig(top.integer("output_sample_rate"), decoder, encoder)
 
 
 def read_codec(path: Path) -> CodecConfig:
     """The config of `path`/speech_tokenizer."""
-    from stentor.models.weights import read_config
-
     folder = path / "speech_tokenizer"
-    return parse_codec(cast("dict[str, Any]", read_config(folder)), str(folder / "config.json"))
+    return parse_codec(read_config(folder), str(folder / "config.json"))

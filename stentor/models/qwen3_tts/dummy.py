@@ -1,12 +1,14 @@
-"""Models of the full released sizes with seeded random weights, made on the device: for planning and benchmarks."""
+"""Models at their released sizes with random weights and without files."""
 
 from __future__ import annotations
 
+import re
+
 import torch
-from torch import nn
 
 from stentor.layers.transformer import StackConfig
-from stentor.models.codec_dtype import codec_dtype
+from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
+from stentor.models.load_options import codec_dtype, model_dtype
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.config import (
@@ -16,11 +18,10 @@ from stentor.models.qwen3_tts.config import (
     EncoderConfig,
     Ids,
     SpeakerConfig,
-    Tower,
+    TransformerConfig,
 )
 from stentor.models.qwen3_tts.loader import build, make_clone, make_weights
 from stentor.models.qwen3_tts.model import Qwen3TTS
-from stentor.models.qwen3_tts.tokenizer import PieceTokenizer
 
 SEED = 20260122
 KINDS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
@@ -34,11 +35,12 @@ SPEAKERS = {
     "eric": 2875, "dylan": 2878,
 }  # fmt: skip
 SPECIAL = {"<|im_start|>": 151644, "<|im_end|>": 151645}
-PIECES = 151643
+WORDS = 151643  # ids that words may have
+CONSTANTS = {"scale": 0.1, "gamma": 0.1, "cluster_usage": 1.0, "alpha": 0.0}  # the last is the logarithm of a gain
 
 
 def config(name: str) -> Config:
-    """The released values of `qwen3-tts-SIZE-KIND` (specs/qwen3_tts.md, 1)."""
+    """The released values of `qwen3-tts-SIZE-KIND`."""
     size, kind = name.removeprefix("qwen3-tts-").split("-")
     small = size == "0.6b"
     hidden, ffn = (1024, 3072) if small else (2048, 6144)
@@ -47,8 +49,8 @@ def config(name: str) -> Config:
     return Config(
         kind=kind,
         size="0b6" if small else "1b7",
-        talker=Tower(_stack(hidden, ffn, 28), 3072, 1e6, 32768),
-        predictor=Tower(_stack(1024, 3072, 5), 2048, 1e6, 65536),
+        talker=TransformerConfig(_stack(hidden, ffn, 28), 3072, 1e6, 32768),
+        predictor=TransformerConfig(_stack(1024, 3072, 5), 2048, 1e6, 65536),
         text_vocab=151936,
         text_hidden=2048,
         codebooks=16,
@@ -105,39 +107,34 @@ def codec_config() -> CodecConfig:
     return CodecConfig(24000, decoder, encoder)
 
 
-def randomize(module: nn.Module, device: torch.device, seed: int) -> None:
-    """Give a module on the meta device seeded weights on `device`, scaled so that activations neither grow nor fade."""
-    module.to_empty(device=device)
-    generator = torch.Generator(device=device).manual_seed(seed)
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            leaf = name.rsplit(".", 1)[-1]
-            if leaf == "cluster_usage" or (leaf == "weight" and p.ndim == 1):
-                p.fill_(1.0)
-            elif leaf in ("scale", "gamma"):
-                p.fill_(0.1)
-            elif p.ndim == 1:
-                p.zero_()
-            else:
-                p.normal_(std=0.02 if "embedding" in name else p[0].numel() ** -0.5, generator=generator)
+class DummyTokenizer:
+    """One id per word, and the ids of special tokens."""
+
+    def __init__(self, vocab: int, special: dict[str, int]) -> None:
+        self._vocab, self._special = vocab, special
+        self._marks = re.compile("(" + "|".join(re.escape(s) for s in special) + ")")
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for part in self._marks.split(text):
+            if part in self._special:
+                ids.append(self._special[part])
+            elif part:
+                ids.extend(dummy_tokens(part, self._vocab))
+        return ids
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None) -> Qwen3TTS:
-    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU; the codec's: see precision.py."""
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU."""
     c, codec = config(name), codec_config()
-    audio_dtype = codec_dtype({}, device, dtype)
-    if dtype is None:
-        dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    weights = make_weights(c, dtype, torch.float32)
-    randomize(weights, device, SEED)
+    weights = make_weights(c, model_dtype(dtype, torch.bfloat16, device), torch.float32)
+    initialize_dummy_weights(weights, device, SEED, constants=CONSTANTS)
     decoder = build(lambda: Decoder(codec.decoder), torch.float32)
-    assert isinstance(decoder, Decoder)
-    randomize(decoder, device, SEED + 1)
-    decoder.fold(audio_dtype)
+    initialize_dummy_weights(decoder, device, SEED + 1, constants=CONSTANTS)
+    decoder.process_weights_after_loading(codec_dtype({}, device, dtype))
     clone = None
     if c.speaker is not None:
         encoder = build(lambda: Encoder(codec.encoder), torch.float32)
-        assert isinstance(encoder, Encoder)
-        randomize(encoder, device, SEED + 2)
+        initialize_dummy_weights(encoder, device, SEED + 2, constants=CONSTANTS)
         clone = make_clone(c, weights, encoder, codec, device)
-    return Qwen3TTS(c, codec, weights, decoder, clone, PieceTokenizer(PIECES, SPECIAL), {})
+    return Qwen3TTS(c, codec, weights, decoder, clone, DummyTokenizer(WORDS, SPECIAL), {})

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from stentor.errors import CheckpointError, InvalidRequest
-from stentor.models.codec_dtype import OPTION, at_least_float32, codec_dtype
+from stentor.models.load_options import (
+    CODEC_DTYPE,
+    at_least_float32,
+    check_load_options,
+    codec_dtype,
+    model_dtype,
+)
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.config import CodecConfig, Config, EncoderConfig, parse, read_codec
@@ -18,37 +25,40 @@ from stentor.models.qwen3_tts.speaker_encoder import LogMel
 from stentor.models.qwen3_tts.spec import REFERENCE_SECONDS, generation_defaults
 from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
-from stentor.models.weights import fill, read_sharded, without_memory
+from stentor.models.weights import load_weights, meta_init, read_sharded
 
-LOAD_OPTIONS = (OPTION, "mistral_pretokenizer")
+LOAD_OPTIONS = (CODEC_DTYPE, "mistral_pretokenizer")
+Built = TypeVar("Built", bound=nn.Module)
 
 
-def build(make: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
+def build(make: Callable[[], Built], dtype: torch.dtype) -> Built:
     """A module on the meta device, in evaluation mode, with parameters of `dtype`."""
-    with without_memory():
+    with meta_init():
         return make().to(dtype).eval().requires_grad_(False)
 
 
 def load(
-    path: Path, config: dict[str, object], device: torch.device, dtype: torch.dtype | None, options: dict[str, object]
+    path: Path, raw: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
 ) -> Qwen3TTS:
-    """Load a checkpoint directory. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
+    """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    `options`: `codec_dtype` of the codec's decoder (see precision.py; the encoders are float32 or wider);
-    `mistral_pretokenizer` (False) splits words as the official package does for a local directory.
+    Load options: `codec_dtype` of the codec's decoder (the encoders are float32 or wider), and `mistral_pretokenizer`
+    (False), which splits words as the official package does for a local directory.
     Raises CheckpointError and InvalidRequest.
     """
     mistral = _load_options(options)
     audio_dtype = codec_dtype(options, device, dtype)
     encoder_dtype = at_least_float32(audio_dtype)
-    c, codec = parse(config, str(path / "config.json")), read_codec(path)
+    c, codec = parse(raw, str(path / "config.json")), read_codec(path)
     if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
         raise CheckpointError(f"{path}: the talker makes {c.codebooks} codes per frame, the codec wants another number")
     tensors = read_sharded(path)
-    weights = load_weights(c, tensors, str(path), device, _dtype(dtype, tensors, device), encoder_dtype)
+    head = tensors.get("talker.codec_head.weight")
+    own = torch.float32 if head is None else head.dtype
+    weights = load_language_models(c, tensors, str(path), device, model_dtype(dtype, own, device), encoder_dtype)
     del tensors
     decoder, encoder = load_codec(path, codec, device, encoder_dtype, with_encoder=c.kind == "base")
-    decoder.fold(audio_dtype)
+    decoder.process_weights_after_loading(audio_dtype)
     clone = make_clone(c, weights, encoder, codec, device) if encoder is not None else None
     tokenizer = QwenTokenizer(path, mistral)
     return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, generation_defaults(path))
@@ -56,23 +66,14 @@ def load(
 
 def _load_options(options: Mapping[str, object]) -> bool:
     """Whether words are split as the official package does for a local directory."""
-    for name in options:
-        if name not in LOAD_OPTIONS:
-            raise InvalidRequest(name, f"is not a load option of this model; known: {', '.join(LOAD_OPTIONS)}")
+    check_load_options(options, LOAD_OPTIONS)
     mistral = options.get("mistral_pretokenizer", False)
     if not isinstance(mistral, bool):
         raise InvalidRequest("mistral_pretokenizer", f"must be true or false, got {mistral!r}")
     return mistral
 
 
-def _dtype(asked: torch.dtype | None, tensors: Mapping[str, Tensor], device: torch.device) -> torch.dtype:
-    if asked is not None:
-        return asked
-    head = tensors.get("talker.codec_head.weight")
-    return torch.float32 if device.type == "cpu" or head is None else head.dtype
-
-
-def load_weights(
+def load_language_models(
     c: Config,
     tensors: Mapping[str, Tensor],
     source: str,
@@ -82,14 +83,13 @@ def load_weights(
 ) -> Weights:
     """The main file, in `dtype`; its speaker encoder in `encoder_dtype`."""
     weights = make_weights(c, dtype, encoder_dtype)
-    fill(weights, tensors, source, device)
+    load_weights(weights, tensors, source, device)
     return weights
 
 
 def make_weights(c: Config, dtype: torch.dtype, encoder_dtype: torch.dtype) -> Weights:
     """The language models on the meta device."""
     weights = build(lambda: Weights(c), dtype)
-    assert isinstance(weights, Weights)
     if c.speaker is not None:
         weights.speaker_encoder.to(encoder_dtype)
     return weights
@@ -102,13 +102,11 @@ def load_codec(
     folder = path / "speech_tokenizer"
     tensors = read_sharded(folder)
     decoder = build(lambda: Decoder(codec.decoder), dtype)
-    fill(decoder, _part(tensors, "decoder."), f"{folder}: decoder", device)
-    assert isinstance(decoder, Decoder)
+    load_weights(decoder, _part(tensors, "decoder."), f"{folder}: decoder", device)
     if not with_encoder:
         return decoder, None
     encoder = build(lambda: Encoder(codec.encoder), dtype)
-    fill(encoder, _used(_part(tensors, "encoder."), codec.encoder), f"{folder}: encoder", device)
-    assert isinstance(encoder, Encoder)
+    load_weights(encoder, _used(_part(tensors, "encoder."), codec.encoder), f"{folder}: encoder", device)
     return decoder, encoder
 
 
@@ -133,6 +131,6 @@ def make_clone(
     """The reference encoders of a Base model, ready to run."""
     if c.speaker is None:
         return None
-    encoder.fold(int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop)
+    encoder.process_weights_after_loading(int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop)
     mel = LogMel(c.speaker.sample_rate, c.speaker.mels).to(device)
     return CloneEncoder(encoder, mel, weights.speaker_encoder)

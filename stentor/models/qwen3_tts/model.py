@@ -1,6 +1,6 @@
 """The family behind models.base.SpeechModel: one step is the talker and then the code predictor.
 
-See specs/qwen3_tts.md, 4. Codes, hidden states and text rows never leave the device between steps.
+Codes, hidden states and text rows never leave the device between steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stentor.models.qwen3_tts.predictor import DepthLoop, Sampling
 from stentor.models.qwen3_tts.prompt import PromptBuilder
 from stentor.models.qwen3_tts.speaker_encoder import LogMel, SpeakerEncoder
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY, make_spec
-from stentor.models.qwen3_tts.talker import Tables, Weights, rope
+from stentor.models.qwen3_tts.talker import Weights, rope
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
 
 SUPPRESSED = 1024
@@ -58,9 +58,9 @@ class Qwen3TTS:
         defaults: dict[str, object],
     ) -> None:
         """`weights` and `decoder` are filled; their embeddings are taken over and freed."""
-        decoder.fold()
+        decoder.process_weights_after_loading()
         talker = weights.talker
-        self._tables = Tables(weights, config)
+        self._tables = weights.process_weights_after_loading()
         device, dtype = self._tables.code.device, self._tables.code.dtype
         self.spec = make_spec(config, codec_config, defaults, dtype)
         self.codec = Codec(decoder)
@@ -77,7 +77,6 @@ class Qwen3TTS:
             rope(config.predictor, config.codebooks, device, dtype),
         )
         del predictor.lm_head
-        weights.release()
         self._vocab = torch.arange(config.talker.vocab, device=device)
         self._eos = self._vocab == config.ids.eos
         self._suppressed = (self._vocab >= config.talker.vocab - SUPPRESSED) & ~self._eos

@@ -1,7 +1,4 @@
-"""Codebooks 1 to 15 of a frame: fifteen draws of a small transformer with a fresh KV cache per frame.
-
-See specs/qwen3_tts.md, 1.2 and 4c.
-"""
+"""Codebooks 1 to 15 of a frame: fifteen draws of a small transformer with a fresh KV cache per frame."""
 
 from __future__ import annotations
 

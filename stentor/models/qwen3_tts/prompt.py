@@ -1,4 +1,4 @@
-"""From a request to the rows of its prompt, for every mode (specs/qwen3_tts.md, 3)."""
+"""From a request to the rows of its prompt, for every mode (docs/models/qwen3_tts.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUBTALKER_COLUMNS = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_
 
 
 @dataclass
-class Layout:
+class PromptLayout:
     """Positions of a prompt under construction: a text id, a codec id, a frame or the speaker vector at each."""
 
     text: list[int] = field(default_factory=list)
@@ -107,7 +107,7 @@ class PromptBuilder:
         body = ids[ROLE:-TAIL]
         if not body:
             raise InvalidRequest("text", "must not be empty")
-        layout = Layout()
+        layout = PromptLayout()
         if request.instructions:
             layout.add(self._tokenizer.encode(f"<|im_start|>user\n{request.instructions}<|im_end|>\n"))
         layout.add(ids[:ROLE])
@@ -172,7 +172,7 @@ class PromptBuilder:
             )
         return c.languages[language]
 
-    def _prefix(self, layout: Layout, language: int | None, voice: str | None) -> None:
+    def _prefix(self, layout: PromptLayout, language: int | None, voice: str | None) -> None:
         """The codec prefix: language, speaker, pad. Its last row carries the text BOS, the others PAD."""
         i = self._c.ids
         codes = [i.nothink, i.think_bos, i.think_eos]
@@ -186,7 +186,7 @@ class PromptBuilder:
         codes.append(i.pad)
         layout.add([i.tts_pad] * (len(codes) - 1) + [i.tts_bos], codes)
 
-    def _speak(self, layout: Layout, body: list[int], whole: bool) -> list[int]:
+    def _speak(self, layout: PromptLayout, body: list[int], whole: bool) -> list[int]:
         """Text for a voice without reference codes. Returns the text that later steps hear."""
         i = self._c.ids
         if whole:
@@ -196,7 +196,7 @@ class PromptBuilder:
         layout.add(body[:1], i.bos)
         return [*body[1:], i.tts_eos]
 
-    def _clone(self, layout: Layout, text: list[int], frames: int, whole: bool) -> list[int]:
+    def _clone(self, layout: PromptLayout, text: list[int], frames: int, whole: bool) -> list[int]:
         """In-context cloning: the reference's text and codes before the text. Returns the text of later steps."""
         i = self._c.ids
         text = [*text, i.tts_eos]
@@ -213,7 +213,7 @@ class PromptBuilder:
     def _finish(
         self,
         request: SpeechRequest,
-        layout: Layout,
+        layout: PromptLayout,
         trailing: list[int],
         codes: np.ndarray,
         speaker: np.ndarray | None,

@@ -1,7 +1,4 @@
-"""The speaker encoder of Base models: log-mel spectrogram and ECAPA-TDNN (Desplanques et al., 2020).
-
-See specs/qwen3_tts.md, 1.3.
-"""
+"""The speaker encoder of Base models: log-mel spectrogram and ECAPA-TDNN (Desplanques et al., 2020)."""
 
 from __future__ import annotations
 

@@ -1,22 +1,21 @@
 """What the family tells the engine and the edge: options with the checkpoint's defaults, columns, prompt rows.
 
-Defaults come from generation_config.json where it has them, else from the reference's hard defaults
-(specs/qwen3_tts.md, 2 and 8).
+Defaults come from generation_config.json where it has them, else from the reference's hard defaults.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from stentor.errors import CheckpointError
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec, Option
-from stentor.models.qwen3_tts.config import CodecConfig, Config, Reader
+from stentor.models.config_reader import ConfigReader
+from stentor.models.qwen3_tts.config import CodecConfig, Config
+from stentor.models.weights import read_json
 
 TEXT_CAPACITY = 4096
 """Text tokens that a streaming-text request may still have to hear after its prompt."""
@@ -29,36 +28,29 @@ MAX_FRAMES = 8191
 def generation_defaults(path: Path) -> dict[str, Any]:
     """generation_config.json as a dict; empty when there is none."""
     file = path / "generation_config.json"
-    if not file.is_file():
-        return {}
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise CheckpointError(f"{file} is not valid JSON: {e}") from e
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{file} must hold a JSON object")
-    return data
+    return read_json(file) if file.is_file() else {}
 
 
 def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
-    g = Reader(defaults, "generation_config.json")
+    g = ConfigReader(defaults, "generation_config.json")
     sampled = g.flag("do_sample", True)
     sub_sampled = g.flag("subtalker_dosample", True)
     # The last token that the reference draws is never made into a frame.
-    longest = max(1, g.integer("max_new_tokens", MAX_FRAMES + 1) - 1)
-    temperature = g.real("temperature", 0.9) if sampled else 0.0
-    sub_temperature = g.real("subtalker_temperature", 0.9) if sub_sampled else 0.0
+    longest = max(1, g.integer("max_new_tokens", MAX_FRAMES + 1, low=0) - 1)
+    temperature = g.number("temperature", 0.9) if sampled else 0.0
+    sub_temperature = g.number("subtalker_temperature", 0.9) if sub_sampled else 0.0
+    top_k, sub_top_k = g.integer("top_k", 50, low=0), g.integer("subtalker_top_k", 50, low=0)
     top = float(c.talker.positions)
     return {
         "temperature": Option(temperature, 0.0, 10.0, float, "randomness of the first codebook; 0: argmax everywhere"),
-        "top_k": Option(g.integer("top_k", 50), 0, c.talker.vocab, int, "draw from the k likeliest; 0: from all"),
-        "top_p": Option(g.real("top_p", 1.0), 0.0, 1.0, float, "draw from the smallest set with this probability"),
+        "top_k": Option(top_k, 0, c.talker.vocab, int, "draw from the k likeliest; 0: from all"),
+        "top_p": Option(g.number("top_p", 1.0), 0.0, 1.0, float, "draw from the smallest set with this probability"),
         "repetition_penalty": Option(
-            g.real("repetition_penalty", 1.05), 0.1, 10.0, float, "divides the logits of first codes already made"
+            g.number("repetition_penalty", 1.05), 0.1, 10.0, float, "divides the logits of first codes already made"
         ),
         "subtalker_temperature": Option(sub_temperature, 0.0, 10.0, float, "temperature of codebooks 1 to 15"),
-        "subtalker_top_k": Option(g.integer("subtalker_top_k", 50), 0, c.predictor.vocab, int, "their top_k"),
-        "subtalker_top_p": Option(g.real("subtalker_top_p", 1.0), 0.0, 1.0, float, "their top_p"),
+        "subtalker_top_k": Option(sub_top_k, 0, c.predictor.vocab, int, "their top_k"),
+        "subtalker_top_p": Option(g.number("subtalker_top_p", 1.0), 0.0, 1.0, float, "their top_p"),
         "min_frames": Option(MIN_FRAMES, 0, top, int, "frames made before a stop counts"),
         "max_frames": Option(longest, 1, top, int, "frames kept at most; 12.5 frames are one second"),
         "non_streaming_mode": Option(

@@ -1,7 +1,4 @@
-"""The two language models as the checkpoint names them, and the tables that serving makes of their embeddings.
-
-See specs/qwen3_tts.md, 1.1, 1.2, 2.
-"""
+"""The two language models as the checkpoint names them, and the tables that serving makes of their embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from torch import Tensor, nn
 
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack
-from stentor.models.qwen3_tts.config import Config, Tower
+from stentor.models.qwen3_tts.config import Config, TransformerConfig
 from stentor.models.qwen3_tts.speaker_encoder import SpeakerEncoder
 
 ROWS_PER_PASS = 8192
@@ -63,19 +60,21 @@ class Talker(nn.Module):
 
 
 class Weights(nn.Module):
-    """The main file of a checkpoint. What serving does not need is dropped by `release`."""
+    """The main file of a checkpoint."""
 
     def __init__(self, c: Config) -> None:
         super().__init__()
+        self.config = c
         self.talker = Talker(c)
         if c.speaker is not None:
             self.speaker_encoder = SpeakerEncoder(c.speaker)
 
-    def release(self) -> None:
-        """Free the embeddings, which `Tables` holds in a form of its own."""
-        talker = self.talker
+    def process_weights_after_loading(self) -> Tables:
+        """Project the embeddings into tables, and free them."""
+        tables, talker = Tables(self), self.talker
         del talker.model.text_embedding, talker.model.codec_embedding, talker.text_projection
         del talker.code_predictor.model.codec_embedding
+        return tables
 
 
 class Tables:
@@ -85,8 +84,8 @@ class Tables:
     vocabulary, so that special codec ids are rows too.
     """
 
-    def __init__(self, weights: Weights, c: Config) -> None:
-        talker, predictor = weights.talker, weights.talker.code_predictor
+    def __init__(self, weights: Weights) -> None:
+        c, talker, predictor = weights.config, weights.talker, weights.talker.code_predictor
         self.text = _project(talker.text_projection, talker.model.text_embedding.weight)
         books = [
             talker.model.codec_embedding.weight,
@@ -106,7 +105,7 @@ def _project(module: nn.Module, table: Tensor) -> Tensor:
         return torch.cat([module(table[at : at + ROWS_PER_PASS]) for at in range(0, len(table), ROWS_PER_PASS)])
 
 
-def rope(tower: Tower, positions: int, device: torch.device, dtype: torch.dtype) -> Rope:
+def rope(c: TransformerConfig, positions: int, device: torch.device, dtype: torch.dtype) -> Rope:
     """cos and sin are rounded to the model's dtype and rotate in it, as in the reference."""
-    table = angles(tower.stack.head_dim, positions, tower.theta)
+    table = angles(c.stack.head_dim, positions, c.theta)
     return Rope(table, dtype, interleaved=False, in_float32=False).to(device)

@@ -1,14 +1,12 @@
 """The text tokenizer: byte-level BPE from vocab.json and merges.txt with Qwen2's own pre-tokeniser.
 
 The reference asks transformers to "fix" the pre-tokeniser of local directories to Mistral's, which splits CamelCase
-words differently from a Hub load (specs/qwen3_tts.md, 9.2). Here the plain Qwen2 pattern is the default and Mistral's
+words differently from a Hub load. Here the plain Qwen2 pattern is the default and Mistral's
 a choice.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +15,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
 
 from stentor.errors import CheckpointError
-from stentor.models.dummy import pieces
+from stentor.models.weights import read_json
 
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -40,7 +38,7 @@ class QwenTokenizer:
 
     def __init__(self, path: Path, mistral: bool = False) -> None:
         """Read vocab.json, merges.txt and the added tokens of tokenizer_config.json. Raises CheckpointError."""
-        vocab = _read_json(path / "vocab.json")
+        vocab = read_json(path / "vocab.json")
         merges = _read_merges(path / "merges.txt")
         try:
             self._fast = FastTokenizer(BPE(vocab=vocab, merges=merges, fuse_unk=False, byte_fallback=False))
@@ -55,7 +53,7 @@ class QwenTokenizer:
             ]
         )
         self._fast.decoder = decoders.ByteLevel()
-        self._add(_read_json(path / "tokenizer_config.json"), path)
+        self._add(read_json(path / "tokenizer_config.json"), path)
 
     def _add(self, config: dict[str, Any], path: Path) -> None:
         added = config.get("added_tokens_decoder")
@@ -72,35 +70,6 @@ class QwenTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
-
-
-class PieceTokenizer:
-    """For dummy models, which have no files."""
-
-    def __init__(self, vocab: int, special: dict[str, int]) -> None:
-        self._vocab, self._special = vocab, special
-        self._marks = re.compile("(" + "|".join(re.escape(s) for s in special) + ")")
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for part in self._marks.split(text):
-            if part in self._special:
-                ids.append(self._special[part])
-            elif part:
-                ids.extend(pieces(part, self._vocab))
-        return ids
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as e:
-        raise CheckpointError(f"{file} does not exist") from e
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise CheckpointError(f"{file} is not valid JSON: {e}") from e
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{file} must hold a JSON object")
-    return data
 
 
 def _read_merges(file: Path) -> list[tuple[str, str]]:

@@ -1,6 +1,9 @@
-"""A toy speech model with the traits that make engines go wrong: a float part and a discrete part in one frame, a
-per-request loop length and guidance (flow), a depth loop, a history-dependent resample, a long column read by step,
-given frames inside the prompt, and a codec with convolution and attention state."""
+"""A toy speech model with the traits that make engines go wrong.
+
+A frame has a float part and a discrete part. There is a flow with a loop length and guidance per request, a depth loop,
+a resample that depends on history, a long column read by step, given frames inside the prompt, and a codec with
+convolution and attention state.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,22 @@ from stentor.layers.rng import normal
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import pick
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.transformer import Stack, StackConfig
+from stentor.layers.transformer import Stack
 from stentor.layers.types import Column, State
 from stentor.models.base import (
     Emit,
     Encode,
     Hidden,
-    KVSpec,
     KVView,
-    ModelSpec,
-    Option,
     Prompt,
     PromptRows,
     Rows,
     SpeechRequest,
 )
+from stentor.models.toy.config import BOOK, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT, WINDOW
+from stentor.models.toy.spec import make_spec
 
-HIDDEN, LATENT, CODES, BOOK, TEXT = 32, 4, 3, 24, 256
-STACK = StackConfig(hidden=HIDDEN, ffn=48, layers=2, heads=4, kv_heads=2, head_dim=8, eps=1e-5)
-HOP, WINDOW, MAX_TEXT = 6, 5, 512
-BROKEN = "\x01"  # a character outside the embedding table: its prefill fails, to show that it breaks nothing else
+BROKEN = "\x01"  # outside the embedding table: its prefill fails, which must break nothing else
 
 
 class ToyCodec(nn.Module):
@@ -82,40 +81,7 @@ class Toy(nn.Module):
             p.data = torch.randn(p.shape, generator=generator) / max(1.0, p.shape[-1] ** 0.5)
         self.rope = Rope(angles(STACK.head_dim, 4096, 1e4), torch.float32, interleaved=False, in_float32=True)
         self.to(device=device, dtype=dtype).requires_grad_(False)
-        self.spec = ModelSpec(
-            family="toy",
-            sample_rate=600,
-            hop=HOP,
-            frame=Column((LATENT + CODES,), dtype),
-            kv=KVSpec(STACK.layers, STACK.kv_heads, STACK.head_dim, dtype),
-            max_model_len=1024,
-            draws=LATENT + CODES + 1,
-            columns={
-                "cfg": Column(dtype=dtype),
-                "steps": Column(dtype=torch.int64),
-                "trail": Column((MAX_TEXT,), torch.int64),
-                "trail_len": Column(dtype=torch.int64),
-                "mood": Column((HIDDEN,), dtype),
-            },
-            prompt_rows={"token": Column(dtype=torch.int64), "given": Column(dtype=torch.bool)},
-            options={
-                "temperature": Option(0.9, 0, 2, float, "randomness; 0 is greedy"),
-                "top_k": Option(0, 0, BOOK, int, "most likely codes kept; 0 keeps all"),
-                "top_p": Option(1.0, 0, 1, float, "probability mass kept"),
-                "cfg": Option(2.0, 0, 10, float, "guidance"),
-                "flow_steps": Option(3, 1, 8, int, "flow steps"),
-                "min_frames": Option(2, 0, 4096, int, "frames before a stop counts"),
-                "max_frames": Option(64, 1, 4096, int, "frames kept at most"),
-            },
-            stop_keeps_frame=True,
-            reference_rate=600,
-            reference_seconds=(0.05, 5.0),
-            voices=("low", "high"),
-            languages=("english",),
-            takes_prompt=False,
-            max_text=MAX_TEXT,
-            num_evals=3,
-        )
+        self.spec = make_spec(dtype)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         frames = F.pad(wav, (0, -len(wav) % HOP)).view(-1, HOP)

@@ -1,4 +1,4 @@
-"""AudioVAE V2 (specs/voxcpm2 sections 1.4 and 5): a causal convolutional autoencoder with continuous latents.
+"""AudioVAE V2: a causal convolutional autoencoder with continuous latents.
 
 Modules are named as the checkpoint names them, with weight norm folded. Everything is differentiable: training runs
 the same modules over whole sequences (`state=None`), serving runs the decoder in chunks with a `StreamingState`.

@@ -1,4 +1,4 @@
-"""config.json of a VoxCPM2 checkpoint (specs/voxcpm2 section 1.1), checked once and turned into plain dataclasses."""
+"""config.json of a VoxCPM2 checkpoint, checked once and turned into plain dataclasses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from stentor.errors import CheckpointError
 from stentor.layers.transformer import StackConfig
+from stentor.models.config_reader import ConfigReader
 
 OWN_DEFAULTS = ("temperature", "cfg", "flow_steps", "min_frames", "max_frames")
 
@@ -70,68 +71,14 @@ class VoxCPM2Config:
     patches_around: float = 0.0  # silence before and after
 
 
-class Section:
-    """A JSON object that is read field by field; every complaint names the field."""
-
-    def __init__(self, name: str, data: object) -> None:
-        if not isinstance(data, dict):
-            raise CheckpointError(f"config.json: {name} must be an object, got {type(data).__name__}")
-        self.name, self.data = name, data
-
-    def _get(self, key: str, default: object) -> object:
-        value = self.data.get(key, default)
-        if value is None:
-            raise CheckpointError(f"config.json: {self.name}.{key} is missing")
-        return value
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self._get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"config.json: {self.name}.{key} must be a positive integer, got {value!r}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._get(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise CheckpointError(f"config.json: {self.name}.{key} must be a number, got {value!r}")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise CheckpointError(f"config.json: {self.name}.{key} must be true or false, got {value!r}")
-        return value
-
-    def text(self, key: str, default: str) -> str:
-        value = self._get(key, default)
-        if not isinstance(value, str):
-            raise CheckpointError(f"config.json: {self.name}.{key} must be a string, got {value!r}")
-        return value
-
-    def numbers(self, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
-        value = self._get(key, default)
-        if not isinstance(value, list | tuple) or not all(isinstance(x, int | float) for x in value):
-            raise CheckpointError(f"config.json: {self.name}.{key} must be a list of numbers, got {value!r}")
-        return tuple(float(x) for x in value)
-
-    def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        values = tuple(int(x) for x in self.numbers(key, default))
-        if not values or min(values) < 1:
-            raise CheckpointError(f"config.json: {self.name}.{key} must hold positive integers, got {list(values)}")
-        return values
-
-    def section(self, key: str) -> Section:
-        return Section(key, self._get(key, None))
-
-
 def parse_vae(data: object) -> VAEConfig:
     """audio_vae_config, with the class defaults of the reference for what it leaves out."""
-    s, d = Section("audio_vae_config", data), VAEConfig()
+    s, d = ConfigReader(data, section="audio_vae_config"), VAEConfig()
     if s.flag("use_noise_block", False):
-        raise CheckpointError("config.json: audio_vae_config.use_noise_block is not supported")
+        raise s.error("use_noise_block", "is not supported")
     if s.flag("cond_out_layer", False) or s.text("cond_type", "scale_bias") not in ("scale_bias", "scale_bias_init"):
         raise CheckpointError("config.json: audio_vae_config supports only cond_type 'scale_bias' without out layer")
-    plain = "sr_bin_boundaries" in s.data and s.data["sr_bin_boundaries"] is None
+    plain = "sr_bin_boundaries" in s.data and s.data["sr_bin_boundaries"] is None  # null: no such tables
     return VAEConfig(
         encoder_dim=s.integer("encoder_dim", d.encoder_dim),
         encoder_rates=s.integers("encoder_rates", d.encoder_rates),
@@ -147,17 +94,17 @@ def parse_vae(data: object) -> VAEConfig:
 
 def parse(config: Mapping[str, object]) -> VoxCPM2Config:
     """The whole config.json. CheckpointError names a field that is missing, malformed or not supported."""
-    top = Section("top level", dict(config))
+    top = ConfigReader(config)
     lm = top.section("lm_config")
     if lm.flag("use_mup", False):
-        raise CheckpointError("config.json: lm_config.use_mup true is not supported (the release has false)")
+        raise lm.error("use_mup", "true is not supported (the release has false)")
     base, vae = _base_stack(lm), parse_vae(config.get("audio_vae_config") or {})
     patch, feat = top.integer("patch_size", 4), top.integer("feat_dim", 64)
     if vae.latent_dim != feat:
         raise CheckpointError(f"config.json: audio_vae_config.latent_dim {vae.latent_dim} must equal feat_dim {feat}")
     if patch * feat % 2:
         raise CheckpointError(f"config.json: patch_size {patch} times feat_dim {feat} must be even")
-    stentor = Section("stentor", config.get("stentor", {}))
+    stentor = top.section("stentor", {})
     return VoxCPM2Config(
         base=base,
         residual=_like(
@@ -180,22 +127,22 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         text_frontend=stentor.text("text_frontend", "") or None,
         takes_instructions=stentor.flag("takes_instructions", True),
         takes_reference=stentor.flag("takes_reference", True),
-        threads=stentor.integer("threads") if "threads" in stentor.data else None,
+        threads=stentor.integer("threads") if stentor.data.get("threads") is not None else None,
         patches_per_token=stentor.number("patches_per_token", 6.0),
         patches_around=stentor.number("patches_around", 0.0),
     )
 
 
-def _defaults(stentor: Section) -> dict[str, float]:
+def _defaults(stentor: ConfigReader) -> dict[str, float]:
     """stentor.defaults: request options that this checkpoint wants to differ from the release's."""
-    section = Section("stentor.defaults", stentor.data.get("defaults", {}))
+    section = stentor.section("defaults", {})
     for key in section.data:
         if key not in OWN_DEFAULTS:
-            raise CheckpointError(f"config.json: stentor.defaults.{key} is not one of {', '.join(OWN_DEFAULTS)}")
+            raise section.error(key, f"is not one of {', '.join(OWN_DEFAULTS)}")
     return {key: section.number(key) for key in section.data}
 
 
-def _base_stack(lm: Section) -> StackConfig:
+def _base_stack(lm: ConfigReader) -> StackConfig:
     heads, hidden = lm.integer("num_attention_heads"), lm.integer("hidden_size")
     return StackConfig(
         hidden=hidden,
@@ -212,37 +159,35 @@ def _like(base: StackConfig, hidden: int, ffn: int, heads: int, layers: int, hea
     return StackConfig(hidden, ffn, layers, heads, base.kv_heads, head_dim, base.eps)
 
 
-def _local_stack(base: StackConfig, s: Section) -> StackConfig:
+def _local_stack(base: StackConfig, s: ConfigReader) -> StackConfig:
     hidden, heads = s.integer("hidden_dim", 1024), s.integer("num_heads", 16)
     head_dim = s.integer("kv_channels", hidden // heads)
     if head_dim != base.head_dim:
-        raise CheckpointError(
-            f"config.json: {s.name}.kv_channels {head_dim} differs from lm_config's {base.head_dim}: "
-            "the rotary factors are shared"
+        raise s.error(
+            "kv_channels", f"{head_dim} differs from lm_config's {base.head_dim}: the rotary factors are shared"
         )
     return _like(base, hidden, s.integer("ffn_dim", 4096), heads, s.integer("num_layers", 4), head_dim)
 
 
-def _rope_factors(lm: Section, head_dim: int) -> tuple[float, ...] | None:
-    """LongRoPE's short factors. With max == original positions the amplitude factor is 1 (specs/voxcpm2 1.2)."""
+def _rope_factors(lm: ConfigReader, head_dim: int) -> tuple[float, ...] | None:
+    """LongRoPE's short factors. With max == original positions the amplitude factor is 1."""
     if lm.data.get("rope_scaling") is None:
         return None
     scaling = lm.section("rope_scaling")
     most, original = lm.integer("max_position_embeddings", 32768), scaling.integer("original_max_position_embeddings")
     if most != original:
-        raise CheckpointError(
-            f"config.json: rope_scaling.original_max_position_embeddings {original} must equal "
-            f"lm_config.max_position_embeddings {most}"
+        raise scaling.error(
+            "original_max_position_embeddings", f"{original} must equal lm_config.max_position_embeddings {most}"
         )
     factors = scaling.numbers("short_factor")
     if len(factors) != head_dim // 2:
-        raise CheckpointError(f"config.json: rope_scaling.short_factor has {len(factors)} values, not {head_dim // 2}")
+        raise scaling.error("short_factor", f"has {len(factors)} values, not {head_dim // 2}")
     return factors
 
 
-def _dtype_name(top: Section) -> str:
+def _dtype_name(top: ConfigReader) -> str:
     known = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "fp16": "float16", "float32": "float32"}
     name = top.text("dtype", "bfloat16")
     if name not in known:
-        raise CheckpointError(f"config.json: dtype {name!r} is not one of {', '.join(known)}")
+        raise top.error("dtype", f"{name!r} is not one of {', '.join(known)}")
     return known[name]

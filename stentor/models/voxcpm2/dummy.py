@@ -1,6 +1,18 @@
-"""config.json of the released checkpoint openbmb/VoxCPM2 (specs/voxcpm2 section 1.1), for full-size dummies."""
+"""The model at its released sizes with random weights and without files."""
 
 from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
+from stentor.models.load_options import codec_dtype
+from stentor.models.voxcpm2.config import parse
+from stentor.models.voxcpm2.loader import build_model, make_modules
+from stentor.models.voxcpm2.model import VoxCPM2
+
+SEED = 0
 
 LONGROPE_FACTORS = [
     0.9977997200264581,
@@ -69,7 +81,7 @@ LONGROPE_FACTORS = [
     31.02392307921529,
 ]
 
-RELEASE: dict[str, object] = {
+RELEASED: dict[str, Any] = {
     "architecture": "voxcpm2",
     "lm_config": {
         "hidden_size": 2048,
@@ -111,3 +123,13 @@ RELEASE: dict[str, object] = {
     "max_length": 8192,
     "dtype": "bfloat16",
 }
+"""config.json of openbmb/VoxCPM2."""
+
+
+def make(name: str, device: torch.device, dtype: torch.dtype | None) -> VoxCPM2:
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Words stand in for tokens."""
+    c = parse(RELEASED)
+    net, vae = make_modules(c, device, dtype)
+    for module in (net, vae):
+        initialize_dummy_weights(module, device, SEED, gain=1.0)
+    return build_model(c, net, vae, device, codec_dtype({}, device, dtype), lambda text: dummy_tokens(text, c.vocab))

@@ -1,4 +1,4 @@
-"""Conditional flow matching: the local diffusion transformer and the Euler solver (specs/voxcpm2 1.3 and 4.4).
+"""Conditional flow matching: the local diffusion transformer and the Euler solver.
 
 Lipman et al., 2023 (flow matching); Ho & Salimans, 2022 (classifier-free guidance); Fan et al., 2025 (CFG-Zero*).
 Each row of a batch has its own guidance and its own number of steps; what a row gets does not depend on the others.

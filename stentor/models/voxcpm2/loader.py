@@ -1,69 +1,59 @@
-"""From a directory in the released layout, or from nothing (dummy), to a model."""
+"""Loading a directory in the released layout: the network, the autoencoder, the tokenizer and LoRA weights."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_decoder
-from stentor.models.codec_dtype import codec_dtype
-from stentor.models.dummy import pieces
+from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
-from stentor.models.voxcpm2.dummy import RELEASE
 from stentor.models.voxcpm2.flow import MAX_STEPS
-from stentor.models.voxcpm2.init import initialise
 from stentor.models.voxcpm2.lora import merge_lora
 from stentor.models.voxcpm2.model import VoxCPM2
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import FrontEnd, PromptBuilder, Tokenize
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
 from stentor.models.weights import (
-    fill,
     fold_weight_norm,
+    load_weights,
+    meta_init,
     read_pickle,
     read_safetensors,
     read_sharded,
-    without_memory,
 )
 
 UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
-OPTIONS = ("lora", "flow_steps", "codec_dtype")
+LOAD_OPTIONS = ("lora", "flow_steps", CODEC_DTYPE)
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
-def load_checkpoint(
-    path: Path, config: dict[str, Any], device: torch.device, dtype: torch.dtype | None, options: dict[str, Any]
+def load(
+    path: Path, raw: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
 ) -> VoxCPM2:
-    """Read config.json's model, autoencoder and tokenizer. CheckpointError names what is missing or wrong."""
-    for name in options:
-        if name not in OPTIONS:
-            raise InvalidRequest(name, f"is no load option of VoxCPM2, which takes {', '.join(OPTIONS)}")
-    c = _with_steps(parse(config), options.get("flow_steps"))
+    """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
+
+    Load options: `lora` (a file or directory of LoRA weights to merge), `flow_steps` (another default of the request
+    option) and `codec_dtype`. Raises CheckpointError and InvalidRequest.
+    """
+    check_load_options(options, LOAD_OPTIONS)
+    c = _with_steps(parse(raw), options.get("flow_steps"))
     audio_dtype = codec_dtype(options, device, dtype)
-    net, vae = _empty(c, _dtype(c, device, dtype))
+    net, vae = make_modules(c, device, dtype)
     weights = _main_weights(path)
     if "lora" in options:
         weights = merge_lora(weights, Path(options["lora"]).expanduser())
-    fill(net, weights, f"{path}: model", device)
-    fill(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
+    load_weights(net, weights, f"{path}: model", device)
+    load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
     tokenize = TextTokenizer(path / "tokenizer.json")
-    return _finish(c, net, vae, device, audio_dtype, tokenize)
-
-
-def make_dummy(device: torch.device, dtype: torch.dtype | None) -> VoxCPM2:
-    """The release's sizes with random weights, made on the device. Words stand in for the tokenizer's tokens."""
-    c = parse(RELEASE)
-    net, vae = _empty(c, _dtype(c, device, dtype))
-    for module in (net, vae):
-        _allocate(module, device)
-        initialise(module, seed=0)
-    audio_dtype = codec_dtype({}, device, dtype)
-    return _finish(c, net, vae, device, audio_dtype, lambda text: pieces(text, c.vocab))
+    return build_model(c, net, vae, device, audio_dtype, tokenize)
 
 
 def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
@@ -75,26 +65,14 @@ def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
     return replace(c, defaults={**c.defaults, "flow_steps": steps})
 
 
-def _dtype(c: VoxCPM2Config, device: torch.device, dtype: torch.dtype | None) -> torch.dtype:
-    """float32 on a CPU, the checkpoint's own elsewhere, unless the user asked for one."""
-    own = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[c.dtype]
-    return dtype or (torch.float32 if device.type == "cpu" else own)
-
-
-def _empty(c: VoxCPM2Config, dtype: torch.dtype) -> tuple[VoxCPM2Net, AudioVAE]:
-    """Modules without memory. The autoencoder is loaded in float32 whatever the model is (specs/voxcpm2 1.4)."""
-    with without_memory():
-        return VoxCPM2Net(c, dtype), AudioVAE(c.vae)
-
-
-def _allocate(module: nn.Module, device: torch.device) -> None:
-    """Memory for every weight of a module on the meta device (buffers such as RoPE tables are real already)."""
-    empty = {name: torch.empty_like(w, device=device) for name, w in module.state_dict().items()}
-    module.load_state_dict(empty, assign=True)
+def make_modules(c: VoxCPM2Config, device: torch.device, dtype: torch.dtype | None) -> tuple[VoxCPM2Net, AudioVAE]:
+    """Modules on the meta device. The autoencoder is loaded in float32 whatever the network is."""
+    with meta_init():
+        return VoxCPM2Net(c, model_dtype(dtype, DTYPES[c.dtype], device)), AudioVAE(c.vae)
 
 
 @torch.no_grad()
-def _finish(
+def build_model(
     c: VoxCPM2Config,
     net: VoxCPM2Net,
     vae: AudioVAE,
@@ -102,6 +80,7 @@ def _finish(
     audio_dtype: torch.dtype,
     tokenize: Tokenize,
 ) -> VoxCPM2:
+    """A model of loaded parts, all on `device`; audio is decoded in `audio_dtype`."""
     for module in (net, vae):
         module.to(device).eval().requires_grad_(False)
     cast_decoder(vae.decoder, audio_dtype)
@@ -112,7 +91,7 @@ def _finish(
 
 
 def _front_end(c: VoxCPM2Config) -> FrontEnd:
-    """The text front end that the checkpoint was trained with; released ones take text as it is."""
+    """The text front end that the checkpoint was trained with. Released ones take text as it is."""
     if c.text_frontend is None:
         return lambda text: text
     from stentor.text import front_end

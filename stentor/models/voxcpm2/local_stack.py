@@ -1,5 +1,5 @@
 """The two local stacks are bidirectional and short, and only some of their outputs are read: the last layer computes
-queries, output projection and MLP for those tokens alone. Same mathematics, fewer rows (specs/voxcpm2 section 7)."""
+queries, output projection and MLP for those tokens alone. Same mathematics, fewer rows."""
 
 from __future__ import annotations
 

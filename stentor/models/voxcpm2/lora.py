@@ -1,14 +1,14 @@
-"""LoRA weights (Hu et al., 2022), merged into the checkpoint's tensors before they are loaded (specs/voxcpm2 8)."""
+"""LoRA weights (Hu et al., 2022), merged into the checkpoint's tensors before they are loaded."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from torch import Tensor
 
 from stentor.errors import CheckpointError
-from stentor.models.weights import read_pickle, read_safetensors
+from stentor.models.config_reader import ConfigReader
+from stentor.models.weights import read_json, read_pickle, read_safetensors
 
 DEFAULT_ALPHA = 16.0  # of the reference, for files without a lora_config.json
 
@@ -22,7 +22,7 @@ def merge_lora(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     file = _weights_file(path)
     pairs = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
     settings = _settings(file.parent / "lora_config.json")
-    alpha = _number(settings, "alpha", DEFAULT_ALPHA, file)
+    alpha = settings.number("alpha", DEFAULT_ALPHA, above=0)
     merged = dict(tensors)
     other = [k for k in pairs if not k.endswith((".lora_A", ".lora_B"))]
     if other or not pairs:
@@ -30,7 +30,7 @@ def merge_lora(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     names = sorted({k.rpartition(".")[0] for k in pairs})
     for name in names:
         a, b = _pair(pairs, name, tensors, file)
-        rank = _number(settings, "r", float(a.shape[0]), file)
+        rank = settings.number("r", float(a.shape[0]), above=0)
         if rank != a.shape[0]:
             raise CheckpointError(f"{file}: tensor {name}.lora_A has rank {a.shape[0]}, lora_config.json says {rank:g}")
         weight = tensors[f"{name}.weight"]
@@ -47,24 +47,10 @@ def _weights_file(path: Path) -> Path:
     raise CheckpointError(f"lora {path}: no such file, and no directory with lora_weights.safetensors or .ckpt")
 
 
-def _settings(file: Path) -> dict[str, object]:
-    if not file.is_file():
-        return {}
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise CheckpointError(f"{file} is not valid JSON: {e}") from e
-    settings = data.get("lora_config", data) if isinstance(data, dict) else None
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{file} must hold an object with lora_config")
-    return settings
-
-
-def _number(settings: dict[str, object], key: str, default: float, file: Path) -> float:
-    value = settings.get(key, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise CheckpointError(f"{file.parent / 'lora_config.json'}: {key} must be a positive number, got {value!r}")
-    return float(value)
+def _settings(file: Path) -> ConfigReader:
+    """lora_config.json: the settings stand at its top or in `lora_config`."""
+    data = read_json(file) if file.is_file() else {}
+    return ConfigReader(data, str(file)).section("lora_config", data)
 
 
 def _pair(pairs: dict[str, Tensor], name: str, tensors: dict[str, Tensor], file: Path) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The network of VoxCPM2 (specs/voxcpm2 1.2 and 1.3), named as the checkpoint names it.
+"""The network of VoxCPM2, named as the checkpoint names it.
 
 Serving and training call the same methods: attention is an argument, leading dimensions are free ([N] packed tokens or
 [B, T] whole sequences with `layers.attention.causal`).

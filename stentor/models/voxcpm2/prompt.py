@@ -1,4 +1,4 @@
-"""A request as a VoxCPM2 sequence (specs/voxcpm2 sections 4.1, 4.2 and 4.5).
+"""A request as a VoxCPM2 sequence (docs/models/voxcpm2.md).
 
 Text is taken as it is but for white space: the reference's optional normaliser (WeText) is not part of stentor.
 """
@@ -26,7 +26,7 @@ FrontEnd = Callable[[str], str]
 
 
 @dataclass
-class Given:
+class GivenAudio:
     """What stands in the sequence: patches of the isolated reference and of the prompt, and the prompt's text."""
 
     reference: np.ndarray  # [R, P, feat], R may be 0
@@ -86,7 +86,7 @@ class PromptBuilder:
             runaway_frames=None if options["ignore_eos"] else suspect,
         )
 
-    def _given(self, request: SpeechRequest, encode: Encode) -> Given:
+    def _given(self, request: SpeechRequest, encode: Encode) -> GivenAudio:
         """Which of the four modes this is: what is cloned (reference) and what is continued (prompt)."""
         reference, prompt = request.reference, request.prompt
         if prompt is not None and prompt.text is None:
@@ -97,7 +97,7 @@ class PromptBuilder:
             raise InvalidRequest(
                 "instructions", "cannot be combined with audio that is continued (a reference or prompt with text)"
             )
-        return Given(
+        return GivenAudio(
             reference=self._patches(reference, "reference", encode),
             prompt=self._patches(prompt, "prompt", encode),
             text=prompt.text or "" if prompt is not None else "",
@@ -106,7 +106,7 @@ class PromptBuilder:
     def _patches(self, audio: ReferenceAudio | None, role: str, encode: Encode) -> np.ndarray:
         return self.empty if audio is None else encode(audio.samples, role)["patches"].astype(np.float32)
 
-    def _sequence(self, given: Given, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
+    def _sequence(self, given: GivenAudio, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
         """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their positions [M]."""
         ids: list[int] = []
         at: list[int] = []

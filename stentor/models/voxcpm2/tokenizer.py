@@ -1,4 +1,4 @@
-"""Text to token ids exactly as the reference does it (specs/voxcpm2 section 3)."""
+"""Text to token ids exactly as the reference does it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""A second, plain implementation of specs/fish_s2 (4, 1.1, 1.2) in float64, from the released tensor names, without
-caches, batches or fused weights. Tests compare the family with it where no value of the official code is at hand."""
+"""A second, plain implementation of the language model (docs/models/fish_s2.md) in float64.
+
+It reads the released tensor names and has no caches, batches or fused weights. Tests compare the family with it where
+no value of the official code is at hand.
+"""
 
 from __future__ import annotations
 

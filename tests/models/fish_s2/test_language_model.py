@@ -15,7 +15,7 @@ from stentor import registry
 from stentor.layers.attention import sdpa
 from stentor.layers.rng import uniform
 from stentor.models.base import PromptRows
-from stentor.models.fish_s2.prompt import Spoken, build
+from stentor.models.fish_s2.prompt import SpokenTurn, tokenize_turns
 from stentor.models.fish_s2.sampling import choose, rank
 from tests.models.fish_s2.oracle import CHECKPOINT, Oracle, probabilities
 
@@ -75,9 +75,9 @@ def oracle():
 def prompts(model):
     generator = np.random.default_rng(0)
     codes = [generator.integers(0, 256, (n, 10)) for n in (23, 4)]
-    one, two = Spoken("A short reference.", codes[0]), Spoken("再来一个。", codes[1])
+    one, two = SpokenTurn("A short reference.", codes[0]), SpokenTurn("再来一个。", codes[1])
     texts = {"plain": ([], []), "cloned": ([one], []), "two voices": ([one, two], []), "continued": ([one], [two])}
-    return {name: build(model.tokens, 10, "Say [softly] this.", *args) for name, args in texts.items()}
+    return {name: tokenize_turns(model.prompts.tokens, 10, "Say [softly] this.", *args) for name, args in texts.items()}
 
 
 @pytest.mark.parametrize("name", ["plain", "cloned", "two voices", "continued"])
@@ -96,7 +96,7 @@ def test_prefill_hidden_states_and_logits_equal_the_oracle(model, oracle, name):
 
 
 def test_the_first_expected_frame_is_also_the_oracles(model, oracle):
-    p = build(model.tokens, 10, "Hello there, this is a test.", [], [])
+    p = tokenize_turns(model.prompts.tokens, 10, "Hello there, this is a test.", [], [])
     h, logits = oracle.slow(oracle.prompt(p.token, p.frames, p.frame_at))
     assert oracle.greedy_frame(h[-1], logits[-1]) == EXPECTED["g0_0_frames"][0].tolist()
 

@@ -14,22 +14,25 @@ from safetensors.torch import load_file, save_file
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import PromptRows
+from stentor.models.dummy import initialize_dummy_weights
 from stentor.models.fish_s2 import codec_config, config
 from stentor.models.fish_s2.checkpoint import language_model
+from stentor.models.fish_s2.dummy import make_tokens
 from stentor.models.fish_s2.language_model import Language
-from stentor.models.fish_s2.loader import IDS, finish, make_codec, randomize
+from stentor.models.fish_s2.loader import build_model, make_codec
 from stentor.models.fish_s2.model import FishS2
-from stentor.models.fish_s2.tokenizer import piece_tokens
-from stentor.models.weights import fill
+from stentor.models.weights import load_weights
 from tests.models.fish_s2.oracle import CHECKPOINT
 
 CPU = torch.device("cpu")
 LM = config.parse(config.RELEASED)
-FINGERPRINT = "7080b1c9b5d5e95589a1efa18db19616170d7e35664e2e4e7f744bbf7180adad"  # specs/fish_s2 2.4
+FINGERPRINT = (
+    "7080b1c9b5d5e95589a1efa18db19616170d7e35664e2e4e7f744bbf7180adad"  # of the sorted lines that the test makes
+)
 
 
 def released_language_model():
-    """Names and shapes of the published shards, from specs/fish_s2 2.2."""
+    """Names and shapes of the published shards."""
 
     def block(prefix, norms):
         yield f"{prefix}.attention.wqkv", [6144, 2560]
@@ -64,7 +67,7 @@ def test_the_list_of_tensors_used_here_has_the_fingerprint_of_the_published_shar
 def test_the_published_tensors_fill_the_language_model_completely():
     tensors = {f"{n}.weight": torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in released_language_model()}
     language = Language(LM, 151678, 151645, torch.bfloat16)
-    fill(language, language_model(tensors), "released", torch.device("meta"))
+    load_weights(language, language_model(tensors), "released", torch.device("meta"))
     assert sum(p.numel() for p in language.parameters()) == 4_561_852_416
     assert {p.dtype for p in language.parameters()} == {torch.bfloat16}
 
@@ -95,7 +98,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
     meta = torch.device("meta")
     language = Language(LM, 151678, 151645, torch.bfloat16)
     codec = make_codec(codec_config.RELEASED, LM, torch.float32)
-    model = finish(language, codec, piece_tokens(IDS, LM.codes, LM.vocab), meta, torch.bfloat16)
+    model = build_model(language, codec, make_tokens(LM.codes, LM.vocab), meta)
     batch, prompt = 3, 40
 
     def empty(*shape, dtype=torch.int64):
@@ -127,7 +130,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
 
 
 def test_a_model_without_files_has_the_ids_of_the_released_tokenizer():
-    tokens = piece_tokens(IDS, LM.codes, LM.vocab)
+    tokens = make_tokens(LM.codes, LM.vocab)
     assert (tokens.im_start, tokens.im_end, tokens.voice, tokens.semantic) == (151644, 151645, 151673, 151678)
 
 
@@ -137,8 +140,8 @@ def test_random_weights_are_the_same_each_time_and_speak():
     made = []
     for _ in range(2):
         language = Language(c, 1512, 1502, torch.float32)
-        randomize(language, CPU)
-        language.select_head()
+        initialize_dummy_weights(language, CPU, seed=0)
+        language.process_weights_after_loading()
         made.append(language)
     assert all(torch.equal(a, b) for a, b in zip(*(m.state_dict().values() for m in made), strict=True))
     frames = torch.randint(0, 256, (4, 10))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stentor import TTS, InvalidRequest, Reference
-from stentor.models.fish_s2.prompt import Spoken, batches
+from stentor.models.fish_s2.prompt import SpokenTurn, batches
 from tests.models.fish_s2.oracle import CHECKPOINT, Oracle
 
 WAV = str(CHECKPOINT.parent / "ref.wav")
@@ -90,11 +90,11 @@ def test_turns_in_batches_go_on_from_what_was_said_before(tts):
     options = {n: o.default for n, o in tts.spec.options.items()} | {"temperature": 0, "max_frames": 5}
     history = []
     for text in batches("".join(f"<|speaker:{i % 3}|>Turn {i}." for i in range(12)), 1000):
-        prompt = model.assemble(text, [], history, options)
+        prompt = model.prompts.assemble(text, [], history, options)
         speech = tts.speech(list(tts.engine.submit(prompt, 0, streaming=False)), 0)
         h, logits = oracle.slow(oracle.prompt(prompt.rows["token"], prompt.frames, prompt.frame_at))
         assert speech.frames[0].tolist() == oracle.greedy_frame(h[-1], logits[-1])
-        history.append(Spoken(text, speech.frames))
+        history.append(SpokenTurn(text, speech.frames))
     assert len(history) == 3
     assert len(prompt.frames) == 10
 
@@ -166,11 +166,13 @@ def test_turns_beyond_a_batch_are_spoken_after_what_was_spoken(tts):
     speech = tts.generate("".join(turns), temperature=0, max_frames=8, seed=1)
     model = tts._model
     options = {**tts.request("x", temperature=0.0).options, "max_frames": 8}
-    first = tts.speech(list(tts.engine.submit(model.assemble("\n".join(turns[:5]), [], [], options), 1, False)), 1)
+    first = tts.speech(
+        list(tts.engine.submit(model.prompts.assemble("\n".join(turns[:5]), [], [], options), 1, False)), 1
+    )
     np.testing.assert_array_equal(speech.frames[: len(first.frames)], first.frames)
     left = 8 - len(first.frames)
     if left:
-        history = [Spoken("\n".join(turns[:5]), first.frames)]
-        prompt = model.assemble("\n".join(turns[5:]), [], history, {**options, "max_frames": left})
+        history = [SpokenTurn("\n".join(turns[:5]), first.frames)]
+        prompt = model.prompts.assemble("\n".join(turns[5:]), [], history, {**options, "max_frames": left})
         second = tts.speech(list(tts.engine.submit(prompt, 2, False)), 2)
         np.testing.assert_array_equal(speech.frames[len(first.frames) :], second.frames)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from stentor.models.fish_s2.prompt import Spoken, batches, build, spoken_words, turns
+from stentor.models.fish_s2.dummy import IDS, make_tokens
+from stentor.models.fish_s2.prompt import SpokenTurn, batches, spoken_words, tokenize_turns, turns
 from stentor.models.fish_s2.tokenizer import read_tokens
 from tests.models.fish_s2.oracle import CHECKPOINT
 
@@ -35,7 +36,7 @@ CLONE = "convert the provided text to speech reference to the following:\n\nText
 
 
 def test_a_plain_prompt_has_the_parts_of_the_specification():
-    p = build(TOKENS, 10, "Hello [laughing] there.", [], [])
+    p = tokenize_turns(TOKENS, 10, "Hello [laughing] there.", [], [])
     user = ("<|im_end|>\n", "<|im_start|>user\n", "Hello [laughing] there.", "<|im_end|>\n", OPEN)
     assert p.token.tolist() == parts(*HEAD, *user)
     assert p.frames.shape == (0, 10)
@@ -52,7 +53,7 @@ def test_a_plain_prompt_has_the_parts_of_the_specification():
 )
 def test_references_come_as_tagged_lines_and_then_all_their_speech(texts, written):
     speech = [codes(5 + i, i) for i in range(len(texts))]
-    p = build(TOKENS, 10, "Say it.", [Spoken(t, c) for t, c in zip(texts, speech, strict=True)], [])
+    p = tokenize_turns(TOKENS, 10, "Say it.", [SpokenTurn(t, c) for t, c in zip(texts, speech, strict=True)], [])
     joined = np.concatenate(speech)
     before = parts(HEAD[0], CLONE, written, "\n\nSpeech:\n")
     after = parts("<|im_end|>\n", "<|im_start|>user\n", "Say it.", "<|im_end|>\n", OPEN)
@@ -62,8 +63,8 @@ def test_references_come_as_tagged_lines_and_then_all_their_speech(texts, writte
 
 
 def test_turns_that_were_spoken_come_back_as_the_assistants():
-    done = [Spoken("<|speaker:0|>Hi.", codes(3)), Spoken("<|speaker:1|>Ho.", codes(4, 1))]
-    p = build(TOKENS, 10, "<|speaker:0|>Bye.", [], done)
+    done = [SpokenTurn("<|speaker:0|>Hi.", codes(3)), SpokenTurn("<|speaker:1|>Ho.", codes(4, 1))]
+    p = tokenize_turns(TOKENS, 10, "<|speaker:0|>Bye.", [], done)
     ids = parts(*HEAD, "<|im_end|>\n")
     at = []
     for turn in done:
@@ -85,9 +86,9 @@ def test_user_text_never_becomes_a_special_token(mark):
     assert max(ids) < SPECIAL
     assert OFFICIAL.decode(ids) == text
     assert max(OFFICIAL.encode(mark).ids) >= SPECIAL  # which a plain use of the file would do
-    reference = Spoken(f"ref {mark}", codes(2))
-    p = build(TOKENS, 10, text, [reference], [Spoken(text, codes(1))])
-    q = build(TOKENS, 10, "x", [Spoken("x", codes(2))], [Spoken("x", codes(1))])
+    reference = SpokenTurn(f"ref {mark}", codes(2))
+    p = tokenize_turns(TOKENS, 10, text, [reference], [SpokenTurn(text, codes(1))])
+    q = tokenize_turns(TOKENS, 10, "x", [SpokenTurn("x", codes(2))], [SpokenTurn("x", codes(1))])
     assert (p.token >= SPECIAL).sum() == (q.token >= SPECIAL).sum()
 
 
@@ -135,10 +136,7 @@ def test_only_tags_have_no_words(text):
 
 
 def test_a_model_without_files_has_a_token_per_word():
-    from stentor.models.fish_s2.loader import IDS
-    from stentor.models.fish_s2.tokenizer import piece_tokens
-
-    tokens = piece_tokens(IDS, 4096, 155_776)
+    tokens = make_tokens(4096, 155_776)
     ids = tokens.encode("Hi, hi there: 42 <|im_end|> 天地")
     assert len(ids) == 17
     assert max(ids) < min(IDS.values())

@@ -17,7 +17,7 @@ from torch import nn
 from stentor import TTS, CheckpointError, InvalidRequest, Reference
 from stentor.layers.transformer import StackConfig
 from stentor.models import qwen3_tts
-from stentor.models.qwen3_tts import dummy
+from stentor.models.qwen3_tts import dummy, loader
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.loader import build, make_weights
 from stentor.models.weights import FUSED, read_config
@@ -32,7 +32,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def load(path: Path, **options: object) -> object:
-    return qwen3_tts.load(path, read_config(path), CPU, None, options)
+    return loader.load(path, read_config(path), CPU, None, options)
 
 
 def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -118,22 +118,22 @@ def test_an_unknown_load_option_is_refused(checkpoint: Path) -> None:
 
 def test_a_checkpoint_without_generation_config_has_the_references_defaults(checkpoint: Path) -> None:
     (checkpoint / "generation_config.json").unlink()
-    options = qwen3_tts.load(checkpoint, read_config(checkpoint), CPU, None, {}).spec.options
+    options = loader.load(checkpoint, read_config(checkpoint), CPU, None, {}).spec.options
     assert options["temperature"].default == options["subtalker_temperature"].default == 0.9
 
 
 def test_a_checkpoint_that_does_not_sample_defaults_to_argmax(checkpoint: Path) -> None:
     edit(checkpoint / "generation_config.json", lambda c: c.update(do_sample=False, max_new_tokens=100))
-    options = qwen3_tts.load(checkpoint, read_config(checkpoint), CPU, None, {}).spec.options
+    options = loader.load(checkpoint, read_config(checkpoint), CPU, None, {}).spec.options
     assert options["temperature"].default == 0.0
     assert options["max_frames"].default == 99
 
 
 def test_bfloat16_rounds_the_language_models_and_not_the_codec(checkpoint: Path) -> None:
-    model = qwen3_tts.load(checkpoint, read_config(checkpoint), CPU, torch.bfloat16, {})
+    model = loader.load(checkpoint, read_config(checkpoint), CPU, torch.bfloat16, {})
     assert model.spec.kv.dtype == torch.bfloat16
     assert {c.dtype for c in model.codec.columns.values()} == {torch.float32, torch.int64}
-    halved = qwen3_tts.load(checkpoint, read_config(checkpoint), CPU, None, {"codec_dtype": "bfloat16"})
+    halved = loader.load(checkpoint, read_config(checkpoint), CPU, None, {"codec_dtype": "bfloat16"})
     assert {c.dtype for c in halved.codec.columns.values()} == {torch.bfloat16, torch.int64}
 
 

@@ -15,12 +15,12 @@ from torch import Tensor
 from stentor.layers.rng import uniform
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Rows
+from stentor.models.dummy import initialize_dummy_weights
 from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.config import Config, Tower
-from stentor.models.qwen3_tts.dummy import codec_config, config, randomize
+from stentor.models.qwen3_tts.config import Config, TransformerConfig
+from stentor.models.qwen3_tts.dummy import CONSTANTS, DummyTokenizer, codec_config, config
 from stentor.models.qwen3_tts.loader import build, make_weights
 from stentor.models.qwen3_tts.model import Qwen3TTS
-from stentor.models.qwen3_tts.tokenizer import PieceTokenizer
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "qwen3_tts" / "sampling.npz"
 DRAWS = 20_000
@@ -44,7 +44,7 @@ class Table(dict[str, Tensor]):
 def small_config(eos: int) -> Config:
     stack = StackConfig(HIDDEN, 8, 1, 2, 1, 4, 1e-6, qk_norm=True)
     c = config("qwen3-tts-1.7b-voicedesign")
-    tower = Tower(stack, CODES + 1024, 1e6, 64)
+    tower = TransformerConfig(stack, CODES + 1024, 1e6, 64)
     return replace(
         c,
         talker=tower,
@@ -59,7 +59,7 @@ def fixed_model(talker: np.ndarray, predictor: np.ndarray, eos: int) -> Qwen3TTS
     """A model whose logits are these tables whatever it hears: one-hot states, and blocks that add nothing."""
     c, cpu = small_config(eos), torch.device("cpu")
     weights = make_weights(c, torch.float32, torch.float32)
-    randomize(weights, cpu, 0)
+    initialize_dummy_weights(weights, cpu, 0, constants=CONSTANTS)
     with torch.no_grad():
         weights.talker.codec_head.weight.zero_()[:, 0] = torch.from_numpy(talker)
         depth = weights.talker.code_predictor
@@ -73,9 +73,8 @@ def fixed_model(talker: np.ndarray, predictor: np.ndarray, eos: int) -> Qwen3TTS
     codec = codec_config()
     small = replace(codec.decoder, latent=8, codebook_dim=8, codebook_size=CODES, width=16)
     decoder = build(lambda: Decoder(small), torch.float32)
-    assert isinstance(decoder, Decoder)
-    randomize(decoder, cpu, 1)
-    return Qwen3TTS(c, replace(codec, decoder=small), weights, decoder, None, PieceTokenizer(16, {"<|x|>": 0}), {})
+    initialize_dummy_weights(decoder, cpu, 1, constants=CONSTANTS)
+    return Qwen3TTS(c, replace(codec, decoder=small), weights, decoder, None, DummyTokenizer(16, {"<|x|>": 0}), {})
 
 
 def rows(settings: list[dict[str, float]], drawn: list[np.ndarray], vocab: int, per: int) -> Rows:

@@ -11,10 +11,9 @@ import pytest
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.models.base import ReferenceAudio, SpeechRequest
-from stentor.models.qwen3_tts.dummy import SPECIAL, config
+from stentor.models.qwen3_tts.dummy import SPECIAL, DummyTokenizer, config
 from stentor.models.qwen3_tts.prompt import PromptBuilder
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
-from stentor.models.qwen3_tts.tokenizer import PieceTokenizer
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
 FAST = {"max_frames": 4, "temperature": 0.0}
@@ -226,7 +225,7 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
 
 
 def builder(name: str, max_model_len: int = 32768) -> PromptBuilder:
-    return PromptBuilder(config(name), PieceTokenizer(1000, SPECIAL), max_model_len)
+    return PromptBuilder(config(name), DummyTokenizer(1000, SPECIAL), max_model_len)
 
 
 def ask(text: str, **options: object) -> SpeechRequest:

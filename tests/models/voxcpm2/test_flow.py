@@ -12,10 +12,10 @@ from stentor.errors import InvalidRequest
 from stentor.layers.attention import causal, full
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
+from stentor.models.dummy import random_init
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig, parse
 from stentor.models.voxcpm2.flow import MAX_STEPS, FlowTables, LocDiT, evaluations, guided, skipped, solve
-from stentor.models.voxcpm2.init import initialise
 from stentor.models.voxcpm2.local_stack import read_out
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.weights import read_config
@@ -33,7 +33,7 @@ def test_the_zero_star_rule_skips_one_step_and_two_from_49_on() -> None:
 
 def flow() -> tuple[LocDiT, FlowTables, Rope]:
     dit = LocDiT(StackConfig(16, 24, 2, 2, 1, 8, 1e-5), 4)
-    initialise(dit, 0)
+    random_init(dit, 0)
     with torch.no_grad():
         return dit, FlowTables(dit), Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
 
@@ -57,7 +57,7 @@ def test_a_row_gets_the_same_patch_alone_and_among_rows_with_other_steps_and_gui
 @pytest.mark.parametrize("keep", [slice(0, 1), slice(-4, None)])
 def test_a_stack_read_at_some_tokens_equals_the_whole_stack_there(keep: slice) -> None:
     stack = Stack(StackConfig(16, 24, 3, 4, 2, 8, 1e-5))
-    initialise(stack, 1)
+    random_init(stack, 1)
     rope = Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
     x = torch.randn(3, 9, 16, generator=torch.Generator().manual_seed(7))
     with torch.inference_mode():
@@ -76,7 +76,7 @@ def test_audio_decoded_in_chunks_equals_audio_decoded_whole(
 ) -> None:
     config = VAEConfig(**{**vars(SMALL), "depthwise": depthwise, "sr_bin_boundaries": boundaries})
     vae = AudioVAE(config)
-    initialise(vae, 0)
+    random_init(vae, 0)
     codec = PatchCodec(vae)
     patches = torch.randn(2, 9, 4, 6, generator=torch.Generator().manual_seed(3))
     with torch.inference_mode():
@@ -93,7 +93,7 @@ def test_audio_decoded_in_chunks_equals_audio_decoded_whole(
 
 def test_the_decoder_does_not_look_ahead_and_the_encoder_neither() -> None:
     vae = AudioVAE(SMALL)
-    initialise(vae, 0)
+    random_init(vae, 0)
     z = torch.randn(1, 8, 6, generator=torch.Generator().manual_seed(4))
     wav = torch.randn(1, 80, generator=torch.Generator().manual_seed(5))
     z2, wav2 = z.clone(), wav.clone()
@@ -107,7 +107,7 @@ def test_the_decoder_does_not_look_ahead_and_the_encoder_neither() -> None:
 def test_gradients_reach_every_weight_when_whole_sequences_are_trained() -> None:
     config = parse(read_config(TINY))
     net = VoxCPM2Net(config, torch.float32)
-    initialise(net, 0)
+    random_init(net, 0)
     net.train()
     g = torch.Generator().manual_seed(6)
     patches = torch.randn(2, 5, config.patch, config.feat, generator=g)

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import SpeechModel
-from stentor.models.voxcpm2 import loader
+from stentor.models.voxcpm2 import dummy
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import parse
-from stentor.models.voxcpm2.dummy import RELEASE
+from stentor.models.voxcpm2.dummy import RELEASED
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.weights import FUSED
 
@@ -48,7 +48,7 @@ def reconfigure(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 
 
 def test_the_release_has_the_parameters_and_tensors_of_its_published_checkpoint() -> None:
-    c = parse(RELEASE)
+    c = parse(RELEASED)
     with torch.device("meta"):
         net, vae = VoxCPM2Net(c, torch.bfloat16), AudioVAE(c.vae)
     assert sum(p.numel() for p in net.parameters()) == 2_290_004_544
@@ -66,7 +66,7 @@ def test_the_release_has_the_parameters_and_tensors_of_its_published_checkpoint(
 
 def test_a_dummy_needs_no_files_and_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     config = json.loads((TINY / "config.json").read_text())
-    monkeypatch.setattr(loader, "RELEASE", config)
+    monkeypatch.setattr(dummy, "RELEASED", config)
     first, second = (registry.load("dummy:voxcpm2", CPU, None, {}) for _ in range(2))
     for a, b in zip(first.net.parameters(), second.net.parameters(), strict=True):
         assert torch.equal(a, b)

@@ -1,0 +1,92 @@
+"""Typed access to config.json. All families read their sizes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from stentor.errors import CheckpointError
+
+
+class ConfigReader:
+    """One JSON object, read key by key. Every CheckpointError names the file, the section and the key.
+
+    A key whose value is null counts as left out: the read gives its default, or fails if it has none. What else is
+    allowed is stated by each read. Booleans are never numbers.
+    """
+
+    def __init__(self, data: object, file: str = "config.json", section: str = "") -> None:
+        if not isinstance(data, Mapping):
+            raise CheckpointError(f"{file}: {section or 'it'} must be an object, got {type(data).__name__}")
+        self.data, self.file, self._section = data, file, section
+
+    def error(self, key: str, problem: str) -> CheckpointError:
+        """An error about `key`, for a check that the caller makes."""
+        return CheckpointError(f"{self.file}: {self._name(key)} {problem}")
+
+    def integer(self, key: str, default: int | None = None, *, low: int = 1) -> int:
+        """A whole number of at least `low`."""
+        value = self._get(key, default)
+        if not _is_integer(value) or value < low:
+            wanted = "a positive integer" if low == 1 else f"an integer of at least {low}"
+            raise self.error(key, f"must be {wanted}, got {value!r}")
+        return int(value)
+
+    def number(self, key: str, default: float | None = None, *, above: float = -inf) -> float:
+        """A number greater than `above`."""
+        value = self._get(key, default)
+        if not _is_number(value) or value <= above:
+            wanted = "a number" if above == -inf else f"a number above {above:g}"
+            raise self.error(key, f"must be {wanted}, got {value!r}")
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, f"must be true or false, got {value!r}")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, f"must be a string, got {value!r}")
+        return value
+
+    def integers(self, key: str, default: tuple[int, ...] | None = None, *, low: int = 1) -> tuple[int, ...]:
+        """A list of at least one whole number, each at least `low`."""
+        values = self._get(key, default)
+        if not isinstance(values, list | tuple) or not values or not all(_is_integer(v) and v >= low for v in values):
+            raise self.error(key, f"must be a list of integers of at least {low}, got {values!r}")
+        return tuple(values)
+
+    def numbers(self, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
+        values = self._get(key, default)
+        if not isinstance(values, list | tuple) or not all(_is_number(v) for v in values):
+            raise self.error(key, f"must be a list of numbers, got {values!r}")
+        return tuple(float(v) for v in values)
+
+    def table(self, key: str, default: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """An object whose keys are names, such as speakers."""
+        return dict(self.section(key, default).data)
+
+    def section(self, key: str, default: Mapping[str, Any] | None = None) -> ConfigReader:
+        return ConfigReader(self._get(key, default), self.file, self._name(key))
+
+    def _get(self, key: str, default: object) -> Any:
+        value = self.data.get(key)
+        value = default if value is None else value
+        if value is None:
+            raise self.error(key, "is missing")
+        return value
+
+    def _name(self, key: str) -> str:
+        return f"{self._section}.{key}" if self._section else key
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,53 @@
+"""Load options that the families share: which names are allowed, and what the parts of a model compute in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from stentor.errors import InvalidRequest
+
+CODEC_DTYPE = "codec_dtype"
+DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
+def check_load_options(options: Iterable[str], known: Iterable[str]) -> None:
+    """InvalidRequest names the first option that is not among `known`."""
+    allowed = tuple(known)
+    for name in options:
+        if name not in allowed:
+            takes = ", ".join(allowed) or "none"
+            raise InvalidRequest(name, f"is no engine option and no load option of this model, which takes {takes}")
+
+
+def model_dtype(asked: torch.dtype | None, own: torch.dtype, device: torch.device) -> torch.dtype:
+    """What the language models compute in: what was asked, else float32 on a CPU and the checkpoint's own elsewhere."""
+    return asked or (torch.float32 if device.type == "cpu" else own)
+
+
+def codec_dtype(options: Mapping[str, object], device: torch.device, dtype: torch.dtype | None) -> torch.dtype:
+    """What a codec's decoder computes in. `dtype` was asked for the language model; None means the checkpoint's own.
+
+    The default on CUDA is float16. It has eight times the resolution of bfloat16, sums are float32, and activations
+    stay far inside its range. Elsewhere the default is float32. A decoder beside a language model in float32 or
+    float64 is as precise as that. Raises InvalidRequest.
+    """
+    name = options.get(CODEC_DTYPE, "auto")
+    if name != "auto":
+        if name not in DTYPES:
+            raise InvalidRequest(CODEC_DTYPE, f"must be auto or one of {', '.join(DTYPES)}, got {name!r}")
+        return DTYPES[str(name)]
+    if dtype == torch.float64:
+        return torch.float64
+    return torch.float16 if device.type == "cuda" and dtype != torch.float32 else torch.float32
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """What a codec's encoder computes in. It runs once per voice, and rounding would change the codes."""
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,47 @@
+"""What the toy tells the engine and the edge."""
+
+from __future__ import annotations
+
+import torch
+
+from stentor.layers.types import Column
+from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.toy.config import BOOK, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK
+
+
+def make_spec(dtype: torch.dtype) -> ModelSpec:
+    """Facts of a toy whose weights and cache are `dtype`."""
+    return ModelSpec(
+        family="toy",
+        sample_rate=600,
+        hop=HOP,
+        frame=Column((LATENT + CODES,), dtype),
+        kv=KVSpec(STACK.layers, STACK.kv_heads, STACK.head_dim, dtype),
+        max_model_len=1024,
+        draws=LATENT + CODES + 1,
+        columns={
+            "cfg": Column(dtype=dtype),
+            "steps": Column(dtype=torch.int64),
+            "trail": Column((MAX_TEXT,), torch.int64),
+            "trail_len": Column(dtype=torch.int64),
+            "mood": Column((HIDDEN,), dtype),
+        },
+        prompt_rows={"token": Column(dtype=torch.int64), "given": Column(dtype=torch.bool)},
+        options={
+            "temperature": Option(0.9, 0, 2, float, "randomness; 0 is greedy"),
+            "top_k": Option(0, 0, BOOK, int, "most likely codes kept; 0 keeps all"),
+            "top_p": Option(1.0, 0, 1, float, "probability mass kept"),
+            "cfg": Option(2.0, 0, 10, float, "guidance"),
+            "flow_steps": Option(3, 1, 8, int, "flow steps"),
+            "min_frames": Option(2, 0, 4096, int, "frames before a stop counts"),
+            "max_frames": Option(64, 1, 4096, int, "frames kept at most"),
+        },
+        stop_keeps_frame=True,
+        reference_rate=600,
+        reference_seconds=(0.05, 5.0),
+        voices=("low", "high"),
+        languages=("english",),
+        takes_prompt=False,
+        max_text=MAX_TEXT,
+        num_evals=3,
+    )

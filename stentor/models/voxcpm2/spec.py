@@ -1,0 +1,56 @@
+"""What the family tells the engine and the edge: options with the checkpoint's defaults, the frame, references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from stentor.layers.types import Column
+from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.voxcpm2.config import VoxCPM2Config
+from stentor.models.voxcpm2.flow import MAX_STEPS, evaluations
+from stentor.models.voxcpm2.prompt import MIN_LEN
+
+REFERENCE_SECONDS = (0.3, 120.0)
+
+
+def _options(defaults: Mapping[str, float]) -> dict[str, Option]:
+    """What a request may set, with the checkpoint's own defaults."""
+    return {
+        "temperature": Option(defaults.get("temperature", 1.0), 0, 2, float, "scale of the initial noise; 0 is none"),
+        "cfg": Option(defaults.get("cfg", 2.0), 0.1, 10, float, "classifier-free guidance"),
+        "flow_steps": Option(int(defaults.get("flow_steps", 10)), 1, MAX_STEPS, int, "Euler steps per frame"),
+        "min_frames": Option(
+            int(defaults.get("min_frames", MIN_LEN + 1)), 0, 4096, int, "frames made before a stop counts"
+        ),
+        "max_frames": Option(int(defaults.get("max_frames", 4096)), 1, 8192, int, "frames kept at most"),
+        "ignore_eos": Option(False, 0, 1, bool, "never stop before the frame limit"),
+    }
+
+
+def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
+    """Facts about one checkpoint."""
+    choices = _options(c.defaults)
+    steps = choices["flow_steps"].default
+    return ModelSpec(
+        family="voxcpm2",
+        sample_rate=c.vae.out_sample_rate,
+        hop=c.patch * c.vae.upsampling,
+        frame=Column((c.patch, c.feat)),
+        kv=KVSpec(c.base.layers + c.residual.layers, c.base.kv_heads, c.base.head_dim, dtype),
+        max_model_len=c.max_length,
+        draws=c.patch * c.feat,
+        columns={"cfg": Column(fill=1.0), "flow_steps": Column(dtype=torch.int64, fill=1)},
+        prompt_rows={"token": Column(dtype=torch.int64)},
+        options=choices,
+        stop_keeps_frame=True,
+        reference_rate=c.vae.sample_rate,
+        reference_seconds=REFERENCE_SECONDS,
+        takes_instructions=c.takes_instructions,
+        takes_reference=c.takes_reference,
+        takes_prompt=c.takes_reference,
+        codec_chunk=16,
+        num_evals=evaluations(int(steps or 1)),
+        threads=c.threads,
+    )
