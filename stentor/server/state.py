@@ -17,6 +17,7 @@ from stentor.server.model_hosts import ModelHost, ModelHosts, names
 from stentor.server.speech.outcomes import Outcomes
 from stentor.server.speech.plan import Planner
 from stentor.server.voices.references import References
+from stentor.server.voices.resolve import VoiceResolver
 from stentor.server.voices.store import DEFAULT_DIR, VoiceStore
 
 
@@ -34,7 +35,7 @@ class Server:
         self.references = References(config)
         self.metrics = Metrics(self.hosts, self.references)
         self.outcomes = Outcomes()
-        self.planner = Planner(config, self.hosts, self.voices, self.references)
+        self.planner = Planner(config, self.hosts, VoiceResolver(config, self.voices, self.references))
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
         self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish
 

@@ -254,14 +254,14 @@ def test_files_that_are_not_voices_are_left_out(tmp_path: Path) -> None:
 
 BLOCKING = """
 import os, sys, time
-from stentor.server import voices
+from stentor.server.voices import store
 
 def fsync(handle):
     print("WRITING", flush=True)
     time.sleep(60)
 
 if os.environ.get("BLOCK"):
-    voices.os = type("os", (), {**vars(os), "fsync": staticmethod(fsync)})
+    store.os = type("os", (), {**vars(os), "fsync": staticmethod(fsync)})
 sys.argv[0] = "stentor"
 from stentor.cli import main
 sys.exit(main())

@@ -6,6 +6,7 @@ import numpy as np
 
 from stentor.engine.stream import Chunk
 from stentor.models.base import ModelSpec, Prompt
+from stentor.retry import runaway_frames
 from stentor.silence import GUARD_PEAK
 
 SILENT_SECONDS = 5.0  # of silence, after which a segment is taken to have ended
@@ -20,8 +21,8 @@ class Guard:
 
     @property
     def max_frames(self) -> int | None:
-        """Frames that are too many. The number grows with live text. Prompts with a continuation have none."""
-        return self.prompt.runaway_frames if self.prompt.continuation is None else None
+        """Frames that are too many. None: no number is."""
+        return runaway_frames(self.prompt)
 
     def check(self, chunk: Chunk) -> tuple[np.ndarray, str | None]:
         """The samples to deliver, and why the segment ends after them (None: it goes on)."""

@@ -6,20 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from stentor.audio import Reference
 from stentor.engine.stream import Stream
 from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt
+from stentor.retry import Tries
 from stentor.server.audio.effects import Crossfader
 from stentor.server.speech.guard import Guard
 from stentor.server.speech.live_text import TextTail, extended
 from stentor.server.speech.outcomes import SegmentTiming
-from stentor.server.speech.plan import SpeechPlan, tail_reference
+from stentor.server.speech.plan import GeneratedSegment, SpeechPlan, with_tail_reference
 from stentor.server.speech.sentences import Segment
 
 PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between segments
@@ -76,7 +76,7 @@ class SpeechRun:
         self.finish: str | None = None
         self.timings: list[SegmentTiming] = []
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
-        self._references, self._prompt = plan.references, plan.prompt  # of the next segment
+        self._last: GeneratedSegment | None = None  # whose voice the next segment takes
 
     @property
     def duration(self) -> float:
@@ -98,8 +98,8 @@ class SpeechRun:
 
     def next_segment(self, segment: Segment, tail: TextTail | None = None) -> SegmentRun:
         """Prepare a segment, in the voice of the one before if the plan says so. tail: its text that is yet to come."""
-        instructions = not self.timings or not self.plan.continues
-        return SegmentRun(self, segment, self._references, self._prompt, instructions, tail)
+        first = not self.timings or not self.plan.continues
+        return SegmentRun(self, segment, first, self._last, tail)
 
     async def segment_audio(self, current: SegmentRun, fader: Crossfader) -> AsyncGenerator[np.ndarray, None]:
         """Run one segment and note its times at its end. The fader keeps its last samples."""
@@ -109,13 +109,9 @@ class SpeechRun:
                 generated.append(samples)
                 yield fader.feed(samples)
         self._note_end(current, start)
-        if not self.plan.continues or not generated:
-            return
-        follow = tail_reference(np.concatenate(generated), self.spec, current.segment.text)
-        if follow is not None and self.spec.takes_prompt:
-            self._prompt = follow
-        elif follow is not None:
-            self._references = [follow]
+        if self.plan.continues and generated:
+            last = GeneratedSegment(np.concatenate(generated), current.segment.text)
+            self._last = last if last.fits(self.spec) else self._last
 
     async def _one_by_one(self, fader: Crossfader) -> AsyncGenerator[np.ndarray, None]:
         for i, segment in enumerate(self.plan.segments):
@@ -130,7 +126,7 @@ class SpeechRun:
 
         async def one(segment: Segment) -> tuple[SegmentRun, list[np.ndarray]]:
             async with slots:
-                current = SegmentRun(self, segment, self.plan.references, self.plan.prompt, instructions=True)
+                current = SegmentRun(self, segment, first=True)
                 async with aclosing(current.stream()) as blocks:
                     return current, [b async for b in blocks]
 
@@ -173,38 +169,40 @@ class SegmentRun:
         self,
         run: SpeechRun,
         segment: Segment,
-        references: list[Reference],
-        prompt: Reference | None,
-        instructions: bool,
+        first: bool,
+        last: GeneratedSegment | None = None,
         tail: TextTail | None = None,
     ) -> None:
-        self.run, self.segment, self.references, self.prompt = run, segment, references, prompt
-        self.instructions, self.tail = instructions, tail
+        """first: no segment before it sets its voice. last: the segment whose voice it takes, if one was fit."""
+        self.run, self.segment, self.first, self.last, self.tail = run, segment, first, last, tail
         self.finish = "stop"
         self.samples = self.frames = 0
 
     async def stream(self) -> AsyncGenerator[np.ndarray, None]:
         """float32 samples [n] as they are generated. Where a retry is possible, all come at the end."""
         plan = self.run.plan
-        prompt, seed = await self._prepare(), plan.seed
+        prompt = await self._prepare()
         if plan.streaming:
-            async with aclosing(self._once(prompt, seed)) as blocks:
+            async with aclosing(self._once(prompt, plan.seed)) as blocks:
                 async for samples in blocks:
                     yield samples
             return
-        tries = 1 if plan.seed_given or not plan.guard else 1 + plan.host.config.guard_retries
-        generated: list[np.ndarray] = []
-        for left in range(tries - 1, -1, -1):
-            async with aclosing(self._once(prompt, seed)) as blocks:
+        for samples in await self._retried(prompt):
+            yield samples
+
+    async def _retried(self, prompt: Prompt) -> list[np.ndarray]:
+        """The samples of the first try that does not run on, or of the last one."""
+        plan = self.run.plan
+        tries = Tries(plan.seed, 1 if plan.seed_given or not plan.guard else 1 + plan.host.config.guard_retries)
+        while True:
+            async with aclosing(self._once(prompt, tries.seed)) as blocks:
                 generated = [b async for b in blocks]
-            if self.finish != "guard_length" or not left:
+            if not tries.again(self.finish == "guard_length"):
                 break
             self._discard()
-            seed += 1
         if len(plan.segments) == 1:
-            self.run.seed = seed
-        for samples in generated:
-            yield samples
+            self.run.seed = tries.seed
+        return generated
 
     def _discard(self) -> None:
         """Forget the last try."""
@@ -214,18 +212,16 @@ class SegmentRun:
 
     async def _prepare(self) -> Prompt:
         """Tokens and encoded references, made in a thread."""
-        run, plan = self.run, self.run.plan
-        arguments = {**plan.arguments, "live": self.tail is not None}
-        if not self.instructions:
-            arguments["instructions"] = None  # the voice is in the audio that is continued
+        run, request = self.run, self.run.plan.request
+        request = replace(request, text=self.segment.text, live=self.tail is not None)
+        if not self.first:
+            request = replace(request, instructions=None)  # the voice is in the audio that is continued
 
         def work() -> Prompt:
-            req = run.tts.request(
-                self.segment.text, reference=self.references, prompt=self.prompt, seed=plan.seed, **arguments
-            )
-            return run.tts.prompt(req)
+            last = self.last
+            return run.tts.prompt(request if last is None else with_tail_reference(request, run.spec, last))
 
-        made = await asyncio.get_running_loop().run_in_executor(plan.host.pool, work)
+        made = await asyncio.get_running_loop().run_in_executor(run.plan.host.pool, work)
         run.usage.input_tokens += made.tokens
         run.usage.audio_tokens += len(made.frames)
         return made

@@ -1,0 +1,143 @@
+"""Which voice a request asks for: a built-in one, an uploaded one, reference audio or a speaker embedding."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stentor.audio import Reference
+from stentor.models.base import ModelSpec
+from stentor.server.config import ServerConfig
+from stentor.server.errors import ApiError
+from stentor.server.model_hosts import ModelHost
+from stentor.server.schemas import Shared, VoiceId
+from stentor.server.voices.references import Audio, References
+from stentor.server.voices.store import PLACEHOLDERS, Voice, VoiceStore
+
+
+@dataclass(frozen=True, eq=False)
+class VoiceInput:
+    """A request's voice in the arguments of TTS.request. Reference audio is decoded, at its own rate."""
+
+    name: str | None = None
+    references: list[Reference] = field(default_factory=list)
+    prompt: Reference | None = None
+    embedding: list[float] | None = None
+
+
+class VoiceResolver:
+    """Finds and decodes what a body names: aliases, stored voices, inline and remote audio."""
+
+    def __init__(self, config: ServerConfig, voices: VoiceStore, references: References) -> None:
+        self.voices, self.references = voices, references
+        self._aliases = config.aliases
+
+    async def resolve(self, host: ModelHost, body: Shared) -> VoiceInput:
+        """ApiError names the field that is wrong."""
+        voice = await self._voice(host, body)
+        given = await self._references(host, body)
+        if body.speaker_embedding is not None and given:
+            raise ApiError(400, "speaker_embedding: stands for ref_audio: give one of them", param="speaker_embedding")
+        if body.speaker_embedding is not None or given:  # what the request brings wins over a stored voice
+            voice = VoiceInput(voice.name, given, embedding=body.speaker_embedding)
+        return replace(voice, prompt=await self._prompt(host, body))
+
+    async def _voice(self, host: ModelHost, body: Shared) -> VoiceInput:
+        """A built-in voice's name, or the reference or the speaker embedding of an uploaded one."""
+        given = body.voice.id if isinstance(body.voice, VoiceId) else body.voice
+        if given is not None and body.speaker is not None and given != body.speaker:
+            raise ApiError(400, "speaker: is another name for voice; give one of them", param="speaker")
+        given = (given if given is not None else body.speaker) or "default"
+        name = self._aliases.get(given.lower(), given).strip()
+        if name.lower() in PLACEHOLDERS:
+            return VoiceInput()
+        if name.lower() in host.spec.voices:
+            return VoiceInput(name.lower())
+        voice = await asyncio.to_thread(self.voices.get, name)
+        if voice is not None and not host.spec.takes_reference:
+            raise ApiError(400, "voice: this model speaks only with its own voices", param="voice")
+        if voice is not None and voice.kind == "embedding":
+            return VoiceInput(embedding=await self._embedding(host.spec, voice.name))
+        stored = None if voice is None else await self._stored(voice)
+        if stored is not None:
+            return VoiceInput(references=[stored])
+        uploaded = await asyncio.to_thread(self.voices.names)
+        known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded])
+        raise ApiError(400, f"voice: {name[:80]!r} is not known; known: {known}", param="voice", code="voice_not_found")
+
+    async def _embedding(self, spec: ModelSpec, name: str) -> list[float]:
+        vector = await asyncio.to_thread(self.voices.embedding, name)
+        held = 0 if vector is None else len(vector)
+        if vector is None or held != spec.speaker_size:
+            takes = f"takes {spec.speaker_size}" if spec.speaker_size else "takes no speaker embedding"
+            raise ApiError(
+                400, f"voice: {name!r} is a speaker embedding of {held} numbers; this model {takes}", param="voice"
+            )
+        numbers: list[float] = vector.tolist()
+        return numbers
+
+    async def _stored(self, voice: Voice) -> Reference | None:
+        key = f"voice:{voice.name}:{self.voices.identity(voice.name)}"
+        samples = self.references.cache.get(key) or await asyncio.to_thread(self.voices.audio, voice.name)
+        if samples is None:
+            return None
+        self.references.cache.put(key, samples)
+        return Reference(samples, voice.text)
+
+    async def _references(self, host: ModelHost, body: Shared) -> list[Reference]:
+        """What is to be cloned: ref_audio with ref_text, or the items of references."""
+        found, param = _sources(body)
+        if not found:
+            return []
+        if not host.spec.takes_reference:
+            raise ApiError(400, f"{param}: this {host.spec.family} model takes none", param=param)
+        if len(found) > host.spec.max_references:
+            most = host.spec.max_references
+            raise ApiError(400, f"{param}: this model takes at most {most}, got {len(found)}", param=param)
+        texts = [None if body.x_vector_only_mode else text or None for _, text in found]
+        return [
+            Reference(await self._audio(host, source, param), text)
+            for (source, _), text in zip(found, texts, strict=True)
+        ]
+
+    async def _prompt(self, host: ModelHost, body: Shared) -> Reference | None:
+        if body.prompt_audio is None:
+            if body.prompt_text is not None:
+                raise ApiError(400, "prompt_text: needs prompt_audio", param="prompt_text")
+            return None
+        if not host.spec.takes_prompt:
+            raise ApiError(400, f"prompt_audio: this {host.spec.family} model takes none", param="prompt_audio")
+        return Reference(await self._audio(host, body.prompt_audio, "prompt_audio"), body.prompt_text or None)
+
+    async def _audio(self, host: ModelHost, source: str, param: str) -> Audio:
+        shortest, longest = host.spec.reference_seconds
+        loop = asyncio.get_running_loop()
+
+        def run(f: Any, *args: Any) -> Any:
+            return loop.run_in_executor(host.pool, f, *args)
+
+        samples, rate = await self.references.load(source, param, longest, run)
+        if len(samples) < shortest * rate:
+            raise ApiError(
+                400, f"{param}: is {len(samples) / rate:.2f} s long, must be {shortest:g} to {longest:g} s", param=param
+            )
+        return samples, rate
+
+
+def _sources(body: Shared) -> tuple[list[tuple[str, str | None]], str]:
+    """(audio, transcript) of each reference, and the field that they came in."""
+    audios = [body.ref_audio] if isinstance(body.ref_audio, str) else body.ref_audio or []
+    texts: list[str | None] = [body.ref_text] if isinstance(body.ref_text, str) else [*(body.ref_text or [])]
+    if body.references is None:
+        if texts and len(texts) != len(audios):
+            raise ApiError(
+                400, f"ref_text: is for {len(texts)} references, ref_audio has {len(audios)}", param="ref_text"
+            )
+        return list(zip(audios, texts or [None] * len(audios), strict=True)), "ref_audio"
+    if audios or texts:
+        raise ApiError(400, "references: cannot be combined with ref_audio and ref_text", param="references")
+    found = [(r.audio or r.audio_path or r.data, r.text) for r in body.references]
+    if any(source is None for source, _ in found):
+        raise ApiError(400, "references: each needs audio", param="references")
+    return [(source, text) for source, text in found if source is not None], "references"
