@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.server_live import Live, serving
+from tests.helpers.server_live import Live, serving
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,9 @@ import openai
 import pytest
 
 from stentor.api import DEFAULT_VOICE
-from tests.server import chromium_page
-from tests.server.chromium_page import opened
-from tests.server.server_live import decoded, pcm, process
+from tests.helpers import chromium_page
+from tests.helpers.chromium_page import opened
+from tests.helpers.server_live import decoded, pcm, process
 
 pytestmark = pytest.mark.skipif(
     not (DEFAULT_VOICE / "config.json").is_file(), reason="the embedded voice is not in this build: docs/training.md"

@@ -12,7 +12,7 @@ import pytest
 
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
-from tests.server.server_live import Live
+from tests.helpers.server_live import Live
 
 ROOT = Path(__file__).parents[2]
 DESCRIPTION = ROOT / "docs" / "openapi.json"

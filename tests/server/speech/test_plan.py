@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stentor import audio, request
-from tests.server.server_live import Live, serving, tone_wav
-from tests.server.ws_talk import talk
+from tests.helpers.server_live import Live, serving, tone_wav
+from tests.helpers.ws_talk import talk
 
 RATE = 8000  # of the reference; the toy model's own is 600
 REFERENCE = base64.b64encode(tone_wav(rate=RATE)).decode()

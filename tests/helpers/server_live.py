@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -103,6 +105,36 @@ def serving(
         runner.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
+
+
+def until(true: Callable[[], object], seconds: float = 10.0) -> bool:
+    """Whether something becomes true within some time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if true():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def count(live: Live, start: str) -> float:
+    """The sum of the metrics whose names begin so."""
+    lines = live.http.get("/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:" + start))
+
+
+def raw(live: Live, body: dict, buffer: int | None = None) -> socket.socket:
+    """A request by a client of our own, which need not read."""
+    host, port = live.url.removeprefix("http://").split(":")
+    s = socket.socket()
+    if buffer is not None:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    s.settimeout(20)
+    s.connect((host, int(port)))
+    data = json.dumps(body).encode()
+    head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+    s.sendall(head.encode() + b"\r\n\r\n" + data)
+    return s
 
 
 def decoded(data: bytes) -> tuple[np.ndarray, int]:

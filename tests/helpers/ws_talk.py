@@ -10,7 +10,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.server.server_live import Live
+from tests.helpers.server_live import Live
 
 PATH = "/v1/audio/speech/stream"
 

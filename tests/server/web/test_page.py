@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.server import chromium_page
-from tests.server.chromium_page import Page, opened
-from tests.server.server_live import serving
+from tests.helpers import chromium_page
+from tests.helpers.chromium_page import Page, opened
+from tests.helpers.server_live import serving
 
-TINY = Path(__file__).parent.parent / "fixtures" / "voxcpm2"
+TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
 browser = pytest.mark.skipif(chromium_page.BINARY is None, reason="no Chromium on this machine")
 READY = "document.readyState == 'complete' && !document.getElementById('speak').disabled"
 LONG = {"min_frames": 300, "max_frames": 300}  # 3 s of the toy's audio; half are gathered first, so that busy test
@@ -432,7 +432,7 @@ def test_a_page_whose_server_wants_a_key_asks_for_it(tab: Page, tmp_path: Path):
 @browser
 def test_the_gradio_demo_speaks_through_the_same_player(tab: Page, tmp_path: Path):
     pytest.importorskip("gradio", reason="gradio is not installed")
-    demo = Path(__file__).parent.parent.parent / "examples" / "gradio_demo.py"
+    demo = Path(__file__).parents[3] / "examples" / "gradio_demo.py"
     log = tmp_path / "log"
     with log.open("wb") as out:
         process = subprocess.Popen([sys.executable, str(demo), "dummy:toy", "--port", "0"], stderr=out)

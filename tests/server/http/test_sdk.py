@@ -13,7 +13,7 @@ import numpy as np
 import openai
 import pytest
 
-from tests.server.server_live import Live, decoded, pcm, serving
+from tests.helpers.server_live import Live, decoded, pcm, serving
 
 TEXT = "Hello there, you."
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")

@@ -10,15 +10,21 @@ import numpy as np
 import pytest
 
 import stentor
-from stentor.server.speech.live_text import TextFeed, TextTail, extended
+from stentor.server.speech.live_text import TextFeed, extended
 from stentor.server.speech.sentences import Segment
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
-from tests.server.server_live import Live, pcm, serving
-from tests.server.ws_talk import talk
+from tests.helpers.server_live import Live, pcm, serving
+from tests.helpers.ws_talk import talk
 
 TEXT = "Hello there, this is the voice. And you, there, speak."
+
+
 FRAMES = 40
+
+
 ASK = {"voice": "ryan", "max_frames": FRAMES, "ignore_eos": True}
+
+
 FADE = 240  # samples; the end of a piece is faded, since another might have followed
 
 
@@ -133,47 +139,5 @@ def test_what_the_model_cannot_do_is_said_at_the_configuration(live: Live) -> No
         assert t.get()["param"] == "speaker_embedding"
 
 
-# -- the feed alone -------------------------------------------------------------------------------------------------
-
-
 def spoken(feed: TextFeed) -> list[Segment]:
     return [segment if tail is None else extended(segment, tail.take()) for segment, tail in feed._segments]
-
-
-def written(text: str, step: int, most: int) -> list[Segment]:
-    feed = TextFeed("auto", most, live=True)
-    for i in range(0, len(text), step):
-        feed.write(text[i : i + step])
-    feed.end()
-    return spoken(feed)
-
-
-def test_long_live_text_is_cut_at_sentences_however_it_arrives() -> None:
-    text = " One is here, my friend. Two. Three is 3.14 or so! 你好。再见！ And four? Five it is, at last"
-    segments = written(text, 1, 30)
-    assert segments == written(text, 3, 30) == written(text, len(text), 30)
-    assert [p.text for p in segments] == [
-        "One is here, my friend. Two. Three is 3.14 or so!", "你好。再见！ And four? Five it is, at last",
-    ]  # fmt: skip
-    for p in segments:
-        assert text[p.start : p.end] == p.text
-    endless = written("word " * 300, 7, 40)
-    assert all(len(p.text) <= 81 for p in endless)
-    assert " ".join(p.text for p in endless).split() == ["word"] * 300
-    assert written("42", 1, 40) == [Segment("42", 0, 2)]
-    assert written(" ... ", 1, 40) == []
-
-
-def test_what_a_model_that_stops_early_has_not_taken_is_spoken_next() -> None:
-    feed = TextFeed("auto", 400, live=True)
-    feed.write("Hello there, you ")
-    segment, tail = feed._segments.popleft()
-    assert (segment.text, feed.needs_text) == ("Hello", True)
-    assert isinstance(tail, TextTail)
-    assert tail.take() == " there, you "
-    feed.write("and I ")
-    tail.close()  # the model has stopped
-    feed.write("speak.")
-    feed.end()
-    assert [p.text for p in spoken(feed)] == ["and I speak."]
-    assert feed.text[spoken(feed)[0].start :] == "and I speak."

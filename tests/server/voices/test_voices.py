@@ -22,7 +22,7 @@ import stentor
 from stentor.server.errors import ApiError
 from stentor.server.voices.store import STALE_SECONDS, VoiceStore
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
-from tests.server.server_live import Live, process, serving, tone_wav
+from tests.helpers.server_live import Live, process, serving, tone_wav
 
 TEXT = "Hello there, you."
 TONE = (np.sin(np.arange(16_000) / 9).astype(np.float32) * 0.3, 16_000)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stentor.server.audio.encode import CONTAINERS
-from tests.server.server_live import Live, decoded, pcm
+from tests.helpers.server_live import Live, decoded, pcm
 
 TEXT = "Hello there, you."
 LONG = {"input": "A long text. " * 20, "max_frames": 700, "min_frames": 700, "guard": False}

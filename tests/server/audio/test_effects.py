@@ -1,0 +1,61 @@
+"""Time stretch, sample rate and joints do not depend on how the audio is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stentor.server.audio.effects import Crossfader, EffectChain, Stretch
+
+RATE = 24_000
+
+
+T = np.arange(2 * RATE + 137) / RATE
+
+
+TONE = (0.3 * np.sin(2 * np.pi * 220 * T) + 0.1 * np.sin(2 * np.pi * 1330 * T)).astype(np.float32)
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.5, 0.9, 1.3, 2.0, 4.0])
+def test_stretching_keeps_pitch_and_loudness_and_hits_the_duration(speed: float) -> None:
+    stretch = Stretch(speed, RATE)
+    out = np.concatenate([stretch.feed(TONE), stretch.finish()])
+    assert len(out) == round(len(TONE) / speed)
+    middle = out[2000:-2000]
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle))))
+    assert abs(spectrum.argmax() * RATE / len(middle) - 220) < 3
+    assert np.sqrt((middle**2).mean()) == pytest.approx(np.sqrt((TONE**2).mean()), rel=0.02)
+
+
+@pytest.mark.parametrize(("target", "speed"), [(8000, 1.0), (48_000, 1.0), (24_000, 1.7), (16_000, 0.6)])
+def test_effects_do_not_depend_on_how_the_audio_was_cut(target: int, speed: float) -> None:
+    def through(steps: list[int]) -> np.ndarray:
+        chain, at, out = EffectChain(RATE, target, speed), 0, []
+        while at < len(TONE):
+            step = steps[len(out) % len(steps)]
+            out.append(chain.feed(TONE[at : at + step]))
+            at += step
+        return np.concatenate([*out, chain.finish()])
+
+    whole = through([len(TONE)])
+    assert abs(len(whole) - len(TONE) * target / RATE / speed) <= 2
+    assert np.array_equal(whole, through([1, 17, 1920, 5, 4800]))
+
+
+def test_joined_pieces_have_no_clicks_and_single_ones_are_untouched() -> None:
+    fader = Crossfader(RATE)
+    alone = np.concatenate([fader.feed(TONE), fader.end_segment(0.0, fade=False)])
+    assert np.array_equal(alone, TONE)
+    loud = np.ones(RATE, np.float32)
+    fader = Crossfader(RATE)
+    two = [
+        fader.feed(loud),
+        fader.end_segment(0.1, True),
+        fader.feed(loud[:7]),
+        fader.feed(loud),
+        fader.end_segment(0, False),
+    ]
+    joined = np.concatenate(two)
+    assert len(joined) == len(loud) * 2 + 7 + round(0.1 * RATE)
+    assert np.abs(np.diff(joined)).max() < 0.01
+    assert np.abs(joined[len(loud) : len(loud) + round(0.1 * RATE)]).max() == 0

@@ -1,0 +1,129 @@
+"""Limits and clients that leave: full queues, too many requests, slow clients, timeouts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stentor.server.http import middleware
+from tests.helpers.server_live import Live, count, raw, serving, toy, until
+
+TEXT = "Hello there, you."
+
+
+LONG = {"input": "A long text, said slowly.", "min_frames": 900, "max_frames": 900, "guard": False}
+
+
+@pytest.mark.parametrize("how", [{}, {"stream_format": "audio"}, {"stream_format": "sse"}])
+def test_a_client_that_leaves_frees_everything_at_once(live: Live, how: dict) -> None:
+    assert live.idle()
+    before = count(live, "speech_stream_aborted_total")
+    s = raw(live, {**LONG, **how})
+    assert until(lambda: live.tts.engine.health().running == 1)
+    s.close()
+    began = time.monotonic()
+    assert live.idle()
+    assert time.monotonic() - began < 1.5  # the speech would have gone on for longer
+    assert until(lambda: count(live, "speech_stream_aborted_total") == before + 1)
+
+
+def test_a_client_that_leaves_a_batch_frees_all_of_it(live: Live) -> None:
+    host, port = live.url.removeprefix("http://").split(":")
+    data = json.dumps({"items": [TEXT] * 6, "min_frames": 900, "max_frames": 900, "guard": False}).encode()
+    s = socket.create_connection((host, int(port)), 10)
+    s.sendall(
+        b"POST /v1/audio/speech/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+        + str(len(data)).encode() + b"\r\n\r\n" + data
+    )  # fmt: skip
+    assert until(lambda: live.tts.engine.health().running == 6)
+    s.close()
+    assert live.idle(2.0)
+
+
+def test_the_outcome_of_a_request_that_was_left_is_cancelled(live: Live) -> None:
+    with live.http.stream("POST", "/v1/audio/speech", json={**LONG, "stream_format": "audio"}) as answer:
+        next(answer.iter_raw())
+        id = answer.headers["x-request-id"]
+    assert until(lambda: live.http.get(f"/v1/audio/speech/{id}").json()["status"] == "cancelled")
+
+
+@pytest.fixture(scope="module")
+def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """One slot, a queue of one, four requests in progress, little patience."""
+    settings = {"max_active_requests": 4, "max_buffered_mb": 0.5, "split_chars": 60}
+    with serving(tmp_path_factory.mktemp("tight"), toy(slots=1, max_queue=1), **settings) as live:
+        yield live
+
+
+def test_a_full_queue_is_a_503_that_says_when_to_come_back(tight: Live) -> None:
+    with contextlib.ExitStack() as stack:
+        for n in (1, 2):
+            stack.enter_context(contextlib.closing(raw(tight, {**LONG, "stream_format": "audio"})))
+            assert until(lambda n=n: tight.tts.engine.health().running + tight.tts.engine.health().queued == n)
+        answer = tight.speech(input=TEXT)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "queue_full"
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        sse = tight.speech(input=TEXT, stream_format="sse")
+        assert sse.status_code == 503  # a status, not a broken stream
+    assert tight.idle()
+    assert tight.speech(input=TEXT).status_code == 200
+    assert count(tight, 'rejected_total{reason="queue_full"}') >= 2
+
+
+def test_too_many_requests_are_429_before_their_bodies_are_read(tight: Live) -> None:
+    host, port = tight.url.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as stack:
+
+        def full() -> bool:
+            """Whether one more is refused, with another whose body never comes."""
+            s = stack.enter_context(socket.create_connection((host, int(port)), 10))
+            s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+            return tight.speech(input=TEXT).status_code == 429
+
+        assert until(full)
+        answer = tight.speech(input=TEXT)
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.json()["error"]["code"] == "too_many_requests"
+        assert tight.http.get("/health").status_code == 200
+    assert until(lambda: tight.speech(input=TEXT).status_code == 200)
+
+
+def test_a_body_that_does_not_come_is_a_408_and_frees_its_place(tight: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.2)
+    host, port = tight.url.removeprefix("http://").split(":")
+    with contextlib.closing(socket.create_connection((host, int(port)), 10)) as s:
+        s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        assert s.recv(1000).startswith(b"HTTP/1.1 408")
+    monkeypatch.undo()
+    assert tight.speech(input=TEXT).status_code == 200
+
+
+def test_a_client_that_reads_too_slowly_is_cut_off(tight: Live) -> None:
+    """16 MB of audio for a client that takes none of it."""
+    body = {"input": "A sentence to be said slowly. " * 12, "min_frames": 900, "max_frames": 900, "guard": False}
+    shape = {"speed": 0.25, "sample_rate": 48_000, "response_format": "pcm", "stream_format": "audio"}
+    with contextlib.closing(raw(tight, {**body, **shape}, buffer=4096)) as s:
+        assert s.recv(64).startswith(b"HTTP/1.1 200")
+        assert until(lambda: count(tight, "speech_stream_aborted_total") and tight.idle(0.1), 30)
+        assert count(tight, 'speech_stream_aborted_total{model_name="dummy:toy",reason="slow_client"}') == 1
+        with contextlib.suppress(ConnectionResetError):
+            received = b"".join(iter(lambda: s.recv(1 << 20), b""))
+            assert not received.endswith(b"0\r\n\r\n")  # it can tell that this is not the end
+
+
+def test_a_request_that_takes_too_long_is_a_504(tmp_path: Path) -> None:
+    with serving(tmp_path, request_timeout=0.3) as live:
+        for how in ({}, {"stream_format": "sse", "initial_codec_chunk_frames": 4000}):
+            answer = live.speech(**LONG, **how)
+            assert answer.status_code == 504
+            assert answer.json()["error"]["code"] == "request_timeout"
+        broken = live.speech(**LONG, stream_format="sse")
+        assert b"event: speech.audio.error" in broken.content or broken.content.endswith(b"\n\n")
+        assert live.idle()

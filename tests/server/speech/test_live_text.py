@@ -1,0 +1,92 @@
+"""Text that is still being written: where it is cut, and how much of it has been played."""
+
+from __future__ import annotations
+
+from stentor.server.speech.live_text import TextFeed, TextTail, extended, played_characters
+from stentor.server.speech.outcomes import SegmentTiming
+from stentor.server.speech.sentences import Segment
+
+
+def test_text_is_cut_the_same_however_it_arrives() -> None:
+    text = 'He said: "Stop! Now." Then J. R. Smith paid 3.50 to Dr. Who. 你好。再见！ Bye'
+
+    def segments(step: int) -> list[Segment]:
+        feed = TextFeed("sentence", 400, live=False)
+        for i in range(0, len(text), step):
+            feed.write(text[i : i + step])
+        feed.end()
+        return [segment for segment, _ in feed._segments]
+
+    assert segments(1) == segments(3) == segments(len(text))
+    for p in segments(1):
+        assert text[p.start : p.end] == p.text
+    assert [p.text for p in segments(1)][-3:] == ["你好。", "再见！", "Bye"]
+
+
+def test_text_without_marks_is_cut_before_it_grows_beyond_bounds() -> None:
+    feed = TextFeed("auto", 40, live=False)
+    for _ in range(300):
+        feed.write("word ")
+    assert all(len(p.text) <= 40 for p, _ in feed._segments)
+    assert len(feed.text) - feed._cut <= 80
+    feed.end()
+    assert " ".join(p.text for p, _ in feed._segments).split() == ["word"] * 300
+
+
+def test_the_place_that_was_heard_is_exact_at_ends_and_in_proportion_between() -> None:
+    segments = [SegmentTiming(0, "", 0.0, 2.0, 0, 20), SegmentTiming(1, "", 2.5, 4.5, 21, 61)]
+    assert [played_characters(segments, None, s) for s in (0.0, 1.0, 2.0, 2.2, 3.5, 4.5, 9.0)] == [
+        0,
+        10,
+        20,
+        20,
+        41,
+        61,
+        61,
+    ]
+    assert played_characters(segments, (Segment("x" * 30, 62, 92), 5.0), 6.0) == 62 + 15
+    assert played_characters([], (Segment("x" * 30, 0, 30), 0.0), 100.0) == 30
+    assert played_characters([], None, 1.0) == 0
+
+
+def spoken(feed: TextFeed) -> list[Segment]:
+    return [segment if tail is None else extended(segment, tail.take()) for segment, tail in feed._segments]
+
+
+def written(text: str, step: int, most: int) -> list[Segment]:
+    feed = TextFeed("auto", most, live=True)
+    for i in range(0, len(text), step):
+        feed.write(text[i : i + step])
+    feed.end()
+    return spoken(feed)
+
+
+def test_long_live_text_is_cut_at_sentences_however_it_arrives() -> None:
+    text = " One is here, my friend. Two. Three is 3.14 or so! 你好。再见！ And four? Five it is, at last"
+    segments = written(text, 1, 30)
+    assert segments == written(text, 3, 30) == written(text, len(text), 30)
+    assert [p.text for p in segments] == [
+        "One is here, my friend. Two. Three is 3.14 or so!", "你好。再见！ And four? Five it is, at last",
+    ]  # fmt: skip
+    for p in segments:
+        assert text[p.start : p.end] == p.text
+    endless = written("word " * 300, 7, 40)
+    assert all(len(p.text) <= 81 for p in endless)
+    assert " ".join(p.text for p in endless).split() == ["word"] * 300
+    assert written("42", 1, 40) == [Segment("42", 0, 2)]
+    assert written(" ... ", 1, 40) == []
+
+
+def test_what_a_model_that_stops_early_has_not_taken_is_spoken_next() -> None:
+    feed = TextFeed("auto", 400, live=True)
+    feed.write("Hello there, you ")
+    segment, tail = feed._segments.popleft()
+    assert (segment.text, feed.needs_text) == ("Hello", True)
+    assert isinstance(tail, TextTail)
+    assert tail.take() == " there, you "
+    feed.write("and I ")
+    tail.close()  # the model has stopped
+    feed.write("speak.")
+    feed.end()
+    assert [p.text for p in spoken(feed)] == ["and I speak."]
+    assert feed.text[spoken(feed)[0].start :] == "and I speak."

@@ -1,0 +1,68 @@
+"""A server process: signals, TLS, a configuration file, a unix socket."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import ssl
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.helpers.server_live import process
+
+TEXT = "Hello there, you."
+
+
+LONG = {"input": "A long text, said slowly.", "min_frames": 900, "max_frames": 900, "guard": False}
+
+
+def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
+    with process("--voices-dir", str(tmp_path)) as (running, url), httpx.Client(base_url=url, trust_env=False) as http:
+        ask = {**LONG, "stream_format": "audio", "response_format": "pcm", "seed": 5}
+        with http.stream("POST", "/v1/audio/speech", json=ask) as answer:
+            parts = answer.iter_raw()
+            data = next(parts)
+            running.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(f"{url}/health", trust_env=False)
+            data += b"".join(parts)
+        assert len(data) == 900 * 6 * 2
+        assert running.wait(15) == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the test's certificate, is not here")
+def test_tls_is_spoken_with_a_certificate(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {certificate}"
+    subprocess.run([*make.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    flags = ("--ssl-keyfile", str(key), "--ssl-certfile", str(certificate), "--voices-dir", str(tmp_path / "v"))
+    with process(*flags) as (_, url):
+        assert url.startswith("https://")
+        trust = ssl.create_default_context(cafile=str(certificate))
+        with httpx.Client(verify=trust, base_url=url, trust_env=False) as http:
+            assert http.post("/v1/audio/speech", json={"input": TEXT}).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health", trust_env=False)
+
+
+def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
+    (tmp_path / "server.yaml").write_text(
+        "default-response-format: mp3\nvoice-alias: [alloy=low]\ndefault-sample-rate: 24000\nmax_input_chars: 50\n"
+    )
+    sock = tmp_path / "s"
+    flags = ("--config", str(tmp_path / "server.yaml"), "--uds", str(sock), "--voices-dir", str(tmp_path / "v"))
+    with (
+        process(*flags) as (running, _),
+        httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://x") as http,
+    ):
+        answer = http.post("/v1/audio/speech", json={"input": TEXT, "voice": "alloy"})
+        assert answer.headers["content-type"] == "audio/mpeg"
+        assert answer.headers["x-sample-rate"] == "24000"
+        assert http.post("/v1/audio/speech", json={"input": "x" * 51}).status_code == 400
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(15) == 0

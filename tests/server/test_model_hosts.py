@@ -1,0 +1,125 @@
+"""Models that load slowly, fail to load, or crash."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from pathlib import Path
+
+import httpx
+
+import stentor
+from stentor.server.app import create_app
+from stentor.server.config import ServerConfig
+from tests.helpers.server_live import Live, count, raw, serving, toy, until
+
+TEXT = "Hello there, you."
+
+
+LONG = {"input": "A long text, said slowly.", "min_frames": 900, "max_frames": 900, "guard": False}
+
+
+def crash(live: Live) -> None:
+    """A fault in the engine's own thread."""
+
+    def fault(now: float) -> None:
+        raise RuntimeError("the device is gone")
+
+    live.tts.engine.scheduler.plan = fault  # type: ignore[method-assign, assignment]
+    live.tts.engine._inbox.put(lambda: None)
+
+
+def test_a_crashed_engine_is_seen_in_health_and_restarted(tmp_path: Path) -> None:
+    with serving(tmp_path) as live:
+        s = raw(live, {**LONG, "stream_format": "audio"})
+        assert until(lambda: live.tts.engine.health().running == 1)
+        crash(live)
+        seen = []
+
+        def unhealthy() -> bool:
+            seen.append(live.http.get("/health"))
+            return seen[-1].status_code == 503
+
+        assert until(unhealthy)
+        assert "the device is gone" in seen[-1].text
+        data = b""
+        with contextlib.suppress(ConnectionResetError):
+            data = b"".join(iter(lambda: s.recv(1 << 16), b""))
+        assert b" 500 " in data[:20] or not data.endswith(b"0\r\n\r\n")
+        s.close()
+        assert until(lambda: live.http.get("/health").status_code == 200)
+        assert until(lambda: live.http.get("/ready").status_code == 200)
+        assert live.speech(input=TEXT).status_code == 200
+        assert live.http.get("/health").json()["models"]["dummy:toy"]["restarts"] == 1
+        assert count(live, "engine_restarts_total") == 1
+
+
+def test_where_a_crash_poisons_the_process_it_ends(tmp_path: Path) -> None:
+    given_up: list[bool] = []
+    with serving(tmp_path, give_up=lambda: given_up.append(True), on_crash="exit") as live:
+        crash(live)
+        assert until(lambda: given_up == [True])
+        assert live.http.get("/ready").status_code == 503
+        answer = live.speech(input=TEXT)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "not_ready"
+
+
+def test_a_model_that_cannot_be_loaded_gives_up_and_says_why(tmp_path: Path) -> None:
+    def broken(name: str, model: str | None) -> object:
+        def load() -> stentor.TTS:
+            raise stentor.StentorError("no such checkpoint")
+
+        return load
+
+    given_up: list[bool] = []
+    app = create_app(ServerConfig(voices_dir=str(tmp_path)), lambda: given_up.append(True), broken)  # type: ignore[arg-type]
+
+    async def check() -> None:
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http,
+        ):
+            await asyncio.sleep(0.1)
+            ready = await http.get("/ready")
+            assert ready.status_code == 503
+            assert ready.json()["reason"] == "no such checkpoint"
+
+    asyncio.run(check())
+    assert given_up == [True]
+
+
+def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) -> None:
+    made = toy()
+
+    def slow(name: str, model: str | None) -> object:
+        def load() -> stentor.TTS:
+            time.sleep(0.5)
+            return made(name, model)()
+
+        return load
+
+    app = create_app(ServerConfig(voices_dir=str(tmp_path)), load=slow)  # type: ignore[arg-type]
+
+    async def check() -> None:
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http,
+        ):
+            early = await http.get("/ready")
+            assert early.status_code == 503
+            assert early.json()["phase"] == "loading"
+            assert "retry-after" in early.headers
+            assert (await http.get("/health")).status_code == 200  # alive, though not ready
+            assert (await http.post("/v1/audio/speech", json={"input": TEXT})).status_code == 503
+            for _ in range(500):
+                if (await http.get("/ready")).status_code == 200:
+                    break
+                await asyncio.sleep(0.02)
+            assert (await http.get("/ready")).json() == {"ready": True, "phase": "ready"}
+            assert gc.get_freeze_count() > 0  # a full collection does not walk over the model
+
+    asyncio.run(check())
+    assert gc.get_freeze_count() == 0

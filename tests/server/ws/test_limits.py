@@ -1,0 +1,209 @@
+"""What a session refuses, and when it is closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from stentor.server.ws import session as ws_module
+from tests.helpers.server_live import Live, serving
+from tests.helpers.ws_talk import talk
+
+LONG = {"min_frames": 600, "max_frames": 600}
+
+
+BAD_CONFIGS = [
+    ({"voice": "nobody"}, "voice"),
+    ({"speed": 9}, "speed"),
+    ({"response_format": "ogg"}, "response_format"),
+    ({"unknown_field": 1}, "unknown_field"),
+    ({"temperature": 7}, "temperature"),
+    ({"encoding": "morse"}, "encoding"),
+    ({"word_timestamps": True}, "word_timestamps"),
+    ({"split_granularity": "word"}, "split_granularity"),
+    ({"ref_audio": "http://127.0.0.1/x.wav"}, "ref_audio"),
+    ({"model": "tts-1"}, "model"),
+]
+
+
+def test_a_wrong_configuration_is_refused_by_field_and_may_be_sent_again(live: Live) -> None:
+    with talk(live, configure=False) as t:
+        for body, param in BAD_CONFIGS:
+            t.send("session.config", **body)
+            error = t.get()
+            assert error["type"] == "error"
+            assert error["param"] == param
+            assert param in error["message"]
+        t.send("session.config", response_format="pcm")
+        assert t.get()["type"] == "session.configured"
+
+
+def test_wrong_messages_are_refused_and_the_session_goes_on(live: Live) -> None:
+    with talk(live) as t:
+        for raw, code in (
+            ("{", "invalid_json"),
+            ("[]", "invalid_message"),
+            ("null", "invalid_message"),
+            ('{"type": "sing"}', "invalid_message"),
+            ('{"type": 5}', "invalid_message"),
+            ("[" * 90_000, "invalid_json"),
+            (b"\x00\x01", "invalid_message"),
+        ):
+            t.socket.send(raw)
+            assert t.get()["code"] == code
+        t.send("input.text")
+        assert t.get()["param"] == "text"
+        t.send("input.text", text="x", nonsense=1)
+        assert t.get()["param"] == "nonsense"
+        t.send("input.text", text="x" * 20_001)
+        assert t.get()["code"] == "text_too_long"
+        t.send("input.text", text="x\ud800")
+        assert t.get()["code"] == "invalid_json"
+
+
+def test_the_session_must_be_configured_first(live: Live) -> None:
+    with talk(live, configure=False) as t:
+        t.send("input.text", text="Hello.")
+        code, events = t.close_code()
+        assert (code, events[-1]["code"]) == (1008, "no_config")
+
+
+def test_a_message_that_is_too_large_ends_the_session(live: Live) -> None:
+    with talk(live) as t:
+        t.send("input.text", text="x" * 140_000)
+        code, events = t.close_code()
+        assert (code, events[-1]["code"]) == (1009, "message_too_large")
+    with talk(live, configure=False) as t:
+        t.send("session.config", ref_audio="A" * (5 << 20))
+        assert t.close_code()[0] == 1009
+
+
+def test_a_flood_of_mistakes_ends_the_session_and_disturbs_nobody(live: Live) -> None:
+    with talk(live) as t:
+        try:
+            for _ in range(200):
+                t.socket.send("{")
+        except ConnectionClosed:
+            pass
+        code, _ = t.close_code()
+        assert code == 1008
+    assert live.speech(input="Hello.").status_code == 200
+
+
+def test_a_flood_of_letters_is_only_text(live: Live) -> None:
+    with talk(live) as t:
+        took = []
+
+        def others() -> None:
+            began = time.monotonic()
+            assert live.http.get("/health").status_code == 200
+            took.append(time.monotonic() - began)
+
+        aside = threading.Thread(target=others)
+        for i in range(3000):
+            t.send("input.text", text="x")
+            if i == 1000:
+                aside.start()
+        t.send("response.cancel")
+        t.until("response.cancelled")
+        aside.join()
+        assert took[0] < 2
+
+
+def test_a_failure_in_the_engine_ends_the_utterance_not_the_session(live: Live) -> None:
+    with talk(live) as t:
+        t.send("input.text", text="Good one. \x01 breaks the toy. And ")
+        events, _ = t.until("error")
+        assert events[-1]["code"] == "engine_error"
+        assert events[-1]["action"] == "discard"
+        t.send("input.text", text="Not spoken any more.")
+        t.send("input.done")
+        assert t.until("session.done")[0][-1]["finish_reason"] == "error"
+        assert t.say("Hello.")[0][-1]["type"] == "session.done"
+    assert live.idle()
+
+
+def test_too_many_utterances_ahead_are_refused(live: Live) -> None:
+    with talk(live, **LONG) as t:
+        for _ in range(10):
+            t.send("input.text", text="A long sentence.")
+            t.send("input.done")
+        events, _ = t.until("error")
+        assert events[-1]["code"] == "too_many_utterances"
+    assert live.idle()
+
+
+@pytest.fixture(scope="module")
+def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server with a key and tight limits."""
+    folder = tmp_path_factory.mktemp("strict")
+    with serving(folder, api_key=("secret",), ws_idle_seconds=0.4, ws_max_sessions=2, max_buffered_mb=0.002) as live:
+        yield live
+
+
+@pytest.fixture
+def strict(strict_server: Live) -> Live:
+    """The same, once it has let go of the sessions of the test before: it takes two at once."""
+    end = time.monotonic() + 10
+    while strict_server.server.metrics.sessions and time.monotonic() < end:
+        time.sleep(0.01)
+    return strict_server
+
+
+KEY = {"Authorization": "Bearer secret"}
+
+
+def test_a_silent_client_is_hung_up_on(strict: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ws_module, "CONFIG_SECONDS", 0.3)
+    with talk(strict, configure=False, headers=KEY) as t:
+        code, events = t.close_code()
+        assert (code, events[-1]["code"]) == (1008, "config_timeout")
+    with talk(strict, headers=KEY) as t:
+        began = time.monotonic()
+        code, events = t.close_code()
+        assert (code, events[-1]["code"]) == (1008, "idle_timeout")
+        assert 0.2 < time.monotonic() - began < 3
+    with talk(strict, headers=KEY) as t:  # also one that leaves an utterance open
+        t.send("input.text", text="Once upon a time there")
+        assert t.close_code()[1][-1]["code"] == "idle_timeout"
+
+
+def test_the_key_is_asked_for_at_the_handshake(strict: Live) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        with pytest.raises(InvalidStatus) as e, talk(strict, headers=headers):
+            pass
+        assert e.value.response.status_code == 401
+    with talk(strict, headers=KEY) as t:
+        assert t.say("Hello.")[0][-1]["type"] == "session.done"
+
+
+def test_another_sites_page_may_not_open_a_session(strict: Live) -> None:
+    with pytest.raises(InvalidStatus) as e, talk(strict, headers={**KEY, "Origin": "https://evil.example"}):
+        pass
+    assert e.value.response.status_code == 403
+    own = strict.url
+    with talk(strict, headers={**KEY, "Origin": own}) as t:
+        assert t.say("Hello.")[0][-1]["type"] == "session.done"
+
+
+def test_more_sessions_than_allowed_are_refused_with_retry_after(strict: Live) -> None:
+    with talk(strict, headers=KEY), talk(strict, headers=KEY):
+        with pytest.raises(InvalidStatus) as e, talk(strict, headers=KEY):
+            pass
+        assert e.value.response.status_code == 503
+        assert int(e.value.response.headers["Retry-After"]) > 0
+
+
+def test_a_client_that_does_not_read_is_cut_off(strict: Live) -> None:
+    """Audio beyond what sockets hold and the server buffers."""
+    with talk(strict, headers=KEY, response_format="wav", sample_rate=48000, min_frames=900, max_frames=900) as t:
+        t.send("input.text", text="A long sentence. " * 8)
+        t.send("input.done")
+        code, events = t.close_code()
+    assert code == 1008
+    assert events[-1]["code"] == "slow_client"
+    assert strict.idle()
