@@ -62,6 +62,56 @@ class Live:
         return False
 
 
+class Held:
+    """An engine that stops at certain numbers of steps or delivered frames until it is told to go on.
+
+    What a client sees while it stands is what it sees before the speech is complete, however busy the machine is.
+    """
+
+    def __init__(self, live: Live, counter: str, limits: Sequence[int]) -> None:
+        self.engine, self.counter = live.tts.engine, counter
+        self.begin = getattr(self.engine.stats, counter)
+        self.limits = list(limits)
+        self.standing, self.going = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        """Wait until the engine stands."""
+        assert self.standing.wait(30)
+
+    def go(self) -> None:
+        """Let it go on, to the next limit if there is one."""
+        self.wait()
+        self.limits.pop(0)
+        self.standing.clear()
+        self.going.set()
+
+    def check(self) -> None:
+        """Called in the engine's thread before each step."""
+        if self.limits and getattr(self.engine.stats, self.counter) - self.begin >= self.limits[0]:
+            self.standing.set()
+            self.going.wait(60)
+            self.going.clear()
+
+
+@contextmanager
+def held(live: Live, *, steps: Sequence[int] = (), frames: Sequence[int] = ()) -> Iterator[Held]:
+    """Stop the engine after so many steps, or once so many frames have been delivered."""
+    scheduler = live.tts.engine.scheduler
+    hold, plan = Held(live, "steps" if steps else "frames", steps or frames), scheduler.plan
+
+    def held_plan(now: float) -> Any:
+        hold.check()
+        return plan(now)
+
+    scheduler.plan = held_plan  # type: ignore[method-assign]
+    try:
+        yield hold
+    finally:
+        hold.limits.clear()
+        hold.going.set()
+        scheduler.plan = plan  # type: ignore[method-assign]
+
+
 def toy(slots: int = 8, max_queue: int = 256) -> Callable[[str, str | None], Callable[[], stentor.TTS]]:
     """How `create_app` makes its model in these tests."""
     return lambda name, model: (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,14 +83,12 @@ def test_small_files_that_unfold_to_hours_are_stopped_early(kind: str) -> None:
     muxer, codec, seconds = BOMBS[kind]
     data = compressed(np.zeros(8000 * seconds, np.float32), 8000, muxer, codec)
     tracemalloc.start()
-    began = time.monotonic()
     with pytest.raises(ApiError) as e:
         decode(data, "ref_audio", 5.0)
-    took, peak = time.monotonic() - began, tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (e.value.status, e.value.param) == (400, "ref_audio")
     assert "longer than 5 s" in e.value.message
-    assert took < 2
     assert peak < len(data) * 2 + 2_000_000
 
 

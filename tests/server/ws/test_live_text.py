@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -82,10 +81,8 @@ def test_cancel_while_it_waits_for_text_says_what_was_heard_and_frees_the_slot(l
 def test_a_client_that_stops_in_the_middle_of_a_text_is_hung_up_on(live: Live) -> None:
     with talk(live, **ASK) as t:
         t.send("input.text", text="Hello there, this is ")
-        began = time.monotonic()
         code, events = t.close_code()
         assert (code, events[-1]["code"]) == (1008, "idle_timeout")
-        assert time.monotonic() - began < 10
     assert live.idle()
 
 
