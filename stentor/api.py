@@ -17,7 +17,7 @@ from stentor.audio import Reference
 from stentor.config import EngineConfig
 from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
-from stentor.engine.stream import Chunk, Stream
+from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import CheckpointError, InvalidRequest, Overloaded
 from stentor.models.base import ModelSpec, Prompt, SpeechRequest
 
@@ -172,7 +172,7 @@ class TTS:
         stream = self.submit(self.request(text, **options))
         return self._chunks(stream)
 
-    def _chunks(self, stream: Stream) -> Iterator[Speech]:
+    def _chunks(self, stream: AudioStream) -> Iterator[Speech]:
         try:
             for chunk in stream:
                 yield self.speech([chunk], stream.seed)
@@ -187,7 +187,7 @@ class TTS:
         if not self.spec.speaker_size:
             raise InvalidRequest("speaker_embedding", f"this {self.spec.family} model takes none")
         samples = audio.load(reference, "reference", self.spec.reference_rate, self.spec.reference_seconds)
-        return self.engine.worker.encode(samples, "reference")["speaker"]
+        return self.engine.reference_encoder.encode(samples, "reference")["speaker"]
 
     # -- for servers and tools --
 
@@ -198,9 +198,9 @@ class TTS:
 
     def prompt(self, req: SpeechRequest) -> Prompt:
         """Tokenise a request and encode its reference audio (cached by content)."""
-        return self._model.prompt(req, self.engine.worker.encode)
+        return self._model.prompt(req, self.engine.reference_encoder.encode)
 
-    def submit(self, req: SpeechRequest, streaming: bool = True) -> Stream:
+    def submit(self, req: SpeechRequest, streaming: bool = True) -> AudioStream:
         """Queue a request; audio comes in small chunks at first if `streaming`, else in large ones.
 
         Where `spec.live_text`, `request("The first words ", live=True)` is spoken as far as its text goes, until
@@ -239,7 +239,7 @@ class _Job:
     def __init__(self, tts: TTS, req: SpeechRequest, tries: int) -> None:
         self.tts, self.tries = tts, retry.Tries(req.seed, tries)
         self.prompt = tts.prompt(req)
-        self.stream: Stream | None = None
+        self.stream: AudioStream | None = None
         self.speech: Speech | None = None
 
     @property

@@ -36,9 +36,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.timing import machine_speed  # noqa: E402
-from stentor.engine.cuda_graphs import GraphLadder  # noqa: E402
+from stentor.engine.codec_state import CodecStateTable  # noqa: E402
+from stentor.engine.cuda_graphs import CudaGraphRunner  # noqa: E402
 from stentor.engine.device import Device  # noqa: E402
-from stentor.engine.slot_table import RowBlock  # noqa: E402
 from stentor.kernels import Kernel, switches  # noqa: E402
 from stentor.layers.conv import cast_decoder  # noqa: E402
 from stentor.layers.types import State  # noqa: E402
@@ -166,11 +166,11 @@ class Captured:
     def __init__(self, made: Made, device: Device, slots: int) -> None:
         self.codec, _, frames, self.seconds = made
         where = device.torch
-        self.state = RowBlock(self.codec.columns, slots + 1, where)
+        self.state = CodecStateTable(self.codec.columns, slots + 1, where)
         self.idx, self.frames = torch.arange(slots, device=where), frames(slots, max(FRAMES) if device.cuda else 2)
         self.out: dict[tuple[int, ...], Tensor] = {}
         self.device, self.stream = device, device.stream()
-        self.ladder = GraphLadder("codec", self._decode, device, self.stream, True)
+        self.graphs = CudaGraphRunner("codec", self._decode, device, self.stream, True)
 
     def _decode(self, rows: int, count: int) -> None:
         idx = self.idx[:rows]
@@ -181,7 +181,7 @@ class Captured:
     def capture(self, keys: list[tuple[int, int]]) -> None:
         self.device.synchronize()  # the buffers were filled on another stream
         with self.stream.active():
-            self.ladder.capture(sorted(keys, key=math.prod, reverse=True))
+            self.graphs.capture(sorted(keys, key=math.prod, reverse=True))
 
     def times(self, keys: list[tuple[int, int]]) -> dict[str, float]:
         """Median milliseconds per call."""
@@ -195,12 +195,12 @@ class Captured:
         repeats = 1 if math.prod(key) > 100 else 4
         if not self.device.cuda:
             started = time.perf_counter()
-            self.ladder(*key)
+            self.graphs(*key)
             return (time.perf_counter() - started) * 1e3
         a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         a.record()
         for _ in range(repeats):
-            self.ladder(*key)
+            self.graphs(*key)
         b.record()
         b.synchronize()
         return a.elapsed_time(b) / repeats
@@ -209,7 +209,7 @@ class Captured:
         if not self.device.cuda:
             return {}
         with self.stream.active(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p:
-            self.ladder(*key)
+            self.graphs(*key)
             self.device.synchronize()
         rows = [(e.key[:70], e.count, round(e.self_device_time_total, 1)) for e in p.key_averages()]
         rows = sorted((r for r in rows if r[2] > 0), key=lambda r: -r[2])
@@ -307,7 +307,7 @@ class Variant:
 
 def made_bytes(made: Made, device: Device) -> float:
     """Memory that a call of one row takes at most, by frame."""
-    state = RowBlock(made[0].columns, 1, device.torch).columns
+    state = CodecStateTable(made[0].columns, 1, device.torch).columns
     frames = made[2](1, max(FRAMES))
     return device.peak_bytes(lambda: made[0].decode(frames, state)) / max(FRAMES)
 

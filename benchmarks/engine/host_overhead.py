@@ -27,23 +27,23 @@ from stentor.engine.sequence import LENGTH
 
 def without_device_work(engine: Engine) -> None:
     """Every step makes one frame for every row up to its limit; every codec call gives silence."""
-    report, spec, limit = engine.worker.slots.report, engine.model.spec, engine.worker.slots.table["max_frames"]
+    report, spec, limit = engine.runner.slots.report, engine.model.spec, engine.runner.slots.table["max_frames"]
 
-    def decode(batch: int, span: int, num_evals: int) -> None:
+    def decode(batch: int, max_pages: int, num_evals: int) -> None:
         report[:, 0] += 1
         report[:, 1] = (report[:, 0] >= limit) * LENGTH
 
     def silence(frames: torch.Tensor, state: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         return torch.zeros(frames.shape[0], frames.shape[1] * spec.hop), state
 
-    engine.worker.ladder.fn = decode
+    engine.runner.decode_graphs.fn = decode
     engine.model.codec.decode = silence  # type: ignore[method-assign]
 
 
 def measure(rows: int, steps: int) -> dict[str, float]:
-    """Milliseconds of one engine turn with `rows` streams running: median, mean and 99th percentile."""
+    """Milliseconds of one engine step with `rows` streams running: median, mean and 99th percentile."""
     turns: list[float] = []
-    plain = Engine._turn
+    plain = Engine._step
 
     def timed(self: Engine) -> None:
         started = time.perf_counter()
@@ -51,7 +51,7 @@ def measure(rows: int, steps: int) -> dict[str, float]:
         if self.scheduler.live and len(self.scheduler.live) == rows:
             turns.append((time.perf_counter() - started) * 1e3)
 
-    Engine._turn = timed  # type: ignore[method-assign]
+    Engine._step = timed  # type: ignore[method-assign]
     try:
         with stentor.TTS("dummy:toy", max_num_seqs=rows, memory_gb=0.2, max_frames=4096) as tts:
             req = tts.request("hello", seed=1, max_frames=min(steps, 900), min_frames=min(steps, 900))
@@ -63,7 +63,7 @@ def measure(rows: int, steps: int) -> dict[str, float]:
                 for _ in stream:
                     pass
     finally:
-        Engine._turn = plain  # type: ignore[method-assign]
+        Engine._step = plain  # type: ignore[method-assign]
     return {
         "rows": rows,
         "turns": len(turns),

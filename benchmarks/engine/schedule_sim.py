@@ -40,9 +40,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.engine.simulated_device import SimulatedDevice, SimulatedGraph
 from stentor import TTS, registry
 from stentor.config import Policy
-from stentor.engine.model_runner import PREFILL_TOKENS, Worker, _default_batches
-from stentor.engine.prefill_batch import Layout, StaticPrefill
-from stentor.engine.scheduler import RAMP
+from stentor.engine.audio_scheduler import RAMP
+from stentor.engine.codec_runner import CodecRunner
+from stentor.engine.model_runner import PREFILL_TOKENS, ModelRunner, default_batch_sizes
+from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
 from stentor.engine.sequence import LENGTH, RUNNING
 from stentor.layers.types import State
 from stentor.models.base import KVSpec, SpeechModel
@@ -135,10 +136,10 @@ def outline(name: str) -> Outline:
         return Outline(registry.load(f"dummy:{name}", torch.device("meta"), None, {}))
 
 
-def captured(worker: Worker, costs: Costs) -> None:
-    """Give the worker's ladders a simulated graph for every key that a GPU would capture."""
-    slots, spec = worker.slots, worker.model.spec
-    line = worker.device.line  # type: ignore[attr-defined]
+def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs) -> None:
+    """Give the runners a simulated graph for every key that a GPU would capture."""
+    slots, spec = runner.slots, runner.model.spec
+    line = runner.device.line  # type: ignore[attr-defined]
     made, stop = (row.numpy() for row in slots.progress[:2])
     limit = slots.table["max_frames"].numpy()
 
@@ -149,23 +150,23 @@ def captured(worker: Worker, costs: Costs) -> None:
 
     longest, most = max(PREFILL_TOKENS[1]), spec.num_evals
     frames = longest if spec.takes_reference else 0
-    worker.packed = StaticPrefill(spec, Layout(longest, SLOTS, frames), SLOTS, worker.device)
-    host_idx, ints = worker.idx.numpy(), worker.packed.ints.numpy()
+    runner.prefill_buffers = PrefillBuffers(spec, BatchShape(longest, SLOTS, frames), SLOTS, runner.device)
+    host_idx, ints = runner.idx.numpy(), runner.prefill_buffers.ints.numpy()
 
-    def add(ladder: Any, key: tuple[int, ...], ms: float, run: Callable[[], None]) -> None:
-        ladder.graphs[key] = SimulatedGraph(line, ms / 1e3, run)
+    def add(graphs: Any, key: tuple[int, ...], ms: float, run: Callable[[], None]) -> None:
+        graphs.graphs[key] = SimulatedGraph(line, ms / 1e3, run)
 
-    for batch in worker.batch_sizes:
-        key = (batch, worker.sizes.max_pages, most)
-        add(worker.ladder, key, between(costs.step, batch), partial(advance, host_idx[:batch]))
-    for shape in worker._prefill_keys(SLOTS, most):
-        rows = ints[Layout(*shape[:3]).parts["idx"]]
-        add(worker.prefill_ladder, shape, costs.prefill_ms(shape[1], shape[0]), partial(advance, rows))
-    for batch, count in worker._codec_keys(SLOTS):
+    for batch in runner.batch_sizes:
+        key = (batch, runner.sizes.max_pages, most)
+        add(runner.decode_graphs, key, between(costs.step, batch), partial(advance, host_idx[:batch]))
+    for shape in runner.prefill_keys(SLOTS, most):
+        rows = ints[BatchShape(*shape[:3]).parts["idx"]]
+        add(runner.prefill_graphs, shape, costs.prefill_ms(shape[1], shape[0]), partial(advance, rows))
+    for batch, count in codec.graph_keys(SLOTS):
         silence = torch.zeros(batch, count * spec.hop), torch.zeros(batch, count, *spec.frame.shape)
-        speak = partial(worker.codec_out.__setitem__, (batch, count), silence)
-        add(worker.codec_ladder, (batch, count), between(costs.codec, batch * count), speak)
-    worker.kv.fused = True  # shapes do not depend on lengths
+        speak = partial(codec.outputs.__setitem__, (batch, count), silence)
+        add(codec.graphs, (batch, count), between(costs.codec, batch * count), speak)
+    runner.kv.fused = True  # shapes do not depend on lengths
 
 
 @contextmanager
@@ -173,9 +174,9 @@ def simulated(name: str, policy: Policy) -> Iterator[TTS]:
     outlined = outline(name)
     with mock.patch("stentor.api.Device", SimulatedDevice), mock.patch.object(registry, "load", return_value=outlined):
         tts = TTS(name, device="cpu", max_num_seqs=SLOTS, memory_gb=0.05, max_frames=1024, overlap_steps=1,
-                  policy=policy, batch_sizes=_default_batches(SLOTS))  # fmt: skip
+                  policy=policy, batch_sizes=default_batch_sizes(SLOTS))  # fmt: skip
     with tts:
-        captured(tts.engine.worker, COSTS[name])
+        captured(tts.engine.runner, tts.engine.codec, COSTS[name])
         yield tts
 
 

@@ -91,12 +91,12 @@ class Bench:
             batch_sizes=self.batches,
         )
         ready = time.perf_counter() - started
-        self.worker = self.tts.engine.worker
-        ladders = self.worker._ladders
+        self.runner = self.tts.engine.runner
+        graph_runners = self.tts.engine.graph_runners
         return {
             "ready_seconds": round(ready, 1),
-            "graphs": {x.name: len(x.graphs) for x in ladders},
-            "failed": {x.name: {str(k): v[:300] for k, v in x.failed.items()} for x in ladders},
+            "graphs": {x.name: len(x.graphs) for x in graph_runners},
+            "failed": {x.name: {str(k): v[:300] for k, v in x.failed.items()} for x in graph_runners},
             "gib": self.memory(),
         }
 
@@ -113,7 +113,7 @@ class Bench:
 
     def occupy(self, batch: int) -> tuple[int, ...]:
         """Give the first `batch` slots CONTEXT tokens and pages of their own; the decode key that serves them."""
-        w, sizes = self.worker, self.worker.sizes
+        w, sizes = self.runner, self.runner.sizes
         each = min(sizes.max_pages, sizes.pages // self.slots, 64)
         table = w.slots.table
         with torch.inference_mode():
@@ -127,7 +127,7 @@ class Bench:
             table["min_frames"][:batch] = sizes.max_frames
             table["temperature"][:batch] = 0.9
             table["top_k"][:batch] = 50
-            table["seed"][:batch] = torch.arange(batch, device=self.worker.device.torch)
+            table["seed"][:batch] = torch.arange(batch, device=self.runner.device.torch)
             for name, value in (
                 ("flow_steps", 10),
                 ("cfg", 2.0),
@@ -136,13 +136,13 @@ class Bench:
             ):
                 if name in table:
                     table[name][:batch] = value
-            pages = torch.arange(batch * each, device=self.worker.device.torch).view(batch, each)
+            pages = torch.arange(batch * each, device=self.runner.device.torch).view(batch, each)
             w.kv.table.fill_(sizes.pages)
             w.kv.table[:batch, :each] = pages
             w.idx.fill_(self.slots)
-            w.idx[:batch] = torch.arange(batch, device=self.worker.device.torch)
+            w.idx[:batch] = torch.arange(batch, device=self.runner.device.torch)
             w._idx_host = []
-        return w.ladder.fit((batch, sizes.max_pages if w.kv.fused else 16, w.model.spec.num_evals))
+        return w.decode_graphs.covering_key((batch, sizes.max_pages if w.kv.fused else 16, w.model.spec.num_evals))
 
     def steps(self) -> dict[str, float]:
         if not torch.cuda.is_available():
@@ -151,14 +151,14 @@ class Bench:
         for batch in (b for b in BATCHES if b <= self.slots):
             key = self.occupy(batch)
             times = []
-            with torch.inference_mode(), self.worker.lm.active():
+            with torch.inference_mode(), self.runner.stream.active():
                 for _ in range(3):
-                    self.worker.ladder(*key)
+                    self.runner.decode_graphs(*key)
                 for _ in range(5):
                     a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                     a.record()
                     for _ in range(REPEATS // 5):
-                        self.worker.ladder(*key)
+                        self.runner.decode_graphs(*key)
                     b.record()
                     b.synchronize()
                     times.append(a.elapsed_time(b) / (REPEATS // 5))
@@ -169,18 +169,18 @@ class Bench:
 
     def captured_equals_eager(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        w = self.worker
+        w = self.runner
         for batch in (b for b in (1, 16) if b <= self.slots):
             results = []
             for captured in (True, False):
                 key = self.occupy(batch)
                 torch.manual_seed(1)
-                with torch.inference_mode(), w.lm.active():
+                with torch.inference_mode(), w.stream.active():
                     w.kv.pool.normal_()
                     w.slots.table["prev"].fill_(1)
                     for _ in range(3):
                         if captured:
-                            w.ladder(*key)
+                            w.decode_graphs(*key)
                         else:
                             w._decode(*key)
                     w.device.synchronize()
@@ -191,16 +191,16 @@ class Bench:
         return out
 
     def codec(self) -> dict[str, float]:
-        w, out = self.worker, {}
-        for key in sorted(w.codec_ladder.graphs):
-            if key[0] not in (1, 16, 64) or key[1] not in (1, 8, w.codec_counts[-1]):
+        codec, out = self.tts.engine.codec, {}
+        for key in sorted(codec.graphs.graphs):
+            if key[0] not in (1, 16, 64) or key[1] not in (1, 8, codec.counts[-1]):
                 continue
-            with torch.inference_mode(), w.codec.active():
-                w.codec_ladder(*key)
+            with torch.inference_mode(), codec.stream.active():
+                codec.graphs(*key)
                 a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 a.record()
                 for _ in range(3):
-                    w.codec_ladder(*key)
+                    codec.graphs(*key)
                 b.record()
                 b.synchronize()
                 out[f"{key[0]}x{key[1]}"] = round(a.elapsed_time(b) / 3, 3)
@@ -210,13 +210,13 @@ class Bench:
         if not torch.cuda.is_available() or batch > self.slots:
             return {}
         key = self.occupy(batch)
-        w = self.worker
-        with torch.inference_mode(), w.lm.active():
-            w.ladder(*key)
+        w = self.runner
+        with torch.inference_mode(), w.stream.active():
+            w.decode_graphs(*key)
             w.device.synchronize()
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p:
                 for _ in range(2):
-                    w.ladder(*key)
+                    w.decode_graphs(*key)
                 w.device.synchronize()
         rows = [(e.key[:90], e.count / 2, e.self_device_time_total / 2) for e in p.key_averages()]
         rows = sorted((r for r in rows if r[2] > 0), key=lambda r: -r[2])
@@ -241,7 +241,7 @@ class Bench:
         if concurrency > self.slots:
             return {}
         tts, options = self.tts, self.options()
-        eager = self.worker.eager_calls
+        eager = self.tts.engine.eager_calls
         rounds = []
         for _ in range(2 if concurrency > 1 else 3):
             started = time.perf_counter()
@@ -261,7 +261,7 @@ class Bench:
                     "frames": frames,
                 }
             )
-        return {"rounds": rounds, "eager_calls": self.worker.eager_calls - eager}
+        return {"rounds": rounds, "eager_calls": self.tts.engine.eager_calls - eager}
 
     def listen(self, request: Any) -> tuple[float, int, int]:
         """When the first audio came, and how many samples and frames there were."""

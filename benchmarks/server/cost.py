@@ -41,23 +41,23 @@ class Paced:
 
     def __init__(self, tts: TTS, step: float) -> None:
         engine, self.step = tts.engine, step
-        model, worker = engine.model, engine.worker
+        model, runner = engine.model, engine.runner
         model.spec = replace(model.spec, hop=HOP, sample_rate=RATE)
-        self.report, self.limit = worker.slots.report, worker.slots.table["max_frames"]
-        self.noise = torch.rand(worker.sizes.slots, 25 * HOP) - 0.5
+        self.report, self.limit = runner.slots.report, runner.slots.table["max_frames"]
+        self.noise = torch.rand(runner.sizes.slots, 25 * HOP) - 0.5
         self.scratch = torch.zeros(8)
         self.busy_until = 0.0
         self.late: list[float] = []  # seconds a step was launched after the device had run dry
-        worker.ladder.fn = self.decode
+        runner.decode_graphs.fn = self.decode
         model.codec.decode = lambda frames, state: (self.noise[: len(frames), : frames.shape[1] * HOP], state)
-        worker.device.download = self.download
+        runner.device.download = self.download
 
     @staticmethod
     def download(value: torch.Tensor) -> torch.Tensor:
         """Samples are in host memory already: a GPU copies them there by itself."""
         return value if value.ndim == 2 and value.shape[-1] % HOP == 0 else value.clone()
 
-    def decode(self, batch: int, span: int, work: int) -> None:
+    def decode(self, batch: int, max_pages: int, num_evals: int) -> None:
         now = time.perf_counter()
         if 0 < now - self.busy_until < 0.5:
             self.late.append(now - self.busy_until)

@@ -1,4 +1,4 @@
-"""One capture mechanism for every captured function: CUDA graphs by shape key, eager where there is none."""
+"""CUDA graphs by shape key, for every captured function. A key without a graph runs eagerly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stentor.engine.device import Device, Stream
+from stentor.engine.device import CudaStream, Device
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.graphs")
@@ -16,14 +16,14 @@ log = logging.getLogger("stentor.graphs")
 Key = tuple[int, ...]
 
 
-class GraphLadder:
+class CudaGraphRunner:
     """`fn(*key)` over static buffers, captured per key. Keys are captured in the order given: largest first, so that
     later captures fit into the memory pool of the first.
 
-    Two graphs may share memory only if they are never replayed at once, so a ladder belongs to one stream: ladders of
-    the same stream share their pool (`beside`), and capture happens on that very stream, because the libraries keep a
-    workspace per stream and a graph keeps the one it was captured with. On a CPU nothing is captured and every call
-    runs `fn`.
+    Two graphs may share memory only if they are never replayed at once. Runners of one stream therefore share their
+    pool (`shares_pool_of`), and others do not. Capture happens on that very stream, because libraries keep a workspace
+    per stream and a graph keeps the workspace it was captured with. On a CPU nothing is captured and every call runs
+    `fn`.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class GraphLadder:
         name: str,
         fn: Callable[..., None],
         device: Device,
-        stream: Stream,
+        stream: CudaStream,
         required: bool = False,
-        beside: GraphLadder | None = None,
+        shares_pool_of: CudaGraphRunner | None = None,
     ) -> None:
         self.name, self.fn, self.device, self.stream, self.required = name, fn, device, stream, required
         self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
@@ -41,10 +41,10 @@ class GraphLadder:
         self.eager_calls = 0
         self.pool: Any = None
         if device.cuda:
-            self.pool = beside.pool if beside is not None else torch.cuda.graph_pool_handle()
+            self.pool = shares_pool_of.pool if shares_pool_of is not None else torch.cuda.graph_pool_handle()
 
     def capture(self, keys: Iterable[Key]) -> None:
-        """Capture what can be captured. A key that fails is named once and left to eager calls (or is fatal)."""
+        """Capture `keys`. A key that fails is logged and runs eagerly; EngineError if graphs are required."""
         if not self.device.cuda:
             return
         for key in keys:
@@ -65,7 +65,7 @@ class GraphLadder:
             self.fn(*key)
         self.graphs[key] = graph
 
-    def fit(self, key: Key) -> Key:
+    def covering_key(self, key: Key) -> Key:
         """The smallest captured key that covers `key` in every dimension; `key` itself when there is none."""
         covering = [k for k in self.graphs if all(a >= b for a, b in zip(k, key, strict=True))]
         return min(covering, default=key)

@@ -1,4 +1,4 @@
-"""Streams, events and pinned memory for CUDA; the same names as no-ops on a CPU. No other file asks which it is."""
+"""Streams, events and pinned memory for CUDA. On a CPU the same names do nothing, so other files need not ask."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Event:
             torch.cuda.current_stream().wait_event(self._event)
 
 
-class Stream:
+class CudaStream:
     """An ordered queue of device work. Lower `priority` runs first."""
 
     def __init__(self, device: torch.device, priority: int = 0) -> None:
@@ -55,8 +55,8 @@ Shape = tuple[tuple[int, ...], torch.dtype]
 ALIGN = 16  # bytes
 
 
-class Parcel:
-    """Tensors of any shapes and dtypes that reach the device in one copy: fill `host`, then `send`."""
+class StagingBuffer:
+    """Host memory for tensors of any shapes and dtypes that reach the device in one copy: fill `host`, then `send`."""
 
     def __init__(self, parts: Mapping[str, Shape], device: Device) -> None:
         self._device = device
@@ -84,8 +84,8 @@ class Device:
         self.torch = torch.device(name)
         self.cuda = self.torch.type == "cuda"
 
-    def stream(self, priority: int = 0) -> Stream:
-        return Stream(self.torch, priority)
+    def stream(self, priority: int = 0) -> CudaStream:
+        return CudaStream(self.torch, priority)
 
     def event(self) -> Event:
         return Event(self.cuda)
@@ -101,7 +101,7 @@ class Device:
         target[: len(host)].copy_(host.pin_memory() if self.cuda else host, non_blocking=True)
 
     def synchronize(self) -> None:
-        """Wait for everything; only at start."""
+        """Wait for all work of the device. Only at start."""
         if self.cuda:
             torch.cuda.synchronize(self.torch)
 
@@ -110,7 +110,7 @@ class Device:
         return torch.cuda.memory_reserved(self.torch) if self.cuda else 0
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """Device memory that `run` takes at most, beyond what is taken before; only at start. 0 on a CPU."""
+        """Device memory that `run` takes at its peak, beyond what was taken before. Only at start; 0 on a CPU."""
         if not self.cuda:
             return 0
         self.synchronize()
@@ -123,8 +123,8 @@ class Device:
         return peak
 
     def stage(self, value: Tensor) -> Tensor:
-        """A copy on the device that later work on this stream leaves alone, for another stream to download; on a CPU,
-        where a download is a copy at once, the value itself."""
+        """A copy on the device that later work on this stream does not change, for another stream to download. On a CPU
+        the value itself, since a download copies at once."""
         return value.clone() if self.cuda else value
 
     def download(self, value: Tensor) -> Tensor:
@@ -132,6 +132,10 @@ class Device:
         if not self.cuda:
             return value.clone()
         return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+
+    def read(self, value: Tensor) -> np.ndarray:
+        """A host copy. Waits for the device."""
+        return value.cpu().numpy()
 
     def describe(self) -> str:
         return torch.cuda.get_device_name(self.torch) if self.cuda else "CPU"
@@ -142,7 +146,7 @@ class Device:
 
 
 def pick_device(name: str) -> str:
-    """`auto` is CUDA when there is one, else the CPU; anything else is checked."""
+    """`auto` is CUDA if there is one, else the CPU. InvalidRequest if a named device does not exist."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind = name.split(":", maxsplit=1)[0]

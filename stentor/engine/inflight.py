@@ -1,4 +1,4 @@
-"""Work that has been launched: what it is about, and where the host will find what came of it."""
+"""Work that has been launched: what it is about, and where the host will find its result."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.device import Event
-from stentor.engine.scheduler import AudioJob
 from stentor.engine.sequence import Sequence
 
 
 @dataclass
-class Ticket:
-    """A launched step: which requests it names, and where their report will be."""
+class InFlightStep:
+    """A launched step: the requests that it names, and where their report will be."""
 
     sequences: list[Sequence]
-    report: Tensor  # host [2, slots + 1]: frames made, stop value
+    report: Tensor  # host [2, slots + 1]: frames generated, stop value
     done: Event
     prefill: bool
-    launched: float  # time.monotonic()
+    launched_at: float  # time.monotonic()
 
     def result(self) -> list[tuple[int, int]]:
-        """(made, stop) of each named request; waits until the step has run."""
+        """(frames generated, stop value) of each named request. Waits until the step has run."""
         self.done.wait_host()
-        made, stop = self.report.tolist()
-        return [(made[s.slot], stop[s.slot]) for s in self.sequences]
+        generated, stop = self.report.tolist()
+        return [(generated[s.slot], stop[s.slot]) for s in self.sequences]
 
 
 @dataclass
-class AudioTicket:
-    """Launched codec work: `rows` of samples [B, n * hop] and frames [B, n, *frame] are those of `jobs`, on the host
-    once `done`."""
+class InFlightAudio:
+    """A launched codec call. `rows` of samples [B, n * hop] and frames [B, n, *frame] belong to `jobs`. They are on the
+    host once `done` is ready."""
 
     jobs: list[AudioJob]
     rows: Seq[int]
     samples: Tensor
     frames: Tensor
     done: Event
-    staged: tuple[Tensor, ...]  # on the device, to be kept until `done`
+    staged: tuple[Tensor, ...]  # device tensors that must live until `done`

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-class PagePool:
-    """Pages `0 .. count - 1` of `size` tokens each. Freed pages are reused last in, first out (warm in cache)."""
+class PageAllocator:
+    """Pages `0 .. count - 1` of `page_size` tokens each. The page freed last is allocated first (warm in cache)."""
 
-    def __init__(self, count: int, size: int) -> None:
-        self.count, self.size = count, size
+    def __init__(self, count: int, page_size: int) -> None:
+        self.count, self.page_size = count, page_size
         self._free = list(range(count - 1, -1, -1))
 
     @property
@@ -16,17 +16,18 @@ class PagePool:
 
     def pages_for(self, tokens: int) -> int:
         """Pages that `tokens` tokens need."""
-        return -(-tokens // self.size)
+        return -(-tokens // self.page_size)
 
-    def take(self, count: int) -> list[int] | None:
-        """`count` pages, or None (and nothing taken) when there are not as many."""
+    def allocate(self, count: int) -> list[int] | None:
+        """`count` pages. None, and nothing is allocated, when there are not as many."""
         if count > len(self._free):
             return None
-        taken = self._free[len(self._free) - count :]
-        del self._free[len(self._free) - count :]
+        first = len(self._free) - count
+        taken = self._free[first:]
+        del self._free[first:]
         return taken
 
-    def give(self, pages: list[int]) -> None:
-        """Return pages taken before."""
+    def free(self, pages: list[int]) -> None:
+        """Return allocated pages."""
         self._free.extend(pages)
         assert len(self._free) <= self.count, "a page was returned twice"

@@ -1,6 +1,6 @@
-"""Prompts of several requests as one packed batch: worked out on the host, in one integer array and the family's own.
+"""Prompts of several requests as one packed batch, made on the host: one integer array, and the family's own arrays.
 
-Padding: tokens and rows that belong to nobody name the padding slot; frames that belong to nobody stand at position N.
+Tokens and rows of padding name the padding slot. Frames of padding stand at position N.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Group = Seq[tuple[Sequence, Prompt]]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Sizes of a batch: tokens, rows, given frames; and where each index array lies in the packed integers."""
+class BatchShape:
+    """Tokens, rows and given frames of a batch, and where each index array lies in the packed integers."""
 
     tokens: int
     rows: int
@@ -41,14 +41,14 @@ class Layout:
         return 2 * self.tokens + 3 * self.rows + self.frames
 
 
-def layout(group: Group) -> Layout:
+def batch_shape(group: Group) -> BatchShape:
     """The sizes that `group` needs without padding."""
     prompts = [p for _, p in group]
-    past = sum(seq.launched - 1 for seq, _ in group)
-    return Layout(sum(p.length for p in prompts) + past, len(group), sum(len(p.frames) for p in prompts))
+    past = sum(seq.num_scheduled - 1 for seq, _ in group)
+    return BatchShape(sum(p.length for p in prompts) + past, len(group), sum(len(p.frames) for p in prompts))
 
 
-def indices(group: Group, size: Layout, padding: int) -> np.ndarray:
+def batch_indices(group: Group, size: BatchShape, padding: int) -> np.ndarray:
     """The packed integers [size.size] of a group without replayed frames, padded up to `size` with slot `padding`."""
     lengths = np.array([p.length for _, p in group])
     starts = np.cumsum(lengths) - lengths
@@ -68,13 +68,13 @@ def indices(group: Group, size: Layout, padding: int) -> np.ndarray:
     return out
 
 
-class StaticPrefill:
-    """Input buffers of captured prefills, big enough for the largest key; a smaller one uses the front of each.
+class PrefillBuffers:
+    """Input buffers of captured prefills, big enough for the largest key. A smaller key uses the front of each buffer.
 
-    They start as zeros, which every size may run before there are requests: slot 0 is idle then and has no pages.
+    They start as zeros. A capture may run on those before there are requests: slot 0 is idle then and has no pages.
     """
 
-    def __init__(self, spec: ModelSpec, largest: Layout, padding: int, device: Device) -> None:
+    def __init__(self, spec: ModelSpec, largest: BatchShape, padding: int, device: Device) -> None:
         self.spec, self.padding, self.device = spec, padding, device
         where = device.torch
         self.ints = torch.zeros(largest.size, dtype=torch.int64, device=where)
@@ -85,16 +85,16 @@ class StaticPrefill:
         shape = (largest.frames, *spec.frame.shape)
         self.frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
 
-    def write(self, group: Group, size: Layout) -> None:
-        """A group that fits `size`, to the device."""
-        self.device.fill(self.ints, indices(group, size, self.padding))
+    def write(self, group: Group, size: BatchShape) -> None:
+        """Copy a group that fits `size` to the device."""
+        self.device.fill(self.ints, batch_indices(group, size, self.padding))
         for name, buffer in self.rows.items():
             self.device.fill(buffer, np.concatenate([p.rows[name] for _, p in group]))
         frames = np.concatenate([p.frames for _, p in group])
         if len(frames):
             self.device.fill(self.frames, frames)
 
-    def batch(self, size: Layout, num_evals: int) -> PrefillBatch:
+    def batch(self, size: BatchShape, num_evals: int) -> PrefillBatch:
         """The buffers as a batch of this size."""
         part = {name: self.ints[where] for name, where in size.parts.items()}
         none = self.ints[:0]
@@ -103,14 +103,14 @@ class StaticPrefill:
         )
         index = {name: part[name] for name in ("idx", "slot", "pos", "last", "length")}
         replay = {"row": none, "order": none, "replay_slot": none, "replay_step": none}
-        return PrefillBatch(**index, **replay, prompt=prompt, span=0, width=0, num_evals=num_evals)
+        return PrefillBatch(**index, **replay, prompt=prompt, max_pages=0, max_seqlen=0, num_evals=num_evals)
 
 
-def exact(group: Group, spec: ModelSpec, page: int, device: Device) -> PrefillBatch:
-    """A batch of just this group, with the frames that resumed requests had made."""
+def build_eager_batch(group: Group, spec: ModelSpec, page_size: int, device: Device) -> PrefillBatch:
+    """A batch of just this group, without padding, with the frames that resumed requests had."""
     up = device.upload
     prompts = [p for _, p in group]
-    past = [seq.launched - 1 for seq, _ in group]
+    past = [seq.num_scheduled - 1 for seq, _ in group]
     lengths = np.array([p.length + n for p, n in zip(prompts, past, strict=True)])
     starts = np.cumsum([0, *(p.length for p in prompts)])
     replayed = np.cumsum([0, *past])
@@ -133,7 +133,7 @@ def exact(group: Group, spec: ModelSpec, page: int, device: Device) -> PrefillBa
         prompt=PromptRows(rows, frames, up(frame_at.astype(np.int64))),
         replay_slot=up(np.repeat([seq.slot for seq, _ in group], past).astype(np.int64)),
         replay_step=up(np.concatenate([np.arange(1, n + 1) for n in past]).astype(np.int64)),
-        span=int(-(-lengths.max() // page)),
-        width=int(lengths.max()),
+        max_pages=int(-(-lengths.max() // page_size)),
+        max_seqlen=int(lengths.max()),
         num_evals=max(seq.num_evals for seq, _ in group),
     )

@@ -1,39 +1,56 @@
-"""What the engine keeps of an open request, and what it tells of itself."""
+"""Open requests as the engine keeps them, and its counters and health."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
-from stentor.engine.sequence import Sequence
-from stentor.engine.stream import Stream
+from stentor.engine.sequence import LENGTH, Sequence
+from stentor.engine.stream import AudioStream, Chunk
+from stentor.errors import Overloaded
+from stentor.layers.types import Column
 from stentor.models.base import Prompt
 from stentor.silence import FRAME_PEAK
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
-    """A sequence with what the device and the caller need of it. A request may take several prompts in turn."""
+    """A sequence with what the device and the caller need of it. A request may take several prompts, one by one."""
 
     seq: Sequence
     prompt: Prompt
-    stream: Stream
+    stream: AudioStream
     seed: int  # of the present prompt
     frames: int = 0  # delivered, of the present prompt
     kept: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
-    heard: bool = False  # audio that is not silent has come
+    audible: bool = False  # audio that is not silent has come
     closed: bool = False  # the stream has had its last event
 
-    def silent_lead(self, samples: np.ndarray, hop: int) -> int:
-        """Frames at the start of this chunk that the request wants dropped if silent, and are."""
+    @property
+    def finish(self) -> str:
+        """Why its generation ended."""
+        return "length" if self.seq.status == LENGTH else "stop"
+
+    def silent_frames(self, samples: np.ndarray, hop: int) -> int:
+        """Silent frames at the start of this chunk [n * hop] that the request wants trimmed."""
         wanted = self.prompt.trim_silent_frames - self.frames
-        if wanted <= 0 or self.heard:
+        if wanted <= 0 or self.audible:
             return 0
         peaks = np.abs(samples[: wanted * hop]).reshape(-1, hop).max(axis=1)
         loud = np.flatnonzero(peaks > FRAME_PEAK)
-        self.heard = len(loud) > 0
+        self.audible = len(loud) > 0
         return int(loud[0]) if len(loud) else len(peaks)
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Message to the engine: queue this request."""
+
+    request: Request
 
 
 @dataclass
@@ -47,7 +64,7 @@ class Stats:
     steps: int = 0
     prefills: int = 0
     frames: int = 0  # whose audio has been delivered
-    step_seconds: float = 0.0  # that the turns of those steps took, their prefills and audio included
+    step_seconds: float = 0.0  # spent in iterations that launched a step, with their prefills and audio
 
 
 @dataclass(frozen=True)
@@ -64,3 +81,73 @@ class Health:
     preemptions: int
     eager_calls: int
     stats: Stats = field(default_factory=Stats)
+
+
+class OpenRequests:
+    """Requests from their start in the engine's thread until they hold nothing, and how many wait for a slot."""
+
+    def __init__(self, frame: Column, stats: Stats) -> None:
+        self.frame, self.stats = frame, stats
+        self.waiting = 0  # submitted and not yet started
+        self._lock = threading.Lock()  # guards `waiting`, which callers' threads change too
+        self._by_id: dict[int, Request] = {}  # by the id of their sequence
+        self._by_stream: dict[AudioStream, Request] = {}
+
+    def enter_queue(self, most: int | None = None) -> None:
+        """Count a request that waits. Overloaded if `most` are waiting already."""
+        with self._lock:
+            if most is not None and self.waiting >= most:
+                raise Overloaded(f"{self.waiting} requests are waiting already; try again later")
+            self.waiting += 1
+
+    def leave_queue(self, count: int = 1) -> None:
+        with self._lock:
+            self.waiting -= count
+
+    def add(self, request: Request) -> None:
+        """A new request, or the next prompt of one that was removed."""
+        self._by_id[request.seq.id] = self._by_stream[request.stream] = request
+
+    def remove(self, seq: Sequence) -> Request:
+        """The request of `seq`, which is open no more."""
+        request = self._by_id.pop(seq.id)
+        del self._by_stream[request.stream]
+        return request
+
+    def of(self, seq: Sequence) -> Request:
+        return self._by_id[seq.id]
+
+    def of_stream(self, stream: AudioStream) -> Request | None:
+        """The request of `stream`; None if it is open no more."""
+        return self._by_stream.get(stream)
+
+    def open(self) -> Iterable[Request]:
+        return list(self._by_id.values())
+
+    def finish(self, request: Request) -> None:
+        """End a stream whose last chunk is already out: an empty chunk says why it ended."""
+        request.stream.put(self._empty(request.finish))
+        self.end(request)
+
+    def end(self, request: Request) -> None:
+        """The last event of a stream: an error, or that it was cancelled. Nothing after a final chunk."""
+        if request.closed:
+            return
+        request.closed = True
+        seq = request.seq
+        if seq.error is not None:
+            self.stats.failed += 1
+            request.stream.put(seq.error)
+        elif seq.cancelled:
+            self.stats.cancelled += 1
+            request.stream.put(self._empty("cancelled"))
+        else:
+            self.stats.finished += 1
+
+    def no_frames(self) -> np.ndarray:
+        """Frames [0, *frame]."""
+        dtype = torch.empty(0, dtype=self.frame.dtype).numpy().dtype
+        return np.zeros((0, *self.frame.shape), dtype)
+
+    def _empty(self, finish: str) -> Chunk:
+        return Chunk(np.zeros(0, np.float32), self.no_frames(), finish)

@@ -1,8 +1,8 @@
-"""Who runs next: admission, prefill, decode, audio, preemption. Pure policy on plain data; imports no torch.
+"""Who runs next: admission, prefill, decode, preemption. Pure policy on plain data; imports no torch.
 
-Order of work in one turn: resume what was preempted, admit what waits (both are prefills, under a token budget),
-one frame for every running request, and audio chunks that have become due. While requests wait, a turn either lets in
-or makes frames (`Turn`).
+One step resumes preempted requests, admits queued ones (both are prefills, under a token budget), generates one frame
+for every running request and launches the audio chunks that are due. While requests are queued, a step runs prefill or
+decode, not both (`StepKind`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from stentor.config import Policy
-from stentor.engine.page_allocator import PagePool
+from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
+from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.sequence import RUNNING, Phase, Sequence
 
-RAMP = (1, 2, 4, 8, 16, 25)
-GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
-"""For a device that takes more than half as long as it speaks: up to a real-time factor of 0.75, no chunk takes longer
-than what the listener still has."""
-SOON = 1.0  # seconds: chunks of listeners who have more than this gather while the codec works, and go together
-NEAR = 0.04  # seconds that a listener shall have left after a prefill and half another
-UNHEARD = 5.0  # seconds: a whole utterance's audio waits behind listeners who have less than this
+MIN_LEAD_S = 0.04
+"""Seconds of audio that a stream must still have buffered after 1.5 prefills."""
 
 
-class Turn(Enum):
-    """What is launched in a turn, besides audio."""
+class StepKind(Enum):
+    """What a step launches besides audio."""
 
     BOTH = "both"
     PREFILL = "prefill"
@@ -33,19 +29,9 @@ class Turn(Enum):
     WAIT = "wait"
 
 
-@dataclass(frozen=True)
-class AudioJob:
-    """Decode `count` frames of `seq` from frame `start`; `last` when nothing follows."""
-
-    seq: Sequence
-    start: int
-    count: int
-    last: bool
-
-
 @dataclass
-class Plan:
-    """One turn. `admitted` and `resumed` are prefilled together; `regrown` have new pages for their table row."""
+class StepPlan:
+    """One step. `admitted` and `resumed` are prefilled together; `regrown` have new pages for their table row."""
 
     admitted: list[Sequence] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
@@ -64,17 +50,16 @@ class Plan:
 
 
 class Scheduler:
-    """Owns queues, slots and pages. Every method is called from the engine's thread."""
+    """Owns queue, slots and pages. Every method is called from the engine's thread."""
 
-    def __init__(self, slots: int, pages: PagePool, policy: Policy) -> None:
+    def __init__(self, slots: int, pages: PageAllocator, policy: Policy) -> None:
         self.slots, self.pages, self.policy = slots, pages, policy
-        self.ramp = policy.ramp or RAMP
+        self.audio = AudioScheduler(policy)
         self.queue: deque[Sequence] = deque()
         self.live: list[Sequence] = []  # RUNNING, PREEMPTED and DRAINING, oldest first
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
-        self.prefill_seconds = 0.0  # that the longest of late has taken
-        self.in_codec = 0  # frames given to the codec whose audio has not come
+        self.prefill_seconds = 0.0  # the longest of the recent prefills
 
     # -- commands --
 
@@ -83,7 +68,7 @@ class Scheduler:
         self.queue.append(seq)
 
     def cancel(self, seq: Sequence) -> bool:
-        """Stop a request wherever it is. True when it is already gone (it held nothing)."""
+        """Stop a request wherever it is. True when it holds nothing any more."""
         seq.cancelled = True
         if seq.phase is Phase.QUEUED:
             self.queue.remove(seq)
@@ -92,63 +77,67 @@ class Scheduler:
             self._drain(seq)
         return seq.phase is Phase.DONE
 
-    def fail(self, seq: Sequence, error: BaseException, frames: int = 0) -> None:
-        """A launch that named `seq` went wrong, on the codec of so many frames: it ends, as if cancelled."""
+    def fail(self, seq: Sequence, error: BaseException, codec_frames: int = 0) -> None:
+        """A launch that named `seq`, with `codec_frames` for the codec, failed. The request ends as if cancelled."""
         seq.in_flight -= 1
-        self.in_codec -= frames
+        self.audio.in_codec -= codec_frames
         seq.error = error
         self.cancel(seq)
 
-    # -- one turn --
+    # -- one step --
 
-    def plan(self, now: float) -> Plan:
-        plan = Plan()
-        running = [s for s in self.live if s.phase is Phase.RUNNING and self._goes_on(s, now)]
-        turn = self._turn(running, now)
-        if turn in (Turn.BOTH, Turn.PREFILL):
-            self._prefills(plan)
-        if turn in (Turn.BOTH, Turn.DECODE) or (turn is Turn.PREFILL and not plan.launches):
-            self._decodes(plan, running, now)
-        plan.audio = self.audio(now)
+    def plan(self, now: float) -> StepPlan:
+        plan = StepPlan()
+        running = [s for s in self.live if s.phase is Phase.RUNNING and self._can_step(s, now)]
+        kind = self._step_kind(running, now)
+        if kind in (StepKind.BOTH, StepKind.PREFILL):
+            self._plan_prefill(plan)
+        if kind in (StepKind.BOTH, StepKind.DECODE) or (kind is StepKind.PREFILL and not plan.launches):
+            self._plan_decode(plan, running, now)
+        plan.audio = self.plan_audio(now)
         return plan
 
-    def _goes_on(self, seq: Sequence, now: float) -> bool:
-        """Whether a running request is to make its next frame now."""
-        if seq.launched >= min(seq.max_frames, seq.fed):
+    def plan_audio(self, now: float) -> list[AudioJob]:
+        """Audio chunks that are due."""
+        return self.audio.plan(self.live, now)
+
+    def _can_step(self, seq: Sequence, now: float) -> bool:
+        """Whether a running request is to generate its next frame now."""
+        if seq.num_scheduled >= min(seq.max_frames, seq.max_schedulable):
             return False
         return not (seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead)
 
-    def _turn(self, running: list[Sequence], now: float) -> Turn:
-        """What this turn's device time goes to, where there are requests that wait and `running` ones.
+    def _step_kind(self, running: list[Sequence], now: float) -> StepKind:
+        """Whether the next step runs prefill or decode while requests are queued and `running` ones could go on.
 
-        Prefills are long, and each makes its first frames in a pass of its own, however few they are.
+        A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
         """
         if not self.queue or not self.free_slots or any(s.phase is Phase.PREEMPTED for s in self.live):
-            return Turn.BOTH
+            return StepKind.BOTH
         waited = now - self.queue[0].arrival
-        prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.made for s in self.live)
+        prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live)
         if running and waited < self.policy.max_prefill_delay:
-            if self._pressed(running, prefilling, now):
-                return Turn.DECODE
+            if self._would_underrun(running, prefilling, now):
+                return StepKind.DECODE
             if 2 * len(running) >= self.slots and waited < self.policy.batching_window:
-                return Turn.DECODE
+                return StepKind.DECODE
         if prefilling and sum(s.length for s in self.queue) < self.policy.max_prefill_tokens:
-            return Turn.WAIT  # more may come until that has ended
-        return Turn.PREFILL
+            return StepKind.WAIT  # more requests may arrive before that prefill has ended
+        return StepKind.PREFILL
 
-    def _pressed(self, running: list[Sequence], prefilling: bool, now: float) -> bool:
-        """Whether a listener may have heard all that was launched before another prefill and the step after it end."""
+    def _would_underrun(self, running: list[Sequence], prefilling: bool, now: float) -> bool:
+        """Whether a client's buffer may run dry before another prefill and the step after it have ended."""
         for seq in running:
-            under_way = prefilling and seq.made > 0  # what it does not itself wait for
-            margin = NEAR + (2.5 if under_way else 1.5) * self.prefill_seconds
-            if seq.streaming and seq.launched * seq.hop_seconds - seq.played(now) < margin:
+            behind_prefill = prefilling and seq.num_generated > 0  # a prefill of others is in flight
+            margin = MIN_LEAD_S + (2.5 if behind_prefill else 1.5) * self.prefill_seconds
+            if seq.streaming and seq.num_scheduled * seq.hop_seconds - seq.played(now) < margin:
                 return True
         return False
 
-    def _prefills(self, plan: Plan) -> None:
+    def _plan_prefill(self, plan: StepPlan) -> None:
         spent = 0
-        for seq in [s for s in self.live if s.phase is Phase.PREEMPTED and not s.in_flight and s.made < s.fed]:
-            seq.launched = seq.made
+        for seq in [s for s in self.live if self._can_resume(s)]:
+            seq.num_scheduled = seq.num_generated
             if not self._start(seq, spent):
                 return  # older work first: nothing is admitted while a preempted request waits for pages
             plan.resumed.append(seq)
@@ -160,177 +149,117 @@ class Scheduler:
             plan.admitted.append(seq)
             spent += self._cost(seq)
 
+    @staticmethod
+    def _can_resume(seq: Sequence) -> bool:
+        return seq.phase is Phase.PREEMPTED and not seq.in_flight and seq.num_generated < seq.max_schedulable
+
     def _cost(self, seq: Sequence) -> int:
-        """Prefill budget that a started request takes; one that must be alone takes all."""
-        return self.policy.max_prefill_tokens if seq.retry_alone else seq.length + seq.launched - 1
+        """Prefill budget that a started request takes. One that must be alone takes all."""
+        return self.policy.max_prefill_tokens if seq.retry_alone else seq.length + seq.num_scheduled - 1
 
     def _start(self, seq: Sequence, spent: int) -> bool:
-        """Give `seq` pages for its prompt and past frames, if it fits this turn."""
-        tokens = seq.length + seq.launched
+        """Give `seq` pages for its prompt and past frames, if it fits into this step."""
+        tokens = seq.length + seq.num_scheduled
         if spent and (seq.retry_alone or spent + tokens > self.policy.max_prefill_tokens):
             return False
-        taken = self._take(seq, tokens)
-        if taken is None:
+        allocated = self._allocate(seq, tokens)
+        if allocated is None:
             return False
-        seq.pages = taken
+        seq.pages = allocated
         seq.move(Phase.RUNNING)
-        seq.launched += 1
+        seq.num_scheduled += 1
         seq.in_flight += 1
         return True
 
-    def _take(self, seq: Sequence, tokens: int) -> list[int] | None:
-        """Pages so that `seq` can hold `tokens` tokens: some more for growth if there are, else just enough."""
-        roomy = min(tokens + self.policy.reserve_tokens, seq.length + seq.max_frames)
+    def _allocate(self, seq: Sequence, tokens: int) -> list[int] | None:
+        """Pages so that `seq` can hold `tokens` tokens: with a reserve if there are enough, else just those."""
+        with_reserve = min(tokens + self.policy.reserve_tokens, seq.length + seq.max_frames)
         held = len(seq.pages)
-        for total in (max(roomy, tokens), tokens):
-            taken = self.pages.take(self.pages.pages_for(total) - held)
-            if taken is not None:
-                return taken
+        for total in (max(with_reserve, tokens), tokens):
+            allocated = self.pages.allocate(self.pages.pages_for(total) - held)
+            if allocated is not None:
+                return allocated
         return None
 
-    def _decodes(self, plan: Plan, running: list[Sequence], now: float) -> None:
+    def _plan_decode(self, plan: StepPlan, running: list[Sequence], now: float) -> None:
         for seq in running:
-            if seq.phase is not Phase.RUNNING:  # preempted for another's growth
+            if seq.phase is not Phase.RUNNING:  # preempted so that another could grow
                 continue
-            if len(seq.pages) * self.pages.size < seq.length + seq.launched and not self._grow(seq, plan, now):
+            room = len(seq.pages) * self.pages.page_size
+            if room < seq.length + seq.num_scheduled and not self._grow(seq, plan, now):
                 continue
             plan.decode.append(seq)
-        plan.decode = [s for s in plan.decode if s.phase is Phase.RUNNING]  # growth may have preempted some
+        plan.decode = [s for s in plan.decode if s.phase is Phase.RUNNING]  # growing may have preempted some
         plan.regrown = [s for s in plan.regrown if s.phase is Phase.RUNNING]
         for seq in plan.decode:
-            seq.launched += 1
+            seq.num_scheduled += 1
             seq.in_flight += 1
 
-    def _grow(self, seq: Sequence, plan: Plan, now: float) -> bool:
-        """More pages for the next frame; others are preempted for them. False: `seq` itself was preempted."""
-        while (taken := self._take(seq, seq.length + seq.launched)) is None:
-            victim = self._victim(plan, now)
+    def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> bool:
+        """Allocate pages for the next frame; preempt others for them. False: `seq` itself was preempted."""
+        while (allocated := self._allocate(seq, seq.length + seq.num_scheduled)) is None:
+            victim = self._pick_victim(plan, now)
             self._preempt(victim)
             if victim is seq:
                 return False
-        seq.pages += taken
+        seq.pages += allocated
         plan.regrown.append(seq)
         return True
 
-    def _victim(self, plan: Plan, now: float) -> Sequence:
-        """The request that can best wait: one that waits for text anyway, then furthest ahead of its listener, then
-        youngest. Never the oldest that could go on, so that something always finishes; nor one whose prefill is in this
-        very plan."""
+    def _pick_victim(self, plan: StepPlan, now: float) -> Sequence:
+        """The request to preempt: one that waits for text, else one with the most audio buffered, else the youngest.
+
+        It is never the oldest request that could go on, so that something always finishes, nor one that this very plan
+        prefills.
+        """
         started = {id(s) for s in (*plan.admitted, *plan.resumed)}
         holders = [s for s in self.live if s.phase is Phase.RUNNING and id(s) not in started]
         if len(holders) == 1:
             return holders[0]
-        if waiting := [s for s in holders if s.launched >= s.fed]:
+        if waiting := [s for s in holders if s.num_scheduled >= s.max_schedulable]:
             return waiting[-1]
         return max(holders[1:], key=lambda s: (s.lead(now), s.arrival, s.id))
 
     def _preempt(self, seq: Sequence) -> None:
         self.preemptions += 1
-        self.pages.give(seq.pages)
-        seq.pages = []
+        self._free_pages(seq)
         seq.move(Phase.PREEMPTED)
 
-    def audio(self, now: float) -> list[AudioJob]:
-        """Chunks that are due, the most urgent first, as far as the codec has room: what waits here can be overtaken
-        by a first chunk, what the codec has been given cannot."""
-        due = [s for s in self.live if not s.cancelled and self._due(s)[0]]
-        jobs: list[AudioJob] = []
-        busy = self.codec_busy
-        while due:
-            due.sort(key=lambda s: self._urgency(s, now))
-            for seq in due:
-                count, last = self._due(seq)
-                if self.in_codec and self.in_codec + count > self.policy.max_frames_in_codec:
-                    return jobs
-                if busy and self._urgency(seq, now)[0] >= SOON:
-                    return jobs
-                jobs.append(AudioJob(seq, seq.audio_planned, count, last))
-                self.in_codec += count
-                seq.audio_planned += count
-                seq.audio_chunks += 1
-                seq.in_flight += 1
-            due = [s for s in due if self._due(s)[0]]
-        return jobs
+    def _free_pages(self, seq: Sequence) -> None:
+        self.pages.free(seq.pages)
+        seq.pages = []
 
-    @property
-    def codec_busy(self) -> bool:
-        """Whether the codec has enough to do."""
-        return self.in_codec > self.policy.max_frames_in_codec // 8
-
-    def _due(self, seq: Sequence) -> tuple[int, bool]:
-        """Frames of the next chunk (0: not yet), and whether it is the last."""
-        ready, size, ended = seq.made - seq.audio_planned, self._chunk(seq), seq.status != RUNNING
-        if ready < size and not ended:
-            if ready <= 0 or seq.made < seq.fed:
-                return 0, False
-            size = self._rung(ready)  # what there is can be heard while more text is awaited
-        elif seq.audio_chunks and seq.streaming:
-            size = max(size, self._rung(ready))  # the codec is behind: longer chunks cost it less
-        count = min(ready, size)
-        return count, ended and count == ready
-
-    def _rung(self, ready: int) -> int:
-        """The longest chunk of the ramp that `ready` frames fill."""
-        return max((n for n in self.ramp if n <= min(ready, self.policy.chunk)), default=min(ready, self.policy.chunk))
-
-    @staticmethod
-    def _urgency(seq: Sequence, now: float) -> tuple[float, float]:
-        """First chunks in the order of their requests, then by what each listener still has; nobody waits for the
-        parts of a whole utterance."""
-        if not seq.streaming:
-            return UNHEARD, seq.arrival
-        if not seq.audio_chunks:
-            return float("-inf"), seq.arrival
-        played = 0.0 if seq.first_audio is None else now - seq.first_audio
-        return seq.audio_planned * seq.hop_seconds - played, seq.arrival
-
-    def _chunk(self, seq: Sequence) -> int:
-        if not seq.streaming:
-            return self.policy.chunk
-        lead = 0 if seq.audio_chunks else seq.skip
-        return min(self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + lead, self.policy.chunk)
-
-    # -- what came back --
+    # -- results --
 
     def prefilled(self, seconds: float) -> None:
-        """A prefill has kept the device for so long."""
+        """A prefill has kept the device busy for so long."""
         self.prefill_seconds = max(seconds, 0.9 * self.prefill_seconds)
 
-    def observe(self, seq: Sequence, made: int, status: int) -> None:
-        """A step's ticket for `seq` has retired: `made` frames exist and the row's stop value is `status`."""
+    def observe(self, seq: Sequence, generated: int, status: int) -> None:
+        """A step of `seq` has ended: `generated` frames exist and the row's stop value is `status`."""
         seq.in_flight -= 1
         if seq.cancelled:
             return
-        seq.made, seq.status = made, status
+        seq.num_generated, seq.status = generated, status
         if status != RUNNING and seq.phase in (Phase.RUNNING, Phase.PREEMPTED):
             self._drain(seq)
-
-    def heard(self, seq: Sequence, count: int, now: float) -> None:
-        """The audio of `count` frames has arrived on the host."""
-        seq.in_flight -= 1
-        self.in_codec -= count
-        if seq.first_audio is None or seq.lead(now) < 0:  # who has run dry goes on now
-            seq.first_audio = now - seq.audio_done * seq.hop_seconds
-        seq.audio_done += count
 
     def undo(self, seq: Sequence) -> None:
         """A prefill batch failed: `seq` goes back and will be tried by itself."""
         seq.in_flight -= 1
-        seq.launched -= 1
+        seq.num_scheduled -= 1
         seq.retry_alone = True
-        self.pages.give(seq.pages)
-        seq.pages = []
+        self._free_pages(seq)
         seq.move(Phase.PREEMPTED)
 
     def _drain(self, seq: Sequence) -> None:
-        # Pages may be reused at once although a launched step may still write them: all LM work is ordered on one
-        # stream, and whoever gets the pages writes after it.
-        self.pages.give(seq.pages)
-        seq.pages = []
+        # The pages may be allocated again at once, although a launched step may still write them: all steps run on one
+        # stream, and the next owner of the pages writes later on it.
+        self._free_pages(seq)
         seq.move(Phase.DRAINING)
 
     def finished(self) -> list[Sequence]:
-        """Requests that are complete and hold nothing any more; their slots are free again."""
+        """Requests that are complete and hold nothing any more. Their slots are free again."""
         done = [s for s in self.live if s.phase is Phase.DRAINING and not s.in_flight and self._complete(s)]
         if done:
             self.live = [s for s in self.live if s not in done]
@@ -341,7 +270,7 @@ class Scheduler:
 
     @staticmethod
     def _complete(seq: Sequence) -> bool:
-        return seq.cancelled or seq.audio_done == seq.made
+        return seq.cancelled or seq.audio_delivered == seq.num_generated
 
     @property
     def idle(self) -> bool:
@@ -349,8 +278,8 @@ class Scheduler:
 
     @property
     def inert(self) -> bool:
-        """Whether nothing can be done before a command comes: no request, or none whose text goes on."""
-        return not self.queue and all(s.made >= s.fed for s in self.live)
+        """Whether nothing can be done before a message arrives: every request waits for text, or there is none."""
+        return not self.queue and all(s.num_generated >= s.max_schedulable for s in self.live)
 
     def check(self) -> None:
         """Invariants: every page and slot is either free or held once."""
@@ -363,4 +292,4 @@ class Scheduler:
             assert s.in_flight >= 0
             assert (s.phase is Phase.RUNNING) == bool(s.pages), s
             if s.phase is Phase.RUNNING:
-                assert s.length + s.launched - 1 <= len(s.pages) * self.pages.size
+                assert s.length + s.num_scheduled - 1 <= len(s.pages) * self.pages.page_size

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 RUNNING, STOPPED, LENGTH, BROKEN = 0, 1, 2, 3
-"""A row's `stop` value: still going; the model stopped; the limit was reached; a frame was not finite."""
+"""A row's `stop` value: it runs; the model stopped; it has `max_frames` frames; a frame was not finite."""
 
 
 class Phase(Enum):
-    """Where a request is. Legal moves: MOVES."""
+    """Where a request is. MOVES lists the legal changes."""
 
     QUEUED = "queued"  # waits for a slot
-    RUNNING = "running"  # has a slot and pages; makes frames
-    PREEMPTED = "preempted"  # has a slot, lost its pages; its frames will be replayed
-    DRAINING = "draining"  # makes no more frames; audio or tickets are outstanding
+    RUNNING = "running"  # has a slot and pages, generates frames
+    PREEMPTED = "preempted"  # has a slot but no pages; its frames will be replayed
+    DRAINING = "draining"  # generates no more frames; audio or steps are in flight
     DONE = "done"  # holds nothing
 
 
@@ -31,29 +31,29 @@ MOVES = {
 
 @dataclass(eq=False)
 class Sequence:
-    """Counters of one request. `launched` frames have been asked for, `made` are known to exist."""
+    """Counters of one request. `num_scheduled` frames have been launched, the host knows of `num_generated`."""
 
     id: int
     length: int  # prompt tokens
-    max_frames: int  # frames at most
+    max_frames: int
     num_evals: int  # loop length that emit needs
-    skip: int  # first frames that may be silent and unheard: the first chunk is as much longer
+    trim_frames: int  # first frames that may be trimmed as silent; the first chunk is longer by as many
     hop_seconds: float  # audio per frame
     streaming: bool
     arrival: float = 0.0
     phase: Phase = Phase.QUEUED
-    fed: int = sys.maxsize  # frames that may be launched: live text has come for no more
+    max_schedulable: int = sys.maxsize  # frames for which there is text; fewer than max_frames only for live text
     slot: int = -1
     pages: list[int] = field(default_factory=list)
-    launched: int = 0
-    made: int = 0
+    num_scheduled: int = 0
+    num_generated: int = 0
     status: int = 0  # the row's `stop` value as last reported
-    in_flight: int = 0  # tickets not yet retired that name this sequence
-    audio_planned: int = 0  # frames handed to the codec
+    in_flight: int = 0  # launches that name this sequence and whose result the host has not read
+    audio_scheduled: int = 0  # frames handed to the codec
     audio_chunks: int = 0
-    audio_done: int = 0  # frames whose audio has arrived
-    first_audio: float | None = None  # when it arrived, or later by as long as its listener has had nothing to play
-    retry_alone: bool = False  # a batch with it failed: its prefill is tried by itself
+    audio_delivered: int = 0  # frames whose audio has arrived
+    first_audio: float | None = None  # when the first audio arrived, moved on by as long as the client ran dry
+    retry_alone: bool = False  # a batch with it failed, so its prefill is tried by itself
     cancelled: bool = False
     error: BaseException | None = None
 
@@ -62,13 +62,9 @@ class Sequence:
         self.phase = phase
 
     def lead(self, now: float) -> float:
-        """Seconds of audio that this request is ahead of a listener who plays it as it comes."""
-        return self.audio_done * self.hop_seconds - self.played(now)
+        """Seconds of audio that a client still has buffered if it plays the stream as it comes."""
+        return self.audio_delivered * self.hop_seconds - self.played(now)
 
     def played(self, now: float) -> float:
-        """Seconds that the listener of this request has played, if audio was there."""
+        """Seconds that a client has played by now, if its buffer never ran dry."""
         return 0.0 if self.first_audio is None else now - self.first_audio
-
-    def tokens_after_next(self) -> int:
-        """Tokens in the cache once the next frame has been made: the prompt and all frames but that one."""
-        return self.length + self.launched

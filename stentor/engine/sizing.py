@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from stentor.config import EngineConfig
+from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
-from stentor.engine.slot_table import RowBlock, engine_columns
+from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
 from stentor.layers.types import Column
 from stentor.models.base import SpeechModel
@@ -29,25 +30,25 @@ what the graphs hold, and gaps between tensors of many sizes."""
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Shapes of the engine's buffers. `capacity`: tokens (prompt + frames) that one request can take."""
+class BufferSizes:
+    """Shapes of the engine's buffers."""
 
     slots: int
-    max_frames: int
-    page: int
+    max_frames: int  # per request
+    page_size: int  # tokens per page
     pages: int
     max_pages: int  # per request
-    capacity: int
+    max_model_len: int  # tokens (prompt and frames) that one request can take
     slot_bytes: int
     page_bytes: int
     codec_frames: int  # rows times frames of one codec call at most
-    codec_bytes: int  # left for codec calls
+    codec_bytes: int  # left free for codec calls
 
     def describe(self) -> str:
         kv, rows = self.pages * self.page_bytes / GIB, (self.slots + 1) * self.slot_bytes / GIB
         return (
-            f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page} tokens ({kv:.2f} GiB), "
-            f"{self.capacity} tokens per request, codec calls of {self.codec_frames} frames "
+            f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page_size} tokens ({kv:.2f} GiB), "
+            f"{self.max_model_len} tokens per request, codec calls of {self.codec_frames} frames "
             f"({self.codec_bytes / GIB:.2f} GiB)"
         )
 
@@ -56,41 +57,36 @@ def _bytes(columns: Mapping[str, Column]) -> int:
     return sum(math.prod(c.shape) * torch.empty(0, dtype=c.dtype).element_size() for c in columns.values())
 
 
-def fit(model: SpeechModel, config: EngineConfig, device: Device) -> Sizes:
+def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> BufferSizes:
     """Buffer sizes for `model` on `device`. EngineError when not even one request fits."""
     spec, kv = model.spec, model.spec.kv
-    slots = config.max_num_seqs or (64 if device.cuda else 8)
+    slots, page_size = config.max_num_seqs or (64 if device.cuda else 8), config.page_size
     max_frames = min(config.max_frames, spec.max_model_len)
-    columns = {
-        **engine_columns(spec),
-        **spec.columns,
-        "frames": Column((max_frames, *spec.frame.shape), spec.frame.dtype),
-    }
-    slot_bytes = _bytes(columns) + _bytes(model.codec.columns)
-    page_bytes = _bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)})
+    frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
+    slot_bytes = _bytes({**engine_columns(spec), **spec.columns, "frames": frames}) + _bytes(model.codec.columns)
+    page_bytes = _bytes({"kv": Column((kv.layers, 2, page_size, kv.heads, kv.dim), kv.dtype)})
     codec_frames, codec_bytes = _codec(model, config.policy.chunk, slots, device)
-    wanted = slots * math.ceil(spec.max_model_len / config.page_size)
-    pages = min(wanted, _budget(config, device, slots * slot_bytes, codec_bytes) // page_bytes)
-    max_pages = min(pages, math.ceil(spec.max_model_len / config.page_size))
+    wanted = math.ceil(spec.max_model_len / page_size)  # per request
+    pages = min(slots * wanted, _budget(config, device, slots * slot_bytes, codec_bytes) // page_bytes)
     if pages < 1:
         raise EngineError(f"no memory for key-value pages beside {slots} slots of {slot_bytes / GIB:.3f} GiB each")
-    capacity = min(spec.max_model_len, max_pages * config.page_size)
-    return Sizes(
-        slots,
-        max_frames,
-        config.page_size,
-        pages,
-        max_pages,
-        capacity,
-        slot_bytes,
-        page_bytes,
-        codec_frames,
-        codec_bytes,
+    max_pages = min(pages, wanted)
+    return BufferSizes(
+        slots=slots,
+        max_frames=max_frames,
+        page_size=page_size,
+        pages=pages,
+        max_pages=max_pages,
+        max_model_len=min(spec.max_model_len, max_pages * page_size),
+        slot_bytes=slot_bytes,
+        page_bytes=page_bytes,
+        codec_frames=codec_frames,
+        codec_bytes=codec_bytes,
     )
 
 
 def _codec(model: SpeechModel, chunk: int, slots: int, device: Device) -> tuple[int, int]:
-    """Frames of the largest codec call, and bytes to leave for codec calls; a call of one row is made to see."""
+    """Frames of the largest codec call, and bytes to leave for codec calls. A call of one row is measured."""
     frames = min(CODEC_FRAMES, slots * chunk)
     free = device.free_bytes()
     if free is None:
@@ -98,8 +94,8 @@ def _codec(model: SpeechModel, chunk: int, slots: int, device: Device) -> tuple[
     spec = model.spec.frame
     given = torch.zeros(1, chunk, *spec.shape, dtype=spec.dtype, device=device.torch)
     with torch.inference_mode():
-        state = RowBlock(model.codec.columns, 1, device.torch).columns
-        model.codec.decode(given, state)  # compiles, and makes what the libraries keep
+        state = CodecStateTable(model.codec.columns, 1, device.torch).columns
+        model.codec.decode(given, state)  # compiles kernels and makes the libraries' workspaces
         each = CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state)) / chunk
     frames = min(frames, max(chunk, int(CODEC_SHARE * free / max(each, 1.0))))
     return frames, int(frames * each)

@@ -1,27 +1,25 @@
 """The slot table: every per-request tensor, as a struct of arrays [slots + 1, ...]. The last row is padding.
 
-Numbers of a dtype lie in one tensor [numbers, slots + 1], so that a step gathers, and an admission writes, all of them
-at once; the codec's state, which is only ever reset as a whole, lies row by row (`RowBlock`).
-Nothing here is allocated after start, so a captured step and an eager one read and write the same memory.
+Numbers of one dtype lie in one tensor [numbers, slots + 1], so that a step gathers all of them at once and an admission
+writes all of them at once. Nothing here is allocated after start, so a captured step and an eager one use the same
+memory. The codec's state is elsewhere (codec_state.py).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from stentor import kernels
-from stentor.engine.device import Device, Parcel, Shape
+from stentor.engine.device import Device, Shape, StagingBuffer
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.types import RowRef, RowStatus
-from stentor.layers.types import Column, State
+from stentor.layers.types import Column
 from stentor.models.base import Emit, ModelSpec
 
 
@@ -42,7 +40,6 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
     }
 
 
-WORD, ROW_ALIGN = 8, 128  # bytes
 PROGRESS = 3  # step, stop and pos: the first numbers, written by every step
 STATES = RowStatus(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
 GATHERED = (torch.int64, torch.float32)  # dtypes of numbers that a kernel gathers
@@ -89,9 +86,9 @@ class SlotTable:
         parts: dict[str, Shape] = {"": ((count,), torch.int64)}  # the slots
         parts |= {str(dtype): ((len(names), count), dtype) for dtype, names in self.names.items()}
         parts |= {name: ((count, *self.columns[name].shape), self.columns[name].dtype) for name in self.arrays}
-        parcel = Parcel(parts, device)
-        self._fill(parcel.host, rows)
-        new = parcel.send()
+        buffer = StagingBuffer(parts, device)
+        self._fill(buffer.host, rows)
+        new = buffer.send()
         for dtype, numbers in self.numbers.items():
             numbers.index_copy_(1, new[""], new[str(dtype)])
         for name in self.arrays:
@@ -201,70 +198,6 @@ class SlotRows:
 
     def history(self) -> RowRef:
         return RowRef(self._slots.frames, self.idx)
-
-
-class RowBlock:
-    """Columns whose rows lie one behind the other, [rows, words] of 8 bytes: whole rows are read and written at once.
-
-    `columns[name]` [rows, *shape] are views.
-    """
-
-    def __init__(self, columns: Mapping[str, Column], rows: int, device: torch.device) -> None:
-        self._specs, self._places = columns, {}
-        end = 0
-        for name, c in columns.items():
-            words = -(-math.prod(c.shape) * c.dtype.itemsize // ROW_ALIGN) * ROW_ALIGN // WORD
-            self._places[name] = slice(end, end + words)
-            end += words
-        self.data = torch.zeros(rows, end, dtype=torch.int64, device=device)
-        self.columns = self._views(self.data)
-        for name, c in columns.items():
-            self.columns[name].fill_(c.fill)
-        self.fresh = self.data[:1].clone()
-
-    def _views(self, data: Tensor) -> State:
-        """The columns of data [n, words]."""
-        views = {}
-        for name, c in self._specs.items():
-            count = math.prod(c.shape)
-            values = data[:, self._places[name]].view(c.dtype)[:, :count]
-            views[name] = values.view(len(data), *c.shape)
-        return views
-
-    def gather(self, rows: Tensor) -> State:
-        """The columns of `rows` [k], copied at once."""
-        return self._views(self.data[rows])
-
-    def store(self, rows: Tensor, state: State) -> None:
-        """New values of every column of `rows`, in two launches: one puts them side by side, one stores them."""
-        parts = [part for name in self._specs for part in self._words(name, state)]
-        if parts:
-            self.data.index_copy_(0, rows, torch.cat(parts, dim=1))
-
-    def _words(self, name: str, state: State) -> list[Tensor]:
-        """A column [k, *shape] as words: where they lie, if they lie as words do, and what fills its place up."""
-        c, place = self._specs[name], self._places[name]
-        values = state[name].to(c.dtype).reshape(len(state[name]), -1)
-        per_word = WORD // c.dtype.itemsize
-        layout = (values.shape[1], values.stride(0), values.storage_offset())
-        if values.stride(1) != 1 or any(n % per_word for n in layout):
-            values = F.pad(values, (0, (place.stop - place.start) * per_word - values.shape[1]))
-        words = values.view(torch.int64)
-        rest = place.stop - place.start - words.shape[1]
-        return [words, self.fresh[:, :1].expand(len(words), rest)] if rest else [words]
-
-    def reset(self, rows: Tensor) -> None:
-        """Every column of `rows` [k] is its fill."""
-        self.data.index_copy_(0, rows, self.fresh.expand(len(rows), -1))
-
-    def copy(self, row: int, other: RowBlock) -> None:
-        """The one row of `other`, which has the same columns."""
-        self.data[row].copy_(other.data[0])
-
-    def write(self, values: Iterable[tuple[str, Tensor]]) -> None:
-        """New values of whole columns."""
-        for name, value in values:
-            self.columns[name].copy_(value)
 
 
 def _choose(keep: Tensor, new: Tensor, old: Tensor) -> Tensor:

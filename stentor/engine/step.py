@@ -1,6 +1,6 @@
-"""The whole forward path: two functions, the same eagerly on a CPU and inside a CUDA graph.
+"""The forward path: two functions that run eagerly on a CPU and inside a CUDA graph.
 
-Inputs are the slot table, the key-value pool and index tensors; nothing here reads a value on the host.
+Inputs are the slot table, the key-value pool and index tensors. Nothing here reads a value on the host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stentor.models.base import PromptRows, SpeechModel
 
 @dataclass
 class PrefillBatch:
-    """Packed tokens of R requests: prompts, and for resumed ones the frames they had already made.
+    """Packed tokens of R requests: their prompts, and for resumed requests the frames that they already had.
 
     Token n of the packed sequence is entry `order[n]` of (prompt tokens, replayed frames) and stands at `pos[n]` of
     request `row[n]`, in slot `slot[n]`; the last token of request r is `last[r]`, its length `length[r]`.
@@ -34,26 +34,28 @@ class PrefillBatch:
     prompt: PromptRows
     replay_slot: Tensor  # [K]
     replay_step: Tensor  # [K] the step at which frame step - 1 was the last
-    span: int  # pages that cover the longest
-    width: int  # tokens of the longest
+    max_pages: int  # pages that cover the longest request
+    max_seqlen: int  # tokens of the longest request
     num_evals: int  # loop length of emit
 
 
-def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, span: int, num_evals: int) -> None:
-    """One frame for each slot in `idx` [B]; padding entries name the padding row."""
+def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:
+    """Generate one frame for each slot in `idx` [B]. Padding entries name the padding row."""
     rows = slots.rows(idx, num_evals)
-    h = model.backbone(model.embed_frame(rows), kv.decode_view(idx, rows["pos"], span))
+    h = model.backbone(model.embed_frame(rows), kv.decode_view(idx, rows["pos"], max_pages))
     out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
     slots.commit(rows, out, None)
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
-    """Prompts of several requests (and replayed frames), and the first frame that follows them."""
+    """Run the prompts of several requests, with replayed frames, and generate the frame that follows each."""
     x = model.embed_prompt(batch.prompt)
     if len(batch.replay_slot):
         past = model.embed_frame(slots.past(batch.replay_slot, batch.replay_step, batch.num_evals))
         x = tuple(torch.cat((a, b.to(a.dtype)))[batch.order] for a, b in zip(x, past, strict=True))
-    h = model.backbone(x, kv.prefill_view(batch.idx, batch.row, batch.slot, batch.pos, batch.span, batch.width))
+    h = model.backbone(
+        x, kv.prefill_view(batch.idx, batch.row, batch.slot, batch.pos, batch.max_pages, batch.max_seqlen)
+    )
     rows = slots.rows(batch.idx, batch.num_evals)
     u = uniform(rows["seed"], rows["step"], model.spec.draws)
     out = model.emit(tuple(t[batch.last] for t in h), rows, u)

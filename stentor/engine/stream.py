@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stentor.errors import EngineError
+from stentor.errors import EngineError, InvalidRequest
+from stentor.models.base import LiveText
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Audio of some frames. `samples` float32 [n * hop], `frames` [n, *frame].
+    """Audio of some frames: `samples` float32 [n * hop], `frames` [n, *frame].
 
-    `finish` is None until the last chunk: then "stop" (the model ended), "length" (max_frames) or "cancelled".
+    `finish` is None until the last chunk. Then it is "stop" (the model ended), "length" (max_frames) or "cancelled".
     """
 
     samples: np.ndarray
@@ -25,23 +26,44 @@ class Chunk:
     finish: str | None
 
 
-Event = Chunk | BaseException
+StreamEvent = Chunk | BaseException
 
 
-class Bells:
-    """Wakes event loops: each once for all of its streams that have news. A wake-up is a system call that hands the
-    interpreter lock over, so one per stream would let a busy loop hold up the engine's thread as often."""
+@dataclass(frozen=True)
+class Cancel:
+    """Message to the engine: end the request of `stream`."""
+
+    stream: AudioStream
+
+
+@dataclass(frozen=True, eq=False)
+class AppendText:
+    """Message to the engine: text of a live request has arrived. `values` [m] extend `column` of its row."""
+
+    stream: AudioStream
+    column: str
+    values: np.ndarray
+    last: bool
+
+
+class LoopNotifier:
+    """Wakes event loops, each once for all of its streams that have news.
+
+    A wake-up is a system call that hands over the interpreter lock. With one per stream, a busy event loop would stop
+    the engine's thread as often.
+    """
 
     def __init__(self) -> None:
-        self._rung: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+        self._pending: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
 
-    def ring(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
-        self._rung.setdefault(loop, []).append(ready)
+    def notify(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
+        """Set `ready` in its loop at the next `flush`."""
+        self._pending.setdefault(loop, []).append(ready)
 
     def flush(self) -> None:
-        """Wake everyone rung for since the last time."""
-        while self._rung:
-            loop, ready = self._rung.popitem()
+        """Wake every loop that was notified since the last time."""
+        while self._pending:
+            loop, ready = self._pending.popitem()
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(_set, ready)
 
@@ -51,34 +73,39 @@ def _set(events: list[asyncio.Event]) -> None:
         event.set()
 
 
-class Stream:
-    """Chunks of one request, in order. Iterate once, plainly or with `async for`; a failure is raised there."""
+class AudioStream:
+    """Chunks of one request, in order. Iterate once, plainly or with `async for`; a failure is raised there.
+
+    live: how its text goes on, None for a request that has its whole text. send: hands a message to the engine.
+    """
 
     def __init__(
-        self, seed: int, cancel: Callable[[], None], append: Callable[[str, bool], None], bells: Bells
+        self, seed: int, live: LiveText | None, send: Callable[[Cancel | AppendText], None], notifier: LoopNotifier
     ) -> None:
         self.seed = seed
-        self._cancel, self._append, self._bells = cancel, append, bells
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._waker: Callable[[], None] | None = None
+        self._live, self._send, self._notifier = live, send, notifier
+        self._events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
+        self._wake: Callable[[], None] | None = None
 
-    def put(self, event: Event) -> None:
-        """Engine only, which flushes the bells soon. The last event is a chunk with `finish`, or an exception."""
+    def put(self, event: StreamEvent) -> None:
+        """For the engine, which flushes the notifier soon. The last event is a chunk with `finish`, or an exception."""
         self._events.put(event)
-        waker = self._waker
-        if waker is not None:
-            waker()
+        wake = self._wake
+        if wake is not None:
+            wake()
 
     def append(self, text: str, last: bool = False) -> None:
-        """More text of a live request, from one thread at a time; nothing follows the `last`, which may be empty.
+        """Give a live request more text, from one thread at a time. The `last` text may be empty; nothing follows it.
 
         InvalidRequest if the request is not live, has had its last text, or takes no more of it.
         """
-        self._append(text, last)
+        if self._live is None:
+            raise InvalidRequest("live", "the request was given its whole text")
+        self._send(AppendText(self, self._live.column, self._live.more(text, last), last))
 
     def cancel(self) -> None:
-        """Stop the request and free what it holds; safe at any time, from any thread."""
-        self._cancel()
+        """Stop the request and free what it holds. Safe at any time, from any thread."""
+        self._send(Cancel(self))
 
     def __iter__(self) -> Iterator[Chunk]:
         while True:
@@ -89,7 +116,7 @@ class Stream:
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        self._waker = lambda: self._bells.ring(loop, ready)
+        self._wake = lambda: self._notifier.notify(loop, ready)
         while True:
             try:
                 event = self._events.get_nowait()
@@ -103,7 +130,7 @@ class Stream:
                 return
 
 
-def _checked(event: Event) -> Chunk:
+def _checked(event: StreamEvent) -> Chunk:
     if isinstance(event, Chunk):
         return event
     if isinstance(event, EngineError):

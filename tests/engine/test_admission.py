@@ -14,9 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 from stentor import request
 from stentor.config import EngineConfig
+from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.device import Device
-from stentor.engine.model_runner import Worker
-from stentor.engine.prefill_batch import StaticPrefill, layout
+from stentor.engine.model_runner import ModelRunner
+from stentor.engine.prefill_batch import PrefillBuffers, batch_shape
 from stentor.engine.sequence import RUNNING, Sequence
 from stentor.models.base import Prompt
 from tests.helpers.meta_step import to_meta
@@ -56,8 +57,10 @@ def asked(bench: Bench, family: str, count: int) -> list[tuple[Sequence, Prompt,
     made = []
     for slot in range(count):
         req = request.build(bench.model.spec, TEXT, options={}, seed=slot, **VOICE[family])
-        prompt = bench.model.prompt(req, bench.worker.encode)
-        seq = Sequence(slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, launched=1, pages=[slot, 9])
+        prompt = bench.model.prompt(req, bench.encode)
+        seq = Sequence(
+            slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, num_scheduled=1, pages=[slot, 9]
+        )
         made.append((seq, prompt, slot))
     return made
 
@@ -68,26 +71,28 @@ def test_letting_requests_in_takes_a_handful_of_launches_however_many_they_are(f
     new = asked(bench, family, 3)
     to_meta(bench.model, {})
     where = Device("meta")
-    worker = Worker(bench.model, bench.sizes, EngineConfig(max_num_seqs=4), where)
+    config = EngineConfig(max_num_seqs=4)
+    runner = ModelRunner(bench.model, bench.sizes, config, where)
+    codec = CodecRunner(bench.model, bench.sizes, config, where, runner.slots, runner.stream)
     for some in (new[:1], new):
         group = [(seq, prompt) for seq, prompt, _ in some]
-        size = layout(group)
-        packed = StaticPrefill(bench.model.spec, size, bench.sizes.slots, where)
-        assert launches(lambda some=some: worker.admit(some)) == ROWS[family] + CODECS
-        assert launches(lambda some=some: worker.set_pages([seq for seq, _, _ in some])) == PAGES
+        size = batch_shape(group)
+        packed = PrefillBuffers(bench.model.spec, size, bench.sizes.slots, where)
+        assert launches(lambda some=some: runner.admit(some)) == ROWS[family]
+        assert launches(lambda g=group: codec.admit(g)) == CODECS
+        assert launches(lambda some=some: runner.set_pages([seq for seq, _, _ in some])) == PAGES
         assert launches(lambda p=packed, g=group, s=size: p.write(g, s)) == PROMPTS[family]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_admitted_row_holds_fills_and_what_the_request_says_and_nothing_of_the_last(family, tmp_path):
     bench = Bench(checkpoint(family, tmp_path), "cpu", torch.float32)
-    worker, slots = bench.worker, bench.worker.slots
-    for column in (*slots.table.values(), *worker.state.values(), worker.kv.table):
+    runner, slots = bench.runner, bench.runner.slots
+    for column in (*slots.table.values(), *bench.codec.states.columns.values(), runner.kv.table):
         column.fill_(1)
     new = asked(bench, family, 4)[1:3]
     with torch.inference_mode():
-        worker.admit(new)
-        worker.set_pages([seq for seq, _, _ in new])
+        bench.write(new)
     for seq, prompt, seed in new:
         given = {
             "seed": seed,
@@ -103,8 +108,8 @@ def test_an_admitted_row_holds_fills_and_what_the_request_says_and_nothing_of_th
                 (want[: len(value)] if value.ndim else want).copy_(value)
             assert torch.equal(slots.table[name][seq.slot], want), name
         for name, column in bench.model.codec.columns.items():
-            assert (worker.state[name][seq.slot] == column.fill).all(), name
+            assert (bench.codec.states.columns[name][seq.slot] == column.fill).all(), name
         free = [bench.sizes.pages] * (bench.sizes.max_pages - 2)
-        assert worker.kv.table[seq.slot].tolist() == [*seq.pages, *free]
-    for column in (*slots.table.values(), *worker.state.values(), worker.kv.table):
+        assert runner.kv.table[seq.slot].tolist() == [*seq.pages, *free]
+    for column in (*slots.table.values(), *bench.codec.states.columns.values(), runner.kv.table):
         assert (column[[0, 3, 4]] == 1).all(), "rows of others"

@@ -24,7 +24,7 @@ import torch
 
 from stentor import TTS
 from stentor.config import Policy
-from stentor.engine.prefill_batch import exact
+from stentor.engine.prefill_batch import build_eager_batch
 from tests.helpers.draws import apart
 from tests.helpers.tiny import DEVICE, FAMILIES, VOICE, Bench, checkpoint
 
@@ -151,13 +151,13 @@ def test_a_row_in_bfloat16_depends_on_its_company_only_by_rounding(family, tmp_p
     bench = Bench(checkpoint(family, tmp_path), DEVICE, torch.bfloat16, slots=16)
     texts = [" ".join(WORDS[: 1 + i % 12]) for i in range(16)]
     group = [bench.admit(family, i, seed=i, text=t) for i, t in enumerate(texts)]
-    w, spec = bench.worker, bench.model.spec
+    w, spec = bench.runner, bench.model.spec
 
     def hidden(rows: list[int]) -> torch.Tensor:
         """Of row 3, prefilled and decoded in company of `rows`; the keys and values it stored are kept apart."""
         w.kv.pool.zero_()
-        p = exact([group[i] for i in rows], spec, bench.sizes.page, bench.where)
-        view = w.kv.prefill_view(p.idx, p.row, p.slot, p.pos, p.span, p.width)
+        p = build_eager_batch([group[i] for i in rows], spec, bench.sizes.page_size, bench.where)
+        view = w.kv.prefill_view(p.idx, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
         h = bench.model.backbone(bench.model.embed_prompt(p.prompt), view)[0]
         first = h[p.last[rows.index(3)]]
         pos = torch.tensor([group[i][1].length for i in rows], device=bench.where.torch)

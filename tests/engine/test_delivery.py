@@ -1,17 +1,19 @@
 """Audio reaches its listener as soon as it exists, whatever else the device is busy with."""
 
 import threading
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stentor import TTS
 from stentor.config import Policy
-from stentor.engine.inflight import AudioTicket, Ticket
-from stentor.engine.model_runner import Worker
+from stentor.engine.audio_scheduler import AudioJob
+from stentor.engine.codec_runner import CodecRunner
+from stentor.engine.inflight import InFlightAudio, InFlightStep
+from stentor.engine.model_runner import ModelRunner
 from stentor.engine.prefill_batch import Group
-from stentor.engine.scheduler import AudioJob
 from stentor.engine.sequence import Sequence
 from stentor.engine.stream import Chunk
 
@@ -29,31 +31,41 @@ class Late:
         assert self.until.wait(10)
 
 
-def assert_set(event: threading.Event) -> None:
-    assert event.wait(10)
+def hold(tts: TTS) -> Callable[[threading.Event], None]:
+    """A function that keeps the engine's thread, once it has read all messages before, until an event is set."""
+    plain = tts.engine._handle
+
+    def handle(message: Any) -> None:
+        if isinstance(message, threading.Event):
+            assert message.wait(10)
+        else:
+            plain(message)
+
+    tts.engine._handle = handle  # type: ignore[method-assign]
+    return tts.engine._inbox.put  # type: ignore[return-value]
 
 
 def test_a_first_chunk_is_heard_while_the_next_step_still_runs(monkeypatch: pytest.MonkeyPatch):
     """The codec has it ready only after that step was launched; the step ends only after it was heard."""
-    heard, launched = threading.Event(), threading.Event()
-    plain_decode, plain_audio = Worker.decode, Worker.audio
+    heard, num_scheduled = threading.Event(), threading.Event()
+    plain_decode, plain_audio = ModelRunner.decode, CodecRunner.decode
 
-    def audio(self: Worker, jobs: list[AudioJob]) -> list[AudioTicket]:
+    def audio(self: CodecRunner, jobs: list[AudioJob]) -> list[InFlightAudio]:
         tickets = plain_audio(self, jobs)
-        launched.clear()
+        num_scheduled.clear()
         for ticket in tickets:
-            ticket.done = Late(launched)
+            ticket.done = Late(num_scheduled)
         return tickets
 
-    def decode(self: Worker, sequences: list[Sequence]) -> Ticket:
+    def decode(self: ModelRunner, sequences: list[Sequence]) -> InFlightStep:
         ticket = plain_decode(self, sequences)
         ticket.done = Late(heard)
-        launched.set()
+        num_scheduled.set()
         return ticket
 
     with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002, overlap_steps=1) as tts:
-        monkeypatch.setattr(Worker, "audio", audio)
-        monkeypatch.setattr(Worker, "decode", decode)
+        monkeypatch.setattr(CodecRunner, "decode", audio)
+        monkeypatch.setattr(ModelRunner, "decode", decode)
         chunks = iter(tts.submit(tts.request("hello", seed=1, max_frames=8, min_frames=8)))
         first: list[Chunk] = []
         reader = threading.Thread(target=lambda: first.append(next(chunks)))
@@ -63,7 +75,7 @@ def test_a_first_chunk_is_heard_while_the_next_step_still_runs(monkeypatch: pyte
         heard.set()
         reader.join()
         monkeypatch.undo()
-        launched.set()
+        num_scheduled.set()
         rest = list(chunks)
     assert came == 1, "the first chunk waited for a step that it does not need"
     assert len(first[0].frames) == 1
@@ -72,20 +84,20 @@ def test_a_first_chunk_is_heard_while_the_next_step_still_runs(monkeypatch: pyte
 
 def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(monkeypatch: pytest.MonkeyPatch):
     decoding = threading.Event()
-    plain_prefill, plain_codec = Worker.prefill, Worker._codec
+    plain_prefill, plain_codec = ModelRunner.prefill, CodecRunner._decode_call
 
-    def prefill(self: Worker, group: Group) -> Ticket:
+    def prefill(self: ModelRunner, group: Group) -> InFlightStep:
         ticket = plain_prefill(self, group)
         ticket.done = Late(decoding)
         return ticket
 
-    def codec(self: Worker, batch: int, count: int) -> None:
+    def codec(self: CodecRunner, batch: int, count: int) -> None:
         plain_codec(self, batch, count)
         decoding.set()
 
     with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002, overlap_steps=1) as tts:
-        monkeypatch.setattr(Worker, "prefill", prefill)
-        monkeypatch.setattr(tts.engine.worker.codec_ladder, "fn", lambda *key: codec(tts.engine.worker, *key))
+        monkeypatch.setattr(ModelRunner, "prefill", prefill)
+        monkeypatch.setattr(tts.engine.codec.graphs, "fn", lambda *key: codec(tts.engine.codec, *key))
         streamed = list(tts.submit(tts.request("hello", seed=1, max_frames=8, min_frames=8)))
         monkeypatch.undo()
         whole = tts.generate("hello", seed=1, max_frames=8, min_frames=8, retries=1)
@@ -106,20 +118,20 @@ def test_streams_that_begin_while_no_one_is_served_are_as_they_would_be_in_compa
             for stream, want in zip(streams, whole, strict=True):
                 got = np.concatenate([c.samples for c in stream])
                 np.testing.assert_allclose(got, want.samples, atol=1e-6)
-        assert not tts.engine.worker._ahead
+        assert not tts.engine.codec._first_frames
 
 
 def test_a_first_chunk_is_heard_while_the_next_prefill_still_runs(monkeypatch: pytest.MonkeyPatch):
     """The first prefill ends when the second has been launched, the second when the first listener has heard."""
     heard, second = threading.Event(), threading.Event()
-    launched: list[Ticket] = []
-    plain = Worker.prefill
+    num_scheduled: list[InFlightStep] = []
+    plain = ModelRunner.prefill
 
-    def prefill(self: Worker, group: Group) -> Ticket:
+    def prefill(self: ModelRunner, group: Group) -> InFlightStep:
         ticket = plain(self, group)
-        launched.append(ticket)
-        ticket.done = Late(heard if len(launched) > 1 else second)
-        if len(launched) > 1:
+        num_scheduled.append(ticket)
+        ticket.done = Late(heard if len(num_scheduled) > 1 else second)
+        if len(num_scheduled) > 1:
             second.set()
         return ticket
 
@@ -130,9 +142,9 @@ def test_a_first_chunk_is_heard_while_the_next_prefill_still_runs(monkeypatch: p
         overlap_steps=1,
         policy=Policy(max_prefill_tokens=1, max_prefill_delay=0),
     ) as tts:
-        monkeypatch.setattr(Worker, "prefill", prefill)
+        monkeypatch.setattr(ModelRunner, "prefill", prefill)
         both = threading.Event()
-        tts.engine._inbox.put(partial(assert_set, both))  # neither is seen before the other
+        hold(tts)(both)  # neither is seen before the other
         streams = [tts.submit(tts.request("hello", seed=i, max_frames=8, min_frames=8)) for i in range(2)]
         both.set()
         first: list[Chunk] = []
@@ -153,18 +165,19 @@ def test_many_who_come_while_one_is_served_sound_as_they_do_alone_whoever_leaves
     with TTS("dummy:toy", dtype="float64", max_num_seqs=8, memory_gb=0.002, overlap_steps=1) as tts:
         whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(7)]
         calls: list[int] = []
-        plain = tts.engine.worker.audio_ahead
+        plain = tts.engine.codec.decode_first_frames
 
-        def audio_ahead(sequences: list[Sequence]) -> None:
+        def decode_first_frames(sequences: list[Sequence]) -> None:
             calls.append(len(sequences))
             plain(sequences)
 
-        tts.engine.worker.audio_ahead = audio_ahead  # type: ignore[method-assign]
+        tts.engine.codec.decode_first_frames = decode_first_frames  # type: ignore[method-assign]
+        holding = hold(tts)
         for _ in range(10):
             streams = [tts.submit(tts.request("hello", seed=0, **options))]
             got = [[next(iter(streams[0]))]]
             all_there = threading.Event()
-            tts.engine._inbox.put(partial(assert_set, all_there))
+            holding(all_there)
             streams += [tts.submit(tts.request("hello", seed=seed, **options)) for seed in range(1, 7)]
             all_there.set()
             streams[1].cancel()
@@ -183,16 +196,16 @@ def test_many_who_come_while_one_is_served_sound_as_they_do_alone_whoever_leaves
 def test_a_prefill_that_fails_with_company_leaves_first_chunks_of_others_right(monkeypatch: pytest.MonkeyPatch):
     """It is repeated one by one; only the culprit falls."""
     options = {"max_frames": 9, "min_frames": 9}
-    plain = Worker.prefill
+    plain = ModelRunner.prefill
 
-    def prefill(self: Worker, group: Group) -> Ticket:
+    def prefill(self: ModelRunner, group: Group) -> InFlightStep:
         if any(prompt.columns["temperature"] == 0.25 for _, prompt in group):
             raise RuntimeError("no room for this")
         return plain(self, group)
 
     with TTS("dummy:toy", dtype="float64", max_num_seqs=8, memory_gb=0.002, overlap_steps=1) as tts:
         whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(4)]
-        monkeypatch.setattr(Worker, "prefill", prefill)
+        monkeypatch.setattr(ModelRunner, "prefill", prefill)
         bad = tts.submit(tts.request("hello", seed=9, temperature=0.25, **options))
         streams = [tts.submit(tts.request("hello", seed=seed, **options)) for seed in range(4)]
         with pytest.raises(Exception, match="no room for this"):

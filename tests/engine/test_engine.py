@@ -23,14 +23,14 @@ def toy(**engine: object) -> TTS:
 
 @pytest.fixture(autouse=True)
 def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every turn of every engine checks the scheduler's invariants."""
-    plain = Engine._turn
+    """Every step of every engine checks the scheduler's invariants."""
+    plain = Engine._step
 
-    def turn(self: Engine) -> None:
+    def step(self: Engine) -> None:
         plain(self)
         self.scheduler.check()
 
-    monkeypatch.setattr(Engine, "_turn", turn)
+    monkeypatch.setattr(Engine, "_step", step)
 
 
 def assert_equal(a: Speech, b: Speech) -> None:
@@ -41,7 +41,7 @@ def assert_equal(a: Speech, b: Speech) -> None:
 
 
 def assert_all_free(tts: TTS) -> None:
-    """Slots and pages come back in the turn that hands out the last chunk: the caller may be a moment early."""
+    """Slots and pages come back in the step that hands out the last chunk: the caller may be a moment early."""
     deadline = time.monotonic() + 5
     while (health := tts.engine.health()).running and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stentor.engine.prefill_batch import Layout, StaticPrefill
+from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
 from tests.helpers.prefill import write
 from tests.helpers.tiny import DEVICE, FAMILIES, Bench, checkpoint
 
@@ -17,10 +17,10 @@ def test_no_two_tokens_of_a_batch_claim_a_place_in_the_cache_unless_they_are_ali
     group = [bench.admit(family, i, seed=i) for i in range(slots)]
     for tokens, rows in ((32, 1), (96, 1), (128, slots)):
         for frames in (0, tokens) if spec.takes_reference else (0,):
-            size = Layout(tokens, rows, frames)
-            bench.worker.packed = StaticPrefill(spec, size, slots, bench.where)
+            size = BatchShape(tokens, rows, frames)
+            bench.runner.prefill_buffers = PrefillBuffers(spec, size, slots, bench.where)
             write(bench, group, size)
-            batch = bench.worker.packed.batch(size, 0)
+            batch = bench.runner.prefill_buffers.batch(size, 0)
             places = list(zip(batch.slot.tolist(), batch.pos.tolist(), strict=True))
             spoken = [place for place in places if place[0] != slots]
             padding = torch.tensor([place[0] == slots for place in places])

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.config import Policy
-from stentor.engine.page_allocator import PagePool
-from stentor.engine.scheduler import GENTLE_RAMP, RAMP, Plan, Scheduler
+from stentor.engine.audio_scheduler import GENTLE_RAMP, RAMP
+from stentor.engine.page_allocator import PageAllocator
+from stentor.engine.scheduler import Scheduler, StepPlan
 from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Phase, Sequence
 
 
@@ -20,31 +21,31 @@ class FakeDevice:
         self.scheduler, self.overlap_steps, self.now = scheduler, overlap_steps, 0.0
         self.stops: dict[int, int] = {}
         self.rows: dict[int, tuple[int, int]] = {}
-        self.tickets: deque[list[tuple[Sequence, int, int]]] = deque()
+        self.in_flight: deque[list[tuple[Sequence, int, int]]] = deque()
         self.done: list[Sequence] = []
         self.chunks: dict[int, list[tuple[int, int]]] = {}
 
     def add(
-        self, id: int, length: int, limit: int, stop: int | None = None, streaming: bool = True, skip: int = 0
+        self, id: int, length: int, limit: int, stop: int | None = None, streaming: bool = True, trim_frames: int = 0
     ) -> Sequence:
-        seq = Sequence(id, length, limit, 0, skip, 0.08, streaming)
+        seq = Sequence(id, length, limit, 0, trim_frames, 0.08, streaming)
         self.stops[id] = limit + 1 if stop is None else stop
         self.scheduler.add(seq, self.now)
         return seq
 
-    def turn(self) -> Plan:
+    def step(self) -> StepPlan:
         self.now += 0.01
         plan = self.scheduler.plan(self.now)
         self.scheduler.check()
         for group in ([*plan.admitted, *plan.resumed], plan.decode):
             if group:
-                self.tickets.append([(s, *self._step(s)) for s in group])
-        while self.tickets and (len(self.tickets) > self.overlap_steps or plan.empty):
-            for seq, made, status in self.tickets.popleft():
+                self.in_flight.append([(s, *self._step(s)) for s in group])
+        while self.in_flight and (len(self.in_flight) > self.overlap_steps or plan.empty):
+            for seq, made, status in self.in_flight.popleft():
                 self.scheduler.observe(seq, made, status)
         for job in plan.audio:
             self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
-            self.scheduler.heard(job.seq, job.count, self.now)
+            self.scheduler.audio.on_audio(job.seq, job.count, self.now)
         self.done += self.scheduler.finished()
         self.scheduler.check()
         return plan
@@ -59,14 +60,14 @@ class FakeDevice:
 
     def run(self, turns: int = 2000) -> None:
         for _ in range(turns):
-            if self.scheduler.idle and not self.tickets:
+            if self.scheduler.idle and not self.in_flight:
                 return
-            self.turn()
+            self.step()
         raise AssertionError("requests did not finish")
 
 
 def scheduler(slots: int = 4, pages: int = 64, size: int = 4, **policy: object) -> Scheduler:
-    return Scheduler(slots, PagePool(pages, size), Policy(**{"reserve_tokens": 8, **policy}))
+    return Scheduler(slots, PageAllocator(pages, size), Policy(**{"reserve_tokens": 8, **policy}))
 
 
 def all_free(s: Scheduler, slots: int) -> bool:
@@ -77,7 +78,7 @@ def test_a_request_waits_in_line_until_a_slot_is_free():
     s = scheduler(slots=1)
     d = FakeDevice(s)
     first, second = d.add(0, 4, 3), d.add(1, 4, 3)
-    d.turn()
+    d.step()
     assert (first.phase, second.phase) == (Phase.RUNNING, Phase.QUEUED)
     d.run()
     assert [q.id for q in d.done] == [0, 1]
@@ -89,16 +90,16 @@ def test_a_request_whose_text_goes_on_waits_and_is_heard_as_far_as_it_goes(overl
     s = scheduler(pages=32)
     d = FakeDevice(s, overlap_steps)
     live, other = d.add(0, 4, 20), d.add(1, 4, 20)
-    live.fed = 6
+    live.max_schedulable = 6
     for _ in range(40):
-        d.turn()
-    assert (live.made, live.phase, other.phase) == (6, Phase.RUNNING, Phase.DONE)
+        d.step()
+    assert (live.num_generated, live.phase, other.phase) == (6, Phase.RUNNING, Phase.DONE)
     assert d.chunks[0] == [(0, 1), (1, 2), (3, 2), (5, 1)]  # the last two are less than the ramp asks for
     assert s.inert
-    live.fed = 20
+    live.max_schedulable = 20
     assert not s.inert
     d.run()
-    assert live.made == live.audio_done == 20
+    assert live.num_generated == live.audio_delivered == 20
     assert all_free(s, 4)
 
 
@@ -106,13 +107,13 @@ def test_a_request_without_text_gives_way_even_if_it_is_the_oldest():
     s = scheduler(slots=2, pages=12, reserve_tokens=4)
     d = FakeDevice(s)
     live, young = d.add(0, 8, 36), d.add(1, 8, 36)
-    live.fed = 10
+    live.max_schedulable = 10
     for _ in range(60):
-        d.turn()
+        d.step()
     assert (live.phase, young.phase) == (Phase.PREEMPTED, Phase.DONE)
-    live.fed = 36
+    live.max_schedulable = 36
     d.run()
-    assert live.made == 36
+    assert live.num_generated == 36
     assert all_free(s, 2)
 
 
@@ -121,14 +122,14 @@ def test_a_preempted_request_without_text_is_not_resumed_and_holds_nobody_up():
     d = FakeDevice(s)
     d.add(0, 8, 36)
     live = d.add(1, 8, 36)
-    live.fed = 10
+    live.max_schedulable = 10
     for _ in range(60):
-        d.turn()
-    assert (live.phase, live.made) == (Phase.PREEMPTED, 10)
+        d.step()
+    assert (live.phase, live.num_generated) == (Phase.PREEMPTED, 10)
     assert len(d.done) == 1
-    live.fed = 36
+    live.max_schedulable = 36
     d.run()
-    assert live.made == 36
+    assert live.num_generated == 36
     assert all_free(s, 2)
 
 
@@ -136,10 +137,10 @@ def test_pages_grow_as_a_request_speaks_and_come_back_when_it_ends():
     s = scheduler(pages=32)
     d = FakeDevice(s)
     seq = d.add(0, 4, 60)
-    d.turn()
+    d.step()
     before = len(seq.pages)
     for _ in range(20):
-        d.turn()
+        d.step()
     assert len(seq.pages) > before
     d.run()
     assert all_free(s, 4)
@@ -149,7 +150,7 @@ def test_no_more_pages_are_held_than_the_limit_needs():
     s = scheduler(pages=32, reserve_tokens=64)
     d = FakeDevice(s)
     seq = d.add(0, 4, 5)
-    d.turn()
+    d.step()
     assert len(seq.pages) == s.pages.pages_for(4 + 5)
 
 
@@ -158,13 +159,13 @@ def test_when_pages_run_out_the_youngest_waits_and_later_resumes():
     d = FakeDevice(s)
     old, young = d.add(0, 8, 36), d.add(1, 8, 36)
     while not s.preemptions:
-        d.turn()
+        d.step()
     assert young.phase is Phase.PREEMPTED
     assert young.pages == []
     assert young.slot >= 0
     assert old.phase is Phase.RUNNING
     d.run()
-    assert (old.made, young.made) == (36, 36)
+    assert (old.num_generated, young.num_generated) == (36, 36)
     assert all_free(s, 2)
 
 
@@ -174,9 +175,9 @@ def test_nothing_new_is_admitted_while_a_preempted_request_waits_for_pages():
     d.add(0, 8, 36)
     young = d.add(1, 8, 36)
     while not s.preemptions:
-        d.turn()
+        d.step()
     late = d.add(2, 1, 1)
-    d.turn()
+    d.step()
     assert young.phase is Phase.PREEMPTED
     assert late.phase is Phase.QUEUED
     d.run()
@@ -189,11 +190,11 @@ def test_a_cancelled_request_gives_everything_back(turns: int):
     d = FakeDevice(s, overlap_steps=1)
     seq, other = d.add(0, 8, 20), d.add(1, 8, 20)
     for _ in range(turns):
-        d.turn()
+        d.step()
     s.cancel(seq)
     d.run()
     assert seq.phase is Phase.DONE
-    assert other.made == 20
+    assert other.num_generated == 20
     assert all_free(s, 4)
 
 
@@ -203,7 +204,7 @@ def test_a_preempted_request_can_be_cancelled():
     d.add(0, 8, 36)
     young = d.add(1, 8, 36)
     while young.phase is not Phase.PREEMPTED:
-        d.turn()
+        d.step()
     s.cancel(young)
     d.run()
     assert young.phase is Phase.DONE
@@ -230,7 +231,7 @@ def test_first_chunks_are_small_and_grow_by_the_ramp():
 def test_the_first_chunk_is_longer_by_the_frames_that_may_go_unheard():
     s = scheduler(ramp=(1, 2, 4), chunk=25)
     d = FakeDevice(s)
-    d.add(0, 4, 6, skip=2)
+    d.add(0, 4, 6, trim_frames=2)
     d.run()
     assert d.chunks[0] == [(0, 3), (3, 2), (5, 1)]
 
@@ -248,10 +249,10 @@ def test_a_stream_far_ahead_of_its_listener_yields():
     d = FakeDevice(s)
     seq = d.add(0, 4, 60)
     for _ in range(20):
-        d.turn()
-    assert seq.launched < 20
+        d.step()
+    assert seq.num_scheduled < 20
     d.run()
-    assert seq.made == 60
+    assert seq.num_generated == 60
 
 
 def test_prefill_keeps_to_its_token_budget():
@@ -259,7 +260,7 @@ def test_prefill_keeps_to_its_token_budget():
     d = FakeDevice(s)
     for id in range(3):
         d.add(id, 10, 4)
-    assert len(d.turn().admitted) == 1
+    assert len(d.step().admitted) == 1
     d.run()
 
 
@@ -268,7 +269,7 @@ def test_a_prompt_longer_than_the_budget_is_prefilled_alone():
     d = FakeDevice(s)
     d.add(0, 40, 4)
     d.add(1, 2, 4)
-    assert [q.id for q in d.turn().admitted] == [0]
+    assert [q.id for q in d.step().admitted] == [0]
     d.run()
 
 
@@ -298,7 +299,7 @@ def test_invariants_hold_under_any_schedule(data: st.DataObject, overlap_steps: 
         limit = data.draw(st.integers(1, pages * 4 - length))
         alive.append(d.add(id, length, min(limit, 40), data.draw(st.integers(1, 40)), data.draw(st.booleans())))
         for _ in range(data.draw(st.integers(0, 4))):
-            d.turn()
+            d.step()
         if data.draw(st.integers(0, 4)) == 0:
             victim = data.draw(st.sampled_from(alive))
             if victim.phase is not Phase.DONE:
@@ -308,8 +309,8 @@ def test_invariants_hold_under_any_schedule(data: st.DataObject, overlap_steps: 
     for seq in alive:
         assert seq.phase is Phase.DONE
         if not seq.cancelled:
-            assert seq.made == min(seq.max_frames, d.stops[seq.id])
-            assert sum(n for _, n in d.chunks[seq.id]) == seq.made
+            assert seq.num_generated == min(seq.max_frames, d.stops[seq.id])
+            assert sum(n for _, n in d.chunks[seq.id]) == seq.num_generated
 
 
 class SlowCodec(FakeDevice):
@@ -319,7 +320,7 @@ class SlowCodec(FakeDevice):
         super().__init__(scheduler)
         self.given: deque = deque()
 
-    def turn(self) -> Plan:
+    def step(self) -> StepPlan:
         self.now += 0.01
         plan = self.scheduler.plan(self.now)
         for group in ([*plan.admitted, *plan.resumed], plan.decode):
@@ -333,7 +334,7 @@ class SlowCodec(FakeDevice):
     def answer(self, count: int) -> None:
         for _ in range(count):
             job = self.given.popleft()
-            self.scheduler.heard(job.seq, job.count, self.now)
+            self.scheduler.audio.on_audio(job.seq, job.count, self.now)
 
 
 def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
@@ -342,8 +343,8 @@ def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
     for i in range(4):
         d.add(i, 4, 60)
     for _ in range(60):
-        d.turn()
-        assert sum(job.count for job in d.given) == s.in_codec <= 12
+        d.step()
+        assert sum(job.count for job in d.given) == s.audio.in_codec <= 12
     assert d.given
 
 
@@ -353,13 +354,13 @@ def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():
     d.add(0, 4, 60)
     d.add(1, 4, 60, streaming=False)
     for _ in range(30):
-        d.turn()
+        d.step()
     d.add(2, 4, 60)
-    d.turn()
-    d.turn()
+    d.step()
+    d.step()
     assert all(job.seq.id != 2 for job in d.given)  # the codec is busy
     d.answer(len(d.given))
-    assert d.turn().audio[0].seq.id == 2
+    assert d.step().audio[0].seq.id == 2
 
 
 def test_the_listener_who_has_least_comes_first_and_a_whole_utterance_waits():
@@ -368,11 +369,11 @@ def test_the_listener_who_has_least_comes_first_and_a_whole_utterance_waits():
     for i in range(4):
         d.add(i, 4, 90)
     d.add(4, 4, 90, streaming=False)
-    d.turn()
+    d.step()
     for seq, heard in zip(s.live, (5, 3, 4, 0, 0), strict=True):
-        seq.made, seq.audio_planned, seq.audio_chunks = 40, heard, int(heard > 0)
+        seq.num_generated, seq.audio_scheduled, seq.audio_chunks = 40, heard, int(heard > 0)
         seq.first_audio = 0.0 if heard else None
-    order = [job.seq.id for job in d.turn().audio]
+    order = [job.seq.id for job in d.step().audio]
     assert list(dict.fromkeys(order)) == [3, 1, 2, 0, 4]
 
 
@@ -381,18 +382,18 @@ def test_chunks_that_can_wait_gather_while_the_codec_works():
     d = SlowCodec(s)
     for i in range(4):
         d.add(i, 4, 90)
-    d.turn()
+    d.step()
     d.answer(len(d.given))
     for seq, planned in zip(s.live, (10, 20, 40, 40), strict=True):
-        seq.made, seq.audio_planned, seq.audio_chunks = planned, planned, 6
+        seq.num_generated, seq.audio_scheduled, seq.audio_chunks = planned, planned, 6
         seq.first_audio = d.now
         seq.hop_seconds = 0.08
-    s.live[2].made += 25
+    s.live[2].num_generated += 25
     assert [job.seq.id for job in s.plan(d.now).audio] == [2]  # the codec has nothing to do
     for i in (0, 1, 3):
-        s.live[i].made += 25
+        s.live[i].num_generated += 25
     assert [job.seq.id for job in s.plan(d.now).audio] == [0]  # it has, and one listener has little left
-    s.in_codec = 10
+    s.audio.in_codec = 10
     assert [job.seq.id for job in s.plan(d.now).audio] == [1, 3]
 
 
@@ -401,9 +402,9 @@ def test_chunks_grow_when_the_codec_is_behind_and_the_first_stays_small():
     d = SlowCodec(s)
     d.add(0, 4, 60)
     for _ in range(20):
-        d.turn()
+        d.step()
     d.answer(1)
-    d.turn()
+    d.step()
     assert [count for _, count in d.chunks[0]] == [1, 16]
 
 
@@ -412,10 +413,10 @@ def test_frames_of_a_failed_codec_call_make_room_again():
     d = SlowCodec(s)
     d.add(0, 4, 60)
     while not d.given:
-        d.turn()
+        d.step()
     job = d.given.popleft()
     s.fail(job.seq, RuntimeError("no memory"), job.count)
-    assert s.in_codec == 0
+    assert s.audio.in_codec == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -427,7 +428,7 @@ def test_however_slow_the_codec_every_frame_is_spoken_once_and_in_order(requests
         d.add(i, 4, limit, streaming=streaming)
     done: list[Sequence] = []
     for _ in range(6000):
-        plan = d.turn()
+        plan = d.step()
         if d.given and (plan.empty or rng.random() < 0.4):
             d.answer(rng.randint(1, len(d.given)))
         done += s.finished()
@@ -440,7 +441,7 @@ def test_however_slow_the_codec_every_frame_is_spoken_once_and_in_order(requests
             assert start == at
             at += count
         assert at == limit
-    assert s.in_codec == 0
+    assert s.audio.in_codec == 0
     assert all_free(s, 3)
 
 
@@ -448,7 +449,7 @@ def crowd(s: Scheduler, d: FakeDevice, count: int) -> list[Sequence]:
     """Streams that run and whose listeners have plenty."""
     streams = [d.add(100 + i, 4, 400) for i in range(count)]
     for _ in range(30):
-        d.turn()
+        d.step()
     assert all(q.phase is Phase.RUNNING and q.lead(d.now) > 0.5 for q in streams)
     return streams
 
@@ -458,15 +459,15 @@ def test_newcomers_are_let_in_together_while_most_slots_run():
     d = FakeDevice(s)
     running = crowd(s, d, 5)
     early = d.add(0, 4, 4)
-    plans = [d.turn(), d.turn()]
+    plans = [d.step(), d.step()]
     late = d.add(1, 4, 4)
-    plans.append(d.turn())
+    plans.append(d.step())
     assert [p.admitted for p in plans] == [[], [], []]
     assert all(p.decode == running for p in plans)
-    together = d.turn()
+    together = d.step()
     assert together.admitted == [early, late]
     assert together.decode == []
-    assert d.turn().decode == [*running, early, late]
+    assert d.step().decode == [*running, early, late]
 
 
 def test_a_request_waits_for_no_other_while_few_run():
@@ -474,18 +475,18 @@ def test_a_request_waits_for_no_other_while_few_run():
     d = FakeDevice(s)
     crowd(s, d, 3)
     late = d.add(0, 4, 4)
-    assert d.turn().admitted == [late]
+    assert d.step().admitted == [late]
 
 
 def test_what_comes_during_a_prefill_waits_for_its_end_and_shares_the_next():
     s = scheduler(slots=8, pages=2048)
     d = FakeDevice(s, overlap_steps=1)
     first = d.add(0, 4, 9)
-    assert d.turn().admitted == [first]
+    assert d.step().admitted == [first]
     d.add(1, 4, 9)
-    assert d.turn().empty  # which has the prefill waited for
+    assert d.step().empty  # which has the prefill waited for
     d.add(2, 4, 9)
-    assert [q.id for q in d.turn().admitted] == [1, 2]
+    assert [q.id for q in d.step().admitted] == [1, 2]
 
 
 def test_a_full_prefill_is_given_to_the_device_before_the_last_has_ended():
@@ -493,7 +494,7 @@ def test_a_full_prefill_is_given_to_the_device_before_the_last_has_ended():
     d = FakeDevice(s, overlap_steps=1)
     for id in range(5):
         d.add(id, 4, 9)
-    assert [[q.id for q in d.turn().admitted] for _ in range(2)] == [[0, 1], [2, 3]]
+    assert [[q.id for q in d.step().admitted] for _ in range(2)] == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1])
@@ -502,11 +503,11 @@ def test_a_listener_who_has_little_left_comes_before_a_prefill_as_long_as_that(s
     s = scheduler(slots=8, pages=2048)
     d = FakeDevice(s)
     d.add(0, 4, 40)
-    d.turn()
+    d.step()
     s.prefilled(seconds)
     late = d.add(1, 4, 40)
     turns = 1
-    while late not in d.turn().admitted:
+    while late not in d.step().admitted:
         turns += 1
     assert turns == (1 if not seconds else 3)
 
@@ -515,10 +516,10 @@ def test_no_request_waits_longer_than_its_patience_for_listeners_who_have_little
     s = scheduler(slots=8, pages=2048, max_prefill_delay=0.1)
     d = FakeDevice(s)
     d.add(0, 4, 400)
-    d.turn()
+    d.step()
     s.prefilled(60.0)
     late = d.add(1, 4, 40)
-    waited = next(turn for turn in range(1, 100) if late in d.turn().admitted)
+    waited = next(step for step in range(1, 100) if late in d.step().admitted)
     assert waited in (10, 11)
 
 
@@ -526,10 +527,10 @@ def test_a_listener_who_ran_dry_plays_on_when_audio_comes():
     s = scheduler()
     d = FakeDevice(s)
     seq = d.add(0, 4, 40)
-    d.turn()
-    d.turn()
+    d.step()
+    d.step()
     d.now += 5.0
     assert seq.lead(d.now) < -4
     for _ in range(3):
-        d.turn()
+        d.step()
     assert 0.1 < seq.lead(d.now) < 0.24

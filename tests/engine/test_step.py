@@ -87,19 +87,19 @@ def test_the_host_does_next_to_nothing_for_a_steady_step(family, tmp_path, monke
         bench.admit("qwen3_tts" if family == "custom_voice" else "", i)[0] for i in range(0 if family == "base" else 3)
     ]
     if family == "base":  # speaks only with a reference; any row will do for the host's part
-        rows = [Sequence(i, 8, 40, bench.model.spec.num_evals, 0, 0.1, True, slot=i, launched=1) for i in range(3)]
+        rows = [Sequence(i, 8, 40, bench.model.spec.num_evals, 0, 0.1, True, slot=i, num_scheduled=1) for i in range(3)]
     calls: Counter[str] = Counter()
-    worker = bench.worker
+    runner = bench.runner
     for name in ("upload", "fill", "download", "event", "synchronize"):
-        plain = getattr(worker.device, name)
-        monkeypatch.setattr(worker.device, name, lambda *a, n=name, f=plain: (calls.update([n]), f(*a))[1])
-    worker.ladder.fn = lambda *key: calls.update(["launch"])  # type: ignore[assignment]
+        plain = getattr(runner.device, name)
+        monkeypatch.setattr(runner.device, name, lambda *a, n=name, f=plain: (calls.update([n]), f(*a))[1])
+    runner.decode_graphs.fn = lambda *key: calls.update(["launch"])  # type: ignore[assignment]
     with torch.inference_mode():
-        worker.decode(rows)  # these rows are new
+        runner.decode(rows)  # these rows are new
         assert calls == {"fill": 1, "launch": 1, "download": 1, "event": 1}
         calls.clear()
         with Operations() as operations:
-            ticket = worker.decode(rows)
+            ticket = runner.decode(rows)
     assert calls == {"launch": 1, "download": 1, "event": 1}
     assert operations.count == 1, "the copy of the report"
     assert ticket.report.numel() == 2 * (bench.sizes.slots + 1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stentor import TTS
-from stentor.engine.prefill_batch import Layout
+from stentor.engine.prefill_batch import BatchShape
 from tests.helpers.prefill import write
 from tests.helpers.tiny import FAMILIES, TEXT, VOICE, Bench, checkpoint
 
@@ -25,10 +25,13 @@ def options(tts: TTS, family: str) -> dict:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_captured_graph_does_what_its_function_does(family, dtype, tmp_path):
     bench = Bench(checkpoint(family, tmp_path), "cuda", dtype, slots=4, require_graphs=True)
-    w = bench.worker
-    w.warm_up()
+    w = bench.runner
+    bench.where.synchronize()
+    with torch.inference_mode():
+        w.capture()
+        bench.codec.capture()
     group = [bench.admit(family, i, seed=i) for i in range(4)]
-    held = [*w.slots.table.values(), w.slots.frames, w.slots.report, w.kv.pool, *w.state.values()]
+    held = [*w.slots.table.values(), w.slots.frames, w.slots.report, w.kv.pool, *bench.codec.states.columns.values()]
     torch.manual_seed(3)
     with torch.inference_mode():
         w.kv.pool.normal_()
@@ -36,26 +39,26 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, tmp_pat
         w.slots.table["step"][:4] = 2
         w.idx.fill_(4)
         w.idx[:4] = torch.arange(4, device="cuda")
-        w.codec_in[0, :4] = torch.arange(4, device="cuda")
+        bench.codec.inputs[0, :4] = torch.arange(4, device="cuda")
         before = [t.clone() for t in held]
-        for ladder in w._ladders:
-            assert ladder.graphs
-            assert not ladder.failed
-            for key in ladder.graphs:
+        for graphs in (*w.graph_runners, bench.codec.graphs):
+            assert graphs.graphs
+            assert not graphs.failed
+            for key in graphs.graphs:
                 after = []
-                if ladder is w.prefill_ladder:
+                if graphs is w.prefill_graphs:
                     torch.cuda.synchronize()
-                    write(bench, group, Layout(*key[:3]))
-                for run in (ladder, ladder.fn):
+                    write(bench, group, BatchShape(*key[:3]))
+                for run in (graphs, graphs.fn):
                     for t, value in zip(held, before, strict=True):
                         t.copy_(value)
                     torch.cuda.synchronize()
-                    with ladder.stream.active():
+                    with graphs.stream.active():
                         run(*key)
                     torch.cuda.synchronize()
                     after.append([t.clone() for t in held])
                 for captured, eager in zip(*after, strict=True):
-                    assert torch.equal(captured.nan_to_num(), eager.nan_to_num()), f"{ladder.name}{key}"
+                    assert torch.equal(captured.nan_to_num(), eager.nan_to_num()), f"{graphs.name}{key}"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

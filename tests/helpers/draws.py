@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stentor.engine import step
-from stentor.engine.prefill_batch import exact
+from stentor.engine.prefill_batch import build_eager_batch
 from stentor.kernels import Kernel, switches
 from stentor.models.fish_s2 import language_model
 from stentor.models.qwen3_tts import predictor
@@ -89,12 +89,12 @@ class Led:
 
     def frame(self, at: int) -> list[Draw]:
         """The draws of frame `at`, which may be the one after the last."""
-        w, spec = self.bench.worker, self.bench.model.spec
+        w, spec = self.bench.runner, self.bench.model.spec
         with torch.inference_mode(), drawing(self.take):
             for self.at in range(at + 1):
                 self.draws = []
                 if self.at == 0:
-                    p = exact(self.group, spec, self.bench.sizes.page, self.bench.where)
+                    p = build_eager_batch(self.group, spec, self.bench.sizes.page_size, self.bench.where)
                     step.prefill(self.bench.model, w.slots, w.kv, p)
                 else:
                     w.idx[:1] = 0

@@ -16,7 +16,7 @@ import torch
 from triton.runtime import interpreter
 
 from stentor.engine import step
-from stentor.engine.prefill_batch import Layout, StaticPrefill, layout
+from stentor.engine.prefill_batch import BatchShape, PrefillBuffers, batch_shape
 from stentor.kernels import switches
 from tests.helpers.tiny import FAMILIES, Bench, checkpoint
 
@@ -34,14 +34,14 @@ def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
     """The frames [count, ...] that a request begins with."""
     switches.AVAILABLE = wanted
     bench = Bench(checkpoint(family, folder), "cpu", torch.float32)
-    w, spec, padding = bench.worker, bench.model.spec, bench.sizes.slots
+    w, spec, padding = bench.runner, bench.model.spec, bench.sizes.slots
     assert w.kv.fused == wanted
     with torch.inference_mode():
         group = [bench.admit(family, 1, text="Hello.", **OPTIONS[family])]
-        need, num_evals = layout(group), group[0][0].num_evals
+        need, num_evals = batch_shape(group), group[0][0].num_evals
         if wanted:
-            size = Layout(need.tokens + 3, 1, 2 if spec.takes_reference else 0)
-            packed = StaticPrefill(spec, size, padding, bench.where)
+            size = BatchShape(need.tokens + 3, 1, 2 if spec.takes_reference else 0)
+            packed = PrefillBuffers(spec, size, padding, bench.where)
             packed.write(group, size)
             step.prefill(bench.model, w.slots, w.kv, packed.batch(size, num_evals))
         else:

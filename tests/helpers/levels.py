@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from stentor.engine import step
-from stentor.engine.prefill_batch import exact
+from stentor.engine.prefill_batch import build_eager_batch
 from stentor.engine.sequence import RUNNING, STOPPED
 from stentor.models.voxcpm2.modules import FSQ
 from tests.helpers.tiny import Bench
@@ -72,7 +72,7 @@ class Followed:
 
     def steps(self, count: int | None = None) -> list[Step]:
         """The first `count`, or one for each frame that was spoken."""
-        w = self.bench.worker
+        w = self.bench.runner
         out = []
         with torch.inference_mode(), rounding(self._levels):
             w.admit([(*self.group[0], self.seed)])
@@ -89,9 +89,14 @@ class Followed:
         return out
 
     def _step(self) -> None:
-        bench, w = self.bench, self.bench.worker
+        bench, w = self.bench, self.bench.runner
         if self.at == 0:
-            step.prefill(bench.model, w.slots, w.kv, exact(self.group, bench.model.spec, bench.sizes.page, bench.where))
+            step.prefill(
+                bench.model,
+                w.slots,
+                w.kv,
+                build_eager_batch(self.group, bench.model.spec, bench.sizes.page_size, bench.where),
+            )
         else:
             w.idx[:1] = 0
             w._decode(1, bench.sizes.max_pages, self.group[0][0].num_evals)

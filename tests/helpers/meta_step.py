@@ -72,7 +72,9 @@ def prefill_batch(model: SpeechModel, device: str) -> step.PrefillBatch:
     per_row = {name: index(rows) for name in ("idx", "last", "length")}
     replay = {name: index(0) for name in ("order", "replay_slot", "replay_step")}
     prompt = PromptRows(columns, given, index(frames))
-    return step.PrefillBatch(**packed, **per_row, **replay, prompt=prompt, span=2, width=8, num_evals=spec.num_evals)
+    return step.PrefillBatch(
+        **packed, **per_row, **replay, prompt=prompt, max_pages=2, max_seqlen=8, num_evals=spec.num_evals
+    )
 
 
 class Operations(TorchDispatchMode):

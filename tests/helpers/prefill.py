@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import torch
 
-from stentor.engine.prefill_batch import Group, Layout
+from stentor.engine.prefill_batch import BatchShape, Group
 from tests.helpers.tiny import Bench
 
 GIVEN = 8  # codes that every codebook has
 
 
-def cut(bench: Bench, group: Group, size: Layout) -> Group:
+def cut(bench: Bench, group: Group, size: BatchShape) -> Group:
     """Requests of `group`, a row less than there is room for where there is room for several, shortened to fit; every
     other token carries a given frame as long as there is room."""
     frame, count = bench.model.spec.frame, max(1, min(len(group), size.rows - 1))
@@ -28,9 +28,9 @@ def cut(bench: Bench, group: Group, size: Layout) -> Group:
     return out
 
 
-def write(bench: Bench, group: Group, size: Layout) -> None:
+def write(bench: Bench, group: Group, size: BatchShape) -> None:
     """A batch into the buffers of captured prefills. Tokens of padding are all alike: they share a place in the cache."""
-    packed = bench.worker.packed
+    packed = bench.runner.prefill_buffers
     for name, column in bench.model.spec.prompt_rows.items():
         packed.rows[name].fill_(column.fill)
     packed.frames.zero_()

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of the three families, and a request of each on a worker, for tests on a GPU (or like one)."""
+"""Tiny checkpoints of the three families, and a request of each in a slot, for tests on a GPU (or like one)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import torch
 
 from stentor import registry, request
 from stentor.config import EngineConfig
+from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.device import Device
-from stentor.engine.model_runner import Worker
+from stentor.engine.model_runner import ModelRunner
+from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.sequence import Sequence
-from stentor.engine.sizing import fit
+from stentor.engine.sizing import plan_memory
 from stentor.models.base import Prompt, SpeechModel
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -35,23 +37,30 @@ def checkpoint(family: str, folder: Path) -> Path:
 
 
 class Bench:
-    """A model on a device with a worker around it, and requests in its slots; nothing is captured."""
+    """A model on a device with its runners, and requests in its slots. Nothing is captured."""
 
     def __init__(self, path: Path, device: str, dtype: torch.dtype, slots: int = 4, **config: Any) -> None:
         self.where = Device(device)
         self.model: SpeechModel = registry.load(path, self.where.torch, dtype, {})
         settings = EngineConfig(max_num_seqs=slots, memory_gb=0.1, max_frames=64, **config)
-        self.sizes = fit(self.model, settings, self.where)
-        self.worker = Worker(self.model, self.sizes, settings, self.where)
+        self.sizes = plan_memory(self.model, settings, self.where)
+        self.runner = ModelRunner(self.model, self.sizes, settings, self.where)
+        self.codec = CodecRunner(self.model, self.sizes, settings, self.where, self.runner.slots, self.runner.stream)
+        self.encode = ReferenceEncoder(self.model, self.where).encode
         self.pages = iter(range(self.sizes.pages))
 
     def admit(self, family: str, slot: int, seed: int = 5, text: str = TEXT, **options: Any) -> tuple[Sequence, Prompt]:
         """A request's row is written; its prefill has been launched by nobody."""
         req = request.build(self.model.spec, text, options=options, seed=seed, **VOICE.get(family, {}))
-        prompt = self.model.prompt(req, self.worker.encode)
-        seq = Sequence(slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, launched=1)
-        count = -(-(prompt.length + 40) // self.sizes.page)
+        prompt = self.model.prompt(req, self.encode)
+        seq = Sequence(slot, prompt.length, 40, prompt.num_evals, 0, 0.1, True, slot=slot, num_scheduled=1)
+        count = -(-(prompt.length + 40) // self.sizes.page_size)
         seq.pages = [next(self.pages) for _ in range(count)]
-        self.worker.admit([(seq, prompt, seed)])
-        self.worker.set_pages([seq])
+        self.write([(seq, prompt, seed)])
         return seq, prompt
+
+    def write(self, new: list[tuple[Sequence, Prompt, int]]) -> None:
+        """Everything that admission writes on the device."""
+        self.runner.admit(new)
+        self.codec.admit([(seq, prompt) for seq, prompt, _ in new])
+        self.runner.set_pages([seq for seq, _, _ in new])

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stentor.engine.prefill_batch import exact
-from stentor.engine.slot_table import RowBlock
+from stentor.engine.codec_state import CodecStateTable
+from stentor.engine.prefill_batch import build_eager_batch
 from stentor.layers.linear import linear
 from stentor.layers.rng import uniform
 from stentor.models.voxcpm2.modules import FSQ
@@ -105,7 +105,7 @@ class Pair:
     def emit(self, h: tuple[Tensor, ...], idx: list[Tensor]) -> None:
         """Both from the reference's hidden states; draws are forced, and so is what a flow is asked."""
         num_evals = self.groups[0][0][1].num_evals
-        rows = [b.worker.slots.rows(i, num_evals) for b, i in zip((self.ref, self.dut), idx, strict=True)]
+        rows = [b.runner.slots.rows(i, num_evals) for b, i in zip((self.ref, self.dut), idx, strict=True)]
         draws, asked = Draws(), []
         u = [uniform(r["seed"], r["step"], self.ref.model.spec.draws) for r in rows]
         hooks = []
@@ -130,7 +130,7 @@ class Pair:
                 self.note("flow network", want, self.dut.model.dit(*tensors, self.dut.model.net.rope))
         else:
             assert torch.equal(out.frame.cpu(), made.frame.cpu())
-        self.ref.worker.slots.commit(rows[0], out, rows[0]["pos"] + 1 if self.started else self.length)
+        self.ref.runner.slots.commit(rows[0], out, rows[0]["pos"] + 1 if self.started else self.length)
         self.started = True
         self.follow()
 
@@ -138,7 +138,7 @@ class Pair:
 
     def follow(self) -> None:
         """What is tested goes on from the reference's row, frames, and keys and values."""
-        a, b = self.ref.worker, self.dut.worker
+        a, b = self.ref.runner, self.dut.runner
         for name, column in a.slots.table.items():
             b.slots.table[name].copy_(column)
         b.slots.frames.copy_(a.slots.frames)
@@ -146,13 +146,13 @@ class Pair:
 
     def prefill(self) -> None:
         batches = [
-            exact(g, b.model.spec, b.sizes.page, b.where)
+            build_eager_batch(g, b.model.spec, b.sizes.page_size, b.where)
             for g, b in zip(self.groups, (self.ref, self.dut), strict=True)
         ]
         self.length = batches[0].length
         x = [b.model.embed_prompt(p.prompt) for b, p in zip((self.ref, self.dut), batches, strict=True)]
         views = [
-            b.worker.kv.prefill_view(p.idx, p.row, p.slot, p.pos, p.span, p.width)
+            b.runner.kv.prefill_view(p.idx, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
             for b, p in zip((self.ref, self.dut), batches, strict=True)
         ]
         h = self.step("prompt", x, views)
@@ -173,17 +173,17 @@ class Pair:
         num_evals = self.groups[0][0][1].num_evals
         x, views = [], []
         for b, i in zip((self.ref, self.dut), idx, strict=True):
-            rows = b.worker.slots.rows(i, num_evals)
+            rows = b.runner.slots.rows(i, num_evals)
             x.append(b.model.embed_frame(rows))
-            views.append(b.worker.kv.decode_view(i, rows["pos"], self.ref.sizes.max_pages))
+            views.append(b.runner.kv.decode_view(i, rows["pos"], self.ref.sizes.max_pages))
         self.emit(self.step("frame", x, views), idx)
 
     def codec(self) -> None:
         """Chunks of several lengths; each starts from the reference's state."""
         columns = self.ref.model.codec.columns
-        state, at = RowBlock(columns, 1, torch.device("cpu")).columns, 0
+        state, at = CodecStateTable(columns, 1, torch.device("cpu")).columns, 0
         for count in (1, 2, 3):
-            frames = self.ref.worker.slots.frames[:1, at : at + count]
+            frames = self.ref.runner.slots.frames[:1, at : at + count]
             there = {n: v.to(DEVICE, self.dut.model.codec.columns[n].dtype) for n, v in state.items()}
             want, state = self.ref.model.codec.decode(frames, state)
             got, _ = self.dut.model.codec.decode(frames.to(DEVICE, self.dut.model.spec.frame.dtype), there)

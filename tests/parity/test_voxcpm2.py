@@ -18,7 +18,7 @@ import torch
 from stentor import TTS, Reference
 from stentor.api import Speech
 from stentor.audio import load
-from stentor.engine.stream import Stream
+from stentor.engine.stream import AudioStream
 from stentor.layers.transformer import StackConfig
 from stentor.models.voxcpm2.flow import FlowTables, LocDiT, evaluations
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
@@ -71,7 +71,7 @@ def check(name: str, speech: Speech, expected: dict[str, np.ndarray]) -> None:
     assert speech.finish_reason == ("stop" if stopped else "length")
 
 
-def joined(stream: Stream, tts: TTS) -> Speech:
+def joined(stream: AudioStream, tts: TTS) -> Speech:
     return tts.speech(list(stream), stream.seed)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stentor.engine.stream import Stream
+from stentor.engine.stream import AudioStream
 from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt
 from stentor.retry import Tries
@@ -257,7 +257,7 @@ class SegmentRun:
             if self.tail is not None:
                 self.tail.close()
 
-    async def _append_text(self, prompt: Prompt, stream: Stream, tail: TextTail) -> None:
+    async def _append_text(self, prompt: Prompt, stream: AudioStream, tail: TextTail) -> None:
         """Give the model the text that arrives while it speaks."""
         try:
             async for text, last in tail.parts():

@@ -1,4 +1,4 @@
-"""Which rows go into one codec call, and that neither company nor padding is heard."""
+"""Which rows go into one codec call, and that other rows and padding do not change the audio."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from stentor import TTS
 from stentor.config import Policy
-from stentor.engine.model_runner import Worker, _rows_of_call
+from stentor.engine.codec_runner import CodecRunner, rows_of_call
 from stentor.engine.sizing import CODEC_FRAMES
 
 ROWS = {1, 2, 4, 8, 16, 20}
@@ -18,7 +18,7 @@ ROWS = {1, 2, 4, 8, 16, 20}
 def cut(rows: int, frames: int, sizes: set[int]) -> list[int]:
     parts = []
     while sum(parts) < rows:
-        parts.append(_rows_of_call(rows - sum(parts), frames, sizes))
+        parts.append(rows_of_call(rows - sum(parts), frames, sizes))
     return parts
 
 
@@ -43,19 +43,19 @@ def test_padding_is_at_most_a_quarter_of_a_call_that_is_not_small(frames):
 class Replayed:
     """Stands for a captured call."""
 
-    worker: Worker
+    codec: CodecRunner
     key: tuple[int, int]
     calls: list[tuple[int, int]]
 
     def replay(self) -> None:
         self.calls.append(self.key)
-        self.worker._codec(*self.key)
+        self.codec._decode_call(*self.key)
 
 
 def captured(tts: TTS) -> list[tuple[int, int]]:
-    worker, calls = tts.engine.worker, []
-    keys = worker._codec_keys(tts.engine.sizes.slots)
-    worker.codec_ladder.graphs = {key: Replayed(worker, key, calls) for key in keys}
+    codec, calls = tts.engine.codec, []
+    keys = codec.graph_keys(tts.engine.sizes.slots)
+    codec.graphs.graphs = {key: Replayed(codec, key, calls) for key in keys}
     return calls
 
 
@@ -69,11 +69,11 @@ def test_audio_from_calls_of_fixed_sizes_equals_audio_from_calls_as_large_as_nee
     policy = Policy(ramp=(1, 2, 4, 8, 16, 25))
     with TTS("dummy:toy", dtype="float64", max_num_seqs=6, memory_gb=0.002, policy=policy) as plain:
         want = speech(plain, 6)
-        eager = plain.engine.worker.eager_calls
+        eager = plain.engine.eager_calls
     with TTS("dummy:toy", dtype="float64", max_num_seqs=6, memory_gb=0.002, policy=policy) as tts:
         calls = captured(tts)
         got = speech(tts, 6)
-        rest = tts.engine.worker.codec_ladder.eager_calls
+        rest = tts.engine.codec.graphs.eager_calls
     assert eager > 0
     assert rest == 0
     assert len(calls) < 6 * 6  # rows share calls
@@ -84,7 +84,7 @@ def test_audio_from_calls_of_fixed_sizes_equals_audio_from_calls_as_large_as_nee
 
 def test_no_captured_call_is_larger_than_what_one_may_hold():
     with TTS("dummy:toy", max_num_seqs=64, memory_gb=0.01) as tts:
-        keys = tts.engine.worker._codec_keys(64)
+        keys = tts.engine.codec.graph_keys(64)
         assert tts.engine.sizes.codec_frames == CODEC_FRAMES
     assert max(b * n for b, n in keys) <= CODEC_FRAMES
     assert {(64, 1), (64, 8), (20, 25), (1, 25)} <= set(keys)

@@ -9,7 +9,7 @@ import torch
 from stentor import TTS, InvalidRequest
 from stentor.config import EngineConfig
 from stentor.engine.device import Device
-from stentor.engine.sizing import CODEC_COPIES, CODEC_FRAMES, CODEC_SHARE, GIB, Sizes, fit
+from stentor.engine.sizing import CODEC_COPIES, CODEC_FRAMES, CODEC_SHARE, GIB, BufferSizes, plan_memory
 from stentor.errors import EngineError
 from stentor.models.toy.model import Toy
 
@@ -32,12 +32,12 @@ class Gpu(Device):
         return self.codec
 
 
-def sizes(free: float, taken: float = 0.0, **config: float) -> Sizes:
+def sizes(free: float, taken: float = 0.0, **config: float) -> BufferSizes:
     model = Toy(0, torch.float32, torch.device("cpu"))
-    return fit(model, EngineConfig(max_num_seqs=4, **config), Gpu(free * GIB, taken * GIB))
+    return plan_memory(model, EngineConfig(max_num_seqs=4, **config), Gpu(free * GIB, taken * GIB))
 
 
-def pages_bytes(s: Sizes) -> int:
+def pages_bytes(s: BufferSizes) -> int:
     return s.pages * s.page_bytes
 
 
@@ -50,8 +50,8 @@ def test_pages_rows_and_graphs_stay_within_the_share_of_what_is_free():
 def test_codec_calls_are_as_long_as_a_share_of_memory_holds_and_it_is_left_for_them():
     model = Toy(0, torch.float32, torch.device("cpu"))
 
-    def found(codec: int) -> Sizes:
-        return fit(model, EngineConfig(max_num_seqs=64), Gpu(40 * GIB, 0, codec))
+    def found(codec: int) -> BufferSizes:
+        return plan_memory(model, EngineConfig(max_num_seqs=64), Gpu(40 * GIB, 0, codec))
 
     plenty, dear = found(25 << 20), found(25 << 24)
     assert plenty.codec_frames == CODEC_FRAMES

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stentor.engine.slot_table import RowBlock
+from stentor.engine.codec_state import CodecStateTable
 from stentor.layers.types import Column
 
 COLUMNS = {
@@ -31,7 +31,7 @@ def state(rows: int) -> dict[str, Tensor]:
 
 
 def test_what_is_stored_in_some_rows_is_read_back_and_others_stay():
-    block = RowBlock(COLUMNS, 6, torch.device("cpu"))
+    block = CodecStateTable(COLUMNS, 6, torch.device("cpu"))
     rows, new = torch.tensor([4, 1, 3]), state(3)
     block.store(rows, new)
     for got in (block.gather(rows), {n: t[rows] for n, t in block.columns.items()}):
@@ -46,7 +46,7 @@ def test_what_is_stored_in_some_rows_is_read_back_and_others_stay():
 
 
 def test_values_of_another_dtype_are_converted():
-    block = RowBlock(COLUMNS, 2, torch.device("cpu"))
+    block = CodecStateTable(COLUMNS, 2, torch.device("cpu"))
     new = {n: v.double() for n, v in state(1).items()}
     block.store(torch.tensor([0]), new)
     assert all(torch.equal(block.columns[n][0], v[0].to(COLUMNS[n].dtype)) for n, v in new.items())
@@ -68,7 +68,7 @@ class Launches(TorchDispatchMode):
 
 def test_a_row_of_many_columns_is_gathered_by_one_launch_and_stored_by_two():
     columns = {f"tail{i}": Column((6, 32), torch.float16) for i in range(40)} | {"count": Column(dtype=torch.int64)}
-    block, rows = RowBlock(columns, 4, torch.device("cpu")), torch.tensor([2, 0])
+    block, rows = CodecStateTable(columns, 4, torch.device("cpu")), torch.tensor([2, 0])
     new = {n: torch.randn(2, 20, 32).half()[:, -6:] for n in columns if n != "count"} | {"count": torch.tensor([3, 4])}
     with Launches() as gathered:
         block.gather(rows)

@@ -1,0 +1,115 @@
+"""Which audio chunks the codec decodes next. Pure policy on plain data; imports no torch.
+
+First chunks go first, then the chunks of streams whose clients have the least audio buffered. What the codec has been
+given cannot be overtaken, so it is given only as much as `Policy.max_frames_in_codec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stentor.config import Policy
+from stentor.engine.sequence import RUNNING, Sequence
+
+RAMP = (1, 2, 4, 8, 16, 25)
+GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
+"""For a device that needs more than half of real time. Up to a real-time factor of 0.75 no chunk takes longer to
+generate than the client has buffered."""
+BATCH_LEAD_S = 1.0
+"""Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
+NON_STREAMING_LEAD_S = 5.0
+"""Seconds. Chunks of an utterance that is not streamed wait behind streams with less audio buffered."""
+
+
+@dataclass(frozen=True)
+class AudioJob:
+    """Decode `count` frames of `seq` from frame `start`; `last` when nothing follows."""
+
+    seq: Sequence
+    start: int
+    count: int
+    last: bool
+
+
+class AudioScheduler:
+    """Owns what the codec has been given. Every method is called from the engine's thread."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.ramp = policy.ramp or RAMP
+        self.in_codec = 0  # frames given to the codec whose audio has not come
+
+    @property
+    def busy(self) -> bool:
+        """Whether the codec has enough to do."""
+        return self.in_codec > self.policy.max_frames_in_codec // 8
+
+    def plan(self, live: Iterable[Sequence], now: float) -> list[AudioJob]:
+        """Chunks to launch now, the most urgent first. Chunks that do not fit stay behind, where a first chunk can
+        overtake them."""
+        due = [s for s in live if not s.cancelled and self._next_chunk(s)[0]]
+        jobs: list[AudioJob] = []
+        busy = self.busy
+        while due:
+            due.sort(key=lambda s: self._urgency(s, now))
+            for seq in due:
+                count, last = self._next_chunk(seq)
+                if self.in_codec and self.in_codec + count > self.policy.max_frames_in_codec:
+                    return jobs
+                if busy and self._urgency(seq, now)[0] >= BATCH_LEAD_S:
+                    return jobs
+                jobs.append(self._schedule(seq, count, last))
+            due = [s for s in due if self._next_chunk(s)[0]]
+        return jobs
+
+    def _schedule(self, seq: Sequence, count: int, last: bool) -> AudioJob:
+        job = AudioJob(seq, seq.audio_scheduled, count, last)
+        self.in_codec += count
+        seq.audio_scheduled += count
+        seq.audio_chunks += 1
+        seq.in_flight += 1
+        return job
+
+    def on_audio(self, seq: Sequence, count: int, now: float) -> None:
+        """The audio of `count` frames has arrived on the host."""
+        seq.in_flight -= 1
+        self.in_codec -= count
+        if seq.first_audio is None or seq.lead(now) < 0:  # a client that ran dry plays on from now
+            seq.first_audio = now - seq.audio_delivered * seq.hop_seconds
+        seq.audio_delivered += count
+
+    def _next_chunk(self, seq: Sequence) -> tuple[int, bool]:
+        """Frames of the next chunk (0: it is not due), and whether it is the last."""
+        ready, ended = seq.num_generated - seq.audio_scheduled, seq.status != RUNNING
+        size = self._ramp_size(seq)
+        if ready < size and not ended:
+            if ready <= 0 or seq.num_generated < seq.max_schedulable:
+                return 0, False
+            size = self._largest_chunk(ready)  # the text has run out, so these frames can be played meanwhile
+        elif seq.audio_chunks and seq.streaming:
+            size = max(size, self._largest_chunk(ready))  # the codec is behind: longer chunks cost it less
+        count = min(ready, size)
+        return count, ended and count == ready
+
+    def _largest_chunk(self, ready: int) -> int:
+        """The longest chunk of the ramp that `ready` frames fill."""
+        most = min(ready, self.policy.chunk)
+        return max((n for n in self.ramp if n <= most), default=most)
+
+    def _ramp_size(self, seq: Sequence) -> int:
+        """Frames that the ramp asks for next."""
+        if not seq.streaming:
+            return self.policy.chunk
+        extra = 0 if seq.audio_chunks else seq.trim_frames
+        return min(self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + extra, self.policy.chunk)
+
+    @staticmethod
+    def _urgency(seq: Sequence, now: float) -> tuple[float, float]:
+        """Sort key. First chunks in the order of their requests, then by seconds of audio that each client will have
+        buffered. Nobody waits for the parts of an utterance that is not streamed."""
+        if not seq.streaming:
+            return NON_STREAMING_LEAD_S, seq.arrival
+        if not seq.audio_chunks:
+            return float("-inf"), seq.arrival
+        return seq.audio_scheduled * seq.hop_seconds - seq.played(now), seq.arrival

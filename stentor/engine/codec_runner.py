@@ -1,0 +1,204 @@
+"""The codec on the device: state of every slot, calls for audio chunks, and their copies to the host.
+
+Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stentor.config import EngineConfig
+from stentor.engine.audio_scheduler import RAMP, AudioJob
+from stentor.engine.codec_state import CodecStateTable
+from stentor.engine.cuda_graphs import CudaGraphRunner
+from stentor.engine.device import CudaStream, Device
+from stentor.engine.inflight import InFlightAudio
+from stentor.engine.reference_encoder import LruCache, digest
+from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.sizing import BufferSizes
+from stentor.engine.slot_table import SlotTable
+from stentor.models.base import Prompt, SpeechModel
+
+SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
+
+
+class CodecRunner:
+    """Owns the codec's buffers and streams. Every method is called from the engine's thread.
+
+    slots: where the language model leaves frames. lm_stream: the stream on which it does.
+    """
+
+    def __init__(
+        self,
+        model: SpeechModel,
+        sizes: BufferSizes,
+        config: EngineConfig,
+        device: Device,
+        slots: SlotTable,
+        lm_stream: CudaStream,
+    ) -> None:
+        self.model, self.sizes, self.device, self.slots, self.lm_stream = model, sizes, device, slots, lm_stream
+        where = device.torch
+        self.states = CodecStateTable(model.codec.columns, sizes.slots + 1, where)
+        self.stream = device.stream(0)
+        self.copies = device.stream(0)  # copies audio to the host beside the codec's next call
+        self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
+        self.counts = sorted({*(config.policy.ramp or RAMP), config.policy.chunk})
+        self.inputs = torch.zeros(2, sizes.slots, dtype=torch.int64, device=where)  # slots; first frames
+        self.inputs[0] = sizes.slots
+        self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
+        self._prefixes = LruCache[CodecStateTable]()
+        self._first_frames: dict[int, tuple[InFlightAudio, int]] = {}  # by request: its row of a call
+
+    def capture(self) -> None:
+        with self.stream.active():
+            self.graphs.capture(self.graph_keys(self.sizes.slots))
+
+    def graph_keys(self, slots: int) -> list[tuple[int, int]]:
+        """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
+        keys = set()
+        for frames in self.counts:
+            most = max(1, min(slots, self.sizes.codec_frames // frames))
+            keys |= {(min(1 << i, most), frames) for i in range(most.bit_length() + 1)}
+        return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
+
+    # -- state --
+
+    def admit(self, new: list[tuple[Sequence, Prompt]]) -> None:
+        """Set the codec state of new requests: silence, or what follows their codec prefix."""
+        with self.stream.active():
+            self.states.reset(self.device.upload([seq.slot for seq, _ in new]))
+            for seq, prompt in new:
+                if len(prompt.codec_prefix):
+                    self.states.copy(seq.slot, self._after_prefix(prompt.codec_prefix))
+
+    def _after_prefix(self, frames: np.ndarray) -> CodecStateTable:
+        """Codec state, one row, after decoding `frames` [m, *frame], cached by content."""
+        key = digest(frames)
+        state = self._prefixes.get(key)
+        if state is None:
+            spec, codec = self.model.spec, self.model.codec
+            state = CodecStateTable(codec.columns, 1, self.device.torch)
+            source = self.device.upload(frames)[None].to(spec.frame.dtype)
+            for start in range(0, len(frames), spec.codec_chunk):
+                _, new = codec.decode(source[:, start : start + spec.codec_chunk], state.columns)
+                state.write(new.items())
+            self._prefixes.put(key, state)
+        return state
+
+    # -- audio --
+
+    def decode(self, jobs: list[AudioJob]) -> list[InFlightAudio]:
+        """Decode chunks: chunks of equal length together, chunks of one request in order."""
+        launched = [job for job in jobs if job.start == 0 and job.seq.id in self._first_frames]
+        return [*self._launched(launched), *self._decode_rounds([job for job in jobs if job not in launched])]
+
+    def decode_first_frames(self, sequences: list[Sequence]) -> None:
+        """Decode frame 0 of each right after the prefill that was launched last, before the host knows the frame, and
+        before the next step, which would slow it down more than it is delayed.
+
+        `decode` will be asked for the chunk once the host knows of it. If there is no such frame, the request has ended
+        and its codec state does not matter any more.
+        """
+        prefilled, decoded = self.device.event(), self.device.event()
+        with self.lm_stream.active():
+            prefilled.record()
+        with self.stream.active():
+            prefilled.wait_stream()
+        self._first_frames = {
+            id: (call, row)
+            for id, (call, row) in self._first_frames.items()
+            if call.jobs[row].seq.phase is not Phase.DONE
+        }
+        for call in self._decode_rounds([AudioJob(seq, 0, 1, False) for seq in sequences]):
+            self._first_frames |= {job.seq.id: (call, row) for row, job in enumerate(call.jobs)}
+        with self.stream.active():
+            decoded.record()
+        with self.lm_stream.active():
+            decoded.wait_stream()
+
+    def _launched(self, jobs: list[AudioJob]) -> Iterator[InFlightAudio]:
+        """The calls of `decode_first_frames` that hold these jobs, each with its own jobs only."""
+        calls: dict[int, tuple[InFlightAudio, list[AudioJob], list[int]]] = {}
+        for job in jobs:
+            assert job.count == 1
+            call, row = self._first_frames.pop(job.seq.id)
+            _, own, rows = calls.setdefault(id(call), (call, [], []))
+            own.append(job)
+            rows.append(row)
+        for call, own, rows in calls.values():
+            yield replace(call, jobs=own, rows=rows)
+
+    def _decode_rounds(self, jobs: list[AudioJob]) -> Iterator[InFlightAudio]:
+        """Calls by round (the n-th chunk of each request) and chunk length."""
+        rounds: dict[tuple[int, int], list[AudioJob]] = {}
+        round_of: dict[int, int] = {}
+        for job in jobs:
+            round_of[job.seq.id] = round_of.get(job.seq.id, -1) + 1
+            rounds.setdefault((round_of[job.seq.id], job.count), []).append(job)
+        with self.stream.active():
+            for key in sorted(rounds):
+                for part in self._parts(rounds[key]):
+                    yield self._launch(part)
+
+    def _parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
+        """Jobs of equal length, cut so that the captured calls that they take hold few rows of padding."""
+        sizes = {b for b, n in self.graphs.graphs if n >= jobs[0].count}
+        parts, at = [], 0
+        while at < len(jobs):
+            rows = rows_of_call(len(jobs) - at, jobs[0].count, sizes)
+            parts.append(jobs[at : at + rows])
+            at += rows
+        return parts
+
+    def _launch(self, jobs: list[AudioJob]) -> InFlightAudio:
+        """One codec call, and the copy of its audio to the host."""
+        batch, count = self._graph_key(jobs)
+        padding = batch - len(jobs)
+        self.device.fill(self.inputs[0], [j.seq.slot for j in jobs] + [self.sizes.slots] * padding)
+        self.device.fill(self.inputs[1], [j.start for j in jobs] + [0] * padding)
+        self.graphs(batch, count)
+        samples, frames = self.outputs[batch, count]
+        used = jobs[0].count
+        samples, frames = samples[: len(jobs), : used * self.model.spec.hop], frames[: len(jobs), :used]
+        staged = self.device.stage(samples), self.device.stage(frames)
+        decoded = self.device.event()
+        decoded.record()
+        with self.copies.active():
+            decoded.wait_stream()
+            on_host = [self.device.download(t) for t in staged]
+            call = InFlightAudio(jobs, range(len(jobs)), on_host[0], on_host[1], self.device.event(), staged)
+            call.done.record()
+        return call
+
+    def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
+        """Rows and frames to decode. A stream's last chunk may be padded: its state does not matter any more."""
+        need, last = jobs[0].count, all(j.last for j in jobs)
+        fits = [k for k in self.graphs.graphs if k[0] >= len(jobs) and (k[1] == need or (last and k[1] > need))]
+        batch, count = min(fits, key=lambda k: (k[1], k[0]), default=(len(jobs), need))
+        return batch, count
+
+    def _decode_call(self, batch: int, count: int) -> None:
+        """The captured function: `inputs` in, `outputs` and new states out."""
+        idx, start = self.inputs[0, :batch], self.inputs[1, :batch]
+        at = start[:, None] + torch.arange(count, device=self.device.torch)
+        frames = self.slots.frames[idx[:, None], at.clamp_max(self.sizes.max_frames - 1)]
+        samples, new = self.model.codec.decode(frames, self.states.gather(idx))
+        self.states.store(idx, new)
+        self.outputs[batch, count] = samples, frames
+
+
+def rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:
+    """Rows that the next call takes of those `waiting` for calls of so many frames. `sizes`: rows of captured calls.
+
+    Padding may be a quarter of a call, or more where the call is small.
+    """
+    fitting = min((b for b in sizes if b >= waiting), default=0)
+    if not sizes or (fitting and (3 * fitting <= 4 * waiting or fitting * frames <= SMALL_CALL)):
+        return waiting
+    return max((b for b in sizes if b <= waiting), default=waiting)

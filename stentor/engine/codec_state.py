@@ -1,0 +1,78 @@
+"""The codec's state of every slot. It is reset, read and written by whole rows, so each row lies in one piece."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stentor.layers.types import Column, State
+
+WORD, ROW_ALIGN = 8, 128  # bytes
+
+
+class CodecStateTable:
+    """Columns whose rows lie one after the other, [rows, words] of 8 bytes, so that whole rows are read and written.
+
+    `columns[name]` [rows, *shape] are views.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], rows: int, device: torch.device) -> None:
+        self._specs, self._places = columns, {}
+        end = 0
+        for name, c in columns.items():
+            words = -(-math.prod(c.shape) * c.dtype.itemsize // ROW_ALIGN) * ROW_ALIGN // WORD
+            self._places[name] = slice(end, end + words)
+            end += words
+        self.data = torch.zeros(rows, end, dtype=torch.int64, device=device)
+        self.columns = self._views(self.data)
+        for name, c in columns.items():
+            self.columns[name].fill_(c.fill)
+        self.fresh = self.data[:1].clone()
+
+    def _views(self, data: Tensor) -> State:
+        """The columns of data [n, words]."""
+        views = {}
+        for name, c in self._specs.items():
+            count = math.prod(c.shape)
+            values = data[:, self._places[name]].view(c.dtype)[:, :count]
+            views[name] = values.view(len(data), *c.shape)
+        return views
+
+    def gather(self, rows: Tensor) -> State:
+        """A copy of the columns of `rows` [k], in one kernel launch."""
+        return self._views(self.data[rows])
+
+    def store(self, rows: Tensor, state: State) -> None:
+        """Write every column of `rows` in two kernel launches: one concatenates the columns, one stores the rows."""
+        parts = [part for name in self._specs for part in self._words(name, state)]
+        if parts:
+            self.data.index_copy_(0, rows, torch.cat(parts, dim=1))
+
+    def _words(self, name: str, state: State) -> list[Tensor]:
+        """A column [k, *shape] as words, then its padding. No copy is made if the values already lie as words."""
+        c, place = self._specs[name], self._places[name]
+        values = state[name].to(c.dtype).reshape(len(state[name]), -1)
+        per_word = WORD // c.dtype.itemsize
+        layout = (values.shape[1], values.stride(0), values.storage_offset())
+        if values.stride(1) != 1 or any(n % per_word for n in layout):
+            values = F.pad(values, (0, (place.stop - place.start) * per_word - values.shape[1]))
+        words = values.view(torch.int64)
+        rest = place.stop - place.start - words.shape[1]
+        return [words, self.fresh[:, :1].expand(len(words), rest)] if rest else [words]
+
+    def reset(self, rows: Tensor) -> None:
+        """Set every column of `rows` [k] to its fill."""
+        self.data.index_copy_(0, rows, self.fresh.expand(len(rows), -1))
+
+    def copy(self, row: int, other: CodecStateTable) -> None:
+        """Copy the only row of `other`, which has the same columns, into `row`."""
+        self.data[row].copy_(other.data[0])
+
+    def write(self, values: Iterable[tuple[str, Tensor]]) -> None:
+        """Overwrite whole columns."""
+        for name, value in values:
+            self.columns[name].copy_(value)

@@ -1,0 +1,70 @@
+"""Audio on its way from the codec to the streams of its requests."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from stentor.engine.audio_scheduler import AudioJob
+from stentor.engine.inflight import InFlightAudio, InFlightStep
+from stentor.engine.request_state import OpenRequests, Request
+from stentor.engine.scheduler import Scheduler
+from stentor.engine.stream import Chunk, LoopNotifier
+
+POLL_SECONDS = 1e-4  # how often audio is looked for while a step runs
+
+
+class AudioDelivery:
+    """Owns the codec calls in flight. Used from the engine's thread only. `hop`: samples per frame."""
+
+    def __init__(self, scheduler: Scheduler, requests: OpenRequests, notifier: LoopNotifier, hop: int) -> None:
+        self.scheduler, self.requests, self.notifier, self.hop = scheduler, requests, notifier, hop
+        self._in_flight: deque[InFlightAudio] = deque()
+
+    def add(self, calls: Iterable[InFlightAudio]) -> None:
+        self._in_flight.extend(calls)
+
+    @property
+    def empty(self) -> bool:
+        return not self._in_flight
+
+    def ready(self, wait: bool = False) -> None:
+        """Hand out the audio that has come, in the order of its launch. With `wait`, at least one call."""
+        while self._in_flight and (wait or self._in_flight[0].done.ready()):
+            self._deliver(self._in_flight.popleft())
+            wait = False
+        self.notifier.flush()
+
+    def until(self, step: InFlightStep) -> None:
+        """Hand out audio that comes before `step` has run: a first chunk must not wait for it.
+
+        Nothing waits for two CUDA streams at once, so both are polled.
+        """
+        while self._in_flight and not step.done.ready():
+            time.sleep(POLL_SECONDS)
+            self.ready()
+
+    def _deliver(self, call: InFlightAudio) -> None:
+        call.done.wait_host()
+        now = time.monotonic()
+        samples, frames = call.samples.numpy(), call.frames.numpy()
+        for job, row in zip(call.jobs, call.rows, strict=True):
+            self.scheduler.audio.on_audio(job.seq, job.count, now)
+            self.requests.stats.frames += job.count
+            self._put(self.requests.of(job.seq), job, Chunk(samples[row], frames[row], None))
+
+    def _put(self, request: Request, job: AudioJob, chunk: Chunk) -> None:
+        """Give a request its chunk, without the silence that it wants trimmed."""
+        trim = request.silent_frames(chunk.samples, self.hop)
+        request.frames += job.count
+        if request.closed:
+            return
+        continues = request.prompt.continuation is not None
+        if continues:
+            request.kept.append(chunk.frames)
+        finish = request.finish if job.last and not continues else None
+        if trim < job.count or finish is not None:
+            request.stream.put(Chunk(chunk.samples[trim * self.hop :], chunk.frames[trim:], finish))
+        if finish is not None:
+            self.requests.end(request)
