@@ -1,4 +1,4 @@
-"""The command line: `stentor say | serve | bench | doctor`. Flags become calls of the public API here."""
+"""The command line: `stentor say | serve | bench | doctor`. It turns flags into calls of the public API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = ("temperature", "top_k", "top_p", "cfg", "flow_steps", "min_frames", "
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. 0: done; 1: stentor says why it could not; 2: wrong usage; 130: interrupted."""
+    """Run a command. Returns 0 if it is done, 1 with a message if it failed, 2 for wrong usage, 130 if interrupted."""
     args = parser().parse_args(argv)
     try:
         code: int = args.func(args)
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; Python would complain once more at exit
+        sys.stderr.close()  # the reader has gone, and Python would report it once more at exit
         return 1
     return code
 
@@ -44,31 +44,31 @@ def parser() -> argparse.ArgumentParser:
     _add_say(commands)
     add_serve(commands)
     add_bench(commands)
-    doctor = commands.add_parser("doctor", help="what would run on this machine, and how fast")
-    doctor.add_argument("--model", help="model to try: directory, Hub id or dummy:NAME (default: the embedded voice)")
+    doctor = commands.add_parser("doctor", help="show what runs on this machine and how fast")
+    doctor.add_argument("--model", help="model to test: directory, Hub id or dummy:NAME (default: the embedded voice)")
     doctor.set_defaults(func=_doctor)
     return top
 
 
 def _add_say(commands: Any) -> None:
     say = commands.add_parser("say", help="speak a text into a file")
-    say.add_argument("text", help="what to say; - reads it from standard input")
+    say.add_argument("text", help="text to speak, or - to read it from standard input")
     say.add_argument("-o", "--output", default="out.wav", type=Path, help="audio file to write (wav, flac, ogg, mp3)")
-    say.add_argument("--model", help="directory, Hub id (owner/name) or dummy:NAME; default: the embedded voice")
+    say.add_argument("--model", help="directory, Hub id (owner/name) or dummy:NAME (default: the embedded voice)")
     say.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     say.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     say.add_argument("--threads", type=int, help="CPU threads")
     say.add_argument("--lora", type=Path, help="LoRA weights to merge at load")
     say.add_argument("--voice", help="a named voice of the model")
-    say.add_argument("--language", default="auto")
+    say.add_argument("--language", default="auto", help="language of the text (default auto)")
     say.add_argument("--instructions", help="how to speak, or what voice to design")
     say.add_argument("--reference", type=Path, help="audio of the voice to clone")
-    say.add_argument("--reference-text", help="what is said in the reference (then it is continued)")
-    say.add_argument("--prompt", type=Path, help="audio to continue, beside --reference")
-    say.add_argument("--prompt-text", help="what is said in the prompt")
-    say.add_argument("--seed", type=int)
+    say.add_argument("--reference-text", help="transcript of the reference, which is then continued")
+    say.add_argument("--prompt", type=Path, help="audio to continue, in addition to --reference")
+    say.add_argument("--prompt-text", help="transcript of the prompt")
+    say.add_argument("--seed", type=int, help="the same seed gives the same audio")
     for name in OPTIONS:
-        say.add_argument("--" + name.replace("_", "-"), type=_number, metavar="N")
+        say.add_argument("--" + name.replace("_", "-"), type=_number, metavar="N", help="option of the model")
     say.set_defaults(func=_say)
 
 
@@ -119,7 +119,7 @@ def _request_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _speak(tts: TTS, text: str, options: dict[str, Any], started: float) -> tuple[Speech, float]:
-    """The whole, and seconds until its first chunk; a live line says how far it is."""
+    """The speech, and the seconds until its first chunk. On a terminal a line shows the progress."""
     chunks: list[Chunk] = []
     first = 0.0
     live = sys.stderr.isatty()

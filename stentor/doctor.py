@@ -1,4 +1,4 @@
-"""`stentor doctor`: what would run here, and how fast."""
+"""`stentor doctor`: show what runs on this machine and how fast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXTRAS = {"server": ("fastapi", "uvicorn", "av"), "bench": ("aiohttp",), "cuda":
 
 
 def run(model: str | None) -> int:
-    """Print facts about the machine and time one sentence. 0: it speaks; 1: it does not, and why."""
+    """Print facts about the machine and time one sentence. Returns 0 if the model speaks, else 1 with the reason."""
     print(f"stentor   {stentor.__version__}")
     print(f"python    {platform.python_version()} on {platform.platform(terse=True)}")
     print(f"torch     {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores")

@@ -322,7 +322,7 @@ def drive(models: list[str], out: Path, seconds: float, device: str, slots: int)
         print(f"== {name} without {without or 'nothing'}: {left:.0f} s left", flush=True)
         if allowed < 10:
             continue
-        command = [*here, "--one", name, "--out", str(out), "--device", device, "--slots", str(slots)]
+        command = [*here, "--one", name, "--out", str(out), "--device", device, "--max-num-seqs", str(slots)]
         environment = {**os.environ, "STENTOR_KERNELS_OFF": without, "PYTHONPATH": path}
         with (out / "log.txt").open("a") as log:
             log.write(f"== {name} {brief} without {without}\n")
@@ -345,15 +345,15 @@ def main() -> None:
     p.add_argument("--out", type=Path, default=Path("."))
     p.add_argument("--seconds", type=float, default=330.0)
     p.add_argument("--device", default="cuda")
-    p.add_argument("--slots", type=int, default=64)
+    p.add_argument("--max-num-seqs", type=int, default=64)
     p.add_argument("--brief", action="store_true", help="only the time per step")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if a.one:
-        Bench(a.one, a.out, a.device, a.slots).run(a.brief)
+        Bench(a.one, a.out, a.device, a.max_num_seqs).run(a.brief)
     else:
-        drive(a.models, a.out, a.seconds, a.device, a.slots)
+        drive(a.models, a.out, a.seconds, a.device, a.max_num_seqs)
 
 
 if __name__ == "__main__":

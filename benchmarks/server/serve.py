@@ -169,7 +169,7 @@ def slug(model: str) -> str:
 def measure(model: str, a: argparse.Namespace, end: float) -> dict[str, Any]:
     found: dict[str, Any] = {"model": model, "audio_seconds": a.audio}
     log = a.work / f"server_{slug(model)}.log"
-    with serving(model, a.device, a.slots, log) as server:
+    with serving(model, a.device, a.max_num_seqs, log) as server:
         found["ready_seconds"] = server.ready(min(START, end - time.monotonic()))
         if found["ready_seconds"] is None:
             found["error"] = "never ready"
@@ -256,7 +256,7 @@ def main() -> None:
     p.add_argument("--out", type=Path, default=Path("."))
     p.add_argument("--seconds", type=float, default=330.0, help="for all of it")
     p.add_argument("--device", default="cuda")
-    p.add_argument("--slots", type=int, default=64)
+    p.add_argument("--max-num-seqs", type=int, default=64)
     p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
     p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=list(CONCURRENCY))
     a = p.parse_args()
