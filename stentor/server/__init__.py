@@ -1,1 +1,1 @@
-"""The speech server: OpenAI's speech API and its extensions over HTTP and WebSocket, and a page to hear it."""
+"""The speech server: OpenAI's speech API and its extensions over HTTP and WebSocket, and a web page."""

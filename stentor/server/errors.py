@@ -31,12 +31,12 @@ TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-# where a field of our Python API came from in a request body
+# fields of the Python API by their name in a request body
 PARAMS = {"text": "input", "reference": "ref_audio", "reference.text": "ref_text", "prompt": "prompt_audio"}
 
 
 class ApiError(Exception):
-    """An answer other than success. `retry_after` in seconds becomes the header of that name."""
+    """A response other than success. `retry_after` in seconds becomes the Retry-After header."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         if self.status == 413:
-            return {"Connection": "close"}  # or the client would go on sending
+            return {"Connection": "close"}  # else the client goes on sending its body
         if self.retry_after is None:
             return {}
         return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
@@ -95,7 +95,7 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
-    """What a failure means to a client. Messages of unforeseen errors stay in the log."""
+    """The ApiError for any exception. The message of an unexpected error goes only to the log."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequest):
@@ -108,7 +108,7 @@ def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
     if isinstance(error, EngineError):
         log.error("a request failed in the engine: %s", error)
         return ApiError(500, str(error), code="engine_error")
-    log.error("unforeseen error", exc_info=error)
+    log.error("unexpected error", exc_info=error)
     return ApiError(500, "internal error", code="internal_error")
 
 
@@ -135,7 +135,7 @@ def from_pydantic(error: ValidationError) -> ApiError:
 
 
 def install(app: FastAPI) -> None:
-    """Every error leaves the server in the envelope."""
+    """Register handlers so that every error response has OpenAI's envelope."""
 
     async def api(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)

@@ -21,25 +21,26 @@ from stentor.server.state import Server
 log = logging.getLogger("stentor.server")
 
 SWITCH_SECONDS = 1e-4
-"""How long the event loop may keep the interpreter from the engine's thread, which asks for it a dozen times per step.
-Python's own 5 ms would make a step wait for the handling of other streams' audio."""
+"""How long the event loop may hold the GIL while the engine's thread, which needs it a dozen times per step, waits.
+With Python's default of 5 ms, a step would wait for the handling of other streams' audio."""
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn that says where it listens once it does, and what made it end."""
+    """uvicorn that waits for WebSocket sessions when it shuts down, and remembers whether a model was lost."""
 
     crashed = False
     drain: asyncio.Event
     busy: Callable[[], bool]
 
     def give_up(self) -> None:
-        """A model is lost for good: end, and say so by the exit code."""
+        """End the process with CRASHED, because a model is lost for good."""
         self.crashed = True
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, let WebSocket sessions speak to the end of what they have, then uvicorn's own:
-        it closes sockets at once, and waits for HTTP requests."""
+        """Accept no more connections, wait for WebSocket sessions to finish what they have, then let uvicorn close.
+
+        uvicorn alone closes WebSockets at once. It waits only for HTTP requests."""
         for listener in self.servers:
             listener.close()
         self.drain.set()
@@ -50,7 +51,7 @@ class _Uvicorn(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         log.info("%s: no new requests; waiting for those that run", signal.Signals(sig).name)
-        # not uvicorn's own: it raises the signal again at the end, and the exit code would not be ours
+        # uvicorn's handler raises the signal again at the end, which would change the exit code
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics. Names have the stems of vLLM-Omni's, with our prefix, so that dashboards port by replacing it."""
+"""Prometheus metrics. Names are vLLM-Omni's with our prefix, so a dashboard is ported by replacing the prefix."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Metrics:
 
     def __init__(self, hosts: ModelHosts, references: References) -> None:
         r = self.registry = CollectorRegistry()
-        self.http = Counter(PREFIX + "http_requests", "HTTP answers", ("path", "status"), registry=r)
+        self.http = Counter(PREFIX + "http_requests", "HTTP responses", ("path", "status"), registry=r)
         self.success = Counter(
-            PREFIX + "requests_success", "Requests spoken to their end", (*MODEL, "finished_reason"), registry=r
+            PREFIX + "requests_success", "Requests completed", (*MODEL, "finished_reason"), registry=r
         )
         self.failed = Counter(PREFIX + "requests_failed", "Requests that failed in the engine", MODEL, registry=r)
         self.rejected = Counter(PREFIX + "rejected", "Requests refused", ("reason",), registry=r)
         self.prompt_tokens = Counter(PREFIX + "prompt_tokens", "Prompt positions", MODEL, registry=r)
-        self.generation_tokens = Counter(PREFIX + "generation_tokens", "Frames made", MODEL, registry=r)
-        self.audio_frames = Counter(PREFIX + "audio_frames", "Samples made", MODEL, registry=r)
+        self.generation_tokens = Counter(PREFIX + "generation_tokens", "Frames generated", MODEL, registry=r)
+        self.audio_frames = Counter(PREFIX + "audio_frames", "Samples generated", MODEL, registry=r)
         self.streams_completed = Counter(
             PREFIX + "speech_stream_completed", "Streams that ended well", MODEL, registry=r
         )
@@ -52,7 +52,7 @@ class Metrics:
         self.audible = self._seconds("audio_audible_ttfa_s", "Request to first sample above -45 dBFS, as played", FAST)
         self.duration = self._seconds("audio_duration_s", "Length of the audio", SECONDS)
         self.rtf = self._seconds("audio_rtf", "e2e / duration", RTF)
-        self.underrun = self._seconds("audio_underrun_s", "Largest stall of a listener who plays at once", FAST)
+        self.underrun = self._seconds("audio_underrun_s", "Largest stall of a client that plays at once", FAST)
         self.continuous = Counter(
             PREFIX + "audio_continuity_ok",
             "Streams without a stall above the threshold",
@@ -75,7 +75,7 @@ class Metrics:
 
 
 class _Snapshot(Collector):
-    """What is read off the engines when Prometheus asks."""
+    """Metrics that are read from the engines on each scrape."""
 
     def __init__(
         self, hosts: ModelHosts, references: References, live: dict[ClientPlayback, str], sessions: set[object]
@@ -104,7 +104,7 @@ class _Snapshot(Collector):
                 ("engine_restarts", "Engines restarted after a crash"),
             )
         }
-        step_time = SummaryMetricFamily(PREFIX + "step_time_s", "Turns of the engine that made frames", labels=MODEL)
+        step_time = SummaryMetricFamily(PREFIX + "step_time_s", "Engine iterations that generated frames", labels=MODEL)
         for host in self.hosts.all:
             h = host.health
             label = [host.name]
@@ -131,7 +131,7 @@ class _Snapshot(Collector):
 
     def _leads(self) -> Metric:
         lead = GaugeMetricFamily(
-            PREFIX + "playback_lead_s", "How far running streams are ahead of their listeners", labels=(*MODEL, "stat")
+            PREFIX + "playback_lead_s", "Audio that clients of running streams have buffered", labels=(*MODEL, "stat")
         )
         for host in self.hosts.all:
             leads = [p.lead for p, name in self.live.items() if name == host.name]

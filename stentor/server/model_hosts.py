@@ -31,7 +31,7 @@ THREADS = 4  # for tokenising and encoding references, per model
 
 @dataclass(frozen=True)
 class ModelFactory:
-    """How to make a model: what `TTS` is called with."""
+    """Creates a model: calling it runs TTS with the server's options."""
 
     name: str
     model: str | None
@@ -114,7 +114,7 @@ class ModelHost:
         return min(60.0, max(1.0, health.queued * self._seconds_per_request / slots))
 
     async def _live(self) -> None:
-        """Load, watch, restart, until it fails for good or the server ends."""
+        """Load, watch and restart the model until it fails for good or the server ends."""
         failures = 0
         while failures <= RESTARTS:
             began = time.monotonic()
@@ -142,12 +142,12 @@ class ModelHost:
             if self.phase == "loading":
                 self.phase = "warming"
             await asyncio.to_thread(_warm_up, tts)
-        gc.freeze()  # a full collection would walk over all that torch and the model have made: 130 ms without audio
+        gc.freeze()  # a full collection would visit all objects of torch and the model: 130 ms without audio
         self.phase, self.reason = "ready", None
         log.info("model %s is ready", self.name)
 
     async def _watch(self) -> None:
-        """Returns never; raises when the engine has died."""
+        """Check the engine until it dies, then raise EngineError."""
         assert self._tts is not None
         while True:
             health = self._tts.engine.health()
@@ -162,14 +162,14 @@ class ModelHost:
             gc.unfreeze()
 
     def _restartable(self) -> bool:
-        """A CUDA fault poisons the whole process; on a CPU a new engine is as good as the first."""
+        """Whether a new engine can work. After a CUDA fault the process cannot use the device any more."""
         if self.config.on_crash == "auto":
             return self._tts is None or not self._tts.engine.device.cuda
         return self.config.on_crash == "restart"
 
 
 def _warm_up(tts: TTS) -> None:
-    """A short utterance through the public path. Models that need a reference are warm after load as far as they go."""
+    """Generate a short utterance as a request would. A model that needs a reference is left as its load made it."""
     from stentor.errors import InvalidRequest
 
     options: dict[str, Any] = {"max_frames": 8} if "max_frames" in tts.spec.options else {}
@@ -182,14 +182,14 @@ def _warm_up(tts: TTS) -> None:
 
 
 class ModelHosts:
-    """All models by name. A request that names none, or one of `also`, gets the first."""
+    """All models by name. A request that names none, or one of `aliases`, gets the first."""
 
-    def __init__(self, hosts: list[ModelHost], also: Sequence[str]) -> None:
-        self.all, self.also = hosts, also
+    def __init__(self, hosts: list[ModelHost], aliases: Sequence[str]) -> None:
+        self.all, self.aliases = hosts, aliases
 
     def named(self, name: str | None) -> ModelHost:
         """ApiError 404 for a model that is not here."""
-        if name is None or name in self.also:
+        if name is None or name in self.aliases:
             return self.all[0]
         for host in self.all:
             if host.name == name:

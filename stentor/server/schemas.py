@@ -1,5 +1,5 @@
-"""Request bodies: the union of what clients of the known engines send. Types are checked strictly, unknown fields are
-left to `speech.py`, which knows the model's own options."""
+"""Request bodies: the union of what clients of the known engines send. Types are checked strictly. Unknown fields are
+checked by speech/plan.py, which knows the model's own options."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class BatchBody(Shared):
     items: list[BatchItem | str] = Field(min_length=1, max_length=32)
 
 
-# Other engines' names of family options, for `speech.py`.
+# other engines' names of family options
 ALIASES = {
     "max_tokens": "max_frames",
     "max_new_tokens": "max_frames",

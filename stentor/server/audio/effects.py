@@ -1,5 +1,5 @@
-"""What happens to samples between the engine and the container: speed, sample rate, fades. All of it streams, and no
-result depends on how the input was cut into chunks."""
+"""Effects on samples before they are encoded: speed, sample rate, fades. They stream, and the result does not depend on
+how the input is cut into chunks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FADE_SECONDS = 0.005
 class Stretch:
     """WSOLA time stretch: pitch stays, `speed` 2 halves the duration (Verhelst & Roelands, 1993).
 
-    Frames of 40 ms are laid down every 20 ms; each is taken from where it continues the last one best (normalised
-    cross-correlation) within 12 ms of where the speed wants it. python-stretch 0.3.1 was tried first: fed in small
+    Frames of 40 ms are added every 20 ms. Each is taken from where it continues the last one best (by normalised
+    cross-correlation), within 12 ms of its nominal position. python-stretch 0.3.1 was tried first. Fed in small
     blocks, it moves a 220 Hz tone to 200-215 Hz and is not deterministic at 0.25.
     """
 
@@ -25,16 +25,16 @@ class Stretch:
         self.start = 0  # input position of buffer[0]
         self.buffer = np.zeros(0, np.float32)
         self.received = self.emitted = self.frame = 0
-        self.last = 0  # input position of the frame laid down last
+        self.last = 0  # input position of the last frame
         self.tail = np.zeros(self.hop, np.float32)
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
-        """float32 [n] -> what is certain of the output by now."""
+        """float32 [n] -> the part of the output that is final."""
         self.received += len(samples)
         return self._advance(samples)
 
     def finish(self) -> np.ndarray:
-        """The rest. In all, round(input / speed) samples come out."""
+        """The rest. The whole output has round(input / speed) samples."""
         wanted = round(self.received / self.speed)
         out = []
         silence = np.zeros(2 * self.hop, np.float32)
@@ -51,7 +51,7 @@ class Stretch:
         return np.concatenate(out) if out else np.zeros(0, np.float32)
 
     def _step(self) -> np.ndarray | None:
-        """Lay down one frame; None while the input for it is not there."""
+        """Add one frame to the output. None: its input has not arrived."""
         size = 2 * self.hop
         nominal = round(self.frame * self.hop * self.speed)
         low, high = max(0, nominal - self.tolerance), nominal + self.tolerance
@@ -75,7 +75,7 @@ class Stretch:
         return self.buffer[position - self.start : position - self.start + size]
 
     def _best(self, low: int, high: int, follow: int, size: int) -> int:
-        """The position in [low, high] whose frame looks most like what would have come next."""
+        """The position in [low, high] whose frame is most like the continuation of the last one."""
         target = self._cut(follow, size)
         field = self._cut(low, high - low + size)
         match = np.correlate(field, target, "valid")
@@ -107,10 +107,10 @@ class EffectChain:
         return out
 
 
-class Crossfader:
-    """Lays pieces of speech end to end without clicks: the first and last 5 ms of each are faded.
+class SegmentJoiner:
+    """Joins segments end to end without clicks: the first and last 5 ms of each are faded.
 
-    Only the fade's length is held back while a piece runs, so streaming loses 5 ms.
+    Only the length of a fade is held back while a segment runs, so streaming loses 5 ms.
     """
 
     def __init__(self, rate: int) -> None:
@@ -133,7 +133,7 @@ class Crossfader:
         return joined[:cut]
 
     def end_segment(self, pause: float, fade: bool) -> np.ndarray:
-        """The end of a piece, faded if another follows or if it was cut, and `pause` seconds of silence."""
+        """The end of a segment, faded if another follows or if it was cut, and `pause` seconds of silence."""
         tail = self.held
         self.held = tail[:0]
         if fade and len(tail):

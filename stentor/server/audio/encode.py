@@ -1,7 +1,7 @@
-"""Containers: wav and pcm by hand, mp3, flac, opus and aac by PyAV; each as a stream of bytes or as a whole file.
+"""Containers, each as a stream of bytes or as a whole file. PyAV writes mp3, flac, opus and aac.
 
-A streamed file cannot know its length: its wav header says 0xFFFFFFFF, its mp3 has no Xing header. The audio frames
-are the same ones either way.
+The length of a stream is not known when it begins: a wav header then says 0xFFFFFFFF, and mp3 has no Xing header. The
+audio frames are the same either way.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class WholeWav(Pcm):
 
 
 class _Sink(io.RawIOBase):
-    """What PyAV writes a stream to: bytes are taken out as they come, and nothing can be patched later."""
+    """The file that PyAV writes a stream to. Bytes are taken out as they are written, so none can be changed later."""
 
     def __init__(self) -> None:
         self.bytes = bytearray()

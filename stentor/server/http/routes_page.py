@@ -1,4 +1,4 @@
-"""The web page at `/`: static files, nothing from elsewhere, no build step."""
+"""The web page at `/`: static files that load nothing from other sites and need no build step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ router = APIRouter(include_in_schema=False)
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 HEADERS = {
-    # nothing from elsewhere runs or loads, and no other site may put the page, with its microphone, into a frame
+    # no script or file of another site runs, and no other site may embed the page, which can use the microphone
     "Content-Security-Policy": "default-src 'self'; media-src 'self' blob:; img-src 'self' data:; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # kept, and asked about by ETag each time: a new version is seen at once
+    "Cache-Control": "no-cache",  # cached, but checked by ETag each time, so that a new version is used at once
 }
 
 
@@ -47,7 +47,7 @@ def assets() -> dict[str, Asset]:
 
 @router.api_route("/", methods=["GET", "HEAD"])
 async def page(request: Request) -> Response:
-    return _answer(request, assets()["index.html"])
+    return _respond(request, assets()["index.html"])
 
 
 @router.api_route("/web/{name}", methods=["GET", "HEAD"])
@@ -55,10 +55,10 @@ async def asset(request: Request, name: str) -> Response:
     found = assets().get(name)
     if found is None:
         raise ApiError(404, "no such file")
-    return _answer(request, found)
+    return _respond(request, found)
 
 
-def _answer(request: Request, asset: Asset) -> Response:
+def _respond(request: Request, asset: Asset) -> Response:
     headers = {**HEADERS, "ETag": asset.etag}
     if request.headers.get("If-None-Match") == asset.etag:
         return Response(status_code=304, headers=headers)

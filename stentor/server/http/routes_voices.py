@@ -22,7 +22,7 @@ from stentor.server.voices.store import MAX_EMBEDDING
 router = APIRouter(tags=["voices"])
 
 Name = Annotated[str, Path(max_length=200)]
-SHORTEST, LONGEST = 1.0, 30.0  # seconds of an uploaded voice, as the other engines have it
+SHORTEST, LONGEST = 1.0, 30.0  # seconds of an uploaded voice, as in other engines
 
 
 @router.get("/v1/audio/voices", responses=failures(401))
@@ -100,14 +100,14 @@ def _unknown(name: str) -> ApiError:
     return ApiError(404, f"there is no uploaded voice {name[:80]!r}", param="name", code="voice_not_found")
 
 
-async def _sample(upload: UploadFile, most: int) -> Audio:
-    if upload.size is not None and upload.size > most:
-        raise ApiError(413, f"audio_sample: is larger than {most / MIB:g} MiB", param="audio_sample")
-    data = await upload.read(most + 1)
-    if len(data) > most:
-        raise ApiError(413, f"audio_sample: is larger than {most / MIB:g} MiB", param="audio_sample")
+async def _sample(upload: UploadFile, max_bytes: int) -> Audio:
+    if upload.size is not None and upload.size > max_bytes:
+        raise ApiError(413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample")
+    data = await upload.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ApiError(413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample")
     samples, rate = await asyncio.to_thread(decode, data, "audio_sample", LONGEST)
-    try:  # finite, not silent, long enough: judged as a reference is
+    try:  # the same checks as for a reference: finite, not silent, long enough
         audio.load(Reference((samples, rate)), "audio_sample", rate, (SHORTEST, LONGEST))
     except InvalidRequest as e:
         raise ApiError(400, str(e), param="audio_sample") from e

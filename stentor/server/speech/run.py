@@ -15,7 +15,7 @@ from stentor.engine.stream import AudioStream
 from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt
 from stentor.retry import Tries
-from stentor.server.audio.effects import Crossfader
+from stentor.server.audio.effects import SegmentJoiner
 from stentor.server.speech.guard import Guard
 from stentor.server.speech.live_text import TextTail, extended
 from stentor.server.speech.outcomes import SegmentTiming
@@ -85,9 +85,9 @@ class SpeechRun:
 
     async def audio(self) -> AsyncGenerator[np.ndarray, None]:
         """float32 samples [n] at the model's rate, as they are generated. Closing it cancels what is running."""
-        fader = Crossfader(self.spec.sample_rate)
+        joiner = SegmentJoiner(self.spec.sample_rate)
         side_by_side = len(self.plan.segments) > 1 and not self.plan.streaming and not self.plan.continues
-        blocks = self._side_by_side(fader) if side_by_side else self._one_by_one(fader)
+        blocks = self._side_by_side(joiner) if side_by_side else self._one_by_one(joiner)
         async with aclosing(blocks):
             async for samples in blocks:
                 if len(samples):
@@ -101,27 +101,27 @@ class SpeechRun:
         first = not self.timings or not self.plan.continues
         return SegmentRun(self, segment, first, self._last, tail)
 
-    async def segment_audio(self, current: SegmentRun, fader: Crossfader) -> AsyncGenerator[np.ndarray, None]:
+    async def segment_audio(self, current: SegmentRun, joiner: SegmentJoiner) -> AsyncGenerator[np.ndarray, None]:
         """Run one segment and note its times at its end. The fader keeps its last samples."""
-        start, generated = self._position(fader), []
+        start, generated = self._position(joiner), []
         async with aclosing(current.stream()) as blocks:
             async for samples in blocks:
                 generated.append(samples)
-                yield fader.feed(samples)
+                yield joiner.feed(samples)
         self._note_end(current, start)
         if self.plan.continues and generated:
             last = GeneratedSegment(np.concatenate(generated), current.segment.text)
             self._last = last if last.fits(self.spec) else self._last
 
-    async def _one_by_one(self, fader: Crossfader) -> AsyncGenerator[np.ndarray, None]:
+    async def _one_by_one(self, joiner: SegmentJoiner) -> AsyncGenerator[np.ndarray, None]:
         for i, segment in enumerate(self.plan.segments):
             current = self.next_segment(segment)
-            async with aclosing(self.segment_audio(current, fader)) as blocks:
+            async with aclosing(self.segment_audio(current, joiner)) as blocks:
                 async for samples in blocks:
                     yield samples
-            yield self._end(fader, i, current)
+            yield self._end(joiner, i, current)
 
-    async def _side_by_side(self, fader: Crossfader) -> AsyncGenerator[np.ndarray, None]:
+    async def _side_by_side(self, joiner: SegmentJoiner) -> AsyncGenerator[np.ndarray, None]:
         slots = asyncio.Semaphore(SIDE_BY_SIDE)
 
         async def one(segment: Segment) -> tuple[SegmentRun, list[np.ndarray]]:
@@ -137,14 +137,14 @@ class SpeechRun:
             raise e.exceptions[0] from None
         for i, task in enumerate(tasks):
             current, blocks = task.result()
-            start = self._position(fader)
+            start = self._position(joiner)
             for samples in blocks:
-                yield fader.feed(samples)
+                yield joiner.feed(samples)
             self._note_end(current, start)
-            yield self._end(fader, i, current)
+            yield self._end(joiner, i, current)
 
-    def _position(self, fader: Crossfader) -> int:
-        return self.usage.samples + len(fader.held)
+    def _position(self, joiner: SegmentJoiner) -> int:
+        return self.usage.samples + len(joiner.held)
 
     def _note_end(self, current: SegmentRun, start: int) -> None:
         """Note a segment's times and how it ended."""
@@ -155,10 +155,10 @@ class SpeechRun:
         s = current.segment
         self.timings.append(SegmentTiming(len(self.timings), s.text, begin, end, s.start, s.end))
 
-    def _end(self, fader: Crossfader, i: int, current: SegmentRun) -> np.ndarray:
+    def _end(self, joiner: SegmentJoiner, i: int, current: SegmentRun) -> np.ndarray:
         last = i + 1 == len(self.plan.segments)
         pause = 0.0 if last else PARAGRAPH_PAUSE if current.segment.paragraph else PAUSE
-        return fader.end_segment(pause, fade=not last or current.finish.startswith("guard"))
+        return joiner.end_segment(pause, fade=not last or current.finish.startswith("guard"))
 
 
 class SegmentRun:

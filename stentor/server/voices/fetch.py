@@ -1,8 +1,8 @@
-"""Fetching a URL that a stranger gave us, without becoming the stranger's hands inside the network.
+"""Fetching URLs from requests, guarded against SSRF: a client must not reach hosts inside the server's network.
 
-Every connection, the first and each redirect's, resolves its host once, checks all addresses, and connects to the very
-address that was checked, so a name that changes its mind in between (DNS rebinding) gains nothing. TLS still verifies
-the host's name. No proxy, no cookies, no credentials, no decompression.
+Each connection, also of a redirect, resolves its host once, checks all addresses, and connects to an address that was
+checked. A name that resolves differently a moment later (DNS rebinding) therefore gains nothing. TLS still verifies the
+host's name. There are no proxies, cookies, credentials or decompression.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class PublicBackend(httpcore.AsyncNetworkBackend):
 class Fetcher:
     """GET with the checks above, a size limit and a deadline."""
 
-    def __init__(self, most: int, seconds: float, domains: tuple[str, ...], resolve: Resolve = resolve) -> None:
-        self.most, self.seconds, self.domains = most, seconds, tuple(d.lower() for d in domains)
+    def __init__(self, max_bytes: int, seconds: float, domains: tuple[str, ...], resolve: Resolve = resolve) -> None:
+        self.max_bytes, self.seconds, self.domains = max_bytes, seconds, tuple(d.lower() for d in domains)
         self._backend = PublicBackend(resolve)
 
     async def get(self, url: str, param: str) -> bytes:
-        """The body. ApiError 400 names `param` and says why not; it never tells what an inner host answered."""
+        """The body. ApiError 400 names `param` and the reason, and never what an internal host answered."""
         try:
             async with asyncio.timeout(self.seconds):
                 return await self._follow(url, param)
@@ -124,8 +124,8 @@ class Fetcher:
         body = bytearray()
         async for part in response.aiter_stream():
             body += part
-            if len(body) > self.most:
-                raise ApiError(400, f"{param}: is larger than {self.most / MIB:g} MiB", param=param)
+            if len(body) > self.max_bytes:
+                raise ApiError(400, f"{param}: is larger than {self.max_bytes / MIB:g} MiB", param=param)
         return bytes(body)
 
 

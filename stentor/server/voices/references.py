@@ -32,12 +32,12 @@ class References:
     """Audio by data: URI, base64, http(s) URL or file: URL."""
 
     def __init__(self, config: ServerConfig, fetcher: Fetcher | None = None) -> None:
-        self.most = int(config.max_upload_mb * MIB)
+        self.max_bytes = int(config.max_upload_mb * MIB)
         self.remote = config.allow_remote_references
         local = config.allowed_local_media_path
         self.local = None if local is None else Path(local).expanduser().resolve()
-        self.fetcher = fetcher or Fetcher(self.most, config.media_timeout, config.allowed_media_domains)
-        self.cache = Cache(CACHE_BYTES, CACHE_SECONDS)
+        self.fetcher = fetcher or Fetcher(self.max_bytes, config.media_timeout, config.allowed_media_domains)
+        self.cache = AudioCache(CACHE_BYTES, CACHE_SECONDS)
 
     async def load(self, source: str, param: str, seconds: float, run: Callable[..., Any]) -> Audio:
         """Decode what `source` names, at most `seconds` long. `run(f, *args)` awaits f in a thread.
@@ -71,7 +71,7 @@ class References:
         return self._sized(unquote_to_bytes(payload), param)
 
     def _base64(self, payload: str, param: str) -> bytes:
-        if len(payload) > self.most * 4 // 3 + 1024:
+        if len(payload) > self.max_bytes * 4 // 3 + 1024:
             raise self._too_large(param)
         try:
             return self._sized(base64.b64decode("".join(payload.split()), validate=True), param)
@@ -99,26 +99,27 @@ class References:
             real = Path(path).resolve(strict=True)  # follows links, so that a link cannot lead outside
             if not real.is_relative_to(self.local) or not real.is_file():
                 raise refused
-            if real.stat().st_size > self.most:
+            if real.stat().st_size > self.max_bytes:
                 raise self._too_large(param)
             return real.read_bytes()
         except (OSError, ValueError, RuntimeError):
             raise refused from None
 
     def _sized(self, data: bytes, param: str) -> bytes:
-        if len(data) > self.most:
+        if len(data) > self.max_bytes:
             raise self._too_large(param)
         return data
 
     def _too_large(self, param: str) -> ApiError:
-        return ApiError(400, f"{param}: is larger than {self.most / MIB:g} MiB", param=param)
+        return ApiError(400, f"{param}: is larger than {self.max_bytes / MIB:g} MiB", param=param)
 
 
-class Cache:
-    """Decoded audio by key: least recently used goes first, nothing stays longer than `seconds`. Event loop only."""
+class AudioCache:
+    """Decoded audio by key, at most `max_bytes` of it. The least recently used goes first, and none is returned after
+    `seconds`. It is used on the event loop only."""
 
-    def __init__(self, most: int, seconds: float) -> None:
-        self.most, self.seconds = most, seconds
+    def __init__(self, max_bytes: int, seconds: float) -> None:
+        self.max_bytes, self.seconds = max_bytes, seconds
         self.bytes = self.hits = self.misses = 0
         self._kept: OrderedDict[str, tuple[float, Audio]] = OrderedDict()
 
@@ -132,12 +133,12 @@ class Cache:
         return found[1]
 
     def put(self, key: str, audio: Audio) -> None:
-        if audio[0].nbytes > self.most // 4:
+        if audio[0].nbytes > self.max_bytes // 4:
             return
         self.drop(key)
         self._kept[key] = (time.monotonic(), audio)
         self.bytes += audio[0].nbytes
-        while self.bytes > self.most:
+        while self.bytes > self.max_bytes:
             self.drop(next(iter(self._kept)))
 
     def drop(self, key: str) -> None:
@@ -150,10 +151,11 @@ class Cache:
 
 
 def decode(data: bytes, param: str, seconds: float) -> Audio:
-    """An audio file's bytes as mono samples. Read block by block, so that a small file cannot unfold into gigabytes.
+    """An audio file's bytes as mono samples. It is read block by block, so that a
+    small file cannot expand to gigabytes.
 
-    wav, flac, ogg and mp3 by libsndfile; mp4/m4a, webm and aac (what browsers record) by FFmpeg, which is told the
-    format: its own guessing includes playlist formats that open other files.
+    libsndfile reads wav, flac, ogg and mp3. FFmpeg reads mp4/m4a, webm and aac, which browsers record. It is told the
+    format, because its own detection includes playlist formats that open other files.
     """
     if not data:
         raise ApiError(400, f"{param}: is empty", param=param)

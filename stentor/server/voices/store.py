@@ -1,7 +1,7 @@
-"""Uploaded voices: one safetensors file each in one directory, shared by every server process that is given it.
+"""Uploaded voices: one safetensors file each, in a directory that several server processes can share.
 
-A voice appears by an atomic link of a finished file, so a reader, another server, or a crash in the middle of an
-upload never sees half of one. Nothing is held in memory but a cache that checks the file's identity.
+A voice is written to a temporary file and linked into place, so a crash cannot leave a partial voice. Only descriptions
+are held in memory, and each is checked against the file's identity.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Voice:
 class VoiceStore:
     """The directory. Methods block on the disk: call them in a thread. Thread-safe, process-safe."""
 
-    def __init__(self, folder: Path, most: int, overwrite: bool) -> None:
+    def __init__(self, folder: Path, max_voices: int, overwrite: bool) -> None:
         self.folder = folder.expanduser()
-        self.most, self.overwrite = most, overwrite
+        self.max_voices, self.overwrite = max_voices, overwrite
         self._known: dict[Path, tuple[tuple[int, int, int], Voice]] = {}
         self._sweep()
 
@@ -162,8 +162,8 @@ class VoiceStore:
     # -- files --
 
     def _path(self, name: str) -> Path | None:
-        """Where a voice of this name lies; None for what cannot be a name. Nothing that holds a slash or begins with
-        a dot is a name, so no path leaves the directory."""
+        """The file of a voice, or None if the name is not valid. A name has no slash and begins with a letter or digit,
+        so no path leaves the directory."""
         name = _normal(name)
         return self.folder / (name + SUFFIX) if NAME.fullmatch(name) and len(name.encode()) <= 200 else None
 
@@ -177,8 +177,8 @@ class VoiceStore:
             )
         if path.stem in {*PLACEHOLDERS, *(r.lower() for r in reserved)}:
             raise ApiError(409, f"name: {path.stem!r} is taken by a built-in voice", param="name", code="voice_exists")
-        if not path.exists() and len(self.names()) >= self.most:
-            raise ApiError(409, f"there are {self.most} voices already; delete one first", code="too_many_voices")
+        if not path.exists() and len(self.names()) >= self.max_voices:
+            raise ApiError(409, f"there are {self.max_voices} voices already; delete one first", code="too_many_voices")
         return path
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -228,7 +228,7 @@ class VoiceStore:
         return voice
 
     def _sweep(self) -> None:
-        """Remove what uploads that were killed left behind; fresh files may belong to another server."""
+        """Remove the files of uploads that were killed. Fresh files may belong to another server and stay."""
         with contextlib.suppress(OSError):
             for path in self.folder.glob(".upload-*" + PARTIAL):
                 if time.time() - path.stat().st_mtime > STALE_SECONDS:

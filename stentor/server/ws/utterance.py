@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stentor.server.audio.effects import Crossfader
+from stentor.server.audio.effects import SegmentJoiner
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
 from stentor.server.speech.live_text import FedSegment, TextFeed, TextTail, played_characters
@@ -79,11 +79,11 @@ class Utterance:
             live.pop(running.playback, None)
 
     async def _all(self, running: RunningRequest, first: FedSegment, rest: AsyncIterator[FedSegment]) -> None:
-        run, fader = running.run, Crossfader(running.run.spec.sample_rate)
+        run, joiner = running.run, SegmentJoiner(running.run.spec.sample_rate)
         pipeline = running.pipeline(whole=False) if self.settings.stream_audio else None
-        await self._segment(running, fader, pipeline, *first)
+        await self._segment(running, joiner, pipeline, *first)
         async for fed in rest:
-            await self._segment(running, fader, pipeline, *fed)
+            await self._segment(running, joiner, pipeline, *fed)
         if pipeline is not None:
             self._send(await pipeline.finish())
         run.finish = run.finish or "stop"
@@ -94,7 +94,7 @@ class Utterance:
     async def _segment(
         self,
         running: RunningRequest,
-        fader: Crossfader,
+        joiner: SegmentJoiner,
         pipeline: OutputPipeline | None,
         segment: Segment,
         tail: TextTail | None,
@@ -109,10 +109,10 @@ class Utterance:
         self.current, self.last_audio = (current, run.duration), time.monotonic()
         self._announce(index, segment)
         limit = asyncio.timeout(self.server.config.request_timeout)
-        async with limit, aclosing(run.segment_audio(current, fader)) as blocks:
+        async with limit, aclosing(run.segment_audio(current, joiner)) as blocks:
             async for samples in blocks:
                 await self._encode(running, own, samples)
-        await self._encode(running, own, fader.end_segment(0.0, fade=True))
+        await self._encode(running, own, joiner.end_segment(0.0, fade=True))
         self.current = None
         if pipeline is None:
             self._send(await own.finish())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stentor.server.audio.effects import Crossfader, EffectChain, Stretch
+from stentor.server.audio.effects import EffectChain, SegmentJoiner, Stretch
 
 RATE = 24_000
 
@@ -43,17 +43,17 @@ def test_effects_do_not_depend_on_how_the_audio_was_cut(target: int, speed: floa
 
 
 def test_joined_pieces_have_no_clicks_and_single_ones_are_untouched() -> None:
-    fader = Crossfader(RATE)
-    alone = np.concatenate([fader.feed(TONE), fader.end_segment(0.0, fade=False)])
+    joiner = SegmentJoiner(RATE)
+    alone = np.concatenate([joiner.feed(TONE), joiner.end_segment(0.0, fade=False)])
     assert np.array_equal(alone, TONE)
     loud = np.ones(RATE, np.float32)
-    fader = Crossfader(RATE)
+    joiner = SegmentJoiner(RATE)
     two = [
-        fader.feed(loud),
-        fader.end_segment(0.1, True),
-        fader.feed(loud[:7]),
-        fader.feed(loud),
-        fader.end_segment(0, False),
+        joiner.feed(loud),
+        joiner.end_segment(0.1, True),
+        joiner.feed(loud[:7]),
+        joiner.feed(loud),
+        joiner.end_segment(0, False),
     ]
     joined = np.concatenate(two)
     assert len(joined) == len(loud) * 2 + 7 + round(0.1 * RATE)

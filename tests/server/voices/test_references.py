@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from stentor.server.errors import ApiError
-from stentor.server.voices.references import Cache, decode
+from stentor.server.voices.references import AudioCache, decode
 from tests.helpers.server_live import Live, serving, tone_wav
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
@@ -149,7 +149,7 @@ def test_local_files_are_read_only_inside_the_allowed_directory(tmp_path: Path) 
 
 
 def test_the_cache_of_references_is_bounded() -> None:
-    cache = Cache(4000, 60.0)
+    cache = AudioCache(4000, 60.0)
     for i in range(10):
         cache.put(str(i), (np.zeros(100, np.float32), 16_000))
         assert cache.bytes <= 4000
