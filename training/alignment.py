@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import causal
+from stentor.layers.qk_norm_rope import NormRope
 from training.examples import Batch
 
 
@@ -42,12 +43,13 @@ class Pointer:
         self.layers, self.heads = layers, heads
         self.kept: list[tuple[Tensor, Tensor]] = []
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         """`layers.types.Attend`: q [B, T, Hq, D], k and v [B, T, Hkv, D]."""
+        q, k = norm_rope.apply(q, k)
         if layer in self.layers:
             shared = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
             self.kept.append((q[:, :, : self.heads], shared[:, :, : self.heads]))
-        return causal(layer, q, k, v)
+        return causal(layer, q, k, v, NormRope())
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean negative log of the attention that falls on a patch's own phonemes when it is about to be made."""

@@ -63,7 +63,7 @@ def hidden_states(
     index = slot.clamp(0, vectors.shape[1] - 1).unsqueeze(-1).expand(-1, -1, vectors.shape[-1])
     feat = (vectors.gather(1, index) * audio.unsqueeze(-1)).float()  # the residual stream stays in float32
     x = torch.where(audio.unsqueeze(-1), feat, net.base_lm.embed_tokens(batch.ids))
-    h, r = net.think(x, feat, audio, attend, pos)
+    h, r = net.run_language_models(x, feat, audio, attend, pos)
     made_at = batch.text_len[batch.row] - 1 + batch.patch
     before = torch.cat((torch.zeros_like(fed[:, :1]), fed[:, :-1]), dim=1)[batch.row, batch.patch]
     return h[batch.row, made_at], r[batch.row, made_at], before
@@ -85,5 +85,6 @@ def flow_loss(
     noise = torch.randn_like(target)
     x = torch.lerp(target, noise, t.view(-1, 1, 1))
     cond = dit.cond_proj(before).float().repeat(draws, 1, 1)
-    out = velocity(dit.in_proj(x), mu, dit.time_tokens(t), cond, net.rope)
+    tokens = torch.cat((mu, dit.time_tokens(t).unsqueeze(1), cond, dit.in_proj(x)), dim=1)
+    out = velocity(tokens, target.shape[1], net.rope)
     return (out.float() - (noise - target)).pow(2).mean()

@@ -58,7 +58,7 @@ def losses_of(
     pointer = Pointer(c["pointer_layers"], c["pointer_heads"])
     h, r, before = hidden_states(net, batch, noise, pointer.attend)
     target = batch.patches[batch.row, batch.patch]
-    flow = flow_loss(net, velocity, net.condition(h, r), before, target, c["draws"], drop)
+    flow = flow_loss(net, velocity, torch.stack(net.conditions(h, r), dim=-2), before, target, c["draws"], drop)
     logits = net.stop_logits(h).float()
     stop = F.cross_entropy(logits, batch.last)
     wrong = (logits.argmax(-1) != batch.last).float().mean()

@@ -1,11 +1,10 @@
 """Attention over short, dense sequences: bidirectional stacks, depth transformers and training.
 
-Attention over a request's whole history is the engine's (engine/kv.py); both have the shape of `layers.types.Attend`.
+Attention over a request's whole history is the engine's (engine/kv_cache.py). All implementations have the signature
+`layers.types.Attend`: they take q and k as projected, and they apply head norms and RoPE themselves.
 """
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ from torch import Tensor
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.kernels.configs import LOCAL_TOKENS
-from stentor.kernels.types import QKNormRope
+from stentor.layers.qk_norm_rope import NormRope
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -30,52 +29,23 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bo
     return out.transpose(1, 2)
 
 
-class Turning(ABC):
-    """An attention (`layers.types.Attend`) whose kernel can do the norms and positions of queries and keys itself."""
-
-    @abstractmethod
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Queries and keys are ready to meet."""
-
-    @abstractmethod
-    def turns(self, x: Tensor) -> bool:
-        """Whether `turned` serves the tokens x [..., hidden]."""
-
-    @abstractmethod
-    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: QKNormRope | None) -> Tensor:
-        """Queries and keys are as projected."""
+def full(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+    """Every token sees every token of its sequence: q [B, T, Hq, D], k and v [B, S, Hkv, D]."""
+    if max(q.shape[1], k.shape[1]) <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, q):
+        q, k, left = norm_rope.for_kernel(q, k)
+        return kernels.attention.local_attention(q, k, v, left, norm_rope.first_query)
+    q, k = norm_rope.apply(q, k)
+    return sdpa(q, k, v)
 
 
-class Full(Turning):
-    """Every token sees every token of its sequence: q [B, T, Hq, D]; positions count from 0."""
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if max(q.shape[1], k.shape[1]) <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, q):
-            return kernels.attention.local_attention(q, k, v)
-        return sdpa(q, k, v)
-
-    def turns(self, x: Tensor) -> bool:
-        return (
-            x.shape[1] <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, x) and kernels.enabled(Kernel.QK_NORM_ROPE, x)
-        )
-
-    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: QKNormRope | None) -> Tensor:
-        return kernels.attention.local_attention(q, k, v, turn)
-
-
-full = Full()
-
-
-def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Each token sees itself and what came before: q [B, T, Hq, D]. For whole sequences (training, checks)."""
+def causal(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+    """Each token sees itself and those before it: q [B, T, Hq, D]. For whole sequences (training, checks)."""
+    q, k = norm_rope.apply(q, k)
     return sdpa(q, k, v, causal=True)
 
 
-class DepthKV(Turning):
-    """Scratch keys and values of a depth loop: a few positions, local to one step, lengths known when it is traced.
-
-    Call it with n new tokens per row: q [B, n, Hq, D]. Tokens see all earlier ones and, causally, each other.
-    """
+class DepthKV:
+    """Keys and values of a depth loop: a few positions, local to one step, with lengths known when it is traced."""
 
     def __init__(self, layers: int, batch: int, positions: int, heads: int, dim: int, like: Tensor) -> None:
         shape = (layers, 2, batch, positions, heads, dim)
@@ -86,15 +56,12 @@ class DepthKV(Turning):
         """Declare that the `count` tokens just attended by every layer are complete."""
         self.length += count
 
-    def turns(self, x: Tensor) -> bool:
-        return kernels.enabled(Kernel.DEPTH, x) and kernels.enabled(Kernel.QK_NORM_ROPE, x)
-
-    def turned(self, layer: int, q: Tensor, k: Tensor, v: Tensor, turn: QKNormRope | None) -> Tensor:
-        return kernels.attention.depth_attention(self.cache[layer], self.length, q, k, v, turn)
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+        """n new tokens per row, q [B, n, Hq, D]. They see all earlier ones and, causally, each other."""
         if kernels.enabled(Kernel.DEPTH, q):
-            return kernels.attention.depth_attention(self.cache[layer], self.length, q, k, v)
+            q, k, left = norm_rope.for_kernel(q, k)
+            return kernels.attention.depth_attention(self.cache[layer], self.length, q, k, v, left)
+        q, k = norm_rope.apply(q, k)
         new = q.shape[1]
         end = self.length + new
         keys, values = self.cache[layer, 0], self.cache[layer, 1]

@@ -11,31 +11,33 @@ from stentor import kernels
 class RMSNorm(nn.Module):
     """x / rms(x) * weight over the last dimension.
 
-    The statistics are float32. `late_weight` rounds to the model's dtype first and multiplies by the weight in that
-    dtype (the Llama lineage); otherwise the product is formed in float32 (torch's own order).
+    The statistics are float32. With `weight_after_cast`, the result is rounded to the model's dtype and then multiplied
+    by the weight in that dtype, as in Llama. Without, the product is formed in float32, which is torch's own order.
     """
 
-    def __init__(self, size: int, eps: float, late_weight: bool = True) -> None:
+    def __init__(self, size: int, eps: float, weight_after_cast: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
-        self.late_weight = late_weight
+        self.weight_after_cast = weight_after_cast
 
     def forward(self, x: Tensor) -> Tensor:
         if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == self.weight.dtype:
-            return kernels.norm_rope.rms_norm(x, self.weight, self.eps, self.late_weight)
+            return kernels.norm_rope.rms_norm(x, self.weight, self.eps, self.weight_after_cast)
         y = x.float()
         y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
-        return y.to(x.dtype) * self.weight if self.late_weight else (y * self.weight.float()).to(x.dtype)
+        return y.to(x.dtype) * self.weight if self.weight_after_cast else (y * self.weight.float()).to(x.dtype)
 
     @property
-    def terms(self) -> tuple[Tensor, float, bool]:
-        """As kernels take it."""
-        return self.weight, self.eps, self.late_weight
+    def kernel_args(self) -> tuple[Tensor, float, bool]:
+        """The arguments of kernels that apply this norm: (weight, eps, weight_after_cast)."""
+        return self.weight, self.eps, self.weight_after_cast
 
-    def after(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """A residual branch joins: x + delta and its norm."""
+    def add_norm(self, x: Tensor, delta: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(x + delta, its norm): a residual branch joins. (x, its norm) where `delta` is None."""
+        if delta is None:
+            return x, self(x)
         if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == delta.dtype == self.weight.dtype:
-            return kernels.norm_rope.add_rms_norm(x, delta, self.weight, self.eps, self.late_weight)
+            return kernels.norm_rope.add_rms_norm(x, delta, self.weight, self.eps, self.weight_after_cast)
         x = x + delta
         return x, self(x)

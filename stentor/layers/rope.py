@@ -41,10 +41,14 @@ class Rope(nn.Module):
         """Tables for positions [...]: two tensors [..., 1, dim / 2], to be used with `rotate`."""
         return self.cos[pos].unsqueeze(-2), self.sin[pos].unsqueeze(-2)
 
+    def first(self, tokens: int) -> CosSin:
+        """Tables for positions 0 to `tokens` - 1: two views [tokens, 1, dim / 2], to be used with `rotate`."""
+        return self.cos[:tokens].unsqueeze(-2), self.sin[:tokens].unsqueeze(-2)
+
     def rotate(self, x: Tensor, cos_sin: CosSin) -> Tensor:
         """x [..., heads, dim] rotated by tables [..., 1, dim / 2]."""
         if kernels.enabled(kernels.Kernel.ROPE, x):
-            return kernels.norm_rope.apply_rope(x, self.as_kernels_take_it(cos_sin))
+            return kernels.norm_rope.apply_rope(x, self.kernel_args(cos_sin))
         y = x.float() if self.in_float32 else x
         cos, sin = cos_sin[0].to(y.dtype), cos_sin[1].to(y.dtype)
         if self.interleaved:
@@ -53,5 +57,6 @@ class Rope(nn.Module):
         a, b = y.chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
-    def as_kernels_take_it(self, cos_sin: CosSin) -> RopeArgs:
+    def kernel_args(self, cos_sin: CosSin) -> RopeArgs:
+        """The arguments of the RoPE kernels for tokens with these tables."""
         return RopeArgs(*cos_sin, self.interleaved, self.in_float32)

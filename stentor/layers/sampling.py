@@ -1,4 +1,5 @@
-"""Discrete draws inside the step: per-row parameters are tensors, one uniform per pick, no host value, no sync.
+"""Sampling of ids inside the step. Parameters are tensors with one value per row, a sample takes one uniform, and
+nothing is read on the host.
 
 The order of the filters follows Hugging Face's processors: penalty, temperature, top-k, top-p.
 """
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
+from stentor.kernels import Kernel
 from stentor.kernels.constants import MIN_TEMPERATURE
+from stentor.kernels.types import SampleOut, SamplingParams
 
 
 def penalize_seen(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
@@ -35,19 +38,37 @@ def keep_top_p(logits: Tensor, p: Tensor) -> Tensor:
     return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), float("-inf"))
 
 
-def draw(logits: Tensor, u: Tensor) -> Tensor:
+def sample_inverse_cdf(logits: Tensor, u: Tensor) -> Tensor:
     """One index per row [B] from softmax(logits [B, V]) by inverse CDF on u [B] in (0, 1)."""
     cdf = logits.softmax(-1).cumsum(-1)
     # Scaling by the last entry keeps a rounding deficit of the sum from selecting past the end.
     return (cdf < u[:, None] * cdf[:, -1:]).sum(-1)
 
 
-def pick(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Sample one index per row [B] of logits [B, V] in any floating dtype; rows with temperature 0 take the argmax. All
+def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """One index per row [B] of logits [B, V] in any floating dtype. Rows with temperature 0 take the argmax. All
     parameters are [B] tensors."""
-    if kernels.enabled(kernels.Kernel.SAMPLE, logits):
+    if kernels.enabled(Kernel.SAMPLE, logits):
         return kernels.sampling.sample(logits, u, temperature, top_k, top_p)
     logits = logits.float()
     scaled = logits / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
-    sampled = draw(keep_top_p(keep_top_k(scaled, top_k), top_p), u)
+    sampled = sample_inverse_cdf(keep_top_p(keep_top_k(scaled, top_k), top_p), u)
     return torch.where(temperature > 0, sampled, logits.argmax(-1))
+
+
+def sample_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
+    """`sample` from logits [B, V]. Writes the ids, and the embeddings of the next token, where `out` says."""
+    if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
+        kernels.sampling.sample_into(logits, params, out)
+    else:
+        store_sample(sample(logits, *params), out)
+
+
+def store_sample(code: Tensor, out: SampleOut) -> None:
+    """Write ids [B] and their embeddings as the fused samplers do, see `SampleOut`."""
+    out.code.copy_(code)
+    if out.table is None or out.x is None:
+        return
+    torch.index_select(out.table, 0, code, out=out.x[:, -1])
+    if out.prefix is not None:
+        out.x[:, -2] = out.prefix

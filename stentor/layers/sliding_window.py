@@ -8,6 +8,7 @@ from torch import Tensor
 
 from stentor.layers.attention import sdpa
 from stentor.layers.conv import StreamingState
+from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column
 
 WORD = 8  # elements: the library's kernels read masks in pieces of up to 16 bytes, past the end of shorter rows
@@ -39,14 +40,15 @@ class WindowKV:
             self._bias = zeros.masked_fill_(~seen, NEVER)[..., :size]
         return self._bias
 
-    def _with_past(self, name: str, x: Tensor) -> Tensor:
-        return x if self.state is None else self.state.concat_history(name, x, self.past, dim=1)
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v [B, n, heads, dim], rotated."""
-        k = self._with_past(f"{self.key}.{layer}.k", k)
-        v = self._with_past(f"{self.key}.{layer}.v", v)
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+        """q, k, v [B, n, heads, dim] as projected -> [B, n, heads, dim]."""
+        q, k = norm_rope.apply(q, k)
+        k = self._concat_history(f"{self.key}.{layer}.k", k)
+        v = self._concat_history(f"{self.key}.{layer}.v", v)
         return sdpa(q, k, v, self.bias(q.dtype))
+
+    def _concat_history(self, name: str, x: Tensor) -> Tensor:
+        return x if self.state is None else self.state.concat_history(name, x, self.past, dim=1)
 
 
 def window_columns(

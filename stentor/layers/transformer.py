@@ -1,7 +1,7 @@
 """The pre-norm decoder block that every family uses: RMSNorm, grouped-query attention, SwiGLU.
 
-Projections are fused (QKV, gate-up) when the weights are loaded, before anything is captured.
-Where keys and values live is the caller's business: `attend` is an argument.
+Projections are fused (QKV, gate-up) when the weights are loaded, before anything is captured. Keys and values belong to
+the caller: `attend` is an argument.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.kernels import Kernel
-from stentor.kernels.types import QKNormRope
-from stentor.layers.attention import Turning
 from stentor.layers.norm import RMSNorm
-from stentor.layers.rope import CosSin, Rope
+from stentor.layers.qk_norm_rope import NormRope, RopePositions
+from stentor.layers.rope import Rope
 from stentor.layers.types import Attend
 
 
 @dataclass(frozen=True)
 class StackConfig:
-    """Shape of one transformer stack. `layer_scale`: learned per-channel gains on both residual branches."""
+    """Shape of one transformer stack."""
 
     hidden: int
     ffn: int
@@ -33,7 +32,7 @@ class StackConfig:
     head_dim: int
     eps: float
     qk_norm: bool = False
-    qk_late_weight: bool = True  # rounding order of the q/k norms, see RMSNorm
+    qk_weight_after_cast: bool = True  # rounding order of the q/k norms, see RMSNorm
 
 
 class Attention(nn.Module):
@@ -45,41 +44,23 @@ class Attention(nn.Module):
         self.head_dim = c.head_dim
         self.qkv_proj = nn.Linear(c.hidden, sum(self.widths), bias=False)
         self.o_proj = nn.Linear(c.heads * c.head_dim, c.hidden, bias=False)
-        self.q_norm = RMSNorm(c.head_dim, c.eps, c.qk_late_weight) if c.qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(c.head_dim, c.eps, c.qk_late_weight) if c.qk_norm else nn.Identity()
+        self.q_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
+        self.k_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
 
-    def forward(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
-        out: Tensor = self.o_proj(self.mixed(self.qkv_proj(x), layer, attend, rope, cos_sin))
+    def forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
+        """x [..., hidden] -> [..., hidden]. `positions` None: no RoPE."""
+        out: Tensor = self.o_proj(self.attend(self.qkv_proj(x), layer, attend, positions))
         return out
 
-    def mixed(self, qkv: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
-        """What the output projection takes, from what the fused projection gives."""
+    def attend(self, qkv: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
+        """From the output of `qkv_proj` to the input of `o_proj`."""
         parts = torch.split(qkv, list(self.widths), dim=-1)
         q, k, v = (t.view(*t.shape[:-1], -1, self.head_dim) for t in parts)
-        if rope is not None and isinstance(attend, Turning) and attend.turns(qkv):
-            return attend.turned(layer, q, k, v, self.turn(rope)).flatten(-2)
-        q, k = self._place(q, k, rope, cos_sin)
-        return attend(layer, q, k, v).flatten(-2)
+        return attend(layer, q, k, v, self.norm_rope(positions)).flatten(-2)
 
-    def turn(self, rope: Rope) -> QKNormRope:
-        """Head norms and positions as attention kernels do them."""
-        a, b = self.q_norm, self.k_norm
-        norms = None
-        if isinstance(a, RMSNorm) and isinstance(b, RMSNorm):
-            norms = (a.weight, b.weight, a.eps, a.late_weight)
-        return QKNormRope(rope.cos, rope.sin, rope.interleaved, rope.in_float32, norms)
-
-    def _place(self, q: Tensor, k: Tensor, rope: Rope | None, cos_sin: CosSin | None) -> tuple[Tensor, Tensor]:
-        """Head norms, then positions."""
-        if rope is None or cos_sin is None:
-            return self.q_norm(q), self.k_norm(k)
-        if kernels.enabled(Kernel.ROPE, q):
-            a, b = self.q_norm, self.k_norm
-            rotation = rope.as_kernels_take_it(cos_sin)
-            if isinstance(a, RMSNorm) and isinstance(b, RMSNorm):
-                return kernels.norm_rope.qk_norm_rope(q, k, a.weight, b.weight, a.eps, a.late_weight, rotation)
-            return kernels.norm_rope.qk_norm_rope(q, k, None, None, 0.0, False, rotation)
-        return rope.rotate(self.q_norm(q), cos_sin), rope.rotate(self.k_norm(k), cos_sin)
+    def norm_rope(self, positions: RopePositions | None, first_query: int = 0) -> NormRope:
+        """The head norms of this layer, with the RoPE of the tokens."""
+        return NormRope(self.q_norm, self.k_norm, positions, first_query)
 
 
 class SwiGLU(nn.Module):
@@ -102,7 +83,7 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer, run by its stack: a residual addition is done together with the norm that follows it."""
+    """One layer. A residual addition is left to the norm that follows it, because one kernel does both."""
 
     def __init__(self, c: StackConfig) -> None:
         super().__init__()
@@ -111,23 +92,29 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(c.hidden, c.eps)
         self.mlp = SwiGLU(c.hidden, c.ffn)
 
-    def branches(
-        self, x: Tensor, normed: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None
-    ) -> tuple[Tensor, Tensor]:
-        """From x and its input norm: x after attention, and what the MLP adds (joined by the norm that follows)."""
-        x, h = self.post_attention_layernorm.after(x, self.self_attn(normed, layer, attend, rope, cos_sin))
+    def forward(
+        self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend, positions: RopePositions | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """(x, delta) stand for x + delta (delta None: for x alone), before this layer and, as returned, after it."""
+        if delta is None and self.uses_gemv(x):
+            return self._gemv_forward(x, layer, attend, positions), None
+        x, h = self.input_layernorm.add_norm(x, delta)
+        x, h = self.post_attention_layernorm.add_norm(x, self.self_attn(h, layer, attend, positions))
         return x, self.mlp(h)
 
-    def narrow(self, x: Tensor, layer: int, attend: Attend, rope: Rope | None, cos_sin: CosSin | None) -> Tensor:
-        """The block for one or two rows: norms, gate and residual additions within the products."""
-        attention = self.self_attn
-        qkv: Tensor = kernels.gemv.fused_linear(x, attention.qkv_proj.weight, norm=self.input_layernorm.terms)
-        out = attention.mixed(qkv, layer, attend, rope, cos_sin)
-        x = kernels.gemv.fused_linear(out, attention.o_proj.weight, residual=x)
-        gated = kernels.gemv.fused_linear(
-            x, self.mlp.gate_up_proj.weight, norm=self.post_attention_layernorm.terms, gate=True
+    def uses_gemv(self, x: Tensor) -> bool:
+        """Whether x [..., hidden] has so few rows that norms, gate and additions are fused into GEMVs."""
+        return kernels.is_gemv(x) and x.dtype == self.input_layernorm.weight.dtype
+
+    def _gemv_forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
+        fused_linear, attention, mlp = kernels.gemv.fused_linear, self.self_attn, self.mlp
+        qkv = fused_linear(x, attention.qkv_proj.weight, norm=self.input_layernorm.kernel_args)
+        heads = attention.attend(qkv, layer, attend, positions)
+        x = fused_linear(heads, attention.o_proj.weight, residual=x)
+        norm = self.post_attention_layernorm.kernel_args
+        return fused_linear(
+            fused_linear(x, mlp.gate_up_proj.weight, norm=norm, gate=True), mlp.down_proj.weight, residual=x
         )
-        return kernels.gemv.fused_linear(gated, self.mlp.down_proj.weight, residual=x)
 
 
 class Stack(nn.Module):
@@ -140,45 +127,29 @@ class Stack(nn.Module):
         self.first_layer = first_layer
 
     def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
-        """x [..., hidden] -> [..., hidden] after the final norm. `pos` [...] indexes `rope`; None: no positions."""
-        if self.is_narrow(x):
-            out: Tensor = self.norm(self.narrow(x, attend, rope, pos))
-            return out
-        cos_sin = tables(x, attend, rope, pos)
-        norms = self.following_norms()
-        h: Tensor = norms[0](x)
-        for i, block in enumerate(self.layers):
-            assert isinstance(block, Block)
-            x, delta = block.branches(x, h, self.first_layer + i, attend, rope, cos_sin)
-            x, h = norms[i + 1].after(x, delta)
-        return h
+        """x [..., hidden] -> [..., hidden] after the final norm.
+
+        `pos` [...] are the tokens' positions for `rope`; None: 0, 1, 2, ... of each sequence. `rope` None: no RoPE.
+        """
+        x, delta = self.blocks(x, attend, None if rope is None else RopePositions(rope, pos))
+        return self.norm.add_norm(x, delta)[1]
 
     def head(self, x: Tensor, attend: Attend, rope: Rope, pos: Tensor, weight: Tensor) -> Tensor:
         """The last token of `forward` for x [B, T, hidden], times weight [V, hidden]: [B, V]."""
-        if self.is_narrow(x):
-            x = self.narrow(x, attend, rope, pos)
-            return kernels.gemv.fused_linear(x[:, -1], weight, norm=self.norm.terms)
-        return F.linear(self(x, attend, rope, pos)[:, -1], weight)
+        x, delta = self.blocks(x, attend, RopePositions(rope, pos))
+        if delta is None and self.uses_gemv(x):
+            return kernels.gemv.fused_linear(x[:, -1], weight, norm=self.norm.kernel_args)
+        return F.linear(self.norm.add_norm(x, delta)[1][:, -1], weight)
 
-    def is_narrow(self, x: Tensor) -> bool:
-        """Whether x [..., hidden] is for `narrow`."""
+    def uses_gemv(self, x: Tensor) -> bool:
+        """Whether the final norm of x [..., hidden] is fused into the GEMV behind it."""
         return kernels.is_gemv(x) and x.dtype == self.norm.weight.dtype
 
-    def narrow(self, x: Tensor, attend: Attend, rope: Rope | None, pos: Tensor | None) -> Tensor:
-        """The blocks for one or two rows, without the final norm."""
-        cos_sin = tables(x, attend, rope, pos)
-        for i, block in enumerate(self.layers):
-            assert isinstance(block, Block)
-            x = block.narrow(x, self.first_layer + i, attend, rope, cos_sin)
-        return x
-
-    def following_norms(self) -> list[RMSNorm]:
-        """The norm in front of each block, and the last one."""
-        return [*(block.input_layernorm for block in self.layers if isinstance(block, Block)), self.norm]
-
-
-def tables(x: Tensor, attend: Attend, rope: Rope | None, pos: Tensor | None) -> CosSin | None:
-    """The rows of `rope` at positions pos [...] of the tokens x, where attention does not look them up itself."""
-    if rope is None or pos is None or (isinstance(attend, Turning) and attend.turns(x)):
-        return None
-    return rope.at(pos)
+    def blocks(
+        self, x: Tensor, attend: Attend, positions: RopePositions | None, count: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The first `count` blocks (None: all) on x [..., hidden]; see `Block.forward` for the result."""
+        delta: Tensor | None = None
+        for i, block in enumerate(self.layers[:count]):
+            x, delta = block(x, delta, self.first_layer + i, attend, positions)
+        return x, delta

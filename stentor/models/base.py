@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from stentor.kernels.types import RowRef
+from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column, State
 
 Hidden = tuple[Tensor, ...]
@@ -176,8 +177,8 @@ class KVView(Protocol):
 
     pos: Tensor  # [N] position of each token in its sequence, for RoPE
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store k, v [N, Hkv, D] and attend causally with q [N, Hq, D]. Returns [N, Hq, D]."""
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+        """Apply `norm_rope` to q [N, Hq, D] and k [N, Hkv, D], store k and v, attend causally. Returns [N, Hq, D]."""
         ...
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from stentor.engine import step
 from stentor.engine.prefill_batch import build_eager_batch
 from stentor.kernels import Kernel, switches
-from stentor.models.fish_s2 import language_model
-from stentor.models.qwen3_tts import predictor
+from stentor.layers import sampling
+from stentor.models.fish_s2 import sampling as ranked_sampling
+from stentor.models.qwen3_tts import ops
 from tests.helpers.levels import unlike
 from tests.helpers.tiny import Bench
 
@@ -49,27 +50,27 @@ class Draw:
 @contextmanager
 def drawing(take: Callable[[Draw], Tensor]) -> Iterator[None]:
     """Samplers of all families hand what they are asked to `take`, whose answer goes on."""
-    pick, rank, choose = predictor.Sampling.draw, language_model.rank, language_model.choose
+    sample, rank, sample_ranked = sampling.sample, ranked_sampling.rank, ranked_sampling.sample_ranked
 
-    def indexed(self: predictor.Sampling, logits: Tensor, u: Tensor) -> Tensor:
-        def sample(x: Tensor, u: Tensor, top_p: Tensor) -> Tensor:
-            return pick(predictor.Sampling(self.temperature.expand(len(x)), self.top_k.expand(len(x)), top_p), x, u)
+    def unranked(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+        def again(x: Tensor, u: Tensor, top_p: Tensor) -> Tensor:
+            return sample(x, u, temperature.expand(len(x)), top_k.expand(len(x)), top_p)
 
-        return take(Draw(logits, u, self.top_p, sample))
+        return take(Draw(logits, u, top_p, again))
 
     def ranked(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-        def sample(x: Tensor, u: Tensor, top_p: Tensor) -> Tensor:
-            return choose(rank(x), u, temperature.expand(len(x)), top_k.expand(len(x)), top_p)
+        def again(x: Tensor, u: Tensor, top_p: Tensor) -> Tensor:
+            return sample_ranked(rank(x), u, temperature.expand(len(x)), top_k.expand(len(x)), top_p)
 
-        return take(Draw(logits, u, top_p, sample))
+        return take(Draw(logits, u, top_p, again))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            switches, "OFF", switches.OFF | {Kernel.FUSED_SAMPLING}
-        )  # a draw and its token in one launch gives neither
-        patch.setattr(predictor.Sampling, "draw", indexed)
-        patch.setattr(language_model, "rank", lambda logits: logits)
-        patch.setattr(language_model, "choose", ranked)
+        # The fused samplers write the next token themselves and show neither logits nor draw.
+        patch.setattr(switches, "OFF", switches.OFF | {Kernel.FUSED_SAMPLING})
+        patch.setattr(sampling, "sample", unranked)
+        patch.setattr(ops, "sample", unranked)
+        patch.setattr(ranked_sampling, "rank", lambda logits: logits)
+        patch.setattr(ranked_sampling, "sample_ranked", ranked)
         yield
 
 
@@ -105,7 +106,7 @@ class Led:
         """The least nudge by which code `code` of frame `at` becomes `other` (None: the end instead of a code)."""
         draws = self.frame(at)
         mine = int(self.frames[at, code]) if at < len(self.frames) else None
-        recent = set(self.frames[max(1, at - language_model.RAS_WINDOW) : at, 0].tolist()) if self.extra else set()
+        recent = set(self.frames[max(1, at - ranked_sampling.RAS_WINDOW) : at, 0].tolist()) if self.extra else set()
         for by in NUDGES:
             found = draws[code + self.extra if code else 0].reached(by)
             if code == 0 and self.extra:

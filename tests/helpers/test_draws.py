@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from stentor import TTS
-from stentor.models.fish_s2 import language_model
+from stentor.models.fish_s2 import sampling
 from tests.helpers.draws import Draw, Led, apart, drawing
 from tests.helpers.tiny import Bench, checkpoint
 
@@ -18,9 +18,8 @@ def asked(logits: list[float], u: float, temperature: float = 1.0, top_p: float 
     x = torch.tensor([logits])
     one = torch.ones(1)
     with drawing(lambda draw: found.append(draw) or draw.answer()):
-        language_model.choose(
-            language_model.rank(x), one * u, one * temperature, torch.zeros(1, dtype=torch.int64), one * top_p
-        )
+        none = torch.zeros(1, dtype=torch.int64)
+        sampling.sample_ranked(sampling.rank(x), one * u, one * temperature, none, one * top_p)
     return found[0]
 
 

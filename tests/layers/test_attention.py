@@ -6,12 +6,14 @@ import torch.nn.functional as F
 from stentor.engine.kv_cache import PagedKV
 from stentor.layers.attention import DepthKV, causal
 from stentor.layers.norm import RMSNorm
+from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.base import KVSpec
 
 F64 = torch.float64
 CPU = torch.device("cpu")
+PLAIN = NormRope()
 
 
 def test_paged_prefill_and_decode_equal_dense_attention():
@@ -25,14 +27,14 @@ def test_paged_prefill_and_decode_equal_dense_attention():
     q, k, v = (torch.randn(sum(lengths) + 3, h, 8, dtype=F64) for h in (4, 2, 2))
     row = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
     pos = torch.cat([torch.arange(n) for n in lengths])
-    view = kv.prefill_view(slots, row, slots[row], pos, span=3, width=max(lengths))
+    view = kv.prefill_view(slots, row, slots[row], pos, max_pages=3, max_seqlen=max(lengths))
     n = sum(lengths)
-    got = view.attend(0, q[:n], k[:n], v[:n])
-    step = kv.decode_view(slots, torch.tensor(lengths), span=3).attend(0, q[n:], k[n:], v[n:])
+    got = view.attend(0, q[:n], k[:n], v[:n], PLAIN)
+    step = kv.decode_view(slots, torch.tensor(lengths), max_pages=3).attend(0, q[n:], k[n:], v[n:], PLAIN)
     start = 0
     for i, length in enumerate(lengths):
         part = list(range(start, start + length))
-        whole = causal(0, *(t[[*part, n + i]][None] for t in (q, k, v)))[0]
+        whole = causal(0, *(t[[*part, n + i]][None] for t in (q, k, v)), PLAIN)[0]
         torch.testing.assert_close(got[part], whole[:-1])
         torch.testing.assert_close(step[i], whole[-1])
         start += length
@@ -43,17 +45,17 @@ def test_padding_rows_write_only_into_the_padding_page():
     kv.table[0] = torch.tensor([1, 2])
     before = kv.pool[:, :, :3].clone()
     idx, pos = torch.tensor([2, 2]), torch.tensor([0, 1])
-    kv.decode_view(idx, pos, 1).attend(0, *(torch.randn(2, 1, 2, dtype=F64) for _ in range(3)))
+    kv.decode_view(idx, pos, 1).attend(0, *(torch.randn(2, 1, 2, dtype=F64) for _ in range(3)), PLAIN)
     assert torch.equal(kv.pool[:, :, :3], before)
 
 
 def test_the_depth_cache_equals_causal_attention_over_the_whole():
     q, k, v = (torch.randn(3, 6, h, 4, dtype=F64) for h in (4, 2, 2))
-    whole = causal(0, q, k, v)
+    whole = causal(0, q, k, v, PLAIN)
     cache = DepthKV(1, 3, 6, 2, 4, q)
     out = []
     for part in (slice(0, 2), slice(2, 3), slice(3, 6)):
-        out.append(cache(0, q[:, part], k[:, part], v[:, part]))
+        out.append(cache.attend(0, q[:, part], k[:, part], v[:, part], PLAIN))
         cache.advance(out[-1].shape[1])
     torch.testing.assert_close(torch.cat(out, 1), whole)
 
@@ -96,7 +98,7 @@ def test_a_stack_equals_its_plain_formula():
     h = rms(x, b.input_layernorm) @ b.self_attn.qkv_proj.weight.T
     q, k, v = h[..., :8].unflatten(-1, (2, 4)), h[..., 8:12].unflatten(-1, (1, 4)), h[..., 12:].unflatten(-1, (1, 4))
     q, k = (rope.rotate(rms(t, n), rope.at(pos)) for t, n in ((q, b.self_attn.q_norm), (k, b.self_attn.k_norm)))
-    y = x + causal(0, q, k, v).flatten(-2) @ b.self_attn.o_proj.weight.T
+    y = x + causal(0, q, k, v, PLAIN).flatten(-2) @ b.self_attn.o_proj.weight.T
     gate, up = (rms(y, b.post_attention_layernorm) @ b.mlp.gate_up_proj.weight.T).chunk(2, -1)
     y = y + (F.silu(gate) * up) @ b.mlp.down_proj.weight.T
     torch.testing.assert_close(stack(x, causal, rope, pos), rms(y, stack.norm), rtol=1e-5, atol=1e-5)

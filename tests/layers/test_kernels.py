@@ -12,10 +12,12 @@ from stentor.kernels.configs import LocalConfig, PagedConfig
 from stentor.kernels.types import QKNormRope, RopeArgs
 from stentor.layers.attention import DepthKV, sdpa
 from stentor.layers.norm import RMSNorm
+from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.rope import Rope, angles
-from stentor.layers.sampling import pick
-from stentor.models.fish_s2.sampling import choose, rank
-from stentor.models.voxcpm2.flow import guided
+from stentor.layers.sampling import sample
+from stentor.models.fish_s2 import sampling as fish_sampling
+from stentor.models.fish_s2.sampling import rank
+from stentor.models.voxcpm2.ops import cfg_zero_star
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -173,7 +175,7 @@ def test_depth_attention_equals_the_scratch_cache_step_by_step(dtype, heads, gro
         qkv = random(batch, new, (group + 2) * heads * dim, dtype=dtype)
         q, k, v = (t.unflatten(-1, (-1, dim)) for t in qkv.split((group * heads * dim, heads * dim, heads * dim), -1))
         out = attention.depth_attention(cache, plain.length, q, k, v)
-        close(out, plain(0, q, k, v))
+        close(out, plain.attend(0, q, k, v, NormRope()))
         plain.advance(new)
         assert torch.equal(cache[:, :, : plain.length], plain.cache[0][:, :, : plain.length])
 
@@ -202,7 +204,7 @@ def test_one_launch_picks_what_the_filters_and_the_draw_pick(size, dtype):
         case = (case[0] + random(60, size) * 1e-3, *case[1:])  # top-p may cut ties anywhere
     else:
         case = (case[0].to(dtype), *case[1:4], torch.ones_like(case[4]))
-    _agree(sampling.sample(*case), pick(*case), case[0])
+    _agree(sampling.sample(*case), sample(*case), case[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -210,7 +212,7 @@ def test_one_launch_picks_what_the_filters_and_the_draw_pick(size, dtype):
 def test_one_launch_chooses_what_the_ranked_sampler_chooses(size, dtype):
     logits, *rest = _cases(60, size)
     logits = logits.to(dtype)
-    _agree(sample_ranked(logits, *rest), choose(rank(logits), *rest), logits)
+    _agree(sample_ranked(logits, *rest), fish_sampling.sample_ranked(rank(logits), *rest), logits)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -225,9 +227,9 @@ def test_narrow_products_equal_norm_linear_gate_bias_and_addition(dtype, rows, s
     linear = torch.nn.functional.linear
     close(product(x, weight, None, None, False), linear(x, weight))
     close(product(x, weight, None, residual, False), residual + linear(x, weight))
-    close(product(x, weight, norm.terms, None, False, bias), linear(norm(x), weight, bias))
+    close(product(x, weight, norm.kernel_args, None, False, bias), linear(norm(x), weight, bias))
     gate, up = linear(norm(x), gates).chunk(2, -1)
-    close(product(x, gates, norm.terms, None, True), torch.nn.functional.silu(gate) * up)
+    close(product(x, gates, norm.kernel_args, None, True), torch.nn.functional.silu(gate) * up)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -273,7 +275,7 @@ def test_attention_turns_queries_and_keys_as_norm_and_rope_do(dtype, interleaved
     cache = torch.full_like(plain.cache[0], float("nan"))
     for part in (slice(0, 2), slice(2, 3), slice(3, 5)):
         out = attention.depth_attention(cache, part.start, q[:, part], k[:, part], v[:, part], turn)
-        close(out, plain(0, a[:, part], b[:, part], v[:, part]))
+        close(out, plain.attend(0, a[:, part], b[:, part], v[:, part], NormRope()))
         plain.advance(part.stop - part.start)
     close(cache[:, :, :5], plain.cache[0][:, :, :5])
     if dtype in DOTS:
@@ -297,7 +299,7 @@ def test_one_launch_guides_steps_and_writes_the_next_tokens(dtype):
     weight, bias = random(hidden, feat, dtype=dtype), random(hidden, dtype=dtype)
     tokens = random(2 * batch, 3 + 2 * patch, hidden, dtype=dtype)
     step = dt[:, 0].view(-1, 1, 1)
-    want = torch.where(step != 0, x - step * guided(both, cfg), x)
+    want = torch.where(step != 0, x - step * cfg_zero_star(both, cfg), x)
     want_tokens = tokens.clone()
     want_tokens[:, 2] = times[at[:, 1]].repeat(2, 1)
     want_tokens[:, -patch:] = torch.nn.functional.linear(want, weight, bias).repeat(2, 1, 1)

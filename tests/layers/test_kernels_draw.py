@@ -11,8 +11,9 @@ import torch.nn.functional as F
 
 from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.types import MinFrames, RowRef, SampleOut, SamplingParams
-from stentor.layers.sampling import penalize_seen, pick
-from stentor.models.fish_s2.sampling import choose, rank
+from stentor.layers.sampling import penalize_seen, sample
+from stentor.models.fish_s2 import sampling as fish_sampling
+from stentor.models.fish_s2.sampling import rank
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -78,10 +79,10 @@ def test_what_is_drawn_is_the_next_token(dtype, batch):
     logits, how = random(batch, size, dtype=dtype) * 3, asked(batch, size)
     for into in places(batch, size, dtype, torch.int32):
         sampling.sample_into(logits, how, into)
-        check(into, pick(logits, *how), 0.05)
+        check(into, sample(logits, *how), 0.05)
     for into in places(batch, size, dtype, torch.int64):
         sample_ranked_into(logits, how, into)
-        check(into, choose(rank(logits), *how), 0.05)
+        check(into, fish_sampling.sample_ranked(rank(logits), *how), 0.05)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -95,7 +96,7 @@ def test_the_first_pick_is_behind_the_penalty_and_the_ids_that_cannot_be_drawn(d
     step, least = torch.arange(batch, device=DEVICE), torch.full((batch,), batch // 2, device=DEVICE)
     at, had = torch.arange(size, device=DEVICE), seen.table[seen.idx]
     barred = (at >= size - marks) & (at != end) | ((step < least)[:, None] & (at == end))
-    want = pick(penalize_seen(logits.float(), had, penalty).masked_fill(barred, float("-inf")), *how)
+    want = sample(penalize_seen(logits.float(), had, penalty).masked_fill(barred, float("-inf")), *how)
     before = seen.table.clone()
     for into in places(batch, size, dtype, torch.int32):
         ended, now = sample_first_codebook(logits, how, into, seen, penalty, MinFrames(step, least), marks, end)
@@ -123,7 +124,7 @@ def test_the_first_choice_is_made_again_if_it_repeats_and_may_end_in_time(dtype,
     step, least = torch.arange(batch, device=DEVICE) % most, torch.full((batch,), 4, device=DEVICE)
     early = (torch.arange(size, device=DEVICE) == size - 1) & (step < least)[:, None]
     ranking = rank(logits.float().masked_fill(early, float("-inf")))
-    once = choose(ranking, u[:, 0], *how[1:])
+    once = fish_sampling.sample_ranked(ranking, u[:, 0], *how[1:])
     at = step[:, None] - torch.arange(1, window + 1, device=DEVICE)
     old = past.table[past.idx[:, None], at.clamp_min(0), 0]
     for row in range(0, batch, 2):  # every other row repeats itself, if it has a past that counts
@@ -131,7 +132,7 @@ def test_the_first_choice_is_made_again_if_it_repeats_and_may_end_in_time(dtype,
         old[row] = once[row]
     repeats = ((old == once[:, None]) & (at > 0)).any(-1)
     free = (how.temperature > 0).float()
-    again = choose(ranking, u[:, 1], free, how.top_k, torch.full_like(free, 0.9))
+    again = fish_sampling.sample_ranked(ranking, u[:, 1], free, how.top_k, torch.full_like(free, 0.9))
     want = torch.where(repeats, again, once)
     for into in places(batch, size, dtype, torch.int64):
         ended = sample_first_code(logits, how._replace(u=u), (1.0, 0.9), into, past, window, MinFrames(step, least))

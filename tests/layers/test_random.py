@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from stentor.layers.rng import normal, uniform
-from stentor.layers.sampling import keep_top_k, keep_top_p, penalize_seen, pick
+from stentor.layers.sampling import keep_top_k, keep_top_p, penalize_seen, sample
 
 
 def test_uniforms_are_uniform_and_never_reach_the_ends():
@@ -60,7 +60,7 @@ def test_picks_follow_the_filtered_distribution_with_mixed_parameters_in_one_bat
     rows = torch.arange(len(settings)).repeat_interleave(n)
     t, k, p = (torch.tensor([s[i] for s in settings])[rows] for i in range(3))
     u = uniform(torch.arange(len(rows)), torch.zeros(len(rows), dtype=torch.int64), 1)[:, 0]
-    picks = pick(logits.expand(len(rows), -1), u, t, k, p).view(len(settings), n)
+    picks = sample(logits.expand(len(rows), -1), u, t, k, p).view(len(settings), n)
     for (temperature, top_k, top_p), drawn in zip(settings, picks, strict=True):
         expected = reference_probabilities(logits.double().numpy(), temperature, top_k, top_p)
         counts = np.bincount(drawn.numpy(), minlength=12)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, StreamingState, state_columns
+from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.sliding_window import NEVER, WindowKV, window_columns
 
 
@@ -61,7 +62,7 @@ def test_window_attention_in_chunks_equals_the_whole(chunks: tuple[int, ...]):
     window, total = 4, sum(chunks)
     q, k, v = (torch.randn(2, total, 2, 3, dtype=torch.float64) for _ in range(3))
     pos = torch.arange(total).expand(2, -1)
-    whole = WindowKV("a", window, pos, None).attend(0, q, k, v)
+    whole = WindowKV("a", window, pos, None).attend(0, q, k, v, NormRope())
     expected = torch.empty_like(whole)
     for t in range(total):
         lo = max(0, t - window + 1)
@@ -73,7 +74,8 @@ def test_window_attention_in_chunks_equals_the_whole(chunks: tuple[int, ...]):
     for n in chunks:
         streaming = StreamingState(state)
         part = slice(start, start + n)
-        out.append(WindowKV("a", window, pos[:, part], streaming).attend(0, q[:, part], k[:, part], v[:, part]))
+        kv = WindowKV("a", window, pos[:, part], streaming)
+        out.append(kv.attend(0, q[:, part], k[:, part], v[:, part], NormRope()))
         state, start = streaming.new, start + n
     torch.testing.assert_close(torch.cat(out, 1), whole)
 

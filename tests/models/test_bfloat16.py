@@ -110,7 +110,11 @@ class Pair:
         u = [uniform(r["seed"], r["step"], self.ref.model.spec.draws) for r in rows]
         hooks = []
         if self.family == "voxcpm2":
-            hooks.append(self.ref.model.dit.register_forward_hook(lambda m, args, out: asked.append((args, out))))
+            hooks.append(
+                self.ref.model.dit.register_forward_hook(
+                    lambda m, args, out: asked.append((args[0].clone(), args[1], out))
+                )
+            )
         with drawing(draws):
             out = self.ref.model.emit(h, rows[0], u[0])
         for hook in hooks:
@@ -123,11 +127,11 @@ class Pair:
             self.note("logits of each draw", a, b)
         if self.family == "voxcpm2":
             net = [b.model.net for b in (self.ref, self.dut)]
-            self.note("flow condition", net[0].condition(*h), net[1].condition(*h_there))
+            self.note("flow condition", torch.stack(net[0].conditions(*h)), torch.stack(net[1].conditions(*h_there)))
             self.note("stop logits", net[0].stop_logits(h[0]), net[1].stop_logits(h_there[0]))
-            for args, want in asked:
-                tensors = [a.to(DEVICE, torch.bfloat16) for a in args[:-1]]
-                self.note("flow network", want, self.dut.model.dit(*tensors, self.dut.model.net.rope))
+            for tokens, patch, want in asked:
+                there = tokens.to(DEVICE, torch.bfloat16)
+                self.note("flow network", want, self.dut.model.dit(there, patch, self.dut.model.net.rope))
         else:
             assert torch.equal(out.frame.cpu(), made.frame.cpu())
         self.ref.runner.slots.commit(rows[0], out, rows[0]["pos"] + 1 if self.started else self.length)

@@ -20,7 +20,8 @@ from stentor.api import Speech
 from stentor.audio import load
 from stentor.engine.stream import AudioStream
 from stentor.layers.transformer import StackConfig
-from stentor.models.voxcpm2.flow import FlowTables, LocDiT, evaluations
+from stentor.models.voxcpm2.flow import LocDiT
+from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
 
 HERE = Path(__file__).parents[1] / "fixtures" / "voxcpm2"
@@ -160,14 +161,14 @@ def test_times_and_step_sizes_of_the_solver_equal_the_reference_bit_for_bit(
 ) -> None:
     dit = LocDiT(StackConfig(8, 8, 1, 1, 1, 8, 1e-5), 4).to(dtype)
     dit.time_tokens = lambda t: t  # type: ignore[method-assign]
-    tables = FlowTables(dit)
+    schedule = dit.schedule()
     name = str(dtype).removeprefix("torch.")
     for steps in (1, 2, 10, 24, 25, 49, 50, 100):
         want = expected[f"schedule/{name}/{steps}"]
         assert len(want) == evaluations(steps) + 1
         x = torch.zeros((), dtype=dtype)
         for k in range(evaluations(steps)):
-            assert float(tables.time[tables.at[steps, k]]) == want[k, 0]
+            assert float(schedule.times[schedule.at[steps, k]]) == want[k, 0]
             assert float(x) == want[k, 1]
-            x = x - tables.dt[steps, k] * torch.ones((), dtype=dtype)
+            x = x - schedule.dt[steps, k] * torch.ones((), dtype=dtype)
         assert float(x) == want[-1, 1]

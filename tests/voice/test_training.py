@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import stentor
+from stentor.layers.qk_norm_rope import NormRope
 from training import export
 from training.alignment import Pointer, Speller
 from training.common import load_config
@@ -102,7 +103,7 @@ def test_attention_on_the_right_phonemes_costs_less_than_elsewhere(batch: Batch)
         at = batch.text_len[batch.row] - 1 + batch.patch
         known = (batch.sounding >= 0).all(1)
         q[batch.row[known], at[known]] = k[batch.row[known], (batch.sounding[known, 0] + shift) % positions]
-        pointer.attend(0, q, k, k)
+        pointer.attend(0, q, k, k, NormRope())
         return float(pointer.loss(batch))
 
     assert cost(0) < 0.01 < cost(4)

@@ -87,5 +87,5 @@ def _stack(part: ConfigReader, eps: float) -> StackConfig:
         head_dim=part.integer("head_dim"),
         eps=eps,
         qk_norm=part.flag("attention_qk_norm", False),
-        qk_late_weight=False,
+        qk_weight_after_cast=False,
     )

@@ -9,18 +9,15 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.kernels.buffers import empty_aligned
-from stentor.kernels.types import MinFrames, SampleOut, SamplingParams
+from stentor.kernels.types import SampleOut, SamplingParams
 from stentor.layers.attention import DepthKV
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.base import KVView, Rows
 from stentor.models.fish_s2.config import LanguageConfig
-from stentor.models.fish_s2.sampling import choose, rank
+from stentor.models.fish_s2.sampling import sample_first_code, sample_ranked_into
 from stentor.models.weights import meta_init
-
-RAS_WINDOW = 10  # frames in which a repeated code is drawn again
-RAS_TEMPERATURE, RAS_TOP_P = 1.0, 0.9
 
 
 class Language(nn.Module):
@@ -72,77 +69,36 @@ class Language(nn.Module):
         return out
 
     def logits(self, h: Tensor) -> Tensor:
-        """h [B, hidden] -> float32 [B, codes + 1]; the last one is im_end."""
-        return linear(h, self.head).float()
+        """h [B, hidden] -> [B, codes + 1]; the last one is im_end."""
+        return linear(h, self.head)
 
-    def first_code(self, h: Tensor, rows: Rows, u: Tensor) -> Tensor:
-        """Repetition-aware sampling with uniforms u [B, 2]: a code of the recent past is drawn once more, freely.
+    def frame(self, h: Tensor, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Slow transformer's output h [B, hidden] and uniforms u [B, books + 1] -> the frame [B, books], and [B] bool,
+        whether it is the end (its first code is 0 then).
 
-        Returns [B] in 0 .. codes; `codes` means the end, which cannot be drawn before `min_frames`.
-        """
-        logits = self.logits(h)
-        early = rows["step"] < rows["min_frames"]
-        ranking = rank(torch.cat((logits[:, :-1], logits[:, -1:].masked_fill(early[:, None], float("-inf"))), dim=-1))
-        temperature, top_k = rows["temperature"], rows["top_k"]
-        code = choose(ranking, u[:, 0], temperature, top_k, rows["top_p"])
-        free = torch.where(temperature > 0, RAS_TEMPERATURE, 0.0)
-        again = choose(ranking, u[:, 1], free, top_k, torch.full_like(free, RAS_TOP_P))
-        return torch.where(self._repeats(code, rows), again, code)
-
-    def _repeats(self, code: Tensor, rows: Rows) -> Tensor:
-        """Whether code [B] is among the last frames'. Frame 0 never counts, as in the reference."""
-        frames, exists = rows.recent(RAS_WINDOW)
-        at = rows["step"][:, None] - torch.arange(1, RAS_WINDOW + 1, device=code.device)
-        return ((frames[..., 0] == code[:, None]) & exists & (at > 0)).any(-1)
-
-    def rest(self, h: Tensor, code: Tensor, rows: Rows, u: Tensor) -> Tensor:
-        """The other codes of the frame, given the first [B] and uniforms u [B, books - 1]: [B, books - 1].
-
-        The first pass takes two positions, the hidden state and the first code: both are known.
+        The fast transformer's first pass takes two positions, the hidden state and the first code: both are known.
         """
         fast, c = self.config.fast, self.config
-        kv = DepthKV(fast.layers, len(h), c.books, fast.kv_heads, fast.head_dim, h)
-        x = torch.stack((h, self.fast_embeddings(code)), dim=1)
-        codes: list[Tensor] = []
-        for i in range(c.books - 1):
-            ranking = rank(self._next_logits(x, kv))
-            codes.append(choose(ranking, u[:, i], rows["temperature"], rows["top_k"], rows["top_p"]))
-            x = self.fast_embeddings(codes[-1])[:, None]
-        return torch.stack(codes, dim=-1)
-
-    def fused(self, h: Tensor, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:
-        """`first_code` and `rest` with draws that write the next token themselves; h [B, hidden], u [B, books + 1].
-        Returns the frame [B, books] and [B] bool, whether it is the end; its first code is 0 then."""
-        from stentor.models.fish_s2.kernels import sample_first_code, sample_ranked_into
-
-        fast, c = self.config.fast, self.config
-        temperature, top_k, top_p = rows["temperature"], rows["top_k"], rows["top_p"]
+        parameters = (rows["temperature"], rows["top_k"], rows["top_p"])
         codes = empty_aligned(c.books, len(h), torch.int64, h.device)
         table = self.fast_embeddings.weight
         x = h.new_empty(len(h), 2, h.shape[1])
-        stop = sample_first_code(
-            linear(h, self.head),
-            SamplingParams(u[:, :2], temperature, top_k, top_p),
-            (RAS_TEMPERATURE, RAS_TOP_P),
-            SampleOut(codes[0], table, x, h),
-            rows.history(),
-            RAS_WINDOW,
-            MinFrames(rows["step"], rows["min_frames"]),
-        )
+        first = SampleOut(codes[0], table, x, h)
+        stop = sample_first_code(self.logits(h), SamplingParams(u[:, :2], *parameters), first, rows)
         kv = DepthKV(fast.layers, len(h), c.books, fast.kv_heads, fast.head_dim, h)
         for i in range(1, c.books):
             logits = self._next_logits(x, kv)
-            into = SampleOut(codes[i])
+            out = SampleOut(codes[i])
             if i + 1 < c.books:
                 x = h.new_empty(len(h), 1, h.shape[1])
-                into = SampleOut(codes[i], table, x)
-            sample_ranked_into(logits, SamplingParams(u[:, i + 1], temperature, top_k, top_p), into)
+                out = SampleOut(codes[i], table, x)
+            sample_ranked_into(logits, SamplingParams(u[:, i + 1], *parameters), out)
         return codes.T, stop
 
     def _next_logits(self, x: Tensor, kv: DepthKV) -> Tensor:
-        """Of the code that follows the new tokens x [B, n, hidden]."""
+        """Logits of the code that follows the new tokens x [B, n, hidden]."""
         pos = self.place[kv.length : kv.length + x.shape[1]]
-        logits = self.fast.head(x, kv, self.fast_rope, pos, self.fast_output.weight)
+        logits = self.fast.head(x, kv.attend, self.fast_rope, pos, self.fast_output.weight)
         kv.advance(x.shape[1])
         return logits
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stentor import kernels
 from stentor.models.base import (
     Emit,
     Encode,
@@ -51,10 +50,5 @@ class FishS2:
         return (self.language.hidden(x[0], kv),)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
-        if kernels.enabled(kernels.Kernel.FUSED_SAMPLING, h[0]):
-            return Emit(*self.language.fused(h[0], rows, u), {})
-        code = self.language.first_code(h[0], rows, u[:, :2])
-        stop = code == self.language.config.codes
-        code = torch.where(stop, 0, code)
-        rest = self.language.rest(h[0], code, rows, u[:, 2:])
-        return Emit(torch.cat((code[:, None], rest), dim=-1), stop, {})
+        frame, stop = self.language.frame(h[0], rows, u)
+        return Emit(frame, stop, {})

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import causal
-from stentor.layers.rope import CosSin, Rope, angles
+from stentor.layers.qk_norm_rope import RopePositions
+from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Attention
 from stentor.models.qwen3_tts.codec_decoder import USAGE_FLOOR, LayerScale
 from stentor.models.qwen3_tts.config import EncoderConfig
@@ -78,8 +79,8 @@ class EncoderBlock(nn.Module):
         self.mlp = EncoderMLP(s.hidden, s.ffn)
         self.mlp_layer_scale = LayerScale(s.hidden)
 
-    def forward(self, x: Tensor, rope: Rope, cos_sin: CosSin) -> Tensor:
-        x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), 0, causal, rope, cos_sin))
+    def forward(self, x: Tensor, positions: RopePositions) -> Tensor:
+        x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), 0, causal, positions))
         out: Tensor = x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
         return out
 
@@ -91,9 +92,9 @@ class EncoderTransformer(nn.Module):
 
     def forward(self, x: Tensor, rope: Rope) -> Tensor:
         """x [B, n, hidden]. Full causal attention: the reference builds no window mask for this stack."""
-        cos_sin = rope.at(torch.arange(x.shape[1], device=x.device).expand(x.shape[0], -1))
+        positions = RopePositions(rope)
         for block in self.layers:
-            x = block(x, rope, cos_sin)
+            x = block(x, positions)
         return x
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack
 from stentor.models.qwen3_tts.config import Config, TransformerConfig
+from stentor.models.qwen3_tts.ops import CodeTable
 from stentor.models.qwen3_tts.speaker_encoder import SpeakerEncoder
 
 ROWS_PER_PASS = 8192
@@ -91,12 +92,12 @@ class Tables:
             talker.model.codec_embedding.weight,
             *(e.get_parameter("weight") for e in predictor.model.codec_embedding),
         ]
-        self.code = torch.cat(books).detach()
-        """[talker vocab + 15 * vocab, talker hidden]: what the talker hears of a frame."""
-        self.depth = _project(predictor.small_to_mtp_projection, self.code) if c.projects else self.code
-        """The same rows as the predictor hears them."""
+        rows = torch.cat(books).detach()
+        self.depth = _project(predictor.small_to_mtp_projection, rows) if c.projects else rows
+        """[talker vocab + 15 * vocab, predictor hidden]: inputs of the predictor."""
         self.starts = (0, *(c.talker.vocab + g * c.predictor.vocab for g in range(c.codebooks - 1)))
-        self.offset = torch.tensor(self.starts, device=self.code.device)
+        self.code = CodeTable(torch.tensor(self.starts, device=rows.device), rows)
+        """[talker vocab + 15 * vocab, talker hidden]: inputs of the talker."""
 
 
 def _project(module: nn.Module, table: Tensor) -> Tensor:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from stentor.errors import InvalidRequest
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, StreamingState, state_columns
+from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.rng import normal
 from stentor.layers.rope import Rope, angles
-from stentor.layers.sampling import pick
+from stentor.layers.sampling import sample
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Stack
 from stentor.layers.types import Column, State
@@ -56,7 +57,8 @@ class ToyCodec(nn.Module):
         x = self.inp(frames.transpose(1, 2), streaming).tanh()
         pos = state["count"][:, None] + torch.arange(frames.shape[1], device=frames.device)
         heads = x.transpose(1, 2).unflatten(-1, (2, 4))
-        x = x + WindowKV("attn", WINDOW, pos, streaming).attend(0, heads, heads, heads).flatten(-2).transpose(1, 2)
+        kv = WindowKV("attn", WINDOW, pos, streaming)
+        x = x + kv.attend(0, heads, heads, heads, NormRope()).flatten(-2).transpose(1, 2)
         y = self.out(self.up2(self.up(x, streaming), streaming), streaming).tanh()
         streaming.new["count"] = state["count"] + frames.shape[1]
         return y[:, 0].float(), streaming.new
@@ -147,9 +149,9 @@ class Toy(nn.Module):
         codes = []
         depth = hidden
         for j, head in enumerate(self.heads):
-            code = pick(head(depth).float(), u[:, LATENT + j], rows["temperature"], rows["top_k"], rows["top_p"])
+            code = sample(head(depth).float(), u[:, LATENT + j], rows["temperature"], rows["top_k"], rows["top_p"])
             if j == 0:  # a first code seen in the last frames is drawn again, as in repetition-aware sampling
-                again = pick(head(depth).float(), u[:, -1], rows["temperature"], rows["top_k"], rows["top_p"])
+                again = sample(head(depth).float(), u[:, -1], rows["temperature"], rows["top_k"], rows["top_p"])
                 repeated = ((seen[:, :, LATENT].long() == code[:, None]) & exists).any(1)
                 code = torch.where(repeated, again, code)
             codes.append(code)

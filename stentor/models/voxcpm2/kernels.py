@@ -1,11 +1,9 @@
 """Triton kernels of this family: patch tokens, FSQ, the stop head, and the steps of the flow.
 
-They round where the reference implementations in `modules.py` and `flow.py` round.
+They round where the reference implementations in `ops.py` round.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -13,18 +11,11 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.models.voxcpm2.schedule import EulerSchedule
 
 WIDTH = 64  # hidden channels of a CTA that projects
 ITEMS = 512  # of a CTA that does not
 TO_NEAREST = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and taken away, it leaves an integer, even at halves
-
-
-class EulerSchedule(NamedTuple):
-    """Step sizes dt and rows `at` of `times` [K, H], both [rows, most]: of every number of steps, or of every row."""
-
-    dt: Tensor
-    at: Tensor
-    times: Tensor
 
 
 @triton.jit
@@ -140,8 +131,8 @@ def dit_input_tokens(
     dt = torch.empty(batch, room, dtype=tables.dt.dtype, device=like.device)
     at = torch.empty(batch, room, dtype=tables.at.dtype, device=like.device)
     _dit_input_tokens_kernel[(batch, triton.cdiv(hidden, WIDTH))](
-        *mu, last.contiguous(), z, *projections, steps, *tables, tokens, dt, at, batch, hidden,
-        mu[0].stride(0), mu[1].stride(0), tables.dt.shape[1], work, room,
+        *mu, last.contiguous(), z, *projections, steps, tables.dt, tables.at, tables.times, tokens, dt, at,
+        batch, hidden, mu[0].stride(0), mu[1].stride(0), tables.dt.shape[1], work, room,
         PATCH=patch, FEAT=feat, WIDE=triton.next_power_of_2(feat), BLOCK=WIDTH, WORK=triton.next_power_of_2(work),
         USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
     )  # fmt: skip

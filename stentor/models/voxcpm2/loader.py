@@ -15,11 +15,11 @@ from stentor.layers.conv import cast_decoder
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
-from stentor.models.voxcpm2.flow import MAX_STEPS
 from stentor.models.voxcpm2.lora import merge_lora
 from stentor.models.voxcpm2.model import VoxCPM2
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import FrontEnd, PromptBuilder, Tokenize
+from stentor.models.voxcpm2.schedule import MAX_STEPS
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
 from stentor.models.weights import (
     fold_weight_norm,

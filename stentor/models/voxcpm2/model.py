@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stentor import kernels
 from stentor.layers.rng import grid_normal
 from stentor.models.base import (
     Emit,
@@ -20,7 +19,7 @@ from stentor.models.base import (
 )
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VoxCPM2Config
-from stentor.models.voxcpm2.flow import FlowTables, solve, solve_in_place
+from stentor.models.voxcpm2.flow import euler_solve
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import PromptBuilder
 from stentor.models.voxcpm2.spec import make_spec
@@ -36,7 +35,7 @@ class VoxCPM2:
         self.codec = PatchCodec(vae)
         self.patch, self.feat = c.patch, c.feat
         self.dit = net.feat_decoder.estimator
-        self.tables = FlowTables(self.dit)
+        self.schedule = self.dit.schedule()
         self.true = torch.ones(1, dtype=torch.bool, device=net.stop_head.weight.device)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
@@ -69,15 +68,12 @@ class VoxCPM2:
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
         inputs, feat, audio = x
-        return self.net.think(inputs, feat, audio, kv.attend, kv.pos)
+        return self.net.run_language_models(inputs, feat, audio, kv.attend, kv.pos)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         lm_hidden, residual_hidden = h
         z = grid_normal(u, self.feat, rows["temperature"], self.dtype)
         mu = self.net.conditions(lm_hidden, residual_hidden)
-        parts, asked = (self.dit, self.tables, self.net.rope), (rows["cfg"], rows["flow_steps"], rows.num_evals)
-        if kernels.enabled(kernels.Kernel.FLOW, z):
-            patch = solve_in_place(*parts, mu, rows["prev"], z, *asked)
-        else:
-            patch = solve(*parts, torch.stack(mu, dim=-2), rows["prev"].to(self.dtype), z, *asked)
-        return Emit(patch, self.net.ends(lm_hidden), {})
+        cfg, steps = rows["cfg"], rows["flow_steps"]
+        patch = euler_solve(self.dit, self.schedule, self.net.rope, mu, rows["prev"], z, cfg, steps, rows.num_evals)
+        return Emit(patch, self.net.stop(lm_hidden), {})

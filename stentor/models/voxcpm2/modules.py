@@ -1,4 +1,4 @@
-"""The network of VoxCPM2, named as the checkpoint names it.
+"""The network of VoxCPM2. Modules are named as in the checkpoint.
 
 Serving and training call the same methods: attention is an argument, leading dimensions are free ([N] packed tokens or
 [B, T] whole sequences with `layers.attention.causal`).
@@ -10,15 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor import kernels
-from stentor.kernels import Kernel
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.layers.types import Attend
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.flow import LocDiT
-from stentor.models.voxcpm2.local_stack import read_out
+from stentor.models.voxcpm2.local_stack import last_layer_subset
+from stentor.models.voxcpm2.ops import fsq_round, patch_tokens, select_and_concat, stop_head
 
 
 def _project(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -44,15 +43,8 @@ class LocEnc(nn.Module):
 
     def forward(self, patches: Tensor, rope: Rope) -> Tensor:
         """patches [N, P, feat], rounded to the model's dtype -> [N, hidden]."""
-        first = self.special_token
-        if kernels.enabled(Kernel.PATCH, first):
-            from stentor.models.voxcpm2.kernels import patch_tokens
-
-            x = patch_tokens(patches, self.in_proj.weight, self.in_proj.bias, first)
-        else:
-            x = self.in_proj(patches.to(first.dtype))
-            x = torch.cat((first[0].expand(x.shape[0], 1, -1), x), dim=1)
-        return read_out(self.encoder, x, rope, slice(0, 1))[:, 0]
+        x = patch_tokens(patches, self.in_proj, self.special_token)
+        return last_layer_subset(self.encoder, x, rope, slice(0, 1))[:, 0]
 
 
 class FSQ(nn.Module):
@@ -65,15 +57,8 @@ class FSQ(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        x = _project(self.in_proj, x)
-        if not self.training and kernels.enabled(Kernel.PATCH, x):
-            from stentor.models.voxcpm2.kernels import fsq_round
-
-            return _project(self.out_proj, fsq_round(x, self.scale))
-        soft = torch.tanh(x)
-        hard = torch.round(soft * self.scale) / self.scale
-        out: Tensor = _project(self.out_proj, soft + (hard - soft).detach() if self.training else hard)
-        return out
+        levels = fsq_round(_project(self.in_proj, x), self.scale, straight_through=self.training)
+        return _project(self.out_proj, levels)
 
 
 class Flow(nn.Module):
@@ -115,40 +100,26 @@ class VoxCPM2Net(nn.Module):
         out = _project(self.enc_to_lm_proj, vectors)
         return out.view(*patches.shape[:-2], out.shape[-1])
 
-    def think(self, x: Tensor, feat: Tensor, audio: Tensor, attend: Attend, pos: Tensor) -> tuple[Tensor, Tensor]:
+    def run_language_models(
+        self, x: Tensor, feat: Tensor, audio: Tensor, attend: Attend, pos: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Both language models: inputs x [..., hidden], patch embeddings feat [..., hidden] (zeros at text), audio
         [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each [..., hidden]."""
         h = self.base_lm(x, attend, self.rope, pos)
-        if h.ndim == 2 and kernels.enabled(Kernel.PATCH, h):
-            from stentor.models.voxcpm2.kernels import select_and_concat
-
-            both = select_and_concat(h, self.fsq_layer(h), feat, audio)
-            h = both[:, : h.shape[1]]
-        else:
-            h = torch.where(audio.unsqueeze(-1), self.fsq_layer(h), h)
-            both = torch.cat((h, feat), dim=-1)
+        h, both = select_and_concat(h, self.fsq_layer(h), feat, audio)
         fused = _project(self.fusion_concat_proj, both)
         r = self.residual_lm(fused, attend, self.rope if self.residual_rope else None, pos)
         return h, r
 
-    def condition(self, h: Tensor, r: Tensor) -> Tensor:
-        """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., 2, dit hidden]."""
-        return torch.stack(self.conditions(h, r), dim=-2)
-
     def conditions(self, h: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-        """The two, [..., dit hidden] each."""
+        """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., dit hidden]."""
         return _project(self.lm_to_dit_proj, h), _project(self.res_to_dit_proj, r)
 
     def stop_logits(self, h: Tensor) -> Tensor:
-        """lm_hidden [..., hidden] -> [..., 2]; index 1 says that the patch made from it is the last."""
+        """lm_hidden [..., hidden] -> [..., 2], for training. Index 1 says that the patch made from it is the last."""
         out: Tensor = self.stop_head(F.silu(_project(self.stop_proj, h)))
         return out
 
-    def ends(self, h: Tensor) -> Tensor:
+    def stop(self, h: Tensor) -> Tensor:
         """lm_hidden [N, hidden] -> [N] bool, whether the patch made from it is the last."""
-        if kernels.enabled(Kernel.PATCH, h):
-            from stentor.models.voxcpm2.kernels import stop_head
-
-            return stop_head(_project(self.stop_proj, h), self.stop_head.weight)
-        logits = self.stop_logits(h)
-        return logits[:, 1] > logits[:, 0]
+        return stop_head(_project(self.stop_proj, h), self.stop_head)

@@ -14,7 +14,7 @@ import numpy as np
 
 from stentor.errors import InvalidRequest
 from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechRequest
-from stentor.models.voxcpm2.flow import evaluations
+from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
 
 PRIME = 3  # patches that the codec hears before the first generated one

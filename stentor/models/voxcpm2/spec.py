@@ -9,8 +9,8 @@ import torch
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec, Option
 from stentor.models.voxcpm2.config import VoxCPM2Config
-from stentor.models.voxcpm2.flow import MAX_STEPS, evaluations
 from stentor.models.voxcpm2.prompt import MIN_LEN
+from stentor.models.voxcpm2.schedule import MAX_STEPS, evaluations
 
 REFERENCE_SECONDS = (0.3, 120.0)
 

@@ -12,11 +12,14 @@ import torch
 from scipy.stats import chisquare
 
 from stentor import registry
+from stentor.kernels.types import SampleOut, SamplingParams
 from stentor.layers.attention import sdpa
 from stentor.layers.rng import uniform
+from stentor.layers.sampling import store_sample
 from stentor.models.base import PromptRows
+from stentor.models.fish_s2 import language_model
 from stentor.models.fish_s2.prompt import SpokenTurn, tokenize_turns
-from stentor.models.fish_s2.sampling import choose, rank
+from stentor.models.fish_s2.sampling import rank, sample_first_code, sample_ranked
 from tests.models.fish_s2.oracle import CHECKPOINT, Oracle, probabilities
 
 EXPECTED = np.load(Path(__file__).parents[2] / "fixtures" / "fish_s2" / "expected.npz")
@@ -29,7 +32,8 @@ class Dense:
     def __init__(self, length):
         self.pos = torch.arange(length)
 
-    def attend(self, layer, q, k, v):
+    def attend(self, layer, q, k, v, norm_rope):
+        q, k = norm_rope.apply(q, k)
         return sdpa(q[None], k[None], v[None], causal=True)[0]
 
 
@@ -122,6 +126,14 @@ def hidden(model, batch):
     )
 
 
+def first_code(language, h, r, u):
+    """Codes [B] of `sample_first_code`, with the end as the id behind the last code."""
+    out = SampleOut(torch.empty(len(h), dtype=torch.int64))
+    params = SamplingParams(u, r["temperature"], r["top_k"], r["top_p"])
+    stop = sample_first_code(language.logits(h), params, out, r)
+    return torch.where(stop, language.config.codes, out.code)
+
+
 def past_with(code, at, made, fill=0):
     """Frames 0 .. made - 1 whose first code is `fill`, except that of frame `at`."""
     past = torch.full((1, made, 10), fill)
@@ -139,9 +151,9 @@ def test_a_code_of_the_last_ten_frames_is_drawn_again_but_that_of_frame_0_never_
     u = torch.full((1, 11), 0.98)
     greedy = int(model.language.logits(h)[0].argmax())
     r = rows(past_with(greedy, at, made, fill=(greedy + 1) % 256), 1e-4)
-    code = int(model.language.first_code(h, r, u[:, :2]))
+    code = int(first_code(model.language, h, r, u[:, :2]))
     free = rank(model.language.logits(h))
-    second = int(choose(free, u[:, 1], torch.ones(1), torch.zeros(1, dtype=torch.int64), torch.full((1,), 0.9)))
+    second = int(sample_ranked(free, u[:, 1], torch.ones(1), torch.zeros(1, dtype=torch.int64), torch.full((1,), 0.9)))
     assert second != greedy
     assert code == (second if again else greedy)
 
@@ -150,7 +162,7 @@ def test_greedy_rows_repeat_themselves(model):
     h = hidden(model, 1)
     greedy = int(model.language.logits(h)[0].argmax())
     r = rows(torch.full((1, 12, 10), greedy), 0)
-    assert int(model.language.first_code(h, r, torch.full((1, 2), 0.99))) == greedy
+    assert int(first_code(model.language, h, r, torch.full((1, 2), 0.99))) == greedy
 
 
 def test_the_end_cannot_be_drawn_before_min_frames(model):
@@ -194,7 +206,7 @@ def test_20_000_draws_follow_the_filtered_probabilities_with_settings_mixed_in_o
     logits = torch.randn(97, generator=torch.Generator().manual_seed(2)) * 2
     (temperature, top_k, top_p), which = mixed(SETTINGS)
     u = uniform(torch.full((len(which),), 5), torch.arange(len(which)), 1)[:, 0]
-    drawn = choose(rank(logits.expand(len(which), -1)), u, temperature, top_k, top_p)
+    drawn = sample_ranked(rank(logits.expand(len(which), -1)), u, temperature, top_k, top_p)
     for i, setting in enumerate(SETTINGS):
         counts = np.bincount(drawn[which == i].numpy(), minlength=97)
         assert fits(counts, probabilities(logits, *setting)), setting
@@ -209,7 +221,7 @@ def test_20_000_first_codes_follow_the_two_draws_of_repetition_aware_sampling(mo
     past = torch.stack([likely[torch.tensor([2, 0, 1, 0])]] * 10, dim=-1)[None].expand(len(which), -1, -1)
     r = FakeRows(past, temperature=temperature, top_k=top_k, top_p=top_p)
     u = uniform(torch.full((len(which),), 6), torch.arange(len(which)), 2)
-    drawn = model.language.first_code(h.expand(len(which), -1), r, u)
+    drawn = first_code(model.language, h.expand(len(which), -1), r, u)
     for i, setting in enumerate(settings):
         first, free = probabilities(logits, *setting), probabilities(logits, 1.0, setting[1], 0.9)
         seen = np.isin(np.arange(len(first)), likely[:2].numpy())  # frame 0 held likely[2]: it does not count
@@ -217,7 +229,7 @@ def test_20_000_first_codes_follow_the_two_draws_of_repetition_aware_sampling(mo
         assert fits(np.bincount(drawn[which == i].numpy(), minlength=len(p)), p), setting
 
 
-def test_20_000_second_codes_follow_the_fast_transformers_probabilities(model, oracle):
+def test_20_000_second_codes_follow_the_fast_transformers_probabilities(model, oracle, monkeypatch):
     settings = SETTINGS[:4]
     (temperature, top_k, top_p), which = mixed(settings)
     h = hidden(model, 1) * 2
@@ -227,7 +239,13 @@ def test_20_000_second_codes_follow_the_fast_transformers_probabilities(model, o
     r = FakeRows(past, temperature=temperature, top_k=top_k, top_p=top_p)
     u = uniform(torch.full((len(which),), 7), torch.arange(len(which)), 1)
     batch = h.expand(len(which), -1)
-    drawn = two_books.rest(batch, torch.full((len(which),), 17), r, u)[:, 0]
+
+    def first_is_17(logits, params, out, rows):
+        store_sample(torch.full((len(logits),), 17), out)
+        return torch.zeros(len(logits), dtype=torch.bool)
+
+    monkeypatch.setattr(language_model, "sample_first_code", first_is_17)
+    drawn = two_books.frame(batch, r, u.expand(-1, 3))[0][:, 1]
     logits = oracle.fast(h[0].double(), [17])
     for i, setting in enumerate(settings):
         p = probabilities(logits, *setting)
@@ -240,7 +258,7 @@ def test_the_token_that_crosses_top_p_is_dropped_and_temperature_comes_after():
 
     def last(temperature, top_p):
         zero = torch.zeros(1, dtype=torch.int64)
-        return int(choose(rank(logits), u, torch.tensor([temperature]), zero, torch.tensor([top_p])))
+        return int(sample_ranked(rank(logits), u, torch.tensor([temperature]), zero, torch.tensor([top_p])))
 
     assert [last(1.0, p) for p in (0.5, 0.7, 0.95, 1.1)] == [0, 0, 1, 2]
     assert last(50.0, 0.7) == 0  # a temperature first would have flattened the mass below 0.7
@@ -248,4 +266,4 @@ def test_the_token_that_crosses_top_p_is_dropped_and_temperature_comes_after():
 
 def test_equal_logits_go_to_the_lower_index_in_greedy_rows():
     one = torch.ones(1, dtype=torch.int64)
-    assert int(choose(rank(torch.zeros(1, 300)), torch.tensor([0.9]), torch.zeros(1), one * 0, one.float())) == 0
+    assert int(sample_ranked(rank(torch.zeros(1, 300)), torch.tensor([0.9]), torch.zeros(1), one * 0, one.float())) == 0

@@ -111,7 +111,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
     class KV:
         pos = empty(batch)
 
-        def attend(self, layer, q, k, v):
+        def attend(self, layer, q, k, v, norm_rope):
             assert (q.shape[1:], k.shape[1:], k.dtype) == ((32, 128), (8, 128), torch.bfloat16)
             return torch.empty_like(q)
 

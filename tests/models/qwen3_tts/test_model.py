@@ -12,6 +12,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
+from stentor.kernels.types import RowRef
 from stentor.layers.rng import uniform
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Rows
@@ -36,6 +37,9 @@ class Table(dict[str, Tensor]):
 
     def lookup(self, name: str, index: Tensor) -> Tensor:
         return self[name].gather(1, index[:, None])[:, 0]
+
+    def column(self, name: str) -> RowRef:
+        return RowRef(self[name], torch.arange(len(self[name])))
 
     def recent(self, count: int) -> tuple[Tensor, Tensor]:
         raise AssertionError("not used by this family")

@@ -15,9 +15,11 @@ from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.dummy import random_init
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig, parse
-from stentor.models.voxcpm2.flow import MAX_STEPS, FlowTables, LocDiT, evaluations, guided, skipped, solve
-from stentor.models.voxcpm2.local_stack import read_out
+from stentor.models.voxcpm2.flow import LocDiT, euler_solve
+from stentor.models.voxcpm2.local_stack import last_layer_subset
 from stentor.models.voxcpm2.modules import VoxCPM2Net
+from stentor.models.voxcpm2.ops import cfg_zero_star
+from stentor.models.voxcpm2.schedule import MAX_STEPS, EulerSchedule, cfg_zero_steps, evaluations
 from stentor.models.weights import read_config
 
 TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
@@ -27,29 +29,30 @@ SMALL = VAEConfig(
 
 
 def test_the_zero_star_rule_skips_one_step_and_two_from_49_on() -> None:
-    assert [skipped(n) for n in (1, 10, 48, 49, 73, 74, 100)] == [1, 1, 1, 2, 2, 3, 4]
+    assert [cfg_zero_steps(n) for n in (1, 10, 48, 49, 73, 74, 100)] == [1, 1, 1, 2, 2, 3, 4]
     assert [evaluations(n) for n in (1, 2, 10, 100)] == [0, 1, 9, 96]
 
 
-def flow() -> tuple[LocDiT, FlowTables, Rope]:
+def flow() -> tuple[LocDiT, EulerSchedule, Rope]:
     dit = LocDiT(StackConfig(16, 24, 2, 2, 1, 8, 1e-5), 4)
     random_init(dit, 0)
     with torch.no_grad():
-        return dit, FlowTables(dit), Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
+        return dit, dit.schedule(), Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
 
 
 def test_a_row_gets_the_same_patch_alone_and_among_rows_with_other_steps_and_guidance() -> None:
-    dit, tables, rope = flow()
+    dit, schedule, rope = flow()
     g = torch.Generator().manual_seed(1)
     steps = torch.tensor([1, 2, 7, 10, 60, MAX_STEPS])
     cfg = torch.tensor([2.0, 0.1, 1.0, 10.0, 3.0, 1.5])
     mu, cond, z = (torch.randn(6, n, d, generator=g) for n, d in ((2, 16), (4, 4), (4, 4)))
     with torch.inference_mode():
-        together = solve(dit, tables, rope, mu, cond, z, cfg, steps, work=evaluations(MAX_STEPS))
+        together = euler_solve(dit, schedule, rope, mu.unbind(1), cond, z, cfg, steps, num_evals=evaluations(MAX_STEPS))
         for i in range(6):
             row = slice(i, i + 1)
-            work = evaluations(int(steps[i]))
-            alone = solve(dit, tables, rope, mu[row], cond[row], z[row], cfg[row], steps[row], work)
+            count = evaluations(int(steps[i]))
+            tokens = mu[row].unbind(1)
+            alone = euler_solve(dit, schedule, rope, tokens, cond[row], z[row], cfg[row], steps[row], count)
             assert torch.allclose(alone[0], together[i], atol=1e-5)
     assert torch.equal(together[0], z[0])
 
@@ -61,12 +64,13 @@ def test_a_stack_read_at_some_tokens_equals_the_whole_stack_there(keep: slice) -
     rope = Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
     x = torch.randn(3, 9, 16, generator=torch.Generator().manual_seed(7))
     with torch.inference_mode():
-        assert torch.allclose(read_out(stack, x, rope, keep), stack(x, full, rope, torch.arange(9))[:, keep], atol=1e-6)
+        some, whole = last_layer_subset(stack, x, rope, keep), stack(x, full, rope, torch.arange(9))
+        assert torch.allclose(some, whole[:, keep], atol=1e-6)
 
 
 def test_guidance_of_one_leaves_the_conditioned_velocity() -> None:
     both = torch.randn(4, 4, 3, generator=torch.Generator().manual_seed(2))
-    assert torch.allclose(guided(both, torch.ones(2)), both[:2], atol=1e-6)
+    assert torch.allclose(cfg_zero_star(both, torch.ones(2)), both[:2], atol=1e-6)
 
 
 @pytest.mark.parametrize("depthwise", [True, False])
@@ -115,12 +119,13 @@ def test_gradients_reach_every_weight_when_whole_sequences_are_trained() -> None
     ids = torch.tensor([[200, 101, 0, 0, 0]] * 2)
     feat = net.embed_patches(patches) * audio.unsqueeze(-1)
     x = torch.where(audio.unsqueeze(-1), feat, net.base_lm.embed_tokens(ids))
-    h, r = net.think(x, feat, audio, causal, torch.arange(5))
-    mu = net.condition(h, r).flatten(0, 1)
+    h, r = net.run_language_models(x, feat, audio, causal, torch.arange(5))
+    mu = torch.stack(net.conditions(h, r), dim=-2).flatten(0, 1)
     dit = net.feat_decoder.estimator
     target = patches.flatten(0, 1)
     time = dit.time_tokens(torch.rand(10, generator=g))
-    velocity = dit(dit.in_proj(target), mu, time, dit.cond_proj(target), net.rope)
+    tokens = torch.cat((mu, time.unsqueeze(1), dit.cond_proj(target), dit.in_proj(target)), dim=1)
+    velocity = dit(tokens, config.patch, net.rope)
     (velocity.pow(2).mean() + net.stop_logits(h).pow(2).mean()).backward()
     missing = [n for n, p in net.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert missing == []

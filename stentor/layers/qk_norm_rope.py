@@ -1,0 +1,75 @@
+"""What attention does to projected queries and keys before they meet: norms of the heads, then RoPE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from stentor import kernels
+from stentor.kernels import Kernel
+from stentor.kernels.types import QKNormRope
+from stentor.layers.norm import RMSNorm
+from stentor.layers.rope import CosSin, Rope
+
+
+class RopePositions:
+    """A RoPE and the positions of the tokens of one call: `pos` [...], or 0, 1, 2, ... of each sequence where None.
+
+    All layers of a stack share one object, so that rows of the tables are looked up once.
+    """
+
+    def __init__(self, rope: Rope, pos: Tensor | None = None) -> None:
+        self.rope, self.pos = rope, pos
+        self._cos_sin: CosSin | None = None
+
+    def cos_sin(self, tokens: int) -> CosSin:
+        """Rows of the tables [..., tokens, 1, dim / 2] for sequences (or packed rows) of `tokens` tokens."""
+        if self._cos_sin is None:
+            self._cos_sin = self.rope.first(tokens) if self.pos is None else self.rope.at(self.pos)
+        return self._cos_sin
+
+
+@dataclass(frozen=True)
+class NormRope:
+    """Norms of the heads of q and k, and their RoPE. Each may be absent.
+
+    Where q has fewer tokens than k, its tokens are those from `first_query` on.
+    """
+
+    q_norm: RMSNorm | None = None
+    k_norm: RMSNorm | None = None
+    positions: RopePositions | None = None
+    first_query: int = 0
+
+    def apply(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """q [..., T, Hq, D] and k [..., S, Hkv, D] after norms and RoPE."""
+        if self.positions is None:
+            return self._norms(q, k)
+        rope, cos_sin = self.positions.rope, self.positions.cos_sin(k.shape[-3])
+        if q.shape[-3] == k.shape[-3]:
+            if kernels.enabled(Kernel.ROPE, q):
+                return kernels.norm_rope.qk_norm_rope(q, k, *self._weights(), rope.kernel_args(cos_sin))
+            q_cos_sin = cos_sin
+        else:
+            queries = slice(self.first_query, self.first_query + q.shape[-3])
+            q_cos_sin = (cos_sin[0][..., queries, :, :], cos_sin[1][..., queries, :, :])
+        q, k = self._norms(q, k)
+        return rope.rotate(q, q_cos_sin), rope.rotate(k, cos_sin)
+
+    def for_kernel(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, QKNormRope | None]:
+        """q, k and the norms and RoPE that an attention kernel has to apply to them; None where they are applied."""
+        if self.positions is None or not kernels.enabled(Kernel.QK_NORM_ROPE, q):
+            return *self.apply(q, k), None
+        rope, a, b = self.positions.rope, self.q_norm, self.k_norm
+        norms = None if a is None or b is None else (a.weight, b.weight, a.eps, a.weight_after_cast)
+        return q, k, QKNormRope(rope.cos, rope.sin, rope.interleaved, rope.in_float32, norms)
+
+    def _norms(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return (q if self.q_norm is None else self.q_norm(q)), (k if self.k_norm is None else self.k_norm(k))
+
+    def _weights(self) -> tuple[Tensor | None, Tensor | None, float, bool]:
+        a, b = self.q_norm, self.k_norm
+        if a is None or b is None:
+            return None, None, 0.0, False
+        return a.weight, b.weight, a.eps, a.weight_after_cast

@@ -1,0 +1,77 @@
+"""The Euler schedule of the flow: sway-sampled times, step sizes, and the steps that CFG-Zero* leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MAX_STEPS = 100
+
+
+def cfg_zero_steps(steps: int) -> int:
+    """First Euler steps whose velocity CFG-Zero* (Fan et al., 2025) sets to zero, of `steps`."""
+    return max(1, int((steps + 1) * 0.04))
+
+
+def evaluations(steps: int) -> int:
+    """Network evaluations that `steps` Euler steps take."""
+    return steps - cfg_zero_steps(steps)
+
+
+def time_grid(steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Times [steps + 1] from 1 to 0 with sway sampling, in the model's own dtype as the reference rounds them."""
+    t = torch.linspace(1, 0, steps + 1, device=device, dtype=dtype)
+    return t + 1.0 * (torch.cos(torch.pi / 2 * t) - 1 + t)
+
+
+@dataclass(frozen=True)
+class EulerSchedule:
+    """What the solver reads per row and evaluation.
+
+    Rows are the numbers of steps 0..MAX_STEPS, or the rows of one batch.
+    """
+
+    dt: Tensor
+    """Step size [rows, evaluations]; 0 after the row's last evaluation."""
+    at: Tensor
+    """Row of `times` [rows, evaluations], int64."""
+    times: Tensor
+    """Time tokens [evaluations of all step counts, hidden]."""
+
+    @classmethod
+    def build(cls, time_tokens: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device) -> EulerSchedule:
+        """For every number of steps, once after loading. `time_tokens` turns times [K] into tokens [K, hidden]."""
+        dt = torch.zeros(MAX_STEPS + 1, MAX_STEPS, dtype=dtype, device=device)
+        at = torch.zeros(MAX_STEPS + 1, MAX_STEPS, dtype=torch.int64, device=device)
+        times, row = [], 0
+        all_t, all_dt = _euler(dtype, device)
+        for steps in range(1, MAX_STEPS + 1):
+            count = evaluations(steps)
+            used = slice(cfg_zero_steps(steps), steps)
+            dt[steps, :count] = all_dt[steps, used]
+            at[steps, :count] = torch.arange(row, row + count, device=device)
+            times.append(all_t[steps, used])
+            row += count
+        return cls(dt, at, time_tokens(torch.cat(times)))
+
+
+def _euler(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(t, dt) [MAX_STEPS + 1, MAX_STEPS] of Euler step k for each number of steps.
+
+    The reference accumulates t and derives dt from it, in the model's dtype; the same additions are done here.
+    """
+    grid = torch.zeros(MAX_STEPS + 1, MAX_STEPS + 1, dtype=dtype, device=device)
+    for steps in range(1, MAX_STEPS + 1):
+        grid[steps, : steps + 1] = time_grid(steps, dtype, device)
+    t, dt = grid[:, 0], grid[:, 0] - grid[:, 1]
+    times, deltas = [], []
+    for k in range(1, MAX_STEPS + 1):
+        times.append(t)
+        deltas.append(dt)
+        t = t - dt
+        if k < MAX_STEPS:
+            dt = t - grid[:, k + 1]
+    return torch.stack(times, dim=1), torch.stack(deltas, dim=1)
