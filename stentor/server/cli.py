@@ -1,4 +1,4 @@
-"""`stentor serve`: flags to a ServerConfig. Importing this costs nothing; the server is imported when it runs."""
+"""`stentor serve`: from flags to a ServerConfig. The server itself is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig, build, default, items, kind
 
-NO_OPS = ("--omni", "--trust-remote-code")  # what users of vLLM type; they change nothing here
+NO_OPS = ("--omni", "--trust-remote-code")  # flags of vLLM, accepted without effect
 
 
 class _Extend(argparse.Action):
-    """Collects the items of a repeatable flag; a JSON list counts as several."""
+    """Collects the items of a repeatable flag. A JSON list counts as several."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, space: argparse.Namespace, value: Any, flag: str | None = None
@@ -62,7 +62,8 @@ def _add(parser: argparse.ArgumentParser, f: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal comes. 0: ended as asked; 2: wrong options; 70: the engine crashed for good."""
+    """Serve until a signal comes. Returns the exit code: 0 after a signal, 2 for wrong options, 70 if an engine crashed
+    for good."""
     given = {k: v for k, v in vars(args).items() if k in ServerConfig.__dataclass_fields__}
     models = tuple(given.pop("models", ())) + tuple(m for m in [vars(args).get("model_flag")] if m)
     if models:

@@ -25,7 +25,7 @@ def option(default: Any, help: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """How a server listens, what it serves, and what it refuses."""
+    """How a server listens, what it serves, and its limits."""
 
     # what is served
     models: tuple[str, ...] = option((), "local directory, Hub id or dummy:NAME; none: the embedded default voice")

@@ -57,7 +57,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def serve(config: ServerConfig) -> int:
-    """Serve until SIGTERM or SIGINT; requests that run may end. Returns the process's exit code."""
+    """Serve until SIGTERM or SIGINT, then finish running requests. Returns the process's exit code."""
     logging.basicConfig(
         level=config.uvicorn_log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

@@ -23,7 +23,7 @@ log = logging.getLogger("stentor.server")
 
 Phase = Literal["loading", "warming", "ready", "restarting", "failed", "closed"]
 WATCH_SECONDS = 0.5
-RESTARTS = 3  # in a row; an engine that has lived for a minute counts anew
+RESTARTS = 3  # in a row, where an engine that has lived for a minute starts a new count
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
 WARMUP_TEXT = "Hello there."
 THREADS = 4  # for tokenising and encoding references, per model

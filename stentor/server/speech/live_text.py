@@ -54,8 +54,8 @@ FedSegment = tuple[Segment, TextTail | None]
 class TextFeed:
     """One utterance's text: it is written as it arrives and read as segments, which hold their place in the text.
 
-    granularity: "auto" (sentences; those that are complete are grouped up to `max_chars` characters; the first segment
-    may be a clause, so that speech starts early), "sentence", "clause", "none" (nothing before `flush`).
+    granularity: "auto" (complete sentences, grouped up to `max_chars` characters, where the first segment may be a
+    clause, so that speech starts early), "sentence", "clause", "none" (nothing before `flush`).
     live: for a model that takes text while it speaks. A segment begins with the first word and has a tail. It ends at
     the first end of a sentence beyond `max_chars` characters.
     """

@@ -23,8 +23,8 @@ from stentor.server.speech.sentences import Segment
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
 from stentor.silence import REFERENCE_PEAK
 
-PROBE = "Hello."  # stands for text that is still to come when parameters are checked
-NOT_OPTIONS = {"user", "stream_options"}  # sent by OpenAI-style proxies; they ask for nothing
+PROBE = "Hello."  # stands for text that arrives later when parameters are checked
+NOT_OPTIONS = {"user", "stream_options"}  # sent by OpenAI-style proxies, without a meaning here
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ class Planner:
 
     def _instructions(self, body: Shared) -> str | None:
         given = body.instructions if body.instructions is not None else body.instruct
-        most = self.config.max_instructions_chars
-        if given is not None and len(given) > most:
-            raise ApiError(400, f"instructions: has {len(given)} characters, at most {most}", param="instructions")
+        limit = self.config.max_instructions_chars
+        if given is not None and len(given) > limit:
+            raise ApiError(400, f"instructions: has {len(given)} characters, at most {limit}", param="instructions")
         return given or None
 
     def _segments(self, text: str, spec: ModelSpec, granularity: str) -> list[Segment]:

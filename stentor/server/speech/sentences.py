@@ -24,7 +24,7 @@ STARTERS = frozenset(
     "the a an he she it they we you i this that these those there in on at but and so then when if what who how why "
     "my his her its our their no yes after before as for".split()
 )
-NEAR = 60  # characters on either side that decide whether a mark ends a sentence
+NEAR = 60  # characters on either side that are looked at to decide whether a mark ends a sentence
 _TERMINATOR = re.compile(rf"[.!?{END_WIDE}]+[{re.escape(CLOSERS)}]*")
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
 _WORD_BEFORE = re.compile(r"([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
@@ -42,7 +42,7 @@ class Segment:
 
 
 def sentences(text: str) -> list[Segment]:
-    """All sentences of a text, in order; together they hold every character that is not white space."""
+    """All sentences of a text, in order. Together they hold every character that is not white space."""
     found: list[Segment] = []
     start = 0
     for cut, paragraph in _cuts(text):
@@ -69,9 +69,9 @@ def split(text: str, max_chars: int, granularity: str) -> list[Segment]:
 
 
 def ready(text: str, clause: bool) -> int:
-    """How many characters of a text that is still being typed can be spoken already: whole sentences, or clauses.
+    """How many characters of a text that is still being written are whole sentences or, if `clause`, clauses.
 
-    A mark counts once it is known what follows it, so "3." may still become "3.14" and "Dr." a name.
+    A mark counts once it is known what follows it, because "3." may become "3.14" and "Dr." is followed by a name.
     """
     cuts = [cut for cut, _ in _cuts(text) if cut < len(text.rstrip()) or text[cut - 1] in END_WIDE + CLOSERS]
     last = max(cuts, default=0)
@@ -121,7 +121,7 @@ def _dot_ends(before: str, following: str) -> bool:
 
 
 def _append(found: list[Segment], text: str, start: int, end: int, paragraph: bool) -> int:
-    """Add text[start:end] as a sentence; what holds nothing to speak joins the one before. Returns the next start."""
+    """Add text[start:end] as a sentence, or to the one before if it has no words. Returns the next start."""
     segment = _trimmed(text, start, end, paragraph)
     if not segment.text:
         if paragraph and found:

@@ -37,7 +37,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is on the public Internet; IPv4 inside IPv6 (mapped, 6to4, Teredo, NAT64) is unwrapped."""
+    """Whether an address is public. IPv4 addresses inside IPv6 (mapped, 6to4, Teredo, NAT64) are checked too."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]

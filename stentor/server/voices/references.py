@@ -184,11 +184,11 @@ def sniff(data: bytes) -> str | None:
 def _by_libsndfile(data: bytes, param: str, seconds: float) -> Audio:
     with soundfile.SoundFile(io.BytesIO(data)) as f:
         _check_layout(f.samplerate, f.channels, param)
-        blocks, frames, most = [], 0, seconds * f.samplerate
+        blocks, frames, max_frames = [], 0, seconds * f.samplerate
         size = int(BLOCK_SECONDS * f.samplerate)
         while len(block := f.read(size, dtype="float32", always_2d=True)):
             frames += len(block)
-            _check_length(frames, most, param, seconds)
+            _check_length(frames, max_frames, param, seconds)
             blocks.append(block.mean(axis=1))
     return _joined(blocks, param), f.samplerate
 
@@ -230,8 +230,8 @@ def _check_layout(rate: int, channels: int, param: str) -> None:
         )
 
 
-def _check_length(frames: int, most: float, param: str, seconds: float) -> None:
-    if frames > most:
+def _check_length(frames: int, max_frames: float, param: str, seconds: float) -> None:
+    if frames > max_frames:
         raise ApiError(400, f"{param}: is longer than {seconds:g} s", param=param)
 
 

@@ -93,8 +93,8 @@ class VoiceResolver:
         if not host.spec.takes_reference:
             raise ApiError(400, f"{param}: this {host.spec.family} model takes none", param=param)
         if len(found) > host.spec.max_references:
-            most = host.spec.max_references
-            raise ApiError(400, f"{param}: this model takes at most {most}, got {len(found)}", param=param)
+            limit = host.spec.max_references
+            raise ApiError(400, f"{param}: this model takes at most {limit}, got {len(found)}", param=param)
         texts = [None if body.x_vector_only_mode else text or None for _, text in found]
         return [
             Reference(await self._audio(host, source, param), text)

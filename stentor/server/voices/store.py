@@ -88,7 +88,7 @@ class VoiceStore:
         return None if path is None else self._describe(path)
 
     def audio(self, name: str) -> Audio | None:
-        """Samples and rate of a voice; None if there is no such voice or it is an embedding."""
+        """Samples and rate of a voice. None: there is no such voice, or it is an embedding."""
         held = self._tensor(name, "samples")
         try:
             return None if held is None else (held[0], int(held[1]["rate"]))
@@ -96,7 +96,7 @@ class VoiceStore:
             return None
 
     def embedding(self, name: str) -> np.ndarray | None:
-        """The speaker embedding [d] of a voice; None if there is no such voice or it is audio."""
+        """The speaker embedding [d] of a voice. None: there is no such voice, or it is audio."""
         held = self._tensor(name, "embedding")
         return None if held is None else held[0]
 

@@ -48,7 +48,7 @@ class Append(BaseModel):
 
 
 class Commit(BaseModel):
-    """input.commit: speak what is there; the utterance goes on."""
+    """input.commit: speak the text so far. The utterance continues."""
 
     model_config = STRICT
     type: Literal["input.commit"]

@@ -1,0 +1,44 @@
+"""The rooms of the server: http and ws stand side by side on top, and what they share knows neither of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import stentor
+from tests.helpers.import_graph import ImportGraph
+
+GRAPH = ImportGraph(Path(stentor.__file__).parent)
+ROOMS = ("http", "ws", "speech", "audio", "voices")
+MAY_IMPORT = {
+    "http": {"speech", "audio", "voices"},
+    "ws": {"speech", "audio", "voices"},
+    "speech": {"audio", "voices"},
+    "audio": set(),
+    "voices": set(),
+}
+
+
+def room(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["stentor", "server"] and len(parts) > 2 and parts[2] in ROOMS else None
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_imports_only_rooms_below_it(name: str) -> None:
+    imports = [i for i in GRAPH.imports if room(i.source) == name]
+    assert imports
+    found = [str(i) for i in imports if room(i.target) not in {None, name, *MAY_IMPORT[name]}]
+    assert not found, "\n".join(found)
+
+
+def test_no_route_imports_another() -> None:
+    routes = "stentor.server.http.routes_"
+    imports = [i for i in GRAPH.imports if i.target.startswith(routes)]
+    assert {i.source for i in imports} == {"stentor.server.app"}
+
+
+def test_only_the_process_knows_the_app() -> None:
+    users = {i.source for i in GRAPH.imports if i.target == "stentor.server.app"}
+    assert users == {"stentor.server.main"}
