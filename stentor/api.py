@@ -1,4 +1,4 @@
-"""The Python API: `TTS` makes speech, `Speech` is what comes out."""
+"""The Python API: `TTS` generates speech, `Speech` is the result."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DTYPES = {
 
 @dataclass(frozen=True, eq=False)
 class Speech:
-    """Audio and what it was made of.
+    """Audio and the frames that it was decoded from.
 
     samples: float32 [n] in [-1, 1] at `sample_rate` Hz. frames: the family's frames [T, ...] (latents or codes).
-    finish_reason: "stop" (the model ended), "length" (max_frames was reached), "cancelled"; None for a chunk of a
-    stream that goes on. seed: what makes it again.
+    finish_reason: "stop" (the model ended), "length" (max_frames was reached) or "cancelled". It is None for a chunk
+    of a stream that has more. seed: the same seed gives the same audio again.
     """
 
     samples: np.ndarray
@@ -59,13 +59,13 @@ class Speech:
             raise InvalidRequest("path", f"cannot write {suffix or 'a file without suffix'!r}; use .wav, .flac or .mp3")
 
     def save(self, path: str | Path) -> None:
-        """Write an audio file; the suffix chooses the format (wav, flac, ogg, mp3)."""
+        """Write an audio file. The suffix chooses the format (wav, flac, ogg, mp3)."""
         self.check_path(path)
         soundfile.write(path, self.samples, self.sample_rate)
 
 
 class TTS:
-    """A model, ready to speak. Thread-safe; use `with` or `close()`.
+    """A loaded model and its engine. Thread-safe. Use `with` or call `close()`.
 
     model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
@@ -102,7 +102,7 @@ class TTS:
 
     @property
     def spec(self) -> ModelSpec:
-        """What the model is and takes: options with ranges, voices, languages, sample rate."""
+        """Facts about the model: options with ranges, voices, languages, sample rate."""
         return self._model.spec
 
     @property
@@ -125,12 +125,12 @@ class TTS:
     def generate(self, text: Sequence[str], **options: Any) -> list[Speech]: ...
 
     def generate(self, text: str | Sequence[str], **options: Any) -> Speech | list[Speech]:
-        """Speak a text, or several together in one batch (they share all other arguments).
+        """Generate speech for a text, or for several texts in one batch, which share all other arguments.
 
         Options: voice, language="auto", instructions, reference, prompt, speaker_embedding (in place of a reference,
-        where `spec.speaker_size` is not 0), seed, and those in `spec.options`
-        (temperature, top_k, top_p, cfg, flow_steps, min_frames, max_frames, ...); retries: tries for an utterance that
-        runs on (its next seed is used then), default 3. InvalidRequest (a ValueError) names what is wrong.
+        where `spec.speaker_size` is not 0), seed, and those in `spec.options` (temperature, top_k, top_p, cfg,
+        flow_steps, min_frames, max_frames, ...). retries: tries for an utterance that runs on, default 3. Each takes
+        the next seed. InvalidRequest (a ValueError) names what is wrong.
         """
         retries = options.pop("retries", None)
         if retries is not None and (
@@ -151,7 +151,7 @@ class TTS:
 
     @staticmethod
     def _start(jobs: list[_Job]) -> None:
-        """Queue all; when the queue is full, the oldest is waited for before the next is queued."""
+        """Queue all jobs. While the queue is full, wait for the oldest job before queueing the next."""
         waiting = iter(jobs)
         for job in jobs:
             while not job.started:
@@ -164,9 +164,9 @@ class TTS:
                     oldest.result()
 
     def stream(self, text: str, **options: Any) -> Iterator[Speech]:
-        """Speak a text, yielding audio as it is made. Leaving the loop early cancels the rest. Options: see generate.
+        """Generate speech for a text and yield its audio as it comes. Leaving the loop early cancels the rest.
 
-        The request is checked and queued by this call, before the first chunk is asked for.
+        This call checks and queues the request, before the first chunk is asked for. Options: see generate.
         """
         _whole(options)
         stream = self.submit(self.request(text, **options))
@@ -180,7 +180,7 @@ class TTS:
             stream.cancel()
 
     def speaker_embedding(self, reference: Reference) -> np.ndarray:
-        """The voice of a reference as a vector, float32 [spec.speaker_size], to be kept and given instead of audio.
+        """The voice of a reference as a vector, float32 [spec.speaker_size], for later requests instead of audio.
 
         InvalidRequest where the model takes none.
         """
@@ -192,7 +192,7 @@ class TTS:
     # -- for servers and tools --
 
     def request(self, text: str, **options: Any) -> SpeechRequest:
-        """Check a request. Its reference audio is read and resampled, nothing is queued."""
+        """Check a request. Its reference audio is read and resampled. Nothing is queued."""
         named = {k: options.pop(k) for k in _NAMED if k in options}
         return request.build(self.spec, text, options=options, **named)
 
@@ -201,21 +201,21 @@ class TTS:
         return self._model.prompt(req, self.engine.reference_encoder.encode)
 
     def submit(self, req: SpeechRequest, streaming: bool = True) -> AudioStream:
-        """Queue a request; audio comes in small chunks at first if `streaming`, else in large ones.
+        """Queue a request. Its audio comes in small chunks at first if `streaming`, else in large ones.
 
-        Where `spec.live_text`, `request("The first words ", live=True)` is spoken as far as its text goes, until
-        `append` has given the stream the rest.
+        Where `spec.live_text`, `request("The first words ", live=True)` runs as far as its text goes. The stream's
+        `append` gives it the rest.
         """
         return self.engine.submit(self.prompt(req), req.seed, streaming)
 
     def speech(self, chunks: Sequence[Chunk], seed: int) -> Speech:
-        """Consecutive chunks as one Speech."""
+        """Concatenate consecutive chunks."""
         samples = np.concatenate([c.samples for c in chunks])
         frames = np.concatenate([c.frames for c in chunks])
         return Speech(samples, self.sample_rate, frames, chunks[-1].finish, seed)
 
     def close(self) -> None:
-        """Stop the engine; open requests fail. Safe to call twice."""
+        """Stop the engine. Open requests fail. Safe to call twice."""
         self.engine.close()
 
     def __enter__(self) -> TTS:

@@ -1,4 +1,4 @@
-"""Reference audio in, speech out: reading, checking, resampling and writing. libsndfile and soxr do the work."""
+"""Reading, checking and resampling reference audio. libsndfile and soxr do the work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stentor.errors import InvalidRequest
 from stentor.silence import REFERENCE_PEAK
 
 MAX_SECONDS = 600  # nothing longer is even decoded
-MAX_SAMPLES = MAX_SECONDS * 48_000 * 2  # over all channels: what a few kilobytes of FLAC may otherwise unfold into
+MAX_SAMPLES = MAX_SECONDS * 48_000 * 2  # over all channels: a few kilobytes of FLAC may hold hours of silence
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Reference:
     """Speech to imitate or to continue.
 
     audio: a path, the bytes of an audio file, or (samples, rate) with samples [n] or [n, channels], float in [-1, 1]
-    or int16. text: what is said in it, where the mode needs that.
+    or int16. text: its transcript, where the mode needs one.
     """
 
     audio: str | Path | bytes | tuple[np.ndarray, int]
@@ -31,7 +31,10 @@ class Reference:
 
 
 def load(reference: Reference, param: str, rate: int, seconds: tuple[float, float]) -> np.ndarray:
-    """Mono float32 samples at `rate` Hz. InvalidRequest names `param` and says what is wrong with the audio."""
+    """Mono float32 samples [n] at `rate` Hz, from `seconds` = (shortest, longest) of audio.
+
+    InvalidRequest names `param` and says what is wrong with the audio.
+    """
     if not isinstance(reference, Reference):
         raise InvalidRequest(param, f"must be a stentor.Reference, got {type(reference).__name__}")
     if reference.text is not None and not isinstance(reference.text, str):
@@ -42,7 +45,8 @@ def load(reference: Reference, param: str, rate: int, seconds: tuple[float, floa
 
 
 def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
-    """soxr HQ, as librosa.load does it (same length rule), so that reference features match the official packages."""
+    """float32 samples [ceil(n * target / source)]: soxr HQ with the length rule of librosa.load, so that
+    features of references match those of the official packages."""
     if source == target:
         return np.ascontiguousarray(samples, dtype=np.float32)
     out = soxr.resample(samples.astype(np.float32), source, target, quality="HQ")

@@ -1,5 +1,4 @@
-"""The four ways stentor says no. Everything public that it raises on purpose is one of these (or a plain ValueError
-for a wrong type at the API, which `InvalidRequest` is too)."""
+"""The errors that stentor raises on purpose. `InvalidRequest` is a ValueError too."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ class StentorError(Exception):
 
 
 class InvalidRequest(StentorError, ValueError):
-    """The request cannot be served as it is. `param` names the field at fault."""
+    """The request is wrong. `param` names the field and `message` says what is allowed."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(f"{param}: {message}")
@@ -22,8 +21,8 @@ class CheckpointError(StentorError):
 
 
 class EngineError(StentorError):
-    """A request that was accepted failed while it was being served, or the engine has stopped."""
+    """An accepted request failed while it was being served, or the engine has stopped."""
 
 
 class Overloaded(EngineError):
-    """The engine's queue is full; try again later."""
+    """The engine's queue is full. Try again later."""

@@ -1,4 +1,4 @@
-"""Validation at the edge: everything a caller can get wrong is found here, before anything is queued."""
+"""Validation of requests. Whatever a caller can get wrong is found here, before anything is queued."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ def build(
 ) -> SpeechRequest:
     """A checked request. InvalidRequest names the first field that is wrong and what is allowed.
 
-    Options that are None take the family's default; a missing seed is drawn.
+    Options that are None take the family's default. A missing seed is drawn at random.
     """
-    values = _options(spec, options)
-    references = _references(spec, reference)
+    values, references = _options(spec, options), _references(spec, reference)
     return SpeechRequest(
         text=_text(spec, text),
         voice=_name("voice", voice, spec.voices, spec.family),

@@ -68,10 +68,10 @@ class Engine:
         self._closing = False
         self._last_done = 0.0  # when a step was last seen to have run
         self._stalled = False  # the last iteration found nothing to do
+        self._started = threading.Event()
         self._start()
 
     def _start(self) -> None:
-        self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stentor-engine", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -292,12 +292,7 @@ class Engine:
                 break
             if message is not None:
                 self._handle(message)
-        error = EngineError(f"the engine has stopped: {self._error or 'closed'}")
-        for request in self._requests.open():
-            if not request.closed:
-                request.seq.error = error
-                self._requests.end(request)
-            self._requests.remove(request.seq)
+        self._requests.abandon(EngineError(f"the engine has stopped: {self._error or 'closed'}"))
         self._notifier.flush()
 
 

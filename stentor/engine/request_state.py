@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from stentor.engine.sequence import LENGTH, Sequence
 from stentor.engine.stream import AudioStream, Chunk
-from stentor.errors import Overloaded
+from stentor.errors import EngineError, Overloaded
 from stentor.layers.types import Column
 from stentor.models.base import Prompt
 from stentor.silence import FRAME_PEAK
@@ -121,9 +120,6 @@ class OpenRequests:
         """The request of `stream`; None if it is open no more."""
         return self._by_stream.get(stream)
 
-    def open(self) -> Iterable[Request]:
-        return list(self._by_id.values())
-
     def finish(self, request: Request) -> None:
         """End a stream whose last chunk is already out: an empty chunk says why it ended."""
         request.stream.put(self._empty(request.finish))
@@ -143,6 +139,15 @@ class OpenRequests:
             request.stream.put(self._empty("cancelled"))
         else:
             self.stats.finished += 1
+
+    def abandon(self, error: EngineError) -> None:
+        """End all streams that are still open."""
+        for request in self._by_id.values():
+            if not request.closed:
+                request.seq.error = error
+                self.end(request)
+        self._by_id.clear()
+        self._by_stream.clear()
 
     def no_frames(self) -> np.ndarray:
         """Frames [0, *frame]."""

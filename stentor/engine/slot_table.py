@@ -24,7 +24,7 @@ from stentor.models.base import Emit, ModelSpec
 
 
 def engine_columns(spec: ModelSpec) -> dict[str, Column]:
-    """Columns that every family has. `step` frames are made; `pos` tokens are in the KV cache."""
+    """Columns that every family has. `step` counts generated frames, `pos` counts tokens in the key-value cache."""
     i64 = torch.int64
     return {
         "step": Column(dtype=i64),
@@ -44,13 +44,13 @@ PROGRESS = 3  # step, stop and pos: the first numbers, written by every step
 STATES = RowStatus(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
 GATHERED = (torch.int64, torch.float32)  # dtypes of numbers that a kernel gathers
 Row = tuple[int, Mapping[str, Any]]
-"""A slot, and values of its columns: numbers, or arrays no longer than the column."""
+"""A slot and values of its columns: numbers, or arrays no longer than the column."""
 
 
 class SlotTable:
-    """Owns the columns. Rows `0 .. slots - 1` hold requests; row `slots` absorbs what padding writes.
+    """Owns the columns. Rows `0 .. slots - 1` hold requests. Row `slots` absorbs what padding writes.
 
-    `table[name]` is a view [slots + 1, ...] of a column; columns of numbers are the rows of `numbers[dtype]`.
+    `table[name]` is a view [slots + 1, ...] of a column. Columns of numbers are the rows of `numbers[dtype]`.
     """
 
     def __init__(self, spec: ModelSpec, slots: int, max_frames: int, device: torch.device) -> None:
@@ -67,8 +67,8 @@ class SlotTable:
         self.table |= {name: self._filled(slots + 1, self.columns[name], device) for name in self.arrays}
         self.frames = torch.zeros(slots + 1, max_frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
         self.progress = self.numbers[torch.int64][:PROGRESS]
-        self.joint = bool(spec.frame.shape)
-        """Last frames lie in a table of their own, so that one kernel gathers them and all numbers."""
+        self.fused_gather = bool(spec.frame.shape)
+        """Whether one kernel gathers last frames and numbers: frames must lie in a tensor of their own."""
         self.report = self.progress[:2].T  # (step, stop) per slot
 
     def _numbers(self, names: list[str], device: torch.device) -> Tensor:
@@ -81,7 +81,7 @@ class SlotTable:
         return torch.full((rows, *c.shape), c.fill, dtype=c.dtype, device=device)
 
     def admit(self, rows: Seq[Row], device: Device) -> None:
-        """Fresh rows: every column is its fill but for the values given."""
+        """Write fresh rows: the values given, and the fill of every other column."""
         count = len(rows)
         parts: dict[str, Shape] = {"": ((count,), torch.int64)}  # the slots
         parts |= {str(dtype): ((len(names), count), dtype) for dtype, names in self.names.items()}
@@ -107,18 +107,20 @@ class SlotTable:
                     (target[: len(value)] if value.ndim else target).copy_(value)
 
     def rows(self, idx: Tensor, num_evals: int) -> SlotRows:
-        """The rows `idx` [B], gathered when first read."""
+        """The rows `idx` [B]. A column is gathered when it is first read."""
         return SlotRows(self, idx, num_evals, {})
 
     def past(self, idx: Tensor, step: Tensor, num_evals: int) -> SlotRows:
-        """Rows as they were when `step - 1` was the last frame of `idx` (both [N]), for replaying frames."""
+        """Rows as they were when frame `step - 1` was the last frame of `idx` (both [N]), to replay frames."""
         return SlotRows(self, idx, num_evals, {"step": step, "prev": self.frames[idx, step - 1]})
 
     def commit(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
-        """Record one frame per running row, and `length` [B] tokens in its KV (None: one more). A stopped row keeps
-        what it had."""
+        """Record one frame per running row, and that its key-value cache holds `length` [B] tokens (None: one more).
+
+        A stopped row keeps what it had.
+        """
         if kernels.slot_kernels_enabled(rows.idx.device):
-            self._commit_at_once(rows, out, length)
+            self._commit_fused(rows, out, length)
             return
         pos = rows["pos"] + 1 if length is None else length
         running = rows["stop"] == RUNNING
@@ -137,8 +139,8 @@ class SlotTable:
         status = torch.where(running, ended, rows["stop"])
         self.progress.index_copy_(1, rows.idx, torch.stack((made, status, _choose(running, pos, rows["pos"]))))
 
-    def _commit_at_once(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
-        """The same in one launch, and one for each of the family's columns."""
+    def _commit_fused(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
+        """`commit` in one kernel launch, and one more for each of the family's columns."""
         names = ("step", "stop", "pos", "max_frames", "min_frames")
         given = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
@@ -152,21 +154,21 @@ class SlotRows:
     """Some rows of the table during one step (implements models.base.Rows)."""
 
     def __init__(self, slots: SlotTable, idx: Tensor, num_evals: int, seen: dict[str, Tensor]) -> None:
-        """`seen`: columns that are known already."""
+        """seen: columns that are already known."""
         self.idx, self.num_evals = idx, num_evals
         self._slots = slots
         self._seen = seen
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._seen:
-            if kernels.slot_kernels_enabled(self.idx.device) and self._slots.joint and not self._seen:
-                self._gather_at_once()
+            if kernels.slot_kernels_enabled(self.idx.device) and self._slots.fused_gather and not self._seen:
+                self._gather_fused()
             if name not in self._seen:
                 self._gather(name)
         return self._seen[name]
 
-    def _gather_at_once(self) -> None:
-        """All numbers and the last frames."""
+    def _gather_fused(self) -> None:
+        """Gather all numbers and the last frames in one kernel launch."""
         slots = self._slots
         ints, floats = (slots.numbers[dtype] for dtype in GATHERED)
         found = kernels.slot_table.gather(self.idx, ints, floats, slots.table["prev"])
@@ -175,7 +177,7 @@ class SlotRows:
         self._seen["prev"] = found.frames
 
     def _gather(self, name: str) -> None:
-        """A column; if it holds numbers, with all others of its dtype."""
+        """Gather a column. Numbers come with all others of their dtype."""
         column = self._slots.columns[name]
         if column.shape:
             self._seen[name] = self._slots.table[name][self.idx]

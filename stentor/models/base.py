@@ -1,10 +1,10 @@
 """What a model family is: pure tensor functions over rows, and a table of facts about itself.
 
-The engine owns every buffer, stream and decision; a family owns none of them. The three families are one machine:
+The engine owns every buffer, stream and decision. A family owns none of them. All families are one machine:
 
     row state -> embed(last frame) -> causal backbone over paged KV -> emit(hidden) -> (frame, stop)
 
-One frame per step and fixed shapes, so the same functions run eagerly on a CPU and inside a CUDA graph.
+A step makes one frame and has fixed shapes, so the same functions run eagerly on a CPU and inside a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column, State
 
 Hidden = tuple[Tensor, ...]
-"""What flows between a family's functions, opaque to the engine: tensors that share the leading dimension N."""
+"""What a family's functions pass on to each other: tensors with the same leading dimension N. The engine does not look
+inside."""
 
 
 @dataclass(frozen=True)
 class KVSpec:
-    """Key-value heads of one layer; every layer of the family shares this shape and one page table."""
+    """Key-value heads of one layer. Every layer of the family has this shape, and all share one page table."""
 
     layers: int
     heads: int
@@ -37,7 +38,7 @@ class KVSpec:
 
 @dataclass(frozen=True)
 class Option:
-    """A request parameter that the family takes. `default` None means that the family works it out per request."""
+    """A request parameter that the family takes. With `default` None the family computes a value per request."""
 
     default: float | int | bool | None
     low: float
@@ -48,7 +49,7 @@ class Option:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Facts the engine and the edge need; nothing here changes after load."""
+    """Facts about a family that the engine and request.py need. Nothing here changes after load."""
 
     family: str
     sample_rate: int  # Hz of the codec's output
@@ -60,7 +61,7 @@ class ModelSpec:
     columns: Mapping[str, Column]  # the family's own per-row state
     prompt_rows: Mapping[str, Column]  # arrays a prompt carries per position
     options: Mapping[str, Option]
-    stop_keeps_frame: bool  # True: the frame that stops is audio; False: it is a marker and is dropped
+    stop_keeps_frame: bool  # whether the frame that stops is audio (False: a marker, which is dropped)
     reference_rate: int  # Hz that encode() wants
     reference_seconds: tuple[float, float]  # shortest and longest reference accepted
     voices: tuple[str, ...] = ()
@@ -69,17 +70,17 @@ class ModelSpec:
     takes_reference: bool = True
     max_references: int = 1
     takes_prompt: bool = False  # reference= and prompt= together
-    live_text: bool = False  # a request's text may go on while it is spoken
-    speaker_size: int = 0  # length of a speaker embedding that may stand for the reference; 0: takes none
+    live_text: bool = False  # text may arrive while the request runs
+    speaker_size: int = 0  # numbers of a speaker embedding given for a reference; 0: takes none
     max_text: int = 10_000  # characters
     codec_chunk: int = 25  # frames that one codec call decodes at most
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
-    threads: int | None = None  # that a CPU should use, where more are no faster; None: as torch has it
+    threads: int | None = None  # torch threads on a CPU, where more are no faster; None: torch's own number
 
 
 @dataclass(frozen=True)
 class ReferenceAudio:
-    """Reference speech, validated: mono float32 at the family's `reference_rate`, and its transcript if known."""
+    """Validated reference speech: mono float32 [n] at `spec.reference_rate`, and its transcript if known."""
 
     samples: np.ndarray
     text: str | None
@@ -87,7 +88,7 @@ class ReferenceAudio:
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    """One utterance, validated at the edge against a ModelSpec. `options` holds a value for every family option."""
+    """One utterance validated by request.py against a ModelSpec. `options` has a value for every family option."""
 
     text: str
     voice: str | None = None
@@ -97,14 +98,14 @@ class SpeechRequest:
     more_references: tuple[ReferenceAudio, ...] = ()  # beyond the first, where the family takes several
     prompt: ReferenceAudio | None = None
     speaker_embedding: np.ndarray | None = None  # float32 [spec.speaker_size], in place of a reference
-    live: bool = False  # `text` is only its beginning
+    live: bool = False  # `text` is only the beginning of the text
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class LiveText:
-    """Text that arrives while a request runs. It extends `column`; frame n needs value n - 1 of that column.
+    """Text that arrives while a request runs. It extends `column`. Frame n needs value n - 1 of that column.
 
     more(text, last) returns the next values [m] of the column. It raises InvalidRequest if they do not fit. One thread
     calls it at a time. The values do not depend on how the text is cut.
@@ -120,7 +121,7 @@ class Prompt:
 
     `rows[name]` is [T, *spec.prompt_rows[name].shape]. Given `frames` [M, *frame] stand at positions `frame_at` [M].
     `columns` are initial values of engine and family columns: scalars, or arrays no longer than the column, whose rest
-    keeps the column's fill. `codec_prefix` [m, *frame] sets the codec's state before frame 0; its audio is discarded.
+    keeps the column's fill. `codec_prefix` [m, *frame] sets the codec's state before frame 0. Its audio is discarded.
     """
 
     rows: dict[str, np.ndarray]
@@ -140,11 +141,12 @@ class Prompt:
 
     @property
     def length(self) -> int:
+        """Positions T."""
         return len(next(iter(self.rows.values())))
 
     @property
     def tokens(self) -> int:
-        """Tokens of the request, for accounts."""
+        """Tokens of the request, for usage counts."""
         return self.length + self.streamed_text_tokens
 
 
@@ -156,7 +158,7 @@ class Rows(Protocol):
     def __getitem__(self, name: str) -> Tensor: ...
 
     def lookup(self, name: str, index: Tensor) -> Tensor:
-        """table[name][row, index]: one element per row [B, ...] of a long column, without gathering it."""
+        """table[name][row, index]: one element per row [B, ...] of a long column, which is not gathered."""
         ...
 
     def recent(self, count: int) -> tuple[Tensor, Tensor]:
@@ -164,11 +166,11 @@ class Rows(Protocol):
         ...
 
     def column(self, name: str) -> RowRef:
-        """The whole column and which of its rows these are, for kernels that read it where it lies."""
+        """The whole column, and which of its rows these are, for kernels that index it themselves."""
         ...
 
     def history(self) -> RowRef:
-        """All frames [slots, most, *frame] in the same way."""
+        """The same for all frames [slots, max_frames, *frame]."""
         ...
 
 
@@ -184,9 +186,9 @@ class KVView(Protocol):
 
 @dataclass
 class PromptRows:
-    """Packed prompt tokens of several requests: `rows[name]` [N, ...]; given `frames` [M, *frame] at `frame_at` [M].
+    """Packed prompt tokens of several requests: `rows[name]` [N, ...] and given `frames` [M, *frame] at `frame_at` [M].
 
-    M may be 0. Padding frames carry `frame_at == N`: scatter into N + 1 rows and drop the last.
+    M may be 0. Padding frames have `frame_at == N`: scatter into N + 1 rows and drop the last.
     """
 
     rows: dict[str, Tensor]
@@ -203,11 +205,11 @@ class Emit(NamedTuple):
 
 
 class Codec(Protocol):
-    """Frames to audio, causal and stateful: chunks joined equal one whole decode."""
+    """Frames to audio, causal and stateful: decoded chunks, concatenated, equal the decoded whole."""
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """Decoder state of one stream."""
+        """Decoder state of one request."""
         ...
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
@@ -220,7 +222,7 @@ Encode = Callable[[np.ndarray, str], dict[str, np.ndarray]]
 
 
 class SpeechModel(Protocol):
-    """A family, loaded. Nothing is optional and nothing is probed."""
+    """A loaded family. Every member is required."""
 
     @property
     def spec(self) -> ModelSpec: ...
@@ -248,9 +250,10 @@ class SpeechModel(Protocol):
         ...
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
-        """Causal layers over paged KV; the only caller of kv.attend. Captured."""
+        """Causal layers over paged KV. Nothing else calls kv.attend. Captured."""
         ...
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
-        """Backbone output [B, ...] and uniforms u [B, draws] in (0, 1) -> frame `step`. Captured; no host values."""
+        """Backbone output [B, ...] and uniforms u [B, draws] in (0, 1) -> frame `step`. Captured: no value is read on
+        the host."""
         ...
