@@ -12,7 +12,7 @@ REPEATS = 9
 
 
 def milliseconds(run: Callable[[], object]) -> float:
-    """Median milliseconds of `run` on the GPU, after one call to warm up; on a CPU, those of one call."""
+    """Median milliseconds of `run` on the GPU, after one call to warm up. On a CPU, those of one call."""
     run()
     if not torch.cuda.is_available():
         started = time.perf_counter()
@@ -30,7 +30,7 @@ def milliseconds(run: Callable[[], object]) -> float:
 
 
 def machine_speed(device: torch.device) -> dict[str, float]:
-    """TB/s of a large copy and TFLOP/s of a large GEMM; empty on a CPU.
+    """TB/s of a large copy and TFLOP/s of a large GEMM. Empty on a CPU.
 
     An H200 reaches more than 4 TB/s and 700 TFLOP/s. With less, another job is using it.
     """

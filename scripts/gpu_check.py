@@ -1,7 +1,7 @@
 """Run the checks that need a GPU, and print a short table last.
 
 Run: python scripts/gpu_check.py [--seconds 300] [--out DIR] [--only NAME ...]      from a plain copy of the tree
-Needs: a GPU, pytest and the packages of `stentor[test]`; compute-sanitizer for three of the checks.
+Needs: a GPU, pytest and the packages of `stentor[test]`, and compute-sanitizer for three of the checks.
 
 modules     bfloat16, each module fed with float32 values from the CPU: cosine >= 0.999 (tiny checkpoints)
 codes       float32: whole requests give the codes of the plain CPU path, nothing ran eagerly
@@ -101,7 +101,7 @@ FACT = re.compile(r"[.F]*((qwen3_tts|voxcpm2|fish_s2) .*)")
 
 
 def judged(name: str, code: int | None, text: str, seconds: float) -> dict[str, Any]:
-    """What the output `text` of a section means; `code` None: it ran out of time."""
+    """The verdict on a section from its output `text`. A `code` of None: it ran out of time."""
     lines = [x for x in text.splitlines() if x.strip()]
     counts = next((x for x in reversed(lines) if RESULT.search(x)), "")
     if not counts:

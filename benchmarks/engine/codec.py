@@ -1,4 +1,4 @@
-"""Codec decoders alone, captured as the engine captures them: time, error, memory; a short table comes last.
+"""Measure codec decoders alone, captured as the engine captures them: time, error, memory. A short table comes last.
 
 Run: python benchmarks/engine/codec.py [--out DIR] [CODEC ...]       every codec in a process of its own
      python benchmarks/engine/codec.py --brief --out DIR             float16 and float32 only: about 40 s

@@ -26,7 +26,7 @@ from stentor.engine.sequence import LENGTH
 
 
 def without_device_work(engine: Engine) -> None:
-    """Every step makes one frame for every row up to its limit; every codec call gives silence."""
+    """Every step makes one frame for every row up to its limit. Every codec call gives silence."""
     report, spec, limit = engine.runner.slots.report, engine.model.spec, engine.runner.slots.table["max_frames"]
 
     def decode(batch: int, max_pages: int, num_evals: int) -> None:

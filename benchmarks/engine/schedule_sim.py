@@ -59,7 +59,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Costs:
-    """Milliseconds on an H200. step: by rows; codec: by rows times frames; prefill: a step of its rows, and more."""
+    """Milliseconds on an H200. `step` by rows, `codec` by rows times frames, `prefill` a step of its rows and more."""
 
     step: Points
     codec: Points

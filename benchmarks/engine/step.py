@@ -1,4 +1,4 @@
-"""Time the engine's steps on a GPU. Every model runs in a process of its own; a short table comes last.
+"""Time the engine's steps on a GPU. Every model runs in a process of its own. A short table comes last.
 
 Run: python benchmarks/engine/step.py [--seconds 330] [--out DIR] [MODEL ...]     all models share the time
      python benchmarks/engine/step.py --one MODEL --out DIR                       one model, in this process
@@ -112,7 +112,7 @@ class Bench:
     # -- bare steps, with rows that run for ever --
 
     def occupy(self, batch: int) -> tuple[int, ...]:
-        """Give the first `batch` slots CONTEXT tokens and pages of their own; the decode key that serves them."""
+        """Give the first `batch` slots CONTEXT tokens and pages of their own. Returns the decode key for them."""
         w, sizes = self.runner, self.runner.sizes
         each = min(sizes.max_pages, sizes.pages // self.slots, 64)
         table = w.slots.table
@@ -237,7 +237,7 @@ class Bench:
         return {k: v for k, v in options.items() if k in spec.options or k == "voice"}
 
     def through_the_engine(self, concurrency: int) -> dict[str, Any]:
-        """Requests of equal length that start together; time to first audio: soonest, median, latest."""
+        """Requests of equal length that start together. Time to first audio: soonest, median, latest."""
         if concurrency > self.slots:
             return {}
         tts, options = self.tts, self.options()

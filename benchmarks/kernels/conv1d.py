@@ -1,6 +1,6 @@
 """Products of codec decoders alone: every tile that may be chosen, and the libraries, on the released shapes.
 
-Run: python benchmarks/kernels/conv1d.py [--out DIR]        about 30 s on a GPU; a short table comes last
+Run: python benchmarks/kernels/conv1d.py [--out DIR]        about 30 s on a GPU
      python benchmarks/kernels/conv1d.py --device cpu        a dry run of the libraries' side
 
 Eight processes compile, then one measures. Rates are TFLOP/s; `*` is what `conv_config` chooses; `library` is

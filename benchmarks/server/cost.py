@@ -88,7 +88,7 @@ def body(frames: int) -> dict[str, Any]:
 
 
 def serve(a: argparse.Namespace) -> None:
-    """The server process: says where it listens; facts on standard output when it is told to end."""
+    """The server process: it prints where it listens, and its figures when it has to end."""
     import asyncio
 
     import uvicorn

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def measure(streams: int, seconds: float, together: bool) -> dict[str, Any]:
-    """Run server and client; the figures by name. Needs two cores to keep them apart."""
+    """Run server and client on a core each. Returns the figures by name."""
     ready, send = multiprocessing.Pipe(duplex=False)
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(send, seconds, together), daemon=True)
     server.start()

@@ -65,7 +65,7 @@ class Server:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=sink, stderr=sink)
 
     def ready(self, limit: float) -> float | None:
-        """Seconds from start to ready; None if it never was."""
+        """Seconds from start to ready, None if it never was."""
         while time.monotonic() - self.began < limit and self.process.poll() is None:
             if self.get("/ready") is not None:
                 return time.monotonic() - self.began
@@ -73,7 +73,7 @@ class Server:
         return None
 
     def get(self, path: str) -> str | None:
-        """A page; None if there is none now."""
+        """A page, None if there is none now."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=5) as answer:
                 return str(answer.read().decode())
@@ -131,7 +131,7 @@ def body(model: str, seconds: float) -> dict[str, Any]:
 
 
 def load(server: Server, model: str, c: int, a: argparse.Namespace, limit: float) -> dict[str, Any]:
-    """One closed loop; the benchmark tool's result with what the server's threads took."""
+    """Run one closed loop. Returns the tool's result and the processor time of the server's threads."""
     name = f"serve_{slug(model)}_c{c}"
     command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
     command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, WAVES * c)), "--num-warmups", "1"]
@@ -198,7 +198,7 @@ KEPT = (
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The figures that tables and documents use; the rest is in serve_full.json.gz."""
+    """The figures that tables and documents use. The rest is in serve_full.json.gz."""
     rows = []
     for r in results:
         row = {k: v for k, v in r.items() if not isinstance(v, (dict, list))}

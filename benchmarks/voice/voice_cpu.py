@@ -62,7 +62,7 @@ def speak(threads: int) -> dict[str, float]:
 
 
 def measure(threads: int, processes: int) -> dict[str, float]:
-    """Medians over fresh processes; the first one, which fills the file cache, does not count."""
+    """Medians over fresh processes. The first one, which fills the file cache, does not count."""
     runs = []
     for _ in range(processes + 1):
         command = [sys.executable, __file__, "--speak", str(threads)]

@@ -1,4 +1,4 @@
-"""An invocation as a whole: one run, repeats, a sweep or a search; then what is printed and which files are left."""
+"""One invocation: a run, repeats, a sweep or a search. Then it prints the report and writes the files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +45,7 @@ class BenchJob:
     texts: Sequence[TextItem]
     settings: Settings
     levels: Sequence[Level]
-    """One per run; repeats of a load follow each other and differ in their seed."""
+    """One per run. Repeats of a load follow each other and differ in their seed."""
     shown: TableOptions
     describe: Mapping[str, Any]
     """Settings for the result file."""

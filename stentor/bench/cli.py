@@ -23,7 +23,7 @@ TEXT_METRICS = ("ttft", "tpot", "itl")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `bench` and its sub-commands; each sets `func`, which takes the namespace and returns the exit code."""
+    """Add `bench` and its sub-commands. Each sets `func`, which takes the namespace and returns the exit code."""
     bench = subparsers.add_parser("bench", help="measure a speech server or the engine in process")
     commands = bench.add_subparsers(dest="bench_command", required=True, metavar="{serve,offline,compare}")
     serve = commands.add_parser("serve", help="load on a running server (stentor or another one)")
@@ -132,7 +132,7 @@ def _offline(args: argparse.Namespace) -> int:
     shared = {name: value for name, value in shared.items() if value is not None} | args.extra_body
     options = CallOptions(args.mode, shared, stentor.Reference)
     job = _job(args, args.model or "embedded", "float32")
-    # Open loop: the threads are the limit of what runs at once; waiting for one shows as client queue.
+    # Open loop: the threads limit how many requests run at once. Waiting for one shows as client queue.
     threads = max(level.max_concurrency or min(args.max_in_flight, 512) for level in job.levels)
     with stentor.TTS(args.model, device=args.device, dtype=args.dtype, **args.engine_options) as engine:
         return offline(engine, options, job, threads)

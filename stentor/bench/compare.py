@@ -90,7 +90,7 @@ def load(path: Path) -> list[dict[str, Any]]:
 def compare(first: Path, second: Path, threshold: float) -> Comparison:
     """Compare two result files, load level by load level. `threshold` is a fraction (0.05 = 5 %).
 
-    Repeats of a level are averaged; a change is marked only if it exceeds both the threshold and their spread.
+    Repeats of a level are averaged. A change is marked only if it exceeds both the threshold and their spread.
     """
     a, b = _by_level(load(first)), _by_level(load(second))
     shared = [level for level in a if level in b]

@@ -21,7 +21,7 @@ from stentor.bench.report import facts
 
 
 class SpeechChunk(Protocol):
-    """What `stentor.Speech` offers and is used here."""
+    """The part of `stentor.Speech` that the benchmark uses."""
 
     @property
     def samples(self) -> Samples: ...
@@ -30,7 +30,7 @@ class SpeechChunk(Protocol):
 
 
 class SpeechEngine(Protocol):
-    """What `stentor.TTS` offers and is used here; both methods may be called from any thread."""
+    """The part of `stentor.TTS` that the benchmark uses. Both methods may be called from any thread."""
 
     def stream(self, text: str, **options: Any) -> Iterable[SpeechChunk]: ...
     def generate(self, text: str, **options: Any) -> SpeechChunk: ...
@@ -47,7 +47,7 @@ class CallOptions:
 
 
 class InProcess:
-    """Sends prompts to an engine, each in a thread of its own; audio goes to `spool`."""
+    """Sends prompts to an engine, each in a thread of its own. Audio goes to `spool`."""
 
     def __init__(
         self, engine: SpeechEngine, options: CallOptions, spool: Spool, threads: int, clock: Clock = time.perf_counter

@@ -9,7 +9,7 @@ async def highest_passing(
     """Search rates in [lowest, highest].
 
     Doubles from `lowest` until a rate fails, then halves the interval (geometrically) until its ends differ by less
-    than `tolerance` (0.05 = 5 %). Passing is taken to be monotonic; noise near the edge moves the answer by about
+    than `tolerance` (0.05 = 5 %). Passing is taken to be monotonic. Noise near the edge moves the answer by about
     the tolerance.
 
     Returns:

@@ -1,4 +1,4 @@
-"""One level of load, from schedule to summary; shared by the server and the in-process benchmark."""
+"""One level of load, from schedule to summary. The server and the in-process benchmark share it."""
 
 import sys
 import time
@@ -12,9 +12,9 @@ from stentor.bench.load import arrivals, generator, prompts
 from stentor.bench.load.arrivals import Ramp
 from stentor.bench.load.generator import LoadPlan, Sender, Trace
 from stentor.bench.load.prompts import TextItem
-from stentor.bench.load.record import Exchange, Spool
+from stentor.bench.load.record import Exchange, Framing, Spool
 from stentor.bench.metrics import quality
-from stentor.bench.metrics.decode import DecodedAudio, Framing, decode
+from stentor.bench.metrics.decode import DecodedAudio, decode
 from stentor.bench.metrics.measure import RequestResult, measure
 from stentor.bench.metrics.summary import Summary, Window, summarise
 from stentor.bench.report.output import save_wav
@@ -65,7 +65,7 @@ class BenchRun:
 
 
 def make_plan(level: Level, settings: Settings, texts: Sequence[TextItem]) -> LoadPlan:
-    """The prompts and send times of a level; the same for the same seeds."""
+    """The prompts and send times of a level, which are the same for the same seeds."""
     total = settings.warmup_s + settings.duration_s if settings.duration_s else None
     offsets = _offsets(level, settings, total)
     count = settings.num_prompts if offsets is None else len(offsets)
@@ -142,8 +142,8 @@ async def _check_determinism(
 ) -> dict[str, object]:
     """Send some of the run's requests again, one at a time, and compare the audio with that under load.
 
-    Equal means equal bytes. Answers that differ are told apart by `largest_difference`: rounding of a differently
-    composed batch is far below 1e-3 of full scale, another random draw is not; another length has no difference.
+    Equal means equal bytes. `largest_difference` distinguishes answers that differ: the rounding of another
+    batch is far below 1e-3 of full scale, another random draw is above. Answers of another length have none.
     """
     done = [(exchange, result) for exchange, result in zip(trace.exchanges, results, strict=True) if result.completed]
     checked = done[: settings.determinism_check]
@@ -184,7 +184,7 @@ class Progress:
             print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
 
     def add(self, done: int) -> None:
-        """Count finished requests; writes at most four times a second."""
+        """Count finished requests. It writes at most four times a second."""
         self._done += done
         now = time.perf_counter()
         if self._wanted and now - self._shown_at > 0.25:

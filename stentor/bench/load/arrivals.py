@@ -27,9 +27,9 @@ class Ramp:
 def fixed_count(count: int, rate: float, burstiness: float, seed: int) -> Times:
     """Send times in seconds from the start, shape [count], for exactly `count` requests.
 
-    Gaps are gamma distributed with shape `burstiness` and mean `1 / rate`; burstiness 1 is a Poisson process, less
-    is burstier, more is more even. As in `vllm bench serve` they are rescaled so that the last request leaves at
-    `count / rate`: the offered load is then the one that was asked for, not a sample of it.
+    Gaps are gamma distributed with shape `burstiness` and mean `1 / rate`. A burstiness of
+    1 is a Poisson process, less is burstier, more is more even. As in `vllm bench serve` they are rescaled so that the
+    last request leaves at `count / rate`. The offered load is then exactly `rate`, not a sample of it.
     An infinite rate sends everything at once.
     """
     if np.isinf(rate):

@@ -1,9 +1,9 @@
-"""How each kind of server is asked: endpoint, request body, and how its answer is framed.
+"""The requests of each kind of server: endpoint, body, and the framing of its answer.
 
 A backend is a row in a table. Bodies ask for uncompressed audio, because compressed bytes cannot be timed.
-Sources of the request shapes: OpenAI's speech API; the documented speech API of vLLM-Omni (whose `stream` +
-`stream_format` pair SGLang-Omni and stentor read too) and its WebSocket protocol; the `/generate` schema of
-nanovllm-voxcpm; the public parameters of fish-speech's `/v1/tts`.
+Sources of the bodies: OpenAI's speech API, the documented speech API of vLLM-Omni (SGLang-Omni and stentor read its
+`stream` and `stream_format` too), its WebSocket protocol, the `/generate` schema of nanovllm-voxcpm, and the public
+parameters of fish-speech's `/v1/tts`.
 """
 
 import base64
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stentor.bench.load.prompts import TextItem
-from stentor.bench.metrics.decode import Framing
+from stentor.bench.load.record import Framing
 
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class RequestDefaults:
-    """What every request of a run shares. None: not sent."""
+    """Fields that every request of a run shares. None: not sent."""
 
     model: str | None = None
     voice: str | None = None
@@ -72,7 +72,7 @@ def _speech_sse(prompt: TextItem, defaults: RequestDefaults) -> Body:
 
 
 def _session(prompt: TextItem, defaults: RequestDefaults) -> Body:
-    """The first WebSocket message; the text follows in messages of its own."""
+    """The first WebSocket message. The text follows in other messages."""
     body = _speech(prompt, defaults)
     del body["input"]
     return {"type": "session.config", "stream_audio": True} | body

@@ -39,7 +39,7 @@ class LoadPlan:
 
     prompts: Sequence[TextItem]
     offsets: Times | None
-    """Seconds from the start for each request, in order; None: closed loop, `max_concurrency` at a time."""
+    """Seconds from the start for each request, in order. None: closed loop, `max_concurrency` at a time."""
     max_concurrency: int | None = None
     max_in_flight: int = 4096
     """Open loop: an arrival that would be one more than this is dropped and counted."""

@@ -37,11 +37,11 @@ def load(name: str, language: str = "en", path: Path | None = None) -> list[Text
 
     Args:
         name: one of `DATASETS`.
-        language: `en`, `zh` or `mixed` for built-in sets; the locale folder for Seed-TTS.
+        language: `en`, `zh` or `mixed` for built-in sets, the locale folder for Seed-TTS.
         path: the Seed-TTS directory (the one that holds `en/meta.lst`) or the custom JSONL file.
 
     Raises:
-        ValueError: unknown set, missing path, or a line that cannot be used; names the flag or line.
+        ValueError: unknown set, missing path, or a line that cannot be used. It names the flag or line.
     """
     if name not in DATASETS:
         raise ValueError(f"--dataset-name: {name!r} is unknown; choose one of {', '.join(DATASETS)}")

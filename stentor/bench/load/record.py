@@ -1,16 +1,19 @@
-"""What a run leaves behind before anything is computed: replies with the time of every byte.
+"""The records of a run before anything is computed: replies with the time of every byte.
 
-The load loop only appends (time, size) pairs; decoding and measuring wait until the load has ended, so that the
-benchmark never delays the arrivals it is timing.
+During the load the client only appends (time, size) pairs. Decoding and measuring wait until the load has ended, so
+that the benchmark never delays the arrivals that it times.
 """
 
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from stentor.bench.load.prompts import TextItem
+
+Framing = Literal["raw", "sse", "websocket", "float32"]
+"""How a reply's bytes carry audio: the body itself, SSE events, WebSocket messages, or samples from the engine."""
 
 
 class ArrivalKind(IntEnum):
@@ -37,7 +40,7 @@ class Failure(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where a reply's bytes lie in the spool."""
+    """The position of a reply's bytes in the spool."""
 
     offset: int
     size: int
@@ -75,7 +78,7 @@ class Exchange:
     planned: float
     """When the schedule wanted it."""
     released: float
-    """When the load generator got to it; it may still wait for a free place under `--max-concurrency`."""
+    """When the load generator released it. It may still wait for a free place under `--max-concurrency`."""
     reply: Reply | None = None
 
 
@@ -100,7 +103,7 @@ class Spool:
         return self._file.read(span.size)
 
     def clear(self) -> None:
-        """Forget everything; spans given out before are no longer valid."""
+        """Delete all bytes. Spans that `put` returned before are no longer valid."""
         self._file.truncate(0)
         self._size = 0
 

@@ -1,7 +1,6 @@
-"""From a reply's bytes and arrival times to samples: framing (raw body, SSE, WebSocket), then container (PCM, WAV).
+"""Decode a reply's bytes and arrival times to samples: framing (raw body, SSE, WebSocket), then container (PCM, WAV).
 
-The sample rate comes from the answer, never from an assumption, unless the answer is silent about it; where it came
-from is kept with the result.
+The sample rate comes from the answer. It is assumed only if the answer does not state it. The result keeps its source.
 """
 
 import base64
@@ -15,10 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Reply
+from stentor.bench.load.record import Arrival, ArrivalKind, Failure, Framing, Reply
 from stentor.bench.metrics.playback import Floats, Ints, Samples
-
-Framing = Literal["raw", "sse", "websocket", "float32"]
 
 _RATE_HEADERS = ("x-sample-rate", "x-audio-sample-rate")
 _CHANNEL_HEADERS = ("x-channels", "x-audio-channels")
@@ -168,7 +165,7 @@ def _sse_data(event: bytes) -> str:
 
 
 def _take_event(payload: _Payload, time: float, text: str) -> bool:
-    """Apply one event (SSE data or WebSocket text frame); true if it ends the answer."""
+    """Apply one event (SSE data or WebSocket text frame). Returns whether it ends the answer."""
     if text in ("", "[DONE]"):
         return text == "[DONE]"
     try:
@@ -293,7 +290,7 @@ def _mono(audio: bytes, fmt: Format) -> Samples:
     scale, offset = {"<i2": (32768.0, 0.0), "<i4": (2147483648.0, 0.0), "<f4": (1.0, 0.0), "|u1": (128.0, 128.0)}[
         fmt.dtype
     ]
-    with np.errstate(invalid="ignore"):  # floats from a server may be anything; quality.py counts them
+    with np.errstate(invalid="ignore"):  # a server may send any floats, and quality.py counts those that are not finite
         samples = (raw.astype(np.float32) - np.float32(offset)) / np.float32(scale)
     if fmt.channels > 1:
         samples = samples.reshape(-1, fmt.channels).mean(axis=1, dtype=np.float32)

@@ -102,7 +102,7 @@ class RequestResult:
 
 
 def measure(exchange: Exchange, audio: DecodedAudio | None) -> RequestResult:
-    """Figures of one exchange; `audio` is its decoded reply, None when it was dropped."""
+    """Figures of one exchange. `audio` is its decoded reply, None if the request was dropped."""
     result = RequestResult(exchange.prompt.index, exchange.prompt.text, exchange.planned)
     result.metrics["send_lag"] = exchange.released - exchange.planned
     reply = exchange.reply

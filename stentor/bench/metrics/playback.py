@@ -1,4 +1,4 @@
-"""What a listener hears: pure functions from chunk arrivals and samples to playback figures.
+"""Playback figures: pure functions of chunk arrivals and samples.
 
 Chunk k of a stream brings `counts[k]` samples at `times[k]` (seconds, any fixed origin). Definitions:
 docs/benchmarking.md, "Playback". The detector and the resetting underrun rule follow the public method of
@@ -24,16 +24,16 @@ _CELL_S = 0.001
 
 @dataclass(frozen=True)
 class PlaybackTimes:
-    """How a stream plays. Seconds; `stalls` holds only chunks that came after the player had run dry."""
+    """How a stream plays, in seconds. `stalls` holds only chunks that came after the player had run dry."""
 
     starts: Floats
-    """When each chunk begins to play with no start buffer, the clock resetting after a stall; shape [chunks]."""
+    """When each chunk begins to play with no start buffer, the clock resetting after a stall. Shape [chunks]."""
     stalls: Floats
-    """Length of each stall under that rule; shape [stalls]."""
+    """Length of each stall under that rule. Shape [stalls]."""
     start_buffer: float
     """Largest lateness against a player that never resets: waiting this long before playing removes every stall."""
     gaps: Floats
-    """Time between consecutive chunks; shape [chunks - 1]."""
+    """Time between consecutive chunks. Shape [chunks - 1]."""
 
 
 def play(times: Floats, counts: Ints, rate: int) -> PlaybackTimes:
@@ -46,7 +46,7 @@ def play(times: Floats, counts: Ints, rate: int) -> PlaybackTimes:
     idle = starts[1:] - (starts[:-1] + lengths[:-1])
     return PlaybackTimes(
         starts=starts,
-        # Rounding in the sums above is far below a sample; a nanosecond of "stall" is not one.
+        # Rounding in the sums above is far below a sample. A "stall" of a nanosecond is not one.
         stalls=idle[idle > 1e-9],
         start_buffer=float(max(0.0, np.max(times - times[0] - before))),
         gaps=np.diff(times),
@@ -72,7 +72,7 @@ def onset(samples: Samples, rate: int) -> int | None:
     if not both.any():
         return None
     first = int(np.argmax(both)) * hop
-    # Some millisecond reaches the mean of its frame; the factor absorbs the rounding of the running sum.
+    # Some millisecond reaches the mean of its frame. The factor absorbs the rounding of the running sum.
     inside = power[first : first + frame] >= _AUDIBLE_POWER * (1 - 1e-9)
     return (first + int(np.argmax(inside))) * cell
 

@@ -1,7 +1,7 @@
 """Word error rate and predicted opinion score of the measured audio, with the quality packages installed.
 
 WER: faster-whisper transcripts against the prompt, both through whisper's text normaliser (numbers, spelling),
-edits counted by jiwer; for Chinese the unit is the character. MOS: DistillMOS on 16 kHz audio.
+edits counted by jiwer. For Chinese the unit is the character. MOS: DistillMOS on 16 kHz audio.
 """
 
 import contextlib
@@ -64,10 +64,10 @@ class Score:
 
 
 def error_rate(answers: Sequence[AnswerAudio], transcribe: Transcriber) -> Score:
-    """Errors over reference words for all answers; Chinese texts count characters.
+    """Errors over reference words for all answers. Chinese texts count characters.
 
     Raises:
-        ValueError: a needed package is missing; names it.
+        ValueError: a needed package is missing. It names the package.
     """
     jiwer = _need("jiwer", "--wer")
     normal = _need("whisper_normalizer.english", "--wer").EnglishTextNormalizer()
@@ -95,7 +95,7 @@ def whisper(model: str, threads: int = 2) -> Transcriber:
     )
 
     def transcribe(samples: Samples, language: str) -> str:
-        # Whisper writes Chinese in either script; a Simplified prompt makes it follow.
+        # Whisper writes Chinese in either script. A prompt in Simplified makes it write Simplified.
         hint = "以下是普通话的句子。" if language == "zh" else None
         segments, _ = recogniser.transcribe(samples, language=language, beam_size=1, initial_prompt=hint)
         return " ".join(segment.text.strip() for segment in segments)
@@ -107,11 +107,11 @@ def opinion_scores(answers: Sequence[AnswerAudio]) -> np.ndarray[Any, np.dtype[n
     """DistillMOS of each answer (about 1 bad to 5 excellent), shape [answers].
 
     Raises:
-        ValueError: a needed package is missing; names it.
+        ValueError: a needed package is missing. It names the package.
     """
     torch = _need("torch", "--mos")
     if "torchaudio" not in sys.modules and importlib.util.find_spec("torchaudio") is None:
-        # distillmos imports it for its own command line only; there is no torchaudio for every build of torch.
+        # distillmos imports it for its own command line only, and there is no torchaudio for every build of torch.
         sys.modules["torchaudio"] = ModuleType("torchaudio")
     distillmos = _need("distillmos", "--mos")
     with contextlib.redirect_stdout(io.StringIO()):  # it prints where its weights lie

@@ -93,7 +93,7 @@ class Summary:
     """Requests whose audio_underrun exceeds 0.1 s: vLLM-Omni's continuity rule."""
     stalls: int
     sample_rates: dict[tuple[int, str], int]
-    """Answers by (rate, what told it)."""
+    """Answers by (rate, source of the rate)."""
     notes: tuple[str, ...]
     verdict: Verdict
     quality: Quality
@@ -101,7 +101,7 @@ class Summary:
     client_cpu: float = 0.0
     """Share of one core that this process used."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Determinism, WER, MOS: what later steps add."""
+    """Determinism, WER and MOS, which later steps add."""
 
     @property
     def failed(self) -> int:
@@ -127,7 +127,7 @@ def summarise(
         results: of the whole run.
         window: where throughput is counted.
         percentiles: 0 to 100.
-        goodput: upper limits in base units by metric name; a request that keeps them all is good.
+        goodput: upper limits in base units by metric name. A request that keeps them all is good.
         loop_delays: seconds, from the load generator.
         client_cpu: share of one core used by this process.
     """

@@ -1,4 +1,4 @@
-"""What was measured on: this machine, its GPU while the load ran, and what the server says of itself."""
+"""Facts about a run: this machine, its GPU during the load, and what the server says of itself."""
 
 import asyncio
 import os
@@ -72,7 +72,7 @@ def is_local(base_url: str) -> bool:
 
 
 async def server_facts(session: aiohttp.ClientSession, base_url: str) -> dict[str, Any]:
-    """What the server's own pages say (version, model, engine), by path; absent where it says nothing."""
+    """The server's own pages (version, model, engine), by path. A page that does not answer is left out."""
     answers = await asyncio.gather(*(_ask(session, base_url.rstrip("/") + path) for path in _SERVER_PATHS))
     return {path: answer for path, answer in zip(_SERVER_PATHS, answers, strict=True) if answer is not None}
 
@@ -91,7 +91,7 @@ async def _ask(session: aiohttp.ClientSession, url: str) -> Any:
 
 @contextmanager
 def gpu_watch(wanted: bool = True, program: str = "nvidia-smi") -> Iterator[Callable[[], dict[str, Any]]]:
-    """Sample this machine's GPUs while the block runs; the yielded function gives `{"gpus": [...]}` so far.
+    """Sample this machine's GPUs while the block runs. The yielded function gives `{"gpus": [...]}` so far.
 
     Per GPU: name, driver, and the range of memory, clocks, power and temperature seen. One `nvidia-smi` process
     samples once a second into a file, so that the load generator does not pay for it. The function gives {} where

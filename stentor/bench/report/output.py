@@ -116,7 +116,7 @@ class Files:
         return self.folder / f"{self.stem}{suffix}"
 
     def write_json(self, value: Mapping[str, Any], append: bool = False) -> Path:
-        """Write the result; `append` adds it as one line, so that many runs share a file."""
+        """Write the result. `append` adds it as one line, so that many runs share a file."""
         path = self.path(".json")
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(clean(dict(value)), ensure_ascii=False, indent=None if append else 1, allow_nan=False)

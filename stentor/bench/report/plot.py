@@ -19,7 +19,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart; `limit` draws a horizontal line such as a service level."""
+    """A chart. `limit` draws a horizontal line such as a service level."""
 
     title: str
     x_label: str
@@ -29,7 +29,7 @@ class Chart:
 
 
 def page(title: str, charts: Sequence[Chart], table: str = "") -> str:
-    """The whole HTML document; `table` is shown below the charts as preformatted text."""
+    """The whole HTML document. `table` is shown below the charts as preformatted text."""
     body = "\n".join(_svg(chart) for chart in charts if any(series.x for series in chart.series))
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"

@@ -19,7 +19,7 @@ def banner(title: str, fill: str = "=") -> str:
 
 
 def line(label: str, value: object, digits: int = 2) -> str:
-    """One `{:<40} {:<10}` line; None as n/a."""
+    """One `{:<40} {:<10}` line. None becomes n/a."""
     if value is None:
         shown = "n/a"
     elif isinstance(value, float):
