@@ -129,3 +129,14 @@ def test_nothing_refers_to_the_specifications_which_are_not_in_the_repository():
     assert len(kept) > 300
     found = [str(p.relative_to(ROOT)) for p in kept if folder.search(p.read_text(encoding="utf-8", errors="ignore"))]
     assert found == []
+
+
+def test_the_architecture_page_names_every_file_and_names_no_other():
+    text = read(ROOT / "docs" / "architecture.md")
+    package = ROOT / "stentor"
+    own_line = [p for p in package.rglob("*.py") if not p.name.startswith("__") and "bench" not in p.parts]
+    assert len(own_line) > 90
+    missing = [str(p.relative_to(package)) for p in own_line if p.name not in text and not p.match("codec*.py")]
+    assert sorted(missing) == []
+    known = {p.name for p in package.rglob("*.py")}
+    assert sorted(name for name in set(re.findall(r"`(\w+\.py)`", text)) if name not in known) == []
