@@ -26,7 +26,7 @@ def families() -> list[ModuleType]:
 
 
 def resolve(model: str | Path) -> Path:
-    """A local directory as it is; otherwise a Hugging Face Hub id, downloaded (or found in the local cache)."""
+    """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local cache."""
     path = Path(model).expanduser()
     if path.exists():
         return path

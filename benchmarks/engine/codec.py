@@ -106,11 +106,12 @@ def qwen3_tts(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
 
 def fish_s2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     from stentor.models.dummy import initialize_dummy_weights
-    from stentor.models.fish_s2 import codec_config, config
+    from stentor.models.fish_s2 import config
+    from stentor.models.fish_s2.dummy import RELEASED, RELEASED_CODEC
     from stentor.models.fish_s2.loader import make_codec
 
-    sizes = replace(codec_config.RELEASED, decoder_dim=64, encoder_dim=4) if tiny else codec_config.RELEASED
-    drawn, codec = (make_codec(sizes, config.parse(config.RELEASED), d) for d in (torch.float32, dtype))
+    sizes = replace(RELEASED_CODEC, decoder_dim=64, encoder_dim=4) if tiny else RELEASED_CODEC
+    drawn, codec = (make_codec(sizes, config.parse(RELEASED), d) for d in (torch.float32, dtype))
     initialize_dummy_weights(drawn, device, 0)  # which draws other numbers in 16 bits
     calm(drawn)
     own = {name: p.dtype for name, p in codec.named_parameters()}

@@ -32,7 +32,7 @@ def model_dtype(asked: torch.dtype | None, own: torch.dtype, device: torch.devic
 
 
 def codec_dtype(options: Mapping[str, object], device: torch.device, dtype: torch.dtype | None) -> torch.dtype:
-    """What a codec's decoder computes in. `dtype` was asked for the language model; None means the checkpoint's own.
+    """What a codec's decoder computes in. `dtype` was asked for the language model, None for the checkpoint's own.
 
     The default on CUDA is float16. It has eight times the resolution of bfloat16, sums are float32, and activations
     stay far inside its range. Elsewhere the default is float32. A decoder beside a language model in float32 or

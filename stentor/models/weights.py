@@ -95,7 +95,7 @@ def read_pickle(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{file} does not exist")
     try:
         data = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as e:  # torch.load raises many types for a corrupt file; all mean the same to the user
+    except Exception as e:  # torch.load raises many types for a corrupt file, and all mean the same to the user
         raise CheckpointError(f"{file} is truncated, corrupt or not a plain tensor file: {e}") from e
     tensors = data.get("state_dict", data) if isinstance(data, dict) else None
     if not isinstance(tensors, dict):

@@ -27,7 +27,8 @@ from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
 from stentor.models.dummy import initialize_dummy_weights, random_init
 from stentor.models.fish_s2.codec import FishCodec
-from stentor.models.fish_s2.codec_config import RELEASED, stack_config
+from stentor.models.fish_s2.codec_config import stack_config
+from stentor.models.fish_s2.dummy import RELEASED_CODEC
 from stentor.models.qwen3_tts import dummy
 from stentor.models.qwen3_tts.codec_decoder import Codec as QwenCodec
 from stentor.models.qwen3_tts.codec_decoder import Decoder, SnakeBeta
@@ -183,7 +184,7 @@ def qwen3_tts(dtype: torch.dtype) -> Codec:
 def fish_s2(dtype: torch.dtype) -> Codec:
     stack = stack_config(64, 48, 1)
     small = {"decoder_dim": 32, "encoder_dim": 2, "latent": 64, "residual_codes": 64, "residual_books": 2}
-    c = replace(RELEASED, decoder_strides=(3, 2), downsample=(2,), post_stack=stack, pre_stack=stack, **small)
+    c = replace(RELEASED_CODEC, decoder_strides=(3, 2), downsample=(2,), post_stack=stack, pre_stack=stack, **small)
     drawn, codec = FishCodec(c, 64, torch.float32), FishCodec(c, 64, dtype)
     initialize_dummy_weights(drawn, torch.device(DEVICE), 0)  # which draws other numbers in 16 bits
     calm(drawn)

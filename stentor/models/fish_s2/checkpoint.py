@@ -39,7 +39,7 @@ _TOP = {
     "layers.": "slow.layers.",
     "norm.": "slow.norm.",
 }
-"""Name prefixes of the language model, the more specific ones first; the last four are those of model.pth."""
+"""Name prefixes of the language model, the more specific ones first. The last four are those of model.pth."""
 
 _SCALED = {
     ".attention_layer_scale.gamma": ".self_attn.o_proj",
@@ -71,12 +71,12 @@ def read_codec(path: Path) -> dict[str, Tensor]:
 
 
 def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Released names of the language model -> module names; fused QKV rows are parted."""
+    """Released names of the language model -> module names. Fused QKV rows are split."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         prefix = next((p for p in _TOP if name.startswith(p)), "")
         renamed[_TOP.get(prefix, "") + _in_block(name.removeprefix(prefix))] = tensor
-    return _part_qkv(renamed)
+    return _split_qkv(renamed)
 
 
 def released_name(name: str) -> str:
@@ -96,7 +96,7 @@ def codec(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     one_style = {_weight_norm_name(k): v for k, v in plain.items()}
     folded = fold_weight_norm(one_style)
     renamed = {re.sub(r"\.conv\.(weight|bias)$", r".\1", _in_block(k)): v for k, v in folded.items()}
-    return _fold_gains(_part_qkv(renamed))
+    return _fold_gains(_split_qkv(renamed))
 
 
 def _in_block(name: str) -> str:
@@ -110,12 +110,12 @@ def _weight_norm_name(name: str) -> str:
     return name.replace(".parametrizations.weight.original1", ".weight_v")
 
 
-def _part_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`wqkv` rows are q, k, v in that order; k and v have equally many, and `wo` tells how many q has."""
-    parted: dict[str, Tensor] = {}
+def _split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`wqkv` rows are q, k, v in this order. k and v have equally many, and `wo` has as many columns as q has rows."""
+    split: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if not name.endswith("attention.wqkv.weight"):
-            parted[name] = tensor
+            split[name] = tensor
             continue
         stem = name.removesuffix("attention.wqkv.weight") + "self_attn."
         out = tensors.get(f"{stem}o_proj.weight")
@@ -124,11 +124,11 @@ def _part_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         queries = out.shape[1]
         rest = tensor.shape[0] - queries
         if rest <= 0 or rest % 2:
-            raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}, which does not part into q, k, v")
-        parted[f"{stem}q_proj.weight"] = tensor[:queries]
-        parted[f"{stem}k_proj.weight"] = tensor[queries : queries + rest // 2]
-        parted[f"{stem}v_proj.weight"] = tensor[queries + rest // 2 :]
-    return parted
+            raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}, which does not split into q, k, v")
+        split[f"{stem}q_proj.weight"] = tensor[:queries]
+        split[f"{stem}k_proj.weight"] = tensor[queries : queries + rest // 2]
+        split[f"{stem}v_proj.weight"] = tensor[queries + rest // 2 :]
+    return split
 
 
 def _fold_gains(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -61,7 +61,7 @@ class Decoder(nn.Module):
 
 
 class FishCodec(nn.Module):
-    """Modified DAC. The encoding half is float32, the decoding half `dtype`; parameters start on the meta device.
+    """Modified DAC. The encoding half is float32, the decoding half `dtype`. Parameters start on the meta device.
 
     Positions are absolute from the start of a stream: rounded rotation tables make the codec depend on them.
     """
@@ -111,7 +111,7 @@ class FishCodec(nn.Module):
             return self.quantizer.encode(self.encoder(padded[None, None], self.rope), self.rope)[0]
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
-        """frames [B, n, books]; codes past the end of a codebook mean its last row, as in the reference."""
+        """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the reference."""
         streaming = StreamingState(state)
         pos = state["frames"][:, None] + torch.arange(frames.shape[1], device=frames.device)
         samples = self._synthesize(frames, pos, streaming)

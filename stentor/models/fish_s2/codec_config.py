@@ -22,9 +22,9 @@ EPS = 1e-5
 class CodecConfig:
     """Channels and strides of the modified DAC."""
 
-    encoder_dim: int  # channels after the first convolution; each block doubles them
+    encoder_dim: int  # channels after the first convolution, which each block doubles
     encoder_strides: tuple[int, ...]
-    decoder_dim: int  # channels before the first up-sampling block; each block halves them
+    decoder_dim: int  # channels before the first up-sampling block, which each block halves
     decoder_strides: tuple[int, ...]
     latent: int
     downsample: tuple[int, ...]  # strides between encoder and quantizer, undone in reverse before the decoder
@@ -51,24 +51,6 @@ def stack_config(hidden: int, ffn: int, layers: int) -> StackConfig:
     """A codec transformer: multi-head (not grouped) attention."""
     heads = hidden // HEAD_DIM
     return StackConfig(hidden, ffn, layers, heads, heads, HEAD_DIM, EPS)
-
-
-RELEASED = CodecConfig(
-    encoder_dim=64,
-    encoder_strides=(2, 4, 8, 8),
-    decoder_dim=1536,
-    decoder_strides=(8, 8, 4, 2),
-    latent=1024,
-    downsample=(2, 2),
-    encoder_stack=stack_config(1024, 3072, 4),
-    pre_stack=stack_config(1024, 3072, 8),
-    post_stack=stack_config(1024, 3072, 8),
-    semantic_codes=4096,
-    residual_codes=1024,
-    residual_books=9,
-    code_dim=8,
-)
-"""fishaudio/s2-pro."""
 
 
 def infer(tensors: Mapping[str, Tensor]) -> CodecConfig:

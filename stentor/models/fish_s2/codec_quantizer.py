@@ -14,7 +14,7 @@ from stentor.models.fish_s2.codec_config import WINDOW, CodecConfig
 
 
 class Codebook(nn.Module):
-    """Vector quantization by cosine similarity in a small space; the row that is found counts as it is."""
+    """Vector quantization by cosine similarity in a small space. Decoding takes the row that is found as it is."""
 
     def __init__(self, latent: int, codes: int, dim: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Books(nn.Module):
 
 
 class Quantizer(nn.Module):
-    """`encode` goes one way; the way back is `books`, `post_module` and `upsample`, run by the codec in chunks."""
+    """Latents to codes. The way back is `books`, `post_module` and `upsample`, which the codec runs in chunks."""
 
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()

@@ -9,37 +9,6 @@ from typing import Any
 from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
 
-RELEASED: Mapping[str, Any] = {
-    "semantic_start_token_id": 151678,
-    "semantic_end_token_id": 155773,
-    "eos_token_id": 151645,
-    "text_config": {
-        "dim": 2560,
-        "n_head": 32,
-        "n_local_heads": 8,
-        "head_dim": 128,
-        "n_layer": 36,
-        "intermediate_size": 9728,
-        "rope_base": 1_000_000,
-        "norm_eps": 1e-6,
-        "vocab_size": 155_776,
-        "max_seq_len": 32_768,
-        "attention_qk_norm": True,
-    },
-    "audio_decoder_config": {
-        "dim": 2560,
-        "n_head": 32,
-        "n_local_heads": 8,
-        "head_dim": 128,
-        "n_layer": 4,
-        "intermediate_size": 9728,
-        "vocab_size": 4096,
-        "num_codebooks": 10,
-        "attention_qk_norm": False,
-    },
-}
-"""What matters of fishaudio/s2-pro's config.json."""
-
 
 @dataclass(frozen=True)
 class LanguageConfig:

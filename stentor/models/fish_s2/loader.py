@@ -20,6 +20,8 @@ from stentor.models.fish_s2.tokenizer import Tokens, read_tokens
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
 from stentor.models.weights import load_weights
 
+LOAD_OPTIONS = (CODEC_DTYPE,)
+
 
 def load(
     path: Path, raw: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
@@ -28,7 +30,7 @@ def load(
 
     The load option `codec_dtype` sets what the codec decodes in. Raises CheckpointError and InvalidRequest.
     """
-    check_load_options(options, (CODEC_DTYPE,))
+    check_load_options(options, LOAD_OPTIONS)
     audio_dtype = codec_dtype(options, device, dtype)
     c = config.parse(raw)
     tokens = read_tokens(path, c.codes, c.vocab)

@@ -20,7 +20,7 @@ CHUNK_BYTES = 200  # of text spoken at a time when it has speaker turns, as in t
 ROOM = 2048  # positions that a prompt must leave free, as in the reference
 FRAMES = 1024  # default of max_frames for short texts, as in the reference's server
 RUN_ON = 128  # frames, besides those below, after which speech has probably run on
-FRAMES_PER_BYTE = 6  # of UTF-8 text; slow speech takes about 2.5
+FRAMES_PER_BYTE = 6  # of UTF-8 text. Slow speech takes about 2.5
 SYSTEM = "convert the provided text to speech"
 SYSTEM_CLONE = "convert the provided text to speech reference to the following:\n\nText:\n"
 
@@ -176,7 +176,7 @@ class PromptBuilder:
     def assemble(
         self, text: str, references: Sequence[SpokenTurn], history: Sequence[SpokenTurn], o: Mapping[str, Any]
     ) -> Prompt:
-        """A prompt for `text` in the voices of `references`, after the turns of `history`; `o` are option values."""
+        """A prompt for `text` in the voices of `references`, after the turns of `history`. `o` are option values."""
         p = tokenize_turns(self.tokens, self._books, text, references, history)
         room = self._max_model_len - len(p.token)
         if room < ROOM:

@@ -14,7 +14,7 @@ MAX_REFERENCES = 8
 
 
 def _options(c: LanguageConfig) -> dict[str, Option]:
-    """Request parameters; defaults of the reference's server."""
+    """Request parameters, with the defaults of the reference's server."""
     return {
         "temperature": Option(0.8, 0.0, 2.0, float, "randomness of every code; 0 takes the likeliest"),
         "top_p": Option(0.8, 0.0, 1.0, float, "probability mass that codes are drawn from"),

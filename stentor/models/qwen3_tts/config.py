@@ -32,7 +32,7 @@ class TransformerConfig:
 
 @dataclass(frozen=True)
 class SpeakerConfig:
-    """ECAPA-TDNN. Only `dim` and the rate are in released files; the rest are the reference's class values."""
+    """ECAPA-TDNN. Only `dim` and the rate are in released files. The rest are the reference's class values."""
 
     dim: int
     mels: int

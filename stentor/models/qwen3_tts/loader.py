@@ -81,7 +81,7 @@ def load_language_models(
     dtype: torch.dtype,
     encoder_dtype: torch.dtype,
 ) -> Weights:
-    """The main file, in `dtype`; its speaker encoder in `encoder_dtype`."""
+    """The main file in `dtype`, its speaker encoder in `encoder_dtype`."""
     weights = make_weights(c, dtype, encoder_dtype)
     load_weights(weights, tensors, source, device)
     return weights
@@ -111,7 +111,7 @@ def load_codec(
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors below `prefix`; the wrapper `.conv` of the reference's padded convolutions is left out."""
+    """The tensors below `prefix`, without the wrapper `.conv` of the reference's padded convolutions."""
     part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
     return {k.replace(".conv.", ".") if not k.startswith("quantizer.") else k: v for k, v in part.items()}
 

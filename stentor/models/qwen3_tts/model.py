@@ -73,7 +73,7 @@ class Qwen3TTS:
             rope(config.predictor, config.codebooks, device, dtype),
         )
         del predictor.lm_head
-        self._prompt = PromptBuilder(config, tokenizer, self.spec.max_model_len)
+        self._prompts = PromptBuilder(config, tokenizer, self.spec.max_model_len)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         """wav [n] at 24 kHz -> codes [T, 16] and speaker [dim]; `role` makes no difference."""
@@ -82,7 +82,7 @@ class Qwen3TTS:
         return self._clone(wav)
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        return self._prompt(request, encode)
+        return self._prompts.build(request, encode)
 
     def embed_prompt(self, p: PromptRows) -> Hidden:
         """The sum of what each position has: a text row, a codec row, a frame, the speaker vector."""

@@ -19,7 +19,7 @@ ROLE, TAIL, REFERENCE_TAIL = 3, 5, 2
 """Tokens around the text: `<|im_start|>assistant\\n`, `<|im_end|>\\n<|im_start|>assistant\\n`, `<|im_end|>\\n`."""
 
 RUN_ON_BASE, RUN_ON_PER_TOKEN = 192, 12
-"""A sampled result this much longer than its text has probably missed its end; other engines use the same budget."""
+"""A sampled result this much longer than its text has probably missed its end. Other engines use the same budget."""
 
 SAMPLER_COLUMNS = ("temperature", "top_k", "top_p", "repetition_penalty")
 SUBTALKER_COLUMNS = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_p")
@@ -50,7 +50,7 @@ class Continuation:
     """Live text of one prompt, in ids. What could still change with the next letter is held back."""
 
     def __init__(self, tokenizer: Tokenizer, end: int, prompt: Prompt, held: str) -> None:
-        """`end` follows the last text; `held` is what the prompt has left."""
+        """`end` follows the last text. `held` is what the prompt has left."""
         self._tokenizer, self._end, self._prompt, self._held = tokenizer, end, prompt, held
         self._room = TEXT_CAPACITY - len(prompt.columns["text"])
         self._ended = False
@@ -84,12 +84,12 @@ def settled(text: str) -> int:
 
 
 class PromptBuilder:
-    """Builds prompts for one checkpoint. Pure; any thread."""
+    """Requests to prompts for one checkpoint. Host only, any thread."""
 
     def __init__(self, c: Config, tokenizer: Tokenizer, max_model_len: int) -> None:
         self._c, self._tokenizer, self._max_model_len = c, tokenizer, max_model_len
 
-    def __call__(self, request: SpeechRequest, encode: Encode) -> Prompt:
+    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""
         c, options = self._c, request.options
         voice = self._voice(request)
@@ -127,12 +127,12 @@ class PromptBuilder:
 
     def _whole(self, request: SpeechRequest) -> bool:
         """Whether the whole text stands in the prompt."""
-        asked = request.options["non_streaming_mode"]
-        if request.live and asked:
+        requested = request.options["non_streaming_mode"]
+        if request.live and requested:
             raise InvalidRequest("live", "text that goes on cannot stand in the prompt: non_streaming_mode")
         if request.live:
             return False
-        return self._c.kind != "base" if asked is None else bool(asked)
+        return self._c.kind != "base" if requested is None else bool(requested)
 
     def _voice(self, request: SpeechRequest) -> str | None:
         c = self._c
@@ -160,7 +160,7 @@ class PromptBuilder:
         return self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL]
 
     def _language(self, request: SpeechRequest, voice: str | None) -> int | None:
-        """The codec id of the language or of the voice's dialect; None for auto."""
+        """The codec id of the language or of the voice's dialect, None for auto."""
         c, language = self._c, request.language.lower()
         if voice is not None and language in ("auto", "chinese") and voice in c.dialects:
             return c.languages[c.dialects[voice]]
@@ -205,9 +205,9 @@ class PromptBuilder:
             layout.add([i.tts_pad], i.bos)
             layout.add_frames([i.tts_pad] * frames)
             return []
-        heard = text[: frames + 1] + [i.tts_pad] * (frames + 1 - len(text))
-        layout.add(heard[:1], i.bos)
-        layout.add_frames(heard[1:])
+        beside = text[: frames + 1] + [i.tts_pad] * (frames + 1 - len(text))
+        layout.add(beside[:1], i.bos)
+        layout.add_frames(beside[1:])
         return text[frames + 1 :]
 
     def _finish(

@@ -26,7 +26,7 @@ MAX_FRAMES = 8191
 
 
 def generation_defaults(path: Path) -> dict[str, Any]:
-    """generation_config.json as a dict; empty when there is none."""
+    """generation_config.json as a dict, empty when there is none."""
     file = path / "generation_config.json"
     return read_json(file) if file.is_file() else {}
 

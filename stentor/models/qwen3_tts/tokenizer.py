@@ -28,7 +28,7 @@ MISTRAL = (
 
 
 class Tokenizer(Protocol):
-    """Text to ids; special tokens in the text become their ids."""
+    """Text to ids. Special tokens in the text become their ids."""
 
     def encode(self, text: str) -> list[int]: ...
 

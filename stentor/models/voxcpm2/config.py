@@ -15,7 +15,7 @@ OWN_DEFAULTS = ("temperature", "cfg", "flow_steps", "min_frames", "max_frames")
 
 @dataclass(frozen=True)
 class VAEConfig:
-    """AudioVAE V2. Rates in samples per second; strides multiply to the samples of one latent."""
+    """AudioVAE V2. Rates in samples per second. Strides multiply to the samples of one latent."""
 
     encoder_dim: int = 128
     encoder_rates: tuple[int, ...] = (2, 5, 8, 8)

@@ -80,7 +80,7 @@ def build_model(
     audio_dtype: torch.dtype,
     tokenize: Tokenize,
 ) -> VoxCPM2:
-    """A model of loaded parts, all on `device`; audio is decoded in `audio_dtype`."""
+    """A model of loaded parts, all on `device`. Audio is decoded in `audio_dtype`."""
     for module in (net, vae):
         module.to(device).eval().requires_grad_(False)
     cast_decoder(vae.decoder, audio_dtype)

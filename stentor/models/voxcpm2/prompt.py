@@ -52,7 +52,7 @@ class PromptBuilder:
         self.max_length = max_length
 
     def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        """The prompt of a request; InvalidRequest for combinations and lengths that the model cannot take."""
+        """Raises InvalidRequest for combinations and lengths that the model cannot take."""
         given = self._given(request, encode)
         target = self.front_end(_clean(_with_instructions(request)))
         if not target:

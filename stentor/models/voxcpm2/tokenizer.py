@@ -14,7 +14,7 @@ PREFIX = "▁"
 
 
 class TextTokenizer:
-    """tokenizer.json without special tokens added; tokens of several Chinese characters become single characters."""
+    """tokenizer.json without special tokens added. Tokens of several Chinese characters become single characters."""
 
     def __init__(self, file: Path) -> None:
         if not file.is_file():

@@ -15,9 +15,9 @@ from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import PromptRows
 from stentor.models.dummy import initialize_dummy_weights
-from stentor.models.fish_s2 import codec_config, config
+from stentor.models.fish_s2 import config
 from stentor.models.fish_s2.checkpoint import language_model
-from stentor.models.fish_s2.dummy import make_tokens
+from stentor.models.fish_s2.dummy import RELEASED, RELEASED_CODEC, make_tokens
 from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.loader import build_model, make_codec
 from stentor.models.fish_s2.model import FishS2
@@ -25,7 +25,7 @@ from stentor.models.weights import load_weights
 from tests.models.fish_s2.oracle import CHECKPOINT
 
 CPU = torch.device("cpu")
-LM = config.parse(config.RELEASED)
+LM = config.parse(RELEASED)
 FINGERPRINT = (
     "7080b1c9b5d5e95589a1efa18db19616170d7e35664e2e4e7f744bbf7180adad"  # of the sorted lines that the test makes
 )
@@ -73,7 +73,7 @@ def test_the_published_tensors_fill_the_language_model_completely():
 
 
 def test_the_released_codec_has_the_published_number_of_tensors_and_parameters():
-    codec = make_codec(codec_config.RELEASED, LM, torch.float32)
+    codec = make_codec(RELEASED_CODEC, LM, torch.float32)
     tensors, numbers = 0, 0
     for name, p in codec.named_parameters():
         # What loading fuses and folds: w1 and w3, weight norms, gains.
@@ -97,7 +97,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
     """On the meta device tensors have shapes and no values: reading one raises, as it would break a captured step."""
     meta = torch.device("meta")
     language = Language(LM, 151678, 151645, torch.bfloat16)
-    codec = make_codec(codec_config.RELEASED, LM, torch.float32)
+    codec = make_codec(RELEASED_CODEC, LM, torch.float32)
     model = build_model(language, codec, make_tokens(LM.codes, LM.vocab), meta)
     batch, prompt = 3, 40
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stentor import TTS, InvalidRequest, Reference
-from stentor.models.base import ReferenceAudio, SpeechRequest
+from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.qwen3_tts.dummy import SPECIAL, DummyTokenizer, config
 from stentor.models.qwen3_tts.prompt import PromptBuilder
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
@@ -224,8 +224,8 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
 # -- prompts --------------------------------------------------------------------------------------------------------
 
 
-def builder(name: str, max_model_len: int = 32768) -> PromptBuilder:
-    return PromptBuilder(config(name), DummyTokenizer(1000, SPECIAL), max_model_len)
+def builder(name: str, max_model_len: int = 32768) -> Callable[..., Prompt]:
+    return PromptBuilder(config(name), DummyTokenizer(1000, SPECIAL), max_model_len).build
 
 
 def ask(text: str, **options: object) -> SpeechRequest:
