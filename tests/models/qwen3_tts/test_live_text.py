@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor import TTS, InvalidRequest, Reference
-from stentor.engine.stream import Stream
+from stentor.engine.stream import AudioStream
 from stentor.models.base import Prompt
 from stentor.models.qwen3_tts.prompt import Continuation, settled
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
@@ -39,11 +39,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> QwenTokenizer:
     return QwenTokenizer(folder)
 
 
-def begin(tts: TTS, text: str, **more: object) -> Stream:
+def begin(tts: TTS, text: str, **more: object) -> AudioStream:
     return tts.submit(tts.request(text, live=True, **{**ASK, **more}))
 
 
-def frames(tts: TTS, stream: Stream) -> np.ndarray:
+def frames(tts: TTS, stream: AudioStream) -> np.ndarray:
     return tts.speech(list(stream), 0).frames
 
 
