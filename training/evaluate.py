@@ -22,7 +22,7 @@ import soundfile
 import torch
 
 import stentor
-from stentor.bench.metrics.score import Spoken, Transcriber, error_rate, opinion_scores, whisper
+from stentor.bench.metrics.score import AnswerAudio, Transcriber, error_rate, opinion_scores, whisper
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
 from stentor.models.weights import fold_weight_norm, load_weights, read_config, read_safetensors
@@ -31,14 +31,14 @@ SENTENCES = Path(__file__).with_name("test_sentences.txt")
 NOISE = (0.0, 0.2)  # deviation added to latents when the autoencoder is judged alone
 
 
-def scored(spoken: list[Spoken], transcribe: Transcriber) -> dict[str, Any]:
+def scored(spoken: list[AnswerAudio], transcribe: Transcriber) -> dict[str, Any]:
     words, opinions = error_rate(spoken, transcribe), opinion_scores(spoken)
     worst = [{"sentence": i, "wer": round(w, 3), "heard": heard} for i, w, heard in words.worst]
     figures = {"wer": words.error_rate, "mos": float(opinions.mean()), "mos_least": float(opinions.min())}
     return {**{k: round(v, 4) for k, v in figures.items()}, "worst": worst}
 
 
-def spoken_by_model(tts: stentor.TTS, texts: list[str], seed: int) -> tuple[list[Spoken], dict[str, float]]:
+def spoken_by_model(tts: stentor.TTS, texts: list[str], seed: int) -> tuple[list[AnswerAudio], dict[str, float]]:
     """All sentences in one batch, and how fast; then the first one alone, streamed, for the time to first audio."""
     started = time.perf_counter()
     speeches = tts.generate(texts, seed=seed)
@@ -48,11 +48,11 @@ def spoken_by_model(tts: stentor.TTS, texts: list[str], seed: int) -> tuple[list
     next(iter(stream))
     first = time.perf_counter() - started
     seconds = sum(s.duration for s in speeches)
-    spoken = [Spoken(i, t, s.samples, s.sample_rate) for i, (t, s) in enumerate(zip(texts, speeches, strict=True))]
+    spoken = [AnswerAudio(i, t, s.samples, s.sample_rate) for i, (t, s) in enumerate(zip(texts, speeches, strict=True))]
     return spoken, {"rtf": round(took / seconds, 4), "first_audio_s": round(first, 4), "audio_s": round(seconds, 2)}
 
 
-def speak(args: argparse.Namespace, texts: list[str]) -> Iterator[tuple[int, list[Spoken], dict[str, float]]]:
+def speak(args: argparse.Namespace, texts: list[str]) -> Iterator[tuple[int, list[AnswerAudio], dict[str, float]]]:
     """Speech of every seed: made now, or read from the file that an earlier call with `--speak` left."""
     if args.spoken is not None:
         with np.load(args.spoken) as kept:
@@ -60,7 +60,8 @@ def speak(args: argparse.Namespace, texts: list[str]) -> Iterator[tuple[int, lis
                 waves = [kept[f"{seed}_{i}"] for i in range(len(texts))]
                 rate = int(kept[f"{seed}_rate"])
                 spoken = [
-                    Spoken(i, t, w / np.float32(32767), rate) for i, (t, w) in enumerate(zip(texts, waves, strict=True))
+                    AnswerAudio(i, t, w / np.float32(32767), rate)
+                    for i, (t, w) in enumerate(zip(texts, waves, strict=True))
                 ]
                 yield seed, spoken, {}
         return
@@ -69,7 +70,7 @@ def speak(args: argparse.Namespace, texts: list[str]) -> Iterator[tuple[int, lis
             yield seed, *spoken_by_model(tts, texts, seed)
 
 
-def keep(path: Path, made: Iterable[tuple[int, list[Spoken], dict[str, float]]]) -> None:
+def keep(path: Path, made: Iterable[tuple[int, list[AnswerAudio], dict[str, float]]]) -> None:
     """Write speech as 16-bit samples, and print how fast it was made."""
     arrays: dict[str, np.ndarray] = {}
     for seed, spoken, speed in made:
@@ -80,7 +81,7 @@ def keep(path: Path, made: Iterable[tuple[int, list[Spoken], dict[str, float]]])
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
-def through_autoencoder(path: Path, folder: Path, texts: list[str]) -> Callable[[float], list[Spoken]]:
+def through_autoencoder(path: Path, folder: Path, texts: list[str]) -> Callable[[float], list[AnswerAudio]]:
     """The recordings of `folder` encoded and decoded, with noise of a given deviation on the latents."""
     config = parse_vae(read_config(path).get("audio_vae_config"))
     vae = AudioVAE(config).eval()
@@ -88,7 +89,7 @@ def through_autoencoder(path: Path, folder: Path, texts: list[str]) -> Callable[
     load_weights(vae, tensors, str(path), torch.device("cpu"), ignore=("encoder.fc_logvar.",))
 
     @torch.inference_mode()
-    def speak(noise: float) -> list[Spoken]:
+    def speak(noise: float) -> list[AnswerAudio]:
         out = []
         for i, text in enumerate(texts):
             samples, rate = soundfile.read(folder / f"{i:02d}.wav", dtype="float32")
@@ -97,7 +98,7 @@ def through_autoencoder(path: Path, folder: Path, texts: list[str]) -> Callable[
             wav = torch.from_numpy(np.pad(samples, (0, -len(samples) % config.hop)))[None]
             z = vae.encode_latents(wav)
             z = z + noise * torch.randn(z.shape, generator=torch.Generator().manual_seed(i))
-            out.append(Spoken(i, text, vae.decode(z)[0].numpy(), config.out_sample_rate))
+            out.append(AnswerAudio(i, text, vae.decode(z)[0].numpy(), config.out_sample_rate))
         return out
 
     return speak

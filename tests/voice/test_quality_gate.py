@@ -17,7 +17,7 @@ import pytest
 
 import stentor
 from stentor.api import DEFAULT_VOICE
-from stentor.bench.metrics.score import Spoken, Transcriber, error_rate, opinion_scores, require, whisper
+from stentor.bench.metrics.score import AnswerAudio, Transcriber, error_rate, opinion_scores, require, whisper
 
 SENTENCES = Path(__file__).parents[2] / "training" / "test_sentences.txt"
 WHISPER_SHA256 = "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9"
@@ -99,7 +99,7 @@ def test_words_are_understood_and_the_voice_is_pleasant(
     voice: stentor.TTS, transcribe: Transcriber, texts: list[str], speak: Speak, seed: int
 ) -> None:
     audio = speak(voice, texts, seed)
-    spoken = [Spoken(i, t, a, voice.sample_rate) for i, (t, a) in enumerate(zip(texts, audio, strict=True))]
+    spoken = [AnswerAudio(i, t, a, voice.sample_rate) for i, (t, a) in enumerate(zip(texts, audio, strict=True))]
     words = error_rate(spoken, transcribe)
     print(f"{speak.__name__}, seed {seed}: WER {words.error_rate:.1%}, worst {words.worst}")
     assert words.error_rate <= LARGEST_WER
