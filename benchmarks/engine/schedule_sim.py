@@ -67,7 +67,7 @@ class Costs:
     token: float  # of a prompt
 
     def prefill_ms(self, rows: int, tokens: int) -> float:
-        return between(self.step, rows) + self.prefill + self.token * tokens
+        return interpolate(self.step, rows) + self.prefill + self.token * tokens
 
 
 COSTS = {
@@ -92,7 +92,7 @@ COSTS = {
 }
 
 
-def between(points: Points, x: float) -> float:
+def interpolate(points: Points, x: float) -> float:
     """The straight line between measured points."""
     xs = [p[0] for p in points]
     at = min(max(1, bisect_left(xs, x)), len(xs) - 1)
@@ -110,7 +110,7 @@ class Silence:
         raise AssertionError("only captured calls are simulated")
 
 
-class Outline:
+class ModelOutline:
     """A model's facts and prompts without its weights."""
 
     def __init__(self, model: SpeechModel) -> None:
@@ -128,25 +128,25 @@ class NoGenerator:
         pass
 
 
-def outline(name: str) -> Outline:
+def without_weights(name: str) -> ModelOutline:
     """`dummy:name` of full size, its weights on the meta device."""
     plain = torch.Tensor.tolist
     without = mock.patch.object(torch.Tensor, "tolist", lambda t: [0] * len(t) if t.is_meta else plain(t))
     with mock.patch("torch.Generator", NoGenerator), without:
-        return Outline(registry.load(f"dummy:{name}", torch.device("meta"), None, {}))
+        return ModelOutline(registry.load(f"dummy:{name}", torch.device("meta"), None, {}))
 
 
 def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs) -> None:
     """Give the runners a simulated graph for every key that a GPU would capture."""
     slots, spec = runner.slots, runner.model.spec
     line = runner.device.line  # type: ignore[attr-defined]
-    made, stop = (row.numpy() for row in slots.progress[:2])
+    generated, stop = (row.numpy() for row in slots.progress[:2])
     limit = slots.table["max_frames"].numpy()
 
     def advance(idx: np.ndarray) -> None:
         running = idx[stop[idx] == RUNNING]
-        made[running] += 1
-        stop[running] = np.where(made[running] >= limit[running], LENGTH, RUNNING)
+        generated[running] += 1
+        stop[running] = np.where(generated[running] >= limit[running], LENGTH, RUNNING)
 
     longest, most = max(PREFILL_TOKENS[1]), spec.num_evals
     frames = longest if spec.takes_reference else 0
@@ -158,21 +158,21 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs) -> None:
 
     for batch in runner.batch_sizes:
         key = (batch, runner.sizes.max_pages, most)
-        add(runner.decode_graphs, key, between(costs.step, batch), partial(advance, host_idx[:batch]))
+        add(runner.decode_graphs, key, interpolate(costs.step, batch), partial(advance, host_idx[:batch]))
     for shape in runner.prefill_keys(SLOTS, most):
         rows = ints[BatchShape(*shape[:3]).parts["idx"]]
         add(runner.prefill_graphs, shape, costs.prefill_ms(shape[1], shape[0]), partial(advance, rows))
     for batch, count in codec.graph_keys(SLOTS):
         silence = torch.zeros(batch, count * spec.hop), torch.zeros(batch, count, *spec.frame.shape)
         speak = partial(codec.outputs.__setitem__, (batch, count), silence)
-        add(codec.graphs, (batch, count), between(costs.codec, batch * count), speak)
+        add(codec.graphs, (batch, count), interpolate(costs.codec, batch * count), speak)
     runner.kv.fused = True  # shapes do not depend on lengths
 
 
 @contextmanager
 def simulated(name: str, policy: Policy) -> Iterator[TTS]:
-    outlined = outline(name)
-    with mock.patch("stentor.api.Device", SimulatedDevice), mock.patch.object(registry, "load", return_value=outlined):
+    outline = without_weights(name)
+    with mock.patch("stentor.api.Device", SimulatedDevice), mock.patch.object(registry, "load", return_value=outline):
         tts = TTS(name, device="cpu", max_num_seqs=SLOTS, memory_gb=0.05, max_frames=1024, overlap_steps=1,
                   policy=policy, batch_sizes=default_batch_sizes(SLOTS))  # fmt: skip
     with tts:
@@ -191,20 +191,20 @@ def options(tts: TTS, seconds: float) -> dict[str, Any]:
     return {k: v for k, v in given.items() if k in spec.options or k == "voice"}
 
 
-class Ear:
+class Player:
     """A listener who plays what comes: when the first audio came, and how long there was nothing to play at worst."""
 
     def __init__(self, rate: int, started: float) -> None:
         self.rate, self.started, self.first, self.samples, self.gap = rate, started, 0.0, 0, 0.0
 
-    def hear(self, samples: int) -> None:
+    def play(self, samples: int) -> None:
         now = time.perf_counter()
         self.first = self.first or now
         self.gap = max(self.gap, now - self.first - self.samples / self.rate)
         self.samples += samples
 
 
-Outcome = tuple[list[Ear], float]
+Outcome = tuple[list[Player], float]
 """Listeners, and frames per second."""
 
 
@@ -214,31 +214,31 @@ def burst(tts: TTS, count: int) -> Outcome:
     frames = tts.engine.stats.frames
     together = threading.Barrier(count + 1)
 
-    def listen(seed: int) -> Ear:
+    def read(seed: int) -> Player:
         together.wait()
-        ear = Ear(tts.sample_rate, started)
+        player = Player(tts.sample_rate, started)
         for chunk in tts.submit(tts.request(TEXT, seed=seed, **given)):
-            ear.hear(len(chunk.samples))
-        return ear
+            player.play(len(chunk.samples))
+        return player
 
     with ThreadPoolExecutor(count) as pool:
-        listening = [pool.submit(listen, seed) for seed in range(count)]
+        reading = [pool.submit(read, seed) for seed in range(count)]
         while together.n_waiting < count:  # to start a thread may take long, and is no part of this
             time.sleep(0.01)
         started = time.perf_counter()
         together.wait()
-        ears = [each.result() for each in listening]
-    return ears, (tts.engine.stats.frames - frames) / (time.perf_counter() - started)
+        players = [each.result() for each in reading]
+    return players, (tts.engine.stats.frames - frames) / (time.perf_counter() - started)
 
 
-async def ask(tts: TTS, pool: ThreadPoolExecutor, ear: Ear, text: str, seconds: float, seed: int) -> None:
+async def ask(tts: TTS, pool: ThreadPoolExecutor, player: Player, text: str, seconds: float, seed: int) -> None:
     """One request as the server has it: its prompt made by a pool of threads, its audio read in the event loop."""
     request = tts.request(text, seed=seed, **options(tts, seconds))
     prompt = await asyncio.get_running_loop().run_in_executor(pool, tts.prompt, request)
     stream = tts.engine.submit(prompt, seed, True)
     try:
         async for chunk in stream:
-            ear.hear(len(chunk.samples))
+            player.play(len(chunk.samples))
     finally:
         stream.cancel()
 
@@ -250,9 +250,9 @@ def wave(tts: TTS, count: int) -> Outcome:
         with ThreadPoolExecutor(THREADS) as pool:
             await asyncio.gather(*(asyncio.to_thread(time.sleep, 0) for _ in range(THREADS)))
             frames, started = tts.engine.stats.frames, time.perf_counter()
-            ears = [Ear(tts.sample_rate, started) for _ in range(count)]
-            await asyncio.gather(*(ask(tts, pool, ear, TEXT, SECONDS, i) for i, ear in enumerate(ears)))
-            return ears, (tts.engine.stats.frames - frames) / (time.perf_counter() - started)
+            players = [Player(tts.sample_rate, started) for _ in range(count)]
+            await asyncio.gather(*(ask(tts, pool, player, TEXT, SECONDS, i) for i, player in enumerate(players)))
+            return players, (tts.engine.stats.frames - frames) / (time.perf_counter() - started)
 
     return asyncio.run(everyone())
 
@@ -260,14 +260,14 @@ def wave(tts: TTS, count: int) -> Outcome:
 def loop(tts: TTS, count: int) -> Outcome:
     """A closed loop of clients in one event loop for some seconds, the first of which does not count."""
     draw, words = random.Random(1), TEXT.split()
-    ears: list[Ear] = []
+    players: list[Player] = []
 
     async def client(pool: ThreadPoolExecutor, seed: int) -> None:
         while True:
-            ear = Ear(tts.sample_rate, time.perf_counter())
-            ears.append(ear)
+            player = Player(tts.sample_rate, time.perf_counter())
+            players.append(player)
             text = " ".join(words[: draw.randint(6, len(words))])
-            await ask(tts, pool, ear, text, draw.uniform(*LOOP_SECONDS), seed)
+            await ask(tts, pool, player, text, draw.uniform(*LOOP_SECONDS), seed)
 
     async def everyone() -> Outcome:
         with ThreadPoolExecutor(THREADS) as pool:
@@ -279,7 +279,7 @@ def loop(tts: TTS, count: int) -> Outcome:
             for c in clients:
                 c.cancel()
             await asyncio.gather(*clients, return_exceptions=True)
-            return [e for e in ears if e.first and e.started >= began], rate
+            return [e for e in players if e.first and e.started >= began], rate
 
     outcome = asyncio.run(everyone())
     while tts.engine.health().running:
@@ -299,18 +299,18 @@ def measure(tts: TTS, load: str) -> dict[str, Any]:
     before = stats.steps, stats.prefills
     line, started = tts.engine.device.line, time.perf_counter()  # type: ignore[attr-defined]
     busy = list(line.busy)
-    ears, rate = run(tts, count)
+    players, rate = run(tts, count)
     wall = time.perf_counter() - started
-    firsts = sorted((e.first - e.started) * 1e3 for e in ears)
+    firsts = sorted((e.first - e.started) * 1e3 for e in players)
     return {
         "load": load,
         "first_ms": {"min": round(firsts[0], 1), "p50": round(statistics.median(firsts), 1),
                      "p99": round(firsts[int(0.99 * (len(firsts) - 1))], 1)},
         "audio_s_per_s": round(rate * tts.spec.hop / tts.sample_rate, 1),
-        "requests": len(ears),
+        "requests": len(players),
         "steps": stats.steps - before[0],
         "prefills": stats.prefills - before[1],
-        "longest_gap_ms": round(max(e.gap for e in ears) * 1e3, 1),
+        "longest_gap_ms": round(max(e.gap for e in players) * 1e3, 1),
         "busy": [round((a - b) / wall, 3) for a, b in zip(line.busy[:2], busy[:2], strict=True)],
     }  # fmt: skip
 

@@ -20,7 +20,7 @@ LAUNCH = 1e-4  # host seconds of a graph launch, without the interpreter lock
 SHARES = (0.7, 0.4)  # speed of the language model's stream and of the codec's while both are busy
 
 
-class Moment:
+class SimulatedEvent:
     """An event of the timeline (as stentor.engine.device.Event)."""
 
     def __init__(self, line: Timeline) -> None:
@@ -45,7 +45,7 @@ class Moment:
 class Barrier:
     """Work of a stream that ends when another's has."""
 
-    until: Moment
+    until: SimulatedEvent
 
 
 @dataclass
@@ -58,11 +58,11 @@ class Timeline:
 
     def __init__(self) -> None:
         self.now = time.monotonic()
-        self.streams: list[deque[Work | Moment | Barrier]] = [deque(), deque(), deque()]
+        self.streams: list[deque[Work | SimulatedEvent | Barrier]] = [deque(), deque(), deque()]
         self.current = 0
         self.busy = [0.0, 0.0, 0.0]
 
-    def put(self, item: Work | Moment | Barrier) -> None:
+    def put(self, item: Work | SimulatedEvent | Barrier) -> None:
         self.advance()
         self.streams[self.current].append(item)
 
@@ -107,7 +107,7 @@ class Timeline:
                     moved = True
 
     @staticmethod
-    def _over(item: Work | Moment | Barrier) -> bool:
+    def _over(item: Work | SimulatedEvent | Barrier) -> bool:
         if isinstance(item, Work):
             return item.left <= 1e-9
         if isinstance(item, Barrier):
@@ -135,14 +135,14 @@ class SimulatedDevice(Device):
     def __init__(self, name: str) -> None:
         super().__init__("cpu")
         self.line = Timeline()
-        self.made = 0
+        self.streams_made = 0
 
     def stream(self, priority: int = 0) -> Any:
-        self.made += 1
-        return SimulatedStream(self.line, self.made - 1)
+        self.streams_made += 1
+        return SimulatedStream(self.line, self.streams_made - 1)
 
     def event(self) -> Any:
-        return Moment(self.line)
+        return SimulatedEvent(self.line)
 
     def download(self, value: torch.Tensor) -> torch.Tensor:
         return value if value.is_floating_point() else value.clone()  # audio is silence and never written

@@ -1,4 +1,4 @@
-"""Audio reaches its listener as soon as it exists, whatever else the device is busy with."""
+"""Audio reaches its stream as soon as it exists, whatever else the device is busy with."""
 
 import threading
 from collections.abc import Callable
@@ -45,23 +45,23 @@ def hold(tts: TTS) -> Callable[[threading.Event], None]:
     return tts.engine._inbox.put  # type: ignore[return-value]
 
 
-def test_a_first_chunk_is_heard_while_the_next_step_still_runs(monkeypatch: pytest.MonkeyPatch):
-    """The codec has it ready only after that step was launched; the step ends only after it was heard."""
-    heard, num_scheduled = threading.Event(), threading.Event()
+def test_a_first_chunk_is_delivered_while_the_next_step_still_runs(monkeypatch: pytest.MonkeyPatch):
+    """The codec has it ready only after that step was launched. The step ends only after the chunk was delivered."""
+    delivered, launched = threading.Event(), threading.Event()
     plain_decode, plain_audio = ModelRunner.decode, CodecRunner.decode
 
     def audio(self: CodecRunner, jobs: list[AudioJob]) -> list[InFlightAudio]:
-        tickets = plain_audio(self, jobs)
-        num_scheduled.clear()
-        for ticket in tickets:
-            ticket.done = Late(num_scheduled)
-        return tickets
+        calls = plain_audio(self, jobs)
+        launched.clear()
+        for step in calls:
+            step.done = Late(launched)
+        return calls
 
     def decode(self: ModelRunner, sequences: list[Sequence]) -> InFlightStep:
-        ticket = plain_decode(self, sequences)
-        ticket.done = Late(heard)
-        num_scheduled.set()
-        return ticket
+        step = plain_decode(self, sequences)
+        step.done = Late(delivered)
+        launched.set()
+        return step
 
     with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002, overlap_steps=1) as tts:
         monkeypatch.setattr(CodecRunner, "decode", audio)
@@ -72,10 +72,10 @@ def test_a_first_chunk_is_heard_while_the_next_step_still_runs(monkeypatch: pyte
         reader.start()
         reader.join(5)
         came = len(first)
-        heard.set()
+        delivered.set()
         reader.join()
         monkeypatch.undo()
-        num_scheduled.set()
+        launched.set()
         rest = list(chunks)
     assert came == 1, "the first chunk waited for a step that it does not need"
     assert len(first[0].frames) == 1
@@ -87,9 +87,9 @@ def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(monkeypatch:
     plain_prefill, plain_codec = ModelRunner.prefill, CodecRunner._decode_call
 
     def prefill(self: ModelRunner, group: Group) -> InFlightStep:
-        ticket = plain_prefill(self, group)
-        ticket.done = Late(decoding)
-        return ticket
+        step = plain_prefill(self, group)
+        step.done = Late(decoding)
+        return step
 
     def codec(self: CodecRunner, batch: int, count: int) -> None:
         plain_codec(self, batch, count)
@@ -105,8 +105,8 @@ def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(monkeypatch:
 
 
 @pytest.mark.parametrize("frames", [1, 2, 8])
-def test_streams_that_begin_while_no_one_is_served_are_as_they_would_be_in_company(frames: int):
-    """The first of three begins alone; several that begin together share a call. What one cancelled leaves is reset."""
+def test_streams_that_begin_while_none_runs_equal_those_in_a_batch(frames: int):
+    """The first of three begins alone. Several that begin together share a call. A cancelled one's state is reset."""
     options = {"max_frames": frames, "min_frames": frames}
     with TTS("dummy:toy", dtype="float64", max_num_seqs=3, memory_gb=0.002) as tts:
         whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(3)]
@@ -121,19 +121,19 @@ def test_streams_that_begin_while_no_one_is_served_are_as_they_would_be_in_compa
         assert not tts.engine.codec._first_frames
 
 
-def test_a_first_chunk_is_heard_while_the_next_prefill_still_runs(monkeypatch: pytest.MonkeyPatch):
-    """The first prefill ends when the second has been launched, the second when the first listener has heard."""
-    heard, second = threading.Event(), threading.Event()
-    num_scheduled: list[InFlightStep] = []
+def test_a_first_chunk_is_delivered_while_the_next_prefill_still_runs(monkeypatch: pytest.MonkeyPatch):
+    """The first prefill ends when the second has been launched, the second when the first chunk was delivered."""
+    delivered, second = threading.Event(), threading.Event()
+    launched: list[InFlightStep] = []
     plain = ModelRunner.prefill
 
     def prefill(self: ModelRunner, group: Group) -> InFlightStep:
-        ticket = plain(self, group)
-        num_scheduled.append(ticket)
-        ticket.done = Late(heard if len(num_scheduled) > 1 else second)
-        if len(num_scheduled) > 1:
+        step = plain(self, group)
+        launched.append(step)
+        step.done = Late(delivered if len(launched) > 1 else second)
+        if len(launched) > 1:
             second.set()
-        return ticket
+        return step
 
     with TTS(
         "dummy:toy",
@@ -152,15 +152,15 @@ def test_a_first_chunk_is_heard_while_the_next_prefill_still_runs(monkeypatch: p
         reader.start()
         reader.join(5)
         came = len(first)
-        heard.set()
+        delivered.set()
         reader.join()
         assert sum(len(c.frames) for c in streams[0]) == 7
         assert sum(len(c.frames) for c in streams[1]) == 8
     assert came == 1, "the first chunk waited for a prefill that it does not need"
 
 
-def test_many_who_come_while_one_is_served_sound_as_they_do_alone_whoever_leaves():
-    """Their first frames are decoded behind their prefill by one call, before anything is known of it."""
+def test_requests_that_arrive_while_one_runs_equal_those_alone_whichever_is_cancelled():
+    """Their first frames are decoded behind their prefill by one call, before the host has read that they exist."""
     options = {"max_frames": 9, "min_frames": 9}
     with TTS("dummy:toy", dtype="float64", max_num_seqs=8, memory_gb=0.002, overlap_steps=1) as tts:
         whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(7)]
@@ -193,8 +193,8 @@ def test_many_who_come_while_one_is_served_sound_as_they_do_alone_whoever_leaves
     assert max(calls) > 1
 
 
-def test_a_prefill_that_fails_with_company_leaves_first_chunks_of_others_right(monkeypatch: pytest.MonkeyPatch):
-    """It is repeated one by one; only the culprit falls."""
+def test_a_failed_prefill_of_several_leaves_the_first_chunks_of_others_right(monkeypatch: pytest.MonkeyPatch):
+    """It is repeated one by one. Only the culprit ends."""
     options = {"max_frames": 9, "min_frames": 9}
     plain = ModelRunner.prefill
 

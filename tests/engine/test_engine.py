@@ -159,11 +159,11 @@ def test_cancelling_frees_slot_and_pages_and_leaves_others_alone(after: int):
     with toy(max_num_seqs=2) as tts:
         other = tts.submit(tts.request("other", seed=3, max_frames=40, min_frames=40))
         stream = tts.submit(tts.request("cancel me", seed=1, max_frames=200, min_frames=200))
-        heard = 0
+        count = 0
         if after:
             for _ in stream:
-                heard += 1
-                if heard == after:
+                count += 1
+                if count == after:
                     break
         stream.cancel()
         last = list(stream)[-1]
@@ -268,7 +268,7 @@ def test_prompts_that_cannot_fit_are_refused_before_they_are_queued():
 
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("silent", [0, 1, 2, 4])
-def test_first_frames_that_are_silent_go_unheard_and_others_do_not(
+def test_first_frames_that_are_silent_are_trimmed_and_others_are_not(
     monkeypatch: pytest.MonkeyPatch, streaming: bool, silent: int
 ):
     with toy() as tts:

@@ -1,77 +1,12 @@
-"""The scheduler on plain data: a fake device makes one frame per launch, reports come `overlap_steps` steps late."""
+"""Admission, prefill, decode and preemption, on plain data."""
 
-from collections import deque
-
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.config import Policy
-from stentor.engine.audio_scheduler import GENTLE_RAMP, RAMP
-from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.scheduler import Scheduler, StepPlan
-from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Phase, Sequence
-
-
-class FakeDevice:
-    """Rows that stop after `stops[id]` frames; a stopped row stays as it is, as on the real device."""
-
-    def __init__(self, scheduler: Scheduler, overlap_steps: int = 0) -> None:
-        self.scheduler, self.overlap_steps, self.now = scheduler, overlap_steps, 0.0
-        self.stops: dict[int, int] = {}
-        self.rows: dict[int, tuple[int, int]] = {}
-        self.in_flight: deque[list[tuple[Sequence, int, int]]] = deque()
-        self.done: list[Sequence] = []
-        self.chunks: dict[int, list[tuple[int, int]]] = {}
-
-    def add(
-        self, id: int, length: int, limit: int, stop: int | None = None, streaming: bool = True, trim_frames: int = 0
-    ) -> Sequence:
-        seq = Sequence(id, length, limit, 0, trim_frames, 0.08, streaming)
-        self.stops[id] = limit + 1 if stop is None else stop
-        self.scheduler.add(seq, self.now)
-        return seq
-
-    def step(self) -> StepPlan:
-        self.now += 0.01
-        plan = self.scheduler.plan(self.now)
-        self.scheduler.check()
-        for group in ([*plan.admitted, *plan.resumed], plan.decode):
-            if group:
-                self.in_flight.append([(s, *self._step(s)) for s in group])
-        while self.in_flight and (len(self.in_flight) > self.overlap_steps or plan.empty):
-            for seq, made, status in self.in_flight.popleft():
-                self.scheduler.observe(seq, made, status)
-        for job in plan.audio:
-            self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
-            self.scheduler.audio.on_audio(job.seq, job.count, self.now)
-        self.done += self.scheduler.finished()
-        self.scheduler.check()
-        return plan
-
-    def _step(self, seq: Sequence) -> tuple[int, int]:
-        made, status = self.rows.get(seq.id, (0, RUNNING))
-        if status == RUNNING:
-            made += 1
-            status = STOPPED if made >= self.stops[seq.id] else LENGTH if made >= seq.max_frames else RUNNING
-        self.rows[seq.id] = (made, status)
-        return made, status
-
-    def run(self, turns: int = 2000) -> None:
-        for _ in range(turns):
-            if self.scheduler.idle and not self.in_flight:
-                return
-            self.step()
-        raise AssertionError("requests did not finish")
-
-
-def scheduler(slots: int = 4, pages: int = 64, size: int = 4, **policy: object) -> Scheduler:
-    return Scheduler(slots, PageAllocator(pages, size), Policy(**{"reserve_tokens": 8, **policy}))
-
-
-def all_free(s: Scheduler, slots: int) -> bool:
-    return s.pages.available == s.pages.count and sorted(s.free_slots) == list(range(slots))
+from stentor.engine.scheduler import Scheduler
+from stentor.engine.sequence import Phase, Sequence
+from tests.helpers.fake_device import FakeDevice, all_free, scheduler
 
 
 def test_a_request_waits_in_line_until_a_slot_is_free():
@@ -86,7 +21,7 @@ def test_a_request_waits_in_line_until_a_slot_is_free():
 
 
 @pytest.mark.parametrize("overlap_steps", [0, 1])
-def test_a_request_whose_text_goes_on_waits_and_is_heard_as_far_as_it_goes(overlap_steps: int):
+def test_a_live_request_waits_for_text_and_its_audio_comes_as_far_as_its_text(overlap_steps: int):
     s = scheduler(pages=32)
     d = FakeDevice(s, overlap_steps)
     live, other = d.add(0, 4, 20), d.add(1, 4, 20)
@@ -133,7 +68,7 @@ def test_a_preempted_request_without_text_is_not_resumed_and_holds_nobody_up():
     assert all_free(s, 2)
 
 
-def test_pages_grow_as_a_request_speaks_and_come_back_when_it_ends():
+def test_pages_are_allocated_as_a_request_runs_and_freed_when_it_ends():
     s = scheduler(pages=32)
     d = FakeDevice(s)
     seq = d.add(0, 4, 60)
@@ -184,12 +119,12 @@ def test_nothing_new_is_admitted_while_a_preempted_request_waits_for_pages():
     assert late.phase is Phase.DONE
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 5])
-def test_a_cancelled_request_gives_everything_back(turns: int):
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_a_cancelled_request_gives_everything_back(steps: int):
     s = scheduler()
     d = FakeDevice(s, overlap_steps=1)
     seq, other = d.add(0, 8, 20), d.add(1, 8, 20)
-    for _ in range(turns):
+    for _ in range(steps):
         d.step()
     s.cancel(seq)
     d.run()
@@ -211,40 +146,7 @@ def test_a_preempted_request_can_be_cancelled():
     assert all_free(s, 2)
 
 
-@pytest.mark.parametrize(("ramp", "factor", "stalls"), [(RAMP, 0.5, 0), (RAMP, 0.6, 5), (GENTLE_RAMP, 0.75, 0)])
-def test_the_ramp_of_a_slow_device_leaves_no_gap(ramp: tuple[int, ...], factor: float, stalls: int):
-    """Frames take `factor` of their duration; a listener plays as soon as there is something."""
-    made = np.cumsum(ramp)
-    arrives = made * factor
-    runs_dry = arrives[0] + made[:-1]
-    assert sum(arrives[1:] > runs_dry + 1e-9) == stalls
-
-
-def test_first_chunks_are_small_and_grow_by_the_ramp():
-    s = scheduler(ramp=(1, 2, 4), chunk=25)
-    d = FakeDevice(s)
-    d.add(0, 4, 13)
-    d.run()
-    assert d.chunks[0] == [(0, 1), (1, 2), (3, 4), (7, 4), (11, 2)]
-
-
-def test_the_first_chunk_is_longer_by_the_frames_that_may_go_unheard():
-    s = scheduler(ramp=(1, 2, 4), chunk=25)
-    d = FakeDevice(s)
-    d.add(0, 4, 6, trim_frames=2)
-    d.run()
-    assert d.chunks[0] == [(0, 3), (3, 2), (5, 1)]
-
-
-def test_a_request_that_is_not_streamed_is_decoded_in_large_chunks():
-    s = scheduler(chunk=5)
-    d = FakeDevice(s)
-    d.add(0, 4, 12, streaming=False)
-    d.run()
-    assert d.chunks[0] == [(0, 5), (5, 5), (10, 2)]
-
-
-def test_a_stream_far_ahead_of_its_listener_yields():
+def test_a_stream_with_enough_audio_buffered_pauses():
     s = scheduler(max_ahead=0.4)
     d = FakeDevice(s)
     seq = d.add(0, 4, 60)
@@ -290,7 +192,7 @@ def test_requests_of_a_failed_prefill_are_tried_one_by_one():
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), overlap_steps=st.integers(0, 2), slots=st.integers(1, 4), pages=st.integers(8, 40))
 def test_invariants_hold_under_any_schedule(data: st.DataObject, overlap_steps: int, slots: int, pages: int):
-    """Up to 200 requests over the examples: joins, cancels and failures at random turns; `check` runs every turn."""
+    """Up to 200 requests over the examples: joins, cancels and failures at random steps; `check` runs every step."""
     s = scheduler(slots=slots, pages=pages, reserve_tokens=data.draw(st.integers(0, 16)))
     d = FakeDevice(s, overlap_steps)
     alive: list[Sequence] = []
@@ -313,140 +215,8 @@ def test_invariants_hold_under_any_schedule(data: st.DataObject, overlap_steps: 
             assert sum(n for _, n in d.chunks[seq.id]) == seq.num_generated
 
 
-class SlowCodec(FakeDevice):
-    """Audio comes back only when the test says so."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__(scheduler)
-        self.given: deque = deque()
-
-    def step(self) -> StepPlan:
-        self.now += 0.01
-        plan = self.scheduler.plan(self.now)
-        for group in ([*plan.admitted, *plan.resumed], plan.decode):
-            for seq in group:
-                self.scheduler.observe(seq, *self._step(seq))
-        self.given += plan.audio
-        for job in plan.audio:
-            self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
-        return plan
-
-    def answer(self, count: int) -> None:
-        for _ in range(count):
-            job = self.given.popleft()
-            self.scheduler.audio.on_audio(job.seq, job.count, self.now)
-
-
-def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
-    s = scheduler(slots=4, pages=256, max_frames_in_codec=12)
-    d = SlowCodec(s)
-    for i in range(4):
-        d.add(i, 4, 60)
-    for _ in range(60):
-        d.step()
-        assert sum(job.count for job in d.given) == s.audio.in_codec <= 12
-    assert d.given
-
-
-def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():
-    s = scheduler(slots=3, pages=256, max_frames_in_codec=7)
-    d = SlowCodec(s)
-    d.add(0, 4, 60)
-    d.add(1, 4, 60, streaming=False)
-    for _ in range(30):
-        d.step()
-    d.add(2, 4, 60)
-    d.step()
-    d.step()
-    assert all(job.seq.id != 2 for job in d.given)  # the codec is busy
-    d.answer(len(d.given))
-    assert d.step().audio[0].seq.id == 2
-
-
-def test_the_listener_who_has_least_comes_first_and_a_whole_utterance_waits():
-    s = scheduler(slots=5, pages=256, max_frames_in_codec=4000)
-    d = SlowCodec(s)
-    for i in range(4):
-        d.add(i, 4, 90)
-    d.add(4, 4, 90, streaming=False)
-    d.step()
-    for seq, heard in zip(s.live, (5, 3, 4, 0, 0), strict=True):
-        seq.num_generated, seq.audio_scheduled, seq.audio_chunks = 40, heard, int(heard > 0)
-        seq.first_audio = 0.0 if heard else None
-    order = [job.seq.id for job in d.step().audio]
-    assert list(dict.fromkeys(order)) == [3, 1, 2, 0, 4]
-
-
-def test_chunks_that_can_wait_gather_while_the_codec_works():
-    s = scheduler(slots=4, pages=256, max_frames_in_codec=80)
-    d = SlowCodec(s)
-    for i in range(4):
-        d.add(i, 4, 90)
-    d.step()
-    d.answer(len(d.given))
-    for seq, planned in zip(s.live, (10, 20, 40, 40), strict=True):
-        seq.num_generated, seq.audio_scheduled, seq.audio_chunks = planned, planned, 6
-        seq.first_audio = d.now
-        seq.hop_seconds = 0.08
-    s.live[2].num_generated += 25
-    assert [job.seq.id for job in s.plan(d.now).audio] == [2]  # the codec has nothing to do
-    for i in (0, 1, 3):
-        s.live[i].num_generated += 25
-    assert [job.seq.id for job in s.plan(d.now).audio] == [0]  # it has, and one listener has little left
-    s.audio.in_codec = 10
-    assert [job.seq.id for job in s.plan(d.now).audio] == [1, 3]
-
-
-def test_chunks_grow_when_the_codec_is_behind_and_the_first_stays_small():
-    s = scheduler(slots=1, pages=256, max_frames_in_codec=1)
-    d = SlowCodec(s)
-    d.add(0, 4, 60)
-    for _ in range(20):
-        d.step()
-    d.answer(1)
-    d.step()
-    assert [count for _, count in d.chunks[0]] == [1, 16]
-
-
-def test_frames_of_a_failed_codec_call_make_room_again():
-    s = scheduler(slots=2, pages=256)
-    d = SlowCodec(s)
-    d.add(0, 4, 60)
-    while not d.given:
-        d.step()
-    job = d.given.popleft()
-    s.fail(job.seq, RuntimeError("no memory"), job.count)
-    assert s.audio.in_codec == 0
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max_size=6), st.integers(1, 60), st.randoms())
-def test_however_slow_the_codec_every_frame_is_spoken_once_and_in_order(requests, room, rng):
-    s = scheduler(slots=3, pages=256, max_frames_in_codec=room)
-    d = SlowCodec(s)
-    for i, (limit, streaming) in enumerate(requests):
-        d.add(i, 4, limit, streaming=streaming)
-    done: list[Sequence] = []
-    for _ in range(6000):
-        plan = d.step()
-        if d.given and (plan.empty or rng.random() < 0.4):
-            d.answer(rng.randint(1, len(d.given)))
-        done += s.finished()
-        if s.idle:
-            break
-    assert len(done) == len(requests)
-    for i, (limit, _) in enumerate(requests):
-        at = 0
-        for start, count in d.chunks[i]:
-            assert start == at
-            at += count
-        assert at == limit
-    assert s.audio.in_codec == 0
-    assert all_free(s, 3)
-
-
-def crowd(s: Scheduler, d: FakeDevice, count: int) -> list[Sequence]:
-    """Streams that run and whose listeners have plenty."""
+def running_streams(s: Scheduler, d: FakeDevice, count: int) -> list[Sequence]:
+    """Streams that run and whose clients have plenty buffered."""
     streams = [d.add(100 + i, 4, 400) for i in range(count)]
     for _ in range(30):
         d.step()
@@ -454,10 +224,10 @@ def crowd(s: Scheduler, d: FakeDevice, count: int) -> list[Sequence]:
     return streams
 
 
-def test_newcomers_are_let_in_together_while_most_slots_run():
+def test_new_requests_are_admitted_together_while_most_slots_run():
     s = scheduler(slots=8, pages=2048, batching_window=0.035)
     d = FakeDevice(s)
-    running = crowd(s, d, 5)
+    running = running_streams(s, d, 5)
     early = d.add(0, 4, 4)
     plans = [d.step(), d.step()]
     late = d.add(1, 4, 4)
@@ -473,12 +243,12 @@ def test_newcomers_are_let_in_together_while_most_slots_run():
 def test_a_request_waits_for_no_other_while_few_run():
     s = scheduler(slots=8, pages=2048)
     d = FakeDevice(s)
-    crowd(s, d, 3)
+    running_streams(s, d, 3)
     late = d.add(0, 4, 4)
     assert d.step().admitted == [late]
 
 
-def test_what_comes_during_a_prefill_waits_for_its_end_and_shares_the_next():
+def test_requests_that_arrive_during_a_prefill_share_the_next():
     s = scheduler(slots=8, pages=2048)
     d = FakeDevice(s, overlap_steps=1)
     first = d.add(0, 4, 9)
@@ -498,7 +268,7 @@ def test_a_full_prefill_is_given_to_the_device_before_the_last_has_ended():
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1])
-def test_a_listener_who_has_little_left_comes_before_a_prefill_as_long_as_that(seconds: float):
+def test_a_stream_that_would_underrun_during_a_prefill_comes_first(seconds: float):
     """One frame of 80 ms outlasts no prefill of 100 ms; three do."""
     s = scheduler(slots=8, pages=2048)
     d = FakeDevice(s)
@@ -506,13 +276,13 @@ def test_a_listener_who_has_little_left_comes_before_a_prefill_as_long_as_that(s
     d.step()
     s.prefilled(seconds)
     late = d.add(1, 4, 40)
-    turns = 1
+    steps = 1
     while late not in d.step().admitted:
-        turns += 1
-    assert turns == (1 if not seconds else 3)
+        steps += 1
+    assert steps == (1 if not seconds else 3)
 
 
-def test_no_request_waits_longer_than_its_patience_for_listeners_who_have_little():
+def test_no_request_waits_longer_than_the_max_prefill_delay_for_streams_that_would_underrun():
     s = scheduler(slots=8, pages=2048, max_prefill_delay=0.1)
     d = FakeDevice(s)
     d.add(0, 4, 400)
@@ -521,16 +291,3 @@ def test_no_request_waits_longer_than_its_patience_for_listeners_who_have_little
     late = d.add(1, 4, 40)
     waited = next(step for step in range(1, 100) if late in d.step().admitted)
     assert waited in (10, 11)
-
-
-def test_a_listener_who_ran_dry_plays_on_when_audio_comes():
-    s = scheduler()
-    d = FakeDevice(s)
-    seq = d.add(0, 4, 40)
-    d.step()
-    d.step()
-    d.now += 5.0
-    assert seq.lead(d.now) < -4
-    for _ in range(3):
-        d.step()
-    assert 0.1 < seq.lead(d.now) < 0.24

@@ -1,0 +1,164 @@
+"""Which audio chunks are due, in which order, and how much the codec is given."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stentor.engine.audio_scheduler import GENTLE_RAMP, RAMP
+from stentor.engine.sequence import Sequence
+from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
+
+
+@pytest.mark.parametrize(("ramp", "factor", "stalls"), [(RAMP, 0.5, 0), (RAMP, 0.6, 5), (GENTLE_RAMP, 0.75, 0)])
+def test_the_ramp_of_a_slow_device_leaves_no_gap(ramp: tuple[int, ...], factor: float, stalls: int):
+    """Frames take `factor` of their duration; a client plays as soon as there is something."""
+    made = np.cumsum(ramp)
+    arrives = made * factor
+    runs_dry = arrives[0] + made[:-1]
+    assert sum(arrives[1:] > runs_dry + 1e-9) == stalls
+
+
+def test_first_chunks_are_small_and_grow_by_the_ramp():
+    s = scheduler(ramp=(1, 2, 4), chunk=25)
+    d = FakeDevice(s)
+    d.add(0, 4, 13)
+    d.run()
+    assert d.chunks[0] == [(0, 1), (1, 2), (3, 4), (7, 4), (11, 2)]
+
+
+def test_the_first_chunk_is_longer_by_the_frames_that_may_be_trimmed():
+    s = scheduler(ramp=(1, 2, 4), chunk=25)
+    d = FakeDevice(s)
+    d.add(0, 4, 6, trim_frames=2)
+    d.run()
+    assert d.chunks[0] == [(0, 3), (3, 2), (5, 1)]
+
+
+def test_a_request_that_is_not_streamed_is_decoded_in_large_chunks():
+    s = scheduler(chunk=5)
+    d = FakeDevice(s)
+    d.add(0, 4, 12, streaming=False)
+    d.run()
+    assert d.chunks[0] == [(0, 5), (5, 5), (10, 2)]
+
+
+def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
+    s = scheduler(slots=4, pages=256, max_frames_in_codec=12)
+    d = SlowCodec(s)
+    for i in range(4):
+        d.add(i, 4, 60)
+    for _ in range(60):
+        d.step()
+        assert sum(job.count for job in d.given) == s.audio.in_codec <= 12
+    assert d.given
+
+
+def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():
+    s = scheduler(slots=3, pages=256, max_frames_in_codec=7)
+    d = SlowCodec(s)
+    d.add(0, 4, 60)
+    d.add(1, 4, 60, streaming=False)
+    for _ in range(30):
+        d.step()
+    d.add(2, 4, 60)
+    d.step()
+    d.step()
+    assert all(job.seq.id != 2 for job in d.given)  # the codec is busy
+    d.answer(len(d.given))
+    assert d.step().audio[0].seq.id == 2
+
+
+def test_the_stream_with_the_least_buffered_comes_first_and_a_whole_utterance_waits():
+    s = scheduler(slots=5, pages=256, max_frames_in_codec=4000)
+    d = SlowCodec(s)
+    for i in range(4):
+        d.add(i, 4, 90)
+    d.add(4, 4, 90, streaming=False)
+    d.step()
+    for seq, played in zip(s.live, (5, 3, 4, 0, 0), strict=True):
+        seq.num_generated, seq.audio_scheduled, seq.audio_chunks = 40, played, int(played > 0)
+        seq.first_audio = 0.0 if played else None
+    order = [job.seq.id for job in d.step().audio]
+    assert list(dict.fromkeys(order)) == [3, 1, 2, 0, 4]
+
+
+def test_chunks_that_can_wait_are_batched_while_the_codec_is_busy():
+    s = scheduler(slots=4, pages=256, max_frames_in_codec=80)
+    d = SlowCodec(s)
+    for i in range(4):
+        d.add(i, 4, 90)
+    d.step()
+    d.answer(len(d.given))
+    for seq, planned in zip(s.live, (10, 20, 40, 40), strict=True):
+        seq.num_generated, seq.audio_scheduled, seq.audio_chunks = planned, planned, 6
+        seq.first_audio = d.now
+        seq.hop_seconds = 0.08
+    s.live[2].num_generated += 25
+    assert [job.seq.id for job in s.plan(d.now).audio] == [2]  # the codec has nothing to do
+    for i in (0, 1, 3):
+        s.live[i].num_generated += 25
+    assert [job.seq.id for job in s.plan(d.now).audio] == [0]  # it has, and one stream has little buffered
+    s.audio.in_codec = 10
+    assert [job.seq.id for job in s.plan(d.now).audio] == [1, 3]
+
+
+def test_chunks_grow_when_the_codec_is_behind_and_the_first_stays_small():
+    s = scheduler(slots=1, pages=256, max_frames_in_codec=1)
+    d = SlowCodec(s)
+    d.add(0, 4, 60)
+    for _ in range(20):
+        d.step()
+    d.answer(1)
+    d.step()
+    assert [count for _, count in d.chunks[0]] == [1, 16]
+
+
+def test_frames_of_a_failed_codec_call_make_room_again():
+    s = scheduler(slots=2, pages=256)
+    d = SlowCodec(s)
+    d.add(0, 4, 60)
+    while not d.given:
+        d.step()
+    job = d.given.popleft()
+    s.fail(job.seq, RuntimeError("no memory"), job.count)
+    assert s.audio.in_codec == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max_size=6), st.integers(1, 60), st.randoms())
+def test_however_slow_the_codec_every_frame_is_decoded_once_and_in_order(requests, room, rng):
+    s = scheduler(slots=3, pages=256, max_frames_in_codec=room)
+    d = SlowCodec(s)
+    for i, (limit, streaming) in enumerate(requests):
+        d.add(i, 4, limit, streaming=streaming)
+    done: list[Sequence] = []
+    for _ in range(6000):
+        plan = d.step()
+        if d.given and (plan.empty or rng.random() < 0.4):
+            d.answer(rng.randint(1, len(d.given)))
+        done += s.finished()
+        if s.idle:
+            break
+    assert len(done) == len(requests)
+    for i, (limit, _) in enumerate(requests):
+        at = 0
+        for start, count in d.chunks[i]:
+            assert start == at
+            at += count
+        assert at == limit
+    assert s.audio.in_codec == 0
+    assert all_free(s, 3)
+
+
+def test_a_client_that_ran_dry_plays_on_when_audio_comes():
+    s = scheduler()
+    d = FakeDevice(s)
+    seq = d.add(0, 4, 40)
+    d.step()
+    d.step()
+    d.now += 5.0
+    assert seq.lead(d.now) < -4
+    for _ in range(3):
+        d.step()
+    assert 0.1 < seq.lead(d.now) < 0.24

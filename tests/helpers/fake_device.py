@@ -1,0 +1,92 @@
+"""A scheduler on plain data, and a fake device that makes one frame per launch."""
+
+from collections import deque
+
+from stentor.config import Policy
+from stentor.engine.page_allocator import PageAllocator
+from stentor.engine.scheduler import Scheduler, StepPlan
+from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Sequence
+
+
+class FakeDevice:
+    """Rows that stop after `stops[id]` frames. Reports come `overlap_steps` steps late."""
+
+    def __init__(self, scheduler: Scheduler, overlap_steps: int = 0) -> None:
+        self.scheduler, self.overlap_steps, self.now = scheduler, overlap_steps, 0.0
+        self.stops: dict[int, int] = {}
+        self.rows: dict[int, tuple[int, int]] = {}
+        self.in_flight: deque[list[tuple[Sequence, int, int]]] = deque()
+        self.done: list[Sequence] = []
+        self.chunks: dict[int, list[tuple[int, int]]] = {}
+
+    def add(
+        self, id: int, length: int, limit: int, stop: int | None = None, streaming: bool = True, trim_frames: int = 0
+    ) -> Sequence:
+        seq = Sequence(id, length, limit, 0, trim_frames, 0.08, streaming)
+        self.stops[id] = limit + 1 if stop is None else stop
+        self.scheduler.add(seq, self.now)
+        return seq
+
+    def step(self) -> StepPlan:
+        self.now += 0.01
+        plan = self.scheduler.plan(self.now)
+        self.scheduler.check()
+        for group in ([*plan.admitted, *plan.resumed], plan.decode):
+            if group:
+                self.in_flight.append([(s, *self._step(s)) for s in group])
+        while self.in_flight and (len(self.in_flight) > self.overlap_steps or plan.empty):
+            for seq, made, status in self.in_flight.popleft():
+                self.scheduler.observe(seq, made, status)
+        for job in plan.audio:
+            self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
+            self.scheduler.audio.on_audio(job.seq, job.count, self.now)
+        self.done += self.scheduler.finished()
+        self.scheduler.check()
+        return plan
+
+    def _step(self, seq: Sequence) -> tuple[int, int]:
+        made, status = self.rows.get(seq.id, (0, RUNNING))
+        if status == RUNNING:
+            made += 1
+            status = STOPPED if made >= self.stops[seq.id] else LENGTH if made >= seq.max_frames else RUNNING
+        self.rows[seq.id] = (made, status)
+        return made, status
+
+    def run(self, steps: int = 2000) -> None:
+        for _ in range(steps):
+            if self.scheduler.idle and not self.in_flight:
+                return
+            self.step()
+        raise AssertionError("requests did not finish")
+
+
+class SlowCodec(FakeDevice):
+    """Audio comes back only when the test says so."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self.given: deque = deque()
+
+    def step(self) -> StepPlan:
+        self.now += 0.01
+        plan = self.scheduler.plan(self.now)
+        for group in ([*plan.admitted, *plan.resumed], plan.decode):
+            for seq in group:
+                self.scheduler.observe(seq, *self._step(seq))
+        self.given += plan.audio
+        for job in plan.audio:
+            self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
+        return plan
+
+    def answer(self, count: int) -> None:
+        for _ in range(count):
+            job = self.given.popleft()
+            self.scheduler.audio.on_audio(job.seq, job.count, self.now)
+
+
+def scheduler(slots: int = 4, pages: int = 64, size: int = 4, **policy: object) -> Scheduler:
+    return Scheduler(slots, PageAllocator(pages, size), Policy(**{"reserve_tokens": 8, **policy}))
+
+
+def all_free(s: Scheduler, slots: int) -> bool:
+    return s.pages.available == s.pages.count and sorted(s.free_slots) == list(range(slots))
