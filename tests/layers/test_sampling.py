@@ -1,37 +1,12 @@
-"""Randomness and sampling: right distribution, and a function of (seed, frame, draw) alone."""
+"""Filters and samplers against the distributions that they should have."""
 
 import numpy as np
 import torch
 from scipy import stats
 
-from stentor.layers.rng import normal, uniform
-from stentor.layers.sampling import keep_top_k, keep_top_p, penalize_seen, sample
-
-
-def test_uniforms_are_uniform_and_never_reach_the_ends():
-    u = uniform(torch.arange(50), torch.zeros(50, dtype=torch.int64), 4000).flatten()
-    assert u.min() > 0
-    assert u.max() < 1
-    assert stats.kstest(u.numpy(), "uniform").pvalue > 1e-3
-
-
-def test_uniforms_are_independent_across_seeds_steps_and_draws():
-    seeds = uniform(torch.arange(40), torch.zeros(40, dtype=torch.int64), 2000)
-    steps = uniform(torch.zeros(40, dtype=torch.int64), torch.arange(40), 2000)
-    for u in (seeds, steps, seeds.T[:40]):
-        c = torch.corrcoef(u) - torch.eye(40)
-        assert c.abs().max() < 5.5 / u.shape[1] ** 0.5
-
-
-def test_a_row_does_not_depend_on_its_batch():
-    alone = uniform(torch.tensor([7]), torch.tensor([3]), 16)
-    together = uniform(torch.tensor([1, 7, 2**62]), torch.tensor([0, 3, 9]), 16)
-    assert torch.equal(alone[0], together[1])
-
-
-def test_normals_are_normal():
-    z = normal(uniform(torch.arange(40), torch.zeros(40, dtype=torch.int64), 2000)).flatten()
-    assert stats.kstest(z.numpy(), "norm").pvalue > 1e-3
+from stentor.kernels.types import SampleOut, SamplingParams
+from stentor.layers.rng import uniform
+from stentor.layers.sampling import keep_top_k, keep_top_p, penalize_seen, sample, sample_into
 
 
 def test_top_k_keeps_ties_and_zero_keeps_all():
@@ -52,7 +27,7 @@ def test_the_penalty_pushes_seen_tokens_down_whatever_their_sign():
     assert out.tolist() == [[1.0, -4.0, 1.0]]
 
 
-def test_picks_follow_the_filtered_distribution_with_mixed_parameters_in_one_batch():
+def test_samples_follow_the_filtered_distribution_with_mixed_parameters_in_one_batch():
     """20,000 draws per setting, chi-square against probabilities worked out in numpy."""
     logits = torch.randn(12, generator=torch.Generator().manual_seed(1)) * 2
     settings = [(0.7, 0, 1.0), (1.0, 5, 1.0), (1.3, 0, 0.8), (0.9, 6, 0.7)]
@@ -79,3 +54,15 @@ def reference_probabilities(logits: np.ndarray, temperature: float, top_k: int, 
     out = np.zeros(len(x))
     out[kept[:size]] = p[:size] / p[:size].sum()
     return out
+
+
+def test_sample_into_writes_the_ids_and_the_next_tokens_and_nothing_else():
+    logits, u = torch.randn(3, 7), torch.rand(3)
+    params = SamplingParams(u, torch.ones(3), torch.zeros(3, dtype=torch.int64), torch.ones(3))
+    want, table, prefix = sample(logits, *params), torch.randn(7, 5), torch.randn(3, 5)
+    codes, x = torch.full((2, 3), -1, dtype=torch.int32), torch.full((3, 3, 5), 9.0)
+    sample_into(logits, params, SampleOut(codes[0]))
+    assert codes.tolist() == [want.tolist(), [-1] * 3]
+    sample_into(logits, params, SampleOut(codes[1], table, x[:, 1:], prefix))
+    assert codes[1].tolist() == want.tolist()
+    assert torch.equal(x, torch.stack((torch.full((3, 5), 9.0), prefix, table[want]), dim=1))
