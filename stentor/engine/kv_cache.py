@@ -1,7 +1,7 @@
 """Paged keys and values: one pool for every layer and request, page tables on the device.
 
-Lengths and page tables are read from device tensors, never planned on the host per step, so a captured step stays
-valid while requests come, grow and go. The last page absorbs what padding writes.
+Lengths and page tables are read from device tensors and are never planned on the host per step. A captured step
+therefore stays valid while requests come, grow and go. Padding writes into the last page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PagedKV:
         self.table = torch.full((slots + 1, max_pages), pages, dtype=torch.int64, device=device)
         self.page = page
         self.fused = kernels.paged_attention_supported(device, spec.dtype)
-        """Attention reads lengths on the device; otherwise `max_pages` and `max_seqlen` shape it."""
+        """Attention reads lengths on the device. Otherwise its shapes follow from `max_pages` and `max_seqlen`."""
 
     def decode_view(self, idx: Tensor, pos: Tensor, max_pages: int) -> KVView:
         """One new token per slot `idx` [B] at `pos` [B]; `max_pages` pages (a shape) cover the longest of them."""
@@ -45,7 +45,7 @@ class PagedKV:
 
 
 class FusedDecode:
-    """One token per row, by the kernel that stores it and attends (implements models.base.KVView)."""
+    """One token per row: one kernel applies norms and RoPE, stores the token and attends (implements KVView)."""
 
     def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor) -> None:
         self.pos = pos
@@ -58,7 +58,7 @@ class FusedDecode:
 
 
 class FusedPrefill:
-    """Packed tokens of several rows: all are stored, then each attends up to its own position (implements KVView)."""
+    """Packed tokens of several rows. All are stored, then each attends up to its own position (implements KVView)."""
 
     def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor) -> None:
         self.pos = pos

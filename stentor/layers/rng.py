@@ -1,5 +1,8 @@
-"""Counter-based random numbers: a pure function of (seed, frame, draw), so a request's audio does not depend on
-its batch, slot, padding, preemption or on how late the host reads. SplitMix64 finaliser (Steele et al., 2014)."""
+"""Counter-based random numbers: a pure function of (seed, frame, draw). SplitMix64 finaliser (Steele et al., 2014).
+
+The audio of a request therefore does not depend on its batch, slot, padding or preemption, nor on how late the host
+reads.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,10 @@ def normal(u: Tensor) -> Tensor:
 
 
 def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Standard normals of u [B, n], drawn as [B, outer, n / outer] and transposed: [B, n / outer, outer], rounded to
-    `dtype`, then times scale [B] and rounded again."""
+    """Standard normals [B, n / outer, outer] from uniforms u [B, n], times scale [B].
+
+    They are drawn as [B, outer, n / outer] and transposed. They are rounded to `dtype` before and after the scaling.
+    """
     if kernels.slot_kernels_enabled(u.device) and u.stride(1) == 1:
         return kernels.rng.grid_normal(u, outer, scale, dtype)
     drawn = normal(u).view(len(u), outer, -1).transpose(1, 2).to(dtype)

@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al., 2021) with explicit tables, so that each family keeps its own rounding."""
+"""Rotary position embedding (Su et al., 2021). Tables are explicit, because every family rounds them in its own way."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def angles(dim: int, positions: int, theta: float, factors: list[float] | None =
 
 
 class Rope(nn.Module):
-    """cos/sin tables [positions, dim / 2], rounded through `table_dtype`, kept in float32.
+    """cos/sin tables [positions, dim / 2], rounded to `table_dtype` and kept in float32.
 
-    `interleaved` rotates pairs (x[2i], x[2i+1]) (GPT-J); otherwise halves (x[i], x[i + dim/2]) (NeoX).
-    `in_float32` rotates in float32 and rounds once; otherwise the arithmetic is in the dtype of x.
+    `interleaved` rotates pairs (x[2i], x[2i+1]) as GPT-J does. Otherwise halves (x[i], x[i + dim/2]) are rotated as
+    NeoX does. `in_float32` rotates in float32 and rounds once. Otherwise the arithmetic is in the dtype of x.
     """
 
     cos: Tensor
