@@ -1,13 +1,14 @@
-"""Attention of a decode step: our kernels cut into programs of several kinds, at the shapes of the three models.
+"""Time the attention kernels of a decode step with every launch configuration, at the shapes of the three models.
 
 Run: python benchmarks/kernels/attention.py [--out DIR] [--seconds 45] [--before FILE]     on a GPU
-     TRITON_INTERPRET=1 python benchmarks/kernels/attention.py --device cpu --tiny         anywhere: a rehearsal
+     TRITON_INTERPRET=1 python benchmarks/kernels/attention.py --device cpu --tiny         a dry run without a GPU
+Needs: a GPU, Triton and nothing but stentor.
 
 A case is one kernel at one model's shape and batch. Its launches run in a CUDA graph: over so many pools that no
-history is in the cache (paged); as the passes and layers of a frame follow each other (depth); over the same queries
-(local). The table shows microseconds a launch: the floor by memory traffic, an earlier kernels/attention.py if one is
-given, the tile that kernels/configs.py names, and the best ones. Each is first compared with a formula in
-float32, with itself, and with what half of its rows give.
+history is in the cache (paged), as the passes and layers of a frame follow each other (depth), or over the same queries
+(local). The table shows microseconds per launch: the floor by memory traffic, an earlier kernels/attention.py if one is
+given, the configuration that kernels/configs.py names, and the best ones. Each result is first compared with a float32
+reference, with itself, and with the result for half of its rows.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Products of one and two rows: our kernel, cut into tiles of several kinds, against the library's, with cold weights.
+"""Time GEMV (one and two rows) with every launch configuration against the library's GEMM, with cold weights.
 
 Run: python benchmarks/kernels/gemv.py [--out DIR] [--seconds 90]       on a GPU
-     TRITON_INTERPRET=1 python benchmarks/kernels/gemv.py --small       anywhere: a rehearsal on small shapes
+     TRITON_INTERPRET=1 python benchmarks/kernels/gemv.py --small       a dry run on small shapes without a GPU
+Needs: a GPU, Triton and nothing but stentor.
 
 A case is one shape of one model at one number of rows. Its launches run in a CUDA graph over so many copies of the
-weights that none is in the cache. The table shows microseconds of the library (product alone, without what our kernel
-fuses), of the tile that `kernels/configs.py` names, without early launch, and of the best tile.
+weights that none is in the cache. The table shows microseconds of the library (the GEMM alone, without what our
+kernel fuses), of the configuration that `kernels/configs.py` names, of the same without PDL, and of the best one.
 """
 
 from __future__ import annotations
