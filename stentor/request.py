@@ -30,10 +30,8 @@ def build(
     live: bool = False,
     options: Mapping[str, Any],
 ) -> SpeechRequest:
-    """A checked request. InvalidRequest names the first field that is wrong and what is allowed.
-
-    Options that are None take the family's default. A missing seed is drawn at random.
-    """
+    """A checked request. Options that are None take the family's default. A missing seed is drawn at random.
+    InvalidRequest names the first field that is wrong and what is allowed."""
     values, references = _options(spec, options), _references(spec, reference)
     return SpeechRequest(
         text=_text(spec, text),

@@ -42,14 +42,14 @@ def without_device_work(engine: Engine) -> None:
 
 def measure(rows: int, steps: int) -> dict[str, float]:
     """Milliseconds of one engine step with `rows` streams running: median, mean and 99th percentile."""
-    turns: list[float] = []
+    step_ms: list[float] = []
     plain = Engine._step
 
     def timed(self: Engine) -> None:
         started = time.perf_counter()
         plain(self)
         if self.scheduler.live and len(self.scheduler.live) == rows:
-            turns.append((time.perf_counter() - started) * 1e3)
+            step_ms.append((time.perf_counter() - started) * 1e3)
 
     Engine._step = timed  # type: ignore[method-assign]
     try:
@@ -57,7 +57,7 @@ def measure(rows: int, steps: int) -> dict[str, float]:
             req = tts.request("hello", seed=1, max_frames=min(steps, 900), min_frames=min(steps, 900))
             tts.speech(list(tts.submit(req)), 1)  # warm
             without_device_work(tts.engine)
-            turns.clear()
+            step_ms.clear()
             streams = [tts.submit(req) for _ in range(rows)]
             for stream in streams:
                 for _ in stream:
@@ -66,10 +66,10 @@ def measure(rows: int, steps: int) -> dict[str, float]:
         Engine._step = plain  # type: ignore[method-assign]
     return {
         "rows": rows,
-        "turns": len(turns),
-        "median_ms": statistics.median(turns),
-        "mean_ms": statistics.fmean(turns),
-        "p99_ms": float(np.percentile(turns, 99)),
+        "steps": len(step_ms),
+        "median_ms": statistics.median(step_ms),
+        "mean_ms": statistics.fmean(step_ms),
+        "p99_ms": float(np.percentile(step_ms, 99)),
     }
 
 

@@ -192,7 +192,7 @@ def options(tts: TTS, seconds: float) -> dict[str, Any]:
 
 
 class Player:
-    """A listener who plays what comes: when the first audio came, and how long there was nothing to play at worst."""
+    """A client that plays a stream as it comes. It notes when the first audio came and the longest stall."""
 
     def __init__(self, rate: int, started: float) -> None:
         self.rate, self.started, self.first, self.samples, self.gap = rate, started, 0.0, 0, 0.0
@@ -205,7 +205,7 @@ class Player:
 
 
 Outcome = tuple[list[Player], float]
-"""Listeners, and frames per second."""
+"""Clients, and frames per second."""
 
 
 def burst(tts: TTS, count: int) -> Outcome:

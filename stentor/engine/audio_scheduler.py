@@ -1,4 +1,4 @@
-"""Which audio chunks the codec decodes next. Pure policy on plain data; imports no torch.
+"""Which audio chunks the codec decodes next. Pure policy on plain data. It imports no torch.
 
 First chunks go first, then the chunks of streams whose clients have the least audio buffered. What the codec has been
 given cannot be overtaken, so it is given only as much as `Policy.max_frames_in_codec`.

@@ -102,7 +102,7 @@ class CodecRunner:
         """Decode frame 0 of each right after the prefill that was launched last, before the host knows the frame, and
         before the next step, which would slow it down more than it is delayed.
 
-        `decode` will be asked for the chunk once the host knows of it. If there is no such frame, the request has ended
+        `decode` is called for the chunk once the host knows of it. If there is no such frame, the request has ended
         and its codec state does not matter any more.
         """
         prefilled, decoded = self.device.event(), self.device.event()

@@ -212,25 +212,23 @@ class Engine:
             self._queue(message.request)
             return
         request = self._requests.of_stream(message.stream)
-        if request is None:
-            return
-        if isinstance(message, Cancel):
+        if request is not None and isinstance(message, Cancel):
             self._cancel(request)
-        else:
-            self._append(request, message.column, message.values, message.last)
+        elif request is not None and isinstance(message, AppendText):
+            self._append(request, message)
 
     def _queue(self, request: Request) -> None:
         self._requests.add(request)
         self.scheduler.add(request.seq, time.monotonic())
 
-    def _append(self, request: Request, column: str, values: np.ndarray, last: bool) -> None:
+    def _append(self, request: Request, text: AppendText) -> None:
         """Live text: into the row if the request has one, and into the prompt, which becomes a row on admission."""
         seq, columns = request.seq, request.prompt.columns
-        held = columns[column]
-        columns[column] = np.concatenate((held, values))
-        if seq.phase in (Phase.RUNNING, Phase.PREEMPTED) and len(values):
-            self.runner.extend(seq, column, len(held), values)
-        seq.max_schedulable = sys.maxsize if last else seq.max_schedulable + len(values)
+        held = columns[text.column]
+        columns[text.column] = np.concatenate((held, text.values))
+        if seq.phase in (Phase.RUNNING, Phase.PREEMPTED) and len(text.values):
+            self.runner.extend(seq, text.column, len(held), text.values)
+        seq.max_schedulable = sys.maxsize if text.last else seq.max_schedulable + len(text.values)
 
     def _cancel(self, request: Request) -> None:
         queued = request.seq.phase is Phase.QUEUED

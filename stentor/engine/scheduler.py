@@ -1,4 +1,4 @@
-"""Who runs next: admission, prefill, decode, preemption. Pure policy on plain data; imports no torch.
+"""Which requests run next: admission, prefill, decode, preemption. Pure policy on plain data. It imports no torch.
 
 One step resumes preempted requests, admits queued ones (both are prefills, under a token budget), generates one frame
 for every running request and launches the audio chunks that are due. While requests are queued, a step runs prefill or

@@ -1,4 +1,4 @@
-"""What fits: slots, key-value pages and what they cost, worked out once at start and printed."""
+"""Sizes of the engine's buffers, computed once at start from the device's memory and logged."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from stentor.models.base import SpeechModel
 
 GIB = 1 << 30
 GRAPHS = 6 * GIB
-"""Left free on CUDA for what the language model's graphs and eager calls hold."""
+"""Bytes left free on CUDA for the language model's graphs and eager calls."""
 SPARE = 0.3
-"""Share of what is free that is left at most, for graphs of the language model and of the codec."""
+"""At most this share of the free memory is left for graphs of the language model and of the codec."""
 CODEC_FRAMES = 512
-"""Rows times frames of one codec call: 64 first chunks of 8, 20 long ones. An H200 gives no more audio per second to
-longer calls, and whatever comes next waits for them."""
+"""Rows times frames of one codec call, such as 64 chunks of 8 frames or 20 of 25. An H200 decodes no more audio per
+second in larger calls, and the next chunk waits for them."""
 CODEC_SHARE, CODEC_COPIES = 0.1, 3
-"""Codec calls take at most this share of what is free; their memory is counted so often: what was warmed up eagerly,
-what the graphs hold, and gaps between tensors of many sizes."""
+"""Codec calls take at most this share of the free memory. A call's memory counts three times: for eager warm-up, for
+the graphs, and for fragmentation."""
 
 
 @dataclass(frozen=True)
