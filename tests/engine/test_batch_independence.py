@@ -31,7 +31,6 @@ from tests.helpers.tiny import DEVICE, FAMILIES, VOICE, Bench, checkpoint
 CUDA = DEVICE == "cuda"
 FULL = CUDA or os.environ.get("FULL_SIZE") == "1"
 REQUESTS, KINDS, SLOTS, FRAMES = (500, 40, 16, 12) if FULL else (24, 8, 4, 6)
-SECONDS = 50.0  # after which no further request is begun
 EDGE = 1e-5  # of the largest logit or level, or of u: what is so near to another code is decided by rounding
 JUDGED = 24  # distinct differences: more are no accident
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -74,11 +73,8 @@ class Crowd:
         self.lock = threading.Lock()
         self.done = self.cancelled = 0
         self.different: list[tuple[int, bool, np.ndarray, np.ndarray]] = []  # which, whole or not, frames, samples
-        self.end = time.monotonic() + SECONDS
 
     def call(self, seed: int) -> None:
-        if time.monotonic() > self.end:
-            return
         rng = random.Random(seed)
         at = rng.randrange(len(self.asked))
         kind, want = self.asked[at], self.alone[at]
@@ -127,7 +123,8 @@ def test_no_request_says_what_belongs_to_another(family, tmp_path):
         pool.take(pool.available - pages)  # from now on there are too few for all, so some are preempted
         with ThreadPoolExecutor(2 * SLOTS) as callers:
             list(callers.map(crowd.call, range(REQUESTS)))
-        while tts.engine.health().running and time.monotonic() < crowd.end + 10:  # what was cancelled last
+        end = time.monotonic() + 60
+        while tts.engine.health().running and time.monotonic() < end:  # what was cancelled last
             time.sleep(0.01)
         health = tts.engine.health()
     judged = crowd.judged(path, family)
@@ -136,7 +133,7 @@ def test_no_request_says_what_belongs_to_another(family, tmp_path):
     print(
         family, crowd.done, "done", crowd.cancelled, "cancelled", len(crowd.different), "different", health.preemptions
     )
-    assert crowd.done >= 0.9 * REQUESTS
+    assert crowd.done == REQUESTS
     assert crowd.cancelled
     assert not [what for by, what in judged if by > EDGE]
     assert len(judged) < JUDGED

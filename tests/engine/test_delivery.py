@@ -28,7 +28,7 @@ class Late:
         return self.until.is_set()
 
     def wait_host(self) -> None:
-        assert self.until.wait(10)
+        assert self.until.wait(60)
 
 
 def hold(tts: TTS) -> Callable[[threading.Event], None]:
@@ -37,7 +37,7 @@ def hold(tts: TTS) -> Callable[[threading.Event], None]:
 
     def handle(message: Any) -> None:
         if isinstance(message, threading.Event):
-            assert message.wait(10)
+            assert message.wait(60)
         else:
             plain(message)
 
@@ -70,7 +70,7 @@ def test_a_first_chunk_is_delivered_while_the_next_step_still_runs(monkeypatch: 
         first: list[Chunk] = []
         reader = threading.Thread(target=lambda: first.append(next(chunks)))
         reader.start()
-        reader.join(5)
+        reader.join(120)
         came = len(first)
         delivered.set()
         reader.join()
@@ -150,7 +150,7 @@ def test_a_first_chunk_is_delivered_while_the_next_prefill_still_runs(monkeypatc
         first: list[Chunk] = []
         reader = threading.Thread(target=lambda: first.append(next(iter(streams[0]))))
         reader.start()
-        reader.join(5)
+        reader.join(120)
         came = len(first)
         delivered.set()
         reader.join()

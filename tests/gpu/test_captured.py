@@ -69,7 +69,7 @@ def test_serving_does_not_wait_for_the_device(family, tmp_path):
 
         def speak(seed: int) -> int:
             stream = tts.submit(tts.request(TEXT, seed=seed, **options(tts, family)))
-            started.wait(20)
+            started.wait(60)
             return sum(len(c.frames) for c in stream)
 
         tts.generate(TEXT, retries=1, **options(tts, family))

@@ -61,7 +61,7 @@ class Page:
         self.call("Page.navigate", url=url)
         self.until(ready)
 
-    def until(self, expression: str, seconds: float = 30) -> None:
+    def until(self, expression: str, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not self.eval(expression):
             assert time.monotonic() < end, (expression, self.problems, self.eval("document.body.innerText"))
@@ -123,18 +123,18 @@ def opened(folder: Path, width: int = 1280, height: int = 800) -> Iterator[Page]
     process = subprocess.Popen((BINARY, *flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port = _port(folder / "DevToolsActivePort", process)
-        tabs = httpx.get(f"http://127.0.0.1:{port}/json/list", trust_env=False).json()
+        tabs = httpx.get(f"http://127.0.0.1:{port}/json/list", timeout=60, trust_env=False).json()
         url = next(t["webSocketDebuggerUrl"] for t in tabs if t["type"] == "page")
-        with connect(url, max_size=None, proxy=None) as socket:
+        with connect(url, max_size=None, proxy=None, open_timeout=60, ping_interval=None) as socket:
             page = Page(socket, folder)
             page.resize(width, height)
             yield page
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
-def _port(file: Path, process: subprocess.Popen[bytes], seconds: float = 30) -> int:
+def _port(file: Path, process: subprocess.Popen[bytes], seconds: float = 120) -> int:
     end = time.monotonic() + seconds
     while not (file.is_file() and len(lines := file.read_text().split("\n")) > 1):
         assert process.poll() is None, "Chromium ended"

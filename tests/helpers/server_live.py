@@ -51,7 +51,7 @@ class Live:
     def tts(self) -> stentor.TTS:
         return self.server.hosts.all[0].tts
 
-    def idle(self, seconds: float = 10.0) -> bool:
+    def idle(self, seconds: float = 60.0) -> bool:
         """Whether every slot and page is free again, within some time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -76,7 +76,7 @@ class Held:
 
     def wait(self) -> None:
         """Wait until the engine stands."""
-        assert self.standing.wait(30)
+        assert self.standing.wait(60)
 
     def go(self) -> None:
         """Let it go on, to the next limit if there is one."""
@@ -153,11 +153,11 @@ def serving(
             yield live
     finally:
         runner.should_exit = True
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
-def until(true: Callable[[], object], seconds: float = 10.0) -> bool:
+def until(true: Callable[[], object], seconds: float = 60.0) -> bool:
     """Whether something becomes true within some time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -179,7 +179,7 @@ def raw(live: Live, body: dict, buffer: int | None = None) -> socket.socket:
     s = socket.socket()
     if buffer is not None:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    s.settimeout(20)
+    s.settimeout(60)
     s.connect((host, int(port)))
     data = json.dumps(body).encode()
     head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"

@@ -25,7 +25,7 @@ class Talk:
         self.socket.send(json.dumps({"type": kind, **body}))
 
     def get(self) -> dict | bytes:
-        message = self.socket.recv(timeout=20)
+        message = self.socket.recv(timeout=60)
         return json.loads(message) if isinstance(message, str) else message
 
     def until(self, *kinds: str) -> tuple[list[dict], bytes]:
@@ -61,7 +61,9 @@ class Talk:
 @contextmanager
 def talk(live: Live, configure: bool = True, headers: dict | None = None, **settings: Any) -> Iterator[Talk]:
     url = live.url.replace("http", "ws") + PATH
-    with connect(url, proxy=None, additional_headers=headers, max_size=None) as socket:
+    with connect(
+        url, proxy=None, additional_headers=headers, max_size=None, open_timeout=60, ping_interval=None
+    ) as socket:
         talking = Talk(socket)
         if configure:
             talking.send("session.config", **{"response_format": "pcm", "seed": 5, "guard": False, **settings})

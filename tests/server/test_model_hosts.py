@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import time
+import threading
 from pathlib import Path
 
 import httpx
@@ -82,7 +82,8 @@ def test_a_model_that_cannot_be_loaded_gives_up_and_says_why(tmp_path: Path) -> 
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http,
         ):
-            await asyncio.sleep(0.1)
+            while not given_up:
+                await asyncio.sleep(0.01)
             ready = await http.get("/ready")
             assert ready.status_code == 503
             assert ready.json()["reason"] == "no such checkpoint"
@@ -92,11 +93,11 @@ def test_a_model_that_cannot_be_loaded_gives_up_and_says_why(tmp_path: Path) -> 
 
 
 def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) -> None:
-    made = toy()
+    made, go = toy(), threading.Event()
 
     def slow(name: str, model: str | None) -> object:
         def load() -> stentor.TTS:
-            time.sleep(0.5)
+            assert go.wait(60)
             return made(name, model)()
 
         return load
@@ -114,9 +115,8 @@ def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) ->
             assert "retry-after" in early.headers
             assert (await http.get("/health")).status_code == 200  # alive, though not ready
             assert (await http.post("/v1/audio/speech", json={"input": TEXT})).status_code == 503
-            for _ in range(500):
-                if (await http.get("/ready")).status_code == 200:
-                    break
+            go.set()
+            while (await http.get("/ready")).status_code != 200:
                 await asyncio.sleep(0.02)
             assert (await http.get("/ready")).json() == {"ready": True, "phase": "ready"}
             assert gc.get_freeze_count() > 0  # a full collection does not walk over the model

@@ -35,7 +35,7 @@ def test_a_client_that_leaves_frees_everything_at_once(live: Live, how: dict) ->
 def test_a_client_that_leaves_a_batch_frees_all_of_it(live: Live) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     data = json.dumps({"items": [TEXT] * 6, "min_frames": 900, "max_frames": 900, "guard": False}).encode()
-    s = socket.create_connection((host, int(port)), 10)
+    s = socket.create_connection((host, int(port)), 60)
     s.sendall(
         b"POST /v1/audio/speech/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
         + str(len(data)).encode() + b"\r\n\r\n" + data
@@ -84,7 +84,7 @@ def test_too_many_requests_are_429_before_their_bodies_are_read(tight: Live) -> 
 
         def full() -> bool:
             """Whether one more is refused, with another whose body never comes."""
-            s = stack.enter_context(socket.create_connection((host, int(port)), 10))
+            s = stack.enter_context(socket.create_connection((host, int(port)), 60))
             s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
             return tight.speech(input=TEXT).status_code == 429
 
@@ -99,7 +99,7 @@ def test_too_many_requests_are_429_before_their_bodies_are_read(tight: Live) -> 
 def test_a_body_that_does_not_come_is_a_408_and_frees_its_place(tight: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "BODY_SECONDS", 0.2)
     host, port = tight.url.removeprefix("http://").split(":")
-    with contextlib.closing(socket.create_connection((host, int(port)), 10)) as s:
+    with contextlib.closing(socket.create_connection((host, int(port)), 60)) as s:
         s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
         assert s.recv(1000).startswith(b"HTTP/1.1 408")
     monkeypatch.undo()

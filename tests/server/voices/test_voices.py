@@ -277,18 +277,17 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_voice(tmp_path: Path) 
             files = {"audio_sample": ("v.wav", tone_wav(), "audio/wav")}
             data = {"name": "half", "consent": "y"}
             with suppress(httpx.HTTPError):
-                httpx.post(f"{url}/v1/audio/voices", data=data, files=files, trust_env=False)
+                httpx.post(f"{url}/v1/audio/voices", data=data, files=files, timeout=60, trust_env=False)
 
         thread = threading.Thread(target=post)
         thread.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not (parts := list(tmp_path.glob(".upload-*"))) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert parts
-        time.sleep(0.1)
         os.kill(running.pid, signal.SIGKILL)
-        running.wait(10)
-        thread.join(10)
+        running.wait(60)
+        thread.join(60)
     with serving(tmp_path) as live:
         listed = live.http.get("/v1/audio/voices").json()
         assert [v["name"] for v in listed["uploaded_voices"]] == ["kept"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -139,14 +140,14 @@ def test_too_many_utterances_ahead_are_refused(live: Live) -> None:
 def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server with a key and tight limits."""
     folder = tmp_path_factory.mktemp("strict")
-    with serving(folder, api_key=("secret",), ws_idle_seconds=0.4, ws_max_sessions=2, max_buffered_mb=0.002) as live:
+    with serving(folder, api_key=("secret",), ws_max_sessions=2, max_buffered_mb=0.002) as live:
         yield live
 
 
 @pytest.fixture
 def strict(strict_server: Live) -> Live:
     """The same, once it has let go of the sessions of the test before: it takes two at once."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while strict_server.server.metrics.sessions and time.monotonic() < end:
         time.sleep(0.01)
     return strict_server
@@ -155,19 +156,21 @@ def strict(strict_server: Live) -> Live:
 KEY = {"Authorization": "Bearer secret"}
 
 
-def test_a_silent_client_is_hung_up_on(strict: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_no_configuration_is_hung_up_on(strict: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ws_module, "CONFIG_SECONDS", 0.3)
     with talk(strict, configure=False, headers=KEY) as t:
         code, events = t.close_code()
         assert (code, events[-1]["code"]) == (1008, "config_timeout")
-    with talk(strict, headers=KEY) as t:
-        began = time.monotonic()
-        code, events = t.close_code()
-        assert (code, events[-1]["code"]) == (1008, "idle_timeout")
-        assert time.monotonic() - began > 0.2
-    with talk(strict, headers=KEY) as t:  # also one that leaves an utterance open
-        t.send("input.text", text="Once upon a time there")
-        assert t.close_code()[1][-1]["code"] == "idle_timeout"
+
+
+def test_a_silent_client_is_hung_up_on(tmp_path: Path) -> None:
+    with serving(tmp_path, ws_idle_seconds=0.4) as live:
+        with talk(live) as t:
+            code, events = t.close_code()
+            assert (code, events[-1]["code"]) == (1008, "idle_timeout")
+        with talk(live) as t:  # also one that leaves an utterance open
+            t.send("input.text", text="Once upon a time there")
+            assert t.close_code()[1][-1]["code"] == "idle_timeout"
 
 
 def test_the_key_is_asked_for_at_the_handshake(strict: Live) -> None:

@@ -65,8 +65,8 @@ def test_how_text_is_cut_does_not_depend_on_how_fast_it_is_spoken(live: Live) ->
             heard.append(t.say(*texts)[1])
     with talk(live) as t:
         t.send("input.text", text=texts[0])
-        time.sleep(0.3)
-        heard.append(t.say(texts[1])[1])
+        _, first = t.until("audio.start")  # the first sentence is spoken before the second is whole
+        heard.append(first + t.say(texts[1])[1])
     assert heard[0] == heard[1] == heard[2]
 
 
@@ -210,7 +210,7 @@ def test_leaving_frees_everything(live: Live) -> None:
             pass
         assert live.tts.engine.health().running
     assert live.idle()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while live.server.metrics.sessions and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not live.server.metrics.sessions
