@@ -102,7 +102,7 @@ class SpeechRun:
         return SegmentRun(self, segment, first, self._last, tail)
 
     async def segment_audio(self, current: SegmentRun, joiner: SegmentJoiner) -> AsyncGenerator[np.ndarray, None]:
-        """Run one segment and note its times at its end. The fader keeps its last samples."""
+        """Run one segment and note its times at its end. The joiner keeps its last samples."""
         start, generated = self._position(joiner), []
         async with aclosing(current.stream()) as blocks:
             async for samples in blocks:
