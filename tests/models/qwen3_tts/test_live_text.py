@@ -48,12 +48,12 @@ def frames(tts: TTS, stream: AudioStream) -> np.ndarray:
 
 
 def waits(tts: TTS, beyond: int = 0) -> int:
-    """Frames of the one live request, once there are more than `beyond`, all are heard, and it waits for text."""
+    """Frames of the one live request, once there are more than `beyond`, all are delivered, and it waits for text."""
     end = time.monotonic() + 60
     while True:
-        rows = [s for s in tts.engine.scheduler.live if s.fed < 1000]
-        if rows and rows[0].audio_done >= rows[0].fed > beyond:
-            return rows[0].made
+        rows = [s for s in tts.engine.scheduler.live if s.max_schedulable < 1000]
+        if rows and rows[0].audio_delivered >= rows[0].max_schedulable > beyond:
+            return rows[0].num_generated
         assert time.monotonic() < end, rows
         time.sleep(0.02)
 
