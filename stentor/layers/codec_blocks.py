@@ -6,8 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.kernels.types import SnakeParams
+from stentor.kernels.types import Affine, SnakeParams
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, SnakeBase, StreamingState, convolve, snake
+
+DILATIONS = (1, 3, 9)
+"""Of the three residual units of a block."""
 
 
 class Snake(SnakeBase):
@@ -57,3 +60,35 @@ class Upsample(nn.ModuleList):
         spread, refine = self
         out: Tensor = refine(convolve(spread, x, state), state)
         return out
+
+
+class ResidualUnit(nn.Module):
+    """x + conv1x1(snake(dilated conv of 7 taps(snake(x)))), x [B, C, n] (DAC, Kumar et al., 2023)."""
+
+    def __init__(self, channels: int, dilation: int, depthwise: bool = False) -> None:
+        super().__init__()
+        dilated = CausalConv1d(channels, channels, 7, dilation, groups=channels if depthwise else 1)
+        self.block = nn.ModuleList([Snake(channels), dilated, Snake(channels), CausalConv1d(channels, channels, 1)])
+
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        before, dilated, after, pointwise = self.block
+        return convolve(pointwise, convolve(dilated, x, state, before=before, after=after), state, residual=x)
+
+
+class UpsampleBlock(nn.Module):
+    """DAC's decoder block: Snake, a transposed convolution with `stride` outputs per input, three residual units.
+
+    x [B, inputs, n] -> [B, outputs, n * stride]. `condition` scales and shifts x first.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, depthwise: bool = False) -> None:
+        super().__init__()
+        units = [ResidualUnit(outputs, d, depthwise) for d in DILATIONS]
+        self.block = nn.ModuleList([Snake(inputs), CausalConvTranspose1d(inputs, outputs, stride), *units])
+
+    def forward(self, x: Tensor, state: StreamingState | None = None, condition: Affine | None = None) -> Tensor:
+        act, up, *units = self.block
+        x = convolve(up, x, state, before=act, affine=condition)
+        for unit in units:
+            x = unit(x, state)
+        return x

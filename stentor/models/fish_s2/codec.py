@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.codec_blocks import Snake
+from stentor.layers.codec_blocks import Snake, UpsampleBlock
 from stentor.layers.conv import CausalConv1d, StreamingState, cast_decoder, convolve, state_columns, upcast
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.types import Column, State
-from stentor.models.fish_s2.codec_blocks import DecoderBlock, EncoderBlock
+from stentor.models.fish_s2.codec_blocks import EncoderBlock
 from stentor.models.fish_s2.codec_config import HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
 from stentor.models.fish_s2.codec_quantizer import Quantizer
 from stentor.models.weights import meta_init
@@ -48,7 +48,7 @@ class Decoder(nn.Module):
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()
         widths = [c.decoder_dim // 2**i for i in range(len(c.decoder_strides) + 1)]
-        blocks = [DecoderBlock(w, s) for w, s in zip(widths, c.decoder_strides, strict=False)]
+        blocks = [UpsampleBlock(w, w // 2, s) for w, s in zip(widths, c.decoder_strides, strict=False)]
         ends = [Snake(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
         self.model = nn.ModuleList([CausalConv1d(c.latent, c.decoder_dim, 7), *blocks, *ends])
 

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from stentor.kernels.types import Affine
-from stentor.layers.codec_blocks import Snake
+from stentor.layers.codec_blocks import DILATIONS, ResidualUnit, Snake, UpsampleBlock
 from stentor.layers.conv import (
     CausalConv1d,
-    CausalConvTranspose1d,
     StreamingState,
     convolve,
     state_columns,
@@ -21,21 +20,6 @@ from stentor.layers.conv import (
 )
 from stentor.layers.types import State
 from stentor.models.voxcpm2.config import VAEConfig
-
-DILATIONS = (1, 3, 9)
-
-
-class ResidualUnit(nn.Module):
-    """x + conv1x1(snake(dilated depthwise conv(snake(x))))."""
-
-    def __init__(self, dim: int, dilation: int, depthwise: bool) -> None:
-        super().__init__()
-        conv = CausalConv1d(dim, dim, 7, dilation, groups=dim if depthwise else 1)
-        self.block = nn.ModuleList([Snake(dim), conv, Snake(dim), CausalConv1d(dim, dim, 1)])
-
-    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
-        first, conv, second, mix = self.block
-        return convolve(mix, convolve(conv, x, state, before=first, after=second), state, residual=x)
 
 
 class EncoderBlock(nn.Module):
@@ -77,20 +61,6 @@ class Encoder(nn.Module):
         return out
 
 
-class DecoderBlock(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int, depthwise: bool) -> None:
-        super().__init__()
-        units = [ResidualUnit(outputs, d, depthwise) for d in DILATIONS]
-        self.block = nn.ModuleList([Snake(inputs), CausalConvTranspose1d(inputs, outputs, stride), *units])
-
-    def forward(self, x: Tensor, state: StreamingState | None, condition: Affine | None = None) -> Tensor:
-        act, up, *units = self.block
-        x = convolve(up, x, state, before=act, affine=condition)
-        for unit in units:
-            x = unit(x, state)
-        return x
-
-
 class RateCondition(nn.Module):
     """Per-channel affine chosen by the output sample rate. The rate is fixed, so `bucket` is a plain number."""
 
@@ -115,7 +85,7 @@ class Decoder(nn.Module):
         self.head = len(layers)
         widths = [c.decoder_dim // 2**i for i in range(len(c.decoder_rates) + 1)]
         for i, stride in enumerate(c.decoder_rates):
-            layers.append(DecoderBlock(widths[i], widths[i + 1], stride, c.depthwise))
+            layers.append(UpsampleBlock(widths[i], widths[i + 1], stride, c.depthwise))
         layers += [Snake(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
         self.model = nn.ModuleList(layers)
         self.sr_cond_model = nn.ModuleDict()
