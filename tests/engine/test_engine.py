@@ -217,7 +217,7 @@ def test_a_frame_that_is_not_finite_fails_its_own_request_only():
 
 def test_a_full_queue_is_refused_at_once():
     with toy(max_num_seqs=1, policy=Policy(max_queue=2)) as tts:
-        req = tts.request("hello", seed=1, max_frames=100, min_frames=100)
+        req = tts.request("hello", seed=1, max_frames=1500, min_frames=1500)  # runs until it is cancelled
         streams = [tts.submit(req)]
         while tts.engine.health().queued:  # until the only slot is taken
             time.sleep(0.001)
