@@ -1,9 +1,8 @@
-"""Kernels of codec decoders in 16 bits, on channels-last memory [B, time, C].
+"""Convolutions of codec decoders in 16 bits, on channels-last memory [B, time, C].
 
-In that layout every convolution of a causal decoder is one matrix product over (taps, channels) of rows that are
-already in memory: a dilated one reads rows further apart, a transposed one makes `stride` rows out of each. Periodic
-activations, biases and residual additions are done where values are in registers anyway. Sums and activations are
-float32; results beyond float16's range are kept at its end.
+In that layout every convolution of a causal decoder is one GEMM over (taps, channels) of rows that are already in
+memory. A dilated one reads rows further apart, and a transposed one makes `stride` rows out of each. Snake activations,
+biases and residual additions are fused. Sums and activations are float32. Results beyond float16's range are clamped.
 """
 
 from __future__ import annotations
@@ -16,60 +15,64 @@ from torch import Tensor
 from stentor.kernels.configs import conv_config
 from stentor.kernels.types import Affine, SnakeParams
 
-ELEMENTS = 2048  # of one program that works element by element
-MANY = 2**20  # elements that make enough programs of any size
+ELEMENTS = 2048  # of a CTA that works element by element
+MANY_ELEMENTS = 2**20  # make enough CTAs of any size
 ROUND = 1.5 * 2.0**23
-"""Added and taken away again, it leaves a float32 below 2^22 rounded to a whole number."""
+"""Adding and subtracting it rounds a float32 below 2^22 to an integer."""
 
 
 @triton.jit
 def _snake(x, alpha, gain, ROUND: tl.constexpr):
-    """x + gain sin(alpha x)^2. The argument is reduced by multiples of pi, which the square does not notice."""
+    """x + gain sin(alpha x)^2. The argument is reduced by multiples of pi, which leave the square as it is."""
     y = x * alpha
-    turns = (y * 0.3183098861837907 + ROUND) - ROUND
-    y = y - turns * 3.140625 - turns * 9.676535897932384e-4
-    q = y * y
-    s = q * -2.505210838544172e-8 + 2.755731922398589e-6
-    s = s * q - 1.984126984126984e-4
-    s = s * q + 8.333333333333333e-3
-    s = s * q - 1.6666666666666666e-1
-    s = y + y * (s * q)
-    return x + s * s * gain
+    half_turns = (y * 0.3183098861837907 + ROUND) - ROUND
+    y = y - half_turns * 3.140625 - half_turns * 9.676535897932384e-4
+    y2 = y * y
+    sin = y2 * -2.505210838544172e-8 + 2.755731922398589e-6
+    sin = sin * y2 - 1.984126984126984e-4
+    sin = sin * y2 + 8.333333333333333e-3
+    sin = sin * y2 - 1.6666666666666666e-1
+    sin = y + y * (sin * y2)
+    return x + sin * sin * gain
 
 
 @triton.jit
-def _clamp_cast(x, like):
-    """x as `like` stores it: beyond float16's range, the end of the range."""
-    if like.dtype.element_ty == tl.float16:
+def _clamp_cast(x, out_ptr):
+    """x in the dtype of out_ptr, clamped to the range of float16."""
+    if out_ptr.dtype.element_ty == tl.float16:
         x = tl.minimum(tl.maximum(x, -65504.0), 65504.0)
-    return x.to(like.dtype.element_ty)
+    return x.to(out_ptr.dtype.element_ty)
 
 
-@triton.jit(do_not_specialize=["rows", "length", "tail"])
+@triton.jit(do_not_specialize=["num_rows", "num_steps", "tail"])
 def _concat_history_kernel(
-    x, past, scale, shift, alpha, gain, out, kept, rows, length, tail, channels, x_batch, x_time, x_channel, past_batch,
-    past_time, HAS_PAST: tl.constexpr, KEEP: tl.constexpr, AFFINE: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_ptr, past_ptr, scale_ptr, shift_ptr, alpha_ptr, gain_ptr, out_ptr, last_ptr, num_rows, num_steps, tail,
+    num_channels, stride_xb, stride_xt, stride_xc, stride_pb, stride_pt,
+    HAS_PAST: tl.constexpr, STORE_LAST: tl.constexpr, HAS_AFFINE: tl.constexpr, HAS_SNAKE: tl.constexpr,
+    ROUND: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
-    batch = (row // length).to(tl.int64)[:, None]
-    time = (row % length)[:, None] - tail
-    inside = (row < rows)[:, None] & (c < channels)
-    new = tl.load(x + batch * x_batch + time * x_time + c * x_channel, inside & (time >= 0), 0.0).to(tl.float32)
-    if AFFINE:
-        new = new * tl.load(scale + c, c < channels, 0.0).to(tl.float32)
-        new = tl.where(time >= 0, new + tl.load(shift + c, c < channels, 0.0).to(tl.float32), 0.0)
-    if ACT:
-        new = _snake(new, tl.load(alpha + c, c < channels, 0.0), tl.load(gain + c, c < channels, 0.0), ROUND)
+    offs_m = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    batch = (offs_m // num_steps).to(tl.int64)[:, None]
+    time = (offs_m % num_steps)[:, None] - tail
+    mask = (offs_m < num_rows)[:, None] & (offs_c < num_channels)
+    y = tl.load(x_ptr + batch * stride_xb + time * stride_xt + offs_c * stride_xc, mask & (time >= 0), 0.0)
+    y = y.to(tl.float32)
+    if HAS_AFFINE:
+        y = y * tl.load(scale_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32)
+        y = tl.where(time >= 0, y + tl.load(shift_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32), 0.0)
+    if HAS_SNAKE:
+        alpha = tl.load(alpha_ptr + offs_c, offs_c < num_channels, 0.0)
+        gain = tl.load(gain_ptr + offs_c, offs_c < num_channels, 0.0)
+        y = _snake(y, alpha, gain, ROUND)
     if HAS_PAST:
-        at = past + batch * past_batch + (time + tail) * past_time + c
-        new += tl.load(at, inside & (time < 0), 0.0).to(tl.float32)
-    new = _clamp_cast(new, out)
-    tl.store(out + row.to(tl.int64)[:, None] * channels + c, new, inside)
-    if KEEP:
-        place = time + 2 * tail - length
-        tl.store(kept + (batch * tail + place) * channels + c, new, inside & (place >= 0))
+        history_ptr = past_ptr + batch * stride_pb + (time + tail) * stride_pt + offs_c
+        y += tl.load(history_ptr, mask & (time < 0), 0.0).to(tl.float32)
+    y = _clamp_cast(y, out_ptr)
+    tl.store(out_ptr + offs_m.to(tl.int64)[:, None] * num_channels + offs_c, y, mask)
+    if STORE_LAST:
+        last_step = time + 2 * tail - num_steps
+        tl.store(last_ptr + (batch * tail + last_step) * num_channels + offs_c, y, mask & (last_step >= 0))
 
 
 def concat_history(
@@ -80,8 +83,11 @@ def concat_history(
     affine: Affine | None = None,
     keep: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """[B, tail + T, C]: past [B, tail, C] (None: zeros), then the activation of x [B, T, C], which may be scaled and
-    shifted before it. Second, if it is to be kept, a copy of the last `tail` steps."""
+    """(history and activated x [B, tail + T, C], its last `tail` steps).
+
+    The history is past [B, tail, C], or zeros. Behind it is snake(x * scale + shift) for x [B, T, C], without what is
+    None. The second result is a copy if `keep`; otherwise it is not to be used.
+    """
     batch, count, channels = x.shape
     length = tail + count
     out = torch.empty(batch, length, channels, dtype=x.dtype, device=x.device)
@@ -94,102 +100,109 @@ def concat_history(
     _concat_history_kernel[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
         x, before, scale, shift, alpha, gain, out, kept, batch * length, length, tail, channels,
         x.stride(0), x.stride(1), x.stride(2), before.stride(0), before.stride(1),
-        HAS_PAST=past is not None, KEEP=keep, AFFINE=affine is not None, ACT=snake is not None, ROUND=ROUND,
-        BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
+        HAS_PAST=past is not None, STORE_LAST=keep, HAS_AFFINE=affine is not None, HAS_SNAKE=snake is not None,
+        ROUND=ROUND, BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out, kept
 
 
 @triton.jit
 def _store_epilogue(
-    acc, bias, residual, alpha, gain, out, row, n, batch, time, rows, outputs, width, r_batch, r_time,
-    HAS_BIAS: tl.constexpr, ADD: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr,
+    acc, bias_ptr, residual_ptr, alpha_ptr, gain_ptr, out_ptr, offs_m, offs_n, batch, time, num_rows, num_outputs,
+    num_channels, stride_rb, stride_rt,
+    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SNAKE: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
-    """Store residual + activation(acc + bias) for rows [M, 1] and outputs n [1, N]; channel n % width."""
-    inside = (row < rows) & (n < outputs)
-    channel = n % width
+    """Store residual + snake(acc + bias) of rows offs_m [M, 1] and outputs offs_n [1, N]."""
+    mask = (offs_m < num_rows) & (offs_n < num_outputs)
+    channel = offs_n % num_channels
     if HAS_BIAS:
-        acc += tl.load(bias + channel, n < outputs, 0.0).to(tl.float32)
-    if ACT:
-        a, g = tl.load(alpha + channel, n < outputs, 0.0), tl.load(gain + channel, n < outputs, 0.0)
-        acc = _snake(acc, a, g, ROUND)
-    if ADD:
-        acc += tl.load(residual + batch * r_batch + time * r_time + n, inside, 0.0).to(tl.float32)
-    tl.store(out + row.to(tl.int64) * outputs + n, _clamp_cast(acc, out), inside)
+        acc += tl.load(bias_ptr + channel, offs_n < num_outputs, 0.0).to(tl.float32)
+    if HAS_SNAKE:
+        alpha = tl.load(alpha_ptr + channel, offs_n < num_outputs, 0.0)
+        gain = tl.load(gain_ptr + channel, offs_n < num_outputs, 0.0)
+        acc = _snake(acc, alpha, gain, ROUND)
+    if HAS_RESIDUAL:
+        acc += tl.load(residual_ptr + batch * stride_rb + time * stride_rt + offs_n, mask, 0.0).to(tl.float32)
+    tl.store(out_ptr + offs_m.to(tl.int64) * num_outputs + offs_n, _clamp_cast(acc, out_ptr), mask)
 
 
 @triton.jit
-def _load_weights(at, k, left, EVEN: tl.constexpr):
-    if EVEN:
-        return tl.load(at)
-    return tl.load(at, (k < left)[:, None], 0.0)
+def _load_weights(weight_ptrs, offs_k, num_left, EVEN_K: tl.constexpr):
+    """Weights [K, N] of some channels of one tap."""
+    if EVEN_K:
+        return tl.load(weight_ptrs)
+    return tl.load(weight_ptrs, (offs_k < num_left)[:, None], 0.0)
 
 
-@triton.jit(do_not_specialize=["rows", "length", "taps", "first", "step"])
+@triton.jit(do_not_specialize=["num_rows", "num_steps", "num_taps", "first_step", "step"])
 def _conv_kernel(
-    x, weight, bias, residual, alpha, gain, out, rows, length, taps, first, step, channels, outputs, width,
-    x_batch, x_time, r_batch, r_time, tap_stride, out_stride,
-    HAS_BIAS: tl.constexpr, ADD: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MORE: tl.constexpr, BLOCK_K: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, residual_ptr, alpha_ptr, gain_ptr, out_ptr, num_rows, num_steps, num_taps, first_step,
+    step, num_inputs, num_outputs, num_channels, stride_xb, stride_xt, stride_rb, stride_rt, stride_tap, stride_out,
+    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_SNAKE: tl.constexpr, ROUND: tl.constexpr,
+    EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EXTRA_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_N + MORE outputs of BLOCK_M rows: two powers of two, so that 96 and 192 channels waste nothing. Rows and
-    outputs beyond the end read the last one; only EVEN channels need no mask."""
-    across = tl.cdiv(outputs, BLOCK_N + MORE)
-    row = (tl.program_id(0) // across) * BLOCK_M + tl.arange(0, BLOCK_M)
-    base = (tl.program_id(0) % across) * (BLOCK_N + MORE)
-    n = base + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, BLOCK_K)
-    read = tl.minimum(row, rows - 1)
-    x_at = x + ((read // length).to(tl.int64) * x_batch + (read % length + first) * x_time)[:, None] + k[None, :]
-    w_at = weight + tl.minimum(n, outputs - 1)[None, :] * out_stride + k[:, None]
+    """BLOCK_N + EXTRA_N outputs of BLOCK_M rows: two powers of two, so that 96 and 192 channels waste nothing.
+
+    Rows and outputs beyond the end read the last one. With EVEN_K no channels are masked.
+    """
+    blocks_n = tl.cdiv(num_outputs, BLOCK_N + EXTRA_N)
+    offs_m = (tl.program_id(0) // blocks_n) * BLOCK_M + tl.arange(0, BLOCK_M)
+    start_n = (tl.program_id(0) % blocks_n) * (BLOCK_N + EXTRA_N)
+    offs_n = start_n + tl.arange(0, BLOCK_N)
+    offs_k = tl.arange(0, BLOCK_K)
+    row = tl.minimum(offs_m, num_rows - 1)
+    x_rows = (row // num_steps).to(tl.int64) * stride_xb + (row % num_steps + first_step) * stride_xt
+    x_ptrs = x_ptr + x_rows[:, None] + offs_k[None, :]
+    w_ptrs = weight_ptr + tl.minimum(offs_n, num_outputs - 1)[None, :] * stride_out + offs_k[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    if MORE:
-        n2 = base + BLOCK_N + tl.arange(0, MORE)
-        w2_at = weight + tl.minimum(n2, outputs - 1)[None, :] * out_stride + k[:, None]
-        acc2 = tl.zeros((BLOCK_M, MORE), tl.float32)
-    for i in range(taps * tl.cdiv(channels, BLOCK_K)):
-        tap = i % taps
-        c = (i // taps) * BLOCK_K
-        x_off, w_off = tap * step * x_time + c, tap * tap_stride + c
-        if EVEN:
-            a = tl.load(x_at + x_off)
+    if EXTRA_N:
+        offs_n2 = start_n + BLOCK_N + tl.arange(0, EXTRA_N)
+        w2_ptrs = weight_ptr + tl.minimum(offs_n2, num_outputs - 1)[None, :] * stride_out + offs_k[:, None]
+        acc2 = tl.zeros((BLOCK_M, EXTRA_N), tl.float32)
+    for i in range(num_taps * tl.cdiv(num_inputs, BLOCK_K)):
+        tap = i % num_taps
+        start_k = (i // num_taps) * BLOCK_K
+        x_offs, w_offs = tap * step * stride_xt + start_k, tap * stride_tap + start_k
+        if EVEN_K:
+            x = tl.load(x_ptrs + x_offs)
         else:
-            a = tl.load(x_at + x_off, (k < channels - c)[None, :], 0.0)
-        acc = tl.dot(a, _load_weights(w_at + w_off, k, channels - c, EVEN), acc)
-        if MORE:
-            acc2 = tl.dot(a, _load_weights(w2_at + w_off, k, channels - c, EVEN), acc2)
-    batch = (row // length).to(tl.int64)[:, None]
-    time = (row % length)[:, None]
+            x = tl.load(x_ptrs + x_offs, (offs_k < num_inputs - start_k)[None, :], 0.0)
+        acc = tl.dot(x, _load_weights(w_ptrs + w_offs, offs_k, num_inputs - start_k, EVEN_K), acc)
+        if EXTRA_N:
+            acc2 = tl.dot(x, _load_weights(w2_ptrs + w_offs, offs_k, num_inputs - start_k, EVEN_K), acc2)
+    batch = (offs_m // num_steps).to(tl.int64)[:, None]
+    time = (offs_m % num_steps)[:, None]
     _store_epilogue(
-        acc, bias, residual, alpha, gain, out, row[:, None], n[None, :], batch, time, rows, outputs, width,
-        r_batch, r_time, HAS_BIAS, ADD, ACT, ROUND,
+        acc, bias_ptr, residual_ptr, alpha_ptr, gain_ptr, out_ptr, offs_m[:, None], offs_n[None, :], batch, time,
+        num_rows, num_outputs, num_channels, stride_rb, stride_rt, HAS_BIAS, HAS_RESIDUAL, HAS_SNAKE, ROUND,
     )  # fmt: skip
-    if MORE:
+    if EXTRA_N:
         _store_epilogue(
-            acc2, bias, residual, alpha, gain, out, row[:, None], n2[None, :], batch, time, rows, outputs, width,
-            r_batch, r_time, HAS_BIAS, ADD, ACT, ROUND,
+            acc2, bias_ptr, residual_ptr, alpha_ptr, gain_ptr, out_ptr, offs_m[:, None], offs_n2[None, :], batch, time,
+            num_rows, num_outputs, num_channels, stride_rb, stride_rt, HAS_BIAS, HAS_RESIDUAL, HAS_SNAKE, ROUND,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "length", "step"])
+@triton.jit(do_not_specialize=["num_rows", "num_steps", "step"])
 def _depthwise_kernel(
-    x, weight, bias, alpha, gain, out, rows, length, step, channels, x_batch, x_time, tap_stride,
-    HAS_BIAS: tl.constexpr, ACT: tl.constexpr, ROUND: tl.constexpr, TAPS: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, alpha_ptr, gain_ptr, out_ptr, num_rows, num_steps, step, num_channels, stride_xb,
+    stride_xt, stride_tap,
+    HAS_BIAS: tl.constexpr, HAS_SNAKE: tl.constexpr, ROUND: tl.constexpr, TAPS: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
-    batch = (row // length).to(tl.int64)
-    time = row % length
-    inside = (row < rows) & (c < channels)
-    x_at = x + batch * x_batch + time * x_time + c
+    offs_m = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)[:, None]
+    offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    batch = (offs_m // num_steps).to(tl.int64)
+    time = offs_m % num_steps
+    mask = (offs_m < num_rows) & (offs_c < num_channels)
+    x_ptrs = x_ptr + batch * stride_xb + time * stride_xt + offs_c
     acc = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
     for tap in tl.static_range(TAPS):
-        w = tl.load(weight + tap * tap_stride + c, c < channels, 0.0).to(tl.float32)
-        acc += w * tl.load(x_at + tap * step * x_time, inside, 0.0).to(tl.float32)
+        w = tl.load(weight_ptr + tap * stride_tap + offs_c, offs_c < num_channels, 0.0).to(tl.float32)
+        acc += w * tl.load(x_ptrs + tap * step * stride_xt, mask, 0.0).to(tl.float32)
     _store_epilogue(
-        acc, bias, x, alpha, gain, out, row, c, batch, time, rows, channels, channels, 0, 0,
-        HAS_BIAS, False, ACT, ROUND,
+        acc, bias_ptr, x_ptr, alpha_ptr, gain_ptr, out_ptr, offs_m, offs_c, batch, time, num_rows, num_channels,
+        num_channels, 0, 0, HAS_BIAS, False, HAS_SNAKE, ROUND,
     )  # fmt: skip
 
 
@@ -198,7 +211,7 @@ def conv1d(
 ) -> Tensor:
     """x [B, (k - 1) * dilation + T, C] with its history, weight [O, C or 1, k] laid out tap by tap -> [B, T, O].
 
-    The bias is added, the activation applied, then `residual` [B, T, O] added.
+    The result is residual [B, T, O] + snake(convolution + bias), without what is None.
     """
     outputs, inputs, taps = weight.shape
     count = x.shape[1] - (taps - 1) * dilation
@@ -233,18 +246,18 @@ def _launch_conv(
 ) -> Tensor:  # fmt: skip
     x, added = _channels_last(x), x if residual is None else _channels_last(residual)
     batch, channels, width = len(x), x.shape[2], weight.shape[0]
-    assert weight.stride(1) == 1, "weights must be laid out tap by tap (layers.conv.cast)"
+    assert weight.stride(1) == 1, "weights must be laid out tap by tap (layers.conv.cast_decoder)"
     out = torch.empty(batch, count, outputs, dtype=x.dtype, device=x.device)
     rows = batch * count
-    t = conv_config(rows, outputs, channels)
+    c = conv_config(rows, outputs, channels)
     alpha, gain = (x, x) if snake is None else snake
-    _conv_kernel[(triton.cdiv(rows, t.block_m) * triton.cdiv(outputs, t.block_n + t.extra_n),)](
+    _conv_kernel[(triton.cdiv(rows, c.block_m) * triton.cdiv(outputs, c.block_n + c.extra_n),)](
         x, weight, x if bias is None else bias, added, alpha, gain, out, rows, count, taps, first, step, channels,
         outputs, width, x.stride(0), x.stride(1), added.stride(0), added.stride(1),
         weight.stride(2) * (outputs // width), weight.stride(0),
-        HAS_BIAS=bias is not None, ADD=residual is not None, ACT=snake is not None, ROUND=ROUND,
-        EVEN=channels % t.block_k == 0, BLOCK_M=t.block_m, BLOCK_N=t.block_n, MORE=t.extra_n, BLOCK_K=t.block_k,
-        num_warps=t.num_warps, num_stages=t.num_stages, maxnreg=t.max_registers,
+        HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None, HAS_SNAKE=snake is not None, ROUND=ROUND,
+        EVEN_K=channels % c.block_k == 0, BLOCK_M=c.block_m, BLOCK_N=c.block_n, EXTRA_N=c.extra_n, BLOCK_K=c.block_k,
+        num_warps=c.num_warps, num_stages=c.num_stages, maxnreg=c.max_registers,
     )  # fmt: skip
     return out
 
@@ -256,13 +269,13 @@ def _launch_depthwise(
     batch, _, channels = x.shape
     out = torch.empty(batch, count, channels, dtype=x.dtype, device=x.device)
     block_c = min(64, triton.next_power_of_2(channels))
-    # Rows of one thread share the weights that it has read and widened.
-    block_t = (2 * ELEMENTS if out.numel() > MANY else ELEMENTS // 2) // block_c
+    # Rows of one thread share the weights that it has loaded and converted.
+    block_t = (2 * ELEMENTS if out.numel() > MANY_ELEMENTS else ELEMENTS // 2) // block_c
     alpha, gain = (x, x) if snake is None else snake
     _depthwise_kernel[(triton.cdiv(batch * count, block_t), triton.cdiv(channels, block_c))](
         x, weight, x if bias is None else bias, alpha, gain, out, batch * count, count, dilation, channels,
         x.stride(0), x.stride(1), weight.stride(2),
-        HAS_BIAS=bias is not None, ACT=snake is not None, ROUND=ROUND, TAPS=weight.shape[2],
+        HAS_BIAS=bias is not None, HAS_SNAKE=snake is not None, ROUND=ROUND, TAPS=weight.shape[2],
         BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out

@@ -1,7 +1,7 @@
-"""Products of one or two rows with a weight matrix: bound by reading the weights once, at full width.
+"""GEMV: linear layers of one or two rows, bound by reading the weights once.
 
-The norm in front, the gate, bias or residual addition behind belong to the same launch. A norm's weight multiplies the
-row as it is read, and its factor 1 / rms the finished sum: the row is read once and no weight waits for it.
+The norm before, and the gate, bias or residual addition after are fused. The norm's weight multiplies the row as it is
+read, and 1 / rms multiplies the finished sum. So the row is read once, and no weight waits for it.
 """
 
 from __future__ import annotations
@@ -17,95 +17,100 @@ from stentor.kernels.switches import INTERPRETED
 
 
 @triton.jit
-def _load_weights(weight, start, k, size, rows, EVEN: tl.constexpr):
-    """A stretch of some outputs' weights, which nobody reads again in this step."""
-    if EVEN:
-        w = tl.load(weight + start + k[None, :], eviction_policy="evict_first")
+def _load_weights(weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K: tl.constexpr):
+    """BLOCK_K weights of some outputs, which nobody reads again in this step."""
+    if EVEN_K:
+        w = tl.load(weight_ptr + row_offs + offs_k[None, :], eviction_policy="evict_first")
     else:
-        w = tl.load(weight + start + k[None, :], rows & (k < size)[None, :], 0.0, eviction_policy="evict_first")
+        mask = mask_n & (offs_k < K)[None, :]
+        w = tl.load(weight_ptr + row_offs + offs_k[None, :], mask, 0.0, eviction_policy="evict_first")
     return w
 
 
 @triton.jit
-def _load_row(x, norm, k, size, NORM: tl.constexpr):
-    """(what multiplies the weights, its square before the norm's weight) in float32."""
-    v = tl.load(x + k, k < size, 0.0).to(tl.float32)
-    square = v * v
+def _load_row(x_ptr, norm_ptr, offs_k, K, NORM: tl.constexpr):
+    """(BLOCK_K elements of a row times the norm's weight, their squares before that) in float32."""
+    x = tl.load(x_ptr + offs_k, offs_k < K, 0.0).to(tl.float32)
+    square = x * x
     if NORM:
-        v = v * tl.load(norm + k, k < size, 0.0).to(tl.float32)
-    return v, square
+        x = x * tl.load(norm_ptr + offs_k, offs_k < K, 0.0).to(tl.float32)
+    return x, square
 
 
 @triton.jit
-def _epilogue(a, a_up, square, residual, bias, n, inside, size, eps, kind: tl.constexpr, NORM: tl.constexpr,
-            GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+def _epilogue(
+    acc, acc_up, squares, residual_ptr, bias_ptr, offs_n, mask_n, K, eps,
+    dtype: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
     """The outputs of one row from its sums, rounded as the layers round."""
-    y = tl.sum(a, 1)
-    scale = 1.0
+    y = tl.sum(acc, 1)
+    rstd = 1.0
     if NORM:
-        scale = tl.rsqrt(tl.sum(square, 0) / size + eps)
-        y *= scale
+        rstd = tl.rsqrt(tl.sum(squares, 0) / K + eps)
+        y *= rstd
     if BIAS:
-        y += tl.load(bias + n, inside, 0.0).to(tl.float32)
-    y = y.to(kind).to(tl.float32)
+        y += tl.load(bias_ptr + offs_n, mask_n, 0.0).to(tl.float32)
+    y = y.to(dtype).to(tl.float32)
     if GATE:
-        y = (y / (1.0 + tl.exp(-y))).to(kind).to(tl.float32) * (tl.sum(a_up, 1) * scale).to(kind).to(tl.float32)
+        y = (y / (1.0 + tl.exp(-y))).to(dtype).to(tl.float32) * (tl.sum(acc_up, 1) * rstd).to(dtype).to(tl.float32)
     if ADD:
-        y += tl.load(residual + n, inside, 0.0).to(tl.float32)
-    return y.to(kind)
+        y += tl.load(residual_ptr + offs_n, mask_n, 0.0).to(tl.float32)
+    return y.to(dtype)
 
 
 @triton.jit
 def _gemv_kernel(
-    x, weight, norm, residual, bias, out, x_stride, residual_stride, width, size, eps,
-    ROWS: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-    OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr, EVEN: tl.constexpr, LINES: tl.constexpr,
-    USE_PDL: tl.constexpr,
+    x_ptr, weight_ptr, norm_ptr, residual_ptr, bias_ptr, out_ptr, stride_x, stride_residual, N, K, eps,
+    M: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NUM_BLOCKS: tl.constexpr, EVEN_K: tl.constexpr,
+    PREFETCH_LINES: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    inside = n < width
-    rows = inside[:, None]
-    start = tl.minimum(n, width - 1).to(tl.int64)[:, None] * size
-    upper_start = start + tl.cast(width, tl.int64) * size  # a width of 1 is a constant, without .to()
-    k = tl.arange(0, BLOCK)
-    first = _load_weights(weight, start, k, size, rows, EVEN)  # on its way while the kernel in front ends
-    upper = first
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = offs_n < N
+    mask_n = mask[:, None]
+    row_offs = tl.minimum(offs_n, N - 1).to(tl.int64)[:, None] * K
+    up_offs = row_offs + tl.cast(N, tl.int64) * K  # an N of 1 is a constant, which has no .to()
+    offs_k = tl.arange(0, BLOCK_K)
+    next_w = _load_weights(weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K)  # loads while the kernel in front ends
+    next_up = next_w
     if GATE:
-        upper = _load_weights(weight, upper_start, k, size, rows, EVEN)
-    if LINES > 0:
-        prefetch_l2(weight, start, size, LINES)
+        next_up = _load_weights(weight_ptr, up_offs, offs_k, K, mask_n, EVEN_K)
+    if PREFETCH_LINES > 0:
+        prefetch_l2(weight_ptr, row_offs, K, PREFETCH_LINES)
         if GATE:
-            prefetch_l2(weight, upper_start, size, LINES)
+            prefetch_l2(weight_ptr, up_offs, K, PREFETCH_LINES)
     pdl_wait(USE_PDL)
-    a = tl.zeros([OUTPUTS, BLOCK], tl.float32)
-    b, a_up, b_up = a, a, a
-    square = tl.zeros([BLOCK], tl.float32)
-    other_square = square
-    for c in tl.static_range(CHUNKS):
-        k = c * BLOCK + tl.arange(0, BLOCK)
-        now, now_up = first, upper
-        if c + 1 < CHUNKS:
-            first = _load_weights(weight, start, k + BLOCK, size, rows, EVEN)
+    acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    acc1, acc_up, acc1_up = acc, acc, acc
+    squares = tl.zeros([BLOCK_K], tl.float32)
+    squares1 = squares
+    for i in tl.static_range(NUM_BLOCKS):
+        offs_k = i * BLOCK_K + tl.arange(0, BLOCK_K)
+        w, w_up = next_w, next_up
+        if i + 1 < NUM_BLOCKS:
+            next_w = _load_weights(weight_ptr, row_offs, offs_k + BLOCK_K, K, mask_n, EVEN_K)
             if GATE:
-                upper = _load_weights(weight, upper_start, k + BLOCK, size, rows, EVEN)
-        v, s = _load_row(x, norm, k, size, NORM)
-        square += s
-        a += now.to(tl.float32) * v[None, :]
+                next_up = _load_weights(weight_ptr, up_offs, offs_k + BLOCK_K, K, mask_n, EVEN_K)
+        x, square = _load_row(x_ptr, norm_ptr, offs_k, K, NORM)
+        squares += square
+        acc += w.to(tl.float32) * x[None, :]
         if GATE:
-            a_up += now_up.to(tl.float32) * v[None, :]
-        if ROWS == 2:
-            v, s = _load_row(x + x_stride, norm, k, size, NORM)
-            other_square += s
-            b += now.to(tl.float32) * v[None, :]
+            acc_up += w_up.to(tl.float32) * x[None, :]
+        if M == 2:
+            x, square = _load_row(x_ptr + stride_x, norm_ptr, offs_k, K, NORM)
+            squares1 += square
+            acc1 += w.to(tl.float32) * x[None, :]
             if GATE:
-                b_up += now_up.to(tl.float32) * v[None, :]
-    kind: tl.constexpr = out.dtype.element_ty
-    y = _epilogue(a, a_up, square, residual, bias, n, inside, size, eps, kind, NORM, GATE, ADD, BIAS)
-    tl.store(out + n, y, inside)
-    if ROWS == 2:
-        more = residual + residual_stride
-        y = _epilogue(b, b_up, other_square, more, bias, n, inside, size, eps, kind, NORM, GATE, ADD, BIAS)
-        tl.store(out + width + n, y, inside)
+                acc1_up += w_up.to(tl.float32) * x[None, :]
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    y = _epilogue(acc, acc_up, squares, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS)
+    tl.store(out_ptr + offs_n, y, mask)
+    if M == 2:
+        residual_ptr += stride_residual
+        y = _epilogue(
+            acc1, acc1_up, squares1, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS
+        )
+        tl.store(out_ptr + N + offs_n, y, mask)
 
 
 def fused_linear(
@@ -122,23 +127,23 @@ def fused_linear(
     `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's silu(first half) *
     second half, [..., N / 2], without bias.
     """
-    size = x.shape[-1]
-    width = len(weight) // 2 if gate else len(weight)
-    rows = x.reshape(-1, size)
-    added = rows if residual is None else residual.reshape(-1, width)
-    out = torch.empty(len(rows), width, dtype=x.dtype, device=x.device)
+    k = x.shape[-1]
+    n = len(weight) // 2 if gate else len(weight)
+    rows = x.reshape(-1, k)
+    added = rows if residual is None else residual.reshape(-1, n)
+    out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
     norm_weight, eps = (weight, 0.0) if norm is None else norm[:2]
-    config = config or gemv_config(width, size, gate)
-    block = min(config.block_k, triton.next_power_of_2(size))
-    outputs = config.block_n
+    config = config or gemv_config(n, k, gate)
+    block_k = min(config.block_k, triton.next_power_of_2(k))
+    block_n = config.block_n
     if INTERPRETED:
-        outputs = min(512, triton.next_power_of_2(width))
-    lines = triton.next_power_of_2(triton.cdiv(size, LINE.value)) if config.prefetch and USE_PDL else 0
-    _gemv_kernel[(triton.cdiv(width, outputs),)](
+        block_n = min(512, triton.next_power_of_2(n))
+    lines = triton.next_power_of_2(triton.cdiv(k, LINE.value)) if config.prefetch and USE_PDL else 0
+    _gemv_kernel[(triton.cdiv(n, block_n),)](
         rows, weight, norm_weight, added, weight if bias is None else bias, out, rows.stride(0), added.stride(0),
-        width, size, eps,
-        ROWS=len(rows), NORM=norm is not None, GATE=gate, ADD=residual is not None, BIAS=bias is not None,
-        OUTPUTS=outputs, BLOCK=block, CHUNKS=triton.cdiv(size, block), LINES=lines,
-        EVEN=size % block == 0, USE_PDL=USE_PDL, num_warps=config.num_warps, **PDL_LAUNCH,
+        n, k, eps,
+        M=len(rows), NORM=norm is not None, GATE=gate, ADD=residual is not None, BIAS=bias is not None,
+        BLOCK_N=block_n, BLOCK_K=block_k, NUM_BLOCKS=triton.cdiv(k, block_k), EVEN_K=k % block_k == 0,
+        PREFETCH_LINES=lines, USE_PDL=USE_PDL, num_warps=config.num_warps, **PDL_LAUNCH,
     )  # fmt: skip
-    return out.view(*x.shape[:-1], width)
+    return out.view(*x.shape[:-1], n)

@@ -11,20 +11,20 @@ from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 MAX_BLOCK = 1024  # elements of a token that a CTA copies
 
 
-@triton.jit(do_not_specialize=["table_row", "size"])
+@triton.jit(do_not_specialize=["stride_table", "size"])
 def _store_kv_kernel(
-    pool, table, slots, positions, k, v, value_part, table_row, k_row, v_row, size, PAGE: tl.constexpr,
-    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
+    pool_ptr, table_ptr, slot_ptr, pos_ptr, k_ptr, v_ptr, stride_kv, stride_table, stride_k, stride_v, size,
+    PAGE_SIZE: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    pos = tl.load(positions + row)
-    page = tl.load(table + tl.load(slots + row) * table_row + pos // PAGE)
-    place = pool + (page * PAGE + pos % PAGE) * size + at
-    tl.store(place, tl.load(k + row * k_row + at, inside), inside)
-    tl.store(place + value_part, tl.load(v + row * v_row + at, inside), inside)
+    token = tl.program_id(0).to(tl.int64)
+    offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < size
+    pos = tl.load(pos_ptr + token)
+    page = tl.load(table_ptr + tl.load(slot_ptr + token) * stride_table + pos // PAGE_SIZE)
+    cache_ptr = pool_ptr + (page * PAGE_SIZE + pos % PAGE_SIZE) * size + offs
+    tl.store(cache_ptr, tl.load(k_ptr + token * stride_k + offs, mask), mask)
+    tl.store(cache_ptr + stride_kv, tl.load(v_ptr + token * stride_v + offs, mask), mask)
 
 
 def store_kv(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, k: Tensor, v: Tensor) -> None:
@@ -35,5 +35,5 @@ def store_kv(pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, k: Tensor, 
     block = min(MAX_BLOCK, triton.next_power_of_2(size))
     _store_kv_kernel[(len(k), triton.cdiv(size, block))](
         pool, table, slot, pos, k, v, pool.stride(0), table.stride(0), k.stride(0), v.stride(0), size,
-        PAGE=pool.shape[2], BLOCK=block, USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
+        PAGE_SIZE=pool.shape[2], BLOCK=block, USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
     )  # fmt: skip

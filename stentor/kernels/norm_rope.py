@@ -1,6 +1,6 @@
 """Kernels around the GEMMs of a decoder block: norms with the residual addition, head norms with RoPE, SwiGLU's gate.
 
-Each rounds where the formula in `norm.py`, `rope.py` or `transformer.py` rounds.
+Each rounds where its reference in `layers/norm.py`, `rope.py` or `transformer.py` rounds.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from torch import Tensor
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.types import RopeArgs
 
-HEADS = 8  # of a token that one program rotates
+BLOCK_H = 8  # heads of a token that a CTA rotates
 
 
 @triton.jit
 def _add_rms_norm_kernel(
-    x, delta, weight, out_sum, out, x_stride, delta_stride, size, eps,
+    x_ptr, delta_ptr, weight_ptr, sum_ptr, out_ptr, stride_x, stride_delta, size, eps,
     ADD: tl.constexpr, CAST_FIRST: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < size
-    a = tl.load(x + row * x_stride + at, inside, 0.0)
+    offs = tl.arange(0, BLOCK)
+    mask = offs < size
+    x = tl.load(x_ptr + row * stride_x + offs, mask, 0.0)
     if ADD:
-        b = tl.load(delta + row * delta_stride + at, inside, 0.0)
-        a = (a.to(tl.float32) + b.to(tl.float32)).to(a.dtype)
-        tl.store(out_sum + row * size + at, a, inside)
-    w = tl.load(weight + at, inside, 0.0).to(tl.float32)
-    y = a.to(tl.float32)
+        delta = tl.load(delta_ptr + row * stride_delta + offs, mask, 0.0)
+        x = (x.to(tl.float32) + delta.to(tl.float32)).to(x.dtype)
+        tl.store(sum_ptr + row * size + offs, x, mask)
+    weight = tl.load(weight_ptr + offs, mask, 0.0).to(tl.float32)
+    y = x.to(tl.float32)
     y = y * tl.rsqrt(tl.sum(y * y, 0) / size + eps)
     if CAST_FIRST:
-        y = y.to(a.dtype).to(tl.float32)
-    tl.store(out + row * size + at, (y * w).to(a.dtype), inside)
+        y = y.to(x.dtype).to(tl.float32)
+    tl.store(out_ptr + row * size + offs, (y * weight).to(x.dtype), mask)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_after_cast: bool) -> Tensor:
@@ -72,16 +72,16 @@ def _launch_rms_norm(
 
 
 @triton.jit
-def _silu_and_mul_kernel(gate_up, out, stride, size, BLOCK: tl.constexpr, USE_PDL: tl.constexpr):
+def _silu_and_mul_kernel(gate_up_ptr, out_ptr, stride_x, size, BLOCK: tl.constexpr, USE_PDL: tl.constexpr):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    gate = tl.load(gate_up + row * stride + at, inside, 0.0)
-    up = tl.load(gate_up + row * stride + size + at, inside, 0.0).to(tl.float32)
-    g = gate.to(tl.float32)
-    act = (g / (1.0 + tl.exp(-g))).to(gate.dtype).to(tl.float32)
-    tl.store(out + row * size + at, (act * up).to(gate.dtype), inside)
+    offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < size
+    gate = tl.load(gate_up_ptr + row * stride_x + offs, mask, 0.0)
+    up = tl.load(gate_up_ptr + row * stride_x + size + offs, mask, 0.0).to(tl.float32)
+    gate_f32 = gate.to(tl.float32)
+    act = (gate_f32 / (1.0 + tl.exp(-gate_f32))).to(gate.dtype).to(tl.float32)
+    tl.store(out_ptr + row * size + offs, (act * up).to(gate.dtype), mask)
 
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:
@@ -98,51 +98,53 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
 
 @triton.jit
 def _qk_norm_rope_kernel(
-    q, k, q_weight, k_weight, cos, sin, q_out, k_out, q_token, k_token, q_heads, k_heads, period, eps,
-    DIM: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, CAST_FIRST: tl.constexpr,
-    INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr, HEADS: tl.constexpr, USE_PDL: tl.constexpr,
+    q_ptr, k_ptr, q_norm_ptr, k_norm_ptr, cos_ptr, sin_ptr, q_out_ptr, k_out_ptr, stride_q, stride_k, num_q_heads,
+    num_k_heads, period, eps,
+    HEAD_DIM: tl.constexpr, BLOCK_HALF: tl.constexpr, NORM: tl.constexpr, CAST_FIRST: tl.constexpr,
+    INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     token = tl.program_id(0).to(tl.int64)
-    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
-    pair = tl.arange(0, HALF)[None, :]
-    even = pair < DIM // 2
+    head = (tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H))[:, None]
+    offs_half = tl.arange(0, BLOCK_HALF)[None, :]
+    mask_half = offs_half < HEAD_DIM // 2
     if INTERLEAVED:
-        first, second = 2 * pair, 2 * pair + 1
+        offs_x, offs_y = 2 * offs_half, 2 * offs_half + 1
     else:
-        first, second = pair, pair + DIM // 2
-    asks, answers = even & (head < q_heads), even & (head >= q_heads) & (head < q_heads + k_heads)
-    q_at = token * q_token + head * DIM
-    k_at = token * k_token + (head - q_heads) * DIM
-    raw_a = tl.load(q + q_at + first, asks, 0.0) + tl.load(k + k_at + first, answers, 0.0)
-    raw_b = tl.load(q + q_at + second, asks, 0.0) + tl.load(k + k_at + second, answers, 0.0)
-    a, b = raw_a.to(tl.float32), raw_b.to(tl.float32)
+        offs_x, offs_y = offs_half, offs_half + HEAD_DIM // 2
+    mask_q = mask_half & (head < num_q_heads)
+    mask_k = mask_half & (head >= num_q_heads) & (head < num_q_heads + num_k_heads)
+    q_base = token * stride_q + head * HEAD_DIM
+    k_base = token * stride_k + (head - num_q_heads) * HEAD_DIM
+    raw_x = tl.load(q_ptr + q_base + offs_x, mask_q, 0.0) + tl.load(k_ptr + k_base + offs_x, mask_k, 0.0)
+    raw_y = tl.load(q_ptr + q_base + offs_y, mask_q, 0.0) + tl.load(k_ptr + k_base + offs_y, mask_k, 0.0)
+    x, y = raw_x.to(tl.float32), raw_y.to(tl.float32)
     if NORM:
-        scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / DIM + eps)[:, None]
-        a, b = a * scale, b * scale
+        rstd = tl.rsqrt((tl.sum(x * x, 1) + tl.sum(y * y, 1)) / HEAD_DIM + eps)[:, None]
+        x, y = x * rstd, y * rstd
         if CAST_FIRST:
-            a, b = a.to(raw_a.dtype).to(tl.float32), b.to(raw_a.dtype).to(tl.float32)
-        is_q = head < q_heads
-        q_a, k_a = tl.load(q_weight + first, even, 0.0), tl.load(k_weight + first, even, 0.0)
-        q_b, k_b = tl.load(q_weight + second, even, 0.0), tl.load(k_weight + second, even, 0.0)
-        a *= tl.where(is_q, q_a, k_a).to(tl.float32)
-        b *= tl.where(is_q, q_b, k_b).to(tl.float32)
-        a, b = a.to(raw_a.dtype).to(tl.float32), b.to(raw_a.dtype).to(tl.float32)
-    at = (token % period) * (DIM // 2) + pair
-    c, s = tl.load(cos + at, even, 0.0), tl.load(sin + at, even, 0.0)
+            x, y = x.to(raw_x.dtype).to(tl.float32), y.to(raw_x.dtype).to(tl.float32)
+        is_q = head < num_q_heads
+        q_wx, k_wx = tl.load(q_norm_ptr + offs_x, mask_half, 0.0), tl.load(k_norm_ptr + offs_x, mask_half, 0.0)
+        q_wy, k_wy = tl.load(q_norm_ptr + offs_y, mask_half, 0.0), tl.load(k_norm_ptr + offs_y, mask_half, 0.0)
+        x *= tl.where(is_q, q_wx, k_wx).to(tl.float32)
+        y *= tl.where(is_q, q_wy, k_wy).to(tl.float32)
+        x, y = x.to(raw_x.dtype).to(tl.float32), y.to(raw_x.dtype).to(tl.float32)
+    offs_cs = (token % period) * (HEAD_DIM // 2) + offs_half
+    cos, sin = tl.load(cos_ptr + offs_cs, mask_half, 0.0), tl.load(sin_ptr + offs_cs, mask_half, 0.0)
     if IN_FLOAT32:
-        x, y = a * c - b * s, b * c + a * s
+        x_out, y_out = x * cos - y * sin, y * cos + x * sin
     else:
-        c, s = c.to(raw_a.dtype).to(tl.float32), s.to(raw_a.dtype).to(tl.float32)
-        ac, bs = (a * c).to(raw_a.dtype).to(tl.float32), (b * s).to(raw_a.dtype).to(tl.float32)
-        bc, a_s = (b * c).to(raw_a.dtype).to(tl.float32), (a * s).to(raw_a.dtype).to(tl.float32)
-        x, y = ac - bs, bc + a_s
-    q_to, k_to = (token * q_heads + head) * DIM, (token * k_heads + head - q_heads) * DIM
-    x, y = x.to(raw_a.dtype), y.to(raw_a.dtype)
-    tl.store(q_out + q_to + first, x, asks)
-    tl.store(q_out + q_to + second, y, asks)
-    tl.store(k_out + k_to + first, x, answers)
-    tl.store(k_out + k_to + second, y, answers)
+        cos, sin = cos.to(raw_x.dtype).to(tl.float32), sin.to(raw_x.dtype).to(tl.float32)
+        x_cos, y_sin = (x * cos).to(raw_x.dtype).to(tl.float32), (y * sin).to(raw_x.dtype).to(tl.float32)
+        y_cos, x_sin = (y * cos).to(raw_x.dtype).to(tl.float32), (x * sin).to(raw_x.dtype).to(tl.float32)
+        x_out, y_out = x_cos - y_sin, y_cos + x_sin
+    q_offs, k_offs = (token * num_q_heads + head) * HEAD_DIM, (token * num_k_heads + head - num_q_heads) * HEAD_DIM
+    x_out, y_out = x_out.to(raw_x.dtype), y_out.to(raw_x.dtype)
+    tl.store(q_out_ptr + q_offs + offs_x, x_out, mask_q)
+    tl.store(q_out_ptr + q_offs + offs_y, y_out, mask_q)
+    tl.store(k_out_ptr + k_offs + offs_x, x_out, mask_k)
+    tl.store(k_out_ptr + k_offs + offs_y, y_out, mask_k)
 
 
 def qk_norm_rope(
@@ -162,12 +164,12 @@ def qk_norm_rope(
     flat_q, flat_k = q.flatten(0, -3), k.flatten(0, -3)
     q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     k_out = torch.empty(k.shape, dtype=k.dtype, device=k.device)
-    _qk_norm_rope_kernel[(len(flat_q), triton.cdiv(q_heads + k_heads, HEADS))](
+    _qk_norm_rope_kernel[(len(flat_q), triton.cdiv(q_heads + k_heads, BLOCK_H))](
         flat_q, flat_k, q if q_weight is None else q_weight, k if k_weight is None else k_weight, rope.cos, rope.sin,
         q_out, k_out, flat_q.stride(0), flat_k.stride(0), q_heads, k_heads, rope.cos.numel() // (dim // 2), eps,
-        DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=q_weight is not None, CAST_FIRST=weight_after_cast,
-        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, HEADS=HEADS, USE_PDL=USE_PDL, num_warps=2,
-        **PDL_LAUNCH,
+        HEAD_DIM=dim, BLOCK_HALF=triton.next_power_of_2(dim // 2), NORM=q_weight is not None,
+        CAST_FIRST=weight_after_cast, INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, BLOCK_H=BLOCK_H,
+        USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     return q_out, k_out
 
@@ -177,11 +179,11 @@ def apply_rope(x: Tensor, rope: RopeArgs) -> Tensor:
     heads, dim = x.shape[-2:]
     flat = x.flatten(0, -3)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _qk_norm_rope_kernel[(len(flat), triton.cdiv(heads, HEADS))](
+    _qk_norm_rope_kernel[(len(flat), triton.cdiv(heads, BLOCK_H))](
         flat, flat, x, x, rope.cos, rope.sin, out, out, flat.stride(0), flat.stride(0), heads, 0,
         rope.cos.numel() // (dim // 2), 0.0,
-        DIM=dim, HALF=triton.next_power_of_2(dim // 2), NORM=False, CAST_FIRST=False,
-        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, HEADS=HEADS, USE_PDL=USE_PDL, num_warps=2,
+        HEAD_DIM=dim, BLOCK_HALF=triton.next_power_of_2(dim // 2), NORM=False, CAST_FIRST=False,
+        INTERLEAVED=rope.interleaved, IN_FLOAT32=rope.in_float32, BLOCK_H=BLOCK_H, USE_PDL=USE_PDL, num_warps=2,
         **PDL_LAUNCH,
     )  # fmt: skip
     return out

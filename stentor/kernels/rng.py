@@ -15,7 +15,7 @@ from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 GOLDEN = tl.constexpr(constants.GOLDEN)
 MIX1 = tl.constexpr(constants.MIX1)
 MIX2 = tl.constexpr(constants.MIX2)
-DRAWS = 256  # of a CTA
+MAX_BLOCK = 256  # draws of a CTA
 
 
 @triton.jit
@@ -25,46 +25,46 @@ def _mix(z):
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
-@triton.jit(do_not_specialize=["draws"])
-def _uniform_kernel(seeds, steps, out, draws, BLOCK: tl.constexpr, USE_PDL: tl.constexpr):
+@triton.jit(do_not_specialize=["num_draws"])
+def _uniform_kernel(seed_ptr, step_ptr, out_ptr, num_draws, BLOCK: tl.constexpr, USE_PDL: tl.constexpr):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    draw = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    key = _mix(_mix(tl.load(seeds + row)) + (tl.load(steps + row) + 1) * GOLDEN)
-    bits = (_mix(key + (draw + 1).to(tl.int64) * GOLDEN) >> 40) & 0xFFFFFF
+    offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    key = _mix(_mix(tl.load(seed_ptr + row)) + (tl.load(step_ptr + row) + 1) * GOLDEN)
+    bits = (_mix(key + (offs + 1).to(tl.int64) * GOLDEN) >> 40) & 0xFFFFFF
     u = tl.minimum((bits.to(tl.float32) + 0.5) * (1.0 / 16777216.0), 1.0 - 1.0 / 16777216.0)
-    tl.store(out + row * draws + draw, u, draw < draws)
+    tl.store(out_ptr + row * num_draws + offs, u, offs < num_draws)
 
 
 def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     """Uniforms in (0, 1), float32 [B, draws], for int64 seed and step [B], bit by bit those of `layers.rng.uniform`."""
     out = torch.empty(len(seed), draws, dtype=torch.float32, device=seed.device)
-    block = min(DRAWS, triton.next_power_of_2(draws))
+    block = min(MAX_BLOCK, triton.next_power_of_2(draws))
     _uniform_kernel[(len(seed), triton.cdiv(draws, block))](
         seed, step, out, draws, BLOCK=block, USE_PDL=USE_PDL, num_warps=1, **PDL_LAUNCH
     )
     return out
 
 
-@triton.jit(do_not_specialize=["u_row", "half"])
+@triton.jit(do_not_specialize=["stride_u", "half"])
 def _grid_normal_kernel(
-    uniforms, scales, out, u_row, half, OUTER: tl.constexpr, INNER: tl.constexpr, TWO_PI: tl.constexpr,
-    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
+    u_ptr, scale_ptr, out_ptr, stride_u, half,
+    OUTER: tl.constexpr, INNER: tl.constexpr, TWO_PI: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
-    kind: tl.constexpr = out.dtype.element_ty
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < half
-    radius = tl.sqrt(-2.0 * tl.log(tl.load(uniforms + row * u_row + at, inside, 0.5)))
-    angle = TWO_PI * tl.load(uniforms + row * u_row + half + at, inside, 0.0)
-    scale = tl.load(scales + row)
-    place = out + row * (2 * half)
-    other = at + half
-    cosine = (radius * tl.cos(angle)).to(kind).to(tl.float32) * scale
-    sine = (radius * tl.sin(angle)).to(kind).to(tl.float32) * scale
-    tl.store(place + (at % INNER) * OUTER + at // INNER, cosine.to(kind), inside)
-    tl.store(place + (other % INNER) * OUTER + other // INNER, sine.to(kind), inside)
+    offs = tl.arange(0, BLOCK)
+    mask = offs < half
+    radius = tl.sqrt(-2.0 * tl.log(tl.load(u_ptr + row * stride_u + offs, mask, 0.5)))
+    angle = TWO_PI * tl.load(u_ptr + row * stride_u + half + offs, mask, 0.0)
+    scale = tl.load(scale_ptr + row)
+    row_ptr = out_ptr + row * (2 * half)
+    offs_sin = offs + half
+    cosine = (radius * tl.cos(angle)).to(dtype).to(tl.float32) * scale
+    sine = (radius * tl.sin(angle)).to(dtype).to(tl.float32) * scale
+    tl.store(row_ptr + (offs % INNER) * OUTER + offs // INNER, cosine.to(dtype), mask)
+    tl.store(row_ptr + (offs_sin % INNER) * OUTER + offs_sin // INNER, sine.to(dtype), mask)
 
 
 def grid_normal(u: Tensor, outer: int, scale: Tensor, dtype: torch.dtype) -> Tensor:

@@ -19,25 +19,30 @@ from stentor.kernels.sampling_device import (
 from stentor.kernels.types import SampleOut, SamplingParams
 
 
-@triton.jit(do_not_specialize=["u_row", "prefix_row"])
+@triton.jit(do_not_specialize=["stride_u", "stride_prefix"])
 def _sample_kernel(
-    logits, uniforms, temperatures, top_ks, top_ps, codes, table, x, prefix, row_stride, u_row, x_row, prefix_row, size,
-    hidden, LEAST: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, PUT: tl.constexpr, PREFIX: tl.constexpr,
-    WIDTH: tl.constexpr, USE_PDL: tl.constexpr,
+    logits_ptr, u_ptr, temperature_ptr, top_k_ptr, top_p_ptr, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_logits,
+    stride_u, stride_x, stride_prefix, vocab, hidden,
+    MIN_TEMPERATURE: tl.constexpr, KEY_BITS: tl.constexpr, BLOCK: tl.constexpr, HAS_X: tl.constexpr,
+    HAS_PREFIX: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    _, inside, raw = load_logits(logits, row, row_stride, size, BLOCK)
-    temperature, k, p = load_params(row, temperatures, top_ks, top_ps)
-    chosen = sample_top_k_top_p(raw, inside, size, temperature, k, p, tl.load(uniforms + row * u_row), LEAST, BITS)
-    store_sample(chosen, row, codes, table, x, prefix, x_row, prefix_row, hidden, PUT, PREFIX, WIDTH)
+    _, mask, logits = load_logits(logits_ptr, row, stride_logits, vocab, BLOCK)
+    temperature, top_k, top_p = load_params(row, temperature_ptr, top_k_ptr, top_p_ptr)
+    token = sample_top_k_top_p(
+        logits, mask, vocab, temperature, top_k, top_p, tl.load(u_ptr + row * stride_u), MIN_TEMPERATURE, KEY_BITS
+    )
+    store_sample(
+        token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
+    )
 
 
 def sample_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
     """Sample an id per row of logits [B, V] in any floating dtype: by temperature, top-k and top-p, where temperature 0
     takes the largest logit. Writes the ids, and the token that follows from them, to `out`."""
     given, constants = launch_args(logits, params, out)
-    _sample_kernel[(len(logits),)](*given, BITS=key_bits(logits), **constants)
+    _sample_kernel[(len(logits),)](*given, KEY_BITS=key_bits(logits), **constants)
 
 
 def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from stentor.kernels.constants import MIN_TEMPERATURE
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL
 from stentor.kernels.types import SampleOut, SamplingParams
 
-KEY_BITS = tl.constexpr(32)
-COUNT = tl.constexpr(21)  # bits of a count: three fill a word, and a tensor holds no more
-MOST = tl.constexpr((1 << 21) - 1)
+FULL_BITS = tl.constexpr(32)  # of a key of float32 logits
+COUNT_BITS = tl.constexpr(21)  # three counts fill a word, and no tensor has more elements
+MAX_COUNT = tl.constexpr((1 << 21) - 1)
 
 
 @triton.jit
@@ -39,58 +39,62 @@ def narrow_key(key, BITS: tl.constexpr):
 
 
 @triton.jit
-def kth_largest(key, inside, k, bits: tl.constexpr):
-    """The largest t with at least k keys >= t. A round quarters what is left: three counts are one sum."""
-    some = tl.max(key, 0)
-    low = tl.min(tl.where(inside, key, some), 0)
-    high = some
+def kth_largest(key, mask, k, bits: tl.constexpr):
+    """The largest t with at least k keys >= t. An iteration quarters the span, and one sum makes three counts."""
+    largest = tl.max(key, 0)
+    low = tl.min(tl.where(mask, key, largest), 0)
+    high = largest
     for _ in range((bits + 1) // 2):
-        left = high - low
-        first, second, third = low + (left + 3) // 4, low + (2 * left + 3) // 4, low + (3 * left + 3) // 4
-        counts = ((key >= second).to(tl.int64) << COUNT) + ((key >= third).to(tl.int64) << 2 * COUNT)
-        counts = tl.sum(tl.where(inside, counts + (key >= first).to(tl.int64), 0), 0)
-        one, two, three = (counts & MOST) >= k, ((counts >> COUNT) & MOST) >= k, (counts >> 2 * COUNT) >= k
+        span = high - low
+        first, second, third = low + (span + 3) // 4, low + (2 * span + 3) // 4, low + (3 * span + 3) // 4
+        counts = ((key >= second).to(tl.int64) << COUNT_BITS) + ((key >= third).to(tl.int64) << 2 * COUNT_BITS)
+        counts = tl.sum(tl.where(mask, counts + (key >= first).to(tl.int64), 0), 0)
+        one, two = (counts & MAX_COUNT) >= k, ((counts >> COUNT_BITS) & MAX_COUNT) >= k
+        three = (counts >> 2 * COUNT_BITS) >= k
         high = tl.where(three, high, tl.where(two, third - 1, tl.where(one, second - 1, first - 1)))
         low = tl.where(three, third, tl.where(two, second, tl.where(one, first, low)))
     return low
 
 
 @triton.jit
-def mass_threshold(key, weight, mass, bits: tl.constexpr):
+def mass_threshold(key, p, mass, bits: tl.constexpr):
     """The largest t for which the keys >= t weigh at least `mass`."""
-    low = tl.min(tl.where(weight > 0, key, 0x7FFFFFFFFFFFFFF), 0)
-    high = tl.max(tl.where(weight > 0, key, -0x7FFFFFFFFFFFFFF), 0)
+    low = tl.min(tl.where(p > 0, key, 0x7FFFFFFFFFFFFFF), 0)
+    high = tl.max(tl.where(p > 0, key, -0x7FFFFFFFFFFFFFF), 0)
     for _ in range(bits):
         middle = (low + high + 1) >> 1
-        enough = tl.sum(tl.where(key >= middle, weight, 0.0), 0) >= mass
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle - 1)
+        reached = tl.sum(tl.where(key >= middle, p, 0.0), 0) >= mass
+        low = tl.where(reached, middle, low)
+        high = tl.where(reached, high, middle - 1)
     return low
 
 
 @triton.jit
-def sample_top_k_top_p(raw, inside, size, temperature, k, p, u, LEAST: tl.constexpr, BITS: tl.constexpr):
-    """The draw of one row, whose logits outside are -inf."""
-    chosen = tl.argmax(raw, 0).to(tl.int64)
+def sample_top_k_top_p(
+    logits, mask, size, temperature, top_k, top_p, u,
+    MIN_TEMPERATURE: tl.constexpr, KEY_BITS: tl.constexpr,
+):  # fmt: skip
+    """The id that one row draws. Its logits outside the mask are -inf."""
+    token = tl.argmax(logits, 0).to(tl.int64)
     if temperature > 0:
-        x = raw / tl.maximum(temperature, LEAST)
-        kept = inside
-        if (k > 0) & (k < size):
-            order = narrow_key(ordered_key(raw), BITS)
-            # What is divided by the temperature keeps its order, but may tie with the k-th where it did not.
-            edge = tl.min(tl.where(inside & (order >= kth_largest(order, inside, k, BITS)), x, float("inf")), 0)
-            kept = inside & (x >= edge)
-        top = tl.max(x, 0)
-        weight = tl.where(kept, tl.exp(x - top), 0.0)
-        if p < 1:
-            # A token stays while the mass before it is below p: the largest t at which enough has been gathered.
-            key = ordered_key(x)
-            least = mass_threshold(key, weight, p * tl.sum(weight, 0), KEY_BITS)
-            weight = tl.where((key >= least) | (x == top), weight, 0.0)
-        cdf = tl.cumsum(weight, 0)
-        all_of_it = tl.max(tl.where(inside, cdf, 0.0), 0)
-        chosen = tl.sum((inside & (cdf < u * all_of_it)).to(tl.int32), 0).to(tl.int64)
-    return tl.minimum(chosen, size - 1)
+        x = logits / tl.maximum(temperature, MIN_TEMPERATURE)
+        keep = mask
+        if (top_k > 0) & (top_k < size):
+            key = narrow_key(ordered_key(logits), KEY_BITS)
+            # Logits keep their order when divided by the temperature, but may tie with the k-th where they did not.
+            kth = tl.min(tl.where(mask & (key >= kth_largest(key, mask, top_k, KEY_BITS)), x, float("inf")), 0)
+            keep = mask & (x >= kth)
+        largest = tl.max(x, 0)
+        p = tl.where(keep, tl.exp(x - largest), 0.0)
+        if top_p < 1:
+            # An id stays while the mass before it is below top_p.
+            scaled_key = ordered_key(x)
+            threshold = mass_threshold(scaled_key, p, top_p * tl.sum(p, 0), FULL_BITS)
+            p = tl.where((scaled_key >= threshold) | (x == largest), p, 0.0)
+        cdf = tl.cumsum(p, 0)
+        total = tl.max(tl.where(mask, cdf, 0.0), 0)
+        token = tl.sum((mask & (cdf < u * total)).to(tl.int32), 0).to(tl.int64)
+    return tl.minimum(token, size - 1)
 
 
 def key_bits(logits: Tensor) -> int:
@@ -99,48 +103,49 @@ def key_bits(logits: Tensor) -> int:
 
 
 @triton.jit
-def load_logits(logits, row, row_stride, size, BLOCK: tl.constexpr):
-    """Places, which of them exist, and their logits."""
-    at = tl.arange(0, BLOCK)
-    inside = at < size
-    return at, inside, tl.load(logits + row * row_stride + at, inside, float("-inf")).to(tl.float32)
+def load_logits(logits_ptr, row, stride_logits, size, BLOCK: tl.constexpr):
+    """(ids, which of them exist, their logits in float32) of a row."""
+    offs = tl.arange(0, BLOCK)
+    mask = offs < size
+    return offs, mask, tl.load(logits_ptr + row * stride_logits + offs, mask, float("-inf")).to(tl.float32)
 
 
 @triton.jit
-def load_params(row, temperatures, top_ks, top_ps):
+def load_params(row, temperature_ptr, top_k_ptr, top_p_ptr):
     """(temperature, top_k, top_p) of a row."""
-    return tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
+    return tl.load(temperature_ptr + row), tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
 
 
 @triton.jit
 def store_sample(
-    chosen, row, codes, table, x, prefix, x_row, prefix_row, hidden, PUT: tl.constexpr, PREFIX: tl.constexpr,
-    WIDTH: tl.constexpr,
+    token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden,
+    HAS_X: tl.constexpr, HAS_PREFIX: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """The code, its row of the table as the last token, and the token in front of it."""
-    tl.store(codes + row, chosen)
-    if PUT:
-        channel = tl.arange(0, WIDTH)
-        there = channel < hidden
-        place = x + row * x_row + channel
-        if PREFIX:
-            tl.store(place, tl.load(prefix + row * prefix_row + channel, there), there)
-            place += hidden
-        tl.store(place, tl.load(table + chosen * hidden + channel, there), there)
+    tl.store(code_ptr + row, token)
+    if HAS_X:
+        offs_h = tl.arange(0, BLOCK_H)
+        mask = offs_h < hidden
+        out_ptr = x_ptr + row * stride_x + offs_h
+        if HAS_PREFIX:
+            tl.store(out_ptr, tl.load(prefix_ptr + row * stride_prefix + offs_h, mask), mask)
+            out_ptr += hidden
+        tl.store(out_ptr, tl.load(table_ptr + token * hidden + offs_h, mask), mask)
 
 
 def launch_args(logits: Tensor, params: SamplingParams, out: SampleOut) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments that every sampling kernel takes first, and constants and launch options."""
     size = logits.shape[1]
-    put, prefix = out.x is not None, out.prefix is not None
+    has_x, has_prefix = out.x is not None, out.prefix is not None
     table, x = (logits, logits) if out.table is None or out.x is None else (out.table, out.x)
     head = x if out.prefix is None else out.prefix
     u_row = params.u.stride(0)
     given = (logits, *params, out.code, table, x, head, logits.stride(0), u_row, x.stride(0), head.stride(0), size)
     hidden = table.shape[1]
-    constants = {"LEAST": MIN_TEMPERATURE, "BLOCK": triton.next_power_of_2(size), "PUT": put, "PREFIX": prefix}
+    constants = {"MIN_TEMPERATURE": MIN_TEMPERATURE, "BLOCK": triton.next_power_of_2(size)}
+    constants |= {"HAS_X": has_x, "HAS_PREFIX": has_prefix}
     constants |= {
-        "WIDTH": triton.next_power_of_2(hidden) if put else 1,
+        "BLOCK_H": triton.next_power_of_2(hidden) if has_x else 1,
         "USE_PDL": USE_PDL,
         "num_warps": 8,
         **PDL_LAUNCH,

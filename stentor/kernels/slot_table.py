@@ -17,23 +17,26 @@ from stentor.kernels.types import GatheredRows, RowStatus
 MAX_BLOCK = 1024  # elements of a column that a CTA copies
 
 
-@triton.jit(do_not_specialize=["slots", "out_row", "int_count", "float_count", "size"])
+@triton.jit(do_not_specialize=["num_slots", "stride_out", "num_ints", "num_floats", "frame_size"])
 def _gather_kernel(
-    idx, ints, floats, frames, ints_out, floats_out, frames_out, slots, out_row, int_count, float_count, size,
-    LANES: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
+    idx_ptr, ints_ptr, floats_ptr, frames_ptr, ints_out_ptr, floats_out_ptr, frames_out_ptr, num_slots, stride_out,
+    num_ints, num_floats, frame_size,
+    BLOCK_NUMBERS: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(idx + row)
-    lane = tl.arange(0, LANES)
+    slot = tl.load(idx_ptr + row)
+    offs_number = tl.arange(0, BLOCK_NUMBERS)
     tl.store(
-        ints_out + lane * out_row + row, tl.load(ints + lane * slots + slot, lane < int_count, 0), lane < int_count
+        ints_out_ptr + offs_number * stride_out + row,
+        tl.load(ints_ptr + offs_number * num_slots + slot, offs_number < num_ints, 0),
+        offs_number < num_ints,
     )
-    value = tl.load(floats + lane * slots + slot, lane < float_count, 0.0)
-    tl.store(floats_out + lane * out_row + row, value, lane < float_count)
-    item = tl.arange(0, BLOCK)
-    inside = item < size
-    tl.store(frames_out + row * size + item, tl.load(frames + slot * size + item, inside), inside)
+    value = tl.load(floats_ptr + offs_number * num_slots + slot, offs_number < num_floats, 0.0)
+    tl.store(floats_out_ptr + offs_number * stride_out + row, value, offs_number < num_floats)
+    offs = tl.arange(0, BLOCK)
+    mask = offs < frame_size
+    tl.store(frames_out_ptr + row * frame_size + offs, tl.load(frames_ptr + slot * frame_size + offs, mask), mask)
 
 
 def gather(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> GatheredRows:
@@ -42,54 +45,54 @@ def gather(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> Gathere
     size = frames[0].numel()
     out = [empty_aligned(len(t), batch, t.dtype, t.device) for t in (ints, floats)]
     last = torch.empty(batch, *frames.shape[1:], dtype=frames.dtype, device=frames.device)
-    lanes = triton.next_power_of_2(max(len(ints), len(floats)))
+    block_numbers = triton.next_power_of_2(max(len(ints), len(floats)))
     _gather_kernel[(batch,)](
         idx, ints, floats, frames, *out, last, ints.shape[1], out[0].stride(0), len(ints), len(floats), size,
-        LANES=lanes, BLOCK=triton.next_power_of_2(size), USE_PDL=USE_PDL, num_warps=1, **PDL_LAUNCH,
+        BLOCK_NUMBERS=block_numbers, BLOCK=triton.next_power_of_2(size), USE_PDL=USE_PDL, num_warps=1, **PDL_LAUNCH,
     )  # fmt: skip
     return GatheredRows(out[0], out[1], last)
 
 
-@triton.jit(do_not_specialize=["frame_row", "frame_item", "slots", "most", "size"])
+@triton.jit(do_not_specialize=["stride_frame", "stride_item", "num_slots", "max_stored", "frame_size"])
 def _commit_kernel(
-    idx, steps, stops, positions, limits, least, lengths, ended, frame, progress, frames, last, kept,
-    frame_row, frame_item, slots, most, size,
-    COUNTED: tl.constexpr, STOP_KEEPS: tl.constexpr, FLOATS: tl.constexpr, RUNNING: tl.constexpr, STOPPED: tl.constexpr,
-    LENGTH: tl.constexpr, BROKEN: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
+    idx_ptr, step_ptr, stop_ptr, pos_ptr, max_frames_ptr, min_frames_ptr, length_ptr, ended_ptr, frame_ptr,
+    progress_ptr, frames_ptr, last_ptr, kept_ptr, stride_frame, stride_item, num_slots, max_stored, frame_size,
+    HAS_LENGTH: tl.constexpr, STOP_KEEPS_FRAME: tl.constexpr, IS_FLOAT: tl.constexpr, RUNNING: tl.constexpr,
+    STOPPED: tl.constexpr, LENGTH: tl.constexpr, BROKEN: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(idx + row)
-    step = tl.load(steps + row)
-    status = tl.load(stops + row)
-    pos = tl.load(positions + row)
-    item = tl.arange(0, BLOCK)
-    inside = item < size
-    value = tl.load(frame + row * frame_row + item * frame_item, inside, 0)
+    slot = tl.load(idx_ptr + row)
+    step = tl.load(step_ptr + row)
+    status = tl.load(stop_ptr + row)
+    pos = tl.load(pos_ptr + row)
+    offs = tl.arange(0, BLOCK)
+    mask = offs < frame_size
+    value = tl.load(frame_ptr + row * stride_frame + offs * stride_item, mask, 0)
     running = status == RUNNING
-    stop = (tl.load(ended + row) != 0) & (step >= tl.load(least + row))
+    stop = (tl.load(ended_ptr + row) != 0) & (step >= tl.load(min_frames_ptr + row))
     keep = running
-    if not STOP_KEEPS:
+    if not STOP_KEEPS_FRAME:
         keep = keep & (stop == 0)
     broken = running & (running == 0)
-    if FLOATS:
-        whole = tl.abs(value.to(tl.float32)) < float("inf")  # and a NaN is not
-        broken = tl.sum((inside & (whole == 0)).to(tl.int32), 0) > 0
+    if IS_FLOAT:
+        finite = tl.abs(value.to(tl.float32)) < float("inf")  # and a NaN is not
+        broken = tl.sum((mask & (finite == 0)).to(tl.int32), 0) > 0
         keep = keep & (broken == 0)
     made = step + keep.to(tl.int64)
-    end = tl.where(made >= tl.load(limits + row), LENGTH, RUNNING)
-    end = tl.where(broken, BROKEN, tl.where(stop, STOPPED, end)).to(tl.int64)
-    after = pos + 1
-    if COUNTED:
-        after = tl.load(lengths + row)
-    tl.store(progress + slot, made)
-    tl.store(progress + slots + slot, tl.where(running, end, status))
-    tl.store(progress + 2 * slots + slot, tl.where(running, after, pos))
-    written = inside & keep
-    at = tl.minimum(step, most - 1)
-    tl.store(frames + (slot * most + at) * size + item, value, written)
-    tl.store(last + slot * size + item, value, written)
-    tl.store(kept + row, keep.to(tl.uint8))
+    new_status = tl.where(made >= tl.load(max_frames_ptr + row), LENGTH, RUNNING)
+    new_status = tl.where(broken, BROKEN, tl.where(stop, STOPPED, new_status)).to(tl.int64)
+    new_pos = pos + 1
+    if HAS_LENGTH:
+        new_pos = tl.load(length_ptr + row)
+    tl.store(progress_ptr + slot, made)
+    tl.store(progress_ptr + num_slots + slot, tl.where(running, new_status, status))
+    tl.store(progress_ptr + 2 * num_slots + slot, tl.where(running, new_pos, pos))
+    mask_store = mask & keep
+    frame_at = tl.minimum(step, max_stored - 1)
+    tl.store(frames_ptr + (slot * max_stored + frame_at) * frame_size + offs, value, mask_store)
+    tl.store(last_ptr + slot * frame_size + offs, value, mask_store)
+    tl.store(kept_ptr + row, keep.to(tl.uint8))
 
 
 def commit(
@@ -113,20 +116,24 @@ def commit(
     _commit_kernel[(batch,)](
         *rows, rows[0] if length is None else length, ended.contiguous().view(torch.uint8), frame, progress, frames,
         last, kept, frame.stride(0), frame.stride(1), progress.shape[1], frames.shape[1], size,
-        COUNTED=length is not None, STOP_KEEPS=stop_keeps, FLOATS=frame.is_floating_point(), **status._asdict(),
-        BLOCK=triton.next_power_of_2(size), USE_PDL=USE_PDL, num_warps=1 if size <= 64 else 4, **PDL_LAUNCH,
+        HAS_LENGTH=length is not None, STOP_KEEPS_FRAME=stop_keeps, IS_FLOAT=frame.is_floating_point(),
+        **status._asdict(), BLOCK=triton.next_power_of_2(size), USE_PDL=USE_PDL, num_warps=1 if size <= 64 else 4,
+        **PDL_LAUNCH,
     )  # fmt: skip
     return kept
 
 
-@triton.jit(do_not_specialize=["new_row", "size"])
-def _masked_write_kernel(idx, kept, new, column, new_row, size, BLOCK: tl.constexpr, USE_PDL: tl.constexpr):
+@triton.jit(do_not_specialize=["stride_new", "size"])
+def _masked_write_kernel(
+    idx_ptr, kept_ptr, new_ptr, column_ptr, stride_new, size,
+    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
+):  # fmt: skip
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    written = (at < size) & (tl.load(kept + row) != 0)
-    value = tl.load(new + row * new_row + at, written)
-    tl.store(column + tl.load(idx + row) * size + at, value, written)
+    offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = (offs < size) & (tl.load(kept_ptr + row) != 0)
+    value = tl.load(new_ptr + row * stride_new + offs, mask)
+    tl.store(column_ptr + tl.load(idx_ptr + row) * size + offs, value, mask)
 
 
 def masked_write(idx: Tensor, kept: Tensor, new: Tensor, column: Tensor) -> None:

@@ -25,26 +25,27 @@ from stentor.kernels.sampling_device import (
 )
 from stentor.kernels.types import MinFrames, RowRef, SampleOut, SamplingParams
 
-PLACES = tl.constexpr(8192)  # vocabulary sizes that a composite key can address
+MAX_VOCAB = tl.constexpr(8192)  # ids that a key of logit and id can hold
 RANK_BITS = tl.constexpr(46)
-SHORT = 64  # tokens that are compared pair by pair
+MAX_PAIRWISE = 64  # ids that are compared pair by pair
 
 
 @triton.jit
 def _embed_codes_kernel(
-    codes, offset, table, out, tokens, hidden, first, scale, BOOKS: tl.constexpr, BLOCK: tl.constexpr,
-    USE_PDL: tl.constexpr,
+    codes_ptr, offset_ptr, table_ptr, out_ptr, tokens_ptr, hidden, first_id, scale,
+    NUM_BOOKS: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
-    kind: tl.constexpr = out.dtype.element_ty
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = channel < hidden
-    token = tl.load(codes + row * BOOKS).to(tl.int64) + first
-    beside = tl.load(tokens + token * hidden + channel, there, 0.0).to(tl.float32)
-    total = sum_codebooks(codes + row * BOOKS, offset, table, channel, there, hidden, BOOKS).to(kind).to(tl.float32)
-    total = (beside + total).to(kind).to(tl.float32)
-    tl.store(out + row * hidden + channel, (total / scale).to(kind), there)
+    offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    mask = offs_h < hidden
+    token = tl.load(codes_ptr + row * NUM_BOOKS).to(tl.int64) + first_id
+    other = tl.load(tokens_ptr + token * hidden + offs_h, mask, 0.0).to(tl.float32)
+    acc = sum_codebooks(codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS)
+    acc = acc.to(dtype).to(tl.float32)
+    acc = (other + acc).to(dtype).to(tl.float32)
+    tl.store(out_ptr + row * hidden + offs_h, (acc / scale).to(dtype), mask)
 
 
 def embed_codes(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, first: int, scale: float) -> Tensor:
@@ -55,144 +56,159 @@ def embed_codes(codes: Tensor, offset: Tensor, table: Tensor, tokens: Tensor, fi
     out = torch.empty(batch, hidden, dtype=table.dtype, device=table.device)
     _embed_codes_kernel[embed_grid(batch, hidden)](
         codes.contiguous(), offset, table, out, tokens, hidden, first, scale,
-        BOOKS=books, BLOCK=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def _sample_leading(raw, at, inside, k, top, p, temperature, u, found, places, SHORT: tl.constexpr, BITS: tl.constexpr):
-    """The draw among the k <= SHORT first in rank, which are brought together and compared pair by pair."""
-    key = narrow_key(ordered_key(raw), BITS)
-    edge = kth_largest(key, inside, k, BITS)
-    above, level = inside & (key > edge), inside & (key == edge)
-    count = tl.cumsum(above.to(tl.int32) + (level.to(tl.int32) << 16), 0)
-    many = tl.sum(above.to(tl.int32), 0)
-    place = tl.where(above, count & 0xFFFF, many + (count >> 16)) - 1
-    kept = above | (level & (place < k))
-    tl.store(found + place, raw, kept)
-    tl.store(places + place, at, kept)
+def _sample_leading(
+    logits, offs, mask, top_k, largest, top_p, temperature, u, scratch_logits_ptr, scratch_ids_ptr,
+    MAX_PAIRWISE: tl.constexpr, KEY_BITS: tl.constexpr,
+):  # fmt: skip
+    """The id drawn among the top_k <= MAX_PAIRWISE largest, which are gathered and compared pair by pair."""
+    key = narrow_key(ordered_key(logits), KEY_BITS)
+    kth = kth_largest(key, mask, top_k, KEY_BITS)
+    above, tied = mask & (key > kth), mask & (key == kth)
+    count = tl.cumsum(above.to(tl.int32) + (tied.to(tl.int32) << 16), 0)
+    num_above = tl.sum(above.to(tl.int32), 0)
+    place = tl.where(above, count & 0xFFFF, num_above + (count >> 16)) - 1
+    keep = above | (tied & (place < top_k))
+    tl.store(scratch_logits_ptr + place, logits, keep)
+    tl.store(scratch_ids_ptr + place, offs, keep)
     tl.debug_barrier()
-    lane = tl.arange(0, SHORT)
-    mine, other = lane[:, None], lane[None, :]
-    have = other < k
-    a, b = tl.load(found + mine, mine < k, float("-inf")), tl.load(found + other, have, float("-inf"))
-    a_at, b_at = tl.load(places + mine, mine < k, 0), tl.load(places + other, have, 0)
-    before = have & ((b > a) | ((b == a) & (b_at <= a_at)))  # in rank, or itself
-    rank = tl.sum(before.to(tl.int32), 1)
-    mass = tl.sum(tl.where(before, tl.exp(b - top), 0.0), 1)
-    total = tl.sum(tl.where(inside, tl.exp(raw - top), 0.0), 0)
-    most = tl.where(p < 1, p * total, float("inf"))
-    stays = (lane < k) & ((mass <= most) | (rank == 1))
-    # The nucleus is the first so many in rank, so another's place in it follows from how many there are.
-    nucleus = tl.sum(stays.to(tl.int32), 0)
-    weight = tl.where(before, tl.exp((b - top) / temperature), 0.0)
-    drawn = tl.sum(weight, 1)
-    everything = tl.max(tl.where(stays & (rank <= nucleus), drawn, 0.0), 0)
-    reached = stays & (drawn >= u * everything)
-    first = tl.min(tl.where(reached, rank, SHORT), 0)
-    return tl.max(tl.where((rank == first)[:, None] & (mine < k), a_at, 0))
+    offs_i = tl.arange(0, MAX_PAIRWISE)
+    i, j = offs_i[:, None], offs_i[None, :]
+    mask_j = j < top_k
+    logit_i = tl.load(scratch_logits_ptr + i, i < top_k, float("-inf"))
+    logit_j = tl.load(scratch_logits_ptr + j, mask_j, float("-inf"))
+    id_i, id_j = tl.load(scratch_ids_ptr + i, i < top_k, 0), tl.load(scratch_ids_ptr + j, mask_j, 0)
+    not_behind = mask_j & ((logit_j > logit_i) | ((logit_j == logit_i) & (id_j <= id_i)))  # in rank, or itself
+    rank = tl.sum(not_behind.to(tl.int32), 1)
+    cum_p = tl.sum(tl.where(not_behind, tl.exp(logit_j - largest), 0.0), 1)
+    total = tl.sum(tl.where(mask, tl.exp(logits - largest), 0.0), 0)
+    max_cum_p = tl.where(top_p < 1, top_p * total, float("inf"))
+    keep_i = (offs_i < top_k) & ((cum_p <= max_cum_p) | (rank == 1))
+    # The ids that are kept are the first in rank, so the rank of an id says whether it is one of them.
+    num_kept = tl.sum(keep_i.to(tl.int32), 0)
+    q = tl.where(not_behind, tl.exp((logit_j - largest) / temperature), 0.0)
+    cum_q = tl.sum(q, 1)
+    total_q = tl.max(tl.where(keep_i & (rank <= num_kept), cum_q, 0.0), 0)
+    reached = keep_i & (cum_q >= u * total_q)
+    drawn_rank = tl.min(tl.where(reached, rank, MAX_PAIRWISE), 0)
+    return tl.max(tl.where((rank == drawn_rank)[:, None] & (i < top_k), id_i, 0))
 
 
 @triton.jit
 def _sample_ranked_row(
-    raw, at, inside, size, temperature, k, p, u, found, places, LEAST: tl.constexpr, SHORT: tl.constexpr,
-    BITS: tl.constexpr,
+    logits, offs, mask, vocab, temperature, top_k, top_p, u, scratch_logits_ptr, scratch_ids_ptr,
+    MIN_TEMPERATURE: tl.constexpr, MAX_PAIRWISE: tl.constexpr, KEY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """The ranked draw of one row; `found` and `places` have room for SHORT tokens."""
-    top = tl.max(raw, 0)
-    warmth = tl.maximum(temperature, LEAST)
-    chosen = tl.argmax(raw, 0).to(tl.int64)
+    """The id that one row draws by rank. The scratch buffers have room for MAX_PAIRWISE ids."""
+    largest = tl.max(logits, 0)
+    divisor = tl.maximum(temperature, MIN_TEMPERATURE)
+    token = tl.argmax(logits, 0).to(tl.int64)
     if temperature > 0:
-        if (k > 0) & (k <= SHORT) & (k < size):
-            chosen = _sample_leading(
-                raw, at, inside, k, top, p, warmth, u, found, places, SHORT, BITS
+        if (top_k > 0) & (top_k <= MAX_PAIRWISE) & (top_k < vocab):
+            token = _sample_leading(
+                logits, offs, mask, top_k, largest, top_p, divisor, u, scratch_logits_ptr, scratch_ids_ptr,
+                MAX_PAIRWISE, KEY_BITS,
             ).to(tl.int64)  # fmt: skip
         else:
-            chosen = _sample_ranked_any(raw, at, inside, size, k, top, p, warmth, u)
-    return chosen
+            token = _sample_ranked_any(logits, offs, mask, vocab, top_k, largest, top_p, divisor, u)
+    return token
 
 
 @triton.jit
-def _sample_ranked_any(raw, at, inside, size, k, top, p, temperature, u):
-    """The draw whatever k is."""
-    # Equal logits rank by index, so that every token has a place of its own.
-    key = ordered_key(raw) * PLACES + (PLACES - 1 - at)
-    best = tl.max(tl.where(inside, key, -0x7FFFFFFFFFFFFFF), 0)
-    kept = inside
-    if (k > 0) & (k < size):
-        kept = inside & (key >= kth_largest(tl.where(inside, key, -0x7FFFFFFFFFFFFFF), inside, k, RANK_BITS))
-    if p < 1:
-        mass = tl.where(inside, tl.exp(raw - top), 0.0)
-        # The crossing token goes: keys above the largest t that gathers more than p.
-        edge = mass_threshold(key, mass, p * tl.sum(mass, 0), RANK_BITS)
-        whole = tl.sum(tl.where(key >= edge, mass, 0.0), 0) <= p * tl.sum(mass, 0)
-        kept = kept & (key >= tl.where(whole, edge, edge + 1))
-    kept = kept | (key == best)
-    weight = tl.where(kept, tl.exp((raw - top) / temperature), 0.0)
-    edge = mass_threshold(key, weight, u * tl.sum(weight, 0), RANK_BITS)
-    chosen = tl.min(tl.where(kept & (key >= edge), key, best), 0)
-    return (chosen & (PLACES - 1)) ^ (PLACES - 1)
+def _sample_ranked_any(logits, offs, mask, vocab, top_k, largest, top_p, temperature, u):
+    """The id that one row draws, for any top_k."""
+    # Equal logits rank by index, so that no two ids have the same key.
+    key = ordered_key(logits) * MAX_VOCAB + (MAX_VOCAB - 1 - offs)
+    best = tl.max(tl.where(mask, key, -0x7FFFFFFFFFFFFFF), 0)
+    keep = mask
+    if (top_k > 0) & (top_k < vocab):
+        keep = mask & (key >= kth_largest(tl.where(mask, key, -0x7FFFFFFFFFFFFFF), mask, top_k, RANK_BITS))
+    if top_p < 1:
+        p = tl.where(mask, tl.exp(logits - largest), 0.0)
+        # The crossing id is left out: keys above the largest t that gathers more than top_p.
+        threshold = mass_threshold(key, p, top_p * tl.sum(p, 0), RANK_BITS)
+        all_fit = tl.sum(tl.where(key >= threshold, p, 0.0), 0) <= top_p * tl.sum(p, 0)
+        keep = keep & (key >= tl.where(all_fit, threshold, threshold + 1))
+    keep = keep | (key == best)
+    q = tl.where(keep, tl.exp((logits - largest) / temperature), 0.0)
+    threshold = mass_threshold(key, q, u * tl.sum(q, 0), RANK_BITS)
+    drawn = tl.min(tl.where(keep & (key >= threshold), key, best), 0)
+    return (drawn & (MAX_VOCAB - 1)) ^ (MAX_VOCAB - 1)
 
 
-@triton.jit(do_not_specialize=["u_row", "prefix_row"])
+@triton.jit(do_not_specialize=["stride_u", "stride_prefix"])
 def _sample_ranked_kernel(
-    logits, uniforms, temperatures, top_ks, top_ps, codes, table, x, prefix, row_stride, u_row, x_row, prefix_row, size,
-    hidden, found, places, LEAST: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, PUT: tl.constexpr,
-    PREFIX: tl.constexpr, WIDTH: tl.constexpr, SHORT: tl.constexpr, USE_PDL: tl.constexpr,
+    logits_ptr, u_ptr, temperature_ptr, top_k_ptr, top_p_ptr, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_logits,
+    stride_u, stride_x, stride_prefix, vocab, hidden, scratch_logits_ptr, scratch_ids_ptr,
+    MIN_TEMPERATURE: tl.constexpr, KEY_BITS: tl.constexpr, BLOCK: tl.constexpr, HAS_X: tl.constexpr,
+    HAS_PREFIX: tl.constexpr, BLOCK_H: tl.constexpr, MAX_PAIRWISE: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    at, inside, raw = load_logits(logits, row, row_stride, size, BLOCK)
-    temperature, k, p = load_params(row, temperatures, top_ks, top_ps)
-    u = tl.load(uniforms + row * u_row)
-    short = row * SHORT
-    chosen = _sample_ranked_row(
-        raw, at, inside, size, temperature, k, p, u, found + short, places + short, LEAST, SHORT, BITS
+    offs, mask, logits = load_logits(logits_ptr, row, stride_logits, vocab, BLOCK)
+    temperature, top_k, top_p = load_params(row, temperature_ptr, top_k_ptr, top_p_ptr)
+    u = tl.load(u_ptr + row * stride_u)
+    scratch = row * MAX_PAIRWISE
+    token = _sample_ranked_row(
+        logits, offs, mask, vocab, temperature, top_k, top_p, u, scratch_logits_ptr + scratch,
+        scratch_ids_ptr + scratch, MIN_TEMPERATURE, MAX_PAIRWISE, KEY_BITS,
+    )  # fmt: skip
+    store_sample(
+        token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
     )
-    store_sample(chosen, row, codes, table, x, prefix, x_row, prefix_row, hidden, PUT, PREFIX, WIDTH)
 
 
-@triton.jit(do_not_specialize=["u_row", "prefix_row", "past_row", "past_item", "window"])
+@triton.jit(do_not_specialize=["stride_u", "stride_prefix", "stride_past", "stride_frame", "window"])
 def _sample_first_code_kernel(
-    logits, uniforms, temperatures, top_ks, top_ps, codes, table, x, prefix, row_stride, u_row, x_row, prefix_row, size,
-    hidden, found, places, idx, past, steps, least, ended, past_row, past_item, window, again_temperature, again_p,
-    LEAST: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, PUT: tl.constexpr, PREFIX: tl.constexpr,
-    WIDTH: tl.constexpr, SHORT: tl.constexpr, WINDOW: tl.constexpr, USE_PDL: tl.constexpr,
+    logits_ptr, u_ptr, temperature_ptr, top_k_ptr, top_p_ptr, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_logits,
+    stride_u, stride_x, stride_prefix, vocab, hidden, scratch_logits_ptr, scratch_ids_ptr, idx_ptr, past_ptr, step_ptr,
+    min_frames_ptr, ended_ptr, stride_past, stride_frame, window, again_temperature, again_top_p,
+    MIN_TEMPERATURE: tl.constexpr, KEY_BITS: tl.constexpr, BLOCK: tl.constexpr, HAS_X: tl.constexpr,
+    HAS_PREFIX: tl.constexpr, BLOCK_H: tl.constexpr, MAX_PAIRWISE: tl.constexpr, WINDOW: tl.constexpr,
+    USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    at, inside, raw = load_logits(logits, row, row_stride, size, BLOCK)
-    step = tl.load(steps + row)
-    raw = tl.where((at == size - 1) & (step < tl.load(least + row)), float("-inf"), raw)
-    temperature, k, p = load_params(row, temperatures, top_ks, top_ps)
-    u = tl.load(uniforms + row * u_row)
-    short = row * (2 * SHORT)
-    chosen = _sample_ranked_row(
-        raw, at, inside, size, temperature, k, p, u, found + short, places + short, LEAST, SHORT, BITS
+    offs, mask, logits = load_logits(logits_ptr, row, stride_logits, vocab, BLOCK)
+    step = tl.load(step_ptr + row)
+    logits = tl.where((offs == vocab - 1) & (step < tl.load(min_frames_ptr + row)), float("-inf"), logits)
+    temperature, top_k, top_p = load_params(row, temperature_ptr, top_k_ptr, top_p_ptr)
+    u = tl.load(u_ptr + row * stride_u)
+    scratch = row * (2 * MAX_PAIRWISE)
+    token = _sample_ranked_row(
+        logits, offs, mask, vocab, temperature, top_k, top_p, u, scratch_logits_ptr + scratch,
+        scratch_ids_ptr + scratch, MIN_TEMPERATURE, MAX_PAIRWISE, KEY_BITS,
+    )  # fmt: skip
+    offs_back = tl.arange(0, WINDOW)
+    past_step = step - 1 - offs_back
+    mask_past = (offs_back < window) & (past_step > 0)  # frame 0 never counts
+    past_code = tl.load(past_ptr + tl.load(idx_ptr + row) * stride_past + past_step * stride_frame, mask_past, -1)
+    if tl.sum((mask_past & (past_code == token)).to(tl.int32), 0) > 0:
+        again_t = tl.where(temperature > 0, again_temperature, 0.0)
+        u = tl.load(u_ptr + row * stride_u + 1)
+        scratch += MAX_PAIRWISE
+        token = _sample_ranked_row(
+            logits, offs, mask, vocab, again_t, top_k, again_top_p, u, scratch_logits_ptr + scratch,
+            scratch_ids_ptr + scratch, MIN_TEMPERATURE, MAX_PAIRWISE, KEY_BITS,
+        )  # fmt: skip
+    stop = token == vocab - 1
+    tl.store(ended_ptr + row, stop.to(tl.uint8))
+    token = tl.where(stop, 0, token)
+    store_sample(
+        token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
     )
-    back = tl.arange(0, WINDOW)
-    then = step - 1 - back
-    counts = (back < window) & (then > 0)  # frame 0 never counts
-    old = tl.load(past + tl.load(idx + row) * past_row + then * past_item, counts, -1)
-    if tl.sum((counts & (old == chosen)).to(tl.int32), 0) > 0:
-        warmth = tl.where(temperature > 0, again_temperature, 0.0)
-        u = tl.load(uniforms + row * u_row + 1)
-        short += SHORT
-        chosen = _sample_ranked_row(
-            raw, at, inside, size, warmth, k, again_p, u, found + short, places + short, LEAST, SHORT, BITS
-        )
-    stop = chosen == size - 1
-    tl.store(ended + row, stop.to(tl.uint8))
-    chosen = tl.where(stop, 0, chosen)
-    store_sample(chosen, row, codes, table, x, prefix, x_row, prefix_row, hidden, PUT, PREFIX, WIDTH)
 
 
 def _scratch(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Room for the leading tokens of `count` ranked draws per row."""
-    if logits.shape[1] > PLACES.value:
-        raise ValueError(f"logits: at most {PLACES.value} wide, got {logits.shape[1]}")
-    shape, device = (len(logits), count * SHORT), logits.device
+    """Room for the MAX_PAIRWISE largest logits and their ids, for `count` draws per row."""
+    if logits.shape[1] > MAX_VOCAB.value:
+        raise ValueError(f"logits: at most {MAX_VOCAB.value} wide, got {logits.shape[1]}")
+    shape, device = (len(logits), count * MAX_PAIRWISE), logits.device
     return torch.empty(shape, dtype=torch.float32, device=device), torch.empty(shape, dtype=torch.int32, device=device)
 
 
@@ -207,7 +223,9 @@ def sample_ranked_into(logits: Tensor, params: SamplingParams, out: SampleOut) -
     """Sample an id per row of logits [B, V] by rank: top-p acts before the temperature and leaves the crossing id out.
     Writes the ids, and the token that follows from them, to `out`."""
     given, constants = launch_args(logits, params, out)
-    _sample_ranked_kernel[(len(logits),)](*given, *_scratch(logits, 1), BITS=key_bits(logits), SHORT=SHORT, **constants)
+    _sample_ranked_kernel[(len(logits),)](
+        *given, *_scratch(logits, 1), KEY_BITS=key_bits(logits), MAX_PAIRWISE=MAX_PAIRWISE, **constants
+    )
 
 
 def sample_first_code(
@@ -230,6 +248,7 @@ def sample_first_code(
     frames = past.table
     _sample_first_code_kernel[(len(logits),)](
         *given, *_scratch(logits, 2), past.idx, frames, *min_frames, ended, frames.stride(0), frames.stride(1), window,
-        *again, BITS=key_bits(logits), SHORT=SHORT, WINDOW=triton.next_power_of_2(window), **constants,
+        *again, KEY_BITS=key_bits(logits), MAX_PAIRWISE=MAX_PAIRWISE, WINDOW=triton.next_power_of_2(window),
+        **constants,
     )  # fmt: skip
     return ended.view(torch.bool)

@@ -13,23 +13,24 @@ from stentor.kernels.sampling_device import launch_args, load_logits, load_param
 from stentor.kernels.types import MinFrames, RowRef, SampleOut, SamplingParams
 
 
-@triton.jit(do_not_specialize=["capacity"])
+@triton.jit(do_not_specialize=["max_told"])
 def _embed_codes_and_text_kernel(
-    codes, offset, table, out, steps, told, idx, texts, hidden, capacity, pad, BOOKS: tl.constexpr,
-    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
+    codes_ptr, offset_ptr, table_ptr, out_ptr, step_ptr, told_ptr, idx_ptr, texts_ptr, hidden, max_told, pad_id,
+    NUM_BOOKS: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
-    kind: tl.constexpr = out.dtype.element_ty
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = channel < hidden
-    at = tl.load(steps + row) - 1
-    place = tl.minimum(tl.maximum(at, 0), capacity - 1)
-    text = tl.load(told + tl.load(idx + row) * capacity + place).to(tl.int64)
-    text = tl.where(at < capacity, text, pad)
-    beside = tl.load(texts + text * hidden + channel, there, 0.0).to(tl.float32)
-    total = sum_codebooks(codes + row * BOOKS, offset, table, channel, there, hidden, BOOKS).to(kind).to(tl.float32)
-    tl.store(out + row * hidden + channel, (total + beside).to(kind), there)
+    offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    mask = offs_h < hidden
+    told_at = tl.load(step_ptr + row) - 1
+    told_offs = tl.minimum(tl.maximum(told_at, 0), max_told - 1)
+    text_id = tl.load(told_ptr + tl.load(idx_ptr + row) * max_told + told_offs).to(tl.int64)
+    text_id = tl.where(told_at < max_told, text_id, pad_id)
+    other = tl.load(texts_ptr + text_id * hidden + offs_h, mask, 0.0).to(tl.float32)
+    acc = sum_codebooks(codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS)
+    acc = acc.to(dtype).to(tl.float32)
+    tl.store(out_ptr + row * hidden + offs_h, (acc + other).to(dtype), mask)
 
 
 def embed_codes_and_text(
@@ -42,43 +43,45 @@ def embed_codes_and_text(
     out = torch.empty(batch, hidden, dtype=table.dtype, device=table.device)
     _embed_codes_and_text_kernel[embed_grid(batch, hidden)](
         codes.contiguous(), offset, table, out, step, told.table, told.idx, texts, hidden, told.table.shape[1], pad,
-        BOOKS=books, BLOCK=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+        NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 
 
 @triton.jit
 def _embed_prompt_kernel(
-    first, first_table, second, second_table, vectors, out, hidden, VECTORS: tl.constexpr, BLOCK: tl.constexpr,
-    USE_PDL: tl.constexpr,
+    first_ptr, first_table_ptr, second_ptr, second_table_ptr, vectors_ptr, out_ptr, hidden,
+    HAS_VECTORS: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
-    kind: tl.constexpr = out.dtype.element_ty
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = channel < hidden
-    a, b = tl.load(first + row).to(tl.int64), tl.load(second + row).to(tl.int64)
-    total = tl.load(first_table + a * hidden + channel, there & (a >= 0), 0.0).to(tl.float32)
-    total += tl.load(second_table + b * hidden + channel, there & (b >= 0), 0.0).to(tl.float32)
-    if VECTORS:
-        vector = tl.load(vectors + row * hidden + channel, there, 0.0).to(kind).to(tl.float32)
-        total = total.to(kind).to(tl.float32) + vector
-    tl.store(out + row * hidden + channel, total.to(kind), there)
+    offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    mask = offs_h < hidden
+    first_id, second_id = tl.load(first_ptr + row).to(tl.int64), tl.load(second_ptr + row).to(tl.int64)
+    acc = tl.load(first_table_ptr + first_id * hidden + offs_h, mask & (first_id >= 0), 0.0).to(tl.float32)
+    acc += tl.load(second_table_ptr + second_id * hidden + offs_h, mask & (second_id >= 0), 0.0).to(tl.float32)
+    if HAS_VECTORS:
+        vector = tl.load(vectors_ptr + row * hidden + offs_h, mask, 0.0).to(dtype).to(tl.float32)
+        acc = acc.to(dtype).to(tl.float32) + vector
+    tl.store(out_ptr + row * hidden + offs_h, acc.to(dtype), mask)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["num_tokens"])
 def _add_frames_kernel(
-    codes, offset, table, places, out, count, hidden, BOOKS: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr
-):
+    codes_ptr, offset_ptr, table_ptr, place_ptr, out_ptr, num_tokens, hidden,
+    NUM_BOOKS: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
+):  # fmt: skip
     pdl_wait(USE_PDL)
-    kind: tl.constexpr = out.dtype.element_ty
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at = tl.load(places + row)
-    there = (channel < hidden) & (at < count)
-    total = sum_codebooks(codes + row * BOOKS, offset, table, channel, there, hidden, BOOKS).to(kind).to(tl.float32)
-    place = out + at * hidden + channel
-    tl.store(place, (tl.load(place, there, 0.0).to(tl.float32) + total).to(kind), there)
+    offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    token = tl.load(place_ptr + row)
+    mask = (offs_h < hidden) & (token < num_tokens)
+    acc = sum_codebooks(codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS)
+    acc = acc.to(dtype).to(tl.float32)
+    token_ptr = out_ptr + token * hidden + offs_h
+    tl.store(token_ptr, (tl.load(token_ptr, mask, 0.0).to(tl.float32) + acc).to(dtype), mask)
 
 
 def embed_prompt(
@@ -99,37 +102,42 @@ def embed_prompt(
     given = index if vectors is None else vectors.contiguous()
     _embed_prompt_kernel[embed_grid(count, hidden)](
         *first, *second, given, out, hidden,
-        VECTORS=vectors is not None, BLOCK=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+        HAS_VECTORS=vectors is not None, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     if len(codes):
         _add_frames_kernel[embed_grid(len(codes), hidden)](
             codes.contiguous(), offset, books, places, out, count, hidden,
-            BOOKS=codes.shape[1], BLOCK=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
+            NUM_BOOKS=codes.shape[1], BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
         )  # fmt: skip
     return out
 
 
-@triton.jit(do_not_specialize=["u_row", "prefix_row"])
+@triton.jit(do_not_specialize=["stride_u", "stride_prefix"])
 def _sample_first_codebook_kernel(
-    logits, uniforms, temperatures, top_ks, top_ps, codes, table, x, prefix, row_stride, u_row, x_row, prefix_row, size,
-    hidden, idx, seen, penalties, steps, least, seen_now, ended, marks, end,
-    LEAST: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, PUT: tl.constexpr, PREFIX: tl.constexpr,
-    WIDTH: tl.constexpr, USE_PDL: tl.constexpr,
+    logits_ptr, u_ptr, temperature_ptr, top_k_ptr, top_p_ptr, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_logits,
+    stride_u, stride_x, stride_prefix, vocab, hidden, idx_ptr, seen_ptr, penalty_ptr, step_ptr, min_frames_ptr,
+    seen_out_ptr, ended_ptr, num_special, eos,
+    MIN_TEMPERATURE: tl.constexpr, KEY_BITS: tl.constexpr, BLOCK: tl.constexpr, HAS_X: tl.constexpr,
+    HAS_PREFIX: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
-    at, inside, raw = load_logits(logits, row, row_stride, size, BLOCK)
-    had = tl.load(seen + tl.load(idx + row) * size + at, inside, 0) != 0
-    penalty = tl.load(penalties + row)
-    raw = tl.where(had, tl.where(raw > 0, raw / penalty, raw * penalty), raw)
-    early = tl.load(steps + row) < tl.load(least + row)
-    barred = tl.where(at == end, early, at >= size - marks)
-    raw = tl.where(barred, float("-inf"), raw)
-    temperature, k, p = load_params(row, temperatures, top_ks, top_ps)
-    chosen = sample_top_k_top_p(raw, inside, size, temperature, k, p, tl.load(uniforms + row * u_row), LEAST, BITS)
-    tl.store(seen_now + row * size + at, (had | (at == chosen)).to(tl.uint8), inside)
-    tl.store(ended + row, (chosen == end).to(tl.uint8))
-    store_sample(chosen, row, codes, table, x, prefix, x_row, prefix_row, hidden, PUT, PREFIX, WIDTH)
+    offs, mask, logits = load_logits(logits_ptr, row, stride_logits, vocab, BLOCK)
+    seen = tl.load(seen_ptr + tl.load(idx_ptr + row) * vocab + offs, mask, 0) != 0
+    penalty = tl.load(penalty_ptr + row)
+    logits = tl.where(seen, tl.where(logits > 0, logits / penalty, logits * penalty), logits)
+    early = tl.load(step_ptr + row) < tl.load(min_frames_ptr + row)
+    masked = tl.where(offs == eos, early, offs >= vocab - num_special)
+    logits = tl.where(masked, float("-inf"), logits)
+    temperature, top_k, top_p = load_params(row, temperature_ptr, top_k_ptr, top_p_ptr)
+    token = sample_top_k_top_p(
+        logits, mask, vocab, temperature, top_k, top_p, tl.load(u_ptr + row * stride_u), MIN_TEMPERATURE, KEY_BITS
+    )
+    tl.store(seen_out_ptr + row * vocab + offs, (seen | (offs == token)).to(tl.uint8), mask)
+    tl.store(ended_ptr + row, (token == eos).to(tl.uint8))
+    store_sample(
+        token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
+    )
 
 
 def sample_first_codebook(
@@ -152,6 +160,6 @@ def sample_first_codebook(
     now = torch.empty(logits.shape, dtype=torch.uint8, device=logits.device)
     _sample_first_codebook_kernel[(len(logits),)](
         *given, seen.idx, seen.table.view(torch.uint8), penalty, *min_frames, now, ended, num_special, eos,
-        BITS=32, **constants,  # what has been penalized is float32
+        KEY_BITS=32, **constants,  # penalised logits are float32
     )  # fmt: skip
     return ended.view(torch.bool), now.view(torch.bool)

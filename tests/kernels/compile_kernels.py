@@ -1,0 +1,160 @@
+"""Compiles the shared kernels for a Hopper GPU, on any machine. test_compile.py runs it in a process of its own."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from stentor.kernels import attention, conv1d, gemv, kv_cache, norm_rope, rng, sampling, slot_table
+from stentor.kernels.configs import PagedConfig, conv_config
+from stentor.kernels.types import Affine, QKNormRope, RopeArgs, RowStatus, SampleOut, SamplingParams, SnakeParams
+from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
+
+STATUS = RowStatus(0, 1, 2, 3)
+
+
+def rope(rows: int, dim: int, interleaved: bool, in_float32: bool) -> RopeArgs:
+    return RopeArgs(floats(rows, 1, dim // 2), floats(rows, 1, dim // 2), interleaved, in_float32)
+
+
+def norm_rope_args(dtype: torch.dtype, interleaved: bool = False, normed: bool = True) -> QKNormRope:
+    norms = (meta(128, dtype=dtype), meta(128, dtype=dtype), 1e-6, True) if normed else None
+    return QKNormRope(floats(4096, 64), floats(4096, 64), interleaved, interleaved, norms)
+
+
+def qkv(dtype: torch.dtype, *rows: int, heads: int = 8, group: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    """Slices of one projection."""
+    both = meta(*rows, (group + 2) * heads * 128, dtype=dtype).split((group * heads * 128, heads * 128, heads * 128), -1)
+    q, k, v = (t.unflatten(-1, (-1, 128)) for t in both)
+    return q, k, v
+
+
+def paged(dtype: torch.dtype, rows: int, group: int, args: QKNormRope | None, config: PagedConfig | None = None) -> None:
+    pool, table = meta(2, 40, 16, 8, 128, dtype=dtype), integers(rows, 40)
+    given = qkv(dtype, rows, group=group)
+    attention.paged_attention(pool, table, integers(rows), integers(rows), *given, args, config)
+
+
+def paged_prefill(dtype: torch.dtype) -> None:
+    pool, (q, k, v) = meta(2, 40, 16, 8, 128, dtype=dtype), qkv(dtype, 300)
+    kv_cache.store_kv(pool, integers(64, 40), integers(300), integers(300), k, v)
+    attention.paged_prefill_attention(pool, integers(64, 40), integers(300), integers(300), q)
+
+
+def depth(dtype: torch.dtype, batch: int, new: int, args: QKNormRope | None) -> None:
+    attention.depth_attention(meta(2, batch, 16, 8, 128, dtype=dtype), 5, *qkv(dtype, batch, new), args)
+
+
+def local(dtype: torch.dtype, batch: int, group: int, args: QKNormRope | None) -> None:
+    q, k, v = qkv(dtype, batch, 11, heads=2, group=group)
+    attention.local_attention(q[:, 7:], k, v, args, 7)
+
+
+def linear(dtype: torch.dtype, rows: int, n: int, k: int, norm: bool, gate: bool, more: bool) -> None:
+    x, weight = meta(rows, k, dtype=dtype), meta(2 * n if gate else n, k, dtype=dtype)
+    residual, bias = (meta(rows, n, dtype=dtype), meta(n, dtype=dtype)) if more else (None, None)
+    gemv.fused_linear(x, weight, (meta(k, dtype=dtype), 1e-6, True) if norm else None, residual, gate, bias)
+
+
+def params(batch: int) -> SamplingParams:
+    return SamplingParams(floats(batch, 16)[:, 1], floats(batch), integers(batch), floats(batch))
+
+
+def sample(dtype: torch.dtype, with_token: bool) -> None:
+    out = SampleOut(meta(16, dtype=torch.int32))
+    if with_token:
+        out = SampleOut(out.code, meta(2048, 1024, dtype=dtype), meta(16, 1, 1024, dtype=dtype))
+    sampling.sample_into(meta(16, 2048, dtype=dtype), params(16), out)
+
+
+def commit(dtype: torch.dtype, frame: Tensor, stored: torch.dtype, counted: bool) -> None:
+    rows = tuple(integers(16) for _ in range(6))
+    shape = frame.shape[1:]
+    table = integers(3, 65), meta(65, 100, *shape, dtype=stored), meta(65, *shape, dtype=stored)
+    length = integers(16) if counted else None
+    slot_table.commit(rows, length, meta(16, dtype=torch.bool), frame, table, STATUS, counted)
+
+
+CASES: dict[str, Case] = {
+    "norm": lambda t: norm_rope.add_rms_norm(meta(4, 2048, dtype=t), meta(4, 2048, dtype=t), meta(2048, dtype=t), 1e-6, True),
+    "norm alone": lambda t: norm_rope.rms_norm(meta(4, 2560, dtype=t), meta(2560, dtype=t), 1e-6, False),
+    "SwiGLU": lambda t: norm_rope.silu_and_mul(meta(4, 6144, dtype=t)),
+    "RoPE of halves": lambda t: norm_rope.qk_norm_rope(
+        *qkv(t, 300)[:2], meta(128, dtype=t), meta(128, dtype=t), 1e-6, True, rope(300, 128, False, False)
+    ),
+    "RoPE of pairs": lambda t: norm_rope.qk_norm_rope(
+        *qkv(t, 300)[:2], None, None, 0.0, False, rope(300, 128, True, True)
+    ),
+    "RoPE alone": lambda t: norm_rope.apply_rope(qkv(t, 300)[0], rope(300, 128, False, True)),
+    "decode": lambda t: paged(t, 64, 2, norm_rope_args(t)),
+    "decode of pairs": lambda t: paged(t, 64, 4, norm_rope_args(t, interleaved=True)),
+    "decode in splits": lambda t: paged(t, 2, 8, norm_rope_args(t), PagedConfig(32, 4, 3, 4)),
+    "decode without norm and RoPE": lambda t: paged(t, 64, 2, None),
+    "prefill": paged_prefill,
+    "depth": lambda t: depth(t, 64, 1, norm_rope_args(t)),
+    "depth of two": lambda t: depth(t, 2, 2, norm_rope_args(t)),
+    "depth of pairs": lambda t: depth(t, 16, 1, norm_rope_args(t, interleaved=True, normed=False)),
+    "local": lambda t: local(t, 2, 8, norm_rope_args(t, normed=False)),
+    "local of several heads": lambda t: local(t, 128, 8, norm_rope_args(t, interleaved=True)),
+    "local without norm and RoPE": lambda t: local(t, 128, 2, None),
+    "linear": lambda t: linear(t, 1, 4096, 2048, norm=True, gate=False, more=False),
+    "gated linear of two": lambda t: linear(t, 2, 6144, 2048, norm=True, gate=True, more=False),
+    "linear, uneven": lambda t: linear(t, 1, 300, 2000, norm=False, gate=False, more=True),
+    "sample": lambda t: sample(t, with_token=True),
+    "sample of the last code": lambda t: sample(t, with_token=False),
+    "uniform": lambda t: rng.uniform(integers(16), integers(16), 16),
+    "normal": lambda t: rng.grid_normal(floats(16, 256), 64, floats(16), t),
+    "gather of codes": lambda t: slot_table.gather(
+        integers(16), integers(8, 65), floats(7, 65), meta(65, 16, dtype=torch.int32)
+    ),
+    "gather of latents": lambda t: slot_table.gather(integers(16), integers(8, 65), floats(7, 65), floats(65, 4, 64)),
+    "commit of codes": lambda t: commit(t, integers(16, 16), torch.int32, counted=False),
+    "commit of latents": lambda t: commit(t, meta(16, 4, 64, dtype=t), torch.float32, counted=True),
+    "masked write": lambda t: slot_table.masked_write(
+        integers(16), meta(16, dtype=torch.uint8), meta(16, 3072, dtype=torch.bool), meta(65, 3072, dtype=torch.bool)
+    ),
+}  # fmt: skip
+
+
+def convolution(dtype: torch.dtype, rows: int, outputs: int, channels: int, residual: bool = False) -> None:
+    x, weight = meta(1, rows + 6, channels, dtype=dtype), meta(7, outputs, channels, dtype=dtype).permute(1, 2, 0)
+    snake = None if residual else SnakeParams(floats(outputs), floats(outputs))
+    added = meta(1, rows, outputs, dtype=dtype) if residual else None
+    conv1d.conv1d(x, weight, meta(outputs, dtype=dtype), 1, snake, added)
+
+
+def depthwise(dtype: torch.dtype, steps: int) -> None:
+    weight = meta(7, 1, 256, dtype=dtype).permute(2, 1, 0)
+    snake = SnakeParams(floats(256), floats(256))
+    conv1d.conv1d(meta(1, steps + 6, 256, dtype=dtype), weight, meta(256, dtype=dtype), 1, snake, None)
+
+
+def history(dtype: torch.dtype) -> None:
+    snake, affine = SnakeParams(floats(256), floats(256)), Affine(meta(256, dtype=dtype), meta(256, dtype=dtype))
+    conv1d.concat_history(meta(2, 9, 256, dtype=dtype), meta(2, 6, 256, dtype=dtype), 6, snake, affine, True)
+
+
+def transposed(dtype: torch.dtype) -> None:
+    weight = meta(10, 96, 192, dtype=dtype).permute(2, 1, 0)
+    conv1d.conv_transpose1d(meta(2, 200, 192, dtype=dtype), weight, meta(96, dtype=dtype), 5, None, None)
+
+
+SHAPES = ((1, 32, 64), (32, 768, 768), (70, 96, 192), (2000, 96, 192), (5000, 64, 64), (400_000, 32, 32), (400_000, 64, 64),
+          (400_000, 96, 96), (400_000, 192, 192), (400_000, 768, 768), (5000, 32, 40))  # fmt: skip
+CONFIGS = {conv_config(*shape): shape for shape in SHAPES}
+CODEC_CASES: dict[str, Case] = {
+    "history": history,
+    "transposed": transposed,
+    **{f"depthwise, {steps} steps": lambda t, steps=steps: depthwise(t, steps) for steps in (20, 5000)},
+    **{f"convolution {math.prod(s[:2])}": lambda t, s=s: convolution(t, *s) for s in CONFIGS.values()},
+    "convolution with residual": lambda t: convolution(t, 400_000, 768, 768, residual=True),
+}
+
+
+ALL = ((CASES, (torch.bfloat16, torch.float32)), (CODEC_CASES, (torch.bfloat16, torch.float16)))
+
+if __name__ == "__main__":
+    for cases, dtypes in ALL:
+        compile_cases(cases, dtypes)
