@@ -31,8 +31,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-ROWS = [f"tests/layers/test_kernels_{name}.py" for name in ("rows", "draw", "tokens")]
-KERNELS = ["tests/layers/test_kernels.py", "tests/layers/test_kernels_codec.py", *ROWS]
+STEP = [f"tests/kernels/test_{name}.py" for name in ("attention", "gemv", "kv_cache", "norm_rope", "rng", "sampling")]
+STEP += ["tests/kernels/test_slot_table.py"]
+STEP += [f"tests/models/{family}/test_kernels.py" for family in ("fish_s2", "qwen3_tts", "voxcpm2")]
+CODECS = ["tests/kernels/test_conv1d.py", "tests/models/test_codec_kernels.py"]
+KERNELS = [*STEP, *CODECS]
 SANITIZER = [
     "compute-sanitizer",
     "--target-processes",
@@ -45,7 +48,7 @@ SANITIZER = [
 ]
 DECODERS = "decoder_in_float16"
 ONLY_OURS = ["-k", f"not {DECODERS} and not compile"]
-RACES = ["-k", "(dtype1 or test_kernels_rows) and not compile"]  # pytest's name of the second dtype; few rows have one
+RACES = ["-k", "(dtype1 or test_slot_table or test_rng) and not compile"]  # pytest's name of the second dtype, if any
 SECTIONS: dict[str, tuple[list[str], list[str]]] = {  # what runs pytest, and its arguments
     "kernels": ([], KERNELS),  # first: what it compiles, the same tests below find compiled
     "codes": ([], ["tests/gpu/test_whole_models.py"]),
@@ -53,9 +56,9 @@ SECTIONS: dict[str, tuple[list[str], list[str]]] = {  # what runs pytest, and it
     "company": ([], ["-s", "tests/engine/test_batch_independence.py"]),
     "modules": ([], ["-s", "tests/models/test_bfloat16.py"]),
     "canaries": ([], ["-p", "tests.helpers.guarded", "-k", "not compile", *KERNELS]),
-    "racecheck": ([*SANITIZER, "racecheck"], ["-x", *RACES, KERNELS[0], *ROWS]),
+    "racecheck": ([*SANITIZER, "racecheck"], ["-x", *RACES, *STEP]),
     "memcheck": ([*SANITIZER, "memcheck"], ["-x", *ONLY_OURS, *KERNELS]),
-    "decoders": ([*SANITIZER, "memcheck"], ["-k", DECODERS, KERNELS[1]]),
+    "decoders": ([*SANITIZER, "memcheck"], ["-k", DECODERS, *CODECS]),
 }
 NOTES = {
     "memcheck": "without whole decoders, in which the library's attention runs: they are a section of their own",

@@ -51,8 +51,10 @@ def _load_norm_rope(
         if NORM:
             rstd = tl.rsqrt(tl.sum(x * x, 1) / HEAD_DIM + eps)[:, None]
             x = _times_weight(x * rstd, tl.load(norm_ptr + offs_d, offs_d < HEAD_DIM, 0.0), dtype, CAST_FIRST)
-            partner_weight = tl.load(norm_ptr + offs_partner, offs_d < HEAD_DIM, 0.0)
-            partner = _times_weight(partner * rstd, partner_weight, dtype, CAST_FIRST)
+            partner = partner * rstd
+            partner = _times_weight(
+                partner, tl.load(norm_ptr + offs_partner, offs_d < HEAD_DIM, 0.0), dtype, CAST_FIRST
+            )
         x = _rope(x, partner, cos, sin, sign, dtype, IN_FLOAT32)
     return x.to(raw.dtype)
 

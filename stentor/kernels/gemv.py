@@ -22,8 +22,8 @@ def _load_weights(weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K: tl.constexpr)
     if EVEN_K:
         w = tl.load(weight_ptr + row_offs + offs_k[None, :], eviction_policy="evict_first")
     else:
-        mask = mask_n & (offs_k < K)[None, :]
-        w = tl.load(weight_ptr + row_offs + offs_k[None, :], mask, 0.0, eviction_policy="evict_first")
+        ptrs = weight_ptr + row_offs + offs_k[None, :]
+        w = tl.load(ptrs, mask_n & (offs_k < K)[None, :], 0.0, eviction_policy="evict_first")
     return w
 
 

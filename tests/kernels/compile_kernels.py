@@ -26,12 +26,16 @@ def norm_rope_args(dtype: torch.dtype, interleaved: bool = False, normed: bool =
 
 def qkv(dtype: torch.dtype, *rows: int, heads: int = 8, group: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     """Slices of one projection."""
-    both = meta(*rows, (group + 2) * heads * 128, dtype=dtype).split((group * heads * 128, heads * 128, heads * 128), -1)
+    both = meta(*rows, (group + 2) * heads * 128, dtype=dtype).split(
+        (group * heads * 128, heads * 128, heads * 128), -1
+    )
     q, k, v = (t.unflatten(-1, (-1, 128)) for t in both)
     return q, k, v
 
 
-def paged(dtype: torch.dtype, rows: int, group: int, args: QKNormRope | None, config: PagedConfig | None = None) -> None:
+def paged(
+    dtype: torch.dtype, rows: int, group: int, args: QKNormRope | None, config: PagedConfig | None = None
+) -> None:
     pool, table = meta(2, 40, 16, 8, 128, dtype=dtype), integers(rows, 40)
     given = qkv(dtype, rows, group=group)
     attention.paged_attention(pool, table, integers(rows), integers(rows), *given, args, config)

@@ -21,8 +21,9 @@ TO_NEAREST = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and taken away, it le
 @triton.jit
 def _load_projection(weight_ptr, bias_ptr, offs_h, mask_h, offs_d, mask_d, PATCH_DIM: tl.constexpr):
     """(weight [H, D], bias [H]) of a block of channels, in float32."""
-    offs, mask = offs_h[:, None] * PATCH_DIM + offs_d[None, :], mask_h[:, None] & mask_d[None, :]
-    return tl.load(weight_ptr + offs, mask, 0.0).to(tl.float32), tl.load(bias_ptr + offs_h, mask_h, 0.0).to(tl.float32)
+    weight_ptrs = weight_ptr + offs_h[:, None] * PATCH_DIM + offs_d[None, :]
+    weight = tl.load(weight_ptrs, mask_h[:, None] & mask_d[None, :], 0.0).to(tl.float32)
+    return weight, tl.load(bias_ptr + offs_h, mask_h, 0.0).to(tl.float32)
 
 
 @triton.jit

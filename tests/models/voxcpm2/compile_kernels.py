@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from stentor.models.voxcpm2 import kernels
+from stentor.models.voxcpm2.schedule import EulerSchedule
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
 
 BATCH, PATCH, FEAT, HIDDEN = 16, 4, 64, 1024
@@ -18,7 +19,7 @@ def patch_tokens(dtype: torch.dtype, given: torch.dtype) -> None:
 def dit_input(dtype: torch.dtype, given: torch.dtype, work: int) -> None:
     mu = (meta(BATCH, HIDDEN, dtype=dtype), meta(BATCH, HIDDEN, dtype=dtype))
     weight, bias = meta(HIDDEN, FEAT, dtype=dtype), meta(HIDDEN, dtype=dtype)
-    schedule = kernels.EulerSchedule(meta(101, 100, dtype=dtype), integers(101, 100), meta(4800, HIDDEN, dtype=dtype))
+    schedule = EulerSchedule(meta(101, 100, dtype=dtype), integers(101, 100), meta(4800, HIDDEN, dtype=dtype))
     last, z = meta(BATCH, PATCH, FEAT, dtype=given), meta(BATCH, PATCH, FEAT, dtype=dtype)
     kernels.dit_input_tokens(mu, last, z, (weight, bias, weight, bias), integers(BATCH), schedule, work)
 

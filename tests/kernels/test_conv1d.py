@@ -1,16 +1,13 @@
-"""The codec kernels against the formulas they stand for: on a GPU as they are, elsewhere in Triton's interpreter."""
+"""Convolutions of codec decoders by kernels, against the modules of `layers.conv` in float32."""
 
 from __future__ import annotations
-
-import importlib.util
-import os
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from stentor.kernels import switches
+import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
+from stentor.kernels import conv1d, switches
 from stentor.kernels.configs import MIN_CONV_CTAS, ConvConfig, conv_config
 from stentor.kernels.types import Affine
 from stentor.layers.codec_blocks import Snake
@@ -23,41 +20,8 @@ from stentor.layers.conv import (
     convolve,
     state_columns,
 )
-from stentor.layers.transformer import StackConfig
-from stentor.models.base import Codec
-from stentor.models.dummy import initialize_dummy_weights, random_init
-from stentor.models.fish_s2.codec import FishCodec
-from stentor.models.fish_s2.codec_config import stack_config
-from stentor.models.fish_s2.dummy import RELEASED_CODEC
-from stentor.models.qwen3_tts import dummy
-from stentor.models.qwen3_tts.codec_decoder import Codec as QwenCodec
-from stentor.models.qwen3_tts.codec_decoder import Decoder, SnakeBeta
-from stentor.models.qwen3_tts.loader import build
-from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
-from stentor.models.voxcpm2.config import VAEConfig
-from tests.helpers.child import python
-
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.kernels import conv1d  # noqa: E402
-
-os.environ.pop("TRITON_INTERPRET", None)
-
-if DEVICE == "cpu":
-    from triton.runtime import interpreter
-
-    _patched = interpreter._patch_lang_tensor
-
-    def _with_loop_bounds(tensor, scope):
-        """Triton 3.6 reads a loop bound by int() of an array of one element, which numpy 2.4 no longer allows."""
-        _patched(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = _with_loop_bounds
+from stentor.models.qwen3_tts.codec_decoder import SnakeBeta
+from tests.helpers.kernel_tests import DEVICE, random
 
 CONVOLUTIONS = {
     "pointwise": lambda: CausalConv1d(40, 24, 1),
@@ -71,17 +35,10 @@ CONVOLUTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def _served(monkeypatch):
+def _conv_kernels(kernel_test, monkeypatch):
+    """`layers.conv` calls the kernels, also where they are interpreted."""
     if DEVICE == "cpu":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
         monkeypatch.setattr(switches, "INTERPRETED", True)
-    torch.manual_seed(7)
-    with torch.inference_mode():
-        yield
-
-
-def random(*shape: int) -> Tensor:
-    return torch.randn(*shape, device=DEVICE)
 
 
 def filled(module: nn.Module) -> nn.Module:
@@ -155,74 +112,6 @@ def test_a_convolution_with_all_that_goes_with_it_equals_its_parts(name, chunks)
     assert error(whole, want) < 3e-3
 
 
-def voxcpm2(dtype: torch.dtype) -> Codec:
-    with torch.device(DEVICE):
-        vae = AudioVAE(VAEConfig(2, (2,), 6, 32, (3, 2), sr_bin_boundaries=(20000,)))
-        random_init(vae, 0)
-    cast_decoder(vae.decoder, dtype)
-    return PatchCodec(vae)
-
-
-def calm(module: nn.Module) -> None:
-    """Smaller random convolutions: a net that amplifies is chaotic, and any rounding becomes another waveform."""
-    for name, p in module.named_parameters():
-        if p.ndim == 3 and not name.endswith("alpha"):
-            p.data *= 0.4
-
-
-def qwen3_tts(dtype: torch.dtype) -> Codec:
-    stack = StackConfig(hidden=32, ffn=48, layers=1, heads=2, kv_heads=2, head_dim=16, eps=1e-5)
-    small = {"width": 32, "latent": 32, "codebook_dim": 32, "codebook_size": 64, "codebooks": 3}
-    c = replace(dummy.codec_config().decoder, stack=stack, window=5, rates=(3, 2), ratios=(2,), **small)
-    decoder = build(lambda: Decoder(c), torch.float32)
-    initialize_dummy_weights(decoder, torch.device(DEVICE), 0, constants=dummy.CONSTANTS)
-    calm(decoder)
-    decoder.process_weights_after_loading(dtype)
-    return QwenCodec(decoder)
-
-
-def fish_s2(dtype: torch.dtype) -> Codec:
-    stack = stack_config(64, 48, 1)
-    small = {"decoder_dim": 32, "encoder_dim": 2, "latent": 64, "residual_codes": 64, "residual_books": 2}
-    c = replace(RELEASED_CODEC, decoder_strides=(3, 2), downsample=(2,), post_stack=stack, pre_stack=stack, **small)
-    drawn, codec = FishCodec(c, 64, torch.float32), FishCodec(c, 64, dtype)
-    initialize_dummy_weights(drawn, torch.device(DEVICE), 0)  # which draws other numbers in 16 bits
-    calm(drawn)
-    own = {name: p.dtype for name, p in codec.named_parameters()}
-    codec.load_state_dict({n: p.to(own[n]) for n, p in drawn.state_dict().items()}, assign=True)
-    codec.to(DEVICE).process_weights_after_loading()
-    return codec
-
-
-FRAMES = {
-    "voxcpm2": (voxcpm2, lambda: random(1, 3, 2, 6)),
-    "qwen3_tts": (qwen3_tts, lambda: torch.randint(64, (1, 3, 3), device=DEVICE)),
-    "fish_s2": (fish_s2, lambda: torch.randint(64, (1, 3, 3), device=DEVICE)),
-}
-
-
-def decoded(codec: Codec, frames: Tensor) -> Tensor:
-    columns = codec.columns.items()
-    state = {n: torch.full((len(frames), *c.shape), c.fill, dtype=c.dtype, device=DEVICE) for n, c in columns}
-    parts = []
-    for part in frames.split((1, 2), dim=1):
-        samples, state = codec.decode(part, state)
-        parts.append(samples)
-    return torch.cat(parts, 1)
-
-
-@pytest.mark.parametrize("family", FRAMES)
-def test_a_decoder_in_float16_is_as_close_to_float32_with_kernels_as_without(family, monkeypatch):
-    make, draw = FRAMES[family]
-    frames = draw()
-    fused = decoded(make(torch.float16), frames)
-    monkeypatch.setattr(switches, "AVAILABLE", False)
-    want, plain = decoded(make(torch.float32), frames), decoded(make(torch.float16), frames)
-    assert error(fused, want) < 1.5 * error(plain, want)
-    assert error(fused, want) < 0.01
-    assert not torch.equal(fused, plain)
-
-
 def test_values_beyond_the_range_of_float16_stay_finite():
     conv = filled(CausalConv1d(16, 16, 1))
     cast_decoder(conv, torch.float16)
@@ -271,9 +160,3 @@ def test_scale_and_shift_come_before_the_activation_and_not_into_the_history():
     cast_decoder(conv, torch.float16)
     half = Affine(affine.scale.half(), affine.shift.half())
     assert error(convolve(conv, x.half(), None, act, affine=half), want) < 3e-3
-
-
-def test_the_kernels_compile_for_the_gpu():
-    done = python("-m", "tests.layers.compile_kernels_codec", TRITON_INTERPRET="0")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) >= 12

@@ -1,46 +1,19 @@
-"""What stands between a model of patches' products, against its formulas; see test_kernels.py for how kernels run."""
+"""Kernels of this family, against its reference implementations."""
 
 from __future__ import annotations
-
-import importlib.util
-import os
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
+import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
+from stentor.models.voxcpm2 import kernels
+from stentor.models.voxcpm2.ops import cfg_zero_star
+from stentor.models.voxcpm2.schedule import EulerSchedule
+from tests.helpers.child import python
+from tests.helpers.kernel_tests import DEVICE, DTYPES, close, random
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # what is imported while it is set is interpreted
-from stentor.models.voxcpm2 import kernels  # noqa: E402
-
-os.environ.pop("TRITON_INTERPRET", None)
-
-DTYPES = [torch.float32, torch.bfloat16]
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
-
-
-@pytest.fixture(autouse=True)
-def _seeded(monkeypatch):
-    if DEVICE == "cpu":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    torch.manual_seed(7)
-    with torch.inference_mode():
-        yield
-
-
-def random(*shape, dtype=torch.float32):
-    return torch.randn(*shape, device=DEVICE).to(dtype)
-
-
-def close(got, want):
-    assert got.dtype == want.dtype
-    assert got.shape == want.shape
-    error = (got.float() - want.float()).norm() / want.float().norm()
-    assert error <= TOLERANCE[want.dtype], error
+pytestmark = pytest.mark.usefixtures("kernel_test")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -65,7 +38,7 @@ def test_a_flow_begins_with_its_conditions_time_and_patches(dtype, batch, work, 
     last, z = random(batch, patch, feat), random(batch, patch, feat, dtype=dtype)
     weights = [random(*s, dtype=dtype) for s in ((hidden, feat), (hidden,)) * 2]
     steps = torch.randint(0, 5, (batch,), device=DEVICE)
-    tables = kernels.EulerSchedule(
+    tables = EulerSchedule(
         random(5, most, dtype=dtype), torch.randint(0, 7, (5, most), device=DEVICE), random(7, hidden, dtype=dtype)
     )
     made, own = kernels.dit_input_tokens(mu, last, z, tuple(weights), steps, tables, work)
@@ -106,3 +79,31 @@ def test_halves_are_joined_and_an_end_is_the_larger_of_two(dtype, hidden):
     clear = (logits[:, 1] - logits[:, 0]).abs() > 0.1
     assert clear.any()
     assert torch.equal(got[clear], (logits[:, 1] > logits[:, 0])[clear])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_launch_guides_steps_and_writes_the_next_tokens(dtype):
+    batch, patch, feat, hidden = 3, 4, 6, 80
+    both, x = random(2 * batch, patch, feat, dtype=dtype), random(batch, patch, feat, dtype=dtype)
+    cfg = torch.tensor([2.0, 1.0, 3.5], device=DEVICE)
+    dt = torch.tensor([[0.1, 0.2], [0.3, 0.0], [0.0, 0.4]], device=DEVICE).to(dtype)
+    at, times = torch.tensor([[1, 0], [0, 2], [2, 1]], device=DEVICE), random(3, hidden, dtype=dtype)
+    weight, bias = random(hidden, feat, dtype=dtype), random(hidden, dtype=dtype)
+    tokens = random(2 * batch, 3 + 2 * patch, hidden, dtype=dtype)
+    step = dt[:, 0].view(-1, 1, 1)
+    want = torch.where(step != 0, x - step * cfg_zero_star(both, cfg), x)
+    want_tokens = tokens.clone()
+    want_tokens[:, 2] = times[at[:, 1]].repeat(2, 1)
+    want_tokens[:, -patch:] = torch.nn.functional.linear(want, weight, bias).repeat(2, 1, 1)
+    got = kernels.cfg_euler_step(both, x, cfg, dt[:, 0], 1e-8, tokens, (at[:, 1], times, weight, bias), 2)
+    close(got, want)
+    close(tokens, want_tokens)
+    assert torch.equal(got[2], x[2])
+    last = kernels.cfg_euler_step(both, x, cfg, dt[:, 0], 1e-8, tokens, None, 2)
+    assert torch.equal(last, got)
+
+
+def test_every_kernel_compiles_for_the_gpu():
+    done = python("-m", "tests.models.voxcpm2.compile_kernels", TRITON_INTERPRET="0")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) >= 27

@@ -1,0 +1,66 @@
+"""What tests of kernels share: they run on a GPU as they are, elsewhere in Triton's interpreter.
+
+Import this module before any module with kernels: without a GPU it imports all of them interpreted. The fixture
+`kernel_test` (tests/conftest.py) runs a test like that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stentor.kernels.switches  # noqa: F401  (before TRITON_INTERPRET is set: kernels serve no other test)
+
+if find_spec("triton") is None:
+    pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = [torch.float32, torch.bfloat16]
+DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bfloat16
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
+SHARED = ("attention", "conv1d", "gemv", "kv_cache", "norm_rope", "rng", "sampling", "slot_table")
+FAMILIES = ("fish_s2", "qwen3_tts", "voxcpm2")
+
+
+def _interpret() -> None:
+    """Import the kernels interpreted, and mend the interpreter."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    for name in (*(f"stentor.kernels.{m}" for m in SHARED), *(f"stentor.models.{f}.kernels" for f in FAMILIES)):
+        importlib.import_module(name)
+    os.environ.pop("TRITON_INTERPRET")
+    from triton.runtime import interpreter
+
+    patched = interpreter._patch_lang_tensor
+
+    def with_loop_bounds(tensor: Any, scope: Any) -> None:
+        """Triton 3.6 reads a loop bound by int() of an array of one element, which numpy 2.4 no longer allows."""
+        patched(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = with_loop_bounds
+
+
+if DEVICE == "cpu":
+    _interpret()
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    """Equal in dtype and shape, and to the tolerance of the dtype in value."""
+    assert got.dtype == want.dtype
+    assert got.shape == want.shape
+    error = (got.float() - want.float()).norm() / want.float().norm()
+    assert error <= TOLERANCE[want.dtype], error
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, device=DEVICE).to(dtype)
+
+
+def integers(*values: int) -> Tensor:
+    return torch.tensor(values, device=DEVICE)
