@@ -36,7 +36,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
         return lambda: stentor.TTS(checkpoint, device="cpu", max_num_seqs=4, memory_gb=0.05, threads=1)
 
-    with serving(folder / "voices", load, ws_idle_seconds=1.5, max_instructions_chars=50) as running:
+    with serving(folder / "voices", load, ws_idle_seconds=8.0, max_instructions_chars=50) as running:
         yield running
 
 
