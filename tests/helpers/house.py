@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.helpers.import_graph import ImportGraph, Module, circles, depth
+from tests.helpers.import_graph import ImportGraph, Module, circles, longest_chain
 
 ROOMS = ("engine", "kernels", "layers", "models", "server", "bench")
 PROSE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs")
@@ -173,11 +173,14 @@ def report(root: Path) -> str:
             groups[room] = found
     tables = {name: Figures(modules, graph).table() for name, modules in groups.items()}
     at_load = graph.edges(lambda i: not i.lazy and not i.typing)
+    at_load_chain, chain = longest_chain(at_load), longest_chain(graph.edges())
     out = ["| | " + " | ".join(tables) + " |", "|---" * (len(tables) + 1) + "|"]
     out += ["| " + " | ".join([row, *(t[row] for t in tables.values())]) + " |" for row in tables["stentor"]]
     out += [
         "",
-        f"import depth: {depth(at_load)} at load, {depth(graph.edges())} with lazy and type-only imports",
+        f"import depth: {len(at_load_chain)} at load, {len(chain)} with lazy and type-only imports",
+        f"longest chain at load: {' > '.join(at_load_chain)}",
+        f"longest chain: {' > '.join(chain)}",
         f"circles at load: {len(circles(at_load))}",
         *(f"circle: {', '.join(c)}" for c in circles(graph.edges())),
     ]

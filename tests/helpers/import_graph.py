@@ -212,30 +212,19 @@ def circles(edges: Edges) -> list[list[str]]:
     return sorted(found, key=len, reverse=True)
 
 
-def depth(edges: Edges) -> int:
-    """Modules on the longest chain of imports. The modules of a circle count as one."""
+def longest_chain(edges: Edges) -> list[str]:
+    """The longest chain of imports, the importer first. The modules of a circle count as one."""
     home = {name: name for name in edges}
     for circle in circles(edges):
         home.update(dict.fromkeys(circle, circle[0]))
     collapsed: Edges = {}
     for name, targets in edges.items():
         collapsed.setdefault(home[name], set()).update(home[t] for t in targets if home[t] != home[name])
-    known: dict[str, int] = {}
+    known: dict[str, list[str]] = {}
 
-    def below(name: str) -> int:
+    def below(name: str) -> list[str]:
         if name not in known:
-            known[name] = 1 + max((below(other) for other in collapsed[name]), default=0)
+            known[name] = [name, *max(map(below, sorted(collapsed[name])), key=len, default=[])]
         return known[name]
 
-    return max(below(name) for name in collapsed)
-
-
-def reachable(edges: Edges, start: str) -> set[str]:
-    """What `start` imports, and what that imports, and so on."""
-    found: set[str] = set()
-    todo = [start]
-    while todo:
-        for other in edges[todo.pop()] - found:
-            found.add(other)
-            todo.append(other)
-    return found
+    return max(map(below, sorted(collapsed)), key=len)
