@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stentor.errors import InvalidRequest
+from stentor.server.limits import LIMITS
 
 FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm")
 MIB = 1 << 20
@@ -55,7 +56,7 @@ class ServerConfig:
     ssl_ca_certs: str | None = option(None, "TLS: client certificates must be signed by these")
     uvicorn_log_level: str = option("info", "log level", choices=("critical", "error", "warning", "info", "debug"))
     log_requests: bool = option(True, "one log line per request")
-    drain_seconds: int = option(30, "on SIGTERM, how long running requests may take to end")
+    drain_seconds: int = option(LIMITS.drain_seconds, "on SIGTERM, how long running requests may take to end")
     # who may ask
     api_key: tuple[str, ...] = option((), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable")
     allowed_origins: tuple[str, ...] = option((), 'CORS and WebSocket origins besides our own; ["*"] for any')
@@ -68,32 +69,36 @@ class ServerConfig:
         False, "stream bytes to clients that ask for nothing else, as OpenAI does; wav then says no length"
     )
     ignore_unknown_fields: bool = option(False, "ignore unknown request fields instead of answering 400")
-    max_input_chars: int = option(20_000, "characters of one request's input")
-    max_instructions_chars: int = option(500, "characters of instructions", names=("--tts-max-instructions-length",))
-    max_body_mb: float = option(32.0, "size of a request body, in MiB")
+    max_input_chars: int = option(LIMITS.max_input_chars, "characters of one request's input")
+    max_instructions_chars: int = option(
+        LIMITS.max_instructions_chars, "characters of instructions", names=("--tts-max-instructions-length",)
+    )
+    max_body_mb: float = option(LIMITS.max_body_mb, "size of a request body, in MiB")
     split_chars: int = option(400, "longer input is spoken in pieces, cut at sentences, of at most so many characters")
     voice_alias: tuple[str, ...] = option((), "name=voice: another name for a voice, e.g. alloy=low; repeatable")
     # load
-    max_active_requests: int = option(512, "requests in progress; more get 429")
-    max_queued_requests: int = option(256, "requests waiting for a slot per model; more get 503")
-    request_timeout: float = option(600.0, "seconds that one request may take")
-    max_buffered_mb: float = option(8.0, "audio that a slow client may leave unread before it is cut off, in MiB")
+    max_active_requests: int = option(LIMITS.max_active_requests, "requests in progress; more get 429")
+    max_queued_requests: int = option(LIMITS.max_queued_requests, "requests waiting for a slot per model; more get 503")
+    request_timeout: float = option(LIMITS.request_timeout, "seconds that one request may take")
+    max_buffered_mb: float = option(
+        LIMITS.max_buffered_mb, "audio that a slow client may leave unread before it is cut off, in MiB"
+    )
     guard: bool = option(True, "end speech that runs on far beyond what its text needs")
     guard_retries: int = option(2, "times that a run-on answer (not streamed, no seed given) is spoken again")
     # voices and references
     voices_dir: str | None = option(None, "where uploaded voices live (also SPEAKER_SAMPLES_DIR)")
-    max_voices: int = option(1000, "uploaded voices at most (also SPEAKER_MAX_UPLOADED)")
+    max_voices: int = option(LIMITS.max_voices, "uploaded voices at most (also SPEAKER_MAX_UPLOADED)")
     voice_policy: str = option(
         "immutable", "uploading a name again: refuse or replace", choices=("immutable", "overwrite")
     )
-    max_upload_mb: float = option(10.0, "size of reference audio, in MiB")
+    max_upload_mb: float = option(LIMITS.max_upload_mb, "size of reference audio, in MiB")
     allowed_media_domains: tuple[str, ...] = option((), "only fetch reference audio from these hosts; repeatable")
     allow_remote_references: bool = option(True, "fetch http(s) reference audio at all")
     allowed_local_media_path: str | None = option(None, "directory from which file: references may be read")
-    media_timeout: float = option(10.0, "seconds for fetching reference audio")
+    media_timeout: float = option(LIMITS.media_timeout, "seconds for fetching reference audio")
     # WebSocket
-    ws_idle_seconds: float = option(30.0, "a WebSocket that is silent for so long is closed")
-    ws_max_sessions: int = option(256, "WebSocket sessions at once")
+    ws_idle_seconds: float = option(LIMITS.ws_idle_seconds, "a WebSocket that is silent for so long is closed")
+    ws_max_sessions: int = option(LIMITS.ws_max_sessions, "WebSocket sessions at once")
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -15,6 +15,7 @@ import uvicorn
 
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from stentor.server.limits import LIMITS
 from stentor.server.model_hosts import CRASHED
 from stentor.server.state import Server
 
@@ -85,10 +86,10 @@ def serve(config: ServerConfig) -> int:
         ssl_ca_certs=config.ssl_ca_certs,
         ssl_cert_reqs=2 if config.ssl_ca_certs else 0,
         timeout_graceful_shutdown=config.drain_seconds,
-        timeout_keep_alive=30,
-        ws_max_size=4 << 20,
+        timeout_keep_alive=int(LIMITS.keep_alive_seconds),
+        ws_max_size=LIMITS.ws_config_mb << 20,
         ws_per_message_deflate=False,  # audio does not shrink
-        h11_max_incomplete_event_size=64 << 10,
+        h11_max_incomplete_event_size=LIMITS.max_head_kib << 10,
     )
     server = _Uvicorn(options)
     server.drain, server.busy = held.drain, lambda: bool(held.metrics.sessions)

@@ -18,15 +18,16 @@ from stentor.errors import EngineError
 from stentor.models.base import ModelSpec
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
+from stentor.server.limits import LIMITS
 
 log = logging.getLogger("stentor.server")
 
 Phase = Literal["loading", "warming", "ready", "restarting", "failed", "closed"]
 WATCH_SECONDS = 0.5
-RESTARTS = 3  # in a row, where an engine that has lived for a minute starts a new count
+RESTARTS = LIMITS.restarts  # in a row, where an engine that has lived for a minute starts a new count
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
 WARMUP_TEXT = "Hello there."
-THREADS = 4  # for tokenising and encoding references, per model
+THREADS = LIMITS.prepare_threads  # for tokenising and encoding references, per model
 
 
 @dataclass(frozen=True)

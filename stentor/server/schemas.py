@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from stentor.server.limits import LIMITS
+
 Format = Literal["wav", "mp3", "flac", "opus", "aac", "pcm"]
 Text = Annotated[str, Field(max_length=1_000_000)]
 AudioSource = Annotated[
@@ -101,7 +103,7 @@ class BatchItem(Shared):
 class BatchBody(Shared):
     """POST /v1/audio/speech/batch: up to 32 texts, spoken together."""
 
-    items: list[BatchItem | str] = Field(min_length=1, max_length=32)
+    items: list[BatchItem | str] = Field(min_length=1, max_length=LIMITS.batch_items)
 
 
 # other engines' names of family options

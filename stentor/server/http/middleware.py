@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.json_sse import json_response
+from stentor.server.limits import LIMITS
 
-BODY_SECONDS = 30.0  # between two parts of a body
+BODY_SECONDS = LIMITS.body_seconds  # between two parts of a body
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-MAX_OUTCOMES = 1024
+from stentor.server.limits import LIMITS
+
+MAX_OUTCOMES = LIMITS.outcomes
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ import httpcore
 
 from stentor.server.config import MIB
 from stentor.server.errors import ApiError
+from stentor.server.limits import LIMITS
 
-REDIRECTS = 5
+REDIRECTS = LIMITS.redirects
 HEADERS = [(b"Accept", b"audio/*, application/octet-stream, */*;q=0.1"), (b"Accept-Encoding", b"identity")]
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 

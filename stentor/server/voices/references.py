@@ -18,6 +18,7 @@ import soundfile
 
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
+from stentor.server.limits import LIMITS
 from stentor.server.voices.fetch import Fetcher
 
 Audio = tuple[np.ndarray, int]
@@ -25,7 +26,7 @@ Audio = tuple[np.ndarray, int]
 
 MIN_RATE, MAX_RATE, MAX_CHANNELS = 1000, 192_000, 8
 BLOCK_SECONDS = 1.0
-CACHE_BYTES, CACHE_SECONDS = 256 * MIB, 300.0
+CACHE_BYTES, CACHE_SECONDS = LIMITS.voice_cache_mb * MIB, LIMITS.voice_cache_seconds
 
 
 class References:

@@ -15,9 +15,10 @@ from starlette.websockets import WebSocket
 from stentor.server.backpressure import SlowClient
 from stentor.server.errors import ApiError, from_pydantic
 from stentor.server.json_sse import json_bytes
+from stentor.server.limits import LIMITS
 from stentor.server.schemas import STRICT, Shared
 
-MAX_MESSAGE_BYTES = 128 << 10  # of a message other than session.config
+MAX_MESSAGE_BYTES = LIMITS.ws_message_kib << 10  # of a message other than session.config
 
 
 class CloseSession(Exception):

@@ -17,6 +17,7 @@ from stentor.server.backpressure import SlowClient
 from stentor.server.config import MIB
 from stentor.server.errors import ApiError, translate
 from stentor.server.json_sse import json_response
+from stentor.server.limits import LIMITS
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.state import Server, server
 from stentor.server.ws.messages import (
@@ -35,10 +36,10 @@ from stentor.server.ws.utterance import Utterance
 
 router = APIRouter()
 
-CONFIG_SECONDS = 10.0  # for the first message
-MAX_WAITING = 8  # utterances that wait for the one that is being spoken
-MAX_ERRORS = 32  # refused messages, after which the session is closed
-FLUSH_SECONDS = 5.0  # for the last events to a client that does not read
+CONFIG_SECONDS = LIMITS.ws_config_seconds  # for the first message
+MAX_WAITING = LIMITS.ws_waiting  # utterances that wait for the one that is being spoken
+MAX_ERRORS = LIMITS.ws_errors  # refused messages, after which the session is closed
+FLUSH_SECONDS = LIMITS.ws_flush_seconds  # for the last events to a client that does not read
 
 
 @router.websocket("/v1/audio/speech/stream")

@@ -1,0 +1,72 @@
+"""Every deadline, byte budget and count limit of the server, in one place. docs/serving.md prints them as a table.
+
+Those with a flag are the defaults of `config.ServerConfig`. The others are the same for every server, and tests make a
+server with smaller ones. After a change: python -m tests.server.test_limits
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+
+def limit(default: float, unit: str, what: str, beyond: str, flag: bool = False) -> Any:
+    """A limit: its value in `unit`, what it limits, what happens beyond it, and whether a flag of its name sets it."""
+    return field(default=default, metadata={"unit": unit, "what": what, "beyond": beyond, "flag": flag})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a server. Each name that ends in a unit holds a number in this unit (MiB for `_mb`)."""
+
+    # connections and bodies
+    body_seconds: float = limit(30.0, "s", "silence within a body", "408")
+    keep_alive_seconds: float = limit(30.0, "s", "a connection between two requests", "the connection is closed")
+    max_head_kib: int = limit(64, "KiB", "headers of a request", "400")
+    max_body_mb: float = limit(32.0, "MiB", "a request body", "413, and the connection is closed", flag=True)
+    # requests
+    max_active_requests: int = limit(512, "", "requests in progress", "429, before the body is read", flag=True)
+    max_queued_requests: int = limit(256, "", "requests waiting for a slot, per model", "503 `queue_full`", flag=True)
+    request_timeout: float = limit(600.0, "s", "a request", "504, or a broken stream", flag=True)
+    max_buffered_mb: float = limit(8.0, "MiB", "audio that a client leaves unread", "it is disconnected", flag=True)
+    drain_seconds: int = limit(30, "s", "requests that still run after SIGTERM", "they are ended", flag=True)
+    max_input_chars: int = limit(20_000, "characters", "`input`, or one WebSocket utterance", "400", flag=True)
+    max_instructions_chars: int = limit(500, "characters", "`instructions`", "400", flag=True)
+    batch_items: int = limit(32, "", "texts of one batch", "400")
+    outcomes: int = limit(1024, "", "outcomes of requests that are kept", "the oldest is forgotten")
+    # WebSocket
+    ws_max_sessions: int = limit(256, "", "WebSocket sessions", "503", flag=True)
+    ws_config_seconds: float = limit(10.0, "s", "until `session.config` comes", "1008 `config_timeout`")
+    ws_idle_seconds: float = limit(
+        30.0, "s", "silence of a session while nothing is generated", "1008 `idle_timeout`", flag=True
+    )
+    ws_flush_seconds: float = limit(5.0, "s", "sending the last events of a session", "the connection is dropped")
+    ws_config_mb: int = limit(4, "MiB", "`session.config`", "1009")
+    ws_message_kib: int = limit(128, "KiB", "any other message", "1009 `message_too_large`")
+    ws_waiting: int = limit(8, "", "utterances that wait in a session", "429 `too_many_utterances`")
+    ws_errors: int = limit(32, "", "refused messages of a session", "1008 `too_many_errors`")
+    # voices and reference audio
+    max_voices: int = limit(1000, "", "uploaded voices", "409", flag=True)
+    max_upload_mb: float = limit(10.0, "MiB", "reference audio", "400 or 413", flag=True)
+    media_timeout: float = limit(10.0, "s", "fetching reference audio", "400", flag=True)
+    redirects: int = limit(5, "", "redirects of one URL", "400")
+    voice_cache_mb: int = limit(256, "MiB", "decoded reference audio that is kept", "the least recently used goes")
+    voice_cache_seconds: float = limit(300.0, "s", "decoded reference audio that is kept", "it is decoded again")
+    # engines
+    prepare_threads: int = limit(4, "", "threads per model for prompts and reference audio", "requests wait")
+    restarts: int = limit(3, "", "restarts of a crashed engine in a row", "`/health` says failed")
+
+
+LIMITS = Limits()
+
+
+def table(limits: Limits = LIMITS) -> str:
+    """The limits as the Markdown table of docs/serving.md."""
+    head = "| limit | value | of | beyond it |\n|---|---|---|---|\n"
+    return head + "".join(_row(f, getattr(limits, f.name)) for f in fields(limits))
+
+
+def _row(f: Field[Any], value: float) -> str:
+    name = f"`--{f.name.replace('_', '-')}`" if f.metadata["flag"] else f"`{f.name}`"
+    amount = f"{value:.12g} {f.metadata['unit']}".strip()
+    return f"| {name} | {amount} | {f.metadata['what']} | {f.metadata['beyond']} |\n"
