@@ -197,7 +197,8 @@ class TTS:
         return request.build(self.spec, text, options=options, **named)
 
     def prompt(self, req: SpeechRequest) -> Prompt:
-        """Tokenise a request and encode its reference audio (cached by content)."""
+        """Tokenise a request and encode its reference audio (cached by content). Raises what `req.check` raises."""
+        req.check()
         return self._model.prompt(req, self.engine.reference_encoder.encode)
 
     def submit(self, req: SpeechRequest, streaming: bool = True) -> AudioStream:

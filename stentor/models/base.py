@@ -20,6 +20,7 @@ from torch import Tensor
 from stentor.kernels.types import RowRef
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column, State
+from stentor.text.front_end import Check, proceed
 
 Hidden = tuple[Tensor, ...]
 """What a family's functions pass on to each other: tensors with the same leading dimension N. The engine does not look
@@ -88,7 +89,10 @@ class ReferenceAudio:
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    """One utterance validated by request.py against a ModelSpec. `options` has a value for every family option."""
+    """One utterance validated by request.py against a ModelSpec. `options` has a value for every family option.
+
+    `check` is called between the parts of long preparation. It raises when nobody waits for the request any more.
+    """
 
     text: str
     voice: str | None = None
@@ -101,6 +105,7 @@ class SpeechRequest:
     live: bool = False  # `text` is only the beginning of the text
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    check: Check = proceed
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,10 @@ class SpeechModel(Protocol):
         ...
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        """Host, pure, any thread. Raises InvalidRequest for what only the family can judge."""
+        """Host, pure, any thread. Raises InvalidRequest for what only the family can judge.
+
+        Work that may take long, such as a text front end, is given `request.check`.
+        """
         ...
 
     def embed_prompt(self, p: PromptRows) -> Hidden:

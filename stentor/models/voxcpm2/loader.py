@@ -18,7 +18,7 @@ from stentor.models.voxcpm2.config import VoxCPM2Config, parse
 from stentor.models.voxcpm2.lora import merge_lora
 from stentor.models.voxcpm2.model import VoxCPM2
 from stentor.models.voxcpm2.modules import VoxCPM2Net
-from stentor.models.voxcpm2.prompt import FrontEnd, PromptBuilder, Tokenize
+from stentor.models.voxcpm2.prompt import PromptBuilder, Tokenize
 from stentor.models.voxcpm2.schedule import MAX_STEPS
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
 from stentor.models.weights import (
@@ -29,6 +29,8 @@ from stentor.models.weights import (
     read_safetensors,
     read_sharded,
 )
+from stentor.text import front_end
+from stentor.text.front_end import FrontEnd
 
 UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
 LOAD_OPTIONS = ("lora", "flow_steps", CODEC_DTYPE)
@@ -92,10 +94,6 @@ def build_model(
 
 def _front_end(c: VoxCPM2Config) -> FrontEnd:
     """The text front end that the checkpoint was trained with. Released ones take text as it is."""
-    if c.text_frontend is None:
-        return lambda text: text
-    from stentor.text import front_end
-
     try:
         return front_end(c.text_frontend)
     except ValueError as e:

@@ -16,13 +16,13 @@ from stentor.errors import InvalidRequest
 from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
+from stentor.text.front_end import FrontEnd
 
 PRIME = 3  # patches that the codec hears before the first generated one
 CAP_EXTRA = 10  # patches after which an utterance of suspect length is cut off
 MIN_LEN = 2  # the reference's default: a stop counts after MIN_LEN + 1 patches
 
 Tokenize = Callable[[str], list[int]]
-FrontEnd = Callable[[str], str]
 
 
 @dataclass
@@ -54,10 +54,11 @@ class PromptBuilder:
     def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
         """Raises InvalidRequest for combinations and lengths that the model cannot take."""
         given = self._given(request, encode)
-        target = self.front_end(_clean(_with_instructions(request)))
+        target = self.front_end(_clean(_with_instructions(request)), request.check)
         if not target:
             raise InvalidRequest("text", "has nothing that this model can speak")
-        ids, frames, frame_at = self._sequence(given, self.front_end(given.text) + target if given.text else target)
+        said = self.front_end(given.text, request.check) if given.text else ""
+        ids, frames, frame_at = self._sequence(given, said + target)
         room = self.max_length - len(ids)
         if room < 1:
             raise InvalidRequest("text", f"text and audio take {len(ids)} positions, at most {self.max_length - 1} fit")

@@ -16,11 +16,13 @@ from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt
 from stentor.retry import Tries
 from stentor.server.audio.effects import SegmentJoiner
+from stentor.server.preparation import prepare
 from stentor.server.speech.guard import Guard
 from stentor.server.speech.live_text import TextTail, extended
 from stentor.server.speech.outcomes import SegmentTiming
 from stentor.server.speech.plan import GeneratedSegment, SpeechPlan, with_tail_reference
 from stentor.server.speech.sentences import Segment
+from stentor.text.front_end import Check
 
 PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between segments
 SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
@@ -211,17 +213,17 @@ class SegmentRun:
         self.samples, self.frames, self.finish = 0, 0, "stop"
 
     async def _prepare(self) -> Prompt:
-        """Tokens and encoded references, made in a thread."""
+        """Tokens and encoded references, made in a thread. It stops when nobody waits for the segment any more."""
         run, request = self.run, self.run.plan.request
         request = replace(request, text=self.segment.text, live=self.tail is not None)
         if not self.first:
             request = replace(request, instructions=None)  # the voice is in the audio that is continued
 
-        def work() -> Prompt:
-            last = self.last
-            return run.tts.prompt(request if last is None else with_tail_reference(request, run.spec, last))
+        def work(check: Check) -> Prompt:
+            last, made = self.last, replace(request, check=check)
+            return run.tts.prompt(made if last is None else with_tail_reference(made, run.spec, last))
 
-        made = await asyncio.get_running_loop().run_in_executor(run.plan.host.pool, work)
+        made = await prepare(run.plan.host.pool, work)
         run.usage.input_tokens += made.tokens
         run.usage.audio_tokens += len(made.frames)
         return made

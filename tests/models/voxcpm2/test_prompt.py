@@ -10,13 +10,14 @@ import pytest
 from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.prompt import PromptBuilder
+from stentor.text.front_end import Check, FrontEnd, plain, proceed
 
 PATCH, FEAT, ROOM = 4, 2, 64
 OPTIONS = {"cfg": 2.0, "flow_steps": 10, "temperature": 1.0, "min_frames": 3, "max_frames": 4096, "ignore_eos": False}
 LETTERS = 200  # token id of "a" minus ord("a"), to keep them apart from the special tokens
 
 
-def builder(front_end: Any = lambda text: text) -> PromptBuilder:
+def builder(front_end: FrontEnd = plain) -> PromptBuilder:
     return PromptBuilder(lambda text: [LETTERS + ord(c) for c in text], front_end, PATCH, FEAT, ROOM)
 
 
@@ -30,7 +31,7 @@ def audio(count: int, text: str | None = None) -> ReferenceAudio:
     return ReferenceAudio(np.arange(1, count + 1, dtype=np.float32), text)
 
 
-def build(text: str = "ab", front_end: Any = lambda text: text, **named: Any) -> Prompt:
+def build(text: str = "ab", front_end: FrontEnd = plain, **named: Any) -> Prompt:
     options = {**OPTIONS, **{k: named.pop(k) for k in list(named) if k in OPTIONS}}
     return builder(front_end).build(SpeechRequest(text=text, options=options, **named), encode)
 
@@ -45,7 +46,7 @@ def values(patches: np.ndarray) -> list[float]:
 
 def test_a_text_of_which_the_front_end_leaves_nothing_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="text: has nothing"):
-        build("🙂", front_end=lambda text: "")
+        build("🙂", front_end=lambda text, check: "")
 
 
 def test_zero_shot_is_the_text_and_the_audio_start() -> None:
@@ -94,8 +95,22 @@ def test_white_space_is_collapsed_in_the_text_but_not_in_the_prompts_transcript(
 
 
 def test_a_front_end_rewrites_what_is_spoken_and_what_was_said() -> None:
-    p = build("ab", front_end=str.upper, reference=audio(1, "xy"))
+    p = build("ab", front_end=lambda text, check: text.upper(), reference=audio(1, "xy"))
     assert p.rows["token"].tolist() == [*tokens("XYAB"), 101, 0]
+
+
+def test_the_front_end_is_given_the_requests_check_for_the_text_and_the_transcript() -> None:
+    seen: list[Check] = []
+
+    def front_end(text: str, check: Check = proceed) -> str:
+        seen.append(check)
+        return text
+
+    def check() -> None:
+        pass
+
+    build("ab", front_end=front_end, reference=audio(1, "xy"), check=check)
+    assert seen == [check, check]
 
 
 def test_the_limit_is_six_per_token_and_ten_or_what_was_asked_or_what_fits() -> None:

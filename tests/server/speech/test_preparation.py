@@ -1,0 +1,108 @@
+"""A request that nobody waits for stops its preparation, and frees the thread that did it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.models.base import Prompt, SpeechRequest
+from stentor.server.preparation import Abandoned, prepare
+from stentor.text.front_end import Check
+from tests.helpers.server_live import Live, raw, serving
+from tests.helpers.ws_talk import talk
+
+ENDLESS = "Endless text."
+
+
+class EndlessReading:
+    """Stands for a family whose front end reads on and on. It ends only where the request's check raises."""
+
+    def __init__(self, live: Live) -> None:
+        self.began, self.ended = threading.Event(), threading.Event()
+        self.raised: list[BaseException] = []
+        self._prompt = live.tts._model.prompt
+
+    def prompt(self, request: SpeechRequest, encode: Any) -> Prompt:
+        if request.text != ENDLESS:
+            return self._prompt(request, encode)
+        self.began.set()
+        try:
+            for _ in range(6000):
+                request.check()
+                self.ended.wait(0.01)
+        except BaseException as e:
+            self.raised.append(e)
+            raise
+        finally:
+            self.ended.set()
+        raise AssertionError("nobody stopped the reading")
+
+    def stopped(self) -> bool:
+        return self.ended.wait(50) and [type(e) for e in self.raised] == [Abandoned]
+
+
+@pytest.fixture
+def reading(live: Live, monkeypatch: pytest.MonkeyPatch) -> Iterator[EndlessReading]:
+    made = EndlessReading(live)
+    monkeypatch.setattr(live.tts._model, "prompt", made.prompt)
+    yield made
+    made.ended.set()
+
+
+def test_a_disconnect_stops_the_preparation(live: Live, reading: EndlessReading) -> None:
+    client = raw(live, {"input": ENDLESS})
+    assert reading.began.wait(60)
+    client.close()
+    assert reading.stopped()
+    assert live.speech(input="Others are served.").status_code == 200
+
+
+def test_a_cancel_over_a_websocket_stops_the_preparation(live: Live, reading: EndlessReading) -> None:
+    with talk(live) as t:
+        t.send("input.text", text=ENDLESS)
+        t.send("input.done")
+        assert reading.began.wait(60)
+        t.send("response.cancel")
+        assert reading.stopped()
+        t.until("response.cancelled")
+
+
+def test_a_timeout_stops_the_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path, request_timeout=0.5) as live:
+        reading = EndlessReading(live)
+        monkeypatch.setattr(live.tts._model, "prompt", reading.prompt)
+        assert live.speech(input=ENDLESS).status_code == 504
+        assert reading.stopped()
+
+
+def test_work_that_has_not_begun_never_does() -> None:
+    """A queue of abandoned requests costs nothing."""
+    began: list[str] = []
+
+    def work(check: Check) -> None:
+        began.append("waiting")
+
+    def block(check: Check) -> None:
+        first.set()
+        free.wait(60)
+
+    async def main() -> None:
+        blocking = asyncio.create_task(prepare(pool, block))
+        await asyncio.to_thread(first.wait, 60)
+        waiting = asyncio.create_task(prepare(pool, work))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        free.set()
+        await blocking
+
+    first, free = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.run(main())
+    assert not began
