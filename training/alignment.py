@@ -44,7 +44,7 @@ class Pointer:
         self.kept: list[tuple[Tensor, Tensor]] = []
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-        """`layers.types.Attend`: q [B, T, Hq, D], k and v [B, T, Hkv, D]."""
+        """`layers.attention.Attend`: q [B, T, Hq, D], k and v [B, T, Hkv, D]."""
         q, k = norm_rope.apply(q, k)
         if layer in self.layers:
             shared = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stentor.layers.attention import causal
-from stentor.layers.types import Attend
+from stentor.layers.attention import Attend, causal
 from stentor.models.dummy import random_init
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse, parse_vae

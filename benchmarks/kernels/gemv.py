@@ -29,7 +29,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.compile_ahead import compile_ahead
 from stentor.kernels import gemv
-from stentor.kernels.configs import GEMV_ROWS, GemvConfig, gemv_config
+from stentor.kernels.configs import GemvConfig, gemv_config
+from stentor.kernels.switches import GEMV_ROWS
 
 SHAPES = {
     "vox lm qkv": (2560, 2048, False),

@@ -15,10 +15,32 @@ from torch import Tensor
 
 from stentor.engine.device import Device
 from stentor.engine.sequence import Sequence
-from stentor.engine.step import PrefillBatch
 from stentor.models.base import ModelSpec, Prompt, PromptRows
 
 Group = Seq[tuple[Sequence, Prompt]]
+
+
+@dataclass
+class PrefillBatch:
+    """Packed tokens of R requests: their prompts, and for resumed requests the frames that they already had.
+
+    Token n of the packed sequence is entry `order[n]` of (prompt tokens, replayed frames) and stands at `pos[n]` of
+    request `row[n]`, in slot `slot[n]`; the last token of request r is `last[r]`, its length `length[r]`.
+    """
+
+    idx: Tensor  # [R] slots
+    row: Tensor  # [N], or empty where attention does not need it
+    slot: Tensor  # [N]
+    pos: Tensor  # [N]
+    last: Tensor  # [R]
+    length: Tensor  # [R]
+    order: Tensor  # [N]
+    prompt: PromptRows
+    replay_slot: Tensor  # [K]
+    replay_step: Tensor  # [K] the step at which frame step - 1 was the last
+    max_pages: int  # pages that cover the longest request
+    max_seqlen: int  # tokens of the longest request
+    num_evals: int  # loop length of emit
 
 
 @dataclass(frozen=True)

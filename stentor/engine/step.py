@@ -5,38 +5,14 @@ Inputs are the slot table, the key-value pool and index tensors. Nothing here re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from stentor.engine.kv_cache import PagedKV
+from stentor.engine.prefill_batch import PrefillBatch
 from stentor.engine.slot_table import SlotTable
 from stentor.layers.rng import uniform
-from stentor.models.base import PromptRows, SpeechModel
-
-
-@dataclass
-class PrefillBatch:
-    """Packed tokens of R requests: their prompts, and for resumed requests the frames that they already had.
-
-    Token n of the packed sequence is entry `order[n]` of (prompt tokens, replayed frames) and stands at `pos[n]` of
-    request `row[n]`, in slot `slot[n]`; the last token of request r is `last[r]`, its length `length[r]`.
-    """
-
-    idx: Tensor  # [R] slots
-    row: Tensor  # [N], or empty where attention does not need it
-    slot: Tensor  # [N]
-    pos: Tensor  # [N]
-    last: Tensor  # [R]
-    length: Tensor  # [R]
-    order: Tensor  # [N]
-    prompt: PromptRows
-    replay_slot: Tensor  # [K]
-    replay_step: Tensor  # [K] the step at which frame step - 1 was the last
-    max_pages: int  # pages that cover the longest request
-    max_seqlen: int  # tokens of the longest request
-    num_evals: int  # loop length of emit
+from stentor.models.base import SpeechModel
 
 
 def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-GEMV_ROWS = 2
-"""Rows up to which our GEMV replaces the library's GEMM. It sums without tensor cores."""
-
 LOCAL_TOKENS = 16
 """Most tokens of a sequence of `local_attention`: one block."""
 

@@ -1,10 +1,12 @@
 """Attention over short, dense sequences: bidirectional stacks, depth transformers and training.
 
 Attention over a request's whole history is the engine's (engine/kv_cache.py). All implementations have the signature
-`layers.types.Attend`: they take q and k as projected, and they apply head norms and RoPE themselves.
+`Attend`: they take q and k as projected, and they apply head norms and RoPE themselves.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +16,18 @@ from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.kernels.configs import LOCAL_TOKENS
 from stentor.layers.qk_norm_rope import NormRope
+
+
+class Attend(Protocol):
+    """Attention of one layer, over whatever history the implementation keeps."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+        """q [..., Hq, D], k and v [..., Hkv, D], all as projected -> [..., Hq, D].
+
+        `norm_rope` holds the head norms and the RoPE of this layer. The implementation applies them, in its kernel or
+        by `norm_rope.apply`.
+        """
+        ...
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:

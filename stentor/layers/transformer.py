@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.kernels import Kernel
+from stentor.layers.attention import Attend
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
 from stentor.layers.rope import Rope
-from stentor.layers.types import Attend
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stentor import registry
-from stentor.engine import step
+from stentor.engine.prefill_batch import PrefillBatch
 from stentor.models.base import PromptRows, SpeechModel
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
@@ -59,7 +59,7 @@ def to_meta(thing: Any, seen: dict[int, Tensor]) -> None:
                 to_meta(value, seen)
 
 
-def prefill_batch(model: SpeechModel, device: str) -> step.PrefillBatch:
+def prefill_batch(model: SpeechModel, device: str) -> PrefillBatch:
     spec = model.spec
     tokens, rows, frames = 12, 2, 3 if spec.takes_reference else 0
 
@@ -72,7 +72,7 @@ def prefill_batch(model: SpeechModel, device: str) -> step.PrefillBatch:
     per_row = {name: index(rows) for name in ("idx", "last", "length")}
     replay = {name: index(0) for name in ("order", "replay_slot", "replay_step")}
     prompt = PromptRows(columns, given, index(frames))
-    return step.PrefillBatch(
+    return PrefillBatch(
         **packed, **per_row, **replay, prompt=prompt, max_pages=2, max_seqlen=8, num_evals=spec.num_evals
     )
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.kernels.types import SnakeParams
+from stentor.layers.attention import Attend
 from stentor.layers.codec_blocks import ConvNeXt, Upsample
 from stentor.layers.conv import (
     CausalConv1d,
@@ -23,7 +24,7 @@ from stentor.layers.conv import (
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Block, Stack, StackConfig
-from stentor.layers.types import Attend, Column, State
+from stentor.layers.types import Column, State
 from stentor.models.qwen3_tts.config import DecoderConfig
 
 USAGE_FLOOR = 1e-5

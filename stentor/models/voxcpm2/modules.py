@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers.attention import Attend
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
-from stentor.layers.types import Attend
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.flow import LocDiT
 from stentor.models.voxcpm2.local_stack import last_layer_subset
