@@ -197,7 +197,9 @@ class TTS:
         return request.build(self.spec, text, options=options, **named)
 
     def prompt(self, req: SpeechRequest) -> Prompt:
-        """Tokenise a request and encode its reference audio (cached by content). Raises what `req.check` raises."""
+        """Tokenise a request and encode its reference audio (cached by content). Raises what `req.check` raises,
+        and EngineError in a forked child."""
+        self.engine.check_process()
         req.check()
         return self._model.prompt(req, self.engine.reference_encoder.encode)
 

@@ -20,12 +20,13 @@ from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.delivery import AudioDelivery
 from stentor.engine.device import Device
+from stentor.engine.inbox import Inbox, Submit
 from stentor.engine.inflight import InFlightStep
 from stentor.engine.launcher import Launcher
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.reference_encoder import ReferenceEncoder
-from stentor.engine.request_state import Health, OpenRequests, Request, Stats, Submit
+from stentor.engine.request_state import Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import BROKEN, Phase, Sequence
 from stentor.engine.sizing import GIB, plan_memory
@@ -36,9 +37,6 @@ from stentor.models.base import Prompt, SpeechModel
 log = logging.getLogger("stentor.engine")
 
 STALL_SECONDS = 0.005  # how long to wait when every running request has `max_ahead` seconds buffered
-
-Message = Submit | Cancel | AppendText | None
-"""What callers ask of the engine's thread. None wakes it, so that it sees that the engine is closing."""
 
 
 class Engine:
@@ -61,11 +59,9 @@ class Engine:
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec.hop)
         self._ids = itertools.count()
-        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards `_error` and `_closing`
+        self._inbox = Inbox()
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
-        self._closing = False
         self._last_done = 0.0  # when a step was last seen to have run
         self._stalled = False  # the last iteration found nothing to do
         self._started = threading.Event()
@@ -83,13 +79,15 @@ class Engine:
     def submit(self, prompt: Prompt, seed: int, streaming: bool) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if the queue is full."""
         max_frames = self._max_frames(prompt)
-        with self._lock:
-            if self._error is not None or self._closing:
-                raise EngineError(f"the engine has stopped: {self._error or 'closed'}")
-            self._requests.enter_queue(self.config.policy.max_queue)
+        self._inbox.check()
+        self._requests.enter_queue(self.config.policy.max_queue)
         prompt.max_frames = max_frames
         stream = AudioStream(seed, prompt.live, self._inbox.put, self._notifier)
-        self._inbox.put(Submit(Request(self._sequence(prompt, streaming), prompt, stream, seed)))
+        try:
+            self._inbox.put(Submit(Request(self._sequence(prompt, streaming), prompt, stream, seed)))
+        except EngineError:
+            self._requests.leave_queue()
+            raise
         return stream
 
     def _sequence(self, prompt: Prompt, streaming: bool) -> Sequence:
@@ -108,10 +106,14 @@ class Engine:
             raise InvalidRequest("input", f"text and reference take {prompt.length} positions, at most {most - 1} fit")
         return max(1, min(prompt.max_frames, room, self.sizes.max_frames))
 
+    def check_process(self) -> None:
+        """EngineError in a forked child, which has a copy of the engine and no thread that runs it."""
+        self._inbox.check_process()
+
     def health(self) -> Health:
         s = self.scheduler
         return Health(
-            alive=self._error is None and not self._closing,
+            alive=self._inbox.refusal is None,
             error=None if self._error is None else str(self._error),
             queued=self._requests.waiting,
             running=len(s.live),
@@ -134,9 +136,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the thread. Requests that are still open fail with EngineError."""
-        with self._lock:
-            self._closing = True
-        self._inbox.put(None)
+        self._inbox.close("closed")
         self._thread.join()
 
     # -- the thread --
@@ -150,7 +150,7 @@ class Engine:
             self._warm_up()
             self._started.set()
             with torch.inference_mode():
-                while not self._closing:
+                while self._inbox.refusal is None:
                     self._step()
         except BaseException as e:
             log.exception("the engine stopped")
@@ -215,7 +215,12 @@ class Engine:
         if request is not None and isinstance(message, Cancel):
             self._cancel(request)
         elif request is not None and isinstance(message, AppendText):
-            self._append(request, message)
+            try:
+                self._append(request, message)
+            except Exception as e:
+                self._launcher.survive(e)
+                request.seq.error = e
+                self._cancel(request)
 
     def _queue(self, request: Request) -> None:
         self._requests.add(request)
@@ -280,17 +285,13 @@ class Engine:
         self._queue(request)
 
     def _abandon(self) -> None:
-        """The thread ends: every open request fails, also those still in the inbox."""
-        with self._lock:
-            self._closing = True
-        while True:
-            try:
-                message = self._inbox.get_nowait()
-            except queue.Empty:
-                break
-            if message is not None:
-                self._handle(message)
-        self._requests.abandon(EngineError(f"the engine has stopped: {self._error or 'closed'}"))
+        """The thread ends: every open request fails, also those in the inbox. No command runs and no device is used."""
+        self._inbox.close(str(self._error))
+        error = EngineError(f"the engine has stopped: {self._error or 'closed'}")
+        for message in self._inbox.rest():
+            if isinstance(message, Submit):
+                self._requests.add(message.request)
+        self._requests.abandon(error)
         self._notifier.flush()
 
 

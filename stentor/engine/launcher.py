@@ -50,7 +50,7 @@ class Launcher:
         try:
             return self.codec.decode(jobs)
         except Exception as e:
-            self._survive(e)
+            self.survive(e)
             for job in jobs:
                 self._fail(job.seq, e, job.count)
             return []
@@ -65,7 +65,7 @@ class Launcher:
             self._write_rows(requests)
             return requests
         except Exception as e:
-            self._survive(e)
+            self.survive(e)
         admitted = []
         for r in requests:
             try:
@@ -90,14 +90,14 @@ class Launcher:
             try:
                 self.codec.decode_first_frames(first)
             except Exception as e:
-                self._survive(e)  # the chunks are tried again when they are due
+                self.survive(e)  # the chunks are tried again when they are due
 
     def _try(self, sequences: list[Sequence], launch: Callable[[], InFlightStep], prefill: bool) -> list[InFlightStep]:
         """Launch a step. A prefill of several that fails is repeated one by one, so that only the culprit ends."""
         try:
             return [launch()]
         except Exception as e:
-            self._survive(e)
+            self.survive(e)
             for seq in sequences:
                 if prefill and len(sequences) > 1:
                     self.scheduler.undo(seq)
@@ -105,7 +105,7 @@ class Launcher:
                     self._fail(seq, e)
             return []
 
-    def _survive(self, error: Exception) -> None:
+    def survive(self, error: Exception) -> None:
         """Log a failed launch. A CUDA error that has broken the device is raised again and ends the engine."""
         if self.runner.device.cuda and isinstance(error, torch.AcceleratorError):
             raise error

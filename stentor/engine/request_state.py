@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from stentor.engine.sequence import LENGTH, Sequence
+from stentor.engine.sequence import LENGTH, Phase, Sequence
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import EngineError, Overloaded
 from stentor.layers.types import Column
@@ -43,13 +43,6 @@ class Request:
         loud = np.flatnonzero(peaks > FRAME_PEAK)
         self.audible = len(loud) > 0
         return int(loud[0]) if len(loud) else len(peaks)
-
-
-@dataclass(frozen=True)
-class Submit:
-    """Message to the engine: queue this request."""
-
-    request: Request
 
 
 @dataclass
@@ -146,6 +139,7 @@ class OpenRequests:
             if not request.closed:
                 request.seq.error = error
                 self.end(request)
+        self.leave_queue(sum(r.seq.phase is Phase.QUEUED for r in self._by_id.values()))
         self._by_id.clear()
         self._by_stream.clear()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class AudioStream:
         self._live, self._send, self._notifier = live, send, notifier
         self._events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
         self._wake: Callable[[], None] | None = None
+        self._process = os.getpid()
 
     def put(self, event: StreamEvent) -> None:
         """For the engine, which flushes the notifier soon. The last event is a chunk with `finish`, or an exception."""
@@ -97,7 +99,8 @@ class AudioStream:
     def append(self, text: str, last: bool = False) -> None:
         """Give a live request more text, from one thread at a time. The `last` text may be empty; nothing follows it.
 
-        InvalidRequest if the request is not live, has had its last text, or takes no more of it.
+        InvalidRequest if the request is not live, has had its last text, or takes no more of it. EngineError if the
+        engine has stopped.
         """
         if self._live is None:
             raise InvalidRequest("live", "the request was given its whole text")
@@ -105,16 +108,19 @@ class AudioStream:
 
     def cancel(self) -> None:
         """Stop the request and free what it holds. Safe at any time, from any thread."""
-        self._send(Cancel(self))
+        with contextlib.suppress(EngineError):  # the engine has stopped, and with it the request
+            self._send(Cancel(self))
 
     def __iter__(self) -> Iterator[Chunk]:
         while True:
+            self._check_process()
             chunk = _checked(self._events.get())
             yield chunk
             if chunk.finish is not None:
                 return
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
+        self._check_process()
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: self._notifier.notify(loop, ready)
         while True:
@@ -128,6 +134,11 @@ class AudioStream:
             yield chunk
             if chunk.finish is not None:
                 return
+
+    def _check_process(self) -> None:
+        """Nothing would ever arrive in a forked child."""
+        if os.getpid() != self._process:
+            raise EngineError("this stream belongs to the process that submitted it, and this is a forked child")
 
 
 def _checked(event: StreamEvent) -> Chunk:

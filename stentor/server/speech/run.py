@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stentor.engine.stream import AudioStream
-from stentor.errors import InvalidRequest
+from stentor.errors import EngineError, InvalidRequest
 from stentor.models.base import Prompt
 from stentor.retry import Tries
 from stentor.server.audio.effects import SegmentJoiner
@@ -270,3 +270,5 @@ class SegmentRun:
         except InvalidRequest:
             stream.cancel()
             raise
+        except EngineError:
+            return  # the engine has stopped, which the stream says too

@@ -1,0 +1,146 @@
+"""A message reaches the engine's thread or its caller is told at once, and a stream that was handed out always ends."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from stentor import TTS, EngineError
+from stentor.engine.engine import Engine
+from stentor.engine.inbox import Inbox
+from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier
+
+
+def toy() -> TTS:
+    return TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002)
+
+
+def stream(inbox: Inbox) -> AudioStream:
+    return AudioStream(0, None, inbox.put, LoopNotifier())
+
+
+def test_what_was_put_before_the_inbox_closed_is_found_and_what_comes_after_is_refused():
+    inbox = Inbox()
+    message = Cancel(stream(inbox))
+    inbox.put(message)
+    inbox.close("closed")
+    with pytest.raises(EngineError, match="stopped: closed"):
+        inbox.put(message)
+    assert inbox.rest() == [message]
+
+
+def test_the_first_reason_stays():
+    inbox = Inbox()
+    inbox.close("out of memory")
+    inbox.close("closed")
+    assert inbox.refusal == "out of memory"
+
+
+def test_every_message_is_either_found_or_refused_while_another_thread_closes():
+    for _ in range(50):
+        inbox, refused, ready = Inbox(), [], threading.Barrier(2)
+
+        def send(inbox=inbox, refused=refused, ready=ready) -> None:
+            ready.wait()
+            for _ in range(100):
+                try:
+                    inbox.put(Cancel(stream(inbox)))
+                except EngineError:
+                    refused.append(1)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        ready.wait()
+        inbox.close("closed")
+        found = len(inbox.rest())  # nothing that comes later is taken
+        sender.join()
+        assert inbox.rest() == []
+        assert found + len(refused) == 100
+
+
+def test_a_close_between_a_callers_check_and_its_message_refuses_the_request(monkeypatch: pytest.MonkeyPatch):
+    tts = toy()
+    plain = Engine._sequence
+
+    def closes(self: Engine, *args: object) -> object:
+        tts.close()
+        return plain(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "_sequence", closes)
+    with pytest.raises(EngineError, match="stopped"):
+        tts.submit(tts.request("hello", seed=1))
+    assert tts.engine.health().queued == 0
+
+
+def test_cancel_is_quiet_and_text_is_refused_once_the_engine_has_stopped():
+    inbox = Inbox()
+    inbox.close("closed")
+    stream(inbox).cancel()
+    with pytest.raises(EngineError, match="stopped"):
+        inbox.put(AppendText(stream(inbox), "trail", np.zeros(1), False))
+
+
+def test_a_dead_device_ends_every_stream_whatever_is_in_the_inbox(monkeypatch: pytest.MonkeyPatch):
+    tts = toy()
+    req = tts.request("hello", seed=1, max_frames=1000, min_frames=1000)
+    running = tts.submit(req)
+    next(iter(running))
+    held, go = threading.Event(), threading.Event()
+
+    def dies(*_: object) -> None:
+        held.set()
+        go.wait(60)
+        raise torch.AcceleratorError("the device is gone")
+
+    monkeypatch.setattr(tts.engine.runner, "extend", dies)
+    monkeypatch.setattr(tts.engine.scheduler, "plan", dies)
+    assert held.wait(60)
+    late = tts.submit(req)
+    tts.engine._inbox.put(AppendText(running, "trail", np.ones(1, np.int64), False))
+    go.set()
+    for open_stream in (running, late):
+        with pytest.raises(EngineError, match="the device is gone"):
+            list(open_stream)
+    assert not tts.engine.health().alive
+    tts.close()
+
+
+def test_text_that_cannot_be_written_fails_its_request_and_no_other(monkeypatch: pytest.MonkeyPatch):
+    with toy() as tts:
+        req = tts.request("hello", seed=1, max_frames=400, min_frames=400)
+        victim, other = tts.submit(req), tts.submit(req)
+        next(iter(victim))
+
+        def full(*_: object) -> None:
+            raise torch.OutOfMemoryError("full")
+
+        monkeypatch.setattr(tts.engine.runner, "extend", full)
+        tts.engine._inbox.put(AppendText(victim, "trail", np.ones(1, np.int64), False))
+        with pytest.raises(EngineError, match="full"):
+            list(victim)
+        assert list(other)[-1].finish == "length"
+
+
+def test_a_forked_child_is_told_at_once():
+    with toy() as tts:
+        handed_out = tts.submit(tts.request("hello", seed=1))
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            told = []
+            for run in (lambda: tts.generate("hello"), lambda: list(handed_out), handed_out.cancel):
+                try:
+                    run()
+                    told.append("nothing")
+                except EngineError as e:
+                    told.append(str(e))
+            os.write(write, "\n".join(told).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        first, second, third = os.read(read, 10_000).decode().split("\n")
+        assert "forked process" in first
+        assert "forked child" in second
+        assert third == "nothing"
+        assert list(handed_out)[-1].finish is not None
