@@ -37,7 +37,7 @@ class Speech:
 
     samples: float32 [n] in [-1, 1] at `sample_rate` Hz. frames: the family's frames [T, ...] (latents or codes).
     finish_reason: "stop" (the model ended), "length" (max_frames was reached) or "cancelled". It is None for a chunk
-    of a stream that has more. seed: the same seed gives the same audio again.
+    of a stream that has more. seed: repeats a request that runs alone (docs/serving.md, Seeds).
     """
 
     samples: np.ndarray

@@ -6,7 +6,7 @@ export const $ = (id) => document.getElementById(id);
 
 /** Fields of every model, described as the server describes a model's own options. */
 const COMMON = {
-  seed: { default: null, low: 0, high: 2 ** 53 - 1, type: "int", help: "the same seed makes the same audio", empty: "random" },
+  seed: { default: null, low: 0, high: 2 ** 53 - 1, type: "int", help: "the same seed repeats the audio of an idle server", empty: "random" },
   speed: { default: 1, low: 0.25, high: 4, type: "float", help: "pitch is kept" },
   wait: { default: 0.25, low: 0, high: 30, type: "float", help: "seconds gathered before the first is heard" },
 };
