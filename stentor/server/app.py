@@ -16,7 +16,8 @@ from stentor.api import TTS
 from stentor.server import errors
 from stentor.server.config import ServerConfig
 from stentor.server.http import routes_info, routes_page, routes_speech, routes_voices
-from stentor.server.http.middleware import Authentication, RequestIds, RequestLimits
+from stentor.server.http.authentication import Authentication
+from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath
 from stentor.server.model_hosts import ModelFactory
 from stentor.server.state import Server
 from stentor.server.ws import session
@@ -57,8 +58,8 @@ def create_app(
         version=stentor.__version__,
         summary="Speech in OpenAI's API and beyond",
         lifespan=lifespan,
-        root_path=config.root_path,
         middleware=[
+            Middleware(RootPath, root_path=config.root_path),
             *([cors] if config.allowed_origins else []),
             Middleware(RequestIds, on_response=server.metrics.count_response),
             Middleware(Authentication, config=config),

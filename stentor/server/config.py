@@ -115,6 +115,8 @@ class ServerConfig:
             raise InvalidRequest("port", f"must be from 0 to 65535, got {self.port}")
         if len(self.models) > 1 and len(self.served_model_name) not in (0, len(self.models)):
             raise InvalidRequest("served_model_name", f"give one per model ({len(self.models)})")
+        if not all(key.strip() for key in self.api_key):
+            raise InvalidRequest("api_key", "must not be empty: an empty key would let everybody in")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise InvalidRequest("ssl_keyfile", "and ssl_certfile go together")
         for alias in self.voice_alias:
@@ -143,7 +145,7 @@ def kind(f: Field[Any]) -> str:
 def from_env(env: Mapping[str, str]) -> dict[str, Any]:
     """Settings taken from the environment: our own names and those that other engines use."""
     values: dict[str, Any] = {}
-    if key := env.get("STENTOR_API_KEY"):
+    if (key := env.get("STENTOR_API_KEY")) is not None:
         values["api_key"] = (key,)
     if folder := env.get("SPEAKER_SAMPLES_DIR"):
         values["voices_dir"] = folder

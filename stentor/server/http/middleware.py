@@ -1,14 +1,12 @@
-"""ASGI middleware in front of the routes, in this order: request ids, authentication, request limits."""
+"""ASGI middleware in front of the routes: request ids first, then authentication.py, then the limits of requests."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
 import secrets
 from collections.abc import Callable, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -16,11 +14,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
-from stentor.server.json_sse import json_response
+from stentor.server.http.authentication import respond
 from stentor.server.limits import LIMITS
 
 BODY_SECONDS = LIMITS.body_seconds  # between two parts of a body
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class RootPath:
+    """Tells routes the prefix that a proxy in front removes. They take paths with and without it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self.app, self.root_path = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.root_path:
+            scope["root_path"] = self.root_path
+        await self.app(scope, receive, send)
 
 
 class RequestIds:
@@ -48,45 +58,6 @@ class RequestIds:
         await self.app(scope, receive, send_with_id if scope["type"] == "http" else send)
 
 
-class Authentication:
-    """Checks API keys on /v1 paths and on WebSockets, and the origin of WebSockets. Answers 401 or 403."""
-
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self.app, self.config = app, config
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._needs_key(scope) and not self._has_key(scope):
-            error = ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
-            await _respond(error, scope, receive, send)
-            return
-        if scope["type"] == "websocket" and (refused := self._refuse_websocket(scope)) is not None:
-            await _deny(scope, send, refused)
-            return
-        await self.app(scope, receive, send)
-
-    @staticmethod
-    def _needs_key(scope: Scope) -> bool:
-        path: str = scope["path"]
-        return path.startswith("/v1/") and scope["method"] != "OPTIONS"
-
-    def _has_key(self, scope: Scope) -> bool:
-        keys = self.config.api_key
-        return not keys or authorized(Headers(scope=scope).get("authorization", ""), keys)
-
-    def _refuse_websocket(self, scope: Scope) -> ApiError | None:
-        if not self._has_key(scope):
-            return ApiError(401, "a valid API key is needed", code="invalid_api_key")
-        if not self._same_origin(Headers(scope=scope)):
-            return ApiError(403, "this origin may not open a WebSocket here", code="origin_not_allowed")
-        return None
-
-    def _same_origin(self, headers: Headers) -> bool:
-        """Browsers let any page open a WebSocket, so the server checks the origin. Other clients send none."""
-        origin = headers.get("origin")
-        allowed = self.config.allowed_origins
-        return origin is None or "*" in allowed or origin in allowed or urlsplit(origin).netloc == headers.get("host")
-
-
 class RequestLimits:
     """Limits body sizes and POST requests in progress. Answers 413 or 429 before a body is read, and cuts off a body
     that is larger than its Content-Length says."""
@@ -102,7 +73,7 @@ class RequestLimits:
             return
         counted = scope["method"] == "POST"
         if (refused := self._refuse(scope, counted)) is not None:
-            await _respond(refused, scope, receive, send)
+            await respond(refused, scope, receive, send)
             return
         self.active += counted
         try:
@@ -145,27 +116,6 @@ class _LimitedBody:
         return message
 
 
-def authorized(given: str, keys: tuple[str, ...]) -> bool:
-    """Whether a bearer token is one of `keys`. The comparison takes the same time wherever they differ."""
-    token = given.removeprefix("Bearer ").encode("latin-1", "replace")  # the bytes that the client sent
-    return any([hmac.compare_digest(token, k.encode()) for k in keys])  # noqa: C419 (every key is compared)
-
-
 def too_large(max_bytes: int) -> ApiError:
     """413 for a body above `max_bytes`."""
     return ApiError(413, f"the body is larger than {max_bytes / MIB:g} MiB", code="body_too_large")
-
-
-async def _respond(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-    await json_response(error.body, error.status, error.headers)(scope, receive, send)
-
-
-async def _deny(scope: Scope, send: Send, error: ApiError) -> None:
-    """Refuse a WebSocket handshake, with a body where the ASGI server supports one."""
-    if "websocket.http.response" not in scope.get("extensions", {}):
-        await send({"type": "websocket.close", "code": 1008, "reason": error.message})
-        return
-    body = json_response(error.body).body
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "websocket.http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": body})

@@ -1,0 +1,95 @@
+"""Who may ask: API keys, and the origins of web pages."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stentor.server.config import ServerConfig
+from stentor.server.errors import ApiError
+from stentor.server.json_sse import json_response
+
+
+class Authentication:
+    """Checks API keys on /v1 paths and on WebSockets, and the origin of whatever a browser lets any page send.
+
+    Answers 401 or 403. A browser asks first (CORS) before it sends JSON or a DELETE of another page.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
+        self.app, self.config = app, config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        refused = self._refuse(scope, Headers(scope=scope))
+        if refused is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await respond(refused, scope, receive, send)
+        else:
+            await _deny(scope, send, refused)
+
+    def _refuse(self, scope: Scope, headers: Headers) -> ApiError | None:
+        websocket, keys = scope["type"] == "websocket", self.config.api_key
+        needs_key = websocket or (scope["method"] != "OPTIONS" and under_v1(scope))
+        if needs_key and keys and not authorized(headers.get("authorization", ""), keys):
+            return ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
+        unasked = websocket or (scope["method"] == "POST" and not _is_json(headers))
+        if unasked and not from_own_origin(headers, self.config.allowed_origins):
+            return ApiError(403, "pages of this origin may not send this here", code="origin_not_allowed")
+        return None
+
+
+def under_v1(scope: Scope) -> bool:
+    """Whether a request may reach a route under /v1. The router takes a path with and without the root path."""
+    path: str = scope["path"]
+    paths = (path, path.removeprefix(scope.get("root_path", "").rstrip("/")))
+    return any(p == "/v1" or p.startswith("/v1/") for p in paths)
+
+
+def authorized(given: str, keys: tuple[str, ...]) -> bool:
+    """Whether a bearer token is one of `keys`. The comparison takes the same time wherever they differ."""
+    token = given.removeprefix("Bearer ").encode("latin-1", "replace")  # the bytes that the client sent
+    return any([hmac.compare_digest(token, k.encode()) for k in keys])  # noqa: C419 (every key is compared)
+
+
+def from_own_origin(headers: Mapping[str, str], allowed: tuple[str, ...]) -> bool:
+    """Whether a request comes from our own page, from an allowed one, or from no page at all.
+
+    Behind a proxy that changes Host, the browser itself says that the page is ours (Sec-Fetch-Site).
+    """
+    origin = headers.get("origin")
+    if origin is None or "*" in allowed or origin in allowed or headers.get("sec-fetch-site") == "same-origin":
+        return True
+    try:
+        host = urlsplit(origin).netloc
+    except ValueError:  # such as http://[
+        return False
+    return host != "" and host == headers.get("host")
+
+
+def _is_json(headers: Headers) -> bool:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+async def respond(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send an error as the whole response."""
+    await json_response(error.body, error.status, error.headers)(scope, receive, send)
+
+
+async def _deny(scope: Scope, send: Send, error: ApiError) -> None:
+    """Refuse a WebSocket handshake, with a body where the ASGI server supports one."""
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008, "reason": error.message})
+        return
+    body = json_response(error.body).body
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "websocket.http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})

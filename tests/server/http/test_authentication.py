@@ -1,0 +1,114 @@
+"""API keys and origins: who may ask, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from stentor.errors import InvalidRequest
+from stentor.server.app import create_app
+from stentor.server.config import ServerConfig, build
+from stentor.server.http.authentication import authorized, from_own_origin
+from tests.helpers.server_live import Live, serving
+
+TEXT = "Hello there, you."
+
+
+def test_keys_guard_what_is_under_v1_and_nothing_else(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key=("one", "schlüssel")) as live:
+        for key in ("", "Bearer", "Bearer ", "Bearer wrong", "Bearer one2", "Bearer on", "Basic one"):
+            for method, path in (("GET", "/v1/models"), ("POST", "/v1/audio/speech"), ("GET", "/v1/audio/voices")):
+                answer = live.http.request(method, path, headers={"Authorization": key.strip()})
+                assert answer.status_code == 401, key
+                assert answer.json()["error"]["code"] == "invalid_api_key"
+        assert live.speech(input=TEXT).status_code == 200
+        assert live.http.get("/v1/models", headers={b"Authorization": "Bearer schlüssel".encode()}).status_code == 200
+        with httpx.Client(base_url=live.url, timeout=60, trust_env=False) as anyone:
+            for path in ("/health", "/ready", "/metrics", "/version"):
+                assert anyone.get(path).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def prefixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server with a key behind a proxy's prefix."""
+    with serving(tmp_path_factory.mktemp("prefixed"), api_key=("secret",), root_path="/api") as live:
+        yield live
+
+
+def test_no_route_under_v1_is_open_by_a_prefix(prefixed: Live) -> None:
+    routes = {k: v for k, v in create_app(ServerConfig()).openapi()["paths"].items() if k.startswith("/v1/")}
+    assert len(routes) > 5
+    with httpx.Client(base_url=prefixed.url, timeout=60, trust_env=False) as anyone:
+        for route, methods in routes.items():
+            path = route.replace("{name}", "x").replace("{request_id}", "x")
+            for method in methods:
+                for prefix in ("", "/api", "/api/api", "//api", "/api//api"):
+                    answer = anyone.request(method, prefix + path)
+                    assert answer.status_code in (401, 404), (method, prefix + path)
+                    assert answer.status_code == 401 or prefix not in ("", "/api")
+        assert anyone.get("/api/health").status_code == 200
+    assert prefixed.http.get("/api/v1/models").status_code == 200
+    assert prefixed.http.get("/v1/models").status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", " "])
+def test_an_empty_key_is_refused_at_the_start(key: str) -> None:
+    with pytest.raises(InvalidRequest, match="api_key"):
+        ServerConfig(api_key=(key,))
+    with pytest.raises(InvalidRequest, match="api_key"):
+        ServerConfig(api_key=("good", key))
+    with pytest.raises(InvalidRequest, match="api_key"):
+        build({}, env={"STENTOR_API_KEY": key})
+
+
+def test_keys_are_compared_whole() -> None:
+    assert authorized("Bearer b", ("a", "b"))
+    assert not authorized("Bearer ab", ("a", "b"))
+    assert not authorized("", ("a",))
+
+
+def test_other_origins_may_read_our_headers_if_they_are_allowed(tmp_path: Path) -> None:
+    with serving(tmp_path, allowed_origins=("https://app.example",)) as live:
+        answer = live.http.post("/v1/audio/speech", json={"input": TEXT}, headers={"Origin": "https://app.example"})
+        assert answer.headers["access-control-allow-origin"] == "https://app.example"
+        assert "X-Seed" in answer.headers["access-control-expose-headers"]
+        assert "access-control-allow-credentials" not in answer.headers
+        other = live.http.post("/v1/audio/speech", json={"input": TEXT}, headers={"Origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+FOREIGN = ["https://evil.example", "null", "http://[", "http://]", "http://127.0.0.1:1", "x", "//["]
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_a_page_of_another_origin_cannot_upload(live: Live, origin: str) -> None:
+    voice = {"name": "planted", "consent": "none"}
+    files = {"audio_sample": b"RIFF"}
+    answer = live.http.post("/v1/audio/voices", data=voice, files=files, headers={"Origin": origin})
+    assert answer.status_code == 403
+    assert answer.json()["error"]["code"] == "origin_not_allowed"
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        headers = {"Origin": origin, "Content-Type": kind}
+        assert live.http.post("/v1/audio/speech", content=b"{}", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_a_handshake_of_another_origin_is_a_403(live: Live, origin: str) -> None:
+    headers = {
+        "Origin": origin, "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }  # fmt: skip
+    assert live.http.get("/v1/audio/speech/stream", headers=headers).status_code == 403
+
+
+def test_our_own_page_may_ask_for_everything() -> None:
+    assert from_own_origin({"host": "a:1", "origin": "http://a:1"}, ())
+    assert from_own_origin({"host": "a:1"}, ())  # no browser
+    assert from_own_origin({"host": "inner", "origin": "https://a", "sec-fetch-site": "same-origin"}, ())  # a proxy
+    assert not from_own_origin({"host": "a", "origin": "https://b", "sec-fetch-site": "same-site"}, ())
+    assert not from_own_origin({"host": "", "origin": "null"}, ())
+    assert from_own_origin({"host": "a", "origin": "https://b"}, ("https://b",))
+    assert from_own_origin({"host": "a", "origin": "null"}, ("*",))
