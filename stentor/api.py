@@ -17,6 +17,7 @@ from stentor.audio import Reference
 from stentor.config import EngineConfig
 from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
+from stentor.engine.reference_encoder import NotEncoded
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import CheckpointError, InvalidRequest, Overloaded
 from stentor.models.base import ModelSpec, Prompt, SpeechRequest
@@ -202,6 +203,14 @@ class TTS:
         self.engine.check_process()
         req.check()
         return self._model.prompt(req, self.engine.reference_encoder.encode)
+
+    def prompt_if_encoded(self, req: SpeechRequest) -> Prompt | None:
+        """The same without encoding any audio. None where the request has reference audio that is not in the cache."""
+        req.check()
+        try:
+            return self._model.prompt(req, self.engine.reference_encoder.cached)
+        except NotEncoded:
+            return None
 
     def submit(self, req: SpeechRequest, streaming: bool = True) -> AudioStream:
         """Queue a request. Its audio comes in small chunks at first if `streaming`, else in large ones.

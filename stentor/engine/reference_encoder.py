@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -16,27 +17,70 @@ from stentor.models.base import SpeechModel
 T = TypeVar("T")
 
 VOICES_KEPT = 64  # values that a cache holds
+ENCODINGS = 2  # at a time: each takes memory on the device beside the engine's
+
+Features = dict[str, np.ndarray]
+
+
+class NotEncoded(Exception):
+    """The features of this audio are not in the cache."""
 
 
 class ReferenceEncoder:
-    """The family's `encode` behind a cache. Unlike the rest of the engine it runs in its callers' threads."""
+    """The family's `encode` behind a cache. Unlike the rest of the engine it runs in its callers' threads.
+
+    Audio that several callers ask for at once is encoded once. Nobody else waits for it.
+    """
 
     def __init__(self, model: SpeechModel, device: Device) -> None:
         self.model, self.device = model, device
-        self._features = LruCache[dict[str, np.ndarray]]()
-        self._lock = threading.Lock()  # one encoding at a time
+        self._features = LruCache[Features]()
+        self._running: dict[str, Future[Features]] = {}
+        self._lock = threading.Lock()  # guards both, and is never held while audio is encoded
+        self._free = threading.Semaphore(ENCODINGS)
 
-    def encode(self, samples: np.ndarray, role: str) -> dict[str, np.ndarray]:
-        """Features of reference audio, mono float32 [n] at the family's `reference_rate`. Waits for the device."""
+    def encode(self, samples: np.ndarray, role: str) -> Features:
+        """Features of reference audio, mono float32 [n] at the family's `reference_rate`. Waits for the device.
+
+        All who wait for the same audio get the error if it fails. The next call tries again.
+        """
+        key = digest(samples) + role
+        with self._lock:
+            features, encoding = self._features.get(key), self._running.get(key)
+            first = features is None and encoding is None
+            if first:
+                self._running[key] = encoding = Future()
+        if features is not None:
+            return features
+        assert encoding is not None
+        if first:
+            self._run(key, encoding, samples, role)
+        return encoding.result()
+
+    def cached(self, samples: np.ndarray, role: str) -> Features:
+        """Features that are in the cache. Otherwise it raises NotEncoded, and does not wait."""
         key = digest(samples) + role
         with self._lock:
             features = self._features.get(key)
-            if features is None:
-                with torch.inference_mode():
-                    wav = torch.from_numpy(samples).to(self.device.torch)
-                    features = {n: self.device.read(t) for n, t in self.model.encode(wav, role).items()}
-                self._features.put(key, features)
+        if features is None:
+            raise NotEncoded
         return features
+
+    def _run(self, key: str, encoding: Future[Features], samples: np.ndarray, role: str) -> None:
+        """Encode for all who wait."""
+        try:
+            with self._free, torch.inference_mode():
+                wav = torch.from_numpy(samples).to(self.device.torch)
+                features = {n: self.device.read(t) for n, t in self.model.encode(wav, role).items()}
+        except BaseException as e:
+            with self._lock:
+                del self._running[key]
+            encoding.set_exception(e)
+            return
+        with self._lock:
+            self._features.put(key, features)
+            del self._running[key]
+        encoding.set_result(features)
 
 
 class LruCache(Generic[T]):

@@ -53,7 +53,8 @@ class Limits:
     voice_cache_mb: int = limit(256, "MiB", "decoded reference audio that is kept", "the least recently used goes")
     voice_cache_seconds: float = limit(300.0, "s", "decoded reference audio that is kept", "it is decoded again")
     # engines
-    prepare_threads: int = limit(4, "", "threads per model for prompts and reference audio", "requests wait")
+    prepare_threads: int = limit(4, "", "threads per model for prompts and decoding audio", "requests wait")
+    encoding_threads: int = limit(2, "", "threads per model for encoding new references", "their requests wait")
     restarts: int = limit(3, "", "restarts of a crashed engine in a row", "`/health` says failed")
 
 

@@ -27,7 +27,8 @@ WATCH_SECONDS = 0.5
 RESTARTS = LIMITS.restarts  # in a row, where an engine that has lived for a minute starts a new count
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
 WARMUP_TEXT = "Hello there."
-THREADS = LIMITS.prepare_threads  # for tokenising and encoding references, per model
+THREADS = LIMITS.prepare_threads  # for reading and tokenising text and audio, per model
+ENCODING_THREADS = LIMITS.encoding_threads  # for encoding reference audio, which may take seconds
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class ModelFactory:
 
 
 class ModelHost:
-    """One model and its engine. Everything but `pool`'s work happens on the event loop."""
+    """One model and its engine. Everything but the work of its two pools happens on the event loop."""
 
     def __init__(self, name: str, make: Callable[[], TTS], config: ServerConfig, give_up: Callable[[], None]) -> None:
         self.name, self.config = name, config
@@ -65,6 +66,7 @@ class ModelHost:
         self.created = int(time.time())
         self.restarts = 0
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix=f"stentor-prepare-{name}"[:60])
+        self.encoding = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix=f"stentor-reference-{name}"[:60])
         self._make, self._give_up = make, give_up
         self._tts: TTS | None = None
         self._spec: ModelSpec | None = None
@@ -99,7 +101,8 @@ class ModelHost:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._discard()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.pool, self.encoding):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def note_duration(self, seconds: float) -> None:
         """Remember how long requests take, for Retry-After."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from stentor.engine.stream import AudioStream
 from stentor.errors import EngineError, InvalidRequest
-from stentor.models.base import Prompt
+from stentor.models.base import Prompt, SpeechRequest
 from stentor.retry import Tries
 from stentor.server.audio.effects import SegmentJoiner
 from stentor.server.preparation import prepare
@@ -219,14 +219,27 @@ class SegmentRun:
         if not self.first:
             request = replace(request, instructions=None)  # the voice is in the audio that is continued
 
-        def work(check: Check) -> Prompt:
-            last, made = self.last, replace(request, check=check)
-            return run.tts.prompt(made if last is None else with_tail_reference(made, run.spec, last))
-
-        made = await prepare(run.plan.host.pool, work)
+        made = None
+        if self.last is None:
+            made = await prepare(run.plan.host.pool, self._if_encoded(request))
+        if made is None:
+            made = await prepare(run.plan.host.encoding, self._encoding(request))
         run.usage.input_tokens += made.tokens
         run.usage.audio_tokens += len(made.frames)
         return made
+
+    def _if_encoded(self, request: SpeechRequest) -> Callable[[Check], Prompt | None]:
+        """Work that makes the prompt, unless audio must be encoded first."""
+        return lambda check: self.run.tts.prompt_if_encoded(replace(request, check=check))
+
+    def _encoding(self, request: SpeechRequest) -> Callable[[Check], Prompt]:
+        """Work that encodes the request's audio, or the segment before, and makes the prompt."""
+
+        def work(check: Check) -> Prompt:
+            last, checked = self.last, replace(request, check=check)
+            return self.run.tts.prompt(checked if last is None else with_tail_reference(checked, self.run.spec, last))
+
+        return work
 
     async def _once(self, prompt: Prompt, seed: int) -> AsyncGenerator[np.ndarray, None]:
         run = self.run

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 
 from stentor.models.base import Prompt, SpeechRequest
 from stentor.server.preparation import Abandoned, prepare
@@ -106,3 +110,40 @@ def test_work_that_has_not_begun_never_does() -> None:
     with ThreadPoolExecutor(1) as pool:
         asyncio.run(main())
     assert not began
+
+
+def test_references_that_are_being_encoded_hold_up_neither_plain_requests_nor_known_voices(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than the server has threads."""
+    encode, going, entered = live.tts._model.encode, threading.Event(), threading.Semaphore(0)
+
+    def blocking(wav: Any, role: str) -> Any:
+        if float(wav.abs().max()) < KNOWN_PEAK / 2:
+            entered.release()
+            assert going.wait(60)
+        return encode(wav, role)
+
+    monkeypatch.setattr(live.tts._model, "encode", blocking)
+    known = {"input": "Hello there.", "ref_audio": reference(KNOWN_PEAK)}
+    assert live.speech(**known).status_code == 200
+    clients = [raw(live, {"input": "Hi.", "ref_audio": reference(0.1 + 0.02 * i)}) for i in range(12)]
+    try:
+        assert entered.acquire(timeout=60)
+        assert live.speech(input="Nothing to encode.").status_code == 200
+        assert live.speech(**known).status_code == 200
+    finally:
+        going.set()
+        for client in clients:
+            client.close()
+    assert live.idle()
+
+
+KNOWN_PEAK = 0.9
+
+
+def reference(peak: float) -> str:
+    """A tone of this peak as base64 of a wav file."""
+    out = io.BytesIO()
+    soundfile.write(out, peak * np.sin(np.arange(12_000) / 7), 8000, format="WAV")
+    return base64.b64encode(out.getvalue()).decode()
