@@ -270,8 +270,8 @@ class _Job:
         while self.speech is None:
             assert self.stream is not None
             speech = self.tts.speech(list(self.stream), self.tries.seed)
-            most = retry.runaway_frames(self.prompt)
-            if self.tries.again(most is not None and len(speech.frames) >= most):
+            limit = retry.runaway_frames(self.prompt)
+            if self.tries.again(limit is not None and len(speech.frames) >= limit):
                 self.start()
             else:
                 self.speech = speech

@@ -72,7 +72,7 @@ def _module(family: ModuleType, name: str) -> ModuleType:
 def _dummy(name: str, device: torch.device, dtype: torch.dtype | None) -> SpeechModel:
     for family in families():
         if name in family.DUMMIES:
-            made: SpeechModel = _module(family, "dummy").make(name, device, dtype)
-            return made
+            model: SpeechModel = _module(family, "dummy").make(name, device, dtype)
+            return model
     known = sorted(DUMMY + d for f in families() for d in f.DUMMIES)
     raise CheckpointError(f"model {DUMMY + name!r} is not known; known: {', '.join(known)}")

@@ -148,7 +148,7 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs) -> None:
         generated[running] += 1
         stop[running] = np.where(generated[running] >= limit[running], LENGTH, RUNNING)
 
-    longest, most = max(PREFILL_TOKENS[1]), spec.num_evals
+    longest, num_evals = max(PREFILL_TOKENS[1]), spec.num_evals
     frames = longest if spec.takes_reference else 0
     runner.prefill_buffers = PrefillBuffers(spec, BatchShape(longest, SLOTS, frames), SLOTS, runner.device)
     host_idx, ints = runner.idx.numpy(), runner.prefill_buffers.ints.numpy()
@@ -157,9 +157,9 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs) -> None:
         graphs.graphs[key] = SimulatedGraph(line, ms / 1e3, run)
 
     for batch in runner.batch_sizes:
-        key = (batch, runner.sizes.max_pages, most)
+        key = (batch, runner.sizes.max_pages, num_evals)
         add(runner.decode_graphs, key, interpolate(costs.step, batch), partial(advance, host_idx[:batch]))
-    for shape in runner.prefill_keys(SLOTS, most):
+    for shape in runner.prefill_keys(SLOTS, num_evals):
         rows = ints[BatchShape(*shape[:3]).parts["idx"]]
         add(runner.prefill_graphs, shape, costs.prefill_ms(shape[1], shape[0]), partial(advance, rows))
     for batch, count in codec.graph_keys(SLOTS):

@@ -91,12 +91,12 @@ class Case:
         return gemv_config(self.width // 2 if self.gate else self.width, self.size, self.gate)
 
 
-def cases(small: bool, most: int = GEMV_ROWS, only: str = "") -> list[Case]:
-    """One row first, `most` rows last, of the shapes with `only` in their names."""
+def cases(small: bool, max_rows: int = GEMV_ROWS, only: str = "") -> list[Case]:
+    """One row first, `max_rows` rows last, of the shapes with `only` in their names."""
     scale = 32 if small else 1
     return [
         Case(name, width // scale, size // scale, gate, rows)
-        for rows in range(1, most + 1)
+        for rows in range(1, max_rows + 1)
         for name, (width, size, gate) in SHAPES.items()
         if only in name
     ]
@@ -192,9 +192,9 @@ def _without_early(run: Callable[[], float]) -> float | None:
         gemv.USE_PDL, gemv.PDL_LAUNCH = before
 
 
-def compile_share(share: int, shares: int, most: int, only: str) -> None:
+def compile_share(share: int, shares: int, max_rows: int, only: str) -> None:
     """Every tile of some cases run once, so that the process that measures finds them compiled."""
-    every = [(c, t) for c in cases(False, most, only) for t in c.tiles]
+    every = [(c, t) for c in cases(False, max_rows, only) for t in c.tiles]
     made: dict[Case, Operands] = {}
     for case, tile in itertools.islice(every, share, None, shares):
         one = made.get(case)

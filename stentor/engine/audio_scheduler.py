@@ -94,8 +94,8 @@ class AudioScheduler:
 
     def _largest_chunk(self, ready: int) -> int:
         """The longest chunk of the ramp that `ready` frames fill."""
-        most = min(ready, self.policy.chunk)
-        return max((n for n in self.ramp if n <= most), default=most)
+        limit = min(ready, self.policy.chunk)
+        return max((n for n in self.ramp if n <= limit), default=limit)
 
     def _ramp_size(self, seq: Sequence) -> int:
         """Frames that the ramp asks for next."""

@@ -63,8 +63,8 @@ class CodecRunner:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
         keys = set()
         for frames in self.counts:
-            most = max(1, min(slots, self.sizes.codec_frames // frames))
-            keys |= {(min(1 << i, most), frames) for i in range(most.bit_length() + 1)}
+            max_rows = max(1, min(slots, self.sizes.codec_frames // frames))
+            keys |= {(min(1 << i, max_rows), frames) for i in range(max_rows.bit_length() + 1)}
         return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
 
     # -- state --

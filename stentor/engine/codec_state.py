@@ -21,11 +21,11 @@ class CodecStateTable:
     """
 
     def __init__(self, columns: Mapping[str, Column], rows: int, device: torch.device) -> None:
-        self._specs, self._places = columns, {}
+        self._specs, self._slices = columns, {}
         end = 0
         for name, c in columns.items():
             words = -(-math.prod(c.shape) * c.dtype.itemsize // ROW_ALIGN) * ROW_ALIGN // WORD
-            self._places[name] = slice(end, end + words)
+            self._slices[name] = slice(end, end + words)
             end += words
         self.data = torch.zeros(rows, end, dtype=torch.int64, device=device)
         self.columns = self._views(self.data)
@@ -38,7 +38,7 @@ class CodecStateTable:
         views = {}
         for name, c in self._specs.items():
             count = math.prod(c.shape)
-            values = data[:, self._places[name]].view(c.dtype)[:, :count]
+            values = data[:, self._slices[name]].view(c.dtype)[:, :count]
             views[name] = values.view(len(data), *c.shape)
         return views
 
@@ -54,14 +54,14 @@ class CodecStateTable:
 
     def _words(self, name: str, state: State) -> list[Tensor]:
         """A column [k, *shape] as words, then its padding. No copy is made if the values already lie as words."""
-        c, place = self._specs[name], self._places[name]
+        c, words_slice = self._specs[name], self._slices[name]
         values = state[name].to(c.dtype).reshape(len(state[name]), -1)
         per_word = WORD // c.dtype.itemsize
         layout = (values.shape[1], values.stride(0), values.storage_offset())
         if values.stride(1) != 1 or any(n % per_word for n in layout):
-            values = F.pad(values, (0, (place.stop - place.start) * per_word - values.shape[1]))
+            values = F.pad(values, (0, (words_slice.stop - words_slice.start) * per_word - values.shape[1]))
         words = values.view(torch.int64)
-        rest = place.stop - place.start - words.shape[1]
+        rest = words_slice.stop - words_slice.start - words.shape[1]
         return [words, self.fresh[:, :1].expand(len(words), rest)] if rest else [words]
 
     def reset(self, rows: Tensor) -> None:

@@ -62,7 +62,7 @@ class AudioDelivery:
             return
         continues = request.prompt.continuation is not None
         if continues:
-            request.kept.append(chunk.frames)
+            request.delivered_frames.append(chunk.frames)
         finish = request.finish if job.last and not continues else None
         if trim < job.count or finish is not None:
             request.stream.put(Chunk(chunk.samples[trim * self.hop :], chunk.frames[trim:], finish))

@@ -60,17 +60,17 @@ class StagingBuffer:
 
     def __init__(self, parts: Mapping[str, Shape], device: Device) -> None:
         self._device = device
-        self._places: dict[str, tuple[slice, Shape]] = {}
+        self._slices: dict[str, tuple[slice, Shape]] = {}
         end = 0
         for name, (shape, dtype) in parts.items():
             size = math.prod(shape) * dtype.itemsize
-            self._places[name] = slice(end, end + size), (shape, dtype)
+            self._slices[name] = slice(end, end + size), (shape, dtype)
             end += -(-size // ALIGN) * ALIGN
         self._bytes = torch.empty(end, dtype=torch.uint8, pin_memory=device.cuda)
         self.host = self._views(self._bytes)
 
     def _views(self, data: Tensor) -> dict[str, Tensor]:
-        return {name: data[place].view(dtype).view(shape) for name, (place, (shape, dtype)) in self._places.items()}
+        return {name: data[part].view(dtype).view(shape) for name, (part, (shape, dtype)) in self._slices.items()}
 
     def send(self) -> dict[str, Tensor]:
         """The same tensors on the device, without waiting."""

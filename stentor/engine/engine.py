@@ -100,11 +100,12 @@ class Engine:
 
     def _max_frames(self, prompt: Prompt) -> int:
         """Frames that the request may have with these buffers."""
-        most = self.sizes.max_model_len
-        room = most - prompt.length
-        if room < 1:
-            raise InvalidRequest("input", f"text and reference take {prompt.length} positions, at most {most - 1} fit")
-        return max(1, min(prompt.max_frames, room, self.sizes.max_frames))
+        max_model_len = self.sizes.max_model_len
+        free = max_model_len - prompt.length
+        if free < 1:
+            problem = f"text and reference take {prompt.length} positions, at most {max_model_len - 1} fit"
+            raise InvalidRequest("input", problem)
+        return max(1, min(prompt.max_frames, free, self.sizes.max_frames))
 
     def check_process(self) -> None:
         """EngineError in a forked child, which has a copy of the engine and no thread that runs it."""
@@ -268,7 +269,7 @@ class Engine:
     def _continue(self, request: Request) -> None:
         """Queue the next prompt of a request, made from the frames of the last. It waits for a slot like any other."""
         assert request.prompt.continuation is not None
-        frames = np.concatenate(request.kept) if request.kept else self._requests.no_frames()
+        frames = np.concatenate(request.delivered_frames) if request.delivered_frames else self._requests.no_frames()
         try:
             prompt = request.prompt.continuation(frames)
             if prompt is None:
@@ -280,7 +281,7 @@ class Engine:
             self._requests.end(request)
             return
         request.seq, request.prompt = self._sequence(prompt, request.seq.streaming), prompt
-        request.seed, request.frames, request.kept = request.seed + 1, 0, []
+        request.seed, request.frames, request.delivered_frames = request.seed + 1, 0, []
         self._requests.enter_queue()
         self._queue(request)
 

@@ -62,9 +62,13 @@ class ModelRunner:
 
     def capture(self) -> None:
         """Capture every graph that steady serving needs, largest first."""
-        num_evals, slots, most = self.model.spec.num_evals, self.sizes.slots, self.sizes.max_pages
+        num_evals, slots, max_pages = self.model.spec.num_evals, self.sizes.slots, self.sizes.max_pages
         batches = sorted(self.batch_sizes, reverse=True)
-        pages = [most] if self.kv.fused else sorted({min(most, n) for n in (*DECODE_PAGES, most)}, reverse=True)
+        pages = (
+            [max_pages]
+            if self.kv.fused
+            else sorted({min(max_pages, n) for n in (*DECODE_PAGES, max_pages)}, reverse=True)
+        )
         with self.stream.active():
             self.decode_graphs.capture((b, n, num_evals) for b in batches for n in pages)
             if self.kv.fused and self.device.cuda:
@@ -94,9 +98,11 @@ class ModelRunner:
 
     def set_pages(self, sequences: list[Sequence]) -> None:
         """Write the page table rows of requests."""
-        count, most = len(sequences), self.sizes.max_pages
-        buffer = StagingBuffer({"slot": ((count,), torch.int64), "pages": ((count, most), torch.int64)}, self.device)
-        table = np.full((count, most), self.sizes.pages)
+        count, max_pages = len(sequences), self.sizes.max_pages
+        buffer = StagingBuffer(
+            {"slot": ((count,), torch.int64), "pages": ((count, max_pages), torch.int64)}, self.device
+        )
+        table = np.full((count, max_pages), self.sizes.pages)
         for row, seq in zip(table, sequences, strict=True):
             row[: len(seq.pages)] = seq.pages
         buffer.host["slot"].copy_(torch.tensor([seq.slot for seq in sequences]))

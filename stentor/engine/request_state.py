@@ -25,7 +25,7 @@ class Request:
     stream: AudioStream
     seed: int  # of the present prompt
     frames: int = 0  # delivered, of the present prompt
-    kept: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
+    delivered_frames: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
     audible: bool = False  # audio that is not silent has come
     closed: bool = False  # the stream has had its last event
 
@@ -85,10 +85,10 @@ class OpenRequests:
         self._by_id: dict[int, Request] = {}  # by the id of their sequence
         self._by_stream: dict[AudioStream, Request] = {}
 
-    def enter_queue(self, most: int | None = None) -> None:
-        """Count a request that waits. Overloaded if `most` are waiting already."""
+    def enter_queue(self, limit: int | None = None) -> None:
+        """Count a request that waits. Overloaded if `limit` are waiting already."""
         with self._lock:
-            if most is not None and self.waiting >= most:
+            if limit is not None and self.waiting >= limit:
                 raise Overloaded(f"{self.waiting} requests are waiting already; try again later")
             self.waiting += 1
 

@@ -185,8 +185,8 @@ class Scheduler:
         for seq in running:
             if seq.phase is not Phase.RUNNING:  # preempted so that another could grow
                 continue
-            room = len(seq.pages) * self.pages.page_size
-            if room < seq.length + seq.num_scheduled and not self._grow(seq, plan, now):
+            allocated = len(seq.pages) * self.pages.page_size
+            if allocated < seq.length + seq.num_scheduled and not self._grow(seq, plan, now):
                 continue
             plan.decode.append(seq)
         plan.decode = [s for s in plan.decode if s.phase is Phase.RUNNING]  # growing may have preempted some

@@ -108,7 +108,7 @@ def _budget(config: EngineConfig, device: Device, slot_bytes: int, codec_bytes: 
     free = device.free_bytes()
     if free is None:
         return GIB
-    most = free * config.gpu_memory_utilization
+    usable = free * config.gpu_memory_utilization
     if config.max_memory_gb is not None:
-        most = min(most, config.max_memory_gb * GIB - device.allocated_bytes())
-    return int(most - min(GRAPHS + codec_bytes, free * SPARE)) - slot_bytes
+        usable = min(usable, config.max_memory_gb * GIB - device.allocated_bytes())
+    return int(usable - min(GRAPHS + codec_bytes, free * SPARE)) - slot_bytes

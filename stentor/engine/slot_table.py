@@ -128,8 +128,8 @@ class SlotTable:
         finite = out.frame.isfinite().flatten(1).all(1) if out.frame.is_floating_point() else torch.ones_like(running)
         stop = out.stop & (step >= rows["min_frames"])
         keep = running & finite & (~stop | self.keeps_frame)
-        made = step + keep
-        ended = torch.where(stop, STOPPED, torch.where(made >= rows["max_frames"], LENGTH, RUNNING))
+        num_frames = step + keep
+        ended = torch.where(stop, STOPPED, torch.where(num_frames >= rows["max_frames"], LENGTH, RUNNING))
         ended = torch.where(finite, ended, BROKEN)
         at = step.clamp_max(self.max_frames - 1)
         self.frames[rows.idx, at] = _choose(keep, out.frame, self.frames[rows.idx, at])
@@ -137,7 +137,7 @@ class SlotTable:
         for name, value in new.items():
             self.table[name][rows.idx] = _choose(keep, value, rows[name])
         status = torch.where(running, ended, rows["stop"])
-        self.progress.index_copy_(1, rows.idx, torch.stack((made, status, _choose(running, pos, rows["pos"]))))
+        self.progress.index_copy_(1, rows.idx, torch.stack((num_frames, status, _choose(running, pos, rows["pos"]))))
 
     def _commit_fused(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
         """`commit` in one kernel launch, and one more for each of the family's columns."""

@@ -79,13 +79,13 @@ def _commit_kernel(
         finite = tl.abs(value.to(tl.float32)) < float("inf")  # and a NaN is not
         broken = tl.sum((mask & (finite == 0)).to(tl.int32), 0) > 0
         keep = keep & (broken == 0)
-    made = step + keep.to(tl.int64)
-    new_status = tl.where(made >= tl.load(max_frames_ptr + row), LENGTH, RUNNING)
+    num_frames = step + keep.to(tl.int64)
+    new_status = tl.where(num_frames >= tl.load(max_frames_ptr + row), LENGTH, RUNNING)
     new_status = tl.where(broken, BROKEN, tl.where(stop, STOPPED, new_status)).to(tl.int64)
     new_pos = pos + 1
     if HAS_LENGTH:
         new_pos = tl.load(length_ptr + row)
-    tl.store(progress_ptr + slot, made)
+    tl.store(progress_ptr + slot, num_frames)
     tl.store(progress_ptr + num_slots + slot, tl.where(running, new_status, status))
     tl.store(progress_ptr + 2 * num_slots + slot, tl.where(running, new_pos, pos))
     mask_store = mask & keep
@@ -104,10 +104,12 @@ def commit(
     status: RowStatus,
     stop_keeps: bool,
 ) -> Tensor:
-    """Commit one frame per row, but for a family's own columns; returns [B] uint8, whether a row keeps its frame.
+    """Commit one frame per row, without the family's own columns. Returns [B] uint8, whether a row keeps its frame.
 
-    rows: slots, steps, stops, positions, limits and least frames, [B] each; length [B] tokens in the KV (None: one
-    more); ended [B] bool; frame [B, *frame]; table: progress [3, slots], frames [slots, most, *frame], last frames.
+    rows: slots, steps, stops, positions, max_frames and min_frames, [B] each.
+    length: [B] tokens in the key-value cache, None for one more.
+    ended: [B] bool. frame: [B, *frame].
+    table: progress [3, slots], frames [slots, max_frames, *frame] and last frames [slots, *frame].
     """
     progress, frames, last = table
     batch, size = len(ended), last[0].numel()

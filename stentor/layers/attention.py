@@ -83,6 +83,6 @@ class DepthKV:
         values[:, self.length : end] = v
         mask = None
         if new > 1:
-            span = torch.arange(end, device=q.device)
-            mask = span[None, :] <= span[self.length :, None]
+            positions = torch.arange(end, device=q.device)
+            mask = positions[None, :] <= positions[self.length :, None]
         return sdpa(q, keys[:, :end], values[:, :end], mask)

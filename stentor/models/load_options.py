@@ -26,13 +26,13 @@ def check_load_options(options: Iterable[str], known: Iterable[str]) -> None:
             raise InvalidRequest(name, f"is no engine option and no load option of this model, which takes {takes}")
 
 
-def model_dtype(asked: torch.dtype | None, own: torch.dtype, device: torch.device) -> torch.dtype:
-    """What the language models compute in: what was asked, else float32 on a CPU and the checkpoint's own elsewhere."""
-    return asked or (torch.float32 if device.type == "cpu" else own)
+def model_dtype(requested: torch.dtype | None, own: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of the language models: the requested one, else float32 on a CPU and the checkpoint's own elsewhere."""
+    return requested or (torch.float32 if device.type == "cpu" else own)
 
 
 def codec_dtype(options: Mapping[str, object], device: torch.device, dtype: torch.dtype | None) -> torch.dtype:
-    """What a codec's decoder computes in. `dtype` was asked for the language model, None for the checkpoint's own.
+    """The dtype of a codec's decoder. `dtype` was requested for the language model, None for the checkpoint's own.
 
     The default on CUDA is float16. It has eight times the resolution of bfloat16, sums are float32, and activations
     stay far inside its range. Elsewhere the default is float32. A decoder beside a language model in float32 or
@@ -49,5 +49,5 @@ def codec_dtype(options: Mapping[str, object], device: torch.device, dtype: torc
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """What a codec's encoder computes in. It runs once per voice, and rounding would change the codes."""
+    """The dtype of a codec's encoder. It runs once per voice, and rounding would change the codes."""
     return torch.promote_types(dtype, torch.float32)

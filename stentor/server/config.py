@@ -149,8 +149,8 @@ def from_env(env: Mapping[str, str]) -> dict[str, Any]:
         values["api_key"] = (key,)
     if folder := env.get("SPEAKER_SAMPLES_DIR"):
         values["voices_dir"] = folder
-    if most := env.get("SPEAKER_MAX_UPLOADED"):
-        values["max_voices"] = _number("SPEAKER_MAX_UPLOADED", most, int)
+    if limit := env.get("SPEAKER_MAX_UPLOADED"):
+        values["max_voices"] = _number("SPEAKER_MAX_UPLOADED", limit, int)
     return values
 
 

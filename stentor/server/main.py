@@ -42,8 +42,8 @@ class _Uvicorn(uvicorn.Server):
         """Accept no more connections, wait for WebSocket sessions to finish what they have, then let uvicorn close.
 
         uvicorn alone closes WebSockets at once. It waits only for HTTP requests."""
-        for listener in self.servers:
-            listener.close()
+        for server in self.servers:
+            server.close()
         self.drain.set()
         deadline = time.monotonic() + (self.config.timeout_graceful_shutdown or 0)
         while self.busy() and time.monotonic() < deadline and not self.force_exit:

@@ -72,10 +72,10 @@ def _sample_leading(
     above, tied = mask & (key > kth), mask & (key == kth)
     count = tl.cumsum(above.to(tl.int32) + (tied.to(tl.int32) << 16), 0)
     num_above = tl.sum(above.to(tl.int32), 0)
-    place = tl.where(above, count & 0xFFFF, num_above + (count >> 16)) - 1
-    keep = above | (tied & (place < top_k))
-    tl.store(scratch_logits_ptr + place, logits, keep)
-    tl.store(scratch_ids_ptr + place, offs, keep)
+    rank = tl.where(above, count & 0xFFFF, num_above + (count >> 16)) - 1
+    keep = above | (tied & (rank < top_k))
+    tl.store(scratch_logits_ptr + rank, logits, keep)
+    tl.store(scratch_ids_ptr + rank, offs, keep)
     tl.debug_barrier()
     offs_i = tl.arange(0, MAX_PAIRWISE)
     i, j = offs_i[:, None], offs_i[None, :]
@@ -239,9 +239,9 @@ def sample_first_code(
 ) -> Tensor:
     """The first code of a frame by the ranked sampler, where `params.u` is [B, 2].
 
-    A code that is among the last `window` first codes of past frames [slots, most, books] is drawn once more, with the
-    second u and `again` = (temperature, top_p). The last id is the end: it is allowed once a row has made its
-    `min_frames`, and is stored as code 0. Returns [B] bool, whether it was drawn.
+    A code that is among the last `window` first codes of past frames [slots, max_frames, books] is drawn once more.
+    The second draw uses the second u and `again` = (temperature, top_p). The last id is the end. It is allowed once a
+    row has made its `min_frames`, and it is stored as code 0. Returns [B] bool, whether it was drawn.
     """
     given, constants = launch_args(logits, params, out)
     ended = torch.empty(len(logits), dtype=torch.uint8, device=logits.device)

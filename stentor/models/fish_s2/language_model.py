@@ -24,7 +24,7 @@ class Language(nn.Module):
     """Both transformers; parameters start on the meta device, in `dtype`."""
 
     head: Tensor
-    place: Tensor
+    positions: Tensor
     first_row: Tensor
 
     def __init__(self, c: LanguageConfig, semantic: int, im_end: int, dtype: torch.dtype) -> None:
@@ -41,7 +41,7 @@ class Language(nn.Module):
         self.to(dtype)
         self.slow_rope = _rope(c.slow, c.max_model_len, c.rope_base)
         self.fast_rope = _rope(c.fast, c.books, c.rope_base)
-        self.register_buffer("place", torch.arange(c.books), persistent=False)
+        self.register_buffer("positions", torch.arange(c.books), persistent=False)
         self.register_buffer("first_row", c.codes * torch.arange(c.books), persistent=False)
 
     def process_weights_after_loading(self) -> None:
@@ -97,7 +97,7 @@ class Language(nn.Module):
 
     def _next_logits(self, x: Tensor, kv: DepthKV) -> Tensor:
         """Logits of the code that follows the new tokens x [B, n, hidden]."""
-        pos = self.place[kv.length : kv.length + x.shape[1]]
+        pos = self.positions[kv.length : kv.length + x.shape[1]]
         logits = self.fast.head(x, kv.attend, self.fast_rope, pos, self.fast_output.weight)
         kv.advance(x.shape[1])
         return logits

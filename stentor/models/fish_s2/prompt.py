@@ -17,7 +17,7 @@ SPEAKER = re.compile(r"<\|speaker:\d+\|>")
 TAG = re.compile(r"\[[^\[\]]*\]")
 TURNS_PER_BATCH = 5
 CHUNK_BYTES = 200  # of text spoken at a time when it has speaker turns, as in the reference's server
-ROOM = 2048  # positions that a prompt must leave free, as in the reference
+RESERVED = 2048  # positions that a prompt must leave free, as in the reference
 FRAMES = 1024  # default of max_frames for short texts, as in the reference's server
 RUN_ON = 128  # frames, besides those below, after which speech has probably run on
 FRAMES_PER_BYTE = 6  # of UTF-8 text. Slow speech takes about 2.5
@@ -178,12 +178,12 @@ class PromptBuilder:
     ) -> Prompt:
         """A prompt for `text` in the voices of `references`, after the turns of `history`. `o` are option values."""
         p = tokenize_turns(self.tokens, self._books, text, references, history)
-        room = self._max_model_len - len(p.token)
-        if room < ROOM:
-            most = self._max_model_len - ROOM
-            raise InvalidRequest("text", f"takes {len(p.token)} tokens with its reference; at most {most} fit")
+        free = self._max_model_len - len(p.token)
+        if free < RESERVED:
+            limit = self._max_model_len - RESERVED
+            raise InvalidRequest("text", f"takes {len(p.token)} tokens with its reference; at most {limit} fit")
         guess = max(FRAMES, FRAMES_PER_BYTE * len(text.encode()))
-        max_frames = min(o["max_frames"] or guess, room)
+        max_frames = min(o["max_frames"] or guess, free)
         fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
         return Prompt(
             rows={"token": p.token},

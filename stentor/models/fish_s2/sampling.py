@@ -47,13 +47,13 @@ def sample_ranked(r: Ranking | Tensor, u: Tensor, temperature: Tensor, top_k: Te
         from stentor.models.fish_s2.kernels import sample_ranked as fused
 
         return fused(r, u, temperature, top_k, top_p)
-    place = torch.arange(r.logits.shape[-1], device=r.logits.device)
+    ranks = torch.arange(r.logits.shape[-1], device=r.logits.device)
     limit = torch.where(top_k > 0, top_k, r.logits.shape[-1])
     outside = (r.mass > top_p[:, None]) & (top_p < 1)[:, None]  # rounding takes the sum of all past 1
-    drop = (outside | (place >= limit[:, None])) & (place > 0)
+    drop = (outside | (ranks >= limit[:, None])) & (ranks > 0)
     scaled = r.logits.masked_fill(drop, float("-inf")) / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
-    at = torch.where(temperature > 0, sample_inverse_cdf(scaled, u), 0)
-    return r.order.gather(-1, at[:, None])[:, 0]
+    chosen = torch.where(temperature > 0, sample_inverse_cdf(scaled, u), 0)
+    return r.order.gather(-1, chosen[:, None])[:, 0]
 
 
 def sample_ranked_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:

@@ -34,15 +34,18 @@ def _embed_codes_and_text_kernel(
 
 
 def embed_codes_and_text(
-    codes: Tensor, offset: Tensor, table: Tensor, step: Tensor, told: RowRef, texts: Tensor, pad: int
+    codes: Tensor, offset: Tensor, table: Tensor, step: Tensor, text_ids: RowRef, texts: Tensor, pad: int
 ) -> Tensor:
-    """Embedding of codes [B, books]: the sum of rows offset + codes of table [V, H], plus the row of texts [T, H] that
-    stands beside frame step - 1 in `told` [slots, most], or row `pad` after all of them: [B, H]."""
+    """Embedding of codes [B, books]: the sum of rows offset + codes of table [V, H], plus a row of texts [T, H].
+
+    That row is number step - 1 of `text_ids` [slots, max_text], or `pad` after all of them. Returns [B, H].
+    """
     batch, books = codes.shape
     hidden = table.shape[1]
     out = torch.empty(batch, hidden, dtype=table.dtype, device=table.device)
     _embed_codes_and_text_kernel[embed_grid(batch, hidden)](
-        codes.contiguous(), offset, table, out, step, told.table, told.idx, texts, hidden, told.table.shape[1], pad,
+        codes.contiguous(), offset, table, out, step, text_ids.table, text_ids.idx, texts, hidden,
+        text_ids.table.shape[1], pad,
         NUM_BOOKS=books, BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
     )  # fmt: skip
     return out
@@ -69,14 +72,14 @@ def _embed_prompt_kernel(
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _add_frames_kernel(
-    codes_ptr, offset_ptr, table_ptr, place_ptr, out_ptr, num_tokens, hidden,
+    codes_ptr, offset_ptr, table_ptr, position_ptr, out_ptr, num_tokens, hidden,
     NUM_BOOKS: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    token = tl.load(place_ptr + row)
+    token = tl.load(position_ptr + row)
     mask = (offs_h < hidden) & (token < num_tokens)
     acc = sum_codebooks(codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS)
     acc = acc.to(dtype).to(tl.float32)
@@ -92,11 +95,11 @@ def embed_prompt(
 ) -> Tensor:
     """Embedding [N, H] of prompt tokens, where every sum is rounded.
 
-    A token is the sum of rows of two tables, given as (index [N], table), none where an index is negative; of `vectors`
-    [N, H]; and of the frame at its place, given as (codes [M, books], offset [books], table, places [M]). A frame at
-    place N is left out.
+    A token is the sum of rows of two tables, of `vectors` [N, H] and of the frame at its position. A table is given as
+    (index [N], table), and a negative index adds nothing. Frames are given as (codes [M, books], offset [books], table,
+    positions [M]). A frame at position N is left out.
     """
-    (index, table), (codes, offset, books, places) = first, frames
+    (index, table), (codes, offset, books, positions) = first, frames
     count, hidden = len(index), table.shape[1]
     out = torch.empty(count, hidden, dtype=table.dtype, device=table.device)
     given = index if vectors is None else vectors.contiguous()
@@ -106,7 +109,7 @@ def embed_prompt(
     )  # fmt: skip
     if len(codes):
         _add_frames_kernel[embed_grid(len(codes), hidden)](
-            codes.contiguous(), offset, books, places, out, count, hidden,
+            codes.contiguous(), offset, books, positions, out, count, hidden,
             NUM_BOOKS=codes.shape[1], BLOCK_H=EMBED_BLOCK, USE_PDL=USE_PDL, num_warps=2, **PDL_LAUNCH,
         )  # fmt: skip
     return out

@@ -61,15 +61,15 @@ def embed_codes_and_text(
     """Backbone input [B, H] after the frame codes [B, books], which was made at step - 1.
 
     It is the sum of the frame's embeddings and of the row of texts [T, H] of the text token that stands beside it:
-    number step - 1 of tokens [slots, most], or `pad` after all of them.
+    number step - 1 of tokens [slots, max_text], or `pad` after all of them.
     """
     if kernels.enabled(Kernel.EMBED, table.rows):
         from stentor.models.qwen3_tts.kernels import embed_codes_and_text as fused
 
         return fused(codes, table.offset, table.rows, step, tokens, texts, pad)
-    at, most = step - 1, tokens.table.shape[1]
-    token = tokens.table[tokens.idx, at.clamp(0, most - 1)].long()
-    return table.embed(codes) + F.embedding(torch.where(at < most, token, pad), texts)
+    position, max_text = step - 1, tokens.table.shape[1]
+    token = tokens.table[tokens.idx, position.clamp(0, max_text - 1)].long()
+    return table.embed(codes) + F.embedding(torch.where(position < max_text, token, pad), texts)
 
 
 def sample_first_codebook(

@@ -174,10 +174,13 @@ def _rope_factors(lm: ConfigReader, head_dim: int) -> tuple[float, ...] | None:
     if lm.data.get("rope_scaling") is None:
         return None
     scaling = lm.section("rope_scaling")
-    most, original = lm.integer("max_position_embeddings", 32768), scaling.integer("original_max_position_embeddings")
-    if most != original:
+    longest, original = (
+        lm.integer("max_position_embeddings", 32768),
+        scaling.integer("original_max_position_embeddings"),
+    )
+    if longest != original:
         raise scaling.error(
-            "original_max_position_embeddings", f"{original} must equal lm_config.max_position_embeddings {most}"
+            "original_max_position_embeddings", f"{original} must equal lm_config.max_position_embeddings {longest}"
         )
     factors = scaling.numbers("short_factor")
     if len(factors) != head_dim // 2:

@@ -41,8 +41,8 @@ class VoxCPM2:
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         """Audio [n] -> `patches` [M, patch, feat] float32. A reference is padded at its end, a prompt at its start,
         so that what is continued ends where the prompt ends."""
-        span = self.patch * self.vae.config.hop
-        missing = -wav.shape[-1] % span
+        patch_samples = self.patch * self.vae.config.hop
+        missing = -wav.shape[-1] % patch_samples
         padded = F.pad(wav, (missing, 0) if role == "prompt" else (0, missing))
         latents = self.vae.encode_latents(padded.unsqueeze(0))
         return {"patches": latents.reshape(-1, self.patch, self.feat)}

@@ -59,14 +59,14 @@ class PromptBuilder:
             raise InvalidRequest("text", "has nothing that this model can speak")
         said = self.front_end(given.text, request.check) if given.text else ""
         ids, frames, frame_at = self._sequence(given, said + target)
-        room = self.max_length - len(ids)
-        if room < 1:
+        free = self.max_length - len(ids)
+        if free < 1:
             raise InvalidRequest("text", f"text and audio take {len(ids)} positions, at most {self.max_length - 1} fit")
         count = len(self.tokenize(target))
         suspect = int(count * self.suspect[0] + self.suspect[1])
         cap = suspect + CAP_EXTRA
         options = request.options
-        max_frames = min(cap, options["max_frames"], room)
+        max_frames = min(cap, options["max_frames"], free)
         min_frames = max_frames if options["ignore_eos"] else options["min_frames"]
         columns: dict[str, Any] = {
             "cfg": options["cfg"],

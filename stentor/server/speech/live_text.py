@@ -83,16 +83,16 @@ class TextFeed:
         early = self.granularity == "clause" or (self.granularity == "auto" and not self.count)
         safe = ready(tail, False) or (ready(tail, True) if early else 0)
         if safe:
-            self._take(safe, keep_last=False)
+            self._add_segments(safe, keep_last=False)
         elif len(tail) > 2 * self.max_chars:  # no punctuation at all: cut where HTTP would
-            self._take(len(tail), keep_last=True)
+            self._add_segments(len(tail), keep_last=True)
 
     def flush(self) -> None:
         """Speak what has been written now, wherever it ends."""
         if self.live:
             self._extend(last=True)
         else:
-            self._take(len(self.text) - self._cut, keep_last=False)
+            self._add_segments(len(self.text) - self._cut, keep_last=False)
 
     def end(self) -> None:
         """Nothing follows."""
@@ -100,7 +100,7 @@ class TextFeed:
         self.ended = True
         self._changed.set()
 
-    def _take(self, size: int, keep_last: bool) -> None:
+    def _add_segments(self, size: int, keep_last: bool) -> None:
         start = self._cut
         segments = split(self.text[start : start + size], self.max_chars, self.granularity)
         if keep_last:

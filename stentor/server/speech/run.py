@@ -219,14 +219,14 @@ class SegmentRun:
         if not self.first:
             request = replace(request, instructions=None)  # the voice is in the audio that is continued
 
-        made = None
+        prompt = None
         if self.last is None:
-            made = await prepare(run.plan.host.pool, self._if_encoded(request))
-        if made is None:
-            made = await prepare(run.plan.host.encoding, self._encoding(request))
-        run.usage.input_tokens += made.tokens
-        run.usage.audio_tokens += len(made.frames)
-        return made
+            prompt = await prepare(run.plan.host.pool, self._if_encoded(request))
+        if prompt is None:
+            prompt = await prepare(run.plan.host.encoding, self._encoding(request))
+        run.usage.input_tokens += prompt.tokens
+        run.usage.audio_tokens += len(prompt.frames)
+        return prompt
 
     def _if_encoded(self, request: SpeechRequest) -> Callable[[Check], Prompt | None]:
         """Work that makes the prompt, unless audio must be encoded first."""
