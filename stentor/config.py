@@ -14,9 +14,9 @@ from stentor.errors import InvalidRequest
 class Policy:
     """Parameters of the scheduler. Times are seconds."""
 
-    max_prefill_tokens: int = 2048  # per step; a longer prompt is prefilled alone
+    max_prefill_tokens: int = 2048  # per step. A longer prompt is prefilled alone
     reserve_tokens: int = 64  # tokens for which pages are allocated ahead when a request needs another page
-    ramp: tuple[int, ...] | None = None  # frames per chunk of a stream, the last one repeats; None: by the device
+    ramp: tuple[int, ...] | None = None  # frames per chunk of a stream. The last value repeats. None: by the device
     chunk: int = 25  # frames of one codec chunk at most
     max_frames_in_codec: int = 256  # frames that the codec holds before its audio has come
     max_ahead: float = 30.0  # audio that a stream may have buffered before it pauses
@@ -29,16 +29,16 @@ class Policy:
 class EngineConfig:
     """Sizes of an engine and how it runs. None means that the value is chosen from the device and the model."""
 
-    max_num_seqs: int | None = None  # requests served at once (slots); default 8 on a CPU, 64 on CUDA
+    max_num_seqs: int | None = None  # requests served at once (slots). Default: 8 on a CPU, 64 on CUDA
     page_size: int = 16  # tokens per key-value page
     max_frames: int = 4096  # frames that one request can hold
-    memory_gb: float | None = None  # GiB for key-value pages; default 1 on a CPU, what is free on CUDA
+    memory_gb: float | None = None  # GiB for key-value pages. Default: 1 on a CPU, all that is free on CUDA
     gpu_memory_utilization: float = 0.9  # share of the free memory on CUDA that the engine may take
-    max_memory_gb: float | None = None  # GiB on CUDA for weights, slots, pages, graphs and all; default: no limit
-    overlap_steps: int | None = None  # launched steps whose report the host has not read; default 0 (CPU), 1 (CUDA)
-    batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these; default exact on a CPU
+    max_memory_gb: float | None = None  # GiB on CUDA for weights, slots, pages, graphs and all. Default: no limit
+    overlap_steps: int | None = None  # launched steps whose report the host has not read. Default: 0 (CPU), 1 (CUDA)
+    batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these. Default on a CPU: no padding
     require_graphs: bool = False  # a CUDA graph that cannot be captured is an error instead of a warning
-    threads: int | None = None  # torch threads of the engine on a CPU; default the model's own, or torch's
+    threads: int | None = None  # torch threads of the engine on a CPU. Default: the model's, else torch's
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """Levels below which audio counts as silent: one table for engine, server and benchmark.
 
-Peaks are amplitudes of float samples in [-1, 1]; `_DBFS` are mean powers in dB relative to full scale. The levels
-differ because the questions differ, and each says which question it answers.
+Peaks are amplitudes of float samples in [-1, 1]. Levels in dBFS are mean powers in dB relative to full scale. The
+levels differ because the questions differ, and each says which question it answers.
 """
 
 REFERENCE_PEAK = 1e-4

@@ -17,10 +17,10 @@ from stentor.bench.report import facts
 
 
 def serve(target: ServerTarget, make_job: Callable[[str], BenchJob], ready_timeout_s: float) -> int:
-    """Run a job against a server. `make_job` gets the model's name, for which the server may have to be asked.
+    """Run a job against a server. `make_job` gets the model's name, which may have to be read from the server.
 
     Raises:
-        ValueError: the server cannot be asked. It names the target or flag.
+        ValueError: the server does not answer. It names the target or flag.
     """
     return asyncio.run(_serve(target, make_job, ready_timeout_s))
 

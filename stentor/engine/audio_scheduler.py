@@ -24,7 +24,7 @@ NON_STREAMING_LEAD_S = 5.0
 
 @dataclass(frozen=True)
 class AudioJob:
-    """Decode `count` frames of `seq` from frame `start`; `last` when nothing follows."""
+    """Decode `count` frames of `seq` from frame `start`. `last`: nothing follows."""
 
     seq: Sequence
     start: int
@@ -46,7 +46,7 @@ class AudioScheduler:
         return self.in_codec > self.policy.max_frames_in_codec // 8
 
     def plan(self, live: Iterable[Sequence], now: float) -> list[AudioJob]:
-        """Chunks to launch now, the most urgent first. Chunks that do not fit stay behind, where a first chunk can
+        """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
         overtake them."""
         due = [s for s in live if not s.cancelled and self._next_chunk(s)[0]]
         jobs: list[AudioJob] = []
@@ -88,7 +88,9 @@ class AudioScheduler:
                 return 0, False
             size = self._largest_chunk(ready)  # the text has run out, so these frames can be played meanwhile
         elif seq.audio_chunks and seq.streaming:
-            size = max(size, self._largest_chunk(ready))  # the codec is behind: longer chunks cost it less
+            size = max(
+                size, self._largest_chunk(ready)
+            )  # more frames wait than were due: longer chunks cost the codec less
         count = min(ready, size)
         return count, ended and count == ready
 
@@ -98,7 +100,7 @@ class AudioScheduler:
         return max((n for n in self.ramp if n <= limit), default=limit)
 
     def _ramp_size(self, seq: Sequence) -> int:
-        """Frames that the ramp asks for next."""
+        """Frames of the next chunk by the ramp."""
         if not seq.streaming:
             return self.policy.chunk
         extra = 0 if seq.audio_chunks else seq.trim_frames
@@ -106,8 +108,8 @@ class AudioScheduler:
 
     @staticmethod
     def _urgency(seq: Sequence, now: float) -> tuple[float, float]:
-        """Sort key. First chunks in the order of their requests, then by seconds of audio that each client will have
-        buffered. Nobody waits for the parts of an utterance that is not streamed."""
+        """Sort key. First chunks come in the order of their requests, then chunks by the seconds of audio that each
+        client will have buffered. No client waits for the parts of an utterance that is not streamed."""
         if not seq.streaming:
             return NON_STREAMING_LEAD_S, seq.arrival
         if not seq.audio_chunks:

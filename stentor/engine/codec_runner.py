@@ -49,7 +49,7 @@ class CodecRunner:
         self.copies = device.stream(0)  # copies audio to the host beside the codec's next call
         self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
         self.counts = sorted({*(config.policy.ramp or RAMP), config.policy.chunk})
-        self.inputs = torch.zeros(2, sizes.slots, dtype=torch.int64, device=where)  # slots; first frames
+        self.inputs = torch.zeros(2, sizes.slots, dtype=torch.int64, device=where)  # row 0: slots, row 1: first frames
         self.inputs[0] = sizes.slots
         self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
         self._prefixes = LruCache[CodecStateTable]()
@@ -99,11 +99,11 @@ class CodecRunner:
         return [*self._launched(launched), *self._decode_rounds([job for job in jobs if job not in launched])]
 
     def decode_first_frames(self, sequences: list[Sequence]) -> None:
-        """Decode frame 0 of each right after the prefill that was launched last, before the host knows the frame, and
-        before the next step, which would slow it down more than it is delayed.
+        """Decode frame 0 of each request right after the prefill that was launched last.
 
-        `decode` is called for the chunk once the host knows of it. If there is no such frame, the request has ended
-        and its codec state does not matter any more.
+        This happens before the host has read the frame and before the next step. Run beside that step, the codec would
+        take longer than the step is delayed. `decode` is called for the chunk once the host has read the frame. If
+        there is no such frame, the request has ended and its codec state does not matter any more.
         """
         prefilled, decoded = self.device.event(), self.device.event()
         with self.lm_stream.active():
@@ -147,7 +147,7 @@ class CodecRunner:
                     yield self._launch(part)
 
     def _parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
-        """Jobs of equal length, cut so that the captured calls that they take hold few rows of padding."""
+        """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
         sizes = {b for b, n in self.graphs.graphs if n >= jobs[0].count}
         parts, at = [], 0
         while at < len(jobs):

@@ -44,7 +44,7 @@ class CudaGraphRunner:
             self.pool = shares_pool_of.pool if shares_pool_of is not None else torch.cuda.graph_pool_handle()
 
     def capture(self, keys: Iterable[Key]) -> None:
-        """Capture `keys`. A key that fails is logged and runs eagerly; EngineError if graphs are required."""
+        """Capture `keys`. A key that fails is logged and runs eagerly. EngineError if graphs are required."""
         if not self.device.cuda:
             return
         for key in keys:
@@ -66,7 +66,7 @@ class CudaGraphRunner:
         self.graphs[key] = graph
 
     def covering_key(self, key: Key) -> Key:
-        """The smallest captured key that covers `key` in every dimension; `key` itself when there is none."""
+        """The smallest captured key that covers `key` in every dimension, or `key` itself when there is none."""
         covering = [k for k in self.graphs if all(a >= b for a, b in zip(k, key, strict=True))]
         return min(covering, default=key)
 

@@ -106,11 +106,11 @@ class Device:
             torch.cuda.synchronize(self.torch)
 
     def allocated_bytes(self) -> int:
-        """Device memory that torch has taken from the driver; 0 on a CPU."""
+        """Device memory that torch has taken from the driver. On a CPU 0."""
         return torch.cuda.memory_reserved(self.torch) if self.cuda else 0
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """Device memory that `run` takes at its peak, beyond what was taken before. Only at start; 0 on a CPU."""
+        """Device memory that `run` takes at its peak, beyond what was taken before. Only at start. On a CPU 0."""
         if not self.cuda:
             return 0
         self.synchronize()
@@ -141,7 +141,7 @@ class Device:
         return torch.cuda.get_device_name(self.torch) if self.cuda else "CPU"
 
     def free_bytes(self) -> int | None:
-        """Free device memory; None on a CPU."""
+        """Free device memory. On a CPU None."""
         return torch.cuda.mem_get_info(self.torch)[0] if self.cuda else None
 
 

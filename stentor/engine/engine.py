@@ -40,7 +40,7 @@ STALL_SECONDS = 0.005  # how long to wait when every running request has `max_ah
 
 
 class Engine:
-    """Serves one model on one device. Thread-safe; `close` ends what is running."""
+    """Serves one model on one device. Thread-safe. `close` ends what is running."""
 
     def __init__(self, model: SpeechModel, device: Device, config: EngineConfig) -> None:
         self.model, self.device, self.config = model, device, config
@@ -195,7 +195,7 @@ class Engine:
             self.stats.step_seconds += time.monotonic() - now
 
     def _read_messages(self) -> None:
-        """Do what callers asked for. Wait for a message when there is nothing else to do."""
+        """Handle the messages of callers. Wait for one when there is nothing else to do."""
         wait = self._stalled
         while True:
             try:
@@ -228,7 +228,7 @@ class Engine:
         self.scheduler.add(request.seq, time.monotonic())
 
     def _append(self, request: Request, text: AppendText) -> None:
-        """Live text: into the row if the request has one, and into the prompt, which becomes a row on admission."""
+        """Append live text to the row, if the request has one, and to the prompt, which becomes a row on admission."""
         seq, columns = request.seq, request.prompt.columns
         held = columns[text.column]
         columns[text.column] = np.concatenate((held, text.values))

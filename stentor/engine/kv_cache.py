@@ -27,7 +27,7 @@ class PagedKV:
         """Attention reads lengths on the device. Otherwise its shapes follow from `max_pages` and `max_seqlen`."""
 
     def decode_view(self, idx: Tensor, pos: Tensor, max_pages: int) -> KVView:
-        """One new token per slot `idx` [B] at `pos` [B]; `max_pages` pages (a shape) cover the longest of them."""
+        """One new token per slot `idx` [B] at `pos` [B]. `max_pages` pages (a shape) cover the longest of them."""
         if self.fused:
             return FusedDecode(self, idx, pos)
         return PagedView(self, idx, torch.arange(len(idx), device=idx.device), pos, max_pages, 1)
@@ -35,9 +35,9 @@ class PagedKV:
     def prefill_view(
         self, idx: Tensor, row: Tensor, slot: Tensor, pos: Tensor, max_pages: int, max_seqlen: int
     ) -> KVView:
-        """Packed tokens of several slots `idx` [R]: token n belongs to `slot[n] == idx[row[n]]` and stands at `pos[n]`.
+        """Packed tokens of several slots `idx` [R]. Token n belongs to `slot[n] == idx[row[n]]` and stands at `pos[n]`.
 
-        Each row's tokens are consecutive positions; `max_seqlen` is the largest number of them (a shape).
+        Each row's tokens are consecutive positions. `max_seqlen` is the largest number of them (a shape).
         """
         if self.fused:
             return FusedPrefill(self, slot, pos)

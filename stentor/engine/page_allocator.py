@@ -1,4 +1,4 @@
-"""The host's free list of key-value pages. Plain Python; no tensors."""
+"""The host's free list of key-value pages. Plain Python, no tensors."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ Group = Seq[tuple[Sequence, Prompt]]
 class PrefillBatch:
     """Packed tokens of R requests: their prompts, and for resumed requests the frames that they already had.
 
-    Token n of the packed sequence is entry `order[n]` of (prompt tokens, replayed frames) and stands at `pos[n]` of
-    request `row[n]`, in slot `slot[n]`; the last token of request r is `last[r]`, its length `length[r]`.
+    Token n of the packed sequence is entry `order[n]` of (prompt tokens, replayed frames). It stands at `pos[n]` of
+    request `row[n]`, in slot `slot[n]`. The last token of request r is `last[r]`, its length `length[r]`.
     """
 
     idx: Tensor  # [R] slots

@@ -27,9 +27,9 @@ class NotEncoded(Exception):
 
 
 class ReferenceEncoder:
-    """The family's `encode` behind a cache. Unlike the rest of the engine it runs in its callers' threads.
+    """The family's `encode` with a cache. Unlike the rest of the engine it runs in its callers' threads.
 
-    Audio that several callers ask for at once is encoded once. Nobody else waits for it.
+    Audio that several callers ask for at once is encoded once. No other caller waits for it.
     """
 
     def __init__(self, model: SpeechModel, device: Device) -> None:

@@ -110,7 +110,7 @@ class OpenRequests:
         return self._by_id[seq.id]
 
     def of_stream(self, stream: AudioStream) -> Request | None:
-        """The request of `stream`; None if it is open no more."""
+        """The request of `stream`, None if it is open no more."""
         return self._by_stream.get(stream)
 
     def finish(self, request: Request) -> None:

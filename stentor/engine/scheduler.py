@@ -31,7 +31,7 @@ class StepKind(Enum):
 
 @dataclass
 class StepPlan:
-    """One step. `admitted` and `resumed` are prefilled together; `regrown` have new pages for their table row."""
+    """One step. `admitted` and `resumed` are prefilled together. `regrown` have new pages for their table row."""
 
     admitted: list[Sequence] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Scheduler:
         return not (seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead)
 
     def _step_kind(self, running: list[Sequence], now: float) -> StepKind:
-        """Whether the next step runs prefill or decode while requests are queued and `running` ones could go on.
+        """Whether the next step runs prefill or decode while requests are queued and `running` ones can be decoded.
 
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
         """
@@ -196,7 +196,7 @@ class Scheduler:
             seq.in_flight += 1
 
     def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> bool:
-        """Allocate pages for the next frame; preempt others for them. False: `seq` itself was preempted."""
+        """Allocate pages for the next frame, preempting others if needed. False: `seq` itself was preempted."""
         while (allocated := self._allocate(seq, seq.length + seq.num_scheduled)) is None:
             victim = self._pick_victim(plan, now)
             self._preempt(victim)
@@ -209,8 +209,8 @@ class Scheduler:
     def _pick_victim(self, plan: StepPlan, now: float) -> Sequence:
         """The request to preempt: one that waits for text, else one with the most audio buffered, else the youngest.
 
-        It is never the oldest request that could go on, so that something always finishes, nor one that this very plan
-        prefills.
+        It is never the oldest request that can be decoded, so that one request always finishes. It is never one that
+        this plan prefills.
         """
         started = {id(s) for s in (*plan.admitted, *plan.resumed)}
         holders = [s for s in self.live if s.phase is Phase.RUNNING and id(s) not in started]

@@ -1,4 +1,4 @@
-"""The life of one request, as the scheduler sees it. Plain Python; no tensors."""
+"""The life of one request, as the scheduler sees it. Plain Python, no tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 RUNNING, STOPPED, LENGTH, BROKEN = 0, 1, 2, 3
-"""A row's `stop` value: it runs; the model stopped; it has `max_frames` frames; a frame was not finite."""
+"""A row's `stop` value: running, stopped by the model, ended at `max_frames`, or a frame was not finite."""
 
 
 class Phase(Enum):
@@ -15,8 +15,8 @@ class Phase(Enum):
 
     QUEUED = "queued"  # waits for a slot
     RUNNING = "running"  # has a slot and pages, generates frames
-    PREEMPTED = "preempted"  # has a slot but no pages; its frames will be replayed
-    DRAINING = "draining"  # generates no more frames; audio or steps are in flight
+    PREEMPTED = "preempted"  # has a slot but no pages. Its frames will be replayed
+    DRAINING = "draining"  # generates no more frames. Audio or steps are in flight
     DONE = "done"  # holds nothing
 
 
@@ -31,18 +31,18 @@ MOVES = {
 
 @dataclass(eq=False)
 class Sequence:
-    """Counters of one request. `num_scheduled` frames have been launched, the host knows of `num_generated`."""
+    """Counters of one request. `num_scheduled` frames have been launched. The host has read `num_generated` of them."""
 
     id: int
     length: int  # prompt tokens
     max_frames: int
     num_evals: int  # loop length that emit needs
-    trim_frames: int  # first frames that may be trimmed as silent; the first chunk is longer by as many
+    trim_frames: int  # first frames that may be trimmed as silent. The first chunk is longer by as many
     hop_seconds: float  # audio per frame
     streaming: bool
     arrival: float = 0.0
     phase: Phase = Phase.QUEUED
-    max_schedulable: int = sys.maxsize  # frames for which there is text; fewer than max_frames only for live text
+    max_schedulable: int = sys.maxsize  # frames for which there is text. Below max_frames only for live text
     slot: int = -1
     pages: list[int] = field(default_factory=list)
     num_scheduled: int = 0

@@ -48,7 +48,7 @@ class AppendText:
 
 
 class LoopNotifier:
-    """Wakes event loops, each once for all of its streams that have news.
+    """Wakes event loops, each once for all of its streams that have new events.
 
     A wake-up is a system call that hands over the interpreter lock. With one per stream, a busy event loop would stop
     the engine's thread as often.
@@ -75,9 +75,9 @@ def _set(events: list[asyncio.Event]) -> None:
 
 
 class AudioStream:
-    """Chunks of one request, in order. Iterate once, plainly or with `async for`; a failure is raised there.
+    """Chunks of one request, in order. Iterate once, with `for` or `async for`. A failure is raised there.
 
-    live: how its text goes on, None for a request that has its whole text. send: hands a message to the engine.
+    live: how text is added, None for a request that has its whole text. send: hands a message to the engine.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class AudioStream:
             wake()
 
     def append(self, text: str, last: bool = False) -> None:
-        """Give a live request more text, from one thread at a time. The `last` text may be empty; nothing follows it.
+        """Give a live request more text, from one thread at a time. The `last` text may be empty. Nothing follows it.
 
         InvalidRequest if the request is not live, has had its last text, or takes no more of it. EngineError if the
         engine has stopped.

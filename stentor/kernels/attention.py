@@ -87,7 +87,7 @@ def _repeat_rows(x, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def _store_kv(new_k, v_ptr, v_offs, cache_ptr, mask, stride_kv):
-    """Store a new key [1, D] at cache_ptr, and its value stride_kv behind it. Returns both as they are stored."""
+    """Store a new key [1, D] at cache_ptr and its value at cache_ptr + stride_kv. Returns both as they are stored."""
     new_k = new_k.to(cache_ptr.dtype.element_ty)
     new_v = tl.load(v_ptr + v_offs, mask, 0.0).to(cache_ptr.dtype.element_ty)
     tl.store(cache_ptr, new_k, mask)
@@ -210,7 +210,7 @@ def _combine_splits_kernel(
 def _norm_rope_args(
     args: QKNormRope | None, other: Tensor
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], float, dict[str, bool]]:
-    """(norm weights and tables, eps, constants) as the kernels take them; `other` stands in for what there is not."""
+    """(norm weights and tables, eps, constants) for the kernels. `other` takes the place of missing tensors."""
     if args is None:
         constants = {"NORM_ROPE": False, "NORM": False, "CAST_FIRST": False, "INTERLEAVED": False, "IN_FLOAT32": False}
         return (other, other, other, other), 0.0, constants
@@ -290,7 +290,7 @@ def _depth_kernel(
     NORM_ROPE: tl.constexpr, NORM: tl.constexpr, CAST_FIRST: tl.constexpr, INTERLEAVED: tl.constexpr,
     IN_FLOAT32: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """Attention of BLOCK_H query heads of one row that share a key head: NUM_NEW tokens (padded to BLOCK_NEW) behind at
+    """Attention of BLOCK_H query heads of one row that share a key head. NUM_NEW tokens (padded to BLOCK_NEW) follow at
     most BLOCK_N earlier ones."""
     pdl_wait(USE_PDL)
     kv_head = tl.program_id(0)
@@ -344,7 +344,7 @@ def depth_attention(
     """Attention of n new tokens q [B, n, Hq, D] over `length` earlier ones in cache [2, B, S, Hk, D] and, causally,
     each other.
 
-    k and v [B, n, Hk, D] are stored behind the earlier ones. The new tokens stand at position `length` and on.
+    k and v [B, n, Hk, D] are stored after the earlier ones. The new tokens stand at `length`, `length` + 1, ...
     """
     positions, kv_heads, dim = cache.shape[2:]
     batch, new, q_heads = q.shape[:3]

@@ -63,7 +63,7 @@ class PagedConfig(NamedTuple):
 
 
 def paged_config(pairs: int, group: int, itemsize: int) -> PagedConfig:
-    """For `pairs` of a row and a key head, which `group` query heads share; elements of `itemsize` bytes."""
+    """For `pairs` of a row and a key head, which `group` query heads share, and elements of `itemsize` bytes."""
     splits = 1
     while splits < 16 and splits * group < MAX_SPLIT_HEADS and pairs * splits < FULL_GPU:
         splits *= 2
@@ -92,7 +92,7 @@ class LocalConfig(NamedTuple):
 
 
 def local_config(sequences: int, group: int) -> LocalConfig:
-    """For so many short sequences; `group` query heads share a key head."""
+    """For so many short sequences, where `group` query heads share a key head."""
     wanted = 1 if sequences < 64 else 4
     block_h = min(wanted, group & -group)  # a power of two that divides the group
     return LocalConfig(block_h, max(2, block_h))

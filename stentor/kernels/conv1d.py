@@ -85,8 +85,8 @@ def concat_history(
 ) -> tuple[Tensor, Tensor]:
     """(history and activated x [B, tail + T, C], its last `tail` steps).
 
-    The history is past [B, tail, C], or zeros. Behind it is snake(x * scale + shift) for x [B, T, C], without what is
-    None. The second result is a copy if `keep`; otherwise it is not to be used.
+    The history is past [B, tail, C], or zeros. After it comes snake(x * scale + shift) for x [B, T, C], without what is
+    None. The second result is a copy if `keep`. Otherwise it must not be used.
     """
     batch, count, channels = x.shape
     length = tail + count

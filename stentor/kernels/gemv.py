@@ -18,7 +18,7 @@ from stentor.kernels.switches import INTERPRETED
 
 @triton.jit
 def _load_weights(weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K: tl.constexpr):
-    """BLOCK_K weights of some outputs, which nobody reads again in this step."""
+    """BLOCK_K weights of some outputs. Nothing reads them again in this step."""
     if EVEN_K:
         w = tl.load(weight_ptr + row_offs + offs_k[None, :], eviction_policy="evict_first")
     else:

@@ -53,7 +53,7 @@ def add_rms_norm(
 def _launch_rms_norm(
     x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, weight_after_cast: bool
 ) -> tuple[Tensor, Tensor]:
-    """(x + delta, or x where there is no delta; its norm)."""
+    """(x + delta, or x where there is no delta, and the norm of that)."""
     size = x.shape[-1]
     rows = x.reshape(-1, size)
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
@@ -156,7 +156,7 @@ def qk_norm_rope(
     weight_after_cast: bool,
     rope: RopeArgs,
 ) -> tuple[Tensor, Tensor]:
-    """Norms of q [..., Hq, D] and k [..., Hk, D] per head, if there are weights, and then RoPE; contiguous results.
+    """Norms of q [..., Hq, D] and k [..., Hk, D] per head, if there are weights, then RoPE. Results are contiguous.
 
     q and k are slices of one projection, each token's heads side by side.
     """

@@ -58,7 +58,7 @@ class Kernel(StrEnum):
 
 
 def parse_off(value: str) -> frozenset[Kernel]:
-    """The kernels that `value`, a list separated by commas, turns off. ValueError for a name that is none."""
+    """The kernels that `value`, a list separated by commas, switches off. ValueError for an unknown name."""
     names = [name.strip() for name in value.split(",") if name.strip()]
     allowed = ", ".join(Kernel)
     for name in names:

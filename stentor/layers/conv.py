@@ -32,7 +32,7 @@ class StreamingState:
         self.new: State = {}
 
     def concat_history(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
-        """Put the `count` stored steps of `key` before x along time dimension `dim`; store the result's last steps."""
+        """Put the `count` stored steps of `key` before x along time dimension `dim`. Store the result's last steps."""
         y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim=dim)
         last = torch.narrow(y, dim, y.shape[dim] - count, count)
         # A small part must not keep all of a long input alive until the end of the call.
@@ -60,7 +60,7 @@ class CausalModule(nn.Module):
         self.key = ""
 
     def with_history(self, x: Tensor, state: StreamingState | None) -> Tensor:
-        """x [B, C, n] behind `tail` columns of history, which are zeros where `state` is None."""
+        """`tail` columns of history before x [B, C, n]. The history is zeros where `state` is None."""
         if not self.tail:
             return x
         return F.pad(x, (self.tail, 0)) if state is None else state.concat_history(self.key, x, self.tail, dim=2)
@@ -94,7 +94,7 @@ class CausalConv1d(CausalModule):
 class CausalConvTranspose1d(CausalModule):
     """Up-sampling by `stride` with a kernel of 2 * stride, or of stride, which needs no history.
 
-    The last kernel - stride outputs of the plain transposed convolution depend on later inputs and are cut.
+    The last kernel - stride outputs of the plain transposed convolution depend on later inputs and are dropped.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, kernel: int | None = None, bias: bool = True) -> None:
@@ -159,7 +159,7 @@ def convolve(
 ) -> Tensor:
     """residual + after(conv(before(x * scale + shift))) for x [B, C, n]. What is None is left out.
 
-    One function does all of this because the kernels fuse it. `conv` is one of the causal convolutions; `before` and
+    One function does all of this because the kernels fuse it. `conv` is one of the causal convolutions. `before` and
     `after` are subclasses of `SnakeBase`.
     """
     if kernels.conv_kernels_enabled(x):
@@ -181,7 +181,7 @@ def _fused_convolve(
     residual: Tensor | None,
     affine: Affine | None,
 ) -> Tensor:
-    """`convolve` with kernels. The activated input is written behind the history, where the convolution reads it."""
+    """`convolve` with kernels. The activated input is written after the history, where the convolution reads it."""
     assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
     x = x.transpose(1, 2)
     if conv.tail or before is not None or affine is not None:

@@ -58,7 +58,7 @@ class NormRope:
         return rope.rotate(q, q_cos_sin), rope.rotate(k, cos_sin)
 
     def for_kernel(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, QKNormRope | None]:
-        """q, k and the norms and RoPE that an attention kernel has to apply to them; None where they are applied."""
+        """q, k, and the norms and RoPE that an attention kernel has to apply. None: they have been applied."""
         if self.positions is None or not kernels.enabled(Kernel.QK_NORM_ROPE, q):
             return *self.apply(q, k), None
         rope, a, b = self.positions.rope, self.q_norm, self.k_norm

@@ -37,7 +37,7 @@ def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
 
 
 def normal(u: Tensor) -> Tensor:
-    """Standard normals [B, n] from uniforms u [B, n], n even (Box-Muller; both branches are used)."""
+    """Standard normals [B, n] from uniforms u [B, n], n even (Box-Muller, both branches)."""
     a, b = u.chunk(2, dim=-1)
     radius = torch.sqrt(-2.0 * torch.log(a))
     angle = (2.0 * math.pi) * b

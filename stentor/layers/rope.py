@@ -12,7 +12,7 @@ CosSin = tuple[Tensor, Tensor]
 
 
 def angles(dim: int, positions: int, theta: float, factors: list[float] | None = None) -> Tensor:
-    """Angles [positions, dim / 2] in float32; `factors` [dim / 2] divide the frequencies (LongRoPE)."""
+    """Angles [positions, dim / 2] in float32. `factors` [dim / 2] divide the frequencies (LongRoPE)."""
     inverse = 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
     time = torch.arange(positions, dtype=torch.float32)
     if factors is None:

@@ -22,7 +22,7 @@ def penalize_seen(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
 
 
 def keep_top_k(logits: Tensor, k: Tensor) -> Tensor:
-    """-inf outside the k [B] largest of each row; k <= 0 keeps all; ties with the k-th value are kept."""
+    """-inf outside the k [B] largest of each row. k <= 0 keeps all. Ties with the k-th value are kept."""
     vocab = logits.shape[-1]
     at = torch.where(k > 0, k, vocab).clamp(1, vocab) - 1
     kth = logits.sort(dim=-1, descending=True).values.gather(-1, at[:, None].long())
@@ -30,7 +30,7 @@ def keep_top_k(logits: Tensor, k: Tensor) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: Tensor) -> Tensor:
-    """Nucleus (Holtzman et al., 2020): the smallest set whose probability reaches p [B]; the crossing token is kept."""
+    """Nucleus (Holtzman et al., 2020): the smallest set whose probability reaches p [B], with the crossing token."""
     ranked, order = logits.sort(dim=-1, descending=True)
     before = ranked.softmax(-1).cumsum(-1) - ranked.softmax(-1)
     drop = (before >= p[:, None]) & (p < 1)[:, None]

@@ -12,7 +12,7 @@ from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column
 
 WORD = 8  # elements: the library's kernels read masks in pieces of up to 16 bytes, past the end of shorter rows
-NEVER = -65504.0  # exp of it is 0; with -inf, cuDNN would return NaN for a tile without any visible key
+NEVER = -65504.0  # exp of it is 0. With -inf, cuDNN would return NaN for a tile without any visible key
 
 
 class WindowKV:

@@ -36,7 +36,7 @@ class StackConfig:
 
 
 class Attention(nn.Module):
-    """Fused-QKV attention on x [..., hidden]; the last dimension of q, k, v splits into heads."""
+    """Fused-QKV attention on x [..., hidden]. The last dimension of q, k and v splits into heads."""
 
     def __init__(self, c: StackConfig) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend, positions: RopePositions | None
     ) -> tuple[Tensor, Tensor | None]:
-        """(x, delta) stand for x + delta (delta None: for x alone), before this layer and, as returned, after it."""
+        """(x, delta) stand for x + delta, or for x if delta is None. Returns the same for the output of this layer."""
         if delta is None and self.uses_gemv(x):
             return self._gemv_forward(x, layer, attend, positions), None
         x, h = self.input_layernorm.add_norm(x, delta)
@@ -129,7 +129,7 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
         """x [..., hidden] -> [..., hidden] after the final norm.
 
-        `pos` [...] are the tokens' positions for `rope`; None: 0, 1, 2, ... of each sequence. `rope` None: no RoPE.
+        `pos` [...] are the tokens' positions for `rope`. None: 0, 1, 2, ... of each sequence. `rope` None: no RoPE.
         """
         x, delta = self.blocks(x, attend, None if rope is None else RopePositions(rope, pos))
         return self.norm.add_norm(x, delta)[1]
@@ -142,13 +142,13 @@ class Stack(nn.Module):
         return F.linear(self.norm.add_norm(x, delta)[1][:, -1], weight)
 
     def uses_gemv(self, x: Tensor) -> bool:
-        """Whether the final norm of x [..., hidden] is fused into the GEMV behind it."""
+        """Whether the final norm of x [..., hidden] is fused into the GEMV after it."""
         return kernels.is_gemv(x) and x.dtype == self.norm.weight.dtype
 
     def blocks(
         self, x: Tensor, attend: Attend, positions: RopePositions | None, count: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """The first `count` blocks (None: all) on x [..., hidden]; see `Block.forward` for the result."""
+        """The first `count` blocks (None: all) on x [..., hidden]. Returns what `Block.forward` returns."""
         delta: Tensor | None = None
         for i, block in enumerate(self.layers[:count]):
             x, delta = block(x, delta, self.first_layer + i, attend, positions)

@@ -72,11 +72,11 @@ class ModelSpec:
     max_references: int = 1
     takes_prompt: bool = False  # reference= and prompt= together
     live_text: bool = False  # text may arrive while the request runs
-    speaker_size: int = 0  # numbers of a speaker embedding given for a reference; 0: takes none
+    speaker_size: int = 0  # numbers of a speaker embedding given for a reference. 0: takes none
     max_text: int = 10_000  # characters
     codec_chunk: int = 25  # frames that one codec call decodes at most
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
-    threads: int | None = None  # torch threads on a CPU, where more are no faster; None: torch's own number
+    threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ReferenceAudio:
 class SpeechRequest:
     """One utterance validated by request.py against a ModelSpec. `options` has a value for every family option.
 
-    `check` is called between the parts of long preparation. It raises when nobody waits for the request any more.
+    `check` is called between the parts of long preparation. It raises when the request has been given up.
     """
 
     text: str
@@ -113,7 +113,7 @@ class LiveText:
     """Text that arrives while a request runs. It extends `column`. Frame n needs value n - 1 of that column.
 
     more(text, last) returns the next values [m] of the column. It raises InvalidRequest if they do not fit. One thread
-    calls it at a time. The values do not depend on how the text is cut.
+    calls it at a time. The values do not depend on how the text is split.
     """
 
     column: str
@@ -136,7 +136,7 @@ class Prompt:
     max_frames: int  # the request ends after so many frames
     min_frames: int  # a stop counts only after so many frames
     codec_prefix: np.ndarray
-    num_evals: int = 0  # loop length that emit needs for this row (flow steps); a step runs the largest of its batch
+    num_evals: int = 0  # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
     runaway_frames: int | None = None  # a result of so many frames is probably a run-on (see retry.py)
     trim_silent_frames: int = 0  # so many first frames are not delivered if they are silent
     continuation: Callable[[np.ndarray], Prompt | None] | None = None

@@ -21,7 +21,7 @@ _FIRST = 1024  # below, vocabularies may have ids of their own
 def dummy_tokens(text: str, vocab: int) -> list[int]:
     """One id per word, digit or mark, so that prompts are about as long as real ones.
 
-    Ids are below `vocab`, and not below 1,024 where it has room. The same word always has the same id.
+    Ids are below `vocab`, and at least 1,024 where `vocab` is larger. The same word always has the same id.
     """
     first = min(_FIRST, vocab // 2)
     return [first + zlib.crc32(token.encode()) % (vocab - first) for token in _TOKENS.findall(text)]

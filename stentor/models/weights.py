@@ -134,9 +134,9 @@ def load_weights(
 ) -> None:
     """Load `tensors` (checkpoint names) into `module`, fusing projections, in each parameter's own dtype.
 
-    `module` may be on the meta device. Tensors whose name starts with an entry of `ignore` may be left over;
-    any other leftover, gap or shape mismatch is a CheckpointError that names the tensor and `source`.
-    `file_name` turns a name in `tensors` into the one in the file, for families that rename.
+    `module` may be on the meta device. Tensors whose name starts with an entry of `ignore` may be left over.
+    Any other leftover, gap or shape mismatch is a CheckpointError that names the tensor and `source`.
+    `file_name` maps a name in `tensors` to the one in the file, for families that rename.
     """
     used: set[str] = set()
     state: dict[str, Tensor] = {}

@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
-    """A field with its help text; `more` may hold `names` (other flags) and `choices`."""
+    """A field with its help text. `more` may hold `names` (other flags) and `choices`."""
     return field(default=default, metadata={"help": help, **more})
 
 
@@ -57,7 +57,7 @@ class ServerConfig:
     uvicorn_log_level: str = option("info", "log level", choices=("critical", "error", "warning", "info", "debug"))
     log_requests: bool = option(True, "one log line per request")
     drain_seconds: int = option(LIMITS.drain_seconds, "on SIGTERM, how long running requests may take to end")
-    # who may ask
+    # access
     api_key: tuple[str, ...] = option((), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable")
     allowed_origins: tuple[str, ...] = option((), 'CORS and WebSocket origins besides our own; ["*"] for any')
     # what is accepted

@@ -59,7 +59,7 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         if self.status == 413:
-            return {"Connection": "close"}  # else the client goes on sending its body
+            return {"Connection": "close"}  # otherwise the client would keep sending its body
         if self.retry_after is None:
             return {}
         return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}

@@ -27,7 +27,7 @@ With Python's default of 5 ms, a step would wait for the handling of other strea
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn that waits for WebSocket sessions when it shuts down, and remembers whether a model was lost."""
+    """uvicorn that waits for WebSocket sessions when it shuts down, and records whether a model was lost."""
 
     crashed = False
     drain: asyncio.Event

@@ -21,7 +21,7 @@ MODEL = ("model_name",)
 
 
 class Metrics:
-    """Everything /metrics shows, in a registry of its own."""
+    """All metrics of /metrics, in their own registry."""
 
     def __init__(self, hosts: ModelHosts, references: References) -> None:
         r = self.registry = CollectorRegistry()

@@ -105,7 +105,7 @@ class ModelHost:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def note_duration(self, seconds: float) -> None:
-        """Remember how long requests take, for Retry-After."""
+        """Update the mean duration of a request, for Retry-After."""
         self._seconds_per_request += 0.1 * (seconds - self._seconds_per_request)
 
     @property
@@ -151,7 +151,7 @@ class ModelHost:
         log.info("model %s is ready", self.name)
 
     async def _watch(self) -> None:
-        """Check the engine until it dies, then raise EngineError."""
+        """Check the engine until it fails, then raise EngineError."""
         assert self._tts is not None
         while True:
             health = self._tts.engine.health()

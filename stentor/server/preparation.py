@@ -1,4 +1,4 @@
-"""A request's preparation in its model's threads. It ends soon after nobody waits for it any more."""
+"""A request's preparation in its model's threads. It ends soon after its request has been given up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Abandoned(Exception):
-    """Nobody waits for this work: its request was cancelled, timed out, or lost its client."""
+    """This work is not needed any more: its request was cancelled, timed out, or lost its client."""
 
 
 async def prepare(pool: Executor, work: Callable[[Check], T]) -> T:

@@ -76,7 +76,7 @@ _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 
 def _say(value: str | int) -> str:
-    """ "1234" -> "one thousand two hundred thirty-four"; at most 15 digits."""
+    """ "1234" -> "one thousand two hundred thirty-four". At most 15 digits."""
     return _american(cardinal_words(int(value)))
 
 
@@ -85,7 +85,7 @@ def _american(words: str) -> str:
 
 
 def cardinal(digits: str) -> str:
-    """ "1,234" -> "one thousand two hundred thirty-four"; decimals digit by digit after "point"."""
+    """ "1,234" -> "one thousand two hundred thirty-four". Decimals are read digit by digit after "point"."""
     whole, _, part = digits.replace(",", "").partition(".")
     words = _say(whole or "0") if len(whole) <= 15 else spell(whole)
     return f"{words} point {spell(part)}" if part else words
@@ -278,7 +278,7 @@ _RULES = _rules()
 
 
 def windows(text: str) -> Iterator[str]:
-    """`text` in parts of at most WINDOW characters and words of at most MAX_WORD, cut behind a sentence if possible.
+    """`text` in parts of at most WINDOW characters and words of at most MAX_WORD, ending with a sentence if possible.
 
     White space becomes single spaces. Empty parts are left out.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 Check = Callable[[], None]
-"""Called between parts of long work. It raises to stop the work, for example when nobody waits for it any more."""
+"""Called between parts of long work. It raises to stop the work, for example when its request has been given up."""
 
 
 def proceed() -> None:

@@ -26,7 +26,7 @@ class EnglishPhonemes:
     """
 
     def __init__(self) -> None:
-        # The fallback has no public name; without it unknown words would be silent.
+        # The fallback has no public name. Without it, unknown words would be silent.
         self._g2p = NanoG2P(fallback=_NeuralFallback())
 
     def __call__(self, text: str, check: Check = proceed) -> str:

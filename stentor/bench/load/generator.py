@@ -23,7 +23,7 @@ Clock = Callable[[], float]
 
 
 class Sender(Protocol):
-    """Anything that can be asked to speak: a server's client, or the engine in this process."""
+    """Anything that takes speech requests: a server's client, or the engine in this process."""
 
     @property
     def clock(self) -> Clock:

@@ -1,4 +1,4 @@
-"""The texts that are spoken: built-in sets, Seed-TTS by path, custom JSONL.
+"""The texts of a run: built-in sets, Seed-TTS by path, custom JSONL.
 
 Built-in sets are our own sentences, so that a benchmark needs no download.
 """

@@ -1,4 +1,4 @@
-"""From one decoded reply to its figures, and the table of all metrics the tool knows."""
+"""From one decoded reply to its figures, and the table of all metrics of the tool."""
 
 import hashlib
 from dataclasses import dataclass, field

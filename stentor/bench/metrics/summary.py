@@ -175,7 +175,7 @@ def _peak(rows: Sequence[RequestResult]) -> int:
 
 
 def _received_audio(results: Sequence[RequestResult], window: Window) -> float:
-    """Seconds of audio that arrived inside the window, whoever asked for it and whenever."""
+    """Seconds of audio of completed requests that arrived inside the window, whenever they were sent."""
     total = 0.0
     for row in results:
         if row.completed:

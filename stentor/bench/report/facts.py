@@ -62,7 +62,7 @@ def _processor() -> str:
 def _memory_gb() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (ValueError, OSError, AttributeError):  # not told on this platform
+    except (ValueError, OSError, AttributeError):  # not available on this platform
         return None
 
 

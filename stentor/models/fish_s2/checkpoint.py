@@ -49,7 +49,7 @@ _SCALED = {
 """A per-channel gain on a branch -> the linear layer that ends the branch, which takes the gain into its weights."""
 
 _UNUSED = ("causal_mask", "freqs_cis")
-"""Buffers that the released codec file carries and nobody reads."""
+"""Buffers in the released codec file that no code reads."""
 
 
 def read_language_model(path: Path) -> dict[str, Tensor]:

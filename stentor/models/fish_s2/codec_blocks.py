@@ -14,7 +14,7 @@ from stentor.models.fish_s2.codec_config import ENCODER_WINDOW
 
 
 def windowed(stack: Stack, x: Tensor, rope: Rope, window: int) -> Tensor:
-    """A transformer over whole sequences x [B, C, T]; each token sees the last `window` ones, itself included."""
+    """A transformer over whole sequences x [B, C, T]. Each token sees the last `window` ones, itself included."""
     pos = torch.arange(x.shape[-1], device=x.device).expand(x.shape[0], -1)
     y: Tensor = stack(x.transpose(1, 2), WindowKV("", window, pos, None).attend, rope, pos)
     return y.transpose(1, 2)
@@ -33,9 +33,9 @@ class Downsample(nn.ModuleList):
 
 
 class EncoderBlock(nn.Module):
-    """Three residual units, then a strided convolution that doubles the channels; x [B, C, n]. Whole sequences only.
+    """Three residual units, then a strided convolution that doubles the channels of x [B, C, n].
 
-    The last block of an encoder ends with a transformer, `stack`.
+    Whole sequences only. The last block of an encoder ends with a transformer, `stack`.
     """
 
     def __init__(self, channels: int, stride: int, stack: StackConfig | None = None) -> None:

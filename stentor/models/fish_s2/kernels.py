@@ -104,7 +104,7 @@ def _sample_ranked_row(
     logits, offs, mask, vocab, temperature, top_k, top_p, u, scratch_logits_ptr, scratch_ids_ptr,
     MIN_TEMPERATURE: tl.constexpr, MAX_PAIRWISE: tl.constexpr, KEY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """The id that one row draws by rank. The scratch buffers have room for MAX_PAIRWISE ids."""
+    """The id that one row draws by rank. The scratch buffers hold MAX_PAIRWISE ids."""
     largest = tl.max(logits, 0)
     divisor = tl.maximum(temperature, MIN_TEMPERATURE)
     token = tl.argmax(logits, 0).to(tl.int64)
@@ -205,7 +205,7 @@ def _sample_first_code_kernel(
 
 
 def _scratch(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Room for the MAX_PAIRWISE largest logits and their ids, for `count` draws per row."""
+    """Scratch buffers for the MAX_PAIRWISE largest logits and their ids, for `count` draws per row."""
     if logits.shape[1] > MAX_VOCAB.value:
         raise ValueError(f"logits: at most {MAX_VOCAB.value} wide, got {logits.shape[1]}")
     shape, device = (len(logits), count * MAX_PAIRWISE), logits.device

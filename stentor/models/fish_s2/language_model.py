@@ -21,7 +21,7 @@ from stentor.models.weights import meta_init
 
 
 class Language(nn.Module):
-    """Both transformers; parameters start on the meta device, in `dtype`."""
+    """Both transformers. Parameters start on the meta device, in `dtype`."""
 
     head: Tensor
     positions: Tensor
@@ -69,7 +69,7 @@ class Language(nn.Module):
         return out
 
     def logits(self, h: Tensor) -> Tensor:
-        """h [B, hidden] -> [B, codes + 1]; the last one is im_end."""
+        """h [B, hidden] -> [B, codes + 1]. The last one is im_end."""
         return linear(h, self.head)
 
     def frame(self, h: Tensor, rows: Rows, u: Tensor) -> tuple[Tensor, Tensor]:

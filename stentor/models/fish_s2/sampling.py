@@ -30,7 +30,7 @@ class Ranking(NamedTuple):
 
 
 def rank(logits: Tensor) -> Ranking | Tensor:
-    """logits [B, V] of any floating dtype; equal ones keep their order. The kernel takes logits as they are."""
+    """Rank logits [B, V] of any floating dtype. Equal ones keep their order. The kernel takes logits as they are."""
     if kernels.enabled(Kernel.SAMPLE_RANKED, logits):
         return logits
     ranked, order = logits.float().sort(dim=-1, descending=True, stable=True)
@@ -38,10 +38,10 @@ def rank(logits: Tensor) -> Ranking | Tensor:
 
 
 def sample_ranked(r: Ranking | Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """One index per row [B]; all parameters are [B].
+    """One index per row [B]. All parameters are [B].
 
     A token stays if the mass up to and including it is at most `top_p` and fewer than `top_k` (0: any number) are
-    before it; the first always stays. Temperature acts on those that stay; temperature 0 takes the first.
+    before it. The first always stays. Temperature acts on those that stay. Temperature 0 takes the first.
     """
     if isinstance(r, Tensor):
         from stentor.models.fish_s2.kernels import sample_ranked as fused

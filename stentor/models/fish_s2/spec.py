@@ -1,4 +1,4 @@
-"""What the family tells the engine and the edge: options, the frame, keys and values, references."""
+"""The family's `ModelSpec`, which the engine and `request.py` read: options, the frame, keys and values, references."""
 
 from __future__ import annotations
 

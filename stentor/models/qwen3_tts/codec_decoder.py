@@ -81,7 +81,7 @@ class DecoderTransformer(Stack):
 
 
 class SnakeBeta(SnakeBase):
-    """x + sin(x e^alpha)^2 / (e^beta + 1e-9) per channel (Ziyin et al., 2020, with a magnitude of its own)."""
+    """x + sin(x e^alpha)^2 / (e^beta + 1e-9) per channel (Ziyin et al., 2020, with its own magnitude)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class Residual(nn.Module):
 
 
 class Quantizer(nn.Module):
-    """Residual codebooks behind one pair of projections, in the checkpoint's layout."""
+    """Residual codebooks between one pair of projections, in the checkpoint's layout."""
 
     def __init__(self, c: DecoderConfig, codebooks: int) -> None:
         super().__init__()
@@ -216,9 +216,12 @@ class Decoder(nn.Module):
         return self.pre_conv.weight.dtype
 
     def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
-        """Put the 16 codebooks and their projections into one table, gains into the weights in front of them, and make
-        the RoPE table, in the precision of the weights; then round the weights to `dtype` (None: leave them). Once:
-        later calls do nothing."""
+        """Prepare for decoding. Later calls do nothing.
+
+        In the precision of the weights, the 16 codebooks and their projections become one table, gains are multiplied
+        into the weights in front of them, and the RoPE table is made. Then the weights are rounded to `dtype`, if it is
+        given.
+        """
         if self.quantizer is None:
             return
         for module in self.modules():

@@ -1,4 +1,4 @@
-"""The family behind models.base.SpeechModel: one step is the talker and then the code predictor.
+"""Qwen3-TTS as a models.base.SpeechModel. One step is the talker and then the code predictor.
 
 Codes, hidden states and text rows never leave the device between steps.
 """
@@ -53,7 +53,7 @@ class Qwen3TTS:
         tokenizer: Tokenizer,
         defaults: dict[str, object],
     ) -> None:
-        """`weights` and `decoder` are filled; their embeddings are taken over and freed."""
+        """`weights` and `decoder` are filled. Their embeddings are taken over and freed."""
         decoder.process_weights_after_loading()
         talker = weights.talker
         self._tables = weights.process_weights_after_loading()
@@ -76,7 +76,7 @@ class Qwen3TTS:
         self._prompts = PromptBuilder(config, tokenizer, self.spec.max_model_len)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
-        """wav [n] at 24 kHz -> codes [T, 16] and speaker [dim]; `role` makes no difference."""
+        """wav [n] at 24 kHz -> codes [T, 16] and speaker [dim]. `role` makes no difference."""
         if self._clone is None:
             raise ValueError("this checkpoint has no reference encoder")
         return self._clone(wav)

@@ -36,8 +36,9 @@ def embed_prompt(
 ) -> Tensor:
     """Prompt tokens [N, H], each the sum of what stands at its position.
 
-    text and code: (index [N], rows [V, H]), nothing where an index is negative; vectors [N, H]; frames: (codes [M,
-    books], positions [M]), of which those at position N are padding.
+    text, code: (index [N], rows [V, H]). A negative index adds nothing.
+    vectors: [N, H].
+    frames: (codes [M, books], positions [M]). Frames at position N are padding.
     """
     if kernels.enabled(Kernel.EMBED, table.rows):
         from stentor.models.qwen3_tts.kernels import embed_prompt as fused
@@ -51,14 +52,14 @@ def embed_prompt(
 
 
 def _rows_or_zeros(index: Tensor, table: Tensor) -> Tensor:
-    """Rows of `table` at index [N]; zeros where the index is negative."""
+    """Rows of `table` at index [N], zeros where the index is negative."""
     return F.embedding(index.clamp_min(0).long(), table).masked_fill((index < 0)[:, None], 0)
 
 
 def embed_codes_and_text(
     codes: Tensor, table: CodeTable, step: Tensor, tokens: RowRef, texts: Tensor, pad: int
 ) -> Tensor:
-    """Backbone input [B, H] after the frame codes [B, books], which was made at step - 1.
+    """Backbone input [B, H] after the frame codes [B, books], which were made at step - 1.
 
     It is the sum of the frame's embeddings and of the row of texts [T, H] of the text token that stands beside it:
     number step - 1 of tokens [slots, max_text], or `pad` after all of them.
@@ -85,7 +86,7 @@ def sample_first_codebook(
     """`sample_into` after the repetition penalty [B] on the ids `seen` [slots, V] bool.
 
     The last `num_special` ids are never drawn, except `eos`, which may be drawn once `min_frames` are made. Returns
-    ([B] bool, whether `eos` was drawn; [B, V] bool, the ids that have been seen now).
+    two bool tensors: [B], whether `eos` was drawn, and [B, V], the ids that have been seen now.
     """
     if kernels.enabled(Kernel.FUSED_SAMPLING, logits):
         from stentor.models.qwen3_tts.kernels import sample_first_codebook as fused

@@ -32,7 +32,7 @@ class DepthLoop:
     def __init__(
         self, c: StackConfig, stack: Stack, heads: Tensor, project: nn.Module, tables: Tables, rope: Rope
     ) -> None:
-        """heads [15, vocab, hidden]; `project` takes the talker's hidden state to the predictor's width."""
+        """heads [15, vocab, hidden]. `project` maps the talker's hidden state to the predictor's width."""
         self._stack, self._heads, self._project = stack, heads, project
         self._table, self._starts, self._rope = tables.depth, tables.starts, rope
         self._pos = torch.arange(len(heads) + 1, device=heads.device)
@@ -45,7 +45,7 @@ class DepthLoop:
         return FrameBuffers(codes, x, SampleOut(codes[0], self._table, x, self._projected(h)))
 
     def __call__(self, frame: FrameBuffers, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-        """The whole frame [B, 16] once codebook 0 is sampled; u [B, 15], parameters [B]."""
+        """The whole frame [B, 16] once codebook 0 is sampled, with u [B, 15] and parameters [B]."""
         codes, x, _ = frame
         batch, steps = len(x), len(self._heads)
         layers, heads, dim = self._shape
@@ -60,7 +60,7 @@ class DepthLoop:
         return codes.T
 
     def _book(self, g: int) -> Tensor:
-        """The rows of codebook g and of those behind it."""
+        """The rows of codebook g and of all later ones."""
         return self._table[self._starts[g] :]
 
     def _logits(self, x: Tensor, kv: DepthKV, g: int) -> Tensor:

@@ -187,7 +187,7 @@ class PromptBuilder:
         layout.add([i.tts_pad] * (len(codes) - 1) + [i.tts_bos], codes)
 
     def _speak(self, layout: PromptLayout, body: list[int], whole: bool) -> list[int]:
-        """Text for a voice without reference codes. Returns the text that later steps hear."""
+        """Text for a voice without reference codes. Returns the text that later steps take."""
         i = self._c.ids
         if whole:
             layout.add([*body, i.tts_eos], i.pad)

@@ -1,5 +1,6 @@
-"""What the family tells the engine and the edge: options with the checkpoint's defaults, columns, prompt rows.
+"""The family's `ModelSpec`, which the engine and `request.py` read.
 
+It has options with the checkpoint's defaults, columns and prompt rows.
 Defaults come from generation_config.json where it has them, else from the reference's hard defaults.
 """
 

@@ -81,7 +81,7 @@ class Weights(nn.Module):
 class Tables:
     """Embeddings, projected once so that the projections disappear from serving.
 
-    Code tables stack all codebooks: row `i` of codebook `g` is `offset[g] + i`; codebook 0 has the talker's whole
+    Code tables stack all codebooks. Row `i` of codebook `g` is `offset[g] + i`. Codebook 0 has the talker's whole
     vocabulary, so that special codec ids are rows too.
     """
 

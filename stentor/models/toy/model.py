@@ -160,7 +160,7 @@ class Toy(nn.Module):
         return Emit(frame, self.stop_head(hidden)[:, 0] > 1.5, {"mood": torch.tanh(rows["mood"] + hidden)})
 
     def _flow(self, hidden: Tensor, rows: Rows, u: Tensor) -> Tensor:
-        """Euler steps with guidance; a row whose `steps` are done stands still."""
+        """Euler steps with guidance. A row whose `steps` are done does not change any more."""
         x = normal(u[:, :LATENT]).to(hidden.dtype) * rows["temperature"].to(hidden.dtype)[:, None]
         cond = rows["prev"][:, :LATENT]
         steps = rows["steps"]

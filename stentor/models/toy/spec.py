@@ -1,4 +1,4 @@
-"""What the toy tells the engine and the edge."""
+"""The toy's `ModelSpec`, which the engine and `request.py` read."""
 
 from __future__ import annotations
 

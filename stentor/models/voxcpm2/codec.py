@@ -125,8 +125,8 @@ class AudioVAE(nn.Module):
         return out
 
     def decode(self, latents: Tensor, state: StreamingState | None = None) -> Tensor:
-        """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `state` continues an earlier call
-        (its state is named by `PatchCodec`); None starts from silence."""
+        """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `state` continues an earlier call.
+        `PatchCodec` names its entries. None starts from silence."""
         out: Tensor = self.decoder(latents.to(self.decoder.dtype).transpose(1, 2), state).squeeze(1)
         return out
 

@@ -23,8 +23,8 @@ class VAEConfig:
     decoder_dim: int = 2048
     decoder_rates: tuple[int, ...] = (8, 6, 5, 2, 2, 2)
     depthwise: bool = True
-    sample_rate: int = 16000  # of what the encoder hears
-    out_sample_rate: int = 48000  # of what the decoder speaks
+    sample_rate: int = 16000  # of the encoder's input
+    out_sample_rate: int = 48000  # of the decoder's output
     sr_bin_boundaries: tuple[int, ...] | None = (20000, 30000, 40000)
 
     @property

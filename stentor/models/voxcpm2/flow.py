@@ -1,6 +1,6 @@
 """Conditional flow matching: the local diffusion transformer and the Euler solver.
 
-Lipman et al., 2023 (flow matching); Ho & Salimans, 2022 (classifier-free guidance); Fan et al., 2025 (CFG-Zero*).
+Lipman et al., 2023 (flow matching), Ho & Salimans, 2022 (classifier-free guidance), Fan et al., 2025 (CFG-Zero*).
 Each row of a batch has its own guidance and its own number of steps. The result of a row does not depend on the others.
 """
 
@@ -18,11 +18,11 @@ from stentor.models.voxcpm2.local_stack import last_layer_subset
 from stentor.models.voxcpm2.ops import NextTokens, cfg_euler_step, dit_input_tokens
 from stentor.models.voxcpm2.schedule import EulerSchedule
 
-TIME_AT = 2  # position of the time token, behind the two of mu
+TIME_AT = 2  # position of the time token, after the two of mu
 
 
 def sinusoid(t: Tensor, dim: int) -> Tensor:
-    """t [K] -> [K, dim], every operation in the dtype of t: in bfloat16 this is the hash that the model learnt."""
+    """t [K] -> [K, dim], every operation in the dtype of t. The model was trained with what bfloat16 makes of it."""
     half = dim // 2
     rate = torch.exp(torch.arange(half, dtype=t.dtype, device=t.device) * -(math.log(10000) / (half - 1)))
     angle = 1000 * t.unsqueeze(1) * rate.unsqueeze(0)
@@ -85,8 +85,9 @@ def euler_solve(
 ) -> Tensor:
     """Integrate noise z [B, P, D] to a patch [B, P, D].
 
-    mu: two tokens [B, hidden]; cond [B, P, D], in any floating dtype: the patch before; cfg [B] float32; steps [B]
-    int64. `num_evals` evaluations are made, at least `evaluations(steps)` of every row. A row that needs fewer keeps
+    mu: two tokens [B, hidden]. cond: the patch before [B, P, D], in any floating dtype.
+    cfg: [B] float32. steps: [B] int64.
+    `num_evals` evaluations are made, at least `evaluations(steps)` of every row. A row that needs fewer keeps
     its result through the rest. All evaluations use one tensor of tokens, in which the time and the noisy patch change.
     """
     x = z.contiguous()

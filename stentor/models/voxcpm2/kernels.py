@@ -130,7 +130,7 @@ def dit_input_tokens(
     """Tokens [2B, 3 + 2P, H] of a flow's first evaluation, and each row's schedule of `num_evals` evaluations.
 
     A row's tokens are mu, two tokens [B, H] (zeros in the second half), the time, and the projected patches `last` and
-    z [B, P, D]. projections: weight [H, D] and bias [H] of either; steps [B] int64.
+    z [B, P, D]. projections: weight [H, D] and bias [H] of either. steps: [B] int64.
     """
     batch, patch, feat = z.shape
     hidden = len(projections[0])
@@ -189,7 +189,7 @@ def _select_and_concat_kernel(
 
 
 def select_and_concat(h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor) -> Tensor:
-    """[N, 2H]: `rounded` where audio [N] bool, else h, and beside it feat; [N, H] each."""
+    """[N, 2H]: (`rounded` where audio [N] bool is set, else h) and feat side by side, from [N, H] each."""
     rows, hidden = h.shape
     out = torch.empty(rows, 2 * hidden, dtype=h.dtype, device=h.device)
     block = min(MAX_BLOCK, triton.next_power_of_2(hidden))

@@ -1,4 +1,4 @@
-"""VoxCPM2 behind the engine's seam: pure functions over rows (models/base.SpeechModel)."""
+"""VoxCPM2 as a models.base.SpeechModel: pure functions over rows."""
 
 from __future__ import annotations
 

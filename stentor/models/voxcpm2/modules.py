@@ -48,7 +48,7 @@ class LocEnc(nn.Module):
 
 
 class FSQ(nn.Module):
-    """Finite scalar quantisation (Mentzer et al., 2024) between two projections; straight-through while training."""
+    """Finite scalar quantisation (Mentzer et al., 2024) between two projections, straight-through while training."""
 
     def __init__(self, hidden: int, dim: int, scale: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 """The operations between the GEMMs of this family. Each is one function with its reference formula, and runs as one
-kernel of `kernels.py` where that is enabled. Kernels have no gradients: training takes the formulas."""
+kernel of `kernels.py` where that is enabled. Kernels have no gradients, so training uses the reference formulas."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fsq_round(x: Tensor, scale: int, straight_through: bool = False) -> Tensor:
 
 
 def select_and_concat(h: Tensor, rounded: Tensor, feat: Tensor, audio: Tensor) -> tuple[Tensor, Tensor]:
-    """(`rounded` where audio [...] bool, else h; the same with feat beside it), from [..., H] each."""
+    """(x, (x, feat) side by side), where x is `rounded` where audio [...] bool is set and else h. All [..., H]."""
     if h.ndim == 2 and kernels.enabled(Kernel.PATCH, h):
         from stentor.models.voxcpm2.kernels import select_and_concat as fused
 
@@ -109,7 +109,7 @@ class NextTokens(NamedTuple):
 def cfg_euler_step(
     both: Tensor, x: Tensor, cfg: Tensor, dt: Tensor, tokens: Tensor, following: NextTokens | None
 ) -> Tensor:
-    """x [B, P, D] after a step dt [B] along the guided velocities both [2B, P, D]; rows with dt 0 stay as they are.
+    """x [B, P, D] after a step dt [B] along the guided velocities both [2B, P, D]. Rows with dt 0 do not change.
 
     Writes the time and the patch of the next evaluation into tokens [2B, T, H], unless `following` is None.
     """

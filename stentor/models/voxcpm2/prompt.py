@@ -18,8 +18,8 @@ from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
 from stentor.text.front_end import FrontEnd
 
-PRIME = 3  # patches that the codec hears before the first generated one
-CAP_EXTRA = 10  # patches after which an utterance of suspect length is cut off
+PRIME = 3  # patches that set the codec's state before the first generated one
+CAP_EXTRA = 10  # further patches after which an utterance of suspect length ends
 MIN_LEN = 2  # the reference's default: a stop counts after MIN_LEN + 1 patches
 
 Tokenize = Callable[[str], list[int]]

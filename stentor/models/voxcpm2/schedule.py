@@ -61,7 +61,7 @@ class EulerSchedule:
 def _euler(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """(t, dt) [MAX_STEPS + 1, MAX_STEPS] of Euler step k for each number of steps.
 
-    The reference accumulates t and derives dt from it, in the model's dtype; the same additions are done here.
+    The reference accumulates t and derives dt from it, in the model's dtype. The same additions are done here.
     """
     grid = torch.zeros(MAX_STEPS + 1, MAX_STEPS + 1, dtype=dtype, device=device)
     for steps in range(1, MAX_STEPS + 1):

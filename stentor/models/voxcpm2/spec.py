@@ -1,4 +1,4 @@
-"""What the family tells the engine and the edge: options with the checkpoint's defaults, the frame, references."""
+"""The family's `ModelSpec`: options with the checkpoint's defaults, the frame, keys and values, references."""
 
 from __future__ import annotations
 

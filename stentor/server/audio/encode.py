@@ -87,7 +87,7 @@ def encoder(format: str, rate: int, whole: bool) -> Encoder:
 
 
 def wav_header(rate: int, data_bytes: int | None) -> bytes:
-    """Mono 16-bit; None: a stream whose length is not known."""
+    """The header of mono 16-bit audio. `data_bytes` None: a stream whose length is not known."""
     riff = UNKNOWN if data_bytes is None else 36 + data_bytes
     data = UNKNOWN if data_bytes is None else data_bytes
     head = struct.pack(

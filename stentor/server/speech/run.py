@@ -207,13 +207,13 @@ class SegmentRun:
         return generated
 
     def _discard(self) -> None:
-        """Forget the last try."""
+        """Drop the result of the last try."""
         self.run.guarded[-1] = "retried"
         self.run.usage.frames -= self.frames
         self.samples, self.frames, self.finish = 0, 0, "stop"
 
     async def _prepare(self) -> Prompt:
-        """Tokens and encoded references, made in a thread. It stops when nobody waits for the segment any more."""
+        """Tokens and encoded references, made in a thread. It stops when the segment has been given up."""
         run, request = self.run, self.run.plan.request
         request = replace(request, text=self.segment.text, live=self.tail is not None)
         if not self.first:

@@ -44,7 +44,7 @@ FLUSH_SECONDS = LIMITS.ws_flush_seconds  # for the last events to a client that 
 
 @router.websocket("/v1/audio/speech/stream")
 async def stream(ws: WebSocket) -> None:
-    """One session; see docs/serving.md."""
+    """One session, as docs/serving.md describes it."""
     s = server(ws)
     sessions = s.metrics.sessions
     if len(sessions) >= s.config.ws_max_sessions or s.drain.is_set():
@@ -118,7 +118,7 @@ class Session:
                 await self.out.flush()
                 await self.ws.close(why.code, why.reason[:120])
         except (TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
-            return  # the client is gone or reads nothing; the server drops the connection
+            return  # the client is gone or reads nothing, so the server drops the connection
 
     # -- from the client --
 

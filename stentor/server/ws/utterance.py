@@ -99,7 +99,7 @@ class Utterance:
         segment: Segment,
         tail: TextTail | None,
     ) -> None:
-        """Speak one segment. pipeline: the utterance's stream; None: the segment becomes a file of its own."""
+        """Speak one segment. `pipeline` is the utterance's stream. With None, the segment becomes its own file."""
         run, index, sent = running.run, self.segments, self.bytes
         self.segments += 1
         own = pipeline or running.pipeline(whole=True)
