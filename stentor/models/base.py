@@ -48,6 +48,22 @@ class Option:
     help: str
 
 
+NEVER = r"(?!)"
+
+
+@dataclass(frozen=True)
+class TextMarks:
+    """Marks inside a text that the family understands, as regular expressions. By default there are none.
+
+    Who cuts text cuts neither inside a mark nor between a mark and the words behind it. A part that begins inside a
+    speaker's turn gets that speaker's mark.
+    """
+
+    speaker: str = NEVER  # says who speaks up to the next such mark
+    other: str = NEVER  # any other mark
+    unfinished: str = NEVER  # the beginning of a mark at the end of a text that is still being written
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """Facts about a family that the engine and request.py need. Nothing here changes after load."""
@@ -74,6 +90,7 @@ class ModelSpec:
     live_text: bool = False  # text may arrive while the request runs
     speaker_size: int = 0  # numbers of a speaker embedding given for a reference. 0: takes none
     max_text: int = 10_000  # characters
+    marks: TextMarks = TextMarks()  # inside a text
     codec_chunk: int = 25  # frames that one codec call decodes at most
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number

@@ -15,6 +15,7 @@ from stentor.models.fish_s2.tokenizer import Tokens
 
 SPEAKER = re.compile(r"<\|speaker:\d+\|>")
 TAG = re.compile(r"\[[^\[\]]*\]")
+UNFINISHED = r"<(\|[\w:]{0,20}\|?)?$|\[[^\[\]]{0,80}$"  # the beginning of either, where more text may follow
 TURNS_PER_BATCH = 5
 CHUNK_BYTES = 200  # of text spoken at a time when it has speaker turns, as in the reference's server
 RESERVED = 2048  # positions that a prompt must leave free, as in the reference
@@ -43,14 +44,15 @@ class TokenizedPrompt:
 
 
 def turns(text: str) -> list[str]:
-    """`text` split before each `<|speaker:N|>`. What stands before the first one is dropped, as in the reference.
+    """`text` split before each `<|speaker:N|>`. Words before the first one are a turn without a tag.
 
     White space around turns separates them and is dropped. Text without such a tag is one turn, as it is.
     """
     starts = [m.start() for m in SPEAKER.finditer(text)]
     if not starts:
         return [text]
-    return [text[a:b].strip() for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
+    first = [text[: starts[0]].strip()] if spoken_words(text[: starts[0]]) else []
+    return first + [text[a:b].strip() for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
 def batches(text: str, chunk_bytes: int) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from stentor.layers.types import Column
-from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.base import KVSpec, ModelSpec, Option, TextMarks
 from stentor.models.fish_s2.config import LanguageConfig
+from stentor.models.fish_s2.prompt import SPEAKER, TAG, UNFINISHED
 
 SAMPLE_RATE = 44_100
 REFERENCE_SECONDS = (0.5, 60.0)
@@ -43,4 +44,5 @@ def make_spec(c: LanguageConfig, hop: int, dtype: torch.dtype) -> ModelSpec:
         reference_seconds=REFERENCE_SECONDS,
         max_references=MAX_REFERENCES,
         takes_instructions=False,
+        marks=TextMarks(SPEAKER.pattern, TAG.pattern, UNFINISHED),
     )

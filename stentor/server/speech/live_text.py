@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
+from stentor.models.base import TextMarks
+from stentor.server.speech.marks import has_words, speakers
 from stentor.server.speech.outcomes import SegmentTiming
-from stentor.server.speech.sentences import Segment, ready, sentences, split
+from stentor.server.speech.sentences import NO_MARKS, Segment, ready, sentences, split
 
 _WORD_CHAR = re.compile(r"\w")
 _WORD = re.compile(r"[^\W\d_](?=[^\w<|>/])")  # the last letter of a complete word
@@ -58,14 +60,16 @@ class TextFeed:
     clause, so that speech starts early), "sentence", "clause", "none" (nothing before `flush`).
     live: for a model that takes text while it speaks. A segment begins with the first word and has a tail. It ends at
     the first end of a sentence beyond `max_chars` characters.
+    marks: what the family wants kept together.
     """
 
-    def __init__(self, granularity: str, max_chars: int, live: bool) -> None:
-        self.granularity, self.max_chars, self.live = granularity, max_chars, live
+    def __init__(self, granularity: str, max_chars: int, live: bool, marks: TextMarks = NO_MARKS) -> None:
+        self.granularity, self.max_chars, self.live, self.marks = granularity, max_chars, live, marks
         self.text = ""
         self.count = 0  # segments cut
         self.ended = False
         self._cut = 0  # characters that are in segments
+        self._speaker = ""  # who speaks at `_cut`, as a mark
         self._segments: deque[FedSegment] = deque()
         self._tail: TextTail | None = None  # of the segment that is still being written
         self._began = 0  # where that segment begins
@@ -81,7 +85,7 @@ class TextFeed:
             return
         tail = self.text[self._cut :]
         early = self.granularity == "clause" or (self.granularity == "auto" and not self.count)
-        safe = ready(tail, False) or (ready(tail, True) if early else 0)
+        safe = ready(tail, False, self.marks) or (ready(tail, True, self.marks) if early else 0)
         if safe:
             self._add_segments(safe, keep_last=False)
         elif len(tail) > 2 * self.max_chars:  # no punctuation at all: cut where HTTP would
@@ -102,14 +106,15 @@ class TextFeed:
 
     def _add_segments(self, size: int, keep_last: bool) -> None:
         start = self._cut
-        segments = split(self.text[start : start + size], self.max_chars, self.granularity)
+        segments = split(self.text[start : start + size], self.max_chars, self.granularity, self.marks, self._speaker)
         if keep_last:
             size = segments[-1].start
             segments = segments[:-1]
         self._cut += size
+        self._speaker = next(reversed(speakers(self.text[start : self._cut], self.marks)), self._speaker)
         for p in segments:
-            if _WORD_CHAR.search(p.text):
-                self._segments.append((Segment(p.text, start + p.start, start + p.end), None))
+            if has_words(p.text, self.marks):
+                self._segments.append((replace(p, start=start + p.start, end=start + p.end, paragraph=False), None))
                 self.count += 1
         self._changed.set()
 

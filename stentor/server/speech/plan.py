@@ -19,6 +19,7 @@ from stentor.server.errors import ApiError
 from stentor.server.model_hosts import ModelHost, ModelHosts
 from stentor.server.schemas import ALIASES, Shared, SpeechBody
 from stentor.server.speech import sentences
+from stentor.server.speech.marks import speakers
 from stentor.server.speech.sentences import Segment
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
 from stentor.silence import REFERENCE_PEAK
@@ -89,7 +90,7 @@ class Planner:
         options |= {"language": _language(body.language), "instructions": self._instructions(body)}
         segments = self._segments(text, spec, granularity)
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
-        request = await _validated(host, segments[0].text, voice, seed, options)
+        request = await _validated(host, segments[0].spoken, voice, seed, options)
         return SpeechPlan(
             id=id,
             host=host,
@@ -148,7 +149,7 @@ class Planner:
             )
         if not text.strip():
             raise ApiError(400, "input: must not be empty", param="input")
-        return sentences.split(text, min(self.config.split_chars, spec.max_text), granularity)
+        return sentences.split(text, min(self.config.split_chars, spec.max_text), granularity, spec.marks)
 
     def _output(self, spec: ModelSpec, body: Shared) -> Output:
         format = body.response_format or self.config.default_response_format
@@ -228,9 +229,30 @@ class GeneratedSegment(NamedTuple):
         return in_range and bool(REFERENCE_PEAK <= peak < np.inf)
 
 
-def with_tail_reference(request: SpeechRequest, spec: ModelSpec, last: GeneratedSegment) -> SpeechRequest:
-    """The request with the segment generated last as its prompt or its reference. Resamples: call it in a thread."""
-    tail = ReferenceAudio(audio.resample(last.samples, spec.sample_rate, spec.reference_rate), last.text)
+class VoicesSoFar:
+    """The generated segments whose voices the next one takes: the last one of each speaker, the latest at the end."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self._by_speaker: dict[str, GeneratedSegment] = {}
+
+    def add(self, segment: GeneratedSegment) -> None:
+        """Note a segment that has been generated, unless it is unfit as a reference."""
+        if segment.fits(self.spec):
+            for speaker in speakers(segment.text, self.spec.marks) or [""]:
+                self._by_speaker.pop(speaker, None)
+                self._by_speaker[speaker] = segment
+
+    def of(self, text: str) -> tuple[GeneratedSegment, ...]:
+        """Those that a text needs: the latest of each of its speakers, or the latest of all. None at first."""
+        named = [self._by_speaker[s] for s in self._by_speaker if s in speakers(text, self.spec.marks)]
+        found = {id(segment): segment for segment in named or list(self._by_speaker.values())[-1:]}
+        return tuple(found.values())[-self.spec.max_references :]
+
+
+def with_tail_reference(request: SpeechRequest, spec: ModelSpec, tails: tuple[GeneratedSegment, ...]) -> SpeechRequest:
+    """The request with segments generated before as its prompt or its references. Resamples: call it in a thread."""
+    given = [ReferenceAudio(audio.resample(t.samples, spec.sample_rate, spec.reference_rate), t.text) for t in tails]
     if spec.takes_prompt:
-        return replace(request, prompt=tail)
-    return replace(request, reference=tail, more_references=())
+        return replace(request, prompt=given[-1])
+    return replace(request, reference=given[0], more_references=tuple(given[1:]))

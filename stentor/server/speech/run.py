@@ -20,7 +20,7 @@ from stentor.server.preparation import prepare
 from stentor.server.speech.guard import Guard
 from stentor.server.speech.live_text import TextTail, extended
 from stentor.server.speech.outcomes import SegmentTiming
-from stentor.server.speech.plan import GeneratedSegment, SpeechPlan, with_tail_reference
+from stentor.server.speech.plan import GeneratedSegment, SpeechPlan, VoicesSoFar, with_tail_reference
 from stentor.server.speech.sentences import Segment
 from stentor.text.front_end import Check
 
@@ -78,7 +78,7 @@ class SpeechRun:
         self.finish: str | None = None
         self.timings: list[SegmentTiming] = []
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
-        self._last: GeneratedSegment | None = None  # whose voice the next segment takes
+        self._voices = VoicesSoFar(self.spec)
 
     @property
     def duration(self) -> float:
@@ -101,7 +101,7 @@ class SpeechRun:
     def next_segment(self, segment: Segment, tail: TextTail | None = None) -> SegmentRun:
         """Prepare a segment, in the voice of the one before if the plan says so. tail: its text that is yet to come."""
         first = not self.timings or not self.plan.continues
-        return SegmentRun(self, segment, first, self._last, tail)
+        return SegmentRun(self, segment, first, self._voices.of(segment.spoken), tail)
 
     async def segment_audio(self, current: SegmentRun, joiner: SegmentJoiner) -> AsyncGenerator[np.ndarray, None]:
         """Run one segment and note its times at its end. The joiner keeps its last samples."""
@@ -112,8 +112,7 @@ class SpeechRun:
                 yield joiner.feed(samples)
         self._note_end(current, start)
         if self.plan.continues and generated:
-            last = GeneratedSegment(np.concatenate(generated), current.segment.text)
-            self._last = last if last.fits(self.spec) else self._last
+            self._voices.add(GeneratedSegment(np.concatenate(generated), current.segment.spoken))
 
     async def _one_by_one(self, joiner: SegmentJoiner) -> AsyncGenerator[np.ndarray, None]:
         for i, segment in enumerate(self.plan.segments):
@@ -172,11 +171,11 @@ class SegmentRun:
         run: SpeechRun,
         segment: Segment,
         first: bool,
-        last: GeneratedSegment | None = None,
+        tails: tuple[GeneratedSegment, ...] = (),
         tail: TextTail | None = None,
     ) -> None:
-        """first: no segment before it sets its voice. last: the segment whose voice it takes, if one was fit."""
-        self.run, self.segment, self.first, self.last, self.tail = run, segment, first, last, tail
+        """first: no segment before it sets its voice. tails: the segments whose voices it takes, if any were fit."""
+        self.run, self.segment, self.first, self.tails, self.tail = run, segment, first, tails, tail
         self.finish = "stop"
         self.samples = self.frames = 0
 
@@ -215,12 +214,12 @@ class SegmentRun:
     async def _prepare(self) -> Prompt:
         """Tokens and encoded references, made in a thread. It stops when the segment has been given up."""
         run, request = self.run, self.run.plan.request
-        request = replace(request, text=self.segment.text, live=self.tail is not None)
+        request = replace(request, text=self.segment.spoken, live=self.tail is not None)
         if not self.first:
             request = replace(request, instructions=None)  # the voice is in the audio that is continued
 
         prompt = None
-        if self.last is None:
+        if not self.tails:
             prompt = await prepare(run.plan.host.pool, self._if_encoded(request))
         if prompt is None:
             prompt = await prepare(run.plan.host.encoding, self._encoding(request))
@@ -233,11 +232,11 @@ class SegmentRun:
         return lambda check: self.run.tts.prompt_if_encoded(replace(request, check=check))
 
     def _encoding(self, request: SpeechRequest) -> Callable[[Check], Prompt]:
-        """Work that encodes the request's audio, or the segment before, and makes the prompt."""
+        """Work that encodes the request's audio, or the segments before, and makes the prompt."""
 
         def work(check: Check) -> Prompt:
-            last, checked = self.last, replace(request, check=check)
-            return self.run.tts.prompt(checked if last is None else with_tail_reference(checked, self.run.spec, last))
+            tails, checked = self.tails, replace(request, check=check)
+            return self.run.tts.prompt(with_tail_reference(checked, self.run.spec, tails) if tails else checked)
 
         return work
 

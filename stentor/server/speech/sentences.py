@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from stentor.models.base import TextMarks
+from stentor.server.speech.marks import PLACEHOLDERS, TURN, masked, speakers
 
 END_WIDE = "。！？｡।॥۔؟…‼⁇⁈⁉"  # end a sentence whatever follows
 CLOSERS = "\"'”’»」』】）)]›〉》"
@@ -29,16 +32,27 @@ _TERMINATOR = re.compile(rf"[.!?{END_WIDE}]+[{re.escape(CLOSERS)}]*")
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
 _WORD_BEFORE = re.compile(r"([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
 _WORD_CHAR = re.compile(r"\w")
+_TURN = re.compile(rf"(?<!{TURN}){TURN}")
+NO_MARKS = TextMarks()
 
 
 @dataclass(frozen=True)
 class Segment:
-    """text == whole[start:end], without white space at its ends. `paragraph`: a blank line follows."""
+    """text == whole[start:end], without white space at its ends. `paragraph`: a blank line follows.
+
+    speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark.
+    """
 
     text: str
     start: int
     end: int
     paragraph: bool = False
+    speaker: str = ""
+
+    @property
+    def spoken(self) -> str:
+        """The text as the model is to get it."""
+        return self.speaker + self.text
 
 
 def sentences(text: str) -> list[Segment]:
@@ -51,34 +65,46 @@ def sentences(text: str) -> list[Segment]:
     return found
 
 
-def split(text: str, max_chars: int, granularity: str) -> list[Segment]:
-    """Segments to speak one after another, none longer than `max_chars` characters.
+def split(text: str, max_chars: int, granularity: str, marks: TextMarks = NO_MARKS, speaker: str = "") -> list[Segment]:
+    """Segments to speak one after another, none longer than `max_chars` characters besides the mark of its speaker.
 
     granularity: "none" (one segment), "auto" (one segment if the text is short, else sentences grouped up to
-    `max_chars`), "sentence", "clause".
+    `max_chars`), "sentence", "clause". marks: what the family wants kept together. speaker: who speaks where the text
+    begins, as a mark.
     """
     whole = _trimmed(text, 0, len(text), True)
     if granularity == "none" or (granularity == "auto" and len(text) <= max_chars):
-        return [whole]
-    segments = [p for s in sentences(text) for p in _fit(text, s, max_chars)]
+        return list(_with_speakers(text, [whole], marks, speaker))
+    plain = masked(text, marks)
+    segments = [p for s in sentences(plain) for p in _fit(plain, s, max_chars)]
     if granularity == "clause":
-        segments = [c for p in segments for c in _clauses(text, p, 20)]
+        segments = [c for p in segments for c in _clauses(plain, p, 20)]
     if granularity == "auto":
-        segments = list(_grouped(text, segments, max_chars))
-    return segments or [whole]
+        segments = list(_grouped(plain, segments, max_chars))
+    return list(_with_speakers(text, segments or [whole], marks, speaker))
 
 
-def ready(text: str, clause: bool) -> int:
+def _with_speakers(text: str, segments: list[Segment], marks: TextMarks, speaker: str) -> Iterator[Segment]:
+    """The segments with their real text, each with the mark of who speaks it if it begins without one."""
+    for p in segments:
+        own = _trimmed(text, p.start, p.end, p.paragraph)
+        begins = re.match(marks.speaker, own.text) is not None
+        yield own if begins else replace(own, speaker=speaker)
+        speaker = next(reversed(speakers(own.text, marks)), speaker)
+
+
+def ready(text: str, clause: bool, marks: TextMarks = NO_MARKS) -> int:
     """How many characters of a text that is still being written are whole sentences or, if `clause`, clauses.
 
-    A mark counts once it is known what follows it, because "3." may become "3.14" and "Dr." is followed by a name.
+    A full stop counts once it is known what follows it, because "3." may become "3.14" and "Dr." is followed by a name.
     """
+    text = masked(text, marks)
     cuts = [cut for cut, _ in _cuts(text) if cut < len(text.rstrip()) or text[cut - 1] in END_WIDE + CLOSERS]
     last = max(cuts, default=0)
     if clause:
         tail = text[last:]
-        marks = [m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s\S)|[，、；：]", tail) if m.end() >= 20]
-        last += max(marks, default=0)
+        clauses = [m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s\S)|[，、；：]", tail) if m.end() >= 20]
+        last += max(clauses, default=0)
     return last if _WORD_CHAR.search(text[:last]) else 0
 
 
@@ -86,7 +112,8 @@ def _cuts(text: str) -> Iterator[tuple[int, bool]]:
     """Positions after which a sentence has ended, and whether a paragraph has."""
     breaks = [(m.start(), True) for m in _PARAGRAPH.finditer(text)]
     stops = [(m.end(), False) for m in _TERMINATOR.finditer(text) if _ends(text, m)]
-    yield from sorted(breaks + stops)
+    turns = [(m.start(), False) for m in _TURN.finditer(text)]
+    yield from sorted(breaks + stops + turns)
 
 
 def _ends(text: str, mark: re.Match[str]) -> bool:
@@ -127,6 +154,8 @@ def _append(found: list[Segment], text: str, start: int, end: int, paragraph: bo
         if paragraph and found:
             found[-1] = _trimmed(text, found[-1].start, found[-1].end, True)
     elif _WORD_CHAR.search(segment.text) is None:
+        if segment.text[0] == TURN and end < len(text):
+            return start  # a speaker's mark goes with what follows
         if found:
             found[-1] = _trimmed(text, found[-1].start, segment.end, paragraph)
         else:
@@ -151,6 +180,7 @@ def _fit(text: str, segment: Segment, max_chars: int) -> Iterator[Segment]:
         marks = [m.end() for m in re.finditer(rf"[{CLAUSE}](?=\s)|[，、；：]", window)]
         spaces = [m.start() for m in re.finditer(r"\s", window)]
         cut = next((max(c) for c in (marks, spaces) if c and max(c) > max_chars // 4), max_chars)
+        cut = _outside_marks(text[start : segment.end], cut, max_chars)
         part = _trimmed(text, start, start + cut, False)
         if part.text:
             yield part
@@ -158,6 +188,16 @@ def _fit(text: str, segment: Segment, max_chars: int) -> Iterator[Segment]:
     last = _trimmed(text, start, segment.end, segment.paragraph)
     if last.text:
         yield last
+
+
+def _outside_marks(text: str, cut: int, max_chars: int) -> int:
+    """`cut`, or the place before the family's mark that it would cut or leave behind."""
+    if text[cut - 1] not in PLACEHOLDERS:
+        return cut
+    if before := len(text[:cut].rstrip(PLACEHOLDERS)):
+        return before
+    words = re.search(rf"[^{PLACEHOLDERS}]", text[cut:])  # the mark itself is too long
+    return min(len(text), cut + words.start() + max_chars) if words else len(text)
 
 
 def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:

@@ -34,7 +34,8 @@ class Utterance:
         seed = plan.seed if plan.seed_given else secrets.randbelow(2**31)
         self.plan = replace(plan, id=f"{plan.id}-{index}", seed=seed)
         granularity = settings.split_granularity
-        self.feed = TextFeed(granularity, min(server.config.split_chars, plan.host.spec.max_text), plan.live)
+        spec = plan.host.spec
+        self.feed = TextFeed(granularity, min(server.config.split_chars, spec.max_text), plan.live, spec.marks)
         self.running: RunningRequest | None = None
         self.current: tuple[SegmentRun, float] | None = None  # the segment being spoken, and where its audio begins
         self.last_audio = 0.0  # when the current segment began, or last gave audio

@@ -109,9 +109,10 @@ def test_text_without_speaker_tags_is_one_turn_as_it_is():
     assert batches("x" * 5000, 200) == ["x" * 5000]
 
 
-def test_text_before_the_first_speaker_tag_is_dropped_and_turns_are_separated_by_lines():
-    text = "Lost. <|speaker:0|>How are you?\n<|speaker:1|> Fine. <|speaker:12|>Me too"
-    assert turns(text) == ["<|speaker:0|>How are you?", "<|speaker:1|> Fine.", "<|speaker:12|>Me too"]
+def test_text_before_the_first_speaker_tag_is_a_turn_and_turns_are_separated_by_lines():
+    text = "Kept. <|speaker:0|>How are you?\n<|speaker:1|> Fine. <|speaker:12|>Me too"
+    assert turns(" [sigh] " + text.removeprefix("Kept. "))[0] == "<|speaker:0|>How are you?"
+    assert turns(text) == ["Kept.", "<|speaker:0|>How are you?", "<|speaker:1|> Fine.", "<|speaker:12|>Me too"]
 
 
 def test_20_speakers_make_batches_of_five_turns():
