@@ -1,14 +1,14 @@
 """Time the attention kernels of a decode step with every launch configuration, at the shapes of the three models.
 
-Run: python benchmarks/kernels/attention.py [--out DIR] [--seconds 45] [--before FILE]     on a GPU
+Run: python benchmarks/kernels/attention.py [--out DIR] [--seconds 45] [--before DIR]      on a GPU
      TRITON_INTERPRET=1 python benchmarks/kernels/attention.py --device cpu --tiny         a dry run without a GPU
 Needs: a GPU, Triton and nothing but stentor.
 
 A case is one kernel at one model's shape and batch. Its launches run in a CUDA graph: over so many pools that no
 history is in the cache (paged), as the passes and layers of a frame follow each other (depth), or over the same queries
-(local). The table shows microseconds per launch: the floor by memory traffic, an earlier kernels/attention.py if one is
-given, the configuration that kernels/configs.py names, and the best ones. Each result is first compared with a float32
-reference, with itself, and with the result for half of its rows.
+(local). The table shows microseconds per launch: the floor by memory traffic, earlier kernels if any are given, the
+configuration that kernels/configs.py names, and the best ones. Each result is first compared with a float32 reference,
+with itself, and with the result for half of its rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.compile_ahead import compile_ahead
-from stentor.kernels import attention
+from stentor.kernels import paged_attention, short_attention
 from stentor.kernels.configs import DepthConfig, LocalConfig, PagedConfig, depth_config, local_config, paged_config
 from stentor.kernels.pdl import USE_PDL
 from stentor.kernels.types import QKNormRope
@@ -124,7 +124,7 @@ class Case:
         if self.kernel == "paged" and (self.batch < 64 or self.model == "vox" or self.context > 1000):
             some = (*some[:8], *SPLIT)
         if self.kernel != "paged":
-            some = tuple(t for t in some if t.heads <= self.shape.heads // self.shape.kv_heads)
+            some = tuple(t for t in some if t.block_h <= self.shape.heads // self.shape.kv_heads)
         if self.tiny:
             some = (some[0], some[-1])
         return list(dict.fromkeys((self.own, *some)))
@@ -142,6 +142,16 @@ def cases(tiny: bool) -> list[Case]:
 
 
 Launch = Callable[[], Tensor]
+
+
+class Kernels(NamedTuple):
+    """The modules with attention kernels."""
+
+    paged: ModuleType
+    short: ModuleType
+
+
+CURRENT = Kernels(paged_attention, short_attention)
 
 
 class Operands:
@@ -184,7 +194,7 @@ class Operands:
         self.slot = torch.randperm(c.batch, device=device)
         self.pos = torch.full((c.batch,), c.context, device=device)
 
-    def launches(self, tile: Any, made: ModuleType = attention) -> Iterator[Launch]:
+    def launches(self, tile: Any, made: Kernels = CURRENT) -> Iterator[Launch]:
         """One after the other; `tile` None: as `made` chooses."""
         q, k, v = self.qkv
         if self.case.kernel == "paged":
@@ -192,19 +202,19 @@ class Operands:
             one = q[:, 0], k[:, 0], v[:, 0]
             places = self.table, self.slot, self.pos
             for pool in self.pools:
-                yield partial(made.paged_attention, pool, *places, *one, self.norm_rope, **chosen)
+                yield partial(made.paged.paged_attention, pool, *places, *one, self.norm_rope, **chosen)
         elif self.case.kernel == "depth":
             chosen = {} if tile is None else {"config": tile}
             length = 0
             for new in (2, *[1] * (self.case.shape.passes - 1)):
                 new_qkv = [t[:, :new] for t in self.qkv]
                 for cache in self.caches:
-                    yield partial(made.depth_attention, cache, length, *new_qkv, self.norm_rope, **chosen)
+                    yield partial(made.short.depth_attention, cache, length, *new_qkv, self.norm_rope, **chosen)
                 length += new
         else:
             chosen = {} if tile is None else {"config": tile}
             for _ in range(1 if self.few else 24):
-                yield partial(made.local_attention, q, k, v, self.norm_rope, 0, **chosen)
+                yield partial(made.short.local_attention, q, k, v, self.norm_rope, 0, **chosen)
 
     def turned(self, x: Tensor, weight: Tensor | None, pos: Tensor) -> Tensor:
         """x [N, T, H, D] after norm and RoPE at pos [T] or [N, T], in float32."""
@@ -252,7 +262,7 @@ class Operands:
             half = self.case.batch // 2
             q, k, v = (t[:half, 0] for t in self.qkv)
             slot, pos = self.slot[:half], self.pos[:half]
-            alone = attention.paged_attention(self.pools[0], self.table, slot, pos, q, k, v, self.norm_rope, tile)
+            alone = paged_attention.paged_attention(self.pools[0], self.table, slot, pos, q, k, v, self.norm_rope, tile)
             if not torch.equal(out[:half], alone):
                 return "depends on the other rows"
         return None
@@ -284,7 +294,7 @@ def microseconds(launches: list[Launch]) -> float:
     return sorted(times)[REPEATS // 2]
 
 
-def measure(case: Case, device: str, before: ModuleType | None) -> dict[str, Any]:
+def measure(case: Case, device: str, before: Kernels | None) -> dict[str, Any]:
     o = Operands(case, device, few=case.tiny)
     want = o.formula()
     row: dict[str, Any] = {"case": case.label, "floor": round(case.bytes / BANDWIDTH * 1e6, 2), "before": None}
@@ -308,27 +318,33 @@ def name(tile: Any) -> str:
     return f"{tile.block_h}hw{tile.num_warps}"
 
 
-def load(file: Path | None) -> ModuleType | None:
-    """An earlier version of the kernels."""
-    if file is None:
-        return None
-    spec = importlib.util.spec_from_file_location("before", file)
+def load(file: Path) -> ModuleType:
+    """A module from a file."""
+    name = f"before_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["before"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-def compile_share(share: int, before: ModuleType | None) -> None:
+def earlier(folder: Path | None) -> Kernels | None:
+    """An earlier version of the kernels."""
+    if folder is None:
+        return None
+    return Kernels(load(folder / "paged_attention.py"), load(folder / "short_attention.py"))
+
+
+def compile_share(share: int, before: Kernels | None) -> None:
     """Some kernels run once, so that the process that measures finds them compiled."""
     chosen = [(c, t) for c in cases(False) for t in (*c.tiles, *(() if before is None else (None,)))]
     every = list({(c.kernel, c.model, t): (c, t) for c, t in chosen}.values())  # batch and context do not matter
     for case, tile in every[share::WORKERS]:
         o = Operands(case, "cuda", few=True)
         try:
-            found = list(o.launches(tile, before if tile is None and before is not None else attention))
+            found = list(o.launches(tile, before if tile is None and before is not None else CURRENT))
             for launch in (found[0], found[-1]):
                 launch()
         except Exception as e:
@@ -363,11 +379,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=45)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--before", type=Path, help="an earlier kernels/attention.py to compare with")
+    parser.add_argument(
+        "--before", type=Path, help="a folder with an earlier paged_attention.py and short_attention.py"
+    )
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     started = time.monotonic()
-    before = load(args.before)
+    before = earlier(args.before)
     with torch.inference_mode():
         if args.share is not None:
             compile_share(args.share, before)

@@ -54,7 +54,7 @@ class FusedDecode:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k, left = norm_rope.for_kernel(q, k)
         kv = self._kv
-        return kernels.attention.paged_attention(kv.pool[layer], kv.table, self._slot, self.pos, q, k, v, left)
+        return kernels.paged_attention.paged_attention(kv.pool[layer], kv.table, self._slot, self.pos, q, k, v, left)
 
 
 class FusedPrefill:
@@ -68,7 +68,7 @@ class FusedPrefill:
         q, k = norm_rope.apply(q, k)
         pool, table = self._kv.pool[layer], self._kv.table
         kernels.kv_cache.store_kv(pool, table, self._slot, self.pos, k, v)
-        return kernels.attention.paged_prefill_attention(pool, table, self._slot, self.pos, q)
+        return kernels.paged_attention.paged_prefill_attention(pool, table, self._slot, self.pos, q)
 
 
 class PagedView:

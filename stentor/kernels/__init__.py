@@ -24,7 +24,6 @@ from stentor.kernels.switches import (
 
 __all__ = [
     "Kernel",
-    "attention",
     "conv1d",
     "conv_kernels_enabled",
     "enabled",
@@ -32,18 +31,40 @@ __all__ = [
     "is_gemv",
     "kv_cache",
     "norm_rope",
+    "paged_attention",
     "paged_attention_supported",
     "rng",
     "sampling",
+    "short_attention",
     "slot_kernels_enabled",
     "slot_table",
     "wants_channels_last",
 ]
 
 if TYPE_CHECKING:
-    from stentor.kernels import attention, conv1d, gemv, kv_cache, norm_rope, rng, sampling, slot_table
+    from stentor.kernels import (
+        conv1d,
+        gemv,
+        kv_cache,
+        norm_rope,
+        paged_attention,
+        rng,
+        sampling,
+        short_attention,
+        slot_table,
+    )
 else:
-    _LAZY = ("attention", "conv1d", "gemv", "kv_cache", "norm_rope", "rng", "sampling", "slot_table")
+    _LAZY = (
+        "conv1d",
+        "gemv",
+        "kv_cache",
+        "norm_rope",
+        "paged_attention",
+        "rng",
+        "sampling",
+        "short_attention",
+        "slot_table",
+    )
 
     def __getattr__(name: str) -> ModuleType:
         """Import a module with kernels, and with it Triton, when it is first used (PEP 562)."""

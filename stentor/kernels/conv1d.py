@@ -241,9 +241,17 @@ def _channels_last(x: Tensor) -> Tensor:
 
 
 def _launch_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, snake: SnakeParams | None, residual: Tensor | None,
-    outputs: int, count: int, taps: int, first: int, step: int,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    snake: SnakeParams | None,
+    residual: Tensor | None,
+    outputs: int,
+    count: int,
+    taps: int,
+    first: int,
+    step: int,
+) -> Tensor:
     x, added = _channels_last(x), x if residual is None else _channels_last(residual)
     batch, channels, width = len(x), x.shape[2], weight.shape[0]
     assert weight.stride(1) == 1, "weights must be laid out tap by tap (layers.conv.cast_decoder)"

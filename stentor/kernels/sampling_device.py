@@ -71,9 +71,8 @@ def mass_threshold(key, p, mass, bits: tl.constexpr):
 
 @triton.jit
 def sample_top_k_top_p(
-    logits, mask, size, temperature, top_k, top_p, u,
-    MIN_TEMPERATURE: tl.constexpr, KEY_BITS: tl.constexpr,
-):  # fmt: skip
+    logits, mask, size, temperature, top_k, top_p, u, MIN_TEMPERATURE: tl.constexpr, KEY_BITS: tl.constexpr
+):
     """The id that one row draws. Its logits outside the mask are -inf."""
     token = tl.argmax(logits, 0).to(tl.int64)
     if temperature > 0:

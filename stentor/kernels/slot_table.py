@@ -127,9 +127,8 @@ def commit(
 
 @triton.jit(do_not_specialize=["stride_new", "size"])
 def _masked_write_kernel(
-    idx_ptr, kept_ptr, new_ptr, column_ptr, stride_new, size,
-    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
+    idx_ptr, kept_ptr, new_ptr, column_ptr, stride_new, size, BLOCK: tl.constexpr, USE_PDL: tl.constexpr
+):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

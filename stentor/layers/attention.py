@@ -47,7 +47,7 @@ def full(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Te
     """Every token sees every token of its sequence: q [B, T, Hq, D], k and v [B, S, Hkv, D]."""
     if max(q.shape[1], k.shape[1]) <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, q):
         q, k, left = norm_rope.for_kernel(q, k)
-        return kernels.attention.local_attention(q, k, v, left, norm_rope.first_query)
+        return kernels.short_attention.local_attention(q, k, v, left, norm_rope.first_query)
     q, k = norm_rope.apply(q, k)
     return sdpa(q, k, v)
 
@@ -74,7 +74,7 @@ class DepthKV:
         """n new tokens per row, q [B, n, Hq, D]. They see all earlier ones and, causally, each other."""
         if kernels.enabled(Kernel.DEPTH, q):
             q, k, left = norm_rope.for_kernel(q, k)
-            return kernels.attention.depth_attention(self.cache[layer], self.length, q, k, v, left)
+            return kernels.short_attention.depth_attention(self.cache[layer], self.length, q, k, v, left)
         q, k = norm_rope.apply(q, k)
         new = q.shape[1]
         end = self.length + new

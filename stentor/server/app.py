@@ -23,9 +23,19 @@ from stentor.server.state import Server
 from stentor.server.ws import session
 
 EXPOSED = [
-    "X-Request-Id", "X-Seed", "X-Sample-Rate", "X-Channels", "X-Bit-Depth", "X-Finish-Reason", "X-Audio-Duration",
-    "X-Usage-Input-Tokens", "X-Usage-Output-Tokens", "X-Usage-Total-Tokens", "Server-Timing", "Retry-After",
-]  # fmt: skip
+    "X-Request-Id",
+    "X-Seed",
+    "X-Sample-Rate",
+    "X-Channels",
+    "X-Bit-Depth",
+    "X-Finish-Reason",
+    "X-Audio-Duration",
+    "X-Usage-Input-Tokens",
+    "X-Usage-Output-Tokens",
+    "X-Usage-Total-Tokens",
+    "Server-Timing",
+    "Retry-After",
+]
 
 
 def create_app(

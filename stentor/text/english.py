@@ -28,9 +28,19 @@ _MANY_PARTS = re.compile(rf"((?:[^\W_]+[^\w\s]+){{{MAX_PARTS}}})(?=\w)")
 _SENTENCE_END = re.compile(r"[a-z]{4}[.!?][\"')\]]?(?= )")  # four letters: "Dr. Smith" stays together
 
 MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 _MONTH = "|".join(MONTHS)
 _SHORT_MONTHS = {name[:3]: name for name in MONTHS if name != "May"} | {"Sept": "September"}
 
@@ -47,9 +57,15 @@ WORDS = {
     "Vol": "Volume", "fig": "figure", "Fig": "Figure", "pp": "pages", "p.s": "P S", "P.S": "P S", "a.k.a": "A K A",
 }  # fmt: skip
 STREETS = {
-    "St": "Street", "Ave": "Avenue", "Rd": "Road", "Blvd": "Boulevard", "Ln": "Lane", "Hwy": "Highway",
-    "Sq": "Square", "Pkwy": "Parkway",
-}  # fmt: skip
+    "St": "Street",
+    "Ave": "Avenue",
+    "Rd": "Road",
+    "Blvd": "Boulevard",
+    "Ln": "Lane",
+    "Hwy": "Highway",
+    "Sq": "Square",
+    "Pkwy": "Parkway",
+}
 UNITS = {
     "mm": "millimeter", "cm": "centimeter", "m": "meter", "km": "kilometer", "in": "inch", "ft": "foot", "yd": "yard",
     "mi": "mile", "mg": "milligram", "g": "gram", "kg": "kilogram", "lb": "pound", "lbs": "pound", "oz": "ounce",

@@ -1,6 +1,6 @@
 """A pytest plugin: tensors that tests and kernels make lie between canaries, and a test in which one died fails.
 
-python -m pytest -p tests.helpers.guarded tests/kernels/test_attention.py
+python -m pytest -p tests.helpers.guarded tests/kernels/test_paged_attention.py
 
 The canaries are bytes of 0xFF, which read as NaN or -1: what a kernel reads beyond its tensors shows in its result, and
 what it writes there is found after the test. For machines on which compute-sanitizer does not run.

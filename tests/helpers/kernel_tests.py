@@ -24,7 +24,17 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16]
 DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bfloat16
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
-SHARED = ("attention", "conv1d", "gemv", "kv_cache", "norm_rope", "rng", "sampling", "slot_table")
+SHARED = (
+    "conv1d",
+    "gemv",
+    "kv_cache",
+    "norm_rope",
+    "paged_attention",
+    "rng",
+    "sampling",
+    "short_attention",
+    "slot_table",
+)
 FAMILIES = ("fish_s2", "qwen3_tts", "voxcpm2")
 
 

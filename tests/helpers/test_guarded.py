@@ -42,7 +42,7 @@ def test_a_block_that_names_a_device_still_makes_tensors_there(tmp_path):
 def test_kernels_write_only_where_they_should():
     """Some of the kernels' tests, between canaries; scripts/gpu_check.py runs all of them on a GPU."""
     done = run(
-        "tests/kernels/test_attention.py",
+        "tests/kernels/test_short_attention.py",
         "tests/kernels/test_norm_rope.py",
         "-k",
         "head_norms and 24-True or depth or local or gate",

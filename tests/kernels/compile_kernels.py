@@ -7,7 +7,17 @@ import math
 import torch
 from torch import Tensor
 
-from stentor.kernels import attention, conv1d, gemv, kv_cache, norm_rope, rng, sampling, slot_table
+from stentor.kernels import (
+    conv1d,
+    gemv,
+    kv_cache,
+    norm_rope,
+    paged_attention,
+    rng,
+    sampling,
+    short_attention,
+    slot_table,
+)
 from stentor.kernels.configs import PagedConfig, conv_config
 from stentor.kernels.types import Affine, QKNormRope, RopeArgs, RowStatus, SampleOut, SamplingParams, SnakeParams
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
@@ -38,22 +48,22 @@ def paged(
 ) -> None:
     pool, table = meta(2, 40, 16, 8, 128, dtype=dtype), integers(rows, 40)
     given = qkv(dtype, rows, group=group)
-    attention.paged_attention(pool, table, integers(rows), integers(rows), *given, args, config)
+    paged_attention.paged_attention(pool, table, integers(rows), integers(rows), *given, args, config)
 
 
 def paged_prefill(dtype: torch.dtype) -> None:
     pool, (q, k, v) = meta(2, 40, 16, 8, 128, dtype=dtype), qkv(dtype, 300)
     kv_cache.store_kv(pool, integers(64, 40), integers(300), integers(300), k, v)
-    attention.paged_prefill_attention(pool, integers(64, 40), integers(300), integers(300), q)
+    paged_attention.paged_prefill_attention(pool, integers(64, 40), integers(300), integers(300), q)
 
 
 def depth(dtype: torch.dtype, batch: int, new: int, args: QKNormRope | None) -> None:
-    attention.depth_attention(meta(2, batch, 16, 8, 128, dtype=dtype), 5, *qkv(dtype, batch, new), args)
+    short_attention.depth_attention(meta(2, batch, 16, 8, 128, dtype=dtype), 5, *qkv(dtype, batch, new), args)
 
 
 def local(dtype: torch.dtype, batch: int, group: int, args: QKNormRope | None) -> None:
     q, k, v = qkv(dtype, batch, 11, heads=2, group=group)
-    attention.local_attention(q[:, 7:], k, v, args, 7)
+    short_attention.local_attention(q[:, 7:], k, v, args, 7)
 
 
 def linear(dtype: torch.dtype, rows: int, n: int, k: int, norm: bool, gate: bool, more: bool) -> None:

@@ -26,14 +26,29 @@ from stentor.models.qwen3_tts.model import Qwen3TTS
 SEED = 20260122
 KINDS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
 LANGUAGES = {
-    "english": 2050, "german": 2053, "spanish": 2054, "chinese": 2055, "japanese": 2058, "french": 2061,
-    "korean": 2064, "russian": 2069, "italian": 2070, "portuguese": 2071,
-}  # fmt: skip
+    "english": 2050,
+    "german": 2053,
+    "spanish": 2054,
+    "chinese": 2055,
+    "japanese": 2058,
+    "french": 2061,
+    "korean": 2064,
+    "russian": 2069,
+    "italian": 2070,
+    "portuguese": 2071,
+}
 DIALECTS = {"sichuan_dialect": 2062, "beijing_dialect": 2074}
 SPEAKERS = {
-    "serena": 3066, "vivian": 3065, "uncle_fu": 3010, "ryan": 3061, "aiden": 2861, "ono_anna": 2873, "sohee": 2864,
-    "eric": 2875, "dylan": 2878,
-}  # fmt: skip
+    "serena": 3066,
+    "vivian": 3065,
+    "uncle_fu": 3010,
+    "ryan": 3061,
+    "aiden": 2861,
+    "ono_anna": 2873,
+    "sohee": 2864,
+    "eric": 2875,
+    "dylan": 2878,
+}
 SPECIAL = {"<|im_start|>": 151644, "<|im_end|>": 151645}
 WORDS = 151643  # ids that words may have
 CONSTANTS = {"scale": 0.1, "gamma": 0.1, "cluster_usage": 1.0, "alpha": 0.0}  # the last is the logarithm of a gain

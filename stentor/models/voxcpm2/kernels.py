@@ -28,9 +28,8 @@ def _load_projection(weight_ptr, bias_ptr, offs_h, mask_h, offs_d, mask_d, PATCH
 
 @triton.jit
 def _project_patch(
-    patches_ptr, row, p, offs_d, mask_d, w, b,
-    dtype: tl.constexpr, PATCH_SIZE: tl.constexpr, PATCH_DIM: tl.constexpr,
-):  # fmt: skip
+    patches_ptr, row, p, offs_d, mask_d, w, b, dtype: tl.constexpr, PATCH_SIZE: tl.constexpr, PATCH_DIM: tl.constexpr
+):
     """The projection of latent p of a row's patch, rounded."""
     x = tl.load(patches_ptr + row * (PATCH_SIZE * PATCH_DIM) + p * PATCH_DIM + offs_d, mask_d, 0.0)
     x = x.to(dtype).to(tl.float32)
@@ -174,9 +173,8 @@ def fsq_round(x: Tensor, scale: float) -> Tensor:
 
 @triton.jit(do_not_specialize=["stride_audio"])
 def _select_and_concat_kernel(
-    h_ptr, rounded_ptr, feat_ptr, audio_ptr, out_ptr, hidden, stride_audio,
-    BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
-):  # fmt: skip
+    h_ptr, rounded_ptr, feat_ptr, audio_ptr, out_ptr, hidden, stride_audio, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr
+):
     pdl_wait(USE_PDL)
     row = tl.program_id(0).to(tl.int64)
     offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)

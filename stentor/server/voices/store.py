@@ -220,10 +220,8 @@ class VoiceStore:
             created, seconds = int(facts["created_at"]), float(facts.get("seconds", 0))
         except (OSError, safetensors.SafetensorError, KeyError, ValueError):
             return None
-        voice = Voice(
-            path.stem, kind, created, facts.get("consent", ""), facts.get("text"), facts.get("description"), seconds,
-            identity[1],
-        )  # fmt: skip
+        text, description = facts.get("text"), facts.get("description")
+        voice = Voice(path.stem, kind, created, facts.get("consent", ""), text, description, seconds, identity[1])
         self._known[path] = (identity, voice)
         return voice
 
