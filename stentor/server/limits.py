@@ -49,6 +49,7 @@ class Limits:
     max_voices: int = limit(1000, "", "uploaded voices", "409", flag=True)
     max_upload_mb: float = limit(10.0, "MiB", "reference audio", "400 or 413", flag=True)
     media_timeout: float = limit(10.0, "s", "fetching reference audio", "400", flag=True)
+    dns_threads: int = limit(16, "", "names of URLs looked up at once", "the next wait")
     redirects: int = limit(5, "", "redirects of one URL", "400")
     voice_cache_mb: int = limit(256, "MiB", "decoded reference audio that is kept", "the least recently used goes")
     voice_cache_seconds: float = limit(300.0, "s", "decoded reference audio that is kept", "it is decoded again")

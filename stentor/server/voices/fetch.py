@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -22,7 +23,8 @@ from stentor.server.limits import LIMITS
 
 REDIRECTS = LIMITS.redirects
 HEADERS = [(b"Accept", b"audio/*, application/octet-stream, */*;q=0.1"), (b"Accept-Encoding", b"identity")]
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_UNICAST = ipaddress.ip_network("2000::/3")  # all IPv6 that IANA has given out for the internet lies in it
+_SPECIAL = [ipaddress.ip_network(n) for n in ("3fff::/20", "192.88.99.0/24")]  # that Python 3.11 takes for global
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
@@ -31,21 +33,37 @@ class NotPublic(Exception):
     """The host resolves to an address that is not public."""
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    """Addresses of a host, by the system's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(info[4][0]) for info in found]
+class Resolver:
+    """The system's resolver in threads of its own, since a slow name holds its thread until the system gives up.
+
+    Names beyond the threads wait. They hold up nothing else.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="stentor-dns")
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """Addresses of a host. OSError if it has none."""
+        found = await asyncio.get_running_loop().run_in_executor(self._pool, _addresses, host, port)
+        return [str(info[4][0]) for info in found]
+
+
+def _addresses(host: str, port: int) -> list[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is public. IPv4 addresses inside IPv6 (mapped, 6to4, Teredo, NAT64) are checked too."""
+    """Whether an address is public. IPv4 addresses inside IPv6 (6to4, Teredo) are checked too.
+
+    IPv6 is public only inside the internet's own range: the list of special ranges outside it grows.
+    """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
-        if ip in _NAT64:
-            inner.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
-        if any(v4 is not None and not is_public(str(v4)) for v4 in inner):
+        inner = [ip.sixtofour, *(ip.teredo or ())]
+        if ip not in _UNICAST or any(v4 is not None and not is_public(str(v4)) for v4 in inner):
             return False
+    if any(ip in network for network in _SPECIAL):
+        return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
 
 
@@ -79,7 +97,7 @@ class PublicBackend(httpcore.AsyncNetworkBackend):
 class Fetcher:
     """GET with the checks above, a size limit and a deadline."""
 
-    def __init__(self, max_bytes: int, seconds: float, domains: tuple[str, ...], resolve: Resolve = resolve) -> None:
+    def __init__(self, max_bytes: int, seconds: float, domains: tuple[str, ...], resolve: Resolve) -> None:
         self.max_bytes, self.seconds, self.domains = max_bytes, seconds, tuple(d.lower() for d in domains)
         self._backend = PublicBackend(resolve)
 
@@ -92,7 +110,7 @@ class Fetcher:
             raise ApiError(400, f"{param}: the URL did not answer within {self.seconds:g} s", param=param) from None
         except NotPublic:
             raise ApiError(400, f"{param}: the URL does not lead to a public address", param=param) from None
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError, UnicodeError) as e:
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError, ValueError) as e:
             raise ApiError(400, f"{param}: the URL could not be fetched ({type(e).__name__})", param=param) from e
 
     async def _follow(self, url: str, param: str) -> bytes:
@@ -103,7 +121,7 @@ class Fetcher:
                     if response.status not in (301, 302, 303, 307, 308):
                         return await self._body(response, param)
                     location = _header(response, b"location")
-                    url = urljoin(url, location.decode("ascii", "replace"))
+                    url = _joined(url, location.decode("ascii", "replace"), param)
         raise ApiError(400, f"{param}: the URL redirects more than {REDIRECTS} times", param=param)
 
     def _check(self, url: str, param: str) -> None:
@@ -128,6 +146,14 @@ class Fetcher:
             if len(body) > self.max_bytes:
                 raise ApiError(400, f"{param}: is larger than {self.max_bytes / MIB:g} MiB", param=param)
         return bytes(body)
+
+
+def _joined(url: str, location: str, param: str) -> str:
+    """Where a redirect leads. It is checked like a first URL."""
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        raise ApiError(400, f"{param}: the URL redirects to what is not a valid URL", param=param) from None
 
 
 def _header(response: httpcore.Response, name: bytes) -> bytes:

@@ -19,7 +19,7 @@ import soundfile
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
-from stentor.server.voices.fetch import Fetcher
+from stentor.server.voices.fetch import Fetcher, Resolver
 
 Audio = tuple[np.ndarray, int]
 """Mono float32 samples [n] and their rate in Hz."""
@@ -37,7 +37,8 @@ class References:
         self.remote = config.allow_remote_references
         local = config.allowed_local_media_path
         self.local = None if local is None else Path(local).expanduser().resolve()
-        self.fetcher = fetcher or Fetcher(self.max_bytes, config.media_timeout, config.allowed_media_domains)
+        domains, resolver = config.allowed_media_domains, Resolver(LIMITS.dns_threads)
+        self.fetcher = fetcher or Fetcher(self.max_bytes, config.media_timeout, domains, resolver)
         self.cache = AudioCache(CACHE_BYTES, CACHE_SECONDS)
 
     async def load(self, source: str, param: str, seconds: float, run: Callable[..., Any]) -> Audio:

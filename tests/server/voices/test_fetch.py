@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,8 +15,9 @@ import httpcore
 import pytest
 
 from stentor.server.errors import ApiError
+from stentor.server.limits import LIMITS
 from stentor.server.voices.fetch import Fetcher, is_public
-from tests.helpers.server_live import Live, serving, tone_wav
+from tests.helpers.server_live import Live, raw, serving, tone_wav
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
 
@@ -27,7 +29,8 @@ PRIVATE = [
     "127.0.0.1", "127.9.9.9", "0.0.0.0", "10.0.0.1", "172.16.5.4", "192.168.1.1", "169.254.169.254", "100.64.0.1",
     "192.0.2.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fe80::1%eth0",
     "fc00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:db8::1",
-    "2001:0:7f00:1::", "fd00:ec2::254",
+    "2001:0:7f00:1::", "fd00:ec2::254", "fec0::1", "feff::1", "3fff::1", "3fff:fff::1", "5f00::1", "64:ff9b:1::808:808",
+    "100::1", "::7f00:1", "::808:808", "4000::1", "192.88.99.1",
 ]  # fmt: skip
 
 
@@ -36,7 +39,7 @@ def test_addresses_inside_are_not_public(address: str) -> None:
     assert not is_public(address)
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "8.8.8.8", "2606:4700:4700::1111"])
+@pytest.mark.parametrize("address", ["93.184.216.34", "8.8.8.8", "2606:4700:4700::1111", "2002:808:808::1"])
 def test_addresses_outside_are_public(address: str) -> None:
     assert is_public(address)
 
@@ -144,6 +147,7 @@ def test_a_public_url_is_fetched_at_the_address_that_was_checked() -> None:
     [
         "http://127.0.0.1/", "http://169.254.169.254/latest/", "http://inside.example/", "http://[::1]/", "//inside.example/",
         "file:///etc/passwd", "gopher://a.example/", "http://user:pw@a.example/", "http://a.example:x/",
+        "http://[", "//[", "http://[::1", "http://a.example:99999999/",
     ],
 )  # fmt: skip
 def test_redirects_are_checked_like_first_urls(target: str) -> None:
@@ -205,6 +209,36 @@ def test_answers_that_are_too_large_too_slow_or_wrong_are_refused() -> None:
         assert "secret" not in message
     with site(lambda h: h.wfile.write(b"SSH-2.0-OpenSSH\r\n")) as at:
         assert "could not be fetched" in refused(at, "http://a.example/", PUBLIC)
+
+
+def test_slow_names_hold_up_no_request_with_a_stored_voice(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More slow names than any pool has threads."""
+    look_up, going, asked = socket.getaddrinfo, threading.Event(), threading.Event()
+
+    def slow(host: Any, *rest: Any, **more: Any) -> Any:
+        if str(host).endswith(".slow.example"):
+            asked.set()
+            going.wait(120)
+            raise socket.gaierror("no such name")
+        return look_up(host, *rest, **more)
+
+    sample = {"audio_sample": ("v.wav", WAV, "audio/wav")}
+    assert live.http.post("/v1/audio/voices", data={"name": "kept", "consent": "y"}, files=sample).status_code == 200
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    clients = [raw(live, {**ASK, "ref_audio": f"http://n{i}.slow.example/"}) for i in range(60)]
+    try:
+        assert asked.wait(60)
+        assert live.speech(**ASK, voice="kept").status_code == 200
+        assert "kept" in live.http.get("/v1/audio/voices").json()["voices"]
+        assert live.http.delete("/v1/audio/voices/kept").status_code == 200
+        names = [t.name for t in threading.enumerate()]
+        assert sum(n.startswith("stentor-dns") for n in names) <= LIMITS.dns_threads
+    finally:
+        going.set()
+        for client in clients:
+            client.close()
 
 
 def test_fetching_can_be_switched_off(tmp_path: Path) -> None:
