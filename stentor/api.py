@@ -167,7 +167,7 @@ class TTS:
     def stream(self, text: str, **options: Any) -> Iterator[Speech]:
         """Generate speech for a text and yield its audio as it comes. Leaving the loop early cancels the rest.
 
-        This call checks and queues the request, before the first chunk is asked for. Options: see generate.
+        This call checks and queues the request, before the first chunk is taken. Options: see generate.
         """
         _whole(options)
         stream = self.submit(self.request(text, **options))
@@ -215,8 +215,8 @@ class TTS:
     def submit(self, req: SpeechRequest, streaming: bool = True) -> AudioStream:
         """Queue a request. Its audio comes in small chunks at first if `streaming`, else in large ones.
 
-        Where `spec.live_text`, `request("The first words ", live=True)` runs as far as its text goes. The stream's
-        `append` gives it the rest.
+        Where `spec.live_text`, `request("The first words ", live=True)` generates as far as it has text. The stream's
+        `append` adds text.
         """
         return self.engine.submit(self.prompt(req), req.seed, streaming)
 

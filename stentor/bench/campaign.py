@@ -60,7 +60,7 @@ class BenchJob:
 
 @dataclass(frozen=True)
 class SystemUnderTest:
-    """Where the load goes: the sender, and what it must know before a run's prompts are sent."""
+    """The target of the load: the sender, and what it must know before a run's prompts are sent."""
 
     sender: Sender
     prepare: Callable[[Sequence[TextItem]], None]

@@ -1,7 +1,7 @@
 """Which audio chunks the codec decodes next. Pure policy on plain data. It imports no torch.
 
-First chunks go first, then the chunks of streams whose clients have the least audio buffered. What the codec has been
-given cannot be overtaken, so it is given only as much as `Policy.max_frames_in_codec`.
+First chunks go first, then the chunks of streams whose clients have the least audio buffered. Launched
+chunks cannot be overtaken, so the codec holds few frames (`Policy.max_frames_in_codec`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AudioJob:
 
 
 class AudioScheduler:
-    """Owns what the codec has been given. Every method is called from the engine's thread."""
+    """Counts the frames that the codec holds. Every method is called from the engine's thread."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

@@ -30,16 +30,16 @@ class AudioDelivery:
         return not self._in_flight
 
     def ready(self, wait: bool = False) -> None:
-        """Hand out the audio that has come, in the order of its launch. With `wait`, at least one call."""
+        """Deliver the audio that is complete, in launch order. With `wait`, that of at least one codec call."""
         while self._in_flight and (wait or self._in_flight[0].done.ready()):
             self._deliver(self._in_flight.popleft())
             wait = False
         self.notifier.flush()
 
     def until(self, step: InFlightStep) -> None:
-        """Hand out audio that comes before `step` has run: a first chunk must not wait for it.
+        """Deliver audio that is complete before `step` is: a first chunk must not wait for it.
 
-        Nothing waits for two CUDA streams at once, so both are polled.
+        CUDA has no wait for two streams at once, so both are polled.
         """
         while self._in_flight and not step.done.ready():
             time.sleep(POLL_SECONDS)
@@ -55,7 +55,7 @@ class AudioDelivery:
             self._put(self.requests.of(job.seq), job, Chunk(samples[row], frames[row], None))
 
     def _put(self, request: Request, job: AudioJob, chunk: Chunk) -> None:
-        """Give a request its chunk, without the silence that it wants trimmed."""
+        """Give a request its chunk, without the silence that is to be trimmed."""
         trim = request.silent_frames(chunk.samples, self.hop)
         request.frames += job.count
         if request.closed:

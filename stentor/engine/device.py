@@ -78,7 +78,7 @@ class StagingBuffer:
 
 
 class Device:
-    """Where tensors live and how they get there and back."""
+    """The device of the tensors, and copies to it and back."""
 
     def __init__(self, name: str) -> None:
         self.torch = torch.device(name)

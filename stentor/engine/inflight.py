@@ -1,4 +1,4 @@
-"""Work that has been launched: what it is about, and where the host will find its result."""
+"""Work that has been launched: which requests it serves, and where the host will find its result."""
 
 from __future__ import annotations
 

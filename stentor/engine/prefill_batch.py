@@ -45,7 +45,7 @@ class PrefillBatch:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Tokens, rows and given frames of a batch, and where each index array lies in the packed integers."""
+    """Tokens, rows and given frames of a batch, and the offset of each index array in the packed integers."""
 
     tokens: int
     rows: int

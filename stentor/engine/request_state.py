@@ -18,7 +18,7 @@ from stentor.silence import FRAME_PEAK
 
 @dataclass(eq=False)
 class Request:
-    """A sequence with what the device and the caller need of it. A request may take several prompts, one by one."""
+    """A sequence with its prompt and its stream. A request may take several prompts, one by one."""
 
     seq: Sequence
     prompt: Prompt
@@ -35,7 +35,7 @@ class Request:
         return "length" if self.seq.status == LENGTH else "stop"
 
     def silent_frames(self, samples: np.ndarray, hop: int) -> int:
-        """Silent frames at the start of this chunk [n * hop] that the request wants trimmed."""
+        """Number of silent frames at the start of this chunk [n * hop] that are to be trimmed."""
         wanted = self.prompt.trim_silent_frames - self.frames
         if wanted <= 0 or self.audible:
             return 0

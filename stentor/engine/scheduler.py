@@ -245,7 +245,7 @@ class Scheduler:
             self._drain(seq)
 
     def undo(self, seq: Sequence) -> None:
-        """A prefill batch failed: `seq` goes back and will be tried by itself."""
+        """A prefill batch failed: `seq` is queued again and will be tried by itself."""
         seq.in_flight -= 1
         seq.num_scheduled -= 1
         seq.retry_alone = True

@@ -117,7 +117,7 @@ class SlotTable:
     def commit(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
         """Record one frame per running row, and that its key-value cache holds `length` [B] tokens (None: one more).
 
-        A stopped row keeps what it had.
+        A stopped row does not change.
         """
         if kernels.slot_kernels_enabled(rows.idx.device):
             self._commit_fused(rows, out, length)

@@ -1,4 +1,4 @@
-"""What a caller holds while its request is served: audio as it comes, from any thread or from asyncio."""
+"""A caller's handle of its request: audio as it is generated, for any thread or for asyncio."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class AudioStream:
         self._send(AppendText(self, self._live.column, self._live.more(text, last), last))
 
     def cancel(self) -> None:
-        """Stop the request and free what it holds. Safe at any time, from any thread."""
+        """Stop the request and free its slot and pages. Safe at any time, from any thread."""
         with contextlib.suppress(EngineError):  # the engine has stopped, and with it the request
             self._send(Cancel(self))
 

@@ -1,4 +1,4 @@
-"""Load options that the families share: which names are allowed, and what the parts of a model compute in."""
+"""Load options that the families share: which names are allowed, and the dtypes of the parts of a model."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ _POSITIVE = (
 
 
 def kind(f: Field[Any]) -> str:
-    """What a field holds, as its annotation says it: bool, int, float, str, or "list"."""
+    """The type of a field, from its annotation: bool, int, float, str, or "list"."""
     name = str(f.type).removesuffix(" | None")
     return "list" if name.startswith("tuple") else name
 

@@ -40,7 +40,7 @@ class RefItem(BaseModel):
 
 
 class Shared(BaseModel):
-    """Parameters of a speech request other than its text; a batch has them once for all items.
+    """Parameters of a speech request other than its text. A batch has them once for all items.
 
     The model's own options (temperature, top_k, cfg, ...; GET /v1/models lists them) are taken at the top level too.
     """
@@ -93,7 +93,7 @@ class SpeechBody(Shared):
 
 
 class BatchItem(Shared):
-    """One text of a batch; what it sets wins over the batch's."""
+    """One text of a batch. Its fields override those of the batch."""
 
     input: Text
     speed: float | None = Field(None, ge=0.25, le=4.0)  # type: ignore[assignment]

@@ -20,7 +20,7 @@ _CUSTOM_KEYS = (*_TEXT_KEYS, "id", "language", "voice", "instructions", "ref_aud
 
 @dataclass(frozen=True)
 class TextItem:
-    """One request's text and what goes with it. None: not sent."""
+    """One request's text and other fields. None: not sent."""
 
     index: int
     text: str

@@ -96,7 +96,7 @@ def decode(reply: Reply, body: bytes, framing: Framing, assumed_rate: int) -> De
 
 
 def refusal_text(body: bytes) -> str:
-    """What an error answer says, without its envelope where that is a known one (OpenAI's, FastAPI's)."""
+    """The message of an error answer, without its envelope if that is a known one (OpenAI's, FastAPI's)."""
     text = body.decode("utf-8", "replace").strip()
     try:
         envelope = json.loads(text)

@@ -24,7 +24,7 @@ _CELL_S = 0.001
 
 @dataclass(frozen=True)
 class PlaybackTimes:
-    """How a stream plays, in seconds. `stalls` holds only chunks that came after the player had run dry."""
+    """How a stream plays, in seconds. `stalls` holds only chunks that came after the buffer had run dry."""
 
     starts: Floats
     """When each chunk begins to play with no start buffer, the clock resetting after a stall. Shape [chunks]."""

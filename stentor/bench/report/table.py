@@ -1,4 +1,4 @@
-"""What is printed: the table of `vllm bench serve --omni`, line for line, then the blocks that it lacks."""
+"""The printed report: the table of `vllm bench serve --omni`, line for line, then the blocks that it lacks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def line(label: str, value: object, digits: int = 2) -> str:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What the user asked to see: which vLLM blocks, which percentiles."""
+    """What to print: vLLM blocks and percentiles."""
 
     metrics: Sequence[str]
     percentiles: Sequence[float]

@@ -1,4 +1,4 @@
-"""Latents to codes and back: one semantic codebook, residual ones on what it leaves."""
+"""Latents to codes and back: one semantic codebook, then residual codebooks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Codebook(nn.Module):
 
 
 class Books(nn.Module):
-    """Codebooks that quantize one after the other, each what the ones before it left."""
+    """Codebooks that quantize one after the other, each the residual of those before it."""
 
     def __init__(self, latent: int, books: int, codes: int, dim: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ def load(
 ) -> FishS2:
     """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    The load option `codec_dtype` sets what the codec decodes in. Raises CheckpointError and InvalidRequest.
+    The load option `codec_dtype` sets the dtype of the codec's decoder. Raises CheckpointError and InvalidRequest.
     """
     check_load_options(options, LOAD_OPTIONS)
     audio_dtype = codec_dtype(options, device, dtype)

@@ -46,7 +46,7 @@ class LayerScale(nn.Module):
 
 
 def scale_outputs(linear: nn.Linear, scale: Tensor) -> None:
-    """`linear` gives what it gave times `scale` [outputs]."""
+    """Multiply the outputs of `linear` by `scale` [outputs]."""
     linear.weight.data = linear.weight.data * scale.data[:, None]
     if linear.bias is not None:
         linear.bias.data = linear.bias.data * scale.data

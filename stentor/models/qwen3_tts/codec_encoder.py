@@ -105,7 +105,7 @@ class EncoderCodebook(nn.Module):
         self.embed_sum = nn.Parameter(torch.empty(size, dim))
 
     def forward(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """residual [B, n, dim] -> nearest centroids [B, n] and what they leave over."""
+        """residual [B, n, dim] -> nearest centroids [B, n] and the next residual."""
         table = (self.embed_sum / self.cluster_usage.clamp_min(USAGE_FLOOR)[:, None]).float()
         nearest = torch.cdist(residual, table[None]).argmin(-1)
         return nearest, residual - table[nearest]
@@ -122,7 +122,7 @@ class QuantizerLayer(nn.Module):
 
 
 class ResidualQuantizer(nn.Module):
-    """Nearest centroid of what the codebooks before left over."""
+    """Nearest centroid of the residual of the codebooks before."""
 
     def __init__(self, c: EncoderConfig, codebooks: int) -> None:
         super().__init__()

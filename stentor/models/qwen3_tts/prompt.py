@@ -126,7 +126,7 @@ class PromptBuilder:
         return prompt
 
     def _whole(self, request: SpeechRequest) -> bool:
-        """Whether the whole text stands in the prompt."""
+        """Whether the prompt holds the whole text."""
         requested = request.options["non_streaming_mode"]
         if request.live and requested:
             raise InvalidRequest("live", "text that goes on cannot stand in the prompt: non_streaming_mode")

@@ -72,7 +72,7 @@ class VoxCPM2Config:
 
 
 def parse_vae(data: object) -> VAEConfig:
-    """audio_vae_config, with the class defaults of the reference for what it leaves out."""
+    """audio_vae_config, with the class defaults of the reference for missing keys."""
     s, d = ConfigReader(data, section="audio_vae_config"), VAEConfig()
     if s.flag("use_noise_block", False):
         raise s.error("use_noise_block", "is not supported")
@@ -134,7 +134,7 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
 
 
 def _defaults(stentor: ConfigReader) -> dict[str, float]:
-    """stentor.defaults: request options that this checkpoint wants to differ from the release's."""
+    """stentor.defaults: request options whose defaults differ from the release's."""
     section = stentor.section("defaults", {})
     for key in section.data:
         if key not in OWN_DEFAULTS:

@@ -127,7 +127,7 @@ RELEASED: dict[str, Any] = {
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None) -> VoxCPM2:
-    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Words stand in for tokens."""
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Words take the place of tokens."""
     c = parse(RELEASED)
     net, vae = make_modules(c, device, dtype)
     for module in (net, vae):

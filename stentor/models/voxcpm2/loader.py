@@ -59,7 +59,7 @@ def load(
 
 
 def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
-    """`c` with another default of flow_steps, which is also what the engine prepares for."""
+    """`c` with another default of flow_steps, for which the engine prepares too."""
     if steps is None:
         return c
     if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MAX_STEPS:

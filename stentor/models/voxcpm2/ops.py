@@ -97,7 +97,7 @@ def cfg_zero_star(both: Tensor, cfg: Tensor) -> Tensor:
 
 
 class NextTokens(NamedTuple):
-    """What the next evaluation's tokens are made of: rows `at` [B] of the time tokens `times` [K, H], which stand at
+    """Parts of the next evaluation's tokens: rows `at` [B] of the time tokens `times` [K, H], which stand at
     position `time_at`, and the projection of the noisy patch, which stands at the end."""
 
     at: Tensor

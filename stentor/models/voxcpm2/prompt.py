@@ -27,7 +27,7 @@ Tokenize = Callable[[str], list[int]]
 
 @dataclass
 class GivenAudio:
-    """What stands in the sequence: patches of the isolated reference and of the prompt, and the prompt's text."""
+    """The given part of the sequence: patches of the isolated reference and of the prompt, and the prompt's text."""
 
     reference: np.ndarray  # [R, P, feat], R may be 0
     prompt: np.ndarray  # [M, P, feat], M may be 0
@@ -88,7 +88,7 @@ class PromptBuilder:
         )
 
     def _given(self, request: SpeechRequest, encode: Encode) -> GivenAudio:
-        """Which of the four modes this is: what is cloned (reference) and what is continued (prompt)."""
+        """The mode, one of four: what is cloned (reference) and what is continued (prompt)."""
         reference, prompt = request.reference, request.prompt
         if prompt is not None and prompt.text is None:
             raise InvalidRequest("prompt", "needs the text that is spoken in it: Reference(audio, text)")

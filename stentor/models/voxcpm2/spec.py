@@ -16,7 +16,7 @@ REFERENCE_SECONDS = (0.3, 120.0)
 
 
 def _options(defaults: Mapping[str, float]) -> dict[str, Option]:
-    """What a request may set, with the checkpoint's own defaults."""
+    """Options of a request, with the checkpoint's own defaults."""
     return {
         "temperature": Option(defaults.get("temperature", 1.0), 0, 2, float, "scale of the initial noise; 0 is none"),
         "cfg": Option(defaults.get("cfg", 2.0), 0.1, 10, float, "classifier-free guidance"),

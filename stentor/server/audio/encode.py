@@ -78,7 +78,7 @@ class Encoder(Protocol):
 
 
 def encoder(format: str, rate: int, whole: bool) -> Encoder:
-    """`whole`: nothing comes out before `finish`, which returns a file with a proper header."""
+    """`whole`: nothing is returned before `finish`, which returns a file with a complete header."""
     if format == "pcm":
         return Pcm()
     if format == "wav":

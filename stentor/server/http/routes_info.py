@@ -61,14 +61,14 @@ async def model(request: Request, name: str) -> dict[str, Any]:
 
 @router.get("/v1/audio/models", responses=failures(401), tags=["models"])
 async def audio_models(request: Request) -> dict[str, Any]:
-    """The same list in the shape that Open WebUI asks for."""
+    """The same list in Open WebUI's shape."""
     found = [_model(h) for h in server(request).hosts.all]
     return {"object": "list", "models": found, "data": found}
 
 
 @router.get("/health", tags=["state"], responses={503: {"description": "An engine is down"}})
 async def health(request: Request) -> Response:
-    """200 while every engine that has been loaded is alive; 503 with the reason otherwise."""
+    """200 while every engine that has been loaded is alive, 503 with the reason otherwise."""
     hosts = server(request).hosts.all
     states = {h.name: _state(h) for h in hosts}
     bad = any(h.phase in ("failed", "restarting") or (h.health is not None and not h.health.alive) for h in hosts)
@@ -92,9 +92,9 @@ def _state(host: ModelHost) -> dict[str, Any]:
     return state
 
 
-@router.get("/ready", tags=["state"], responses={503: {"description": "Not yet, or not any more; the phase says why"}})
+@router.get("/ready", tags=["state"], responses={503: {"description": "Not yet, or not any more. The phase says why"}})
 async def ready(request: Request) -> Response:
-    """200 once every model has been loaded and has spoken; 503 with the phase until then."""
+    """200 once every model has finished warming up, 503 with the phase until then."""
     waiting = [h for h in server(request).hosts.all if h.phase != "ready"]
     if not waiting:
         return json_response({"ready": True, "phase": "ready"})

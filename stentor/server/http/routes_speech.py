@@ -43,7 +43,7 @@ SPEECH_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 @router.post("/v1/audio/speech", response_class=Response, responses=SPEECH_RESPONSES, tags=["speech"])
 async def speech(request: Request, body: SpeechBody) -> Response:
-    """Speak a text. `stream_format` audio streams the file, sse streams events; without it the whole file is sent."""
+    """Speak a text. `stream_format` audio streams the file, sse streams events. Without it the whole file is sent."""
     s, timing = server(request), Timing()
     plan = await plan_or_reject(s, s.planner.speech(body, request.state.request_id))
     sse = body.stream_format == "sse" or (body.stream and body.stream_format is None)
@@ -68,7 +68,7 @@ BATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 @router.post("/v1/audio/speech/batch", response_class=Response, responses=BATCH_RESPONSES, tags=["speech"])
 async def batch(request: Request, body: BatchBody) -> Response:
-    """Speak up to 32 texts together. Each item has its own status; one that fails does not take the others along."""
+    """Speak up to 32 texts together. Each item has its own status. One that fails does not affect the others."""
     return BatchResponse(server(request), body, request.state.request_id)
 
 

@@ -90,7 +90,7 @@ async def add(
 
 @router.delete("/v1/audio/voices/{name}", responses=failures(401, 404))
 async def delete(request: Request, name: Name) -> dict[str, Any]:
-    """Forget an uploaded voice. Requests that run keep it to their end."""
+    """Delete an uploaded voice. Running requests keep it to their end."""
     if not await asyncio.to_thread(server(request).voices.delete, name):
         raise _unknown(name)
     return {"id": name, "object": "audio.voice.deleted", "deleted": True, "success": True}

@@ -25,7 +25,7 @@ class Guard:
         return runaway_frames(self.prompt)
 
     def check(self, chunk: Chunk) -> tuple[np.ndarray, str | None]:
-        """The samples to deliver, and why the segment ends after them (None: it goes on)."""
+        """The samples to deliver, and why the segment ends after them (None: it continues)."""
         hop = self.spec.hop
         peaks = np.abs(chunk.samples).reshape(-1, hop).max(axis=1, initial=0.0)
         for i, loud in enumerate((peaks > GUARD_PEAK).tolist()):

@@ -153,11 +153,10 @@ class AudioCache:
 
 
 def decode(data: bytes, param: str, seconds: float) -> Audio:
-    """An audio file's bytes as mono samples. It is read block by block, so that a
-    small file cannot expand to gigabytes.
+    """Mono samples of an audio file. It is read block by block, so that a small file cannot expand to gigabytes.
 
-    libsndfile reads wav, flac, ogg and mp3. FFmpeg reads mp4/m4a, webm and aac, which browsers record. It is told the
-    format, because its own detection includes playlist formats that open other files.
+    libsndfile reads wav, flac, ogg and mp3. FFmpeg reads mp4/m4a, webm and aac, which browsers record. The format is
+    given to it, because its own detection includes playlist formats that open other files.
     """
     if not data:
         raise ApiError(400, f"{param}: is empty", param=param)
@@ -173,7 +172,7 @@ def decode(data: bytes, param: str, seconds: float) -> Audio:
 
 
 def sniff(data: bytes) -> str | None:
-    """FFmpeg's name of a container that libsndfile does not read; None for the others."""
+    """FFmpeg's name of a container that libsndfile does not read, None for the others."""
     if data[4:8] == b"ftyp":
         return "mp4"
     if data[:4] == b"\x1a\x45\xdf\xa3":
