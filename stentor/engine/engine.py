@@ -28,7 +28,7 @@ from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.request_state import Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import BROKEN, Phase, Sequence
+from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
 from stentor.engine.sizing import GIB, plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier
 from stentor.errors import EngineError, InvalidRequest
@@ -76,24 +76,24 @@ class Engine:
 
     # -- callers --
 
-    def submit(self, prompt: Prompt, seed: int, streaming: bool) -> AudioStream:
-        """Queue a request. InvalidRequest if it can never fit, Overloaded if the queue is full."""
+    def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
+        """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
         max_frames = self._max_frames(prompt)
         self._inbox.check()
-        self._requests.enter_queue(self.config.policy.max_queue)
+        self._requests.enter_queue(self.config.policy.max_queue if place is Place.NEW else None)
         prompt.max_frames = max_frames
         stream = AudioStream(seed, prompt.live, self._inbox.put, self._notifier)
         try:
-            self._inbox.put(Submit(Request(self._sequence(prompt, streaming), prompt, stream, seed)))
+            self._inbox.put(Submit(Request(self._sequence(prompt, streaming, place), prompt, stream, seed)))
         except EngineError:
             self._requests.leave_queue()
             raise
         return stream
 
-    def _sequence(self, prompt: Prompt, streaming: bool) -> Sequence:
+    def _sequence(self, prompt: Prompt, streaming: bool, place: Place) -> Sequence:
         hop_seconds = self.model.spec.hop / self.model.spec.sample_rate
         counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
-        seq = Sequence(next(self._ids), *counts, hop_seconds, streaming)
+        seq = Sequence(next(self._ids), *counts, hop_seconds, streaming, place)
         if prompt.live is not None:
             seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
         return seq
@@ -267,7 +267,7 @@ class Engine:
             self._continue(request)
 
     def _continue(self, request: Request) -> None:
-        """Queue the next prompt of a request, made from the frames of the last. It waits for a slot like any other."""
+        """Queue the next prompt of a request, made from the frames of the last. It takes the place of the last."""
         assert request.prompt.continuation is not None
         frames = np.concatenate(request.delivered_frames) if request.delivered_frames else self._requests.no_frames()
         try:
@@ -280,7 +280,7 @@ class Engine:
             request.seq.error = e
             self._requests.end(request)
             return
-        request.seq, request.prompt = self._sequence(prompt, request.seq.streaming), prompt
+        request.seq, request.prompt = self._sequence(prompt, request.seq.streaming, Place.NEXT), prompt
         request.seed, request.frames, request.delivered_frames = request.seed + 1, 0, []
         self._requests.enter_queue()
         self._queue(request)

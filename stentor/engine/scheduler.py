@@ -14,7 +14,7 @@ from enum import Enum
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.sequence import RUNNING, Phase, Sequence
+from stentor.engine.sequence import RUNNING, Phase, Place, Sequence
 
 MIN_LEAD_S = 0.04
 """Seconds of audio that a stream must still have buffered after 1.5 prefills."""
@@ -65,7 +65,8 @@ class Scheduler:
 
     def add(self, seq: Sequence, now: float) -> None:
         seq.arrival = now
-        self.queue.append(seq)
+        first = seq.place is Place.NEXT
+        self.queue.insert(sum(s.place is Place.NEXT for s in self.queue) if first else len(self.queue), seq)
 
     def cancel(self, seq: Sequence) -> bool:
         """Stop a request wherever it is. True when it holds nothing any more."""

@@ -29,6 +29,14 @@ MOVES = {
 }
 
 
+class Place(Enum):
+    """Where a request enters the queue. Only a new one is refused when the queue is full."""
+
+    NEW = "new"  # at the end
+    ADMITTED = "admitted"  # at the end: part of a request that has been admitted
+    NEXT = "next"  # before the others: it follows a part that has ended, whose place it takes
+
+
 @dataclass(eq=False)
 class Sequence:
     """Counters of one request. `num_scheduled` frames have been launched. The host has read `num_generated` of them."""
@@ -40,6 +48,7 @@ class Sequence:
     trim_frames: int  # first frames that may be trimmed as silent. The first chunk is longer by as many
     hop_seconds: float  # audio per frame
     streaming: bool
+    place: Place = Place.NEW
     arrival: float = 0.0
     phase: Phase = Phase.QUEUED
     max_schedulable: int = sys.maxsize  # frames for which there is text. Below max_frames only for live text

@@ -313,6 +313,30 @@ def test_two_hundred_random_requests_are_all_served_and_all_is_free_after():
         assert_all_free(tts)
 
 
+def test_the_next_prompt_of_a_request_goes_before_the_whole_queue():
+    with toy(max_num_seqs=1, policy=Policy(max_queue=3)) as tts:
+        ended: list[str] = []
+        options = {"max_frames": 9, "min_frames": 9, "seed": 0}
+        first, second = (tts.prompt(tts.request(t, **options)) for t in ("one", "two"))
+        streams = {}
+
+        def then(frames: np.ndarray):
+            for i in range(3):  # the queue is full when the next prompt enters it
+                streams[f"other {i}"] = tts.submit(tts.request("other", **options))
+            return second
+
+        first.continuation = then
+        streams["turns"] = tts.engine.submit(first, 5, streaming=True)
+        finish = tts.engine._requests.end
+        tts.engine._requests.end = lambda request: ended.append(request.stream) or finish(request)
+        chunks = list(streams["turns"])
+        assert sum(len(c.frames) for c in chunks) == 18
+        for stream in list(streams.values())[1:]:
+            list(stream)
+        assert_all_free(tts)
+        assert ended[0] is streams["turns"]
+
+
 def test_a_request_may_go_on_with_further_prompts_in_one_stream():
     with toy(max_num_seqs=1) as tts:
         seen: list[int] = []

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.sequence import Phase, Place, Sequence
 from tests.helpers.fake_device import FakeDevice, all_free, scheduler
 
 
@@ -17,6 +17,26 @@ def test_a_request_waits_in_line_until_a_slot_is_free():
     assert (first.phase, second.phase) == (Phase.RUNNING, Phase.QUEUED)
     d.run()
     assert [q.id for q in d.done] == [0, 1]
+    assert all_free(s, 1)
+
+
+def test_what_follows_a_part_that_has_ended_goes_before_what_waits_in_order():
+    s = scheduler(slots=1)
+    d = FakeDevice(s)
+    running = d.add(0, 4, 3)
+    d.step()
+    waiting = d.add(1, 4, 3)
+    nexts = [Sequence(i, 4, 3, 0, 0, 0.08, True, Place.NEXT) for i in (2, 3)]
+    for seq in nexts:
+        d.stops[seq.id] = 4
+        s.add(seq, d.now)
+    admitted = Sequence(4, 4, 3, 0, 0, 0.08, True, Place.ADMITTED)
+    d.stops[4] = 4
+    s.add(admitted, d.now)
+    assert list(s.queue) == [*nexts, waiting, admitted]
+    d.run()
+    assert [q.id for q in d.done] == [0, 2, 3, 1, 4]
+    assert running.phase is Phase.DONE
     assert all_free(s, 1)
 
 

@@ -17,10 +17,9 @@ from stentor.server.errors import ApiError, failures, translate
 from stentor.server.http.responses import SpeechResponse
 from stentor.server.json_sse import json_response
 from stentor.server.schemas import BatchBody, BatchItem, SpeechBody
-from stentor.server.speech.outcomes import srt, vtt
+from stentor.server.speech.outcomes import Timing, srt, vtt
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.speech.run import Timing
 from stentor.server.state import Server, server
 
 router = APIRouter()

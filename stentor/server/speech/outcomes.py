@@ -1,7 +1,8 @@
-"""Outcomes of recent requests, for clients that received only audio, and segment times as subtitles."""
+"""What is counted and timed of a request, outcomes of recent requests, and segment times as subtitles."""
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,44 @@ class SegmentTiming:
     end: float
     start_char: int
     end_char: int
+
+
+@dataclass
+class Usage:
+    """What a request has used and generated so far."""
+
+    input_tokens: int = 0
+    audio_tokens: int = 0  # of those, positions that hold reference audio
+    frames: int = 0
+    samples: int = 0  # at the model's rate, pauses included
+
+    def as_dict(self) -> dict[str, Any]:
+        """OpenAI's usage object. Output tokens are frames."""
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.frames,
+            "total_tokens": self.input_tokens + self.frames,
+            "input_token_details": {
+                "text_tokens": self.input_tokens - self.audio_tokens,
+                "audio_tokens": self.audio_tokens,
+            },
+        }
+
+
+@dataclass
+class Timing:
+    """Moments of one request, on time.monotonic()'s clock."""
+
+    received: float = field(default_factory=time.monotonic)
+    submitted: float | None = None
+    first: float | None = None
+    done: float | None = None
+
+    def header(self) -> str:
+        """The Server-Timing header for what is known."""
+        marks = [("prepare", self.received, self.submitted), ("first-audio", self.submitted, self.first)]
+        marks.append(("total", self.received, self.done))
+        return ", ".join(f"{n};dur={(b - a) * 1000:.1f}" for n, a, b in marks if a is not None and b is not None)
 
 
 @dataclass

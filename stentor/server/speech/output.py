@@ -16,9 +16,9 @@ from stentor.server.audio.encode import Encoder, encoder
 from stentor.server.audio.playback import OK_SECONDS, ClientPlayback
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
-from stentor.server.speech.outcomes import Outcome, SegmentTiming, srt, vtt
+from stentor.server.speech.outcomes import Outcome, SegmentTiming, Timing, srt, vtt
 from stentor.server.speech.plan import Output, SpeechPlan
-from stentor.server.speech.run import SpeechRun, Timing
+from stentor.server.speech.run import SpeechRun
 from stentor.server.state import Server
 
 CHEAP_FORMATS = ("pcm", "wav")  # encoded on the event loop: a thread switch would cost more

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
+from stentor.engine.sequence import Place
 from stentor.engine.stream import AudioStream
 from stentor.errors import EngineError, InvalidRequest
 from stentor.models.base import Prompt, SpeechRequest
@@ -19,51 +19,13 @@ from stentor.server.audio.effects import SegmentJoiner
 from stentor.server.preparation import prepare
 from stentor.server.speech.guard import Guard
 from stentor.server.speech.live_text import TextTail, extended
-from stentor.server.speech.outcomes import SegmentTiming
+from stentor.server.speech.outcomes import SegmentTiming, Timing, Usage
 from stentor.server.speech.plan import GeneratedSegment, SpeechPlan, VoicesSoFar, with_tail_reference
 from stentor.server.speech.sentences import Segment
 from stentor.text.front_end import Check
 
 PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between segments
 SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
-
-
-@dataclass
-class Usage:
-    """What a request has used and generated so far."""
-
-    input_tokens: int = 0
-    audio_tokens: int = 0  # of those, positions that hold reference audio
-    frames: int = 0
-    samples: int = 0  # at the model's rate, pauses included
-
-    def as_dict(self) -> dict[str, Any]:
-        """OpenAI's usage object. Output tokens are frames."""
-        return {
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.frames,
-            "total_tokens": self.input_tokens + self.frames,
-            "input_token_details": {
-                "text_tokens": self.input_tokens - self.audio_tokens,
-                "audio_tokens": self.audio_tokens,
-            },
-        }
-
-
-@dataclass
-class Timing:
-    """Moments of one request, on time.monotonic()'s clock."""
-
-    received: float = field(default_factory=time.monotonic)
-    submitted: float | None = None
-    first: float | None = None
-    done: float | None = None
-
-    def header(self) -> str:
-        """The Server-Timing header for what is known."""
-        marks = [("prepare", self.received, self.submitted), ("first-audio", self.submitted, self.first)]
-        marks.append(("total", self.received, self.done))
-        return ", ".join(f"{n};dur={(b - a) * 1000:.1f}" for n, a, b in marks if a is not None and b is not None)
 
 
 class SpeechRun:
@@ -79,6 +41,8 @@ class SpeechRun:
         self.timings: list[SegmentTiming] = []
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
         self._voices = VoicesSoFar(self.spec)
+        self._admitted = False  # the engine has taken a prompt of it
+        self._places = 0  # of prompts that have ended, for those that follow
 
     @property
     def duration(self) -> float:
@@ -97,6 +61,18 @@ class SpeechRun:
                     yield samples
         self.finish = self.finish or "stop"
         self.timing.done = time.monotonic()
+
+    def submit(self, prompt: Prompt, seed: int) -> AudioStream:
+        """Give the engine a prompt. Once one has been taken, the others are not refused, and keep its place."""
+        place = Place.NEXT if self._places else Place.ADMITTED if self._admitted else Place.NEW
+        stream = self.tts.engine.submit(prompt, seed, self.plan.streaming, place)
+        self._admitted, self._places = True, max(0, self._places - 1)
+        return stream
+
+    def left(self, stream: AudioStream) -> None:
+        """A prompt has ended, or is not needed any more. The next one takes its place."""
+        stream.cancel()
+        self._places += 1
 
     def next_segment(self, segment: Segment, tail: TextTail | None = None) -> SegmentRun:
         """Prepare a segment, in the voice of the one before if the plan says so. tail: its text that is yet to come."""
@@ -243,7 +219,7 @@ class SegmentRun:
     async def _once(self, prompt: Prompt, seed: int) -> AsyncGenerator[np.ndarray, None]:
         run = self.run
         guard = Guard(run.spec, prompt) if run.plan.guard else None
-        stream = run.tts.engine.submit(prompt, seed, run.plan.streaming)
+        stream = run.submit(prompt, seed)
         if run.timing.submitted is None:
             run.timing.submitted = time.monotonic()
         writing = None if self.tail is None else asyncio.create_task(self._append_text(prompt, stream, self.tail))
@@ -265,7 +241,7 @@ class SegmentRun:
             if writing is not None and writing.done():
                 writing.result()
         finally:
-            stream.cancel()
+            run.left(stream)
             if writing is not None:
                 writing.cancel()
             if self.tail is not None:

@@ -16,9 +16,10 @@ from stentor.server.audio.effects import SegmentJoiner
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
 from stentor.server.speech.live_text import FedSegment, TextFeed, TextTail, played_characters
+from stentor.server.speech.outcomes import Timing
 from stentor.server.speech.output import OutputPipeline, RunningRequest, final_report
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.speech.run import PAUSE, SegmentRun, Timing
+from stentor.server.speech.run import PAUSE, SegmentRun
 from stentor.server.speech.sentences import Segment
 from stentor.server.state import Server
 from stentor.server.ws.messages import Configure, MessageSender
@@ -38,13 +39,18 @@ class Utterance:
         self.feed = TextFeed(granularity, min(server.config.split_chars, spec.max_text), plan.live, spec.marks)
         self.running: RunningRequest | None = None
         self.current: tuple[SegmentRun, float] | None = None  # the segment being spoken, and where its audio begins
+        self.failed = False  # what follows of its text is dropped
         self.last_audio = 0.0  # when the current segment began, or last gave audio
         self.bytes = self.segments = 0  # sent so far
 
     @property
     def waiting_for_text(self) -> bool:
         """Whether all text so far has been spoken and the next segment needs more."""
-        quiet = self.current is None or (self.plan.live and time.monotonic() - self.last_audio > QUIET_SECONDS)
+        quiet = (
+            self.failed
+            or self.current is None
+            or (self.plan.live and time.monotonic() - self.last_audio > QUIET_SECONDS)
+        )
         return quiet and self.feed.needs_text
 
     async def speak(self) -> None:
@@ -158,6 +164,7 @@ class Utterance:
 
     async def _failed(self, error: ApiError) -> None:
         """Report a failure. Text that still arrives for this utterance is dropped, and its input.done is answered."""
+        self.failed = True
         action = {"partial_audio": self.bytes > 0, "action": "discard", "utterance_index": self.index}
         self.out.error(error, **action)
         async for _ in self.feed.segments():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from stentor.models.base import Prompt, SpeechRequest
 from stentor.server.http import middleware
 from tests.helpers.server_live import Live, count, held, raw, serving, toy, until
 
@@ -76,6 +79,47 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back(tight: Live) -> None:
     assert tight.idle()
     assert tight.speech(input=TEXT).status_code == 200
     assert count(tight, 'rejected_total{reason="queue_full"}') >= 2
+
+
+def test_a_long_text_is_not_refused_half_way_by_a_full_queue_and_goes_before_it(
+    tight: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    health, prompt = tight.tts.engine.health, tight.tts.prompt_if_encoded
+    asked, going = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow_prompt(request: SpeechRequest) -> Prompt | None:
+        if request.text == "Two is here.":
+            asked.set()
+            assert going.wait(60)
+        return prompt(request)
+
+    monkeypatch.setattr(tight.tts, "prompt_if_encoded", slow_prompt)
+    ask = {"input": "One is here. Two is here.", "voice": "low", "split_granularity": "sentence", "seed": 1}
+
+    def speak() -> bytes:
+        answer = tight.speech(**ask, max_frames=8, stream_format="sse").text
+        order.append("pieces")
+        return answer.encode()
+
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
+        pieces = pool.submit(speak)
+        assert asked.wait(60)
+        running = stack.enter_context(contextlib.closing(raw(tight, {**LONG, "stream_format": "audio"})))
+        assert until(lambda: health().running == 1)
+        with held(tight, steps=[1]) as engine:
+            engine.wait()
+            waits = pool.submit(lambda: tight.speech(input=TEXT).status_code and order.append("new"))
+            assert until(lambda: health().queued == 1)
+            going.set()
+            assert until(lambda: health().queued == 2)
+            running.close()
+        answer = pieces.result(60)
+        waits.result(60)
+    assert b"speech.audio.error" not in answer
+    assert b"speech.audio.done" in answer
+    assert order == ["pieces", "new"]
+    assert tight.idle()
 
 
 def test_too_many_requests_are_429_before_their_bodies_are_read(tight: Live) -> None:

@@ -171,6 +171,10 @@ def test_a_silent_client_is_hung_up_on(tmp_path: Path) -> None:
         with talk(live) as t:  # also one that leaves an utterance open
             t.send("input.text", text="Once upon a time there")
             assert t.close_code()[1][-1]["code"] == "idle_timeout"
+        with talk(live) as t:  # also one whose text failed and was never completed
+            t.send("input.text", text="Good one. \x01 breaks the toy. And ")
+            assert t.until("error")[0][-1]["code"] == "engine_error"
+            assert t.close_code()[1][-1]["code"] == "idle_timeout"
 
 
 def test_the_key_is_asked_for_at_the_handshake(strict: Live) -> None:
