@@ -52,6 +52,8 @@ class CodecRunner:
         self.inputs = torch.zeros(2, sizes.slots, dtype=torch.int64, device=where)  # row 0: slots, row 1: first frames
         self.inputs[0] = sizes.slots
         self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
+        self._launching: list[AudioJob] = []  # of the call that is being launched
+        self.at_risk: list[AudioJob] = []  # of a call that failed after it had written the codec's state
         self._prefixes = LruCache[CodecStateTable]()
         self._first_frames: dict[int, tuple[InFlightAudio, int]] = {}  # by request: its row of a call
 
@@ -93,17 +95,17 @@ class CodecRunner:
 
     # -- audio --
 
-    def decode(self, jobs: list[AudioJob]) -> list[InFlightAudio]:
-        """Decode chunks: chunks of equal length together, chunks of one request in order."""
+    def launched_first(self, jobs: list[AudioJob]) -> tuple[list[InFlightAudio], list[AudioJob]]:
+        """The calls of `decode_first_frames` that hold chunks of these, and the other chunks."""
         launched = [job for job in jobs if job.start == 0 and job.seq.id in self._first_frames]
-        return [*self._launched(launched), *self._decode_rounds([job for job in jobs if job not in launched])]
+        return list(self._launched(launched)), [job for job in jobs if job not in launched]
 
     def decode_first_frames(self, sequences: list[Sequence]) -> None:
         """Decode frame 0 of each request right after the prefill that was launched last.
 
         This happens before the host has read the frame and before the next step. Run beside that step, the codec would
-        take longer than the step is delayed. `decode` is called for the chunk once the host has read the frame. If
-        there is no such frame, the request has ended and its codec state does not matter any more.
+        take longer than the step is delayed. `launched_first` is called for the chunk once the host has read the frame.
+        If there is no such frame, the request has ended and its codec state does not matter any more.
         """
         prefilled, decoded = self.device.event(), self.device.event()
         with self.lm_stream.active():
@@ -115,7 +117,8 @@ class CodecRunner:
             for id, (call, row) in self._first_frames.items()
             if call.jobs[row].seq.phase is not Phase.DONE
         }
-        for call in self._decode_rounds([AudioJob(seq, 0, 1, False) for seq in sequences]):
+        for part in self.parts([AudioJob(seq, 0, 1, False) for seq in sequences]):
+            call = self.launch(part)
             self._first_frames |= {job.seq.id: (call, row) for row, job in enumerate(call.jobs)}
         with self.stream.active():
             decoded.record()
@@ -134,19 +137,16 @@ class CodecRunner:
         for call, own, rows in calls.values():
             yield replace(call, jobs=own, rows=rows)
 
-    def _decode_rounds(self, jobs: list[AudioJob]) -> Iterator[InFlightAudio]:
-        """Calls by round (the n-th chunk of each request) and chunk length."""
+    def parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
+        """Jobs by call: chunks of equal length together, chunks of one request in order."""
         rounds: dict[tuple[int, int], list[AudioJob]] = {}
         round_of: dict[int, int] = {}
         for job in jobs:
             round_of[job.seq.id] = round_of.get(job.seq.id, -1) + 1
             rounds.setdefault((round_of[job.seq.id], job.count), []).append(job)
-        with self.stream.active():
-            for key in sorted(rounds):
-                for part in self._parts(rounds[key]):
-                    yield self._launch(part)
+        return [part for key in sorted(rounds) for part in self._equal_parts(rounds[key])]
 
-    def _parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
+    def _equal_parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
         sizes = {b for b, n in self.graphs.graphs if n >= jobs[0].count}
         parts, at = [], 0
@@ -156,13 +156,22 @@ class CodecRunner:
             at += rows
         return parts
 
+    def launch(self, jobs: list[AudioJob]) -> InFlightAudio:
+        """One codec call for chunks of equal length, and the copy of their audio to the host.
+
+        When it fails, `at_risk` has the jobs if the codec's state has moved on, so that they cannot be tried again.
+        """
+        self.at_risk, self._launching = [], jobs
+        with self.stream.active():
+            return self._launch(jobs)
+
     def _launch(self, jobs: list[AudioJob]) -> InFlightAudio:
-        """One codec call, and the copy of its audio to the host."""
         batch, count = self._graph_key(jobs)
         padding = batch - len(jobs)
         self.device.fill(self.inputs[0], [j.seq.slot for j in jobs] + [self.sizes.slots] * padding)
         self.device.fill(self.inputs[1], [j.start for j in jobs] + [0] * padding)
         self.graphs(batch, count)
+        self.at_risk = jobs  # also where a graph has run
         samples, frames = self.outputs[batch, count]
         used = jobs[0].count
         samples, frames = samples[: len(jobs), : used * self.model.spec.hop], frames[: len(jobs), :used]
@@ -174,6 +183,7 @@ class CodecRunner:
             on_host = [self.device.download(t) for t in staged]
             call = InFlightAudio(jobs, range(len(jobs)), on_host[0], on_host[1], self.device.event(), staged)
             call.done.record()
+        self.at_risk = []
         return call
 
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
@@ -189,6 +199,7 @@ class CodecRunner:
         at = start[:, None] + torch.arange(count, device=self.device.torch)
         frames = self.slots.frames[idx[:, None], at.clamp_max(self.sizes.max_frames - 1)]
         samples, new = self.model.codec.decode(frames, self.states.gather(idx))
+        self.at_risk = self._launching
         self.states.store(idx, new)
         self.outputs[batch, count] = samples, frames
 

@@ -100,6 +100,11 @@ class Device:
         host = torch.as_tensor(value).to(target.dtype)
         target[: len(host)].copy_(host.pin_memory() if self.cuda else host, non_blocking=True)
 
+    def release_cached(self) -> None:
+        """Give memory that torch holds and does not use back to the driver, after it ran out."""
+        if self.cuda:
+            torch.cuda.empty_cache()
+
     def synchronize(self) -> None:
         """Wait for all work of the device. Only at start."""
         if self.cuda:

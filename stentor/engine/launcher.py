@@ -11,9 +11,10 @@ from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.inflight import InFlightAudio, InFlightStep
 from stentor.engine.model_runner import ModelRunner
-from stentor.engine.request_state import OpenRequests, Request
+from stentor.engine.request_state import OpenRequests
 from stentor.engine.scheduler import Scheduler, StepPlan
 from stentor.engine.sequence import Phase, Sequence
+from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
 
@@ -28,56 +29,72 @@ class Launcher:
         """Launch what `plan` has for the language model."""
         steps: list[InFlightStep] = []
         stats = self.requests.stats
-        group = self._admit(plan) + [self.requests.of(s) for s in plan.resumed]
-        paged = [r.seq for r in group] + plan.regrown
-        if paged:
-            self.runner.set_pages(paged)
+        group = self._write_pages(self._admit(plan.admitted) + plan.resumed)
+        self._write_pages(plan.regrown)
         if group:
             stats.prefills += 1
-            seqs = [r.seq for r in group]
-            steps += self._try(seqs, lambda: self.runner.prefill([(r.seq, r.prompt) for r in group]), True)
+            steps += self._prefill(group)
             if steps:
-                self._decode_first_frames(plan.admitted)
-        if plan.decode:
+                self._decode_first_frames([s for s in plan.admitted if not s.cancelled])
+        decode = [s for s in plan.decode if not s.cancelled]
+        if decode:
             stats.steps += 1
-            steps += self._try(plan.decode, lambda: self.runner.decode(plan.decode), False)
+            steps += self._decode(decode)
         return steps
 
     def audio(self, jobs: list[AudioJob]) -> list[InFlightAudio]:
         """Launch codec calls for these chunks."""
         if not jobs:
             return []
+        calls, rest = self.codec.launched_first(jobs)
+        for part in self.codec.parts(rest):
+            calls += self._codec_call(part)
+        return calls
+
+    def _codec_call(self, jobs: list[AudioJob]) -> list[InFlightAudio]:
+        """One codec call. If it fails before the codec's state has moved on, each row is tried alone."""
+        for job in [j for j in jobs if j.seq.cancelled]:  # its chunk before this one failed
+            self._fail(job.seq, job.seq.error or EngineError("cancelled"), job.count)
+        jobs = [j for j in jobs if not j.seq.cancelled]
         try:
-            return self.codec.decode(jobs)
+            return [self.codec.launch(jobs)] if jobs else []
         except Exception as e:
             self.survive(e)
+            if len(jobs) > 1 and not self.codec.at_risk:
+                return [call for job in jobs for call in self._codec_call([job])]
             for job in jobs:
                 self._fail(job.seq, e, job.count)
             return []
 
-    def _admit(self, plan: StepPlan) -> list[Request]:
-        """Write the rows of new requests, all at once. If that fails, one by one, so that only the culprit ends."""
-        requests = [self.requests.of(seq) for seq in plan.admitted]
-        if not requests:
-            return []
-        self.requests.leave_queue(len(requests))
-        try:
-            self._write_rows(requests)
-            return requests
-        except Exception as e:
-            self.survive(e)
-        admitted = []
-        for r in requests:
-            try:
-                self._write_rows([r])
-                admitted.append(r)
-            except Exception as e:
-                self._fail(r.seq, e)
-        return admitted
+    def _admit(self, admitted: list[Sequence]) -> list[Sequence]:
+        """Write the rows of new requests."""
+        self.requests.leave_queue(len(admitted))
+        return self._each(admitted, self._write_rows)
 
-    def _write_rows(self, requests: list[Request]) -> None:
+    def _write_rows(self, sequences: list[Sequence]) -> None:
+        requests = [self.requests.of(seq) for seq in sequences]
         self.runner.admit([(r.seq, r.prompt, r.seed) for r in requests])
         self.codec.admit([(r.seq, r.prompt) for r in requests])
+
+    def _write_pages(self, sequences: list[Sequence]) -> list[Sequence]:
+        return self._each(sequences, self.runner.set_pages)
+
+    def _each(self, sequences: list[Sequence], write: Callable[[list[Sequence]], None]) -> list[Sequence]:
+        """Write something of all at once. If that fails, one by one, so that only the culprit ends. The others."""
+        if not sequences:
+            return []
+        try:
+            write(sequences)
+            return sequences
+        except Exception as e:
+            self.survive(e)
+        for seq in sequences:
+            try:
+                write([seq])
+            except Exception as e:
+                self.survive(e)
+                self._fail(seq, e)
+        return [seq for seq in sequences if not seq.cancelled]
 
     def _decode_first_frames(self, admitted: list[Sequence]) -> None:
         """Send first frames to the codec before the host has read that they exist, if most running requests are new.
@@ -90,27 +107,64 @@ class Launcher:
             try:
                 self.codec.decode_first_frames(first)
             except Exception as e:
-                self.survive(e)  # the chunks are tried again when they are due
+                self.survive(e)  # chunks whose state has not moved on are tried again when they are due
+                for job in self.codec.at_risk:
+                    self._stop(job.seq, e)
 
-    def _try(self, sequences: list[Sequence], launch: Callable[[], InFlightStep], prefill: bool) -> list[InFlightStep]:
-        """Launch a step. A prefill of several that fails is repeated one by one, so that only the culprit ends."""
+    def _prefill(self, sequences: list[Sequence]) -> list[InFlightStep]:
+        """Prefill. If it fails, requests are prefilled again by themselves, so that only the culprit ends."""
         try:
-            return [launch()]
+            return [self.runner.prefill([(seq, self.requests.of(seq).prompt) for seq in sequences])]
         except Exception as e:
             self.survive(e)
-            for seq in sequences:
-                if prefill and len(sequences) > 1:
-                    self.scheduler.undo(seq)
-                else:
-                    self._fail(seq, e)
+            error = e
+        return [step for seq in sequences for step in self._prefill_later(seq, error, len(sequences) > 1)]
+
+    def _prefill_later(self, seq: Sequence, error: Exception, again: bool) -> list[InFlightStep]:
+        """The step of a row whose frame was made all the same, or none: the row is prefilled `again`, or ends."""
+        try:
+            if self.runner.has_run(seq):
+                return [self.runner.report(seq, True)]
+        except Exception as e:
+            self.survive(e)
+            again = False
+        if again:
+            self.scheduler.undo(seq)
+        else:
+            self._fail(seq, error)
+        return []
+
+    def _decode(self, sequences: list[Sequence]) -> list[InFlightStep]:
+        """Decode. If that fails, each row is replayed alone before it fails."""
+        try:
+            return [self.runner.decode(sequences)]
+        except Exception as e:
+            self.survive(e)
+        return [step for seq in sequences for step in self._replay(seq)]
+
+    def _replay(self, seq: Sequence) -> list[InFlightStep]:
+        """Decode one row alone, unless the launch that failed has made its frame all the same."""
+        try:
+            return [self.runner.report(seq, False) if self.runner.has_run(seq) else self.runner.decode([seq])]
+        except Exception as e:
+            self.survive(e)
+            self._fail(seq, e)
             return []
 
     def survive(self, error: Exception) -> None:
         """Log a failed launch. A CUDA error that has broken the device is raised again and ends the engine."""
-        if self.runner.device.cuda and isinstance(error, torch.AcceleratorError):
+        full = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)  # the latter: pinned memory
+        if isinstance(error, torch.AcceleratorError) and not full:
             raise error
         log.error("a launch failed: %s", error, exc_info=error)
+        if full:
+            self.runner.device.release_cached()
 
-    def _fail(self, seq: Sequence, error: Exception, codec_frames: int = 0) -> None:
+    def _fail(self, seq: Sequence, error: BaseException, codec_frames: int = 0) -> None:
         self.scheduler.fail(seq, error, codec_frames)
+        self.requests.end(self.requests.of(seq))
+
+    def _stop(self, seq: Sequence, error: BaseException) -> None:
+        """End a request that no failed launch is counted for."""
+        self.scheduler.abort(seq, error)
         self.requests.end(self.requests.of(seq))

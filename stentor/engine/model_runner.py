@@ -144,10 +144,22 @@ class ModelRunner:
         rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))
         with self.stream.active():
             if rows != self._idx_host:
+                self._idx_host = []  # unknown, should the copy fail
                 self.device.fill(self.idx, rows)
                 self._idx_host = rows
             self.decode_graphs(*key)
             return self._in_flight(sequences, launched_at, False)
+
+    def has_run(self, seq: Sequence) -> bool:
+        """Whether the launch that `seq` was last scheduled for has made its frame. Waits for the device."""
+        with self.stream.active():
+            made, status = self.device.read(self.slots.progress[:2, seq.slot])
+        return bool(status != RUNNING or made >= seq.num_scheduled)
+
+    def report(self, seq: Sequence, prefill: bool) -> InFlightStep:
+        """The step of a launch that failed after it had made the frame of `seq`."""
+        with self.stream.active():
+            return self._in_flight([seq], time.monotonic(), prefill)
 
     def _max_pages(self, sequences: list[Sequence]) -> int:
         """Pages that attention must cover: a power of two, or the most where no shape depends on them."""

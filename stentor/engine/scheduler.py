@@ -82,6 +82,10 @@ class Scheduler:
         """A launch that named `seq`, with `codec_frames` for the codec, failed. The request ends as if cancelled."""
         seq.in_flight -= 1
         self.audio.in_codec -= codec_frames
+        self.abort(seq, error)
+
+    def abort(self, seq: Sequence, error: BaseException) -> None:
+        """The request ends with `error`."""
         seq.error = error
         self.cancel(seq)
 

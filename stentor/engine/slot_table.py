@@ -132,22 +132,26 @@ class SlotTable:
         ended = torch.where(stop, STOPPED, torch.where(num_frames >= rows["max_frames"], LENGTH, RUNNING))
         ended = torch.where(finite, ended, BROKEN)
         at = step.clamp_max(self.max_frames - 1)
-        self.frames[rows.idx, at] = _choose(keep, out.frame, self.frames[rows.idx, at])
-        new = {"prev": out.frame, **out.columns}
-        for name, value in new.items():
-            self.table[name][rows.idx] = _choose(keep, value, rows[name])
+        frames = _choose(keep, out.frame, self.frames[rows.idx, at])
+        given = {"prev": out.frame, **out.columns}
+        new = {name: _choose(keep, value, rows[name]) for name, value in given.items()}
         status = torch.where(running, ended, rows["stop"])
-        self.progress.index_copy_(1, rows.idx, torch.stack((num_frames, status, _choose(running, pos, rows["pos"]))))
+        progress = torch.stack((num_frames, status, _choose(running, pos, rows["pos"])))
+        # All memory has been allocated. `progress` is last: it tells whether the step has run.
+        self.frames[rows.idx, at] = frames
+        for name, value in new.items():
+            self.table[name][rows.idx] = value
+        self.progress.index_copy_(1, rows.idx, progress)
 
     def _commit_fused(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
         """`commit` in one kernel launch, and one more for each of the family's columns."""
         names = ("step", "stop", "pos", "max_frames", "min_frames")
         given = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
+        new = {name: value.to(self.table[name].dtype) for name, value in out.columns.items()}
         kept = kernels.slot_table.commit(given, length, out.stop, out.frame, table, STATES, self.keeps_frame)
-        for name, value in out.columns.items():
-            column = self.table[name]
-            kernels.slot_table.masked_write(rows.idx, kept, value.to(column.dtype), column)
+        for name, value in new.items():
+            kernels.slot_table.masked_write(rows.idx, kept, value, self.table[name])
 
 
 class SlotRows:

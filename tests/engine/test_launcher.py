@@ -1,0 +1,113 @@
+"""One failure stays one failure: what fails is tried row by row, and no other request's audio changes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stentor import TTS, EngineError, Speech
+from tests.engine.test_engine import _checked, assert_all_free, assert_equal, requests, toy  # noqa: F401
+
+PLACES = {
+    "the rows of new requests": lambda tts: (tts.engine.runner, "admit"),
+    "their codec state": lambda tts: (tts.engine.codec, "admit"),
+    "page tables": lambda tts: (tts.engine.runner, "set_pages"),
+    "prefill": lambda tts: (tts.engine.runner, "prefill"),
+    "decode": lambda tts: (tts.engine.runner, "decode"),
+    "the report of a step": lambda tts: (tts.engine.runner, "_in_flight"),
+    "a codec call": lambda tts: (tts.engine.codec.graphs, "fn"),
+}
+Place = Callable[[TTS], tuple[Any, str]]
+
+
+def spoken(tts: TTS) -> list[Speech | EngineError]:
+    """What becomes of twelve requests that are submitted together."""
+    work = [(text, {k: v for k, v in o.items() if k != "retries"}) for text, o in requests(12)]
+    streams = [tts.submit(tts.request(text, **options)) for text, options in work]
+    results: list[Speech | EngineError] = []
+    for stream in streams:
+        try:
+            results.append(tts.speech(list(stream), stream.seed))
+        except EngineError as e:
+            results.append(e)
+    return results
+
+
+@pytest.fixture(scope="module")
+def honest() -> list[Speech | EngineError]:
+    with toy() as tts:
+        return spoken(tts)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[[int], bool], after: bool) -> None:
+    """Out of memory at each call that `when` names by its number, before or after the call has done its work."""
+    plain, calls = getattr(owner, name), iter(range(10**9))
+
+    def call(*args: object) -> object:
+        out_of_memory = when(next(calls))
+        result = plain(*args) if after or not out_of_memory else None
+        if out_of_memory:
+            raise torch.OutOfMemoryError("full")
+        return result
+
+    monkeypatch.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("every", [3, 7])
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+def test_out_of_memory_now_and_then_changes_nobodys_audio(
+    monkeypatch: pytest.MonkeyPatch, honest: list[Speech | EngineError], place: Place, every: int, after: bool
+):
+    with toy() as tts:
+        failing(monkeypatch, *place(tts), lambda n: n % every == 1, after)
+        results = spoken(tts)
+        for want, got in zip(honest, results, strict=True):
+            assert isinstance(want, Speech)
+            if isinstance(got, Speech):
+                assert_equal(want, got)
+            else:
+                assert "full" in str(got)
+        assert tts.engine.health().alive
+        assert_all_free(tts)
+
+
+@pytest.mark.parametrize("name", ["decode", "set_pages", "_in_flight"])
+def test_a_launch_that_fails_once_fails_nobody(
+    monkeypatch: pytest.MonkeyPatch, honest: list[Speech | EngineError], name: str
+):
+    with toy() as tts:
+        failing(monkeypatch, tts.engine.runner, name, lambda n: n == 5, after=False)
+        for want, got in zip(honest, spoken(tts), strict=True):
+            assert_equal(want, got)  # type: ignore[arg-type]
+
+
+def test_a_row_that_no_decode_can_serve_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, honest: list[Speech | EngineError]
+):
+    with toy() as tts:
+        plain = tts.engine.runner.decode
+
+        def decode(sequences: list[Any]) -> object:
+            if any(s.id == 4 for s in sequences):
+                raise RuntimeError("row 4")
+            return plain(sequences)
+
+        monkeypatch.setattr(tts.engine.runner, "decode", decode)
+        results = spoken(tts)
+        with pytest.raises(EngineError, match="row 4"):
+            raise results[4]  # type: ignore[misc]
+        for i, (want, got) in enumerate(zip(honest, results, strict=True)):
+            if i != 4:
+                assert_equal(want, got)  # type: ignore[arg-type]
+
+
+def test_memory_that_has_run_out_is_given_back_before_the_next_try(monkeypatch: pytest.MonkeyPatch):
+    with toy() as tts:
+        released: list[int] = []
+        monkeypatch.setattr(tts.engine.device, "release_cached", lambda: released.append(1))
+        failing(monkeypatch, tts.engine.runner, "decode", lambda n: n == 2, after=False)
+        assert len(tts.generate("hello", seed=1, max_frames=9, min_frames=9, retries=1).frames) == 9
+        assert np.sum(released) == 1
