@@ -7,8 +7,10 @@ audio frames are the same either way.
 from __future__ import annotations
 
 import io
+import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -159,6 +161,25 @@ class _Sink(io.RawIOBase):
         return out
 
 
+@contextmanager
+def _one_cpu() -> Iterator[None]:
+    """This thread on one CPU, where the system can do that.
+
+    With the first frame PyAV makes a filter graph, for which FFmpeg starts a thread per CPU that it sees. They have
+    nothing to do, and live until Python collects the encoder as garbage. PyAV has no setting for them.
+    """
+    pin = getattr(os, "sched_setaffinity", None)
+    if pin is None:
+        yield
+        return
+    cpus = os.sched_getaffinity(0)
+    pin(0, {min(cpus)})
+    try:
+        yield
+    finally:
+        pin(0, cpus)
+
+
 class Compressed:
     """mp3, flac, opus and aac."""
 
@@ -189,8 +210,10 @@ class Compressed:
         frame = AudioFrame.from_ndarray(pcm16(samples)[None], format="s16", layout="mono")
         frame.sample_rate = self.rate
         frame.pts = self.position
+        with nullcontext() if self.position else _one_cpu():
+            packets = self.stream.encode(frame)
         self.position += len(samples)
-        self.out.mux(self.stream.encode(frame))
+        self.out.mux(packets)
         return self._taken()
 
     def finish(self) -> bytes:

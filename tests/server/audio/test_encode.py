@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+
 import numpy as np
 import pytest
 
@@ -75,6 +78,24 @@ def test_no_audio_at_all_is_still_a_valid_file(format: str, whole: bool) -> None
         assert data[:4] == b"RIFF"
     else:
         assert len(decoded(data)[0])
+
+
+@pytest.mark.parametrize("format", CONTAINERS)
+def test_abandoned_encoders_leave_no_threads_behind(format: str) -> None:
+    """They are garbage with cycles, which Python collects some time later."""
+
+    def threads() -> set[str]:
+        return set(os.listdir("/proc/self/task"))
+
+    gc.disable()
+    try:
+        encoder(format, RATE, False).feed(SPEECHLIKE)
+        before = threads()
+        for _ in range(20):
+            encoder(format, RATE, False).feed(SPEECHLIKE)
+        assert len(threads() - before) < 20
+    finally:
+        gc.enable()
 
 
 def test_odd_rates_go_to_the_next_that_a_container_carries() -> None:
