@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
 
 MAX_SEED = 2**63 - 1
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 80
 
 
 def build(
@@ -58,6 +61,13 @@ def _text(spec: ModelSpec, text: object) -> str:
     return _unicode("text", text)
 
 
+def shown(value: object) -> str:
+    """A wrong value for a message: its repr, or of a large one only the beginning."""
+    if isinstance(value, int) and abs(value) > 10**40:
+        return f"an integer of {value.bit_length()} bits"
+    return _REPR.repr(value)
+
+
 def _unicode(param: str, text: str) -> str:
     try:
         text.encode("utf-8")
@@ -74,7 +84,7 @@ def _name(param: str, value: str | None, known: tuple[str, ...], family: str) ->
     if value.lower() in known:
         return value.lower()
     allowed = f"known: {', '.join(known)}" if known else f"this {family} model has no named {param}s"
-    raise InvalidRequest(param, f"{value!r} is not known; {allowed}")
+    raise InvalidRequest(param, f"{shown(value)} is not known; {allowed}")
 
 
 def _language(spec: ModelSpec, language: str | None) -> str:
@@ -146,7 +156,7 @@ def _load(spec: ModelSpec, param: str, value: audio.Reference) -> ReferenceAudio
 
 def _live(spec: ModelSpec, live: object) -> bool:
     if not isinstance(live, bool):
-        raise InvalidRequest("live", f"must be true or false, got {live!r}")
+        raise InvalidRequest("live", f"must be true or false, got {shown(live)}")
     if live and not spec.live_text:
         raise InvalidRequest("live", f"this {spec.family} model needs its whole text at once")
     return live
@@ -156,7 +166,7 @@ def _seed(seed: int | None) -> int:
     if seed is None:
         return secrets.randbelow(2**31)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
-        raise InvalidRequest("seed", f"must be an integer from 0 to 2**63 - 1, got {seed!r}")
+        raise InvalidRequest("seed", f"must be an integer from 0 to 2**63 - 1, got {shown(seed)}")
     return seed
 
 
@@ -173,14 +183,14 @@ def _value(name: str, option: Option, value: Any) -> float | int | bool | None:
         return option.default
     if option.kind is bool:
         if not isinstance(value, bool):
-            raise InvalidRequest(name, f"must be true or false, got {value!r}")
+            raise InvalidRequest(name, f"must be true or false, got {shown(value)}")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(name, f"must be a number, got {value!r}")
-    if not math.isfinite(value) or not option.low <= value <= option.high:
-        raise InvalidRequest(name, f"must be from {option.low:g} to {option.high:g}, got {value!r}")
+        raise InvalidRequest(name, f"must be a number, got {shown(value)}")
+    if not option.low <= value <= option.high or not math.isfinite(value):  # an integer may be too large for a float
+        raise InvalidRequest(name, f"must be from {option.low:g} to {option.high:g}, got {shown(value)}")
     if option.kind is int:
         if value != int(value):
-            raise InvalidRequest(name, f"must be a whole number, got {value!r}")
+            raise InvalidRequest(name, f"must be a whole number, got {shown(value)}")
         return int(value)
     return float(value)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.server.json_sse import json_response
+from stentor.server.limits import LIMITS
 
 log = logging.getLogger("stentor.server")
 
@@ -31,6 +32,7 @@ TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+PARAM_CHARS = 80  # of a field's name in an error
 # fields of the Python API by their name in a request body
 PARAMS = {"text": "input", "reference": "ref_audio", "reference.text": "ref_text", "prompt": "prompt_audio"}
 
@@ -48,7 +50,9 @@ class ApiError(Exception):
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+        self.status, self.code, self.retry_after = status, code, retry_after
+        self.message = clipped(message, LIMITS.error_chars)
+        self.param = None if param is None else clipped(param, PARAM_CHARS)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -58,11 +62,17 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        if self.status == 413:
-            return {"Connection": "close"}  # otherwise the client would keep sending its body
+        if self.status in (408, 413):
+            return {"Connection": "close"}  # else the client goes on sending its body
         if self.retry_after is None:
             return {}
         return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
+
+
+def clipped(text: str, most: int) -> str:
+    """At most so many characters of a text that a client may have sent, as valid Unicode."""
+    text = text if len(text) <= most else text[: most - 1] + "…"
+    return text.encode("utf-8", "replace").decode()
 
 
 class ErrorDetail(BaseModel):
@@ -95,19 +105,19 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
-    """The ApiError for any exception. The message of an unexpected error goes only to the log."""
+    """The ApiError for any exception. What an engine or an unexpected error says goes only to the log."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequest):
         param = PARAMS.get(error.param, error.param)
         return ApiError(400, f"{param}: {error.message}", param=param)
     if isinstance(error, Overloaded):
-        return ApiError(503, str(error), code="queue_full", retry_after=retry_after)
+        return ApiError(503, "too many requests wait for this model", code="queue_full", retry_after=retry_after)
     if isinstance(error, TimeoutError):
         return ApiError(504, "the request took longer than this server allows", code="request_timeout")
     if isinstance(error, EngineError):
         log.error("a request failed in the engine: %s", error)
-        return ApiError(500, str(error), code="engine_error")
+        return ApiError(500, "the request failed in the engine", code="engine_error")
     log.error("unexpected error", exc_info=error)
     return ApiError(500, "internal error", code="internal_error")
 
@@ -121,6 +131,8 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     if first["loc"][0] in ("path", "query", "header"):
         where = [first["loc"][-1]]
     # what follows the name of a plain field is the branch of a union ("str", "VoiceId") or an index
+    if where[:1] == ["items"]:
+        where = [*where[:2], *where[3:]]
     depth = 3 if where[:1] in (["references"], ["items"]) else 1
     param = ".".join(str(p) for p in where[:depth]) or None
     message = first["msg"].removeprefix("Value error, ")

@@ -33,6 +33,7 @@ class Limits:
     max_input_chars: int = limit(20_000, "characters", "`input`, or one WebSocket utterance", "400", flag=True)
     max_instructions_chars: int = limit(500, "characters", "`instructions`", "400", flag=True)
     batch_items: int = limit(32, "", "texts of one batch", "400")
+    error_chars: int = limit(400, "characters", "the message of an error", "the rest is left out")
     outcomes: int = limit(1024, "", "outcomes of requests that are kept", "the oldest is forgotten")
     # WebSocket
     ws_max_sessions: int = limit(256, "", "WebSocket sessions", "503", flag=True)

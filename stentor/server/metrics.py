@@ -10,7 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from stentor.server.audio.playback import ClientPlayback
+from stentor.server.errors import ApiError
 from stentor.server.model_hosts import ModelHosts
+from stentor.server.schemas import ALIASES, BatchBody, SpeechBody
 from stentor.server.voices.references import References
 
 PREFIX = "stentor:"
@@ -18,6 +20,7 @@ SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
 FAST = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 15, 60)
 RTF = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.5, 2, 5, 10)
 MODEL = ("model_name",)
+FIELDS = frozenset({*SpeechBody.model_fields, *BatchBody.model_fields, *ALIASES, *ALIASES.values()})
 
 
 class Metrics:
@@ -62,6 +65,11 @@ class Metrics:
         self.live: dict[ClientPlayback, str] = {}  # running streams and their models
         self.sessions: set[object] = set()  # open WebSocket sessions
         r.register(_Snapshot(hosts, references, self.live, self.sessions))
+
+    def count_refusal(self, error: ApiError) -> None:
+        """Count a request or a message that was refused, by a reason of a fixed set: clients choose names of fields."""
+        wrong_field = f"invalid_{error.param}" if error.param in FIELDS else "invalid"
+        self.rejected.labels(error.code or wrong_field).inc()
 
     def count_response(self, route: str, status: int) -> None:
         """Count an HTTP response, and a refusal by its reason."""

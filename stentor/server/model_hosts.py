@@ -14,10 +14,10 @@ from typing import Any, Literal
 from stentor.api import TTS
 from stentor.config import Policy
 from stentor.engine.request_state import Health
-from stentor.errors import EngineError
+from stentor.errors import EngineError, StentorError
 from stentor.models.base import ModelSpec
 from stentor.server.config import ServerConfig
-from stentor.server.errors import ApiError
+from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS
 
 log = logging.getLogger("stentor.server")
@@ -127,7 +127,7 @@ class ModelHost:
                 await self._watch()
             except Exception as e:
                 first = self._spec is None
-                self.phase, self.reason = "failed", str(e)
+                self.phase, self.reason = "failed", _public(e)
                 log.error("model %s: %s", self.name, e)
                 if first or not self._restartable():
                     break
@@ -170,6 +170,13 @@ class ModelHost:
         if self.config.on_crash == "auto":
             return self._tts is None or not self._tts.engine.device.cuda
         return self.config.on_crash == "restart"
+
+
+def _public(error: Exception) -> str:
+    """What everybody may read about a model's failure. The log has the rest."""
+    if isinstance(error, EngineError):
+        return "the engine has stopped"
+    return clipped(str(error), LIMITS.error_chars) if isinstance(error, StentorError) else "internal error"
 
 
 def _warm_up(tts: TTS) -> None:

@@ -88,12 +88,14 @@ SYMBOLS = {
     "÷": " divided by ",
     "~": " about ",
 }
+LARGEST = 15  # digits of a number that is read as one
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 
 def _say(value: str | int) -> str:
-    """ "1234" -> "one thousand two hundred thirty-four". At most 15 digits."""
-    return _american(cardinal_words(int(value)))
+    """ "1234" -> "one thousand two hundred thirty-four". More than 15 digits one by one."""
+    digits = str(value)
+    return spell(digits) if len(digits) > LARGEST else _american(cardinal_words(int(digits)))
 
 
 def _american(words: str) -> str:
@@ -103,7 +105,7 @@ def _american(words: str) -> str:
 def cardinal(digits: str) -> str:
     """ "1,234" -> "one thousand two hundred thirty-four". Decimals are read digit by digit after "point"."""
     whole, _, part = digits.replace(",", "").partition(".")
-    words = _say(whole or "0") if len(whole) <= 15 else spell(whole)
+    words = _say(whole or "0")
     return f"{words} point {spell(part)}" if part else words
 
 
@@ -113,8 +115,9 @@ def spell(digits: str) -> str:
 
 
 def ordinal(number: str) -> str:
-    """ "21" -> "twenty-first"."""
-    return _american(ordinal_words(int(number.replace(",", ""))))
+    """ "21" -> "twenty-first". More than 15 digits one by one."""
+    digits = number.replace(",", "")
+    return spell(digits) if len(digits) > LARGEST else _american(ordinal_words(int(digits)))
 
 
 def year(digits: str) -> str:

@@ -90,6 +90,19 @@ def test_what_cannot_be_read_in_english_is_empty(text: str):
     assert PHONEMES(text) == ""
 
 
+NOTATIONS = ("{}", "${}", "£{}.99", "€{} million", "{}th", "{}%", "1 {}/4", "1/{}", "{}/{}", "version {}.1", "{}.{}.{}",
+             "{}:30", "{}-{}", "{} km", "{}s", "-{}", "Chapter {}", "May {}", "{}-01-01", "1,{}", "No. {}")  # fmt: skip
+
+
+@pytest.mark.parametrize("digits", [15, 16, 17, 40, 300])
+def test_numbers_of_any_length_are_read_in_every_notation(digits: int):
+    for number in ("9" * digits, "1" + "0" * (digits - 1), "0" * digits):
+        for notation in NOTATIONS:
+            words = spoken(notation.replace("{}", number))
+            assert words, notation
+            assert not any(c.isdigit() for c in words), notation
+
+
 def test_an_unknown_front_end_is_named():
     with pytest.raises(ValueError, match="'klingon'"):
         front_end("klingon")

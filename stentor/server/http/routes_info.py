@@ -82,7 +82,7 @@ def _state(host: ModelHost) -> dict[str, Any]:
     if h is not None:
         state |= {
             "alive": h.alive,
-            "error": h.error,
+            "error": None if h.error is None else "the engine has stopped",
             "running": h.running,
             "queued": h.queued,
             "free_slots": h.free_slots,

@@ -8,12 +8,13 @@ from collections.abc import Awaitable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
+from pydantic import ValidationError
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from stentor.server.audio.encode import CONTAINERS
-from stentor.server.backpressure import run_while_connected
-from stentor.server.errors import ApiError, failures, translate
+from stentor.server.backpressure import Disconnected, run_while_connected
+from stentor.server.errors import ApiError, failures, from_pydantic, translate
 from stentor.server.http.responses import SpeechResponse
 from stentor.server.json_sse import json_response
 from stentor.server.schemas import BatchBody, BatchItem, SpeechBody
@@ -55,7 +56,7 @@ async def plan_or_reject(s: Server, planned: Awaitable[SpeechPlan]) -> SpeechPla
         return await planned
     except Exception as e:
         error = translate(e)
-        s.metrics.rejected.labels(error.code or (f"invalid_{error.param}" if error.param else "invalid")[:40]).inc()
+        s.metrics.count_refusal(error)
         raise error from e
 
 
@@ -68,6 +69,7 @@ BATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
 @router.post("/v1/audio/speech/batch", response_class=Response, responses=BATCH_RESPONSES, tags=["speech"])
 async def batch(request: Request, body: BatchBody) -> Response:
     """Speak up to 32 texts together. Each item has its own status. One that fails does not affect the others."""
+    _merged(body, "any")  # what is wrong with the shared parameters is wrong for all
     return BatchResponse(server(request), body, request.state.request_id)
 
 
@@ -87,11 +89,10 @@ class BatchResponse(Response):
 
         try:
             await run_while_connected(work(), receive, self.server.config.request_timeout)
-        except TimeoutError as e:
+        except Disconnected:
+            return
+        except Exception as e:
             raise translate(e) from e
-        except Exception:
-            if not results:
-                return  # the client has disconnected
         good = sum(r["status"] == "success" for r in results)
         summary = {
             "object": "audio.speech.batch",
@@ -106,7 +107,7 @@ class BatchResponse(Response):
     async def _item(self, index: int, item: BatchItem | str) -> dict[str, Any]:
         s, timing, id = self.server, Timing(), f"{self.id}-{index}"
         try:
-            merged = self._merged(item)
+            merged = _merged(self.body_, item)
             plan = await plan_or_reject(s, s.planner.make(merged, merged.input, id, merged.split_granularity, False))
         except ApiError as e:
             return {"index": index, "id": id, "status": "error", **e.body}
@@ -133,12 +134,16 @@ class BatchResponse(Response):
             "usage": running.run.usage.as_dict(),
         }
 
-    def _merged(self, item: BatchItem | str) -> SpeechBody:
-        """The batch's parameters with the item's over them."""
-        shared = self.body_.model_dump(exclude_unset=True, exclude={"items"})
-        own = {"input": item} if isinstance(item, str) else item.model_dump(exclude_unset=True)
-        own = {k: v for k, v in own.items() if v is not None}
+
+def _merged(batch: BatchBody, item: BatchItem | str) -> SpeechBody:
+    """The batch's parameters with the item's over them. ApiError names the field that is wrong."""
+    shared = batch.model_dump(exclude_unset=True, exclude={"items"})
+    own = {"input": item} if isinstance(item, str) else item.model_dump(exclude_unset=True)
+    own = {k: v for k, v in own.items() if v is not None}
+    try:
         return SpeechBody.model_validate({**shared, **own})
+    except ValidationError as e:
+        raise from_pydantic(e) from None
 
 
 Id = Annotated[str, Path(max_length=200)]

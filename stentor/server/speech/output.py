@@ -100,7 +100,7 @@ class RunningRequest:
         if known.status >= 500 and known.code != "queue_full":
             m.failed.labels(name).inc()
         else:
-            m.rejected.labels(known.code or "invalid").inc()
+            m.count_refusal(known)
         alive = (h := self.plan.host.health) is not None and h.alive
         dead = isinstance(error, EngineError) and not alive
         reason = "timeout" if known.status == 504 else "engine_dead" if dead else "error"

@@ -49,7 +49,7 @@ async def stream(ws: WebSocket) -> None:
     sessions = s.metrics.sessions
     if len(sessions) >= s.config.ws_max_sessions or s.drain.is_set():
         refused = ApiError(503, "no more WebSocket sessions now", code="too_many_sessions", retry_after=5)
-        s.metrics.rejected.labels("too_many_sessions").inc()
+        s.metrics.count_refusal(refused)
         await ws.send_denial_response(json_response(refused.body, refused.status, refused.headers))
         return
     session = Session(ws, s)
@@ -113,7 +113,7 @@ class Session:
         try:
             async with asyncio.timeout(self.config.request_timeout if why.error is None else FLUSH_SECONDS):
                 if why.error is not None:
-                    self.server.metrics.rejected.labels(why.error.code or "websocket").inc()
+                    self.server.metrics.count_refusal(why.error)
                     self.out.error(why.error)
                 await self.out.flush()
                 await self.ws.close(why.code, why.reason[:120])
@@ -135,7 +135,7 @@ class Session:
         self.errors += 1
         if self.errors > MAX_ERRORS:
             raise CloseSession(1008, ApiError(400, "too many refused messages", code="too_many_errors"))
-        self.server.metrics.rejected.labels(error.code or f"invalid_{error.param}"[:40]).inc()
+        self.server.metrics.count_refusal(error)
         self.out.error(error)
 
     async def _next(self) -> dict[str, Any]:
