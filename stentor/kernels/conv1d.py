@@ -26,8 +26,10 @@ def _snake(x, alpha, gain, ROUND: tl.constexpr):
     """x + gain sin(alpha x)^2. The argument is reduced by multiples of pi, which leave the square as it is."""
     y = x * alpha
     half_turns = (y * 0.3183098861837907 + ROUND) - ROUND
+    # Pi in two parts (Cody and Waite, 1980): the first has 8 bits, so 2^16 times it is still exact.
     y = y - half_turns * 3.140625 - half_turns * 9.676535897932384e-4
     y2 = y * y
+    # The Taylor series of the sine, up to y^11. |y| is at most pi / 2.
     sin = y2 * -2.505210838544172e-8 + 2.755731922398589e-6
     sin = sin * y2 - 1.984126984126984e-4
     sin = sin * y2 + 8.333333333333333e-3
@@ -60,12 +62,14 @@ def _concat_history_kernel(
     y = y.to(tl.float32)
     if HAS_AFFINE:
         y = y * tl.load(scale_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32)
+        # The shift must not reach the history, where y is 0 so far.
         y = tl.where(time >= 0, y + tl.load(shift_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32), 0.0)
     if HAS_SNAKE:
         alpha = tl.load(alpha_ptr + offs_c, offs_c < num_channels, 0.0)
         gain = tl.load(gain_ptr + offs_c, offs_c < num_channels, 0.0)
         y = _snake(y, alpha, gain, ROUND)
     if HAS_PAST:
+        # History was stored after its activation. It is added to Snake of 0, which is 0.
         history_ptr = past_ptr + batch * stride_pb + (time + tail) * stride_pt + offs_c
         y += tl.load(history_ptr, mask & (time < 0), 0.0).to(tl.float32)
     y = _clamp_cast(y, out_ptr)

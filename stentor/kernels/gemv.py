@@ -68,6 +68,7 @@ def _gemv_kernel(
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask = offs_n < N
     mask_n = mask[:, None]
+    # Outputs beyond N read the last row, so loads need no mask where K is even.
     row_offs = tl.minimum(offs_n, N - 1).to(tl.int64)[:, None] * K
     up_offs = row_offs + tl.cast(N, tl.int64) * K  # an N of 1 is a constant, which has no .to()
     offs_k = tl.arange(0, BLOCK_K)
@@ -88,6 +89,7 @@ def _gemv_kernel(
         offs_k = i * BLOCK_K + tl.arange(0, BLOCK_K)
         w, w_up = next_w, next_up
         if i + 1 < NUM_BLOCKS:
+            # The next weights load while these are multiplied.
             next_w = _load_weights(weight_ptr, row_offs, offs_k + BLOCK_K, K, mask_n, EVEN_K)
             if GATE:
                 next_up = _load_weights(weight_ptr, up_offs, offs_k + BLOCK_K, K, mask_n, EVEN_K)
@@ -137,6 +139,7 @@ def fused_linear(
     block_k = min(config.block_k, triton.next_power_of_2(k))
     block_n = config.block_n
     if INTERPRETED:
+        # The interpreter runs CTAs one after the other, so it gets few of them.
         block_n = min(512, triton.next_power_of_2(n))
     lines = triton.next_power_of_2(triton.cdiv(k, LINE.value)) if config.prefetch and USE_PDL else 0
     _gemv_kernel[(triton.cdiv(n, block_n),)](

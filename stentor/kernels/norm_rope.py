@@ -116,6 +116,7 @@ def _qk_norm_rope_kernel(
     mask_k = mask_half & (head >= num_q_heads) & (head < num_q_heads + num_k_heads)
     q_base = token * stride_q + head * HEAD_DIM
     k_base = token * stride_k + (head - num_q_heads) * HEAD_DIM
+    # One of the two loads is masked and gives 0, so a CTA may have heads of q and of k.
     raw_x = tl.load(q_ptr + q_base + offs_x, mask_q, 0.0) + tl.load(k_ptr + k_base + offs_x, mask_k, 0.0)
     raw_y = tl.load(q_ptr + q_base + offs_y, mask_q, 0.0) + tl.load(k_ptr + k_base + offs_y, mask_k, 0.0)
     x, y = raw_x.to(tl.float32), raw_y.to(tl.float32)
@@ -130,6 +131,7 @@ def _qk_norm_rope_kernel(
         x *= tl.where(is_q, q_wx, k_wx).to(tl.float32)
         y *= tl.where(is_q, q_wy, k_wy).to(tl.float32)
         x, y = x.to(raw_x.dtype).to(tl.float32), y.to(raw_x.dtype).to(tl.float32)
+    # Tables of one sequence, `period` positions, serve every sequence of a batch.
     offs_cs = (token % period) * (HEAD_DIM // 2) + offs_half
     cos, sin = tl.load(cos_ptr + offs_cs, mask_half, 0.0), tl.load(sin_ptr + offs_cs, mask_half, 0.0)
     if IN_FLOAT32:

@@ -47,6 +47,7 @@ def _store_output(
     With several splits, store acc, m_i and l_i instead, [N, Hq, NUM_SPLITS, HEAD_DIM + 2], for _combine_splits_kernel.
     """
     offs_m, offs_d = tl.arange(0, acc.shape[0]), tl.arange(0, acc.shape[1])[None, :]
+    # The copies of a head have the same output. The first is stored.
     mask_m = (offs_m % COPIES == 0) & (offs_m // COPIES < GROUP)
     head = first_head + offs_m // COPIES
     mask = mask_m[:, None] & (offs_d < HEAD_DIM)
@@ -70,6 +71,7 @@ def _split_range(seqlen, split, BLOCK_N: tl.constexpr, NUM_SPLITS: tl.constexpr)
 @triton.jit
 def _online_softmax_step(q, k, v, mask_n, m_i, l_i, acc, scale):
     """(m_i, l_i, acc) of queries [M, D] after another block of keys and values [N, D], of which mask_n [N] exist."""
+    # Float32 is multiplied as float32. TF32 would keep ten bits of the mantissa.
     qk = tl.dot(q.to(k.dtype), tl.trans(k), input_precision="ieee") * scale
     qk = tl.where(mask_n[None, :], qk, float("-inf"))
     m_ij = tl.maximum(m_i, tl.max(qk, 1))
@@ -99,6 +101,7 @@ def _paged_kernel(
     split = tl.program_id(2)
     pos = tl.load(pos_ptr + token)
     pages_ptr = table_ptr + tl.load(slot_ptr + token) * stride_table
+    # A token's own key is in registers if this kernel stores it, else in its page.
     seqlen = pos if STORE_KV else pos + 1
     split_start, split_end = _split_range(seqlen, split, BLOCK_N, NUM_SPLITS)
     offs_d = tl.arange(0, BLOCK_D)

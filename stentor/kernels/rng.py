@@ -20,6 +20,7 @@ MAX_BLOCK = 256  # draws of a CTA
 
 @triton.jit
 def _mix(z):
+    # A right shift of a signed integer copies the sign. The masks make the shifts logical.
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * MIX1
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * MIX2
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
@@ -32,6 +33,7 @@ def _uniform_kernel(seed_ptr, step_ptr, out_ptr, num_draws, BLOCK: tl.constexpr,
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     key = _mix(_mix(tl.load(seed_ptr + row)) + (tl.load(step_ptr + row) + 1) * GOLDEN)
     bits = (_mix(key + (offs + 1).to(tl.int64) * GOLDEN) >> 40) & 0xFFFFFF
+    # The half keeps u above 0, whose logarithm is infinite. The minimum is for the largest draw, which rounds to 1.
     u = tl.minimum((bits.to(tl.float32) + 0.5) * (1.0 / 16777216.0), 1.0 - 1.0 / 16777216.0)
     tl.store(out_ptr + row * num_draws + offs, u, offs < num_draws)
 

@@ -27,6 +27,7 @@ MAX_COUNT = tl.constexpr((1 << 21) - 1)
 def ordered_key(x):
     """int64 keys in the order of float32 x."""
     bits = x.to(tl.int32, bitcast=True)
+    # The bits of negative floats order in reverse, all but the sign.
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
 
 

@@ -49,6 +49,7 @@ def _depth_kernel(
         HEAD_DIM, NORM_ROPE, NORM, CAST_FIRST, INTERLEAVED, IN_FLOAT32,
     )  # fmt: skip
     new_ptr = past_ptr + (length + offs_new[:, None]) * (NUM_KV_HEADS * HEAD_DIM)
+    # Every CTA of a key head computes its new keys. One stores them.
     mask_store = mask_new & (tl.program_id(2) == 0)
     tl.store(new_ptr, new_k, mask_store)
     tl.store(new_ptr + stride_kv, new_v, mask_store)
@@ -88,12 +89,14 @@ def depth_attention(
     tables, eps, constants = norm_rope_args(qk_norm_rope, q)
     group = q_heads // kv_heads
     c = config or depth_config(batch * kv_heads, group)
+    # At least one of the positions is new, so at most positions - 1 are read from the cache.
+    block_n = triton.next_power_of_2(max(1, positions - 1))
     _depth_kernel[(kv_heads, batch, group // c.block_h)](
         cache, q, k, v, out, *tables, cache.stride(0), cache.stride(1), length,
         q.stride(0), k.stride(0), v.stride(0), q.stride(1), k.stride(1), v.stride(1), dim**-0.5, eps,
         NUM_KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=dim, BLOCK_D=triton.next_power_of_2(dim),
-        BLOCK_N=triton.next_power_of_2(max(1, positions - 1)), NUM_NEW=new, BLOCK_NEW=triton.next_power_of_2(new),
-        BLOCK_H=c.block_h, USE_PDL=USE_PDL, num_warps=c.num_warps, **constants, **PDL_LAUNCH,
+        BLOCK_N=block_n, NUM_NEW=new, BLOCK_NEW=triton.next_power_of_2(new), BLOCK_H=c.block_h, USE_PDL=USE_PDL,
+        num_warps=c.num_warps, **constants, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 
@@ -157,13 +160,14 @@ def local_attention(
     LOCAL_TOKENS. For RoPE, keys stand at position 0 and on, queries at `first` and on."""
     (batch, num_queries, q_heads, dim), (num_keys, kv_heads) = q.shape, k.shape[1:3]
     c = config or local_config(batch, q_heads // kv_heads)
+    # tl.dot takes no fewer than 16 elements, and the kernel gives it halves of a head.
+    block_d = max(32, triton.next_power_of_2(dim))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     tables, eps, constants = norm_rope_args(qk_norm_rope, q)
     _local_kernel[(q_heads // c.block_h, batch)](
         q, k, v, out, *tables, q.stride(0), k.stride(0), v.stride(0), q.stride(1), k.stride(1), v.stride(1),
         num_queries, num_keys, first, dim**-0.5, eps,
         NUM_KV_HEADS=kv_heads, GROUP=q_heads // kv_heads, BLOCK_H=c.block_h, HEAD_DIM=dim,
-        BLOCK_D=max(32, triton.next_power_of_2(dim)), BLOCK_N=LOCAL_TOKENS, USE_PDL=USE_PDL, num_warps=c.num_warps,
-        **constants, **PDL_LAUNCH,
+        BLOCK_D=block_d, BLOCK_N=LOCAL_TOKENS, USE_PDL=USE_PDL, num_warps=c.num_warps, **constants, **PDL_LAUNCH,
     )  # fmt: skip
     return out

@@ -74,6 +74,7 @@ def _commit_kernel(
     keep = running
     if not STOP_KEEPS_FRAME:
         keep = keep & (stop == 0)
+    # False, of the type that the branch below assigns.
     broken = running & (running == 0)
     if IS_FLOAT:
         finite = tl.abs(value.to(tl.float32)) < float("inf")  # and a NaN is not
@@ -85,6 +86,7 @@ def _commit_kernel(
     new_pos = pos + 1
     if HAS_LENGTH:
         new_pos = tl.load(length_ptr + row)
+    # A row that has ended keeps its numbers. It takes part in steps until the host has read that it ended.
     tl.store(progress_ptr + slot, num_frames)
     tl.store(progress_ptr + num_slots + slot, tl.where(running, new_status, status))
     tl.store(progress_ptr + 2 * num_slots + slot, tl.where(running, new_pos, pos))

@@ -81,6 +81,7 @@ class DepthKV:
         keys, values = self.cache[layer, 0], self.cache[layer, 1]
         keys[:, self.length : end] = k
         values[:, self.length : end] = v
+        # A single new token sees all that is stored.
         mask = None
         if new > 1:
             positions = torch.arange(end, device=q.device)

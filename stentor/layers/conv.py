@@ -110,6 +110,7 @@ class CausalConvTranspose1d(CausalModule):
         length = x.shape[-1] * self.stride
         with without_tf32(x):
             y = F.conv_transpose1d(self.with_history(x, state), self.weight, self.bias, self.stride)
+        # The history's own outputs were returned by the call before.
         start = self.tail * self.stride
         return y[..., start : start + length]
 
@@ -145,6 +146,7 @@ def upcast(x: Tensor) -> Tensor:
 
 def snake(x: Tensor, alpha: Tensor) -> Tensor:
     """x + sin(alpha x)^2 / alpha (Ziyin et al., 2020), alpha [1, C, 1]."""
+    # The reference adds 1e-9, so that an alpha of 0 leaves x as it is.
     return x + torch.sin(alpha * x).pow(2) / (alpha + 1e-9)
 
 
@@ -184,6 +186,7 @@ def _fused_convolve(
     """`convolve` with kernels. The activated input is written after the history, where the convolution reads it."""
     assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
     x = x.transpose(1, 2)
+    # Otherwise the convolution reads x itself.
     if conv.tail or before is not None or affine is not None:
         streaming = state if conv.tail else None
         past = None if streaming is None else streaming.old[conv.key]
@@ -226,6 +229,7 @@ def cast_decoder(codec: nn.Module, dtype: torch.dtype) -> None:
         if isinstance(module, SnakeBase):
             module.cache_params()
         if isinstance(module, CausalModule) and kernels.wants_channels_last(dtype):
+            # For every tap and output, the inputs that it sums over lie side by side.
             order, back = (
                 ((2, 1, 0), (2, 1, 0)) if isinstance(module, CausalConvTranspose1d) else ((2, 0, 1), (1, 2, 0))
             )

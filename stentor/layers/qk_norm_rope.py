@@ -48,6 +48,7 @@ class NormRope:
             return self._norms(q, k)
         rope, cos_sin = self.positions.rope, self.positions.cos_sin(k.shape[-3])
         if q.shape[-3] == k.shape[-3]:
+            # One kernel does both where q and k have the same positions.
             if kernels.enabled(Kernel.ROPE, q):
                 return kernels.norm_rope.qk_norm_rope(q, k, *self._weights(), rope.kernel_args(cos_sin))
             q_cos_sin = cos_sin

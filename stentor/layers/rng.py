@@ -33,6 +33,7 @@ def uniform(seed: Tensor, step: Tensor, draws: int) -> Tensor:
     key = _mix(_mix(seed) + GOLDEN * (step + 1))
     index = torch.arange(1, draws + 1, device=seed.device, dtype=torch.int64)
     bits = _shift(_mix(key[:, None] + GOLDEN * index), 40)  # 24 bits: exact in float32
+    # The half keeps the result above 0, whose logarithm is infinite. The largest rounds to 1 and is clamped.
     return ((bits.to(torch.float32) + 0.5) * 2.0**-24).clamp_max(1.0 - 2.0**-24)
 
 

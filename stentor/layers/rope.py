@@ -17,6 +17,7 @@ def angles(dim: int, positions: int, theta: float, factors: list[float] | None =
     time = torch.arange(positions, dtype=torch.float32)
     if factors is None:
         return torch.outer(time, inverse)
+    # This order of products rounds as the reference does.
     return torch.outer(time, 1.0 / torch.tensor(factors, dtype=torch.float32)) * inverse
 
 

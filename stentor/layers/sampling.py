@@ -18,6 +18,7 @@ from stentor.kernels.types import SampleOut, SamplingParams
 def penalize_seen(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
     """Repetition penalty (Keskar et al., 2019). logits [B, V], seen [B, V] bool, penalty [B]."""
     p = penalty[:, None]
+    # Division would make a negative logit larger.
     return torch.where(seen, torch.where(logits > 0, logits / p, logits * p), logits)
 
 
@@ -25,6 +26,7 @@ def keep_top_k(logits: Tensor, k: Tensor) -> Tensor:
     """-inf outside the k [B] largest of each row. k <= 0 keeps all. Ties with the k-th value are kept."""
     vocab = logits.shape[-1]
     at = torch.where(k > 0, k, vocab).clamp(1, vocab) - 1
+    # k differs between rows and stays on the device. torch.topk would need it on the host.
     kth = logits.sort(dim=-1, descending=True).values.gather(-1, at[:, None].long())
     return logits.masked_fill(logits < kth, float("-inf"))
 
@@ -34,6 +36,7 @@ def keep_top_p(logits: Tensor, p: Tensor) -> Tensor:
     ranked, order = logits.sort(dim=-1, descending=True)
     before = ranked.softmax(-1).cumsum(-1) - ranked.softmax(-1)
     drop = (before >= p[:, None]) & (p < 1)[:, None]
+    # The most likely id stays, also for a p of 0.
     drop[:, 0] = False
     return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), float("-inf"))
 
@@ -52,6 +55,7 @@ def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
         return kernels.sampling.sample(logits, u, temperature, top_k, top_p)
     logits = logits.float()
     scaled = logits / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
+    # Every row is sampled, also those that take the argmax: a branch would wait for the device.
     sampled = sample_inverse_cdf(keep_top_p(keep_top_k(scaled, top_k), top_p), u)
     return torch.where(temperature > 0, sampled, logits.argmax(-1))
 

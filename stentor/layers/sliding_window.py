@@ -27,6 +27,7 @@ class WindowKV:
         past = window - 1 if state is not None else 0
         q_pos = pos[:, :, None]
         k_pos = torch.cat((pos[:, :1] + torch.arange(-past, 0, device=pos.device), pos), dim=1)[:, None, :]
+        # History from before the first token has negative positions. No token sees it.
         self._seen = ((k_pos >= 0) & (k_pos <= q_pos) & (k_pos > q_pos - window)).unsqueeze(1)
         self._bias: Tensor | None = None
         self.past = past

@@ -97,6 +97,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """(x, delta) stand for x + delta, or for x if delta is None. Returns the same for the output of this layer."""
         if delta is None and self.uses_gemv(x):
+            # Its last GEMV adds the residual, so there is no delta for the next block.
             return self._gemv_forward(x, layer, attend, positions), None
         x, h = self.input_layernorm.add_norm(x, delta)
         x, h = self.post_attention_layernorm.add_norm(x, self.self_attn(h, layer, attend, positions))

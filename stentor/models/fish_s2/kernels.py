@@ -76,6 +76,7 @@ def _sample_leading(
     keep = above | (tied & (rank < top_k))
     tl.store(scratch_logits_ptr + rank, logits, keep)
     tl.store(scratch_ids_ptr + rank, offs, keep)
+    # Each thread reads what others have stored.
     tl.debug_barrier()
     offs_i = tl.arange(0, MAX_PAIRWISE)
     i, j = offs_i[:, None], offs_i[None, :]
@@ -189,8 +190,10 @@ def _sample_first_code_kernel(
     mask_past = (offs_back < window) & (past_step > 0)  # frame 0 never counts
     past_code = tl.load(past_ptr + tl.load(idx_ptr + row) * stride_past + past_step * stride_frame, mask_past, -1)
     if tl.sum((mask_past & (past_code == token)).to(tl.int32), 0) > 0:
+        # A row of temperature 0 takes the largest logit again.
         again_t = tl.where(temperature > 0, again_temperature, 0.0)
         u = tl.load(u_ptr + row * stride_u + 1)
+        # A buffer of its own: slow threads may still read that of the first draw.
         scratch += MAX_PAIRWISE
         token = _sample_ranked_row(
             logits, offs, mask, vocab, again_t, top_k, again_top_p, u, scratch_logits_ptr + scratch,

@@ -13,9 +13,9 @@ from stentor.kernels.sampling_device import launch_args, load_logits, load_param
 from stentor.kernels.types import MinFrames, RowRef, SampleOut, SamplingParams
 
 
-@triton.jit(do_not_specialize=["max_told"])
+@triton.jit(do_not_specialize=["max_text"])
 def _embed_codes_and_text_kernel(
-    codes_ptr, offset_ptr, table_ptr, out_ptr, step_ptr, told_ptr, idx_ptr, texts_ptr, hidden, max_told, pad_id,
+    codes_ptr, offset_ptr, table_ptr, out_ptr, step_ptr, text_ids_ptr, idx_ptr, texts_ptr, hidden, max_text, pad_id,
     NUM_BOOKS: tl.constexpr, BLOCK_H: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
@@ -23,10 +23,11 @@ def _embed_codes_and_text_kernel(
     row = tl.program_id(0).to(tl.int64)
     offs_h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     mask = offs_h < hidden
-    told_at = tl.load(step_ptr + row) - 1
-    told_offs = tl.minimum(tl.maximum(told_at, 0), max_told - 1)
-    text_id = tl.load(told_ptr + tl.load(idx_ptr + row) * max_told + told_offs).to(tl.int64)
-    text_id = tl.where(told_at < max_told, text_id, pad_id)
+    text_at = tl.load(step_ptr + row) - 1
+    # Clamped, because the load has no mask. Beyond the text the padding token is taken.
+    text_offs = tl.minimum(tl.maximum(text_at, 0), max_text - 1)
+    text_id = tl.load(text_ids_ptr + tl.load(idx_ptr + row) * max_text + text_offs).to(tl.int64)
+    text_id = tl.where(text_at < max_text, text_id, pad_id)
     other = tl.load(texts_ptr + text_id * hidden + offs_h, mask, 0.0).to(tl.float32)
     acc = sum_codebooks(codes_ptr + row * NUM_BOOKS, offset_ptr, table_ptr, offs_h, mask, hidden, NUM_BOOKS)
     acc = acc.to(dtype).to(tl.float32)

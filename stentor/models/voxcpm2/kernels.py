@@ -261,6 +261,7 @@ def _cfg_euler_step_kernel(
         guidance = (cfg * (cond - base).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
         velocity = (base + guidance).to(dtype).to(tl.float32)
         new = (x - (dt * velocity).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
+        # A row with fewer evaluations than its batch has steps of 0 at the end. They leave x as it is.
         new = tl.where(dt != 0, new, x)
         tl.store(
             x_out_ptr + row * (PATCH_SIZE * PATCH_DIM) + p * PATCH_DIM + offs_d, new.to(dtype), mask_d & (block == 0)

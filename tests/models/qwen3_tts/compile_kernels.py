@@ -18,8 +18,8 @@ def int32(*shape: int) -> Tensor:
 
 def embed(dtype: torch.dtype) -> None:
     table, texts = meta(3072 * BOOKS, HIDDEN, dtype=dtype), meta(9000, HIDDEN, dtype=dtype)
-    told = RowRef(int32(65, 2048), integers(BATCH))
-    kernels.embed_codes_and_text(int32(BATCH, BOOKS), integers(BOOKS), table, integers(BATCH), told, texts, 777)
+    text_ids = RowRef(int32(65, 2048), integers(BATCH))
+    kernels.embed_codes_and_text(int32(BATCH, BOOKS), integers(BOOKS), table, integers(BATCH), text_ids, texts, 777)
 
 
 def prompt(dtype: torch.dtype, speaker: bool) -> None:

@@ -21,15 +21,17 @@ TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2e-2}
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("hidden", "codes"), [(48, torch.int32), (600, torch.int64)])
-def test_a_frame_is_the_sum_of_its_codes_and_the_text_that_is_told(dtype, hidden, codes):
+def test_a_frame_is_the_sum_of_its_codes_and_its_text(dtype, hidden, codes):
     books, size, slots, capacity, pad = 16, 9, 5, 12, 3
     table, texts = (torch.randn(n, hidden, device=DEVICE).to(dtype) for n in (books * size, 20))
     offset = torch.arange(books, device=DEVICE) * size
     frames = torch.randint(0, size, (4, books), device=DEVICE).to(codes)
-    told = RowRef(torch.randint(0, 20, (slots, capacity), device=DEVICE).int(), integers(4, 0, 2, 1))
+    text_ids = RowRef(torch.randint(0, 20, (slots, capacity), device=DEVICE).int(), integers(4, 0, 2, 1))
     step = integers(1, capacity, capacity + 1, 0)
-    got = embed_codes_and_text(frames, offset, table, step, told, texts, pad)
-    text = torch.stack((told.table[4, 0], told.table[0, -1], torch.tensor(pad, device=DEVICE), told.table[1, 0]))
+    got = embed_codes_and_text(frames, offset, table, step, text_ids, texts, pad)
+    text = torch.stack(
+        (text_ids.table[4, 0], text_ids.table[0, -1], torch.tensor(pad, device=DEVICE), text_ids.table[1, 0])
+    )
     want = F.embedding(frames + offset, table).sum(1) + F.embedding(text.long(), texts)
     torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
