@@ -209,8 +209,11 @@ def _by_av(data: bytes, container: str, param: str, seconds: float) -> Audio:
 
     with av.open(io.BytesIO(data), "r", format=container) as f:
         stream = f.streams.audio[0]
-        rate = stream.rate
-        _check_layout(rate, stream.channels, param)
+        codec = stream.codec_context
+        if codec is None:  # the file does not say how its audio is coded, or FFmpeg does not know it
+            raise ValueError("no codec")
+        rate = codec.sample_rate
+        _check_layout(rate, codec.channels, param)
         to_float = av.AudioResampler(format="flt", layout="mono", rate=rate)
         blocks, frames = [], 0
         for frame in f.decode(stream):

@@ -115,6 +115,14 @@ def test_broken_and_disguised_files_get_400(live: Live, data: bytes) -> None:
     assert answer.json()["error"]["param"] == "ref_audio"
 
 
+@pytest.mark.parametrize("box", [b"stsd", b"stbl", b"minf", b"trak"])
+def test_an_mp4_that_does_not_describe_its_samples_is_refused(live: Live, box: bytes) -> None:
+    data = compressed(0.3 * np.sin(np.arange(48_000) / 20), 48_000, "mp4", "aac").replace(box, b"free")
+    answer = live.speech(**ASK, ref_audio=base64.b64encode(data).decode())
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "ref_audio"
+
+
 def test_cut_off_audio_is_read_as_far_as_it_goes_or_refused_never_a_crash(live: Live) -> None:
     for muxer, codec in (("mp4", "aac"), ("webm", "libopus"), ("flac", "flac"), ("mp3", "libmp3lame")):
         data = compressed(0.3 * np.sin(np.arange(96_000) / 20), 48_000, muxer, codec)
