@@ -75,6 +75,7 @@ class AudioScheduler:
         """The audio of `count` frames has arrived on the host."""
         seq.in_flight -= 1
         self.in_codec -= count
+        seq.last_audio = now
         if seq.first_audio is None or seq.lead(now) < 0:  # a client that ran dry plays on from now
             seq.first_audio = now - seq.audio_delivered * seq.hop_seconds
         seq.audio_delivered += count

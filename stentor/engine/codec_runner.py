@@ -79,6 +79,16 @@ class CodecRunner:
                 if len(prompt.codec_prefix):
                     self.states.copy(seq.slot, self._after_prefix(prompt.codec_prefix))
 
+    def save(self, seq: Sequence) -> Tensor:
+        """A host copy of the codec's state of a request that gives up its slot."""
+        with self.stream.active():
+            return self.device.download(self.states.data[seq.slot])
+
+    def restore(self, seq: Sequence, saved: Tensor) -> None:
+        """Write such a state into the request's new slot."""
+        with self.stream.active():
+            self.states.data[seq.slot].copy_(saved, non_blocking=True)
+
     def _after_prefix(self, frames: np.ndarray) -> CodecStateTable:
         """Codec state, one row, after decoding `frames` [m, *frame], cached by content."""
         key = digest(frames)

@@ -11,9 +11,10 @@ from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.inflight import InFlightAudio, InFlightStep
 from stentor.engine.model_runner import ModelRunner
-from stentor.engine.request_state import OpenRequests
-from stentor.engine.scheduler import Scheduler, StepPlan
+from stentor.engine.request_state import OpenRequests, SavedRow
+from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.step_plan import StepPlan
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
@@ -29,7 +30,10 @@ class Launcher:
         """Launch what `plan` has for the language model."""
         steps: list[InFlightStep] = []
         stats = self.requests.stats
-        group = self._write_pages(self._admit(plan.admitted) + plan.resumed)
+        self._park(plan.parked)
+        resumed = [s for s in plan.resumed if s not in plan.unparked]
+        ready = self._admit(plan.admitted) + self._each(plan.unparked, self._restore_rows) + resumed
+        group = self._write_pages(ready)
         self._write_pages(plan.regrown)
         if group:
             stats.prefills += 1
@@ -70,6 +74,29 @@ class Launcher:
         """Write the rows of new requests."""
         self.requests.leave_queue(len(admitted))
         return self._each(admitted, self._write_rows)
+
+    def _park(self, parked: list[Sequence]) -> None:
+        """Save the rows of requests whose slots others get. A request whose row cannot be saved ends."""
+        for seq in parked:
+            request = self.requests.of(seq)
+            try:
+                request.saved = SavedRow(self.runner.save(seq), self.codec.save(seq))
+            except Exception as e:
+                self.survive(e)
+                self._stop(seq, e)
+                self.requests.remove(seq)
+
+    def _restore_rows(self, sequences: list[Sequence]) -> None:
+        """Write saved rows into their new slots, with the text that has come since."""
+        for seq in sequences:
+            request = self.requests.of(seq)
+            assert request.saved is not None
+            assert request.prompt.live is not None
+            self.runner.restore(seq, request.saved.row)
+            self.codec.restore(seq, request.saved.codec)
+            column = request.prompt.live.column
+            self.runner.extend(seq, column, 0, request.prompt.columns[column])
+            request.saved = None
 
     def _write_rows(self, sequences: list[Sequence]) -> None:
         requests = [self.requests.of(seq) for seq in sequences]

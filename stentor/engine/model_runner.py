@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from stentor.config import EngineConfig
 from stentor.engine import step
@@ -95,6 +96,16 @@ class ModelRunner:
         with self.stream.active():
             row = self.slots.table[name][seq.slot]
             row[start : start + len(values)].copy_(self.device.upload(values).to(row.dtype), non_blocking=True)
+
+    def save(self, seq: Sequence) -> list[Tensor]:
+        """A host copy of the row of a request that gives up its slot."""
+        with self.stream.active():
+            return self.slots.save(seq.slot, seq.num_generated, self.device)
+
+    def restore(self, seq: Sequence, saved: list[Tensor]) -> None:
+        """Write such a row into the request's new slot."""
+        with self.stream.active():
+            self.slots.restore(seq.slot, seq.num_generated, saved)
 
     def set_pages(self, sequences: list[Sequence]) -> None:
         """Write the page table rows of requests."""

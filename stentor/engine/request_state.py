@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from stentor.engine.sequence import LENGTH, Phase, Sequence
 from stentor.engine.stream import AudioStream, Chunk
@@ -14,6 +15,14 @@ from stentor.errors import EngineError, Overloaded
 from stentor.layers.types import Column
 from stentor.models.base import Prompt
 from stentor.silence import FRAME_PEAK
+
+
+@dataclass(frozen=True)
+class SavedRow:
+    """What a slot held of a request, on the host: its row and frames, and the codec's state."""
+
+    row: list[Tensor]
+    codec: Tensor
 
 
 @dataclass(eq=False)
@@ -26,6 +35,7 @@ class Request:
     seed: int  # of the present prompt
     frames: int = 0  # delivered, of the present prompt
     delivered_frames: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
+    saved: SavedRow | None = None  # while it is parked
     audible: bool = False  # audio that is not silent has come
     closed: bool = False  # the stream has had its last event
 

@@ -8,45 +8,16 @@ decode, not both (`StepKind`).
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from enum import Enum
 
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.sequence import RUNNING, Phase, Place, Sequence
+from stentor.engine.step_plan import StepKind, StepPlan
+from stentor.engine.victims import longest_idle, pick_victim
 
 MIN_LEAD_S = 0.04
 """Seconds of audio that a stream must still have buffered after 1.5 prefills."""
-
-
-class StepKind(Enum):
-    """What a step launches besides audio."""
-
-    BOTH = "both"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    WAIT = "wait"
-
-
-@dataclass
-class StepPlan:
-    """One step. `admitted` and `resumed` are prefilled together. `regrown` have new pages for their table row."""
-
-    admitted: list[Sequence] = field(default_factory=list)
-    resumed: list[Sequence] = field(default_factory=list)
-    decode: list[Sequence] = field(default_factory=list)
-    regrown: list[Sequence] = field(default_factory=list)
-    audio: list[AudioJob] = field(default_factory=list)
-
-    @property
-    def launches(self) -> bool:
-        """Whether the language model runs."""
-        return bool(self.admitted or self.resumed or self.decode)
-
-    @property
-    def empty(self) -> bool:
-        return not (self.launches or self.audio)
 
 
 class Scheduler:
@@ -56,6 +27,7 @@ class Scheduler:
         self.slots, self.pages, self.policy = slots, pages, policy
         self.audio = AudioScheduler(policy)
         self.queue: deque[Sequence] = deque()
+        self.parked: list[Sequence] = []  # in the order in which they were parked
         self.live: list[Sequence] = []  # RUNNING, PREEMPTED and DRAINING, oldest first
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
@@ -73,6 +45,9 @@ class Scheduler:
         seq.cancelled = True
         if seq.phase is Phase.QUEUED:
             self.queue.remove(seq)
+            seq.move(Phase.DONE)
+        elif seq.phase is Phase.PARKED:
+            self.parked.remove(seq)
             seq.move(Phase.DONE)
         elif seq.phase in (Phase.RUNNING, Phase.PREEMPTED):
             self._drain(seq)
@@ -117,7 +92,8 @@ class Scheduler:
 
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
         """
-        if not self.queue or not self.free_slots or any(s.phase is Phase.PREEMPTED for s in self.live):
+        no_slot = not self.free_slots and not any(s.idle for s in self.live)
+        if not self.queue or no_slot or any(s.phase is Phase.PREEMPTED for s in self.live):
             return StepKind.BOTH
         waited = now - self.queue[0].arrival
         prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live)
@@ -143,31 +119,65 @@ class Scheduler:
         spent = 0
         for seq in [s for s in self.live if self._can_resume(s)]:
             seq.num_scheduled = seq.num_generated
-            if not self._start(seq, spent):
-                return  # older work first: nothing is admitted while a preempted request waits for pages
+            while not self._start(seq, spent):
+                if not self._fits(seq, spent) or not self._park_one(plan):
+                    return  # older work first: nothing is admitted while a preempted request waits for pages
             plan.resumed.append(seq)
             spent += self._cost(seq)
-        while self.queue and self.free_slots and self._start(self.queue[0], spent):
-            seq = self.queue.popleft()
-            seq.slot = self.free_slots.pop()
-            self.live.append(seq)
-            plan.admitted.append(seq)
+        for seq in [s for s in self.parked if s.has_text]:
+            seq.num_scheduled = seq.num_generated
+            if not self._enter(seq, plan, spent):
+                return  # and before what has not begun
+            self.parked.remove(seq)
+            plan.unparked.append(seq)
+            plan.resumed.append(seq)
             spent += self._cost(seq)
+        while self.queue and self._enter(self.queue[0], plan, spent):
+            plan.admitted.append(self.queue.popleft())
+            spent += self._cost(plan.admitted[-1])
+
+    def _enter(self, seq: Sequence, plan: StepPlan, spent: int) -> bool:
+        """Give a request a slot and pages, if it fits into this step. Requests without text make room for it."""
+        if not self._fits(seq, spent):
+            return False
+        while not self.free_slots or not self._start(seq, spent):
+            if not self._park_one(plan):
+                return False
+        seq.slot = self.free_slots.pop()
+        self.live.append(seq)
+        return True
+
+    def _park_one(self, plan: StepPlan) -> bool:
+        """Take slot and pages of the request that has been without text for longest. False: there is none."""
+        seq = longest_idle(self.live)
+        if seq is None:
+            return False
+        self._free_pages(seq)
+        seq.move(Phase.PARKED)
+        self.live.remove(seq)
+        self.free_slots.append(seq.slot)
+        self.parked.append(seq)
+        plan.parked.append(seq)
+        return True
 
     @staticmethod
     def _can_resume(seq: Sequence) -> bool:
-        return seq.phase is Phase.PREEMPTED and not seq.in_flight and seq.num_generated < seq.max_schedulable
+        return seq.phase is Phase.PREEMPTED and not seq.in_flight and seq.has_text
 
     def _cost(self, seq: Sequence) -> int:
         """Prefill budget that a started request takes. One that must be alone takes all."""
         return self.policy.max_prefill_tokens if seq.retry_alone else seq.length + seq.num_scheduled - 1
 
+    def _fits(self, seq: Sequence, spent: int) -> bool:
+        """Whether the step has budget left for a prefill of `seq`."""
+        tokens = seq.length + seq.num_scheduled
+        return not spent or not (seq.retry_alone or spent + tokens > self.policy.max_prefill_tokens)
+
     def _start(self, seq: Sequence, spent: int) -> bool:
         """Give `seq` pages for its prompt and past frames, if it fits into this step."""
-        tokens = seq.length + seq.num_scheduled
-        if spent and (seq.retry_alone or spent + tokens > self.policy.max_prefill_tokens):
+        if not self._fits(seq, spent):
             return False
-        allocated = self._allocate(seq, tokens)
+        allocated = self._allocate(seq, seq.length + seq.num_scheduled)
         if allocated is None:
             return False
         seq.pages = allocated
@@ -203,27 +213,13 @@ class Scheduler:
     def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> bool:
         """Allocate pages for the next frame, preempting others if needed. False: `seq` itself was preempted."""
         while (allocated := self._allocate(seq, seq.length + seq.num_scheduled)) is None:
-            victim = self._pick_victim(plan, now)
+            victim = pick_victim(self.live, plan, now)
             self._preempt(victim)
             if victim is seq:
                 return False
         seq.pages += allocated
         plan.regrown.append(seq)
         return True
-
-    def _pick_victim(self, plan: StepPlan, now: float) -> Sequence:
-        """The request to preempt: one that waits for text, else one with the most audio buffered, else the youngest.
-
-        It is never the oldest request that can be decoded, so that one request always finishes. It is never one that
-        this plan prefills.
-        """
-        started = {id(s) for s in (*plan.admitted, *plan.resumed)}
-        holders = [s for s in self.live if s.phase is Phase.RUNNING and id(s) not in started]
-        if len(holders) == 1:
-            return holders[0]
-        if waiting := [s for s in holders if s.num_scheduled >= s.max_schedulable]:
-            return waiting[-1]
-        return max(holders[1:], key=lambda s: (s.lead(now), s.arrival, s.id))
 
     def _preempt(self, seq: Sequence) -> None:
         self.preemptions += 1
@@ -279,12 +275,12 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not self.live and not self.queue
+        return not self.live and not self.queue and not self.parked
 
     @property
     def inert(self) -> bool:
         """Whether nothing can be done before a message arrives: every request waits for text, or there is none."""
-        return not self.queue and all(s.num_generated >= s.max_schedulable for s in self.live)
+        return not self.queue and not any(s.has_text for s in (*self.live, *self.parked))
 
     def check(self) -> None:
         """Invariants: every page and slot is either free or held once."""

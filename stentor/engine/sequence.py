@@ -16,14 +16,16 @@ class Phase(Enum):
     QUEUED = "queued"  # waits for a slot
     RUNNING = "running"  # has a slot and pages, generates frames
     PREEMPTED = "preempted"  # has a slot but no pages. Its frames will be replayed
+    PARKED = "parked"  # waits for text without slot and pages; its row is kept on the host
     DRAINING = "draining"  # generates no more frames. Audio or steps are in flight
     DONE = "done"  # holds nothing
 
 
 MOVES = {
     Phase.QUEUED: {Phase.RUNNING, Phase.DONE},
-    Phase.RUNNING: {Phase.PREEMPTED, Phase.DRAINING},
-    Phase.PREEMPTED: {Phase.RUNNING, Phase.DRAINING},
+    Phase.RUNNING: {Phase.PREEMPTED, Phase.PARKED, Phase.DRAINING},
+    Phase.PREEMPTED: {Phase.RUNNING, Phase.PARKED, Phase.DRAINING},
+    Phase.PARKED: {Phase.RUNNING, Phase.DONE},
     Phase.DRAINING: {Phase.DONE},
     Phase.DONE: set(),
 }
@@ -61,6 +63,7 @@ class Sequence:
     audio_scheduled: int = 0  # frames handed to the codec
     audio_chunks: int = 0
     audio_delivered: int = 0  # frames whose audio has arrived
+    last_audio: float = 0.0  # when audio last arrived
     first_audio: float | None = None  # when the first audio arrived, moved on by as long as the client ran dry
     retry_alone: bool = False  # a batch with it failed, so its prefill is tried by itself
     cancelled: bool = False
@@ -69,6 +72,17 @@ class Sequence:
     def move(self, phase: Phase) -> None:
         assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"
         self.phase = phase
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is text for its next frame."""
+        return self.num_generated < self.max_schedulable
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has a slot, and all that its text allows has been generated and delivered."""
+        open = self.phase in (Phase.RUNNING, Phase.PREEMPTED) and self.status == RUNNING and not self.in_flight
+        return open and not self.has_text and self.audio_delivered == self.num_generated
 
     def lead(self, now: float) -> float:
         """Seconds of audio that a client still has buffered if it plays the stream as it comes."""

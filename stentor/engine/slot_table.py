@@ -106,6 +106,20 @@ class SlotTable:
                     value = torch.as_tensor(given[name])
                     (target[: len(value)] if value.ndim else target).copy_(value)
 
+    def save(self, slot: int, frames: int, device: Device) -> list[Tensor]:
+        """Host copies of a row and of its first frames. They are complete once later work on this stream has begun."""
+        return [device.download(part) for part in self._parts(slot, frames)]
+
+    def restore(self, slot: int, frames: int, saved: list[Tensor]) -> None:
+        """Write a row that `save` returned, which had so many frames, into any slot."""
+        for part, value in zip(self._parts(slot, frames), saved, strict=True):
+            part.copy_(value, non_blocking=True)
+
+    def _parts(self, slot: int, frames: int) -> list[Tensor]:
+        """Views of everything that the table has of a slot."""
+        numbers = [numbers[:, slot] for numbers in self.numbers.values()]
+        return [*numbers, *(self.table[name][slot] for name in self.arrays), self.frames[slot, :frames]]
+
     def rows(self, idx: Tensor, num_evals: int) -> SlotRows:
         """The rows `idx` [B]. A column is gathered when it is first read."""
         return SlotRows(self, idx, num_evals, {})

@@ -311,3 +311,50 @@ def test_no_request_waits_longer_than_the_max_prefill_delay_for_streams_that_wou
     late = d.add(1, 4, 40)
     waited = next(step for step in range(1, 100) if late in d.step().admitted)
     assert waited in (10, 11)
+
+
+def test_rows_without_text_give_their_slots_to_those_who_have_work_and_get_others_when_text_comes():
+    s = scheduler(slots=2, pages=32)
+    d = FakeDevice(s)
+    idle = [d.add(i, 4, 20) for i in range(2)]
+    for seq in idle:
+        seq.max_schedulable = 4
+    for _ in range(20):
+        d.step()
+    assert [q.phase for q in idle] == [Phase.RUNNING] * 2  # nobody wants their slots
+    others = [d.add(i, 4, 12) for i in (2, 3, 4)]
+    for _ in range(8):
+        d.step()
+    assert [q.phase for q in idle] == [Phase.PARKED] * 2
+    assert {q.phase for q in others[:2]} == {Phase.RUNNING}
+    idle[1].max_schedulable = 20
+    for _ in range(12):
+        d.step()
+    assert idle[1].num_generated > 4  # it went before the one that had not begun
+    for _ in range(60):
+        d.step()
+    assert [q.phase for q in others] == [Phase.DONE] * 3
+    assert idle[1].num_generated == idle[1].audio_delivered == 20
+    assert s.inert
+    assert not s.idle
+    assert s.cancel(idle[0])
+    assert idle[0].phase is Phase.DONE
+    assert s.idle
+    assert all_free(s, 2)
+
+
+def test_pages_of_rows_without_text_go_to_those_who_have_work():
+    s = scheduler(slots=3, pages=8, reserve_tokens=4)
+    d = FakeDevice(s)
+    live = d.add(0, 16, 12)
+    live.max_schedulable = 4
+    for _ in range(20):
+        d.step()
+    other = d.add(1, 16, 12)
+    for _ in range(40):
+        d.step()
+    assert (live.phase, other.phase) == (Phase.PARKED, Phase.DONE)
+    live.max_schedulable = 12
+    d.run()
+    assert live.num_generated == 12
+    assert all_free(s, 3)

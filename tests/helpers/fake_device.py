@@ -4,8 +4,9 @@ from collections import deque
 
 from stentor.config import Policy
 from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.scheduler import Scheduler, StepPlan
+from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Sequence
+from stentor.engine.step_plan import StepPlan
 
 
 class FakeDevice:

@@ -71,6 +71,24 @@ def test_text_that_comes_in_parts_is_spoken_as_if_it_had_come_at_once(tts: TTS, 
     np.testing.assert_allclose(spoken.samples, whole.samples, atol=1e-5)
 
 
+def test_rows_that_wait_for_text_block_nobody_and_go_on_as_if_they_had_not_waited(tts: TTS) -> None:
+    whole = tts.generate(TEXT, **ASK)
+    start = TEXT.index(",")
+    streams = [begin(tts, TEXT[:start]) for _ in range(2 * tts.engine.sizes.slots)]  # more than there are slots
+    for half in (TEXT[start : start + 20], TEXT[start + 20 :]):
+        other = tts.generate(TEXT, **ASK)  # is served although every slot is taken
+        np.testing.assert_array_equal(other.frames, whole.frames)
+        for stream in streams:
+            stream.append(half)
+    for stream in streams:
+        stream.append("", last=True)
+    for stream in streams:
+        spoken = tts.speech(list(stream), 0)
+        np.testing.assert_array_equal(spoken.frames, whole.frames)
+        np.testing.assert_allclose(spoken.samples, whole.samples, atol=1e-5)
+    assert not tts.engine.scheduler.parked
+
+
 def test_a_row_waits_for_its_text_and_is_heard_as_far_as_that_goes(tts: TTS) -> None:
     whole = tts.generate(TEXT, **ASK)
     stream = begin(tts, "Hello there, ")

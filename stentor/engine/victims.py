@@ -1,0 +1,26 @@
+"""Who gives way when pages or slots run out. Pure policy on plain data. It imports no torch."""
+
+from __future__ import annotations
+
+from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.step_plan import StepPlan
+
+
+def pick_victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
+    """The request to preempt: one that waits for text, else one with the most audio buffered, else the youngest.
+
+    It is never the oldest request that could go on, so that something always finishes, nor one that this very plan
+    prefills. live: oldest first.
+    """
+    started = {id(s) for s in (*plan.admitted, *plan.resumed)}
+    holders = [s for s in live if s.phase is Phase.RUNNING and id(s) not in started]
+    if len(holders) == 1:
+        return holders[0]
+    if waiting := [s for s in holders if s.num_scheduled >= s.max_schedulable]:
+        return waiting[-1]
+    return max(holders[1:], key=lambda s: (s.lead(now), s.arrival, s.id))
+
+
+def longest_idle(live: list[Sequence]) -> Sequence | None:
+    """The request that has been without text for longest. None if every one has work."""
+    return min((s for s in live if s.idle), key=lambda s: (s.last_audio, s.id), default=None)
