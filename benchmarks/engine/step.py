@@ -247,10 +247,10 @@ class Bench:
             started = time.perf_counter()
             reqs = [tts.request(TEXT, seed=i, **options) for i in range(concurrency)]
             with ThreadPoolExecutor(concurrency) as pool:
-                heard = list(pool.map(self.listen, reqs))
+                answers = list(pool.map(self.listen, reqs))
             wall = time.perf_counter() - started
-            firsts = sorted(h[0] - started for h in heard)
-            samples, frames = sum(h[1] for h in heard), sum(h[2] for h in heard)
+            firsts = sorted(h[0] - started for h in answers)
+            samples, frames = sum(h[1] for h in answers), sum(h[2] for h in answers)
             audio = samples / tts.sample_rate
             rounds.append(
                 {

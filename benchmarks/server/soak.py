@@ -157,10 +157,10 @@ class Soak:
 
     def check(self, kind: str, ask: dict[str, Any], data: bytes, fade: int = 0) -> None:
         """`fade`: samples at the end that may differ."""
-        truth, heard = self.truth[ask["input"], ask["seed"]], np.frombuffer(data, "<i2").astype(int)
-        if len(truth) != len(heard):
-            self.problems.append(f"{kind}: {len(heard)} samples instead of {len(truth)} for {ask['input']!r}")
-        elif np.abs(truth - heard)[: len(truth) - fade].max() > self.lsb:
+        truth, answer = self.truth[ask["input"], ask["seed"]], np.frombuffer(data, "<i2").astype(int)
+        if len(truth) != len(answer):
+            self.problems.append(f"{kind}: {len(answer)} samples instead of {len(truth)} for {ask['input']!r}")
+        elif np.abs(truth - answer)[: len(truth) - fade].max() > self.lsb:
             self.problems.append(f"{kind}: wrong audio for {ask['input']!r}")
         else:
             self.counts[f"{kind}: right"] += 1

@@ -84,9 +84,9 @@ class Led:
         self.draws: list[Draw] = []
 
     def take(self, draw: Draw) -> Tensor:
-        place = max(0, len(self.draws) - self.extra)
+        book = max(0, len(self.draws) - self.extra)
         self.draws.append(draw)
-        return draw.answer() if self.at == len(self.frames) else self.frames[self.at, place][None]
+        return draw.answer() if self.at == len(self.frames) else self.frames[self.at, book][None]
 
     def frame(self, at: int) -> list[Draw]:
         """The draws of frame `at`, which may be the one after the last."""

@@ -12,7 +12,7 @@ from tests.helpers.tiny import Bench, checkpoint
 EDGE = 1e-5
 
 
-def asked(logits: list[float], u: float, temperature: float = 1.0, top_p: float = 1.0) -> Draw:
+def draw_from(logits: list[float], u: float, temperature: float = 1.0, top_p: float = 1.0) -> Draw:
     """A draw by rank without top-k."""
     found: list[Draw] = []
     x = torch.tensor([logits])
@@ -24,19 +24,19 @@ def asked(logits: list[float], u: float, temperature: float = 1.0, top_p: float 
 
 
 def test_a_tie_in_rank_is_within_rounding_whatever_u_is():
-    near, far = asked([1.0, 2.0, 2.0 - 4e-7, 0.0], 0.2), asked([1.0, 2.0, 1.99, 0.0], 0.2)
+    near, far = draw_from([1.0, 2.0, 2.0 - 4e-7, 0.0], 0.2), draw_from([1.0, 2.0, 1.99, 0.0], 0.2)
     assert near.reached(EDGE) == {1, 2}
     assert far.reached(EDGE) == {1}
 
 
 def test_a_boundary_a_nucleus_and_an_argmax_are_within_rounding_only_where_they_are():
     masses = torch.tensor([0.0, -0.5, -1.0]).softmax(-1).cumsum(-1).tolist()
-    assert asked([0.0, -0.5, -1.0], masses[0]).reached(EDGE) == {0, 1}
-    assert asked([0.0, -0.5, -1.0], masses[0] - 1e-3).reached(EDGE) == {0}
-    assert asked([0.0, -0.5, -1.0], 0.9, top_p=masses[1]).reached(EDGE) == {0, 1}  # whether the second token stays
-    assert asked([0.0, -0.5, -1.0], 0.9, top_p=masses[1] + 1e-3).reached(EDGE) == {1}
-    assert asked([2.0, 2.0 + 4e-7], 0.3, temperature=0.0).reached(EDGE) == {0, 1}
-    assert asked([2.0, 2.001], 0.3, temperature=0.0).reached(EDGE) == {1}
+    assert draw_from([0.0, -0.5, -1.0], masses[0]).reached(EDGE) == {0, 1}
+    assert draw_from([0.0, -0.5, -1.0], masses[0] - 1e-3).reached(EDGE) == {0}
+    assert draw_from([0.0, -0.5, -1.0], 0.9, top_p=masses[1]).reached(EDGE) == {0, 1}  # whether the second token stays
+    assert draw_from([0.0, -0.5, -1.0], 0.9, top_p=masses[1] + 1e-3).reached(EDGE) == {1}
+    assert draw_from([2.0, 2.0 + 4e-7], 0.3, temperature=0.0).reached(EDGE) == {0, 1}
+    assert draw_from([2.0, 2.001], 0.3, temperature=0.0).reached(EDGE) == {1}
 
 
 def spoken(family: str, path, **options):

@@ -86,8 +86,8 @@ def test_what_belongs_to_another_request_is_infinitely_far():
 
 def test_a_frame_made_beside_another_requests_last_frame_is_infinitely_far():
     want, other = spoken(GROWING, GROWS), spoken(NEAR, GROWS)
-    told = Followed(PATH, "voxcpm2", GROWING, GROWS, np.concatenate((want[:5], other[5:6])))
-    got = np.stack([s.frame for s in told.steps(12)])
+    followed = Followed(PATH, "voxcpm2", GROWING, GROWS, np.concatenate((want[:5], other[5:6])))
+    got = np.stack([s.frame for s in followed.steps(12)])
     assert np.array_equal(got[:6], want[:6])
     by, _, what = judged(GROWING, GROWS, want, got)
     assert by == float("inf")

@@ -97,24 +97,24 @@ def test_audio_equals_the_official_packages_to_a_thousandth_of_its_peak(solo: di
         assert names
         for name in names:
             want, got = audio[name], solo[name].samples[::5]
-            # The package cuts a clone's reference by a float ratio and may keep one sample more (spec section 5).
+            # The package cuts a clone's reference by a float ratio and may keep one sample more.
             shift = len(want) - len(got)
             assert shift in (0, 1)
             assert np.abs(want[shift:] - got).max() < 1e-3 * np.abs(want).max(), name
 
 
-def test_codes_are_the_same_in_a_batch_with_sampled_strangers(model: tuple[str, TTS]) -> None:
+def test_codes_are_the_same_in_a_batch_with_other_sampled_requests(model: tuple[str, TTS]) -> None:
     kind, tts = model
-    strangers = []
+    others = []
     for i, case in enumerate(of(kind)):
         options = {**arguments(case), **SAMPLED, "seed": i, "max_frames": 3 + i}
-        strangers.append((tts.submit(tts.request(case["request"]["text"], **options)), options["max_frames"]))
+        others.append((tts.submit(tts.request(case["request"]["text"], **options)), options["max_frames"]))
     streams = [tts.submit(tts.request(case["request"]["text"], **arguments(case)), False) for case in of(kind)]
     for case, stream in zip(of(kind), streams, strict=True):
         assert tts.speech(list(stream), 0).frames.tolist() == case["codes"], case["name"]
-    for stream, most in strangers:
+    for stream, max_frames in others:
         frames = tts.speech(list(stream), 0).frames
-        assert min(9, most) <= len(frames) <= most
+        assert min(9, max_frames) <= len(frames) <= max_frames
         assert frames.min() >= 0
         assert frames.max() < 2048
 

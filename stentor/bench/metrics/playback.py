@@ -84,5 +84,5 @@ def played_at(index: int, starts: Floats, counts: Ints, rate: int) -> float:
     """When sample `index` plays, on the time line of `PlaybackTimes.starts`."""
     ends = np.cumsum(counts)
     chunk = int(np.searchsorted(ends, index, side="right"))
-    into = index - (ends[chunk] - counts[chunk])
-    return float(starts[chunk] + into / rate)
+    offset = index - (ends[chunk] - counts[chunk])
+    return float(starts[chunk] + offset / rate)

@@ -84,19 +84,23 @@ class Config:
         return self.talker.stack.hidden != self.predictor.stack.hidden
 
 
-def _transformer(r: ConfigReader) -> TransformerConfig:
-    if r.text("hidden_act", "silu") != "silu":
-        raise r.error("hidden_act", "must be silu")
-    stack = StackConfig(
+def _stack(r: ConfigReader, eps: float, qk_norm: bool) -> StackConfig:
+    return StackConfig(
         hidden=r.integer("hidden_size"),
         ffn=r.integer("intermediate_size"),
         layers=r.integer("num_hidden_layers"),
         heads=r.integer("num_attention_heads"),
         kv_heads=r.integer("num_key_value_heads"),
         head_dim=r.integer("head_dim"),
-        eps=r.number("rms_norm_eps", 1e-6),
-        qk_norm=True,
+        eps=eps,
+        qk_norm=qk_norm,
     )
+
+
+def _transformer(r: ConfigReader) -> TransformerConfig:
+    if r.text("hidden_act", "silu") != "silu":
+        raise r.error("hidden_act", "must be silu")
+    stack = _stack(r, eps=r.number("rms_norm_eps", 1e-6), qk_norm=True)
     return TransformerConfig(
         stack, r.integer("vocab_size"), r.number("rope_theta", 1e6), r.integer("max_position_embeddings", 32768)
     )
@@ -217,17 +221,8 @@ class CodecConfig:
 
 
 def _decoder(r: ConfigReader) -> DecoderConfig:
-    stack = StackConfig(
-        hidden=r.integer("hidden_size"),
-        ffn=r.integer("intermediate_size"),
-        layers=r.integer("num_hidden_layers"),
-        heads=r.integer("num_attention_heads"),
-        kv_heads=r.integer("num_key_value_heads"),
-        head_dim=r.integer("head_dim"),
-        eps=r.number("rms_norm_eps"),
-    )
     return DecoderConfig(
-        stack=stack,
+        stack=_stack(r, eps=r.number("rms_norm_eps"), qk_norm=False),
         theta=r.number("rope_theta"),
         window=r.integer("sliding_window"),
         latent=r.integer("latent_dim"),

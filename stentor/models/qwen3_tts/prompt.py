@@ -52,7 +52,7 @@ class Continuation:
     def __init__(self, tokenizer: Tokenizer, end: int, prompt: Prompt, held: str) -> None:
         """`end` follows the last text. `held` is what the prompt has left."""
         self._tokenizer, self._end, self._prompt, self._held = tokenizer, end, prompt, held
-        self._room = TEXT_CAPACITY - len(prompt.columns["text"])
+        self._free = TEXT_CAPACITY - len(prompt.columns["text"])
         self._ended = False
 
     def __call__(self, text: str, last: bool) -> np.ndarray:
@@ -62,9 +62,9 @@ class Continuation:
         held = self._held + text
         cut = len(held) if last else settled(held)
         ids = self._tokenizer.encode(held[:cut]) + [self._end] * last
-        if len(ids) > self._room:
+        if len(ids) > self._free:
             raise InvalidRequest("text", f"has more than {TEXT_CAPACITY} tokens; go on in another request")
-        self._held, self._room, self._ended = held[cut:], self._room - len(ids), last
+        self._held, self._free, self._ended = held[cut:], self._free - len(ids), last
         self._prompt.streamed_text_tokens += len(ids)
         if self._prompt.runaway_frames is not None:
             self._prompt.runaway_frames += RUN_ON_PER_TOKEN * len(ids)
