@@ -200,7 +200,7 @@ class TTS:
     def prompt(self, req: SpeechRequest) -> Prompt:
         """Tokenise a request and encode its reference audio (cached by content). Raises what `req.check` raises,
         and EngineError in a forked child."""
-        self.engine.check_process()
+        self.engine.inbox.check_process()
         req.check()
         return self._model.prompt(req, self.engine.reference_encoder.encode)
 

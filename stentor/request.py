@@ -13,8 +13,8 @@ import numpy as np
 from stentor import audio
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
+from stentor.retry import MAX_SEED
 
-MAX_SEED = 2**63 - 1
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 80
 

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from stentor.models.base import Prompt
 
+MAX_SEED = 2**63 - 1
 TRIES = 3  # by default, the first one included
+
+
+def next_seed(seed: int) -> int:
+    """The seed of the next try. 0 follows the largest."""
+    return 0 if seed == MAX_SEED else seed + 1
 
 
 def runaway_frames(prompt: Prompt) -> int | None:
@@ -33,5 +39,5 @@ class Tries:
         self.left -= 1
         if not ran_on or self.left < 1:
             return False
-        self.seed += 1
+        self.seed = next_seed(self.seed)
         return True

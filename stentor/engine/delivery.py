@@ -6,11 +6,14 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
+import numpy as np
+
 from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.inflight import InFlightAudio, InFlightStep
 from stentor.engine.request_state import OpenRequests, Request
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.stream import Chunk, LoopNotifier
+from stentor.errors import EngineError
 
 POLL_SECONDS = 1e-4  # how often audio is looked for while a step runs
 
@@ -55,16 +58,20 @@ class AudioDelivery:
             self._put(self.requests.of(job.seq), job, Chunk(samples[row], frames[row], None))
 
     def _put(self, request: Request, job: AudioJob, chunk: Chunk) -> None:
-        """Give a request its chunk, without the silence that is to be trimmed."""
+        """Give a request its chunk, without the silence that it wants trimmed. The chunk is copied: a view would keep
+        the pinned buffer of the whole codec call for as long as the caller keeps the chunk."""
+        if not np.isfinite(chunk.samples).all() and not request.closed:
+            self.scheduler.abort(request.seq, EngineError("the codec produced samples that are not finite"))
+            self.requests.end(request)
         trim = request.silent_frames(chunk.samples, self.hop)
         request.frames += job.count
         if request.closed:
             return
         continues = request.prompt.continuation is not None
         if continues:
-            request.delivered_frames.append(chunk.frames)
+            request.delivered_frames.append(chunk.frames.copy())
         finish = request.finish if job.last and not continues else None
         if trim < job.count or finish is not None:
-            request.stream.put(Chunk(chunk.samples[trim * self.hop :], chunk.frames[trim:], finish))
+            request.stream.put(Chunk(chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy(), finish))
         if finish is not None:
             self.requests.end(request)

@@ -26,13 +26,14 @@ from stentor.engine.launcher import Launcher
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.reference_encoder import ReferenceEncoder
-from stentor.engine.request_state import Health, OpenRequests, Request, Stats
+from stentor.engine.request_state import UNREADY_AFTER, Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
 from stentor.engine.sizing import GIB, plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier
 from stentor.errors import EngineError, InvalidRequest
 from stentor.models.base import Prompt, SpeechModel
+from stentor.retry import next_seed
 
 log = logging.getLogger("stentor.engine")
 
@@ -59,7 +60,7 @@ class Engine:
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec.hop)
         self._ids = itertools.count()
-        self._inbox = Inbox()
+        self.inbox = Inbox()
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
         self._last_done = 0.0  # when a step was last seen to have run
@@ -79,12 +80,12 @@ class Engine:
     def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
         max_frames = self._max_frames(prompt)
-        self._inbox.check()
+        self.inbox.check()
         self._requests.enter_queue(self.config.policy.max_queue if place is Place.NEW else None)
         prompt.max_frames = max_frames
-        stream = AudioStream(seed, prompt.live, self._inbox.put, self._notifier)
+        stream = AudioStream(seed, prompt.live, self.inbox.put, self._notifier)
         try:
-            self._inbox.put(Submit(Request(self._sequence(prompt, streaming, place), prompt, stream, seed)))
+            self.inbox.put(Submit(Request(self._sequence(prompt, streaming, place), prompt, stream, seed)))
         except EngineError:
             self._requests.leave_queue()
             raise
@@ -107,14 +108,11 @@ class Engine:
             raise InvalidRequest("input", problem)
         return max(1, min(prompt.max_frames, free, self.sizes.max_frames))
 
-    def check_process(self) -> None:
-        """EngineError in a forked child, which has a copy of the engine and no thread that runs it."""
-        self._inbox.check_process()
-
     def health(self) -> Health:
         s = self.scheduler
         return Health(
-            alive=self._inbox.refusal is None,
+            alive=self.inbox.refusal is None,
+            ready=self.inbox.refusal is None and self._requests.failed_in_a_row < UNREADY_AFTER,
             error=None if self._error is None else str(self._error),
             queued=self._requests.waiting,
             running=len(s.live),
@@ -137,7 +135,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the thread. Requests that are still open fail with EngineError."""
-        self._inbox.close("closed")
+        self.inbox.close("closed")
         self._thread.join()
 
     # -- the thread --
@@ -151,7 +149,7 @@ class Engine:
             self._warm_up()
             self._started.set()
             with torch.inference_mode():
-                while self._inbox.refusal is None:
+                while self.inbox.refusal is None:
                     self._step()
         except BaseException as e:
             log.exception("the engine stopped")
@@ -199,7 +197,7 @@ class Engine:
         wait = self._stalled
         while True:
             try:
-                message = self._inbox.get(wait, None if self.scheduler.inert else STALL_SECONDS)
+                message = self.inbox.get(wait, None if self.scheduler.inert else STALL_SECONDS)
             except queue.Empty:
                 return
             if message is None:
@@ -253,8 +251,7 @@ class Engine:
         for seq, (generated, status) in zip(step.sequences, results, strict=True):
             self.scheduler.observe(seq, generated, status)
             if status == BROKEN and not seq.cancelled:
-                seq.error = EngineError("the model produced a frame that is not finite")
-                self.scheduler.cancel(seq)
+                self.scheduler.abort(seq, EngineError("the model produced a frame that is not finite"))
                 self._requests.end(self._requests.of(seq))
 
     def _close(self, request: Request) -> None:
@@ -281,15 +278,15 @@ class Engine:
             self._requests.end(request)
             return
         request.seq, request.prompt = self._sequence(prompt, request.seq.streaming, Place.NEXT), prompt
-        request.seed, request.frames, request.delivered_frames = request.seed + 1, 0, []
+        request.seed, request.frames, request.delivered_frames = next_seed(request.seed), 0, []
         self._requests.enter_queue()
         self._queue(request)
 
     def _abandon(self) -> None:
         """The thread ends: every open request fails, also those in the inbox. No command runs and no device is used."""
-        self._inbox.close(str(self._error))
+        self.inbox.close(str(self._error))
         error = EngineError(f"the engine has stopped: {self._error or 'closed'}")
-        for message in self._inbox.rest():
+        for message in self.inbox.rest():
             if isinstance(message, Submit):
                 self._requests.add(message.request)
         self._requests.abandon(error)

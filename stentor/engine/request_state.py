@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stentor.engine.sequence import LENGTH, Phase, Sequence
 from stentor.engine.stream import AudioStream, Chunk
-from stentor.errors import EngineError, Overloaded
+from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.layers.types import Column
 from stentor.models.base import Prompt
 from stentor.silence import FRAME_PEAK
@@ -82,7 +82,13 @@ class Health:
     pages: int
     preemptions: int
     eager_calls: int
+    ready: bool = True  # alive, and the last requests did not all fail
     stats: Stats = field(default_factory=Stats)
+
+
+UNREADY_AFTER = 5
+"""Requests in a row that failed while they were served, after which an engine is not ready. One that finishes makes it
+ready again."""
 
 
 class OpenRequests:
@@ -90,6 +96,7 @@ class OpenRequests:
 
     def __init__(self, frame: Column, stats: Stats) -> None:
         self.frame, self.stats = frame, stats
+        self.failed_in_a_row = 0
         self.waiting = 0  # submitted and not yet started
         self._lock = threading.Lock()  # guards `waiting`, which callers' threads change too
         self._by_id: dict[int, Request] = {}  # by the id of their sequence
@@ -136,12 +143,14 @@ class OpenRequests:
         seq = request.seq
         if seq.error is not None:
             self.stats.failed += 1
+            self.failed_in_a_row += not isinstance(seq.error, InvalidRequest)
             request.stream.put(seq.error)
         elif seq.cancelled:
             self.stats.cancelled += 1
             request.stream.put(self._empty("cancelled"))
         else:
             self.stats.finished += 1
+            self.failed_in_a_row = 0
 
     def abandon(self, error: EngineError) -> None:
         """End all streams that are still open."""

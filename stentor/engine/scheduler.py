@@ -31,7 +31,7 @@ class Scheduler:
         self.live: list[Sequence] = []  # RUNNING, PREEMPTED and DRAINING, oldest first
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
-        self.prefill_seconds = 0.0  # the longest of the recent prefills
+        self._prefill_seconds: deque[float] = deque((0.0,), maxlen=2)  # of the last prefills
 
     # -- commands --
 
@@ -234,7 +234,12 @@ class Scheduler:
 
     def prefilled(self, seconds: float) -> None:
         """A prefill has kept the device busy for so long."""
-        self.prefill_seconds = max(seconds, 0.9 * self.prefill_seconds)
+        self._prefill_seconds.append(seconds)
+
+    @property
+    def prefill_seconds(self) -> float:
+        """The longer of the last two prefills. A long one raises the margin of streams for one more, not for ten."""
+        return max(self._prefill_seconds)
 
     def observe(self, seq: Sequence, generated: int, status: int) -> None:
         """A step of `seq` has ended: `generated` frames exist and the row's stop value is `status`."""

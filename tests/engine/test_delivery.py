@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from stentor import TTS
+from stentor import TTS, EngineError
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.inflight import InFlightAudio, InFlightStep
+from stentor.engine.launcher import Launcher
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.prefill_batch import Group
 from stentor.engine.sequence import Sequence
@@ -42,17 +44,18 @@ def hold(tts: TTS) -> Callable[[threading.Event], None]:
             plain(message)
 
     tts.engine._handle = handle  # type: ignore[method-assign]
-    return tts.engine._inbox.put  # type: ignore[return-value]
+    return tts.engine.inbox.put  # type: ignore[return-value]
 
 
 def test_a_first_chunk_is_delivered_while_the_next_step_still_runs(monkeypatch: pytest.MonkeyPatch):
     """The codec has it ready only after that step was launched. The step ends only after the chunk was delivered."""
     delivered, launched = threading.Event(), threading.Event()
-    plain_decode, plain_audio = ModelRunner.decode, CodecRunner.decode
+    plain_decode, plain_audio = ModelRunner.decode, Launcher.audio
 
-    def audio(self: CodecRunner, jobs: list[AudioJob]) -> list[InFlightAudio]:
+    def audio(self: Launcher, jobs: list[AudioJob]) -> list[InFlightAudio]:
         calls = plain_audio(self, jobs)
-        launched.clear()
+        if calls:
+            launched.clear()
         for step in calls:
             step.done = Late(launched)
         return calls
@@ -64,7 +67,7 @@ def test_a_first_chunk_is_delivered_while_the_next_step_still_runs(monkeypatch: 
         return step
 
     with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002, overlap_steps=1) as tts:
-        monkeypatch.setattr(CodecRunner, "decode", audio)
+        monkeypatch.setattr(Launcher, "audio", audio)
         monkeypatch.setattr(ModelRunner, "decode", decode)
         chunks = iter(tts.submit(tts.request("hello", seed=1, max_frames=8, min_frames=8)))
         first: list[Chunk] = []
@@ -212,3 +215,29 @@ def test_a_failed_prefill_of_several_leaves_the_first_chunks_of_others_right(mon
             list(bad)
         for stream, want in zip(streams, whole, strict=True):
             np.testing.assert_allclose(np.concatenate([c.samples for c in stream]), want.samples, atol=1e-6)
+
+
+def test_samples_that_are_not_finite_fail_their_request_and_no_other(monkeypatch: pytest.MonkeyPatch):
+    with TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002) as tts:
+        codec = tts._model.codec
+        plain = codec.decode
+
+        def decode(frames, state):
+            samples, new = plain(frames, state)
+            return torch.where(frames[:, :1, 0] > 1e6, float("nan"), samples), new
+
+        monkeypatch.setattr(codec, "decode", decode)
+        wrong, right = (tts.prompt(tts.request("hello", seed=1, max_frames=9, min_frames=9)) for _ in range(2))
+        wrong.columns["temperature"] = 1e9
+        streams = [tts.engine.submit(p, 1, streaming=True) for p in (wrong, right)]
+        with pytest.raises(EngineError, match="not finite"):
+            list(streams[0])
+        assert np.isfinite(np.concatenate([c.samples for c in streams[1]])).all()
+
+
+def test_a_chunk_holds_its_own_memory():
+    with TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002) as tts:
+        req = tts.request("hello", seed=1, max_frames=30, min_frames=30)
+        for chunk in tts.submit(req):
+            assert chunk.samples.base is None
+            assert chunk.frames.base is None

@@ -11,6 +11,8 @@ import torch
 from stentor import TTS, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.config import Policy
 from stentor.engine.engine import Engine
+from stentor.engine.request_state import UNREADY_AFTER
+from stentor.retry import MAX_SEED
 
 LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
 VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
@@ -392,3 +394,28 @@ def test_when_one_of_a_list_fails_the_others_are_cancelled():
         with pytest.raises(EngineError, match="failed"):
             tts.generate(["broken \x01", "long"], seed=1, max_frames=4000, min_frames=4000)
         assert_all_free(tts)
+
+
+def test_an_engine_whose_every_decode_fails_is_not_ready_until_a_request_finishes(monkeypatch: pytest.MonkeyPatch):
+    with toy() as tts:
+        plain = tts.engine.runner.decode
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("broken")
+
+        monkeypatch.setattr(tts.engine.runner, "decode", broken)
+        for _ in range(UNREADY_AFTER):
+            assert tts.engine.health().ready
+            with pytest.raises(EngineError, match="broken"):
+                tts.generate("hello", seed=1, **LONG)
+        assert tts.engine.health().alive
+        assert not tts.engine.health().ready
+        monkeypatch.setattr(tts.engine.runner, "decode", plain)
+        tts.generate("hello", seed=1, **LONG)
+        assert tts.engine.health().ready
+
+
+def test_the_largest_seed_is_followed_by_0():
+    with toy() as tts:
+        thrice = tts.generate("ab", seed=MAX_SEED, min_frames=12, max_frames=12)
+        assert thrice.seed == 1

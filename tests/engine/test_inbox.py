@@ -98,7 +98,7 @@ def test_a_dead_device_ends_every_stream_whatever_is_in_the_inbox(monkeypatch: p
     monkeypatch.setattr(tts.engine.scheduler, "plan", dies)
     assert held.wait(60)
     late = tts.submit(req)
-    tts.engine._inbox.put(AppendText(running, "trail", np.ones(1, np.int64), False))
+    tts.engine.inbox.put(AppendText(running, "trail", np.ones(1, np.int64), False))
     go.set()
     for open_stream in (running, late):
         with pytest.raises(EngineError, match="the device is gone"):
@@ -117,7 +117,7 @@ def test_text_that_cannot_be_written_fails_its_request_and_no_other(monkeypatch:
             raise torch.OutOfMemoryError("full")
 
         monkeypatch.setattr(tts.engine.runner, "extend", full)
-        tts.engine._inbox.put(AppendText(victim, "trail", np.ones(1, np.int64), False))
+        tts.engine.inbox.put(AppendText(victim, "trail", np.ones(1, np.int64), False))
         with pytest.raises(EngineError, match="full"):
             list(victim)
         assert list(other)[-1].finish == "length"

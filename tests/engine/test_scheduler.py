@@ -358,3 +358,12 @@ def test_pages_of_rows_without_text_go_to_those_who_have_work():
     d.run()
     assert live.num_generated == 12
     assert all_free(s, 3)
+
+
+def test_a_long_prefill_raises_the_margin_of_streams_for_one_more_prefill():
+    s = scheduler()
+    margins = []
+    for seconds in (0.02, 0.5, 0.02, 0.02):
+        s.prefilled(seconds)
+        margins.append(s.prefill_seconds)
+    assert margins == [0.02, 0.5, 0.5, 0.02]

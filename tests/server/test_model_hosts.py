@@ -28,7 +28,7 @@ def crash(live: Live) -> None:
         raise RuntimeError("the device is gone")
 
     live.tts.engine.scheduler.plan = fault  # type: ignore[method-assign, assignment]
-    live.tts.engine._inbox.put(None)
+    live.tts.engine.inbox.put(None)
 
 
 def test_a_crashed_engine_is_seen_in_health_and_restarted(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ async def health(request: Request) -> Response:
     """200 while every engine that has been loaded is alive, 503 with the reason otherwise."""
     hosts = server(request).hosts.all
     states = {h.name: _state(h) for h in hosts}
-    bad = any(h.phase in ("failed", "restarting") or (h.health is not None and not h.health.alive) for h in hosts)
+    bad = any(h.phase in ("failed", "restarting") or (h.health is not None and not h.health.ready) for h in hosts)
     body = {"status": "unhealthy" if bad else "ok", "models": states}
     return json_response(body, 503 if bad else 200)
 
@@ -82,6 +82,7 @@ def _state(host: ModelHost) -> dict[str, Any]:
     if h is not None:
         state |= {
             "alive": h.alive,
+            "ready": h.ready,
             "error": None if h.error is None else "the engine has stopped",
             "running": h.running,
             "queued": h.queued,
@@ -95,11 +96,16 @@ def _state(host: ModelHost) -> dict[str, Any]:
 @router.get("/ready", tags=["state"], responses={503: {"description": "Not yet, or not any more. The phase says why"}})
 async def ready(request: Request) -> Response:
     """200 once every model has finished warming up, 503 with the phase until then."""
-    waiting = [h for h in server(request).hosts.all if h.phase != "ready"]
+    waiting = [h for h in server(request).hosts.all if h.phase != "ready" or (h.health and not h.health.ready)]
     if not waiting:
         return json_response({"ready": True, "phase": "ready"})
-    body = {"ready": False, "phase": waiting[0].phase, "model": waiting[0].name, "reason": waiting[0].reason}
+    body = {"ready": False, "phase": waiting[0].phase, "model": waiting[0].name, "reason": _reason(waiting[0])}
     return json_response(body, 503, {"Retry-After": "2"})
+
+
+def _reason(host: ModelHost) -> str | None:
+    failing = host.phase == "ready" and host.health is not None and host.health.alive
+    return "the last requests have all failed" if failing else host.reason
 
 
 @router.get("/version", tags=["state"])
