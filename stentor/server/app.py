@@ -18,6 +18,7 @@ from stentor.server.config import ServerConfig
 from stentor.server.http import routes_info, routes_page, routes_speech, routes_voices
 from stentor.server.http.authentication import Authentication
 from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath
+from stentor.server.limits import LIMITS, Limits
 from stentor.server.model_hosts import ModelFactory
 from stentor.server.state import Server
 from stentor.server.ws import session
@@ -42,6 +43,7 @@ def create_app(
     config: ServerConfig,
     give_up: Callable[[], None] = lambda: None,
     load: Callable[[str, str | None], Callable[[], TTS]] | None = None,
+    limits: Limits = LIMITS,
 ) -> FastAPI:
     """An ASGI app that loads its models when it starts.
 
@@ -73,7 +75,7 @@ def create_app(
             *([cors] if config.allowed_origins else []),
             Middleware(RequestIds, on_response=server.metrics.count_response),
             Middleware(Authentication, config=config),
-            Middleware(RequestLimits, config=config),
+            Middleware(RequestLimits, config=config, limits=limits),
         ],
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,

@@ -29,6 +29,7 @@ TYPES = {
     409: "conflict_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     503: "overloaded_error",
     504: "timeout_error",
 }
@@ -159,7 +160,7 @@ def install(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        code = "body_too_large" if error.status_code == 413 else None
+        code = {413: "body_too_large", 503: "bodies_in_flight"}.get(error.status_code)
         known = ApiError(error.status_code, str(error.detail), code=code)
         response = await api(request, known)
         response.headers.update(error.headers or {})

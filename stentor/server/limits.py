@@ -6,7 +6,7 @@ server with smaller ones. After a change: python -m tests.server.test_limits
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 
@@ -20,10 +20,13 @@ class Limits:
     """The limits of a server. Each name that ends in a unit holds a number in this unit (MiB for `_mb`)."""
 
     # connections and bodies
-    body_seconds: float = limit(30.0, "s", "silence within a body", "408")
-    keep_alive_seconds: float = limit(30.0, "s", "a connection between two requests", "the connection is closed")
-    max_head_kib: int = limit(64, "KiB", "headers of a request", "400")
+    request_seconds: float = limit(60.0, "s", "headers and body of a request, from its first byte", "408")
+    keep_alive_seconds: float = limit(30.0, "s", "a connection without a request", "it is closed")
+    max_connections: int = limit(2048, "", "connections, or what descriptors allow", "the longest idle one is closed")
+    max_head_kib: int = limit(64, "KiB", "headers of a request", "431")
     max_body_mb: float = limit(32.0, "MiB", "a request body", "413, and the connection is closed", flag=True)
+    bodies_mb: float = limit(256.0, "MiB", "bodies of all requests in progress", "503 `bodies_in_flight`")
+    free_body_kib: int = limit(64, "KiB", "a body that `bodies_mb` does not count", "the rest of it counts")
     # requests
     max_active_requests: int = limit(512, "", "requests in progress", "429, before the body is read", flag=True)
     max_queued_requests: int = limit(256, "", "requests waiting for a slot, per model", "503 `queue_full`", flag=True)
@@ -58,6 +61,10 @@ class Limits:
     prepare_threads: int = limit(4, "", "threads per model for prompts and decoding audio", "requests wait")
     encoding_threads: int = limit(2, "", "threads per model for encoding new references", "their requests wait")
     restarts: int = limit(3, "", "restarts of a crashed engine in a row", "`/health` says failed")
+
+    def with_connections(self, most: int) -> Limits:
+        """The same limits with another number of connections."""
+        return replace(self, max_connections=most)
 
 
 LIMITS = Limits()

@@ -7,7 +7,6 @@ import logging
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -15,6 +14,7 @@ import uvicorn
 
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from stentor.server.http.connections import limited
 from stentor.server.limits import LIMITS
 from stentor.server.model_hosts import CRASHED
 from stentor.server.state import Server
@@ -45,9 +45,11 @@ class _Uvicorn(uvicorn.Server):
         for server in self.servers:
             server.close()
         self.drain.set()
-        deadline = time.monotonic() + (self.config.timeout_graceful_shutdown or 0)
-        while self.busy() and time.monotonic() < deadline and not self.force_exit:
+        loop, seconds = asyncio.get_running_loop(), self.config.timeout_graceful_shutdown or 0
+        deadline = loop.time() + seconds
+        while self.busy() and loop.time() < deadline and not self.force_exit:
             await asyncio.sleep(0.05)
+        self.config.timeout_graceful_shutdown = max(0, deadline - loop.time())  # type: ignore[assignment]
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -74,6 +76,7 @@ def serve(config: ServerConfig) -> int:
     held: Server = app.state.server
     options = uvicorn.Config(
         app,
+        http=limited(LIMITS),
         host=config.host,
         port=config.port,
         uds=config.uds,

@@ -28,6 +28,8 @@ import stentor
 from stentor.config import Policy
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from stentor.server.http.connections import limited
+from stentor.server.limits import LIMITS, Limits
 from stentor.server.state import Server
 
 
@@ -123,12 +125,24 @@ def toy(slots: int = 8, max_queue: int = 256) -> Callable[[str, str | None], Cal
 
 @contextmanager
 def serving(
-    voices: Path, load: Callable[..., Any] | None = None, give_up: Callable[[], None] = lambda: None, **settings: Any
+    voices: Path,
+    load: Callable[..., Any] | None = None,
+    give_up: Callable[[], None] = lambda: None,
+    limits: Limits = LIMITS,
+    **settings: Any,
 ) -> Iterator[Live]:
     config = ServerConfig(models=("dummy:toy",), voices_dir=str(voices), **settings)
-    app = create_app(config, give_up, load or toy())
+    app = create_app(config, give_up, load or toy(), limits)
     runner = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_config=None, access_log=False, ws_max_size=4 << 20, timeout_graceful_shutdown=5)
+        uvicorn.Config(
+            app,
+            http=limited(limits),
+            port=0,
+            log_config=None,
+            access_log=False,
+            ws_max_size=4 << 20,
+            timeout_graceful_shutdown=5,
+        )
     )
     loops: list[asyncio.AbstractEventLoop] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 import ssl
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 
+from stentor.server.main import _Uvicorn
 from tests.helpers.server_live import process, until
+from tests.helpers.virtual_time import VirtualTimeLoop, run
 
 TEXT = "Hello there, you."
 
@@ -29,6 +33,21 @@ def refuses(url: str) -> bool:
     except httpx.TransportError:  # in the queue of a socket that nobody reads any more
         return False
     return False
+
+
+def test_http_and_websockets_have_one_time_to_end() -> None:
+    async def main(loop: VirtualTimeLoop) -> float:
+        server = _Uvicorn(uvicorn.Config(lambda: None, lifespan="off", timeout_graceful_shutdown=10))
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        server.servers = []
+        server.drain, server.busy = asyncio.Event(), lambda: True  # a session that goes on and on
+        server.server_state.tasks.add(asyncio.create_task(asyncio.sleep(1000)))  # and a request
+        began = loop.time()
+        await server.shutdown()
+        return loop.time() - began
+
+    assert 10 <= run(main) < 11
 
 
 def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.http.authentication import respond
-from stentor.server.limits import LIMITS
+from stentor.server.limits import Limits
 
-BODY_SECONDS = LIMITS.body_seconds  # between two parts of a body
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -59,12 +58,15 @@ class RequestIds:
 
 
 class RequestLimits:
-    """Limits body sizes and POST requests in progress. Answers 413 or 429 before a body is read, and cuts off a body
-    that is larger than its Content-Length says."""
+    """Limits body sizes, the bytes of all bodies, the time in which a body comes, and POST requests in progress.
 
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self.app, self.config = app, config
+    Answers 413 or 429 before a body is read. A body that is larger than its Content-Length says is cut off.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, limits: Limits) -> None:
+        self.app, self.config, self.limits = app, config, limits
         self.max_bytes = int(config.max_body_mb * MIB)
+        self.budget = BodyBudget(max(int(limits.bodies_mb * MIB), self.max_bytes))
         self.active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,10 +78,13 @@ class RequestLimits:
             await respond(refused, scope, receive, send)
             return
         self.active += counted
+        body = _LimitedBody(scope, receive, self.max_bytes, self.limits, self.budget)
+        scope["state"]["body"] = body
         try:
-            await self.app(scope, _LimitedBody(receive, self.max_bytes), send)
+            await self.app(scope, body, send)
         finally:
             self.active -= counted
+            body.release()
 
     def _refuse(self, scope: Scope, counted: bool) -> ApiError | None:
         length = Headers(scope=scope).get("content-length", "0")
@@ -92,28 +97,60 @@ class RequestLimits:
         return None
 
 
-class _LimitedBody:
-    """receive() that raises HTTPException 413 once a body is too large and 408 when none of it arrives for
-    BODY_SECONDS. It must be an HTTPException: FastAPI reports any other exception from here as a body that it could
-    not parse."""
+class BodyBudget:
+    """Bytes that all bodies in flight hold together."""
 
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
-        self.receive, self.max_bytes, self.received = receive, max_bytes, 0
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.used = max_bytes, 0
+
+    def take(self, count: int) -> bool:
+        """Take so many bytes, if there are so many."""
+        if self.used + count > self.max_bytes:
+            return False
+        self.used += count
+        return True
+
+
+class _LimitedBody:
+    """receive() that raises HTTPException 413 once a body is too large, 408 when it is not complete by its deadline,
+    and 503 when the bodies of all requests exceed their budget.
+
+    It must be an HTTPException: FastAPI reports any other exception from here as a body that it could not parse. Small
+    bodies need none of the budget, so that large ones cannot keep them out.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int, limits: Limits, budget: BodyBudget) -> None:
+        self.receive, self.max_bytes, self.limits, self.budget = receive, max_bytes, limits, budget
+        self.received = self.taken = 0
         self.complete = False
+        now = asyncio.get_running_loop().time()
+        self.deadline: float = scope["state"].get("body_deadline", now + limits.request_seconds)
 
     async def __call__(self) -> Message:
         if self.complete:
             return await self.receive()
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout_at(self.deadline):
                 message = await self.receive()
         except TimeoutError:
-            raise HTTPException(408, f"nothing of the body came for {BODY_SECONDS:g} s") from None
+            raise HTTPException(408, f"the body did not come within {self.limits.request_seconds:g} s") from None
         self.complete = not message.get("more_body", False)
         self.received += len(message.get("body", b""))
         if self.received > self.max_bytes:
             raise HTTPException(413, too_large(self.max_bytes).message)
+        self._take(self.received - (self.limits.free_body_kib << 10) - self.taken)
         return message
+
+    def _take(self, count: int) -> None:
+        if count > 0 and not self.budget.take(count):
+            headers = {"Retry-After": "5", "Connection": "close"}
+            raise HTTPException(503, "the bodies of other requests take all the memory for bodies", headers)
+        self.taken += max(0, count)
+
+    def release(self) -> None:
+        """Give back what the body has taken. Call it when its bytes are no longer kept."""
+        self.budget.used -= self.taken
+        self.taken = 0
 
 
 def too_large(max_bytes: int) -> ApiError:

@@ -1,0 +1,132 @@
+"""HTTP connections with a deadline. uvicorn alone keeps a silent connection, or one that drips headers, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from stentor.server.errors import ApiError
+from stentor.server.json_sse import json_bytes
+from stentor.server.limits import LIMITS, Limits
+
+SPARE_DESCRIPTORS = 256  # files, voices, the engine
+
+
+class Connection(HttpToolsProtocol):
+    """Closes itself when no request begins for `keep_alive_seconds`, when the headers or the rest of an unread body are
+    not there `request_seconds` after the first byte, and when headers are too large. The deadline of a body that is
+    read is enforced where it is read, by its `body_deadline` in the scope's state, so that it gets an answer."""
+
+    limits = LIMITS
+    timer: asyncio.TimerHandle | None = None
+    in_headers = receiving = False
+    header_bytes = 0
+    idle_since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_idle()
+        if len(self.connections) > self.limits.max_connections:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.in_headers:
+            self.header_bytes += len(data)
+            if self.header_bytes > self.limits.max_head_kib << 10:
+                self._refuse(ApiError(431, "the headers are too large", code="headers_too_large"))
+
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_timer()  # the session has deadlines of its own
+        super().handle_websocket_upgrade()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._stop_timer()
+        self.in_headers = self.receiving = True
+        self.header_bytes = 0
+        seconds = self.limits.request_seconds
+        self.timer = self.loop.call_later(seconds, self._overdue)
+        if not self.busy:  # a pipelined request waits for us, not for its client
+            self.scope["state"]["body_deadline"] = self.loop.time() + seconds
+
+    def on_headers_complete(self) -> None:
+        self.in_headers = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self.receiving = False
+        self._stop_timer()
+        if not self.busy:  # it was answered before it was complete
+            self._start_idle()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.receiving and not self.busy and not self.transport.is_closing():
+            self._start_idle()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody would lose an answer if it were closed."""
+        return not self.busy and not self.transport.is_closing()
+
+    def end(self) -> None:
+        """Close at once, also if the client does not read the last answer."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _start_idle(self) -> None:
+        self._stop_timer()
+        self.idle_since = self.loop.time()
+        self.timer = self.loop.call_later(self.limits.keep_alive_seconds, self.end)
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _overdue(self) -> None:
+        if self.busy:  # the answer says so, or a later request waits behind it
+            self.timer = self.loop.call_later(self.limits.request_seconds, self._overdue)
+        elif self.in_headers:
+            self._refuse(ApiError(408, "the headers did not come in time"))
+        else:
+            self.end()
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer a request that no route has seen, and close."""
+        if not self.transport.is_closing() and not self.busy:
+            body = json_bytes(error.body)
+            head = f"HTTP/1.1 {error.status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
+    def _make_room(self) -> None:
+        """Close the connection that has been without a request for longest. If there is none, the new one."""
+        others = [c for c in self.connections if isinstance(c, Connection) and c.idle]
+        min(others, key=lambda c: c.idle_since, default=self).transport.abort()
+
+
+def limited(limits: Limits) -> type[Connection]:
+    """Connections with these limits, fewer if the process may not open so many descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.max_connections + SPARE_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        limits = limits.with_connections(max(SPARE_DESCRIPTORS, soft - SPARE_DESCRIPTORS))
+    return type("LimitedConnection", (Connection,), {"limits": limits})

@@ -1,0 +1,158 @@
+"""Connections and bodies that never end: one deadline, a number of connections, a budget of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from stentor.server.config import ServerConfig
+from stentor.server.errors import install
+from stentor.server.http.connections import limited
+from stentor.server.http.middleware import RequestIds, RequestLimits
+from stentor.server.limits import LIMITS
+from tests.helpers.server_live import Live, serving, until
+from tests.helpers.virtual_time import VirtualTimeLoop, run
+
+TEXT = "Hello there, you."
+HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def connect(live: Live) -> socket.socket:
+    host, port = live.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), 60)
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """An app that reads the body and answers its length. /early answers before."""
+    total, more = 0, scope["path"] != "/early"
+    while more:
+        message = await receive()
+        assert message["type"] == "http.request"
+        total, more = total + len(message["body"]), message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"3")]})
+    await send({"type": "http.response.body", "body": f"{total:3}".encode()})
+
+
+def answers(*parts: tuple[float, bytes]) -> tuple[bytes, float]:
+    """What a client gets that sends these parts so many seconds after its last, and when the server has closed."""
+
+    async def main(loop: VirtualTimeLoop) -> tuple[bytes, float]:
+        inner = FastAPI()
+        install(inner)
+        inner.mount("/", echo)
+        app = RequestIds(RequestLimits(inner, ServerConfig(), LIMITS), lambda route, status: None)
+        config = uvicorn.Config(app, http=limited(LIMITS), log_config=None, lifespan="off", timeout_keep_alive=30)
+        config.load()
+        state = uvicorn.server.ServerState()
+        ours, theirs = socket.socketpair()
+        began = loop.time()
+        await loop.connect_accepted_socket(
+            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}), ours
+        )
+        theirs.setblocking(False)
+
+        async def send() -> None:
+            for seconds, part in parts:
+                await asyncio.sleep(seconds)
+                with contextlib.suppress(ConnectionError):
+                    await loop.sock_sendall(theirs, part)
+
+        sending = asyncio.ensure_future(send())
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            while data := await loop.sock_recv(theirs, 1 << 16):
+                received += data
+        sending.cancel()
+        theirs.close()
+        return received, loop.time() - began
+
+    result: tuple[bytes, float] = run(main)
+    return result
+
+
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    assert answers() == (b"", 30.0)
+
+
+def test_headers_that_drip_are_a_408() -> None:
+    received, when = answers((5, b"GET / HTTP/1.1\r\n"), *[(10, b"X-A: b\r\n")] * 20)
+    assert received.startswith(b"HTTP/1.1 408")
+    assert when == 65.0
+
+
+def test_a_body_that_drips_is_a_408_at_the_same_deadline() -> None:
+    received, when = answers((5, b"POST / HTTP/1.1\r\nContent-"), (30, b"Length: 99\r\n\r\n"), *[(5, b"x")] * 20)
+    assert received.startswith(b"HTTP/1.1 408")
+    assert b"connection: close" in received.lower()
+    assert when == 65.0
+
+
+def test_the_rest_of_a_body_that_was_answered_already_has_the_same_deadline() -> None:
+    received, when = answers((0, b"POST /early HTTP/1.1\r\nContent-Length: 99\r\n\r\n"), *[(5, b"x")] * 90)
+    assert received.startswith(b"HTTP/1.1 200")
+    assert when == 60.0
+
+
+def test_empty_lines_between_requests_do_not_keep_a_connection() -> None:
+    received, when = answers((0, b"GET / HTTP/1.1\r\n\r\n"), *[(10, b"\r\n")] * 20)
+    assert received.startswith(b"HTTP/1.1 200")
+    assert when == 30.0
+
+
+def test_each_request_of_a_connection_has_its_own_deadline() -> None:
+    slow = [(15, b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n"), (25, b"x"), (25, b"y")]
+    received, when = answers(*slow * 3)
+    assert received.count(b"200 OK") == 3
+    assert when == 3 * 65 + 30
+
+
+def test_headers_without_end_are_refused() -> None:
+    received, _ = answers((0, b"GET / HTTP/1.1\r\n"), *[(0, b"X: " + b"a" * 8000 + b"\r\n")] * 20)
+    assert received.startswith(b"HTTP/1.1 431")
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Eight connections, 2 MiB of bodies."""
+    limits = replace(LIMITS, max_connections=8, bodies_mb=2.0)
+    with serving(tmp_path_factory.mktemp("narrow"), limits=limits, max_body_mb=1.5) as live:
+        yield live
+
+
+def test_silent_connections_make_room_for_those_who_ask(narrow: Live) -> None:
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connect(narrow)) for _ in range(40)]
+        for s in silent[::2]:
+            with contextlib.suppress(ConnectionError):
+                s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nX: ")
+        with httpx.Client(base_url=narrow.url, timeout=60, trust_env=False) as newcomer:
+            assert newcomer.post("/v1/audio/speech", json={"input": TEXT}).status_code == 200
+            assert newcomer.get("/health").status_code == 200
+
+
+def test_all_bodies_in_flight_have_one_budget(narrow: Live) -> None:
+    body = json.dumps({"input": TEXT, "ref_text": "x" * 1_400_000}).encode()
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(connect(narrow))
+        first.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:-1])
+
+        def full() -> bool:
+            """Whether a second body of this size is refused because the first one is there."""
+            answer = narrow.http.post("/v1/audio/speech", content=body, headers={"Content-Type": "application/json"})
+            return answer.status_code == 503 and answer.json()["error"]["code"] == "bodies_in_flight"
+
+        assert until(full)
+        assert narrow.speech(input=TEXT).status_code == 200  # a small body needs none of it
+        first.sendall(body[-1:])
+        assert first.recv(100).startswith(b"HTTP/1.1 400")  # ref_text is too long
+    assert until(lambda: not full())
