@@ -101,6 +101,7 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
         500: "The engine failed",
         503: "Not ready, or the queue is full; see Retry-After",
         504: "The request took too long",
+        507: "The server has no room for the voice",
     }
     return {s: {"model": ErrorBody, "description": words[s]} for s in statuses}
 

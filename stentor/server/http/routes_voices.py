@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, File, Form, Path, Request, UploadFile
+from starlette.responses import Response
 
 from stentor import audio
 from stentor.audio import Reference
 from stentor.errors import InvalidRequest
 from stentor.server.config import MIB
 from stentor.server.errors import ApiError, failures
+from stentor.server.json_sse import json_response
 from stentor.server.state import server
 from stentor.server.voices.references import Audio, decode
 from stentor.server.voices.store import MAX_EMBEDDING
@@ -25,20 +27,20 @@ Name = Annotated[str, Path(max_length=200)]
 SHORTEST, LONGEST = 1.0, 30.0  # seconds of an uploaded voice, as in other engines
 
 
-@router.get("/v1/audio/voices", responses=failures(401))
-async def voices(request: Request, model: str | None = None) -> dict[str, Any]:
+@router.get("/v1/audio/voices", responses=failures(401), response_model=dict[str, Any])
+async def voices(request: Request, model: str | None = None) -> Response:
     """Built-in and uploaded voices: their names, then the uploaded ones in full."""
     s = server(request)
     hosts = s.hosts.all if model is None else [s.hosts.named(model)]
     built_in = [v for h in hosts if h.phase == "ready" for v in h.spec.voices]
-    uploaded = await asyncio.to_thread(s.voices.list)
     known = [{"id": v, "name": v, "object": "audio.voice", "type": "built_in"} for v in built_in]
-    return {
-        "object": "list",
-        "voices": built_in + [v.name for v in uploaded],
-        "uploaded_voices": [v.as_dict() for v in uploaded],
-        "data": known + [v.as_dict() for v in uploaded],
-    }
+
+    def listing() -> Response:  # may be megabytes, so they are made in a thread
+        uploaded = [v.as_dict() for v in s.voices.list()]
+        names = built_in + [v["name"] for v in uploaded]
+        return json_response({"object": "list", "voices": names, "uploaded_voices": uploaded, "data": known + uploaded})
+
+    return await asyncio.to_thread(listing)
 
 
 @router.get("/v1/audio/voices/{name}", responses=failures(401, 404))
@@ -49,7 +51,7 @@ async def voice(request: Request, name: Name) -> dict[str, Any]:
     return found.as_dict()
 
 
-@router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 429))
+@router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 429, 503, 507))
 async def add(
     request: Request,
     name: Annotated[str, Form(max_length=200)],
@@ -70,7 +72,7 @@ async def add(
     if (audio_sample is None) == (speaker_embedding is None):
         raise ApiError(400, "audio_sample: give audio_sample or speaker_embedding, one of them", param="audio_sample")
     sample = None if audio_sample is None else await _sample(audio_sample, int(s.config.max_upload_mb * MIB))
-    embedding = None if speaker_embedding is None else _embedding(speaker_embedding)
+    embedding = None if speaker_embedding is None else await asyncio.to_thread(_embedding, speaker_embedding)
     reserved = [v for h in s.hosts.all if h.phase == "ready" for v in h.spec.voices] + list(s.config.aliases)
 
     def store() -> dict[str, Any]:
@@ -88,7 +90,7 @@ async def add(
     return {**stored, "success": True, "voice": stored}
 
 
-@router.delete("/v1/audio/voices/{name}", responses=failures(401, 404))
+@router.delete("/v1/audio/voices/{name}", responses=failures(401, 404, 503))
 async def delete(request: Request, name: Name) -> dict[str, Any]:
     """Delete an uploaded voice. Running requests keep it to their end."""
     if not await asyncio.to_thread(server(request).voices.delete, name):

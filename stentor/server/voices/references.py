@@ -46,7 +46,7 @@ class References:
 
         ApiError 400 names `param`.
         """
-        key = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+        key: str = await run(_key, source)  # a hash of megabytes
         if (kept := self.cache.get(key)) is not None:
             return kept
         if source[:5].lower() == "data:":
@@ -114,6 +114,10 @@ class References:
 
     def _too_large(self, param: str) -> ApiError:
         return ApiError(400, f"{param}: is larger than {self.max_bytes / MIB:g} MiB", param=param)
+
+
+def _key(source: str) -> str:
+    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class AudioCache:

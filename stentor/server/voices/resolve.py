@@ -15,6 +15,8 @@ from stentor.server.schemas import Shared, VoiceId
 from stentor.server.voices.references import Audio, References
 from stentor.server.voices.store import PLACEHOLDERS, Voice, VoiceStore
 
+KNOWN = 10  # uploaded voices that an error names
+
 
 @dataclass(frozen=True, eq=False)
 class VoiceInput:
@@ -62,8 +64,9 @@ class VoiceResolver:
         stored = None if voice is None else await self._stored(voice)
         if stored is not None:
             return VoiceInput(references=[stored])
-        uploaded = await asyncio.to_thread(self.voices.names)
-        known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded])
+        uploaded, count = await asyncio.to_thread(self.voices.some_names, KNOWN)
+        more = [f"and {count - len(uploaded)} more"] if count > len(uploaded) else []
+        known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded, *more])
         raise ApiError(400, f"voice: {name[:80]!r} is not known; known: {known}", param="voice", code="voice_not_found")
 
     async def _embedding(self, spec: ModelSpec, name: str) -> list[float]:
@@ -78,7 +81,7 @@ class VoiceResolver:
         return numbers
 
     async def _stored(self, voice: Voice) -> Reference | None:
-        key = f"voice:{voice.name}:{self.voices.identity(voice.name)}"
+        key = f"voice:{voice.name}:{await asyncio.to_thread(self.voices.identity, voice.name)}"
         samples = self.references.cache.get(key) or await asyncio.to_thread(self.voices.audio, voice.name)
         if samples is None:
             return None

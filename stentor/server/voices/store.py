@@ -7,12 +7,17 @@ are held in memory, and each is checked against the file's identity.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import heapq
+import logging
 import os
 import re
 import tempfile
+import threading
 import time
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +28,8 @@ import safetensors.numpy
 
 from stentor.server.errors import ApiError
 from stentor.server.voices.references import Audio
+
+log = logging.getLogger("stentor.server")
 
 SUFFIX, PARTIAL = ".safetensors", ".partial"
 NAME = re.compile(r"[^\W_][\w.-]{0,63}")
@@ -68,20 +75,27 @@ class VoiceStore:
     def __init__(self, folder: Path, max_voices: int, overwrite: bool) -> None:
         self.folder = folder.expanduser()
         self.max_voices, self.overwrite = max_voices, overwrite
-        self._known: dict[Path, tuple[tuple[int, int, int], Voice]] = {}
+        self._known: dict[str, tuple[tuple[int, int, int], Voice]] = {}  # by file name
+        self._lock = threading.Lock()  # guards _known, and is never held while the disk is read
+        self._placing = threading.Lock()
         self._sweep()
 
     def names(self) -> list[str]:
         return [v.name for v in self.list()]
 
+    def some_names(self, most: int) -> tuple[Sequence[str], int]:
+        """The first names in order, and how many files there are. No file is opened."""
+        files = self._files()
+        return [f.removesuffix(SUFFIX) for f in heapq.nsmallest(most, files)], len(files)
+
     def list(self) -> list[Voice]:
         """All voices by name. Files that cannot be read are left out."""
-        with contextlib.suppress(OSError):
-            paths = sorted(p for p in self.folder.iterdir() if p.suffix == SUFFIX)
-            found = [self._describe(p) for p in paths]
-            self._known = {p: k for p, k in self._known.items() if p in set(paths)}
-            return [v for v in found if v is not None]
-        return []
+        files = self._files()
+        found = [self._describe(self.folder / f) for f in sorted(files)]
+        with self._lock:
+            for gone in self._known.keys() - files:
+                del self._known[gone]
+        return [v for v in found if v is not None]
 
     def get(self, name: str) -> Voice | None:
         path = self._path(name)
@@ -144,10 +158,12 @@ class VoiceStore:
             facts["seconds"] = f"{len(audio[0]) / audio[1]:.3f}"
         if embedding is not None:
             tensors["embedding"] = embedding.astype(np.float32)
-        self._write(path, safetensors.numpy.save(tensors, facts))
-        voice = self._describe(path)
-        assert voice is not None
-        return voice
+        data = safetensors.numpy.save(tensors, facts)
+        try:
+            self._write(path, data)
+        except OSError as e:
+            raise _refusal(e, "speaker_embedding" if audio is None else "audio_sample") from e
+        return _voice(path.stem, facts, "embedding" if audio is None else "audio", len(data))
 
     def delete(self, name: str) -> bool:
         path = self._path(name)
@@ -157,6 +173,8 @@ class VoiceStore:
             path.unlink()
         except FileNotFoundError:
             return False
+        except OSError as e:
+            raise _refusal(e, "name") from e
         return True
 
     # -- files --
@@ -177,11 +195,38 @@ class VoiceStore:
             )
         if path.stem in {*PLACEHOLDERS, *(r.lower() for r in reserved)}:
             raise ApiError(409, f"name: {path.stem!r} is taken by a built-in voice", param="name", code="voice_exists")
-        if not path.exists() and len(self.names()) >= self.max_voices:
-            raise ApiError(409, f"there are {self.max_voices} voices already; delete one first", code="too_many_voices")
+        self._check_room(path)
         return path
 
+    def _files(self) -> set[str]:
+        """Names of the files that may be voices. None while the directory cannot be read."""
+        try:
+            return {f for f in os.listdir(self.folder) if f.endswith(SUFFIX) and f != SUFFIX}
+        except OSError:
+            return set()
+
+    def _check_room(self, path: Path) -> None:
+        files = self._files()
+        if path.name in files:
+            if not self.overwrite:
+                raise _taken(path)
+        elif len(files) >= self.max_voices:
+            raise ApiError(409, f"there are {self.max_voices} voices already; delete one first", code="too_many_voices")
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One upload at a time, of all servers on the directory. Where the file system has no locks: of this server."""
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            with self._placing:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(folder, fcntl.LOCK_EX)
+                yield
+        finally:
+            os.close(folder)
+
     def _write(self, path: Path, data: bytes) -> None:
+        """OSError: the directory is full, or cannot be written."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle, partial = tempfile.mkstemp(PARTIAL, ".upload-", self.folder)
         try:
@@ -189,16 +234,11 @@ class VoiceStore:
                 f.write(data)
                 f.flush()
                 os.fsync(f.fileno())
-            if self.overwrite:
-                os.replace(partial, path)
-            else:
-                os.link(partial, path)  # fails if another upload, or another server, was first
-        except FileExistsError:
-            raise ApiError(
-                409, f"name: a voice {path.stem!r} exists; delete it first", param="name", code="voice_exists"
-            ) from None
+            with self._alone():
+                self._check_room(path)
+                self._place(partial, path)
         finally:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(partial)
         folder = os.open(self.folder, os.O_RDONLY)
         try:
@@ -206,23 +246,32 @@ class VoiceStore:
         finally:
             os.close(folder)
 
+    def _place(self, partial: str, path: Path) -> None:
+        if self.overwrite:
+            os.replace(partial, path)
+            return
+        try:
+            os.link(partial, path)
+        except FileExistsError:  # another server was first, on a file system without locks
+            raise _taken(path) from None
+
     def _describe(self, path: Path) -> Voice | None:
         identity = _identity(path)
         if identity is None:
             return None
-        known = self._known.get(path)
+        with self._lock:
+            known = self._known.get(path.name)
         if known is not None and known[0] == identity:
             return known[1]
         try:
             with safetensors.safe_open(path, framework="np") as f:
                 facts = f.metadata() or {}
                 kind = "audio" if "samples" in f.keys() else "embedding"  # noqa: SIM118 (not a mapping)
-            created, seconds = int(facts["created_at"]), float(facts.get("seconds", 0))
+            voice = _voice(path.stem, facts, kind, identity[1])
         except (OSError, safetensors.SafetensorError, KeyError, ValueError):
             return None
-        text, description = facts.get("text"), facts.get("description")
-        voice = Voice(path.stem, kind, created, facts.get("consent", ""), text, description, seconds, identity[1])
-        self._known[path] = (identity, voice)
+        with self._lock:
+            self._known[path.name] = (identity, voice)
         return voice
 
     def _sweep(self) -> None:
@@ -239,6 +288,33 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except (OSError, ValueError):
         return None
     return s.st_mtime_ns, s.st_size, s.st_ino
+
+
+def _voice(name: str, facts: dict[str, str], kind: str, size: int) -> Voice:
+    """A voice by the metadata of its file. KeyError or ValueError if they are not of a voice."""
+    return Voice(
+        name=name,
+        kind=kind,
+        created_at=int(facts["created_at"]),
+        consent=facts.get("consent", ""),
+        text=facts.get("text"),
+        description=facts.get("description"),
+        seconds=float(facts.get("seconds", 0)),
+        size=size,
+    )
+
+
+def _taken(path: Path) -> ApiError:
+    return ApiError(409, f"name: a voice {path.stem!r} exists; delete it first", param="name", code="voice_exists")
+
+
+def _refusal(error: OSError, param: str) -> ApiError:
+    """What a client is told when the disk is full or cannot be written. `param` is the field that was not stored."""
+    log.error("voices cannot be changed: %s", error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ApiError(507, f"{param}: the server has no room for it", param=param, code="voices_full")
+    message = f"{param}: the server cannot change its voices now"
+    return ApiError(503, message, param=param, code="voices_not_writable", retry_after=60)
 
 
 def _normal(name: str) -> str:
