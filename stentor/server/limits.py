@@ -27,6 +27,8 @@ class Limits:
     max_body_mb: float = limit(32.0, "MiB", "a request body", "413, and the connection is closed", flag=True)
     bodies_mb: float = limit(256.0, "MiB", "bodies of all requests in progress", "503 `bodies_in_flight`")
     free_body_kib: int = limit(64, "KiB", "a body that `bodies_mb` does not count", "the rest of it counts")
+    json_values: int = limit(300_000, "", "values of a JSON body, with the commas of its texts", "400")
+    inline_json_kib: int = limit(64, "KiB", "JSON that is parsed on the event loop", "it is parsed in a thread")
     # requests
     max_active_requests: int = limit(512, "", "requests in progress", "429, before the body is read", flag=True)
     max_queued_requests: int = limit(256, "", "requests waiting for a slot, per model", "503 `queue_full`", flag=True)

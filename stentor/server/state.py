@@ -37,12 +37,14 @@ class Server:
         self.outcomes = Outcomes()
         self.planner = Planner(config, self.hosts, VoiceResolver(config, self.voices, self.references))
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
+        self.parsers = ThreadPoolExecutor(1, thread_name_prefix="stentor-parse")
         self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish
 
     async def close(self) -> None:
-        """Stop every engine and the encoder threads."""
+        """Stop every engine and the encoder and parser threads."""
         await asyncio.gather(*(h.close() for h in self.hosts.all))
-        self.encoders.shutdown(wait=False, cancel_futures=True)
+        for pool in (self.encoders, self.parsers):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def server(connection: HTTPConnection) -> Server:

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from stentor.server.audio.encode import CONTAINERS
 from stentor.server.backpressure import Disconnected, run_while_connected
 from stentor.server.errors import ApiError, failures, from_pydantic, translate
+from stentor.server.http.json_body import JsonRoute
 from stentor.server.http.responses import SpeechResponse
 from stentor.server.json_sse import json_response
 from stentor.server.schemas import BatchBody, BatchItem, SpeechBody
@@ -23,7 +24,7 @@ from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.state import Server, server
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 
@@ -46,6 +47,7 @@ async def speech(request: Request, body: SpeechBody) -> Response:
     """Speak a text. `stream_format` audio streams the file, sse streams events. Without it the whole file is sent."""
     s, timing = server(request), Timing()
     plan = await plan_or_reject(s, s.planner.speech(body, request.state.request_id))
+    request.state.body.release()  # the plan holds what it needs, decoded
     sse = body.stream_format == "sse" or (body.stream and body.stream_format is None)
     return SpeechResponse(RunningRequest(s, plan, timing), sse, body.timestamps)
 

@@ -20,7 +20,7 @@ from stentor.server.errors import install
 from stentor.server.http.connections import limited
 from stentor.server.http.middleware import RequestIds, RequestLimits
 from stentor.server.limits import LIMITS
-from tests.helpers.server_live import Live, serving, until
+from tests.helpers.server_live import Live, held, raw, serving, until
 from tests.helpers.virtual_time import VirtualTimeLoop, run
 
 TEXT = "Hello there, you."
@@ -156,3 +156,11 @@ def test_all_bodies_in_flight_have_one_budget(narrow: Live) -> None:
         first.sendall(body[-1:])
         assert first.recv(100).startswith(b"HTTP/1.1 400")  # ref_text is too long
     assert until(lambda: not full())
+
+
+def test_a_request_gives_its_bytes_back_before_it_is_spoken(narrow: Live) -> None:
+    large = {"input": TEXT, "user": "x" * 1_400_000, "min_frames": 900, "max_frames": 900, "guard": False}
+    with held(narrow, steps=[3]) as engine, contextlib.closing(raw(narrow, large)):
+        engine.wait()
+        assert narrow.speech(**{**large, "voice": "nobody"}).status_code == 400
+    assert narrow.idle()

@@ -1,0 +1,56 @@
+"""JSON bodies that are built to take long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+
+from stentor.server.http import json_body
+from stentor.server.limits import LIMITS
+from tests.helpers.server_live import Live
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize("part", [b"[]", b"{}", b"0", b'""', b'{"a":[0]}'])
+def test_many_values_are_refused_before_they_are_parsed(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_body, "loads", lambda body: pytest.fail("was parsed"))
+    body = b"[" + b",".join([part] * (LIMITS.json_values + 1)) + b"]"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(HTTPException) as e:
+        asyncio.run(json_body.parse(body, pool))
+    assert e.value.status_code == 400
+
+
+def test_large_bodies_are_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def loads(body: bytes) -> Any:
+        threads.append(threading.current_thread())
+        return len(body)
+
+    monkeypatch.setattr(json_body, "loads", loads)
+    limit = LIMITS.inline_json_kib << 10
+    with ThreadPoolExecutor(1) as pool:
+        assert asyncio.run(json_body.parse(b" " * limit, pool)) == limit
+        assert asyncio.run(json_body.parse(b" " * (limit + 1), pool)) == limit + 1
+    assert threads[0] is threading.main_thread()
+    assert threads[1] is not threading.main_thread()
+
+
+def test_a_large_body_of_empty_lists_gets_a_short_answer(live: Live) -> None:
+    body = b'{"input": "x", "temperature": [' + b"[]," * (7 << 20) + b"[]]}"
+    answer = live.http.post("/v1/audio/speech", content=body, headers=JSON)
+    assert answer.status_code == 400
+    assert len(answer.content) < 500
+    batch = live.http.post("/v1/audio/speech/batch", content=body, headers=JSON)
+    assert batch.status_code == 400
+
+
+def test_a_large_honest_body_is_heard(live: Live) -> None:
+    body = {"input": "Hello there, you.", "instructions": None, "extra_params": {}, "user": "x" * 200_000}
+    assert live.http.post("/v1/audio/speech", json=body).status_code == 200
