@@ -1,11 +1,14 @@
 """Look for leaks and wrong answers: many clients, half of them misbehaving, against a server process.
 
 Run: python benchmarks/server/soak.py --clients 64 --seconds 120 --output soak.json
+     python benchmarks/server/soak.py --hours 1 --clients 12 --output benchmarks/results/FOLDER/soak_hour.json
 Needs: Linux, aiohttp and the packages of `stentor[server]`. No GPU.
 
 The model is `dummy:toy`, because the server is under test and not the model. `--model voice` takes the embedded voice,
 whose answers may differ by 0.2 % of full scale, because its flow amplifies the rounding of other batch sizes.
 Answers to well-behaved clients are compared with the answer that the same request gets alone.
+With `--hours` or `--minutes` honest clients are timed, first alone and then beside hostile ones, and the result has a
+curve of memory, speed and 5xx (soak_curve.py).
 The exit code is 0 if nothing leaked, no answer was wrong, and the only 5xx were 503 with Retry-After.
 """
 
@@ -15,6 +18,7 @@ import argparse
 import asyncio
 import base64
 import contextlib
+import functools
 import io
 import json
 import os
@@ -29,18 +33,22 @@ import threading
 import time
 import wave
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
+import soak_curve
+from soak_hostile import HOSTILE
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ("Hello there, you.", "One is here. Two is here.", "A longer sentence that says nothing at all, slowly.")
 SEEDS = (1, 2)
 LSB = {"dummy:toy": 2.1, "voice": 65.0}  # answers alone and in company differ by rounding
 PHASES = 3  # after each of them all is counted
+HONEST_PAUSE_S, HOSTILE_PAUSE_S = 0.5, 1.0  # on average, in long runs
+QUIET_SHARE, QUIET_S = 0.1, 120.0  # of a long run's seconds, and at most, with honest clients only
 GROWTH_MB = 30.0  # of resident memory between the first count and the last
 
 # On SIGUSR1: gives what is free back to the system, and tells how many asyncio tasks are alive.
@@ -125,6 +133,7 @@ class Soak:
         self.counts: Counter[str] = Counter()
         self.statuses: Counter[int] = Counter()
         self.problems: list[str] = []
+        self.times: list[float] = []  # seconds of each honest request
         self.kinds: list[Callable[[], Awaitable[None]]] = [
             self.whole, self.stream, self.events, self.socket, self.leaver, self.leaver, self.slow, self.malformed,
             self.voice, self.rude_socket, self.batch, self.container,
@@ -279,16 +288,37 @@ class Soak:
                 await asyncio.sleep(self.random.uniform(0, 0.1))
         self.counts["rude socket"] += 1
 
-    async def client(self, end: float) -> None:
+    async def honest(self) -> None:
+        """A stream, timed from its connection to its last byte."""
+        ask, begin = self.ask(), time.monotonic()
+        async with self.post(json={**ask, "stream_format": "audio"}) as answer:
+            data = await answer.read()
+            if answer.status == 200:
+                self.times.append(time.monotonic() - begin)
+                self.check("honest", ask, data)
+            else:
+                self.counts["honest: refused"] += 1
+
+    async def client(self, end: float, kinds: Sequence[Callable[[], Awaitable[None]]], pause: float) -> None:
+        """One request after another, with pauses of `pause` seconds on average."""
         while time.monotonic() < end:
+            if pause:
+                await asyncio.sleep(self.random.expovariate(1 / pause))
             try:
-                await self.random.choice(self.kinds)()
+                await self.random.choice(kinds)()
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as e:
                 self.counts[f"client: {type(e).__name__}"] += 1
 
     async def run(self, clients: int, seconds: float) -> None:
         end = time.monotonic() + seconds
-        await asyncio.gather(*(self.client(end) for _ in range(clients)))
+        await asyncio.gather(*(self.client(end, self.kinds, 0) for _ in range(clients)))
+
+    async def mixed(self, honest: int, hostile: int, seconds: float) -> None:
+        """Honest clients beside hostile ones. Both pause, so that the server is attacked and not merely full."""
+        end = time.monotonic() + seconds
+        attacks = [*self.kinds, *(functools.partial(attack, self) for attack in HOSTILE)]
+        callers = [self.client(end, [self.honest], HONEST_PAUSE_S) for _ in range(honest)]
+        await asyncio.gather(*callers, *(self.client(end, attacks, HOSTILE_PAUSE_S) for _ in range(hostile)))
 
     async def settled(self) -> dict[str, Any]:
         """The engine's state once nothing runs any more, or what is left after 20 s."""
@@ -306,12 +336,13 @@ class Soak:
             await asyncio.sleep(0.1)
 
 
-async def soak(server: Server, clients: int, seconds: float, seed: int, voices: Path) -> dict[str, Any]:
-    def session() -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=aiohttp.ClientTimeout(60)
-        )
+def session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=aiohttp.ClientTimeout(60)
+    )
 
+
+async def soak(server: Server, clients: int, seconds: float, seed: int, voices: Path) -> dict[str, Any]:
     async with session() as http:
         run = Soak(server.url, http, seed, LSB[server.model])
         await run.learn()
@@ -322,21 +353,52 @@ async def soak(server: Server, clients: int, seconds: float, seed: int, voices: 
             await asyncio.sleep(1.5)  # connections close
             held.append(await asyncio.to_thread(server.held))
         await run.whole()
+    grown = held[-1]["memory_mb"] - held[0]["memory_mb"] - (states[-1]["cache_mb"] - states[0]["cache_mb"])
+    if grown > GROWTH_MB:
+        run.problems.append(f"memory grew by {grown:.0f} MB beside the cache of voices, which is bounded")
+    return {
+        "clients": clients, "seconds": seconds, "seed": seed, **_found(run, states, held, voices),
+        "memory_growth_mb": grown,
+    }  # fmt: skip
+
+
+async def long_soak(
+    server: Server, honest: int, hostile: int, seconds: float, seed: int, voices: Path
+) -> dict[str, Any]:
+    """Honest clients alone, then beside hostile ones. The result has a curve."""
+    quiet_s = min(QUIET_S, QUIET_SHARE * seconds)
+    async with session() as http:
+        run = Soak(server.url, http, seed, LSB[server.model])
+        await run.learn()
+        await run.mixed(honest, 0, quiet_s)
+        quiet, states, held = run.times[:], [await run.settled()], [await asyncio.to_thread(server.held)]
+        curve = soak_curve.Curve(server.process.pid, run.times, run.statuses)
+        await asyncio.gather(run.mixed(honest, hostile, seconds - quiet_s), curve.watch(seconds - quiet_s))
+        states.append(await run.settled())
+        await asyncio.sleep(1.5)  # connections close
+        held.append(await asyncio.to_thread(server.held))
+        await run.whole()
+    judged = soak_curve.judge(quiet, run.times[len(quiet) :], curve)
+    run.problems += judged["problems"]
+    return {
+        "honest": honest, "clients": hostile, "seconds": seconds, "seed": seed, **_found(run, states, held, voices),
+        "judged": judged, "curve": curve.samples,
+    }  # fmt: skip
+
+
+def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]], voices: Path) -> dict[str, Any]:
+    """What clients and the server say, with what is wrong as `problems`."""
     problems = run.problems
     problems += [f"not idle afterwards: {s}" for s in states if not s["idle"]]
     first, last = held[0], held[-1]
     slack = {"files": 3, "tasks": 3, "threads": 10}  # pools of threads, which have a bound, fill with time
     problems += [f"{k} grew: {first[k]} -> {last[k]}" for k, more in slack.items() if last[k] > first[k] + more]
-    grown = last["memory_mb"] - first["memory_mb"] - (states[-1]["cache_mb"] - states[0]["cache_mb"])
-    if grown > GROWTH_MB:
-        problems.append(f"memory grew by {grown:.0f} MB beside the cache of voices, which is bounded")
     if left := [p.name for p in voices.iterdir() if not p.name.endswith(".safetensors")]:
         problems.append(f"files left in the voice directory: {left}")
     return {
-        "clients": clients, "seconds": seconds, "seed": seed, "requests": sum(run.statuses.values()),
+        "requests": sum(run.statuses.values()),
         "statuses": {str(k): v for k, v in sorted(run.statuses.items())}, "counts": dict(sorted(run.counts.items())),
-        "held": held, "memory_growth_mb": grown, "engine": states[-1],
-        "problems": problems,
+        "held": held, "engine": states[-1], "problems": problems,
         "python": platform.python_version(), "cores": os.cpu_count(),
     }  # fmt: skip
 
@@ -370,11 +432,19 @@ def main() -> int:
     parser.add_argument("--model", choices=list(LSB), default="dummy:toy")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--minutes", type=float, default=0, help="with --hours: a long run, with a curve")
+    parser.add_argument("--hours", type=float, default=0)
+    parser.add_argument("--honest", type=int, default=4, help="timed clients of a long run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, running(args.model, Path(folder)) as server:
-        result = asyncio.run(soak(server, args.clients, args.seconds, args.seed, Path(folder)))
+        long = 60 * args.minutes + 3600 * args.hours
+        if long:
+            coroutine = long_soak(server, args.honest, args.clients, long, args.seed, Path(folder))
+        else:
+            coroutine = soak(server, args.clients, args.seconds, args.seed, Path(folder))
+        result = asyncio.run(coroutine)
         result["exit_code"] = server.stop()
         errors = [line.strip() for line in server.log if " ERROR " in line or "Traceback" in line]
         cut = [e for e in errors if "without completing response" in e]  # uvicorn's words for a client that was cut off
@@ -385,7 +455,7 @@ def main() -> int:
     text = json.dumps(result, indent=1)
     if args.output is not None:
         args.output.write_text(text + "\n")
-    print(text)
+    print(soak_curve.summary(result) if long else text)
     return 1 if result["problems"] else 0
 
 
