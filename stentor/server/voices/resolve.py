@@ -13,7 +13,8 @@ from stentor.server.errors import ApiError
 from stentor.server.model_hosts import ModelHost
 from stentor.server.schemas import Shared, VoiceId
 from stentor.server.voices.references import Audio, References
-from stentor.server.voices.store import PLACEHOLDERS, Voice, VoiceStore
+from stentor.server.voices.store import PLACEHOLDERS, VoiceStore
+from stentor.server.voices.voice import Voice
 
 KNOWN = 10  # uploaded voices that an error names
 

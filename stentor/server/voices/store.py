@@ -18,9 +18,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors
@@ -28,6 +26,7 @@ import safetensors.numpy
 
 from stentor.server.errors import ApiError
 from stentor.server.voices.references import Audio
+from stentor.server.voices.voice import Voice, described
 
 log = logging.getLogger("stentor.server")
 
@@ -37,36 +36,6 @@ PLACEHOLDERS = ("default", "auto")
 STALE_SECONDS = 600.0
 MAX_EMBEDDING = 8192
 DEFAULT_DIR = Path("~/.cache/stentor/voices")
-
-
-@dataclass(frozen=True)
-class Voice:
-    """What is known of an uploaded voice without reading its audio. kind: "audio" or "embedding"."""
-
-    name: str
-    kind: str
-    created_at: int
-    consent: str
-    text: str | None
-    description: str | None
-    seconds: float
-    size: int  # bytes of the file
-
-    def as_dict(self) -> dict[str, Any]:
-        """OpenAI's Voice object and what vLLM-Omni's clients read."""
-        return {
-            "id": self.name,
-            "object": "audio.voice",
-            "name": self.name,
-            "type": "uploaded",
-            "created_at": self.created_at,
-            "consent": self.consent,
-            "ref_text": self.text,
-            "speaker_description": self.description,
-            "embedding_source": self.kind,
-            "duration": round(self.seconds, 3),
-            "file_size": self.size,
-        }
 
 
 class VoiceStore:
@@ -163,7 +132,7 @@ class VoiceStore:
             self._write(path, data)
         except OSError as e:
             raise _refusal(e, "speaker_embedding" if audio is None else "audio_sample") from e
-        return _voice(path.stem, facts, "embedding" if audio is None else "audio", len(data))
+        return described(path.stem, facts, "embedding" if audio is None else "audio", len(data))
 
     def delete(self, name: str) -> bool:
         path = self._path(name)
@@ -199,7 +168,7 @@ class VoiceStore:
         return path
 
     def _files(self) -> set[str]:
-        """Names of the files that may be voices. None while the directory cannot be read."""
+        """Names of the files that may be voices. There are none while the directory cannot be read."""
         try:
             return {f for f in os.listdir(self.folder) if f.endswith(SUFFIX) and f != SUFFIX}
         except OSError:
@@ -267,7 +236,7 @@ class VoiceStore:
             with safetensors.safe_open(path, framework="np") as f:
                 facts = f.metadata() or {}
                 kind = "audio" if "samples" in f.keys() else "embedding"  # noqa: SIM118 (not a mapping)
-            voice = _voice(path.stem, facts, kind, identity[1])
+            voice = described(path.stem, facts, kind, identity[1])
         except (OSError, safetensors.SafetensorError, KeyError, ValueError):
             return None
         with self._lock:
@@ -288,20 +257,6 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except (OSError, ValueError):
         return None
     return s.st_mtime_ns, s.st_size, s.st_ino
-
-
-def _voice(name: str, facts: dict[str, str], kind: str, size: int) -> Voice:
-    """A voice by the metadata of its file. KeyError or ValueError if they are not of a voice."""
-    return Voice(
-        name=name,
-        kind=kind,
-        created_at=int(facts["created_at"]),
-        consent=facts.get("consent", ""),
-        text=facts.get("text"),
-        description=facts.get("description"),
-        seconds=float(facts.get("seconds", 0)),
-        size=size,
-    )
 
 
 def _taken(path: Path) -> ApiError:
