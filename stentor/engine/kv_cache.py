@@ -93,8 +93,9 @@ class PagedView:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
         keys, values = self._kv.pool[layer, 0], self._kv.pool[layer, 1]
-        keys[self._page, self._offset] = k.to(keys.dtype)
-        values[self._page, self._offset] = v.to(values.dtype)
+        # The next owner of a page masks what it did not write, but NaN times 0 is NaN.
+        keys[self._page, self._offset] = k.to(keys.dtype).nan_to_num()
+        values[self._page, self._offset] = v.to(values.dtype).nan_to_num()
         history = (keys[self._pages].flatten(1, 2), values[self._pages].flatten(1, 2))
         if self._max_seqlen == 1:
             return sdpa(q[:, None], *history, self._mask)[:, 0]

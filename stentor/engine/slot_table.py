@@ -139,7 +139,8 @@ class SlotTable:
         pos = rows["pos"] + 1 if length is None else length
         running = rows["stop"] == RUNNING
         step = rows["step"]
-        finite = out.frame.isfinite().flatten(1).all(1) if out.frame.is_floating_point() else torch.ones_like(running)
+        valid = out.frame.isfinite() if out.frame.is_floating_point() else out.frame >= 0
+        finite = valid.flatten(1).all(1)
         stop = out.stop & (step >= rows["min_frames"])
         keep = running & finite & (~stop | self.keeps_frame)
         num_frames = step + keep

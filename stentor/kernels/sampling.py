@@ -9,6 +9,7 @@ from torch import Tensor
 
 from stentor.kernels.pdl import pdl_wait
 from stentor.kernels.sampling_device import (
+    checked,
     key_bits,
     launch_args,
     load_logits,
@@ -33,6 +34,7 @@ def _sample_kernel(
     token = sample_top_k_top_p(
         logits, mask, vocab, temperature, top_k, top_p, tl.load(u_ptr + row * stride_u), MIN_TEMPERATURE, KEY_BITS
     )
+    token = checked(token, logits)
     store_sample(
         token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
     )

@@ -97,6 +97,13 @@ def sample_top_k_top_p(
     return tl.minimum(token, size - 1)
 
 
+@triton.jit
+def checked(token, logits):
+    """The token, or NO_ID for logits that cannot be drawn from: one is NaN or inf, or all are -inf."""
+    largest = tl.max(tl.where(logits == logits, logits, float("inf")), 0)  # noqa: PLR0124 - a NaN is not itself
+    return tl.where((largest > float("-inf")) & (largest < float("inf")), token, -1).to(tl.int64)
+
+
 def key_bits(logits: Tensor) -> int:
     """Bits of the keys that `kth_largest` searches over."""
     return 16 if logits.dtype == torch.bfloat16 else 32
@@ -121,7 +128,7 @@ def store_sample(
     token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden,
     HAS_X: tl.constexpr, HAS_PREFIX: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """The code, its row of the table as the last token, and the token in front of it."""
+    """The code, its row of the table as the last token, and the token in front of it. NO_ID takes row 0."""
     tl.store(code_ptr + row, token)
     if HAS_X:
         offs_h = tl.arange(0, BLOCK_H)
@@ -130,7 +137,7 @@ def store_sample(
         if HAS_PREFIX:
             tl.store(out_ptr, tl.load(prefix_ptr + row * stride_prefix + offs_h, mask), mask)
             out_ptr += hidden
-        tl.store(out_ptr, tl.load(table_ptr + token * hidden + offs_h, mask), mask)
+        tl.store(out_ptr, tl.load(table_ptr + tl.maximum(token, 0) * hidden + offs_h, mask), mask)
 
 
 def launch_args(logits: Tensor, params: SamplingParams, out: SampleOut) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -79,7 +79,9 @@ def _commit_kernel(
     if IS_FLOAT:
         finite = tl.abs(value.to(tl.float32)) < float("inf")  # and a NaN is not
         broken = tl.sum((mask & (finite == 0)).to(tl.int32), 0) > 0
-        keep = keep & (broken == 0)
+    else:
+        broken = tl.min(tl.where(mask, value, 0), 0) < 0
+    keep = keep & (broken == 0)
     num_frames = step + keep.to(tl.int64)
     new_status = tl.where(num_frames >= tl.load(max_frames_ptr + row), LENGTH, RUNNING)
     new_status = tl.where(broken, BROKEN, tl.where(stop, STOPPED, new_status)).to(tl.int64)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.kernels import Kernel
-from stentor.kernels.constants import MIN_TEMPERATURE
+from stentor.kernels.constants import MIN_TEMPERATURE, NO_ID
 from stentor.kernels.types import SampleOut, SamplingParams
 
 
@@ -48,6 +48,11 @@ def sample_inverse_cdf(logits: Tensor, u: Tensor) -> Tensor:
     return (cdf < u[:, None] * cdf[:, -1:]).sum(-1)
 
 
+def drawable(logits: Tensor) -> Tensor:
+    """[B] bool, the rows of logits [B, V] that can be drawn from: none is NaN or inf, and not all are -inf."""
+    return logits.amax(-1).isfinite()  # a NaN is the largest
+
+
 def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """One index per row [B] of logits [B, V] in any floating dtype. Rows with temperature 0 take the argmax. All
     parameters are [B] tensors."""
@@ -57,7 +62,8 @@ def sample(logits: Tensor, u: Tensor, temperature: Tensor, top_k: Tensor, top_p:
     scaled = logits / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
     # Every row is sampled, also those that take the argmax: a branch would wait for the device.
     sampled = sample_inverse_cdf(keep_top_p(keep_top_k(scaled, top_k), top_p), u)
-    return torch.where(temperature > 0, sampled, logits.argmax(-1))
+    token = torch.where(temperature > 0, sampled, logits.argmax(-1))
+    return torch.where(drawable(logits), token, NO_ID)
 
 
 def sample_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:
@@ -73,6 +79,6 @@ def store_sample(code: Tensor, out: SampleOut) -> None:
     out.code.copy_(code)
     if out.table is None or out.x is None:
         return
-    torch.index_select(out.table, 0, code, out=out.x[:, -1])
+    torch.index_select(out.table, 0, code.clamp_min(0), out=out.x[:, -1])
     if out.prefix is not None:
         out.x[:, -2] = out.prefix

@@ -219,7 +219,10 @@ class PromptRows:
 
 
 class Emit(NamedTuple):
-    """What one step makes per row: `frame` [B, *frame], `stop` [B] bool, and new values of family columns."""
+    """What one step makes per row: `frame` [B, *frame], `stop` [B] bool, and new values of family columns.
+
+    A frame with a NaN, an infinity or a code below 0 (kernels.constants.NO_ID) ends its row as broken.
+    """
 
     frame: Tensor
     stop: Tensor

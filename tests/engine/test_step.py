@@ -23,8 +23,9 @@ from tests.helpers.meta_step import FAMILIES, Operations, checkpoint, load, pref
 from tests.helpers.tiny import Bench
 
 STORED = Path(__file__).parents[1] / "helpers" / "launches.json"
-MOST = {"fish_s2": 1260, "voxcpm2": 1300, "custom_voice": 2430, "base": 2430}
-"""Operations of a decode step of the tiny checkpoints, a little above what they are: raise it only with a reason."""
+MOST = {"fish_s2": 1320, "voxcpm2": 1310, "custom_voice": 2500, "base": 2500}
+"""Operations of a decode step of the tiny checkpoints, a little above what they are: raise it only with a reason.
+The last was the check of logits that are not finite, which costs plain PyTorch four operations a draw and kernels none."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,6 +13,7 @@ from torch import Tensor
 from stentor.kernels.embedding import EMBED_BLOCK, embed_grid, sum_codebooks
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.sampling_device import (
+    checked,
     key_bits,
     kth_largest,
     launch_args,
@@ -159,6 +160,7 @@ def _sample_ranked_kernel(
         logits, offs, mask, vocab, temperature, top_k, top_p, u, scratch_logits_ptr + scratch,
         scratch_ids_ptr + scratch, MIN_TEMPERATURE, MAX_PAIRWISE, KEY_BITS,
     )  # fmt: skip
+    token = checked(token, logits)
     store_sample(
         token, row, code_ptr, table_ptr, x_ptr, prefix_ptr, stride_x, stride_prefix, hidden, HAS_X, HAS_PREFIX, BLOCK_H
     )
@@ -199,6 +201,7 @@ def _sample_first_code_kernel(
             logits, offs, mask, vocab, again_t, top_k, again_top_p, u, scratch_logits_ptr + scratch,
             scratch_ids_ptr + scratch, MIN_TEMPERATURE, MAX_PAIRWISE, KEY_BITS,
         )  # fmt: skip
+    token = checked(token, logits)
     stop = token == vocab - 1
     tl.store(ended_ptr + row, stop.to(tl.uint8))
     token = tl.where(stop, 0, token)

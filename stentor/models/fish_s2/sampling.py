@@ -9,9 +9,9 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.kernels import Kernel
-from stentor.kernels.constants import MIN_TEMPERATURE
+from stentor.kernels.constants import MIN_TEMPERATURE, NO_ID
 from stentor.kernels.types import MinFrames, SampleOut, SamplingParams
-from stentor.layers.sampling import sample_inverse_cdf, store_sample
+from stentor.layers.sampling import drawable, sample_inverse_cdf, store_sample
 from stentor.models.base import Rows
 
 RAS_WINDOW = 10  # frames in which a repeated code is sampled again
@@ -53,7 +53,8 @@ def sample_ranked(r: Ranking | Tensor, u: Tensor, temperature: Tensor, top_k: Te
     drop = (outside | (ranks >= limit[:, None])) & (ranks > 0)
     scaled = r.logits.masked_fill(drop, float("-inf")) / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
     chosen = torch.where(temperature > 0, sample_inverse_cdf(scaled, u), 0)
-    return r.order.gather(-1, chosen[:, None])[:, 0]
+    token = r.order.gather(-1, chosen[:, None])[:, 0]
+    return torch.where(drawable(r.logits), token, NO_ID)
 
 
 def sample_ranked_into(logits: Tensor, params: SamplingParams, out: SampleOut) -> None:

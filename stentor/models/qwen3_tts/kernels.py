@@ -9,7 +9,14 @@ from torch import Tensor
 
 from stentor.kernels.embedding import EMBED_BLOCK, embed_grid, sum_codebooks
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.sampling_device import launch_args, load_logits, load_params, sample_top_k_top_p, store_sample
+from stentor.kernels.sampling_device import (
+    checked,
+    launch_args,
+    load_logits,
+    load_params,
+    sample_top_k_top_p,
+    store_sample,
+)
 from stentor.kernels.types import MinFrames, RowRef, SampleOut, SamplingParams
 
 
@@ -137,6 +144,7 @@ def _sample_first_codebook_kernel(
     token = sample_top_k_top_p(
         logits, mask, vocab, temperature, top_k, top_p, tl.load(u_ptr + row * stride_u), MIN_TEMPERATURE, KEY_BITS
     )
+    token = checked(token, logits)
     tl.store(seen_out_ptr + row * vocab + offs, (seen | (offs == token)).to(tl.uint8), mask)
     tl.store(ended_ptr + row, (token == eos).to(tl.uint8))
     store_sample(

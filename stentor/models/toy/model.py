@@ -155,8 +155,9 @@ class Toy(nn.Module):
                 repeated = ((seen[:, :, LATENT].long() == code[:, None]) & exists).any(1)
                 code = torch.where(repeated, again, code)
             codes.append(code)
-            depth = depth + self.codes[j](code)
-        frame = torch.cat((latent, torch.stack(codes, -1).to(latent.dtype)), dim=-1)
+            depth = depth + self.codes[j](code.clamp_min(0))
+        made = torch.stack(codes, -1)
+        frame = torch.cat((latent, made.to(latent.dtype).masked_fill(made < 0, float("nan"))), dim=-1)
         return Emit(frame, self.stop_head(hidden)[:, 0] > 1.5, {"mood": torch.tanh(rows["mood"] + hidden)})
 
     def _flow(self, hidden: Tensor, rows: Rows, u: Tensor) -> Tensor:
