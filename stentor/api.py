@@ -170,15 +170,7 @@ class TTS:
         This call checks and queues the request, before the first chunk is taken. Options: see generate.
         """
         _whole(options)
-        stream = self.submit(self.request(text, **options))
-        return self._chunks(stream)
-
-    def _chunks(self, stream: AudioStream) -> Iterator[Speech]:
-        try:
-            for chunk in stream:
-                yield self.speech([chunk], stream.seed)
-        finally:
-            stream.cancel()
+        return _SpeechStream(self, self.submit(self.request(text, **options)))
 
     def speaker_embedding(self, reference: Reference) -> np.ndarray:
         """The voice of a reference as a vector, float32 [spec.speaker_size], for later requests instead of audio.
@@ -243,6 +235,24 @@ _NAMED = ("voice", "language", "instructions", "reference", "prompt", "speaker_e
 def _whole(options: Mapping[str, Any]) -> None:
     if options.get("live"):
         raise InvalidRequest("live", "is for submit(request(...)), whose stream takes the text that follows")
+
+
+class _SpeechStream(Iterator[Speech]):
+    """The audio of `stream`. It cancels the rest when it is closed or dropped, also before its first chunk, where a
+    generator would never have begun."""
+
+    def __init__(self, tts: TTS, stream: AudioStream) -> None:
+        self._tts, self._stream, self._chunks = tts, stream, iter(stream)
+
+    def __next__(self) -> Speech:
+        return self._tts.speech([next(self._chunks)], self._stream.seed)
+
+    def close(self) -> None:
+        """Cancel the rest."""
+        self._stream.cancel()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class _Job:

@@ -84,6 +84,11 @@ class Device:
         self.torch = torch.device(name)
         self.cuda = self.torch.type == "cuda"
 
+    def select(self) -> None:
+        """Make this the calling thread's current device, on which Triton launches its kernels."""
+        if self.cuda and self.torch.index is not None:
+            torch.cuda.set_device(self.torch)
+
     def stream(self, priority: int = 0) -> CudaStream:
         return CudaStream(self.torch, priority)
 

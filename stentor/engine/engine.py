@@ -141,6 +141,7 @@ class Engine:
     # -- the thread --
 
     def _run(self) -> None:
+        self.device.select()  # the current device belongs to a thread
         threads = self.config.threads or self.model.spec.threads
         if threads is not None:
             torch.set_num_threads(threads)

@@ -419,3 +419,12 @@ def test_the_largest_seed_is_followed_by_0():
     with toy() as tts:
         thrice = tts.generate("ab", seed=MAX_SEED, min_frames=12, max_frames=12)
         assert thrice.seed == 1
+
+
+def test_a_stream_that_is_dropped_before_its_first_chunk_is_cancelled():
+    with toy(max_num_seqs=1) as tts:
+        stream = tts.stream("hello", seed=1, max_frames=900, min_frames=900)
+        del stream
+        assert tts.generate("next", seed=1, **LONG).finish_reason == "length"
+        assert_all_free(tts)
+        assert tts.engine.health().stats.cancelled == 1
