@@ -79,10 +79,9 @@ class Engine:
 
     def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
-        max_frames = self._max_frames(prompt)
+        self._fit(prompt)
         self.inbox.check()
         self._requests.enter_queue(self.config.policy.max_queue if place is Place.NEW else None)
-        prompt.max_frames = max_frames
         stream = AudioStream(seed, prompt.live, self.inbox.put, self._notifier)
         try:
             self.inbox.put(Submit(Request(self._sequence(prompt, streaming, place), prompt, stream, seed)))
@@ -99,14 +98,15 @@ class Engine:
             seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
         return seq
 
-    def _max_frames(self, prompt: Prompt) -> int:
-        """Frames that the request may have with these buffers."""
+    def _fit(self, prompt: Prompt) -> None:
+        """Bound a prompt by what these buffers and graphs can serve. InvalidRequest if that is too little."""
         max_model_len = self.sizes.max_model_len
         free = max_model_len - prompt.length
         if free < 1:
             problem = f"text and reference take {prompt.length} positions, at most {max_model_len - 1} fit"
             raise InvalidRequest("input", problem)
-        return max(1, min(prompt.max_frames, free, self.sizes.max_frames))
+        prompt.max_frames = max(1, min(prompt.max_frames, free, self.sizes.max_frames))
+        prompt.num_evals = self.runner.covering_evals(prompt.num_evals)
 
     def health(self) -> Health:
         s = self.scheduler
@@ -273,7 +273,7 @@ class Engine:
             if prompt is None:
                 self._requests.finish(request)
                 return
-            prompt.max_frames = self._max_frames(prompt)
+            self._fit(prompt)
         except Exception as e:
             request.seq.error = e
             self._requests.end(request)

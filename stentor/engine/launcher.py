@@ -14,7 +14,7 @@ from stentor.engine.model_runner import ModelRunner
 from stentor.engine.request_state import OpenRequests, SavedRow
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import Phase, Sequence
-from stentor.engine.step_plan import StepPlan
+from stentor.engine.step_plan import StepPlan, by_num_evals
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
@@ -33,17 +33,21 @@ class Launcher:
         self._park(plan.parked)
         resumed = [s for s in plan.resumed if s not in plan.unparked]
         ready = self._admit(plan.admitted) + self._each(plan.unparked, self._restore_rows) + resumed
+        for seq in plan.unparked:
+            self.requests.of(seq).saved = None
         group = self._write_pages(ready)
         self._write_pages(plan.regrown)
         if group:
             stats.prefills += 1
-            steps += self._prefill(group)
+            for rows in by_num_evals(group):
+                steps += self._prefill(rows)
             if steps:
                 self._decode_first_frames([s for s in plan.admitted if not s.cancelled])
         decode = [s for s in plan.decode if not s.cancelled]
         if decode:
             stats.steps += 1
-            steps += self._decode(decode)
+            for rows in by_num_evals(decode):
+                steps += self._decode(rows)
         return steps
 
     def audio(self, jobs: list[AudioJob]) -> list[InFlightAudio]:
@@ -96,7 +100,6 @@ class Launcher:
             self.codec.restore(seq, request.saved.codec)
             column = request.prompt.live.column
             self.runner.extend(seq, column, 0, request.prompt.columns[column])
-            request.saved = None
 
     def _write_rows(self, sequences: list[Sequence]) -> None:
         requests = [self.requests.of(seq) for seq in sequences]

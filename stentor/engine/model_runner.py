@@ -23,6 +23,7 @@ from stentor.engine.prefill_batch import BatchShape, Group, PrefillBuffers, batc
 from stentor.engine.sequence import RUNNING, Sequence
 from stentor.engine.sizing import BufferSizes
 from stentor.engine.slot_table import SlotTable
+from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt, SpeechModel
 
 PREFILL_TOKENS = {
@@ -47,6 +48,7 @@ class ModelRunner:
         self.batch_sizes = config.batch_sizes or (default_batch_sizes(sizes.slots) if device.cuda else ())
         self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
+        self.evals = {model.spec.num_evals, *model.spec.captured_evals} if device.cuda else set()
         self.stream = device.stream(-1)
         must = config.require_graphs
         self.decode_graphs = CudaGraphRunner("decode", self._decode, device, self.stream, must)
@@ -71,7 +73,8 @@ class ModelRunner:
             else sorted({min(max_pages, n) for n in (*DECODE_PAGES, max_pages)}, reverse=True)
         )
         with self.stream.active():
-            self.decode_graphs.capture((b, n, num_evals) for b in batches for n in pages)
+            evals = sorted(self.evals, reverse=True)
+            self.decode_graphs.capture((b, n, e) for b in batches for n in pages for e in evals)
             if self.kv.fused and self.device.cuda:
                 self.prefill_graphs.capture(self.prefill_keys(slots, num_evals))
 
@@ -90,6 +93,17 @@ class ModelRunner:
         """Write the rows of requests, with their seeds. Many rows take as many kernel launches as one."""
         with self.stream.active():
             self.slots.admit([(seq.slot, _columns(prompt, seed)) for seq, prompt, seed in new], self.device)
+
+    def covering_evals(self, num_evals: int) -> int:
+        """The loop length with which a row is launched: the smallest captured one that is enough.
+
+        InvalidRequest if none is: each of its steps would run without a graph, at everyone's expense. Where nothing is
+        captured, any length is served as it is.
+        """
+        most = max(self.evals, default=num_evals)
+        if num_evals > most:
+            raise InvalidRequest("flow_steps", f"takes {num_evals} evaluations per frame, here at most {most}")
+        return min((n for n in self.evals if n >= num_evals), default=num_evals)
 
     def extend(self, seq: Sequence, name: str, start: int, values: np.ndarray) -> None:
         """Write values of a column from index `start` on, for a request that has a slot."""

@@ -9,6 +9,14 @@ from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.sequence import Sequence
 
 
+def by_num_evals(sequences: list[Sequence]) -> list[list[Sequence]]:
+    """Rows whose `emit` loops equally often together, in their order, so that no row pays for another's choice."""
+    groups: dict[int, list[Sequence]] = {}
+    for seq in sequences:
+        groups.setdefault(seq.num_evals, []).append(seq)
+    return list(groups.values())
+
+
 class StepKind(Enum):
     """What a step launches besides audio."""
 

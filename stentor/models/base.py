@@ -93,6 +93,7 @@ class ModelSpec:
     marks: TextMarks = TextMarks()  # inside a text
     codec_chunk: int = 25  # frames that one codec call decodes at most
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
+    captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
 
 

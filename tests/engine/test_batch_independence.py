@@ -120,7 +120,7 @@ def test_no_request_says_what_belongs_to_another(family, tmp_path):
         pool = tts.engine.scheduler.pages
         most = max(tts.prompt(tts.request(k.text, **k.options)).length + k.options["max_frames"] for k in crowd.asked)
         pages = pool.pages_for(most) + 2 * SLOTS
-        pool.take(pool.available - pages)  # from now on there are too few for all, so some are preempted
+        pool.allocate(pool.available - pages)  # from now on there are too few for all, so some are preempted
         with ThreadPoolExecutor(2 * SLOTS) as callers:
             list(callers.map(crowd.call, range(REQUESTS)))
         end = time.monotonic() + 60

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import Phase, Place, Sequence
+from stentor.engine.step_plan import by_num_evals
 from tests.helpers.fake_device import FakeDevice, all_free, scheduler
 
 
@@ -367,3 +368,8 @@ def test_a_long_prefill_raises_the_margin_of_streams_for_one_more_prefill():
         s.prefilled(seconds)
         margins.append(s.prefill_seconds)
     assert margins == [0.02, 0.5, 0.5, 0.02]
+
+
+def test_rows_are_launched_with_those_whose_emit_loops_equally_often():
+    rows = [Sequence(i, 4, 3, evals, 0, 0.08, True) for i, evals in enumerate((9, 3, 9, 24, 3))]
+    assert [[s.id for s in group] for group in by_num_evals(rows)] == [[0, 2], [1, 4], [3]]

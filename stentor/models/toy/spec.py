@@ -44,4 +44,5 @@ def make_spec(dtype: torch.dtype) -> ModelSpec:
         takes_prompt=False,
         max_text=MAX_TEXT,
         num_evals=3,
+        captured_evals=(8,),
     )

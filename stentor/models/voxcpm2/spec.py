@@ -12,6 +12,7 @@ from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.prompt import MIN_LEN
 from stentor.models.voxcpm2.schedule import MAX_STEPS, evaluations
 
+CAPTURED_STEPS = (4, 6, 16, 25)  # numbers of flow steps that are captured besides the default
 REFERENCE_SECONDS = (0.3, 120.0)
 
 
@@ -52,5 +53,6 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
         takes_prompt=c.takes_reference,
         codec_chunk=16,
         num_evals=evaluations(int(steps or 1)),
+        captured_evals=tuple(evaluations(n) for n in CAPTURED_STEPS),
         threads=c.threads,
     )
