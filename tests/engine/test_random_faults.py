@@ -26,7 +26,7 @@ PAGE_BYTES = 4 * 2 * 2 * 2 * 8 * 8  # tokens, layers, keys and values, heads, nu
 LAST_STEPS = 3000  # in which everything must have ended
 
 kinds = st.integers(0, len(KINDS) - 1)
-REPEATED = {"admit", "set_pages", "decode"}
+REPEATED = {"admit", "set_pages", "decode", "samples"}
 """Sites whose calls are repeated, so that one failure ends no request."""
 steps = st.integers(0, 8)  # that follow a request
 
@@ -147,6 +147,10 @@ class RandomFaults(RuleBasedStateMachine):
     def run_out_of_memory(self, site: str, after: int) -> None:
         self.faults.armed = site, after
 
+    @rule()
+    def decode_bad_samples(self) -> None:
+        self.faults.bad_samples = 1
+
     @precondition(lambda self: self._open())
     @rule(data=st.data())
     def never_have_memory_for_one_request(self, data: st.DataObject) -> None:
@@ -185,6 +189,8 @@ class RandomFaults(RuleBasedStateMachine):
         for talk in self.talks:
             if talk.stream is not None:
                 self._check(talk)
+        bad = sum("samples that are not finite" in str(talk.error) for talk in self.talks)
+        assert bad <= self.faults.fired.count("samples"), "bad samples of one row ended others"
 
     def _plain_prompt(self) -> Prompt:
         self.faults.dead, self.faults.armed = False, None
@@ -193,6 +199,7 @@ class RandomFaults(RuleBasedStateMachine):
     def _check(self, talk: Talk) -> None:
         if talk.error is not None:
             hit = "planted: out of memory" in str(talk.error) and not REPEATED.issuperset(self.faults.fired)
+            hit = hit or "samples that are not finite" in str(talk.error)
             own = talk.may_fail is not None and talk.may_fail in str(talk.error)
             assert hit or own or "stopped" in str(talk.error), (talk.error, self.faults.fired)
         talk.check()

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stentor.engine.engine import Engine
 from stentor.engine.sequence import Sequence
+from stentor.layers.types import State
 
 SITES = ("admit", "set_pages", "extend", "prefill", "decode", "codec", "download", "encode")
 """What the engine asks of the device."""
@@ -21,6 +23,7 @@ class Faults:
     def __init__(self) -> None:
         self.armed: tuple[str, int] | None = None  # the site, and how many allocations there still succeed
         self.full_for: set[int] = set()  # ids of sequences for which there never is memory
+        self.bad_samples = 0  # so many next codec calls give their first row samples that are not finite
         self.dead = False
         self.fired: list[str] = []  # sites of the faults that have happened
 
@@ -36,6 +39,19 @@ class Faults:
         self._wrap(codec, "_launch", "codec", lambda jobs: [job.seq for job in jobs])
         self._wrap(engine.device, "download", "download", lambda _: [])
         self._wrap(engine.model, "encode", "encode", lambda *_: [])
+
+        decode = engine.model.codec.decode
+
+        def decoded(frames: Tensor, state: State) -> tuple[Tensor, State]:
+            samples, new = decode(frames, state)
+            if self.bad_samples:
+                self.bad_samples -= 1
+                self.fired.append("samples")
+                samples = samples.clone()
+                samples[0, -1] = float("nan")
+            return samples, new
+
+        engine.model.codec.decode = decoded  # type: ignore[method-assign]
 
     def _wrap(self, owner: object, name: str, site: str, named: Callable[..., Iterable[Sequence]]) -> None:
         plain = getattr(owner, name)
