@@ -282,7 +282,10 @@ class _Job:
             speech = self.tts.speech(list(self.stream), self.tries.seed)
             limit = retry.runaway_frames(self.prompt)
             if self.tries.again(limit is not None and len(speech.frames) >= limit):
-                self.start()
+                try:
+                    self.start()
+                except Overloaded:
+                    self.speech = speech  # a run-on, and the results of the others are kept
             else:
                 self.speech = speech
         return self.speech

@@ -428,3 +428,18 @@ def test_a_stream_that_is_dropped_before_its_first_chunk_is_cancelled():
         assert tts.generate("next", seed=1, **LONG).finish_reason == "length"
         assert_all_free(tts)
         assert tts.engine.health().stats.cancelled == 1
+
+
+def test_a_run_on_is_kept_where_the_queue_has_no_room_for_another_try(monkeypatch: pytest.MonkeyPatch):
+    with toy() as tts:
+        plain = tts.engine.submit
+
+        def full(prompt, seed, *rest, **more):
+            if seed != 7:
+                raise Overloaded("full")
+            return plain(prompt, seed, *rest, **more)
+
+        monkeypatch.setattr(tts.engine, "submit", full)
+        speeches = tts.generate(["ab", "a longer text"], seed=7, min_frames=12, max_frames=12)
+        assert [len(s.frames) for s in speeches] == [12, 12]
+        assert speeches[0].seed == 7
