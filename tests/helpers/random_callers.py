@@ -44,7 +44,7 @@ class Talk:
     kinds: list[int]  # of its prompts, one after another
     stream: AudioStream | None  # None: dropped
     unsent: int = 0  # values of live text
-    may_fail: str | None = None  # the words of the error that it alone may have
+    may_fail: list[str] = field(default_factory=list)  # words of errors that it alone may have
     chunks: list[Chunk] = field(default_factory=list)
     error: EngineError | None = None
     reader: Iterator[Chunk] | None = None
