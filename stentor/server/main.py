@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 import sys
@@ -49,7 +50,7 @@ class _Uvicorn(uvicorn.Server):
         deadline = loop.time() + seconds
         while self.busy() and loop.time() < deadline and not self.force_exit:
             await asyncio.sleep(0.05)
-        self.config.timeout_graceful_shutdown = max(0, deadline - loop.time())  # type: ignore[assignment]
+        self.config.timeout_graceful_shutdown = max(0, math.ceil(deadline - loop.time()))
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

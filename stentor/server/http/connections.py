@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -25,8 +26,8 @@ class Connection(HttpToolsProtocol):
     header_bytes = 0
     idle_since = 0.0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))  # uvloop's is no subclass of it
         self._start_idle()
         if len(self.connections) > self.limits.max_connections:
             self._make_room()
