@@ -176,6 +176,7 @@ class Engine:
         self._read_messages()
         now = time.monotonic()
         plan = self.scheduler.plan(now)
+        self._requests.leave_queue(len(plan.admitted))
         self._stalled = plan.empty and not self._in_flight and self._delivery.empty
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
@@ -257,11 +258,9 @@ class Engine:
 
     def _close(self, request: Request) -> None:
         """The present prompt holds nothing any more. That it has ended may be known only after its last audio."""
-        if request.closed:
-            return
-        if request.prompt.continuation is None:
+        if not request.closed and request.prompt.continuation is None:
             self._requests.finish(request)
-        else:
+        elif not request.closed:
             self._continue(request)
 
     def _continue(self, request: Request) -> None:

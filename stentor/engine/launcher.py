@@ -32,7 +32,7 @@ class Launcher:
         stats = self.requests.stats
         self._park(plan.parked)
         resumed = [s for s in plan.resumed if s not in plan.unparked]
-        ready = self._admit(plan.admitted) + self._each(plan.unparked, self._restore_rows) + resumed
+        ready = self._each(plan.admitted, self._write_rows) + self._each(plan.unparked, self._restore_rows) + resumed
         for seq in plan.unparked:
             self.requests.of(seq).saved = None
         group = self._write_pages(ready)
@@ -73,11 +73,6 @@ class Launcher:
             for job in jobs:
                 self._fail(job.seq, e, job.count)
             return []
-
-    def _admit(self, admitted: list[Sequence]) -> list[Sequence]:
-        """Write the rows of new requests."""
-        self.requests.leave_queue(len(admitted))
-        return self._each(admitted, self._write_rows)
 
     def _park(self, parked: list[Sequence]) -> None:
         """Save the rows of requests whose slots others get. A request whose row cannot be saved ends."""

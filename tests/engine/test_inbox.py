@@ -11,6 +11,7 @@ from stentor import TTS, EngineError
 from stentor.engine.engine import Engine
 from stentor.engine.inbox import Inbox
 from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier
+from tests.helpers.stepped_engine import stepped_engines
 
 
 def toy() -> TTS:
@@ -144,3 +145,18 @@ def test_a_forked_child_is_told_at_once():
         assert "forked child" in second
         assert third == "nothing"
         assert list(handed_out)[-1].finish is not None
+
+
+def test_nobody_waits_any_more_when_the_device_is_lost_between_admission_and_launch(monkeypatch: pytest.MonkeyPatch):
+    with stepped_engines(), toy() as tts:
+        engine = tts.engine
+
+        def dies(*_: object) -> None:
+            raise torch.AcceleratorError("the device is gone")
+
+        monkeypatch.setattr(engine._launcher, "audio", dies)  # before the rows of new requests are written
+        stream = tts.submit(tts.request("hello", seed=1))
+        engine.step(1)
+        with pytest.raises(EngineError, match="the device is gone"):
+            list(stream)
+        assert engine.health().queued == 0
