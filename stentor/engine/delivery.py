@@ -71,7 +71,7 @@ class AudioDelivery:
         if continues:
             request.delivered_frames.append(chunk.frames.copy())
         finish = request.finish if job.last and not continues else None
+        if finish is not None:
+            self.requests.end(request)  # first, so that whoever has the last chunk finds it counted
         if trim < job.count or finish is not None:
             request.stream.put(Chunk(chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy(), finish))
-        if finish is not None:
-            self.requests.end(request)

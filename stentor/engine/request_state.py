@@ -131,9 +131,10 @@ class OpenRequests:
         return self._by_stream.get(stream)
 
     def finish(self, request: Request) -> None:
-        """End a stream whose last chunk is already out: an empty chunk says why it ended."""
-        request.stream.put(self._empty(request.finish))
+        """End a stream whose last chunk is already out: an empty chunk says why it ended. It comes after the counting,
+        so that whoever has it finds the request counted."""
         self.end(request)
+        request.stream.put(self._empty(request.finish))
 
     def end(self, request: Request) -> None:
         """The last event of a stream: an error, or that it was cancelled. Nothing after a final chunk."""
