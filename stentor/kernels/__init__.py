@@ -23,6 +23,7 @@ from stentor.kernels.switches import (
 )
 
 __all__ = [
+    "MODULES",
     "Kernel",
     "conv1d",
     "conv_kernels_enabled",
@@ -41,6 +42,19 @@ __all__ = [
     "wants_channels_last",
 ]
 
+MODULES = (
+    "conv1d",
+    "gemv",
+    "kv_cache",
+    "norm_rope",
+    "paged_attention",
+    "rng",
+    "sampling",
+    "short_attention",
+    "slot_table",
+)
+"""The modules with kernels. Importing one imports Triton."""
+
 if TYPE_CHECKING:
     from stentor.kernels import (
         conv1d,
@@ -54,20 +68,9 @@ if TYPE_CHECKING:
         slot_table,
     )
 else:
-    _LAZY = (
-        "conv1d",
-        "gemv",
-        "kv_cache",
-        "norm_rope",
-        "paged_attention",
-        "rng",
-        "sampling",
-        "short_attention",
-        "slot_table",
-    )
 
     def __getattr__(name: str) -> ModuleType:
         """Import a module with kernels, and with it Triton, when it is first used (PEP 562)."""
-        if name in _LAZY:
+        if name in MODULES:
             return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import stentor.kernels.switches  # noqa: F401  (before TRITON_INTERPRET is set: kernels serve no other test)
+from stentor.kernels import MODULES  # reads TRITON_INTERPRET before it is set here: kernels serve no other test
 
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -24,24 +24,13 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16]
 DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bfloat16
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
-SHARED = (
-    "conv1d",
-    "gemv",
-    "kv_cache",
-    "norm_rope",
-    "paged_attention",
-    "rng",
-    "sampling",
-    "short_attention",
-    "slot_table",
-)
 FAMILIES = ("fish_s2", "qwen3_tts", "voxcpm2")
 
 
 def _interpret() -> None:
     """Import the kernels interpreted, and mend the interpreter."""
     os.environ["TRITON_INTERPRET"] = "1"
-    for name in (*(f"stentor.kernels.{m}" for m in SHARED), *(f"stentor.models.{f}.kernels" for f in FAMILIES)):
+    for name in (*(f"stentor.kernels.{m}" for m in MODULES), *(f"stentor.models.{f}.kernels" for f in FAMILIES)):
         importlib.import_module(name)
     os.environ.pop("TRITON_INTERPRET")
     from triton.runtime import interpreter
