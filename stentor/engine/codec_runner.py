@@ -14,13 +14,13 @@ from torch import Tensor
 
 from stentor.config import EngineConfig
 from stentor.engine.audio_scheduler import RAMP, AudioJob
+from stentor.engine.buffer_sizes import BufferSizes
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import CudaStream, Device
 from stentor.engine.inflight import InFlightAudio
 from stentor.engine.reference_encoder import LruCache, digest
 from stentor.engine.sequence import Phase, Sequence
-from stentor.engine.sizing import BufferSizes
 from stentor.engine.slot_table import SlotTable
 from stentor.models.base import Prompt, SpeechModel
 

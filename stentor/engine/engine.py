@@ -16,6 +16,7 @@ import torch
 
 from stentor.config import EngineConfig, Policy
 from stentor.engine.audio_scheduler import GENTLE_RAMP
+from stentor.engine.buffer_sizes import GIB
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.delivery import AudioDelivery
@@ -29,7 +30,7 @@ from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.request_state import UNREADY_AFTER, Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
-from stentor.engine.sizing import GIB, plan_memory
+from stentor.engine.sizing import plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier
 from stentor.errors import EngineError, InvalidRequest
 from stentor.models.base import Prompt, SpeechModel

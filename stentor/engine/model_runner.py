@@ -15,13 +15,13 @@ from torch import Tensor
 
 from stentor.config import EngineConfig
 from stentor.engine import step
+from stentor.engine.buffer_sizes import BufferSizes
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import Device, StagingBuffer
 from stentor.engine.inflight import InFlightStep
 from stentor.engine.kv_cache import PagedKV
 from stentor.engine.prefill_batch import BatchShape, Group, PrefillBuffers, batch_shape, build_eager_batch
 from stentor.engine.sequence import RUNNING, Sequence
-from stentor.engine.sizing import BufferSizes
 from stentor.engine.slot_table import SlotTable
 from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt, SpeechModel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
 from stentor.config import EngineConfig
+from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
 from stentor.engine.slot_table import engine_columns
@@ -16,7 +16,6 @@ from stentor.errors import EngineError
 from stentor.layers.types import Column
 from stentor.models.base import SpeechModel
 
-GIB = 1 << 30
 GRAPHS = 6 * GIB
 """Bytes left free on CUDA for the language model's graphs and eager calls."""
 SPARE = 0.3
@@ -27,30 +26,6 @@ second in larger calls, and the next chunk waits for them."""
 CODEC_SHARE, CODEC_COPIES = 0.1, 3
 """Codec calls take at most this share of the free memory. A call's memory counts three times: for eager warm-up, for
 the graphs, and for fragmentation."""
-
-
-@dataclass(frozen=True)
-class BufferSizes:
-    """Shapes of the engine's buffers."""
-
-    slots: int
-    max_frames: int  # per request
-    page_size: int  # tokens per page
-    pages: int
-    max_pages: int  # per request
-    max_model_len: int  # tokens (prompt and frames) that one request can take
-    slot_bytes: int
-    page_bytes: int
-    codec_frames: int  # rows times frames of one codec call at most
-    codec_bytes: int  # left free for codec calls
-
-    def describe(self) -> str:
-        kv, rows = self.pages * self.page_bytes / GIB, (self.slots + 1) * self.slot_bytes / GIB
-        return (
-            f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page_size} tokens ({kv:.2f} GiB), "
-            f"{self.max_model_len} tokens per request, codec calls of {self.codec_frames} frames "
-            f"({self.codec_bytes / GIB:.2f} GiB)"
-        )
 
 
 def _bytes(columns: Mapping[str, Column]) -> int:

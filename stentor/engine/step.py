@@ -5,14 +5,18 @@ Inputs are the slot table, the key-value pool and index tensors. Nothing here re
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from stentor.engine.kv_cache import PagedKV
-from stentor.engine.prefill_batch import PrefillBatch
-from stentor.engine.slot_table import SlotTable
 from stentor.layers.rng import uniform
-from stentor.models.base import SpeechModel
+
+if TYPE_CHECKING:
+    from stentor.engine.kv_cache import PagedKV
+    from stentor.engine.prefill_batch import PrefillBatch
+    from stentor.engine.slot_table import SlotTable
+    from stentor.models.base import SpeechModel
 
 
 def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.kernels.types import QKNormRope
-from stentor.layers.norm import RMSNorm
-from stentor.layers.rope import CosSin, Rope
+
+if TYPE_CHECKING:
+    from stentor.layers.norm import RMSNorm
+    from stentor.layers.rope import CosSin, Rope
 
 
 class RopePositions:

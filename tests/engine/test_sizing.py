@@ -8,8 +8,9 @@ import torch
 
 from stentor import TTS, InvalidRequest
 from stentor.config import EngineConfig
+from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.device import Device
-from stentor.engine.sizing import CODEC_COPIES, CODEC_FRAMES, CODEC_SHARE, GIB, BufferSizes, plan_memory
+from stentor.engine.sizing import CODEC_COPIES, CODEC_FRAMES, CODEC_SHARE, plan_memory
 from stentor.errors import EngineError
 from stentor.models.toy.model import Toy
 

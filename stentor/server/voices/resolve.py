@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stentor.audio import Reference
 from stentor.models.base import ModelSpec
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
-from stentor.server.model_hosts import ModelHost
 from stentor.server.schemas import Shared, VoiceId
 from stentor.server.voices.references import Audio, References
 from stentor.server.voices.store import PLACEHOLDERS, VoiceStore
 from stentor.server.voices.voice import Voice
+
+if TYPE_CHECKING:
+    from stentor.server.model_hosts import ModelHost
 
 KNOWN = 10  # uploaded voices that an error names
 

@@ -1,0 +1,31 @@
+"""The shapes of the engine's buffers, which `sizing.plan_memory` computes. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class BufferSizes:
+    """Shapes of the engine's buffers."""
+
+    slots: int
+    max_frames: int  # per request
+    page_size: int  # tokens per page
+    pages: int
+    max_pages: int  # per request
+    max_model_len: int  # tokens (prompt and frames) that one request can take
+    slot_bytes: int
+    page_bytes: int
+    codec_frames: int  # rows times frames of one codec call at most
+    codec_bytes: int  # left free for codec calls
+
+    def describe(self) -> str:
+        kv, rows = self.pages * self.page_bytes / GIB, (self.slots + 1) * self.slot_bytes / GIB
+        return (
+            f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page_size} tokens ({kv:.2f} GiB), "
+            f"{self.max_model_len} tokens per request, codec calls of {self.codec_frames} frames "
+            f"({self.codec_bytes / GIB:.2f} GiB)"
+        )
