@@ -101,7 +101,7 @@ def serve(a: argparse.Namespace) -> None:
         sys.setswitchinterval(a.switch_ms / 1e3)
     tts = TTS("dummy:toy", device="cpu", max_num_seqs=a.streams, memory_gb=0.5, max_frames=1024)
     paced = Paced(tts, a.step)
-    config = ServerConfig(models=("dummy:toy",), ignore_unknown_fields=True, warmup=False, max_active_requests=1000)
+    config = ServerConfig(models=("dummy:toy",), warmup=False, max_active_requests=1000)
     app = create_app(config, load=lambda name, model: lambda: tts)
     server = uvicorn.Server(uvicorn.Config(app, port=a.port, log_level="warning", access_log=False))
 

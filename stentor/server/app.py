@@ -34,6 +34,7 @@ EXPOSED = [
     "X-Usage-Input-Tokens",
     "X-Usage-Output-Tokens",
     "X-Usage-Total-Tokens",
+    "X-Ignored",
     "Server-Timing",
     "Retry-After",
 ]

@@ -11,7 +11,11 @@ from typing import Any
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig, build, default, items, kind
 
-NO_OPS = ("--omni", "--trust-remote-code")  # flags of vLLM, accepted without effect
+NO_OPS = {  # accepted flags: two of vLLM, and one of ours from when it was not the default
+    "--omni": "has no effect here",
+    "--trust-remote-code": "has no effect here",
+    "--ignore-unknown-fields": "is the default (--strict is the opposite)",
+}
 
 
 class _Extend(argparse.Action):
@@ -43,8 +47,11 @@ def add_parser(subparsers: Any) -> None:
             _add(parser, f)
     parser.add_argument("--skip-server-warmup", action="store_false", dest="warmup", help="the same as --no-warmup")
     parser.add_argument("--disable-log-requests", action="store_false", dest="log_requests", help=argparse.SUPPRESS)
-    for flag in NO_OPS:
-        parser.add_argument(flag, action="append_const", dest="no_ops", const=flag, help="accepted, has no effect")
+    for flag, effect in NO_OPS.items():
+        parser.add_argument(
+            flag, action="append_const", dest="no_ops", const=(flag, effect), help=f"accepted, {effect}"
+        )
+    parser.add_argument("--no-ignore-unknown-fields", action="store_true", dest="strict", help="the same as --strict")
     parser.set_defaults(func=run)
 
 
@@ -68,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
     models = tuple(given.pop("models", ())) + tuple(m for m in [vars(args).get("model_flag")] if m)
     if models:
         given["models"] = models
-    for flag in vars(args).get("no_ops", ()):
-        print(f"stentor serve: {flag} has no effect here", file=sys.stderr)
+    for flag, effect in vars(args).get("no_ops", ()):
+        print(f"stentor serve: {flag} {effect}", file=sys.stderr)
     try:
         config = build(given, vars(args).get("config"))
     except InvalidRequest as e:

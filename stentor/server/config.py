@@ -68,7 +68,9 @@ class ServerConfig:
     stream_by_default: bool = option(
         False, "stream bytes to clients that ask for nothing else, as OpenAI does; wav then says no length"
     )
-    ignore_unknown_fields: bool = option(False, "ignore unknown request fields instead of answering 400")
+    strict: bool = option(
+        False, "refuse (400) fields that a model cannot use or does not know; otherwise X-Ignored names them"
+    )
     max_input_chars: int = option(LIMITS.max_input_chars, "characters of one request's input")
     max_instructions_chars: int = option(
         LIMITS.max_instructions_chars, "characters of instructions", names=("--tts-max-instructions-length",)
@@ -169,6 +171,9 @@ def from_file(path: str | Path) -> dict[str, Any]:
     for key, value in read.items():
         name = str(key).replace("-", "_")
         name = {"model": "models"}.get(name, name)
+        if name == "ignore_unknown_fields":  # an older name of the opposite of strict
+            values["strict"] = not _typed(known["strict"], value)
+            continue
         if name not in known:
             raise InvalidRequest(str(key), f"is not an option; options are {', '.join(sorted(known))}")
         values[name] = _typed(known[name], value)

@@ -39,6 +39,10 @@ class Limits:
     max_instructions_chars: int = limit(500, "characters", "`instructions`", "400", flag=True)
     batch_items: int = limit(32, "", "texts of one batch", "400")
     error_chars: int = limit(400, "characters", "the message of an error", "the rest is left out")
+    ignored_items: int = limit(
+        32, "", "fields and pieces of text that an answer names as ignored", "`+n` counts the rest"
+    )
+    ignored_bytes: int = limit(1024, "bytes", "`X-Ignored`", "`+n` counts the rest")
     outcomes: int = limit(1024, "", "outcomes of requests that are kept", "the oldest is forgotten")
     # WebSocket
     ws_max_sessions: int = limit(256, "", "WebSocket sessions", "503", flag=True)

@@ -153,6 +153,7 @@ def headers(request: RunningRequest) -> dict[str, str]:
         "X-Bit-Depth": "16",
         "Server-Timing": run.timing.header(),
         "Cache-Control": "no-store",
+        **request.plan.ignored.header(),
     }
     if run.finish is not None:
         usage = run.usage.as_dict()

@@ -134,6 +134,7 @@ class BatchResponse(Response):
             "finish_reason": running.run.finish,
             "seed": running.run.seed,
             "usage": running.run.usage.as_dict(),
+            **plan.ignored.as_json(),
         }
 
 

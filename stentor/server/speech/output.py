@@ -160,6 +160,7 @@ def final_report(request: RunningRequest, timestamps: str) -> dict[str, Any]:
         "duration": round(run.duration, 4),
         "sample_rate": request.plan.output.rate,
         "request_id": request.plan.id,
+        **request.plan.ignored.as_json(),
     }
     if timestamps != "none":
         body["segments"] = [timing_as_dict(t) for t in run.timings]

@@ -16,6 +16,7 @@ from stentor.models.base import ModelSpec, ReferenceAudio, SpeechRequest
 from stentor.server.audio.encode import CONTAINERS, legal_rate
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
+from stentor.server.ignored import Ignored
 from stentor.server.model_hosts import ModelHost, ModelHosts
 from stentor.server.schemas import ALIASES, Shared, SpeechBody
 from stentor.server.speech import sentences
@@ -52,6 +53,7 @@ class SpeechPlan:
     guard: bool
     streaming: bool
     hold_frames: int
+    ignored: Ignored
     live: bool = False  # text may be added to a segment while it is spoken
 
 
@@ -83,8 +85,8 @@ class Planner:
     async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> SpeechPlan:
         """A plan to speak `text` with the parameters of `body`."""
         host = self.hosts.named(body.model)
-        spec = host.tts.spec
-        options = self._options(spec, body)
+        spec, ignored = host.tts.spec, Ignored(self.config.strict)
+        options = self._options(spec, body, ignored)
         self._check_task(spec, body)
         voice = await self.voices.resolve(host, body)
         options |= {"language": _language(body.language), "instructions": self._instructions(body)}
@@ -103,11 +105,13 @@ class Planner:
             guard=self.config.guard if body.guard is None else body.guard,
             streaming=streaming,
             hold_frames=body.initial_codec_chunk_frames or 0,
+            ignored=ignored,
         )
 
     # -- fields --
 
-    def _options(self, spec: ModelSpec, body: Shared) -> dict[str, Any]:
+    @staticmethod
+    def _options(spec: ModelSpec, body: Shared, ignored: Ignored) -> dict[str, Any]:
         """The family's own options, given at the top level or in extra_params, under any engine's name."""
         given: dict[str, Any] = {**(body.extra_params or {}), **(body.model_extra or {})}
         if body.max_new_tokens is not None:
@@ -119,11 +123,8 @@ class Planner:
             option = ALIASES.get(name, name)
             if option in spec.options:
                 options[option] = value
-            elif value is not None and name not in NOT_OPTIONS and not self.config.ignore_unknown_fields:
-                taken = ", ".join(sorted(spec.options))
-                raise ApiError(
-                    400, f"{name}: is not a parameter of this {spec.family} model; its own are {taken}", param=name
-                )
+            elif value is not None and name not in NOT_OPTIONS:
+                ignored.field(name, f"is not a parameter of this model; its own are {', '.join(sorted(spec.options))}")
         return options
 
     @staticmethod

@@ -194,6 +194,7 @@ class Session:
             response_format=plan.output.format,
             sample_rate=plan.output.rate,
             channels=1,
+            **plan.ignored.as_json(),
         )
 
     def _append(self, message: Append) -> None:

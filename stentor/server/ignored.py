@@ -1,0 +1,81 @@
+"""What of a request is not used: fields that the model has no use for, and pieces of text that it cannot speak.
+
+The answer names it in the header X-Ignored, events and JSON under `ignored`. `serve --strict` refuses the fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from stentor.server.errors import PARAM_CHARS, ApiError, clipped
+from stentor.server.limits import LIMITS
+
+HEADER = "X-Ignored"
+PIECE_CHARS = 40  # of a piece of text that is named
+
+
+class Item(NamedTuple):
+    """A field by its name, or a piece of the text of field `param`."""
+
+    param: str
+    text: str | None = None
+
+    @property
+    def encoded(self) -> str:
+        """Printable ASCII without commas: `name`, or `name="piece"`. Both are percent-encoded."""
+        name = quote(self.param, safe="[]")
+        return name if self.text is None else f'{name}="{quote(self.text, safe="")}"'
+
+    def as_dict(self) -> dict[str, str]:
+        return {"param": self.param} if self.text is None else {"param": self.param, "text": self.text}
+
+
+class Ignored:
+    """What of one request is not used, in the order it was found, each thing once."""
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
+        self._items: dict[Item, None] = {}
+        self._more = 0  # beyond LIMITS.ignored_items
+
+    def field(self, name: str, why: str) -> None:
+        """Note a field that is not used, and why. ApiError 400 in a strict server."""
+        if self.strict:
+            raise ApiError(400, f"{name}: {why}", param=name)
+        self._add(Item(clipped(name, PARAM_CHARS)))
+
+    def piece(self, text: str, param: str = "input") -> None:
+        """Note a piece of text that cannot be spoken. A short silence stands for it, in a strict server too."""
+        self._add(Item(param, clipped(text, PIECE_CHARS)))
+
+    def _add(self, item: Item) -> None:
+        if item in self._items:
+            return
+        if len(self._items) < LIMITS.ignored_items:
+            self._items[item] = None
+        else:
+            self._more += 1
+
+    def copy(self) -> Ignored:
+        """One that goes on by itself."""
+        same = Ignored(self.strict)
+        same._items, same._more = dict(self._items), self._more
+        return same
+
+    def header(self) -> dict[str, str]:
+        """The header of an answer. Without one if everything is used. `+3` at its end: three more are not named."""
+        named: list[str] = []
+        size = 0
+        for item in self._items:
+            size += len(item.encoded) + 2
+            if size > LIMITS.ignored_bytes:
+                break
+            named.append(item.encoded)
+        more = len(self._items) - len(named) + self._more
+        named += [f"+{more}"] if more else []
+        return {HEADER: ", ".join(named)} if named else {}
+
+    def as_json(self) -> dict[str, list[dict[str, Any]]]:
+        """The same as a member of an event or a JSON answer: `{"ignored": [{"param", "text"?}, ...]}`, or nothing."""
+        return {"ignored": [item.as_dict() for item in self._items]} if self._items else {}
