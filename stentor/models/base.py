@@ -21,6 +21,7 @@ from stentor.kernels.types import RowRef
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column, State
 from stentor.text.front_end import Check, proceed
+from stentor.text.marks import NO_MARKS, TextMarks
 
 Hidden = tuple[Tensor, ...]
 """What a family's functions pass on to each other: tensors with the same leading dimension N. The engine does not look
@@ -46,22 +47,6 @@ class Option:
     high: float
     kind: type[int] | type[float] | type[bool]
     help: str
-
-
-NEVER = r"(?!)"
-
-
-@dataclass(frozen=True)
-class TextMarks:
-    """Marks inside a text that the family understands, as regular expressions. By default there are none.
-
-    Who cuts text cuts neither inside a mark nor between a mark and the words behind it. A part that begins inside a
-    speaker's turn gets that speaker's mark.
-    """
-
-    speaker: str = NEVER  # says who speaks up to the next such mark
-    other: str = NEVER  # any other mark
-    unfinished: str = NEVER  # the beginning of a mark at the end of a text that is still being written
 
 
 @dataclass(frozen=True)
@@ -90,7 +75,7 @@ class ModelSpec:
     live_text: bool = False  # text may arrive while the request runs
     speaker_size: int = 0  # numbers of a speaker embedding given for a reference. 0: takes none
     max_text: int = 10_000  # characters
-    marks: TextMarks = TextMarks()  # inside a text
+    marks: TextMarks = NO_MARKS  # inside a text
     codec_chunk: int = 25  # frames that one codec call decodes at most
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough

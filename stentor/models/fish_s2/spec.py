@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from stentor.layers.types import Column
-from stentor.models.base import KVSpec, ModelSpec, Option, TextMarks
+from stentor.models.base import KVSpec, ModelSpec, Option
 from stentor.models.fish_s2.config import LanguageConfig
 from stentor.models.fish_s2.prompt import SPEAKER, TAG, UNFINISHED
+from stentor.text.marks import TextMarks
 
 SAMPLE_RATE = 44_100
 REFERENCE_SECONDS = (0.5, 60.0)

@@ -1,12 +1,10 @@
-"""Effects on samples before they are encoded: speed, sample rate, fades. They stream, and the result does not depend on
+"""Effects on samples before they are encoded: speed and sample rate. They stream, and the result does not depend on
 how the input is cut into chunks."""
 
 from __future__ import annotations
 
 import numpy as np
 import soxr
-
-FADE_SECONDS = 0.005
 
 
 class Stretch:
@@ -105,41 +103,6 @@ class EffectChain:
             return samples
         out: np.ndarray = self.resample.resample_chunk(np.ascontiguousarray(samples, np.float32), last)
         return out
-
-
-class SegmentJoiner:
-    """Joins segments end to end without clicks: the first and last 5 ms of each are faded.
-
-    Only the length of a fade is held back while a segment runs, so streaming loses 5 ms.
-    """
-
-    def __init__(self, rate: int) -> None:
-        self.rate = rate
-        self.length = max(1, round(FADE_SECONDS * rate))
-        self.ramp = np.linspace(0, 1, self.length, dtype=np.float32)
-        self.held = np.zeros(0, np.float32)
-        self.fade_in = False  # the very first samples stay as they are
-
-    def feed(self, samples: np.ndarray) -> np.ndarray:
-        joined = np.concatenate((self.held, samples))
-        if self.fade_in and len(joined) >= 2 * self.length:
-            joined[: self.length] *= self.ramp
-            self.fade_in = False
-        elif self.fade_in:
-            self.held = joined
-            return joined[:0]
-        cut = max(0, len(joined) - self.length)
-        self.held = joined[cut:]
-        return joined[:cut]
-
-    def end_segment(self, pause: float, fade: bool) -> np.ndarray:
-        """The end of a segment, faded if another follows or if it was cut, and `pause` seconds of silence."""
-        tail = self.held
-        self.held = tail[:0]
-        if fade and len(tail):
-            tail = tail * np.linspace(1, 0, len(tail), dtype=np.float32)
-        self.fade_in = fade
-        return np.concatenate((tail, np.zeros(round(pause * self.rate), np.float32)))
 
 
 def pcm16(samples: np.ndarray) -> np.ndarray:

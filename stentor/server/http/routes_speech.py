@@ -19,10 +19,11 @@ from stentor.server.http.json_body import JsonRoute
 from stentor.server.http.responses import SpeechResponse
 from stentor.server.json_sse import json_response
 from stentor.server.schemas import BatchBody, BatchItem, SpeechBody
-from stentor.server.speech.outcomes import Timing, srt, vtt
+from stentor.server.speech.outcomes import Timing
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.state import Server, server
+from stentor.speech.timing import srt, vtt
 
 router = APIRouter(route_class=JsonRoute)
 

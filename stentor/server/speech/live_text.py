@@ -8,10 +8,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from stentor.models.base import TextMarks
-from stentor.server.speech.marks import has_words, speakers
-from stentor.server.speech.outcomes import SegmentTiming
-from stentor.server.speech.sentences import NO_MARKS, Segment, ready, sentences, split
+from stentor.speech.timing import SegmentTiming
+from stentor.text.marks import NO_MARKS, TextMarks, has_words, speakers
+from stentor.text.sentences import Segment, ready, sentences, split
 
 _WORD_CHAR = re.compile(r"\w")
 _WORD = re.compile(r"[^\W\d_](?=[^\w<|>/])")  # the last letter of a complete word

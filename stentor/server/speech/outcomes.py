@@ -1,29 +1,16 @@
-"""What is counted and timed of a request, outcomes of recent requests, and segment times as subtitles."""
+"""What is counted and timed of a request, and outcomes of recent requests."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stentor.server.limits import LIMITS
+from stentor.speech.timing import SegmentTiming
 
 MAX_OUTCOMES = LIMITS.outcomes
-
-
-@dataclass(frozen=True)
-class SegmentTiming:
-    """A segment of the input and when it is spoken, in seconds of the audio. `start_char` and `end_char` are positions
-    in the input."""
-
-    index: int
-    text: str
-    start: float
-    end: float
-    start_char: int
-    end_char: int
 
 
 @dataclass
@@ -33,7 +20,6 @@ class Usage:
     input_tokens: int = 0
     audio_tokens: int = 0  # of those, positions that hold reference audio
     frames: int = 0
-    samples: int = 0  # at the model's rate, pauses included
 
     def as_dict(self) -> dict[str, Any]:
         """OpenAI's usage object. Output tokens are frames."""
@@ -96,29 +82,3 @@ class Outcomes:
 
     def get(self, id: str) -> Outcome | None:
         return self._kept.get(id)
-
-
-def srt(segments: Sequence[SegmentTiming]) -> str:
-    """SubRip subtitles."""
-    return "\n".join(
-        f"{i}\n{_clock(s.start, ',')} --> {_clock(s.end, ',')}\n{_line(s.text)}\n" for i, s in enumerate(segments, 1)
-    )
-
-
-def vtt(segments: Sequence[SegmentTiming]) -> str:
-    """WebVTT subtitles."""
-    cues = [f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_escaped(_line(s.text))}\n" for s in segments]
-    return "WEBVTT\n\n" + "\n".join(cues)
-
-
-def _clock(seconds: float, mark: str) -> str:
-    ms = round(seconds * 1000)
-    return f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1000 % 60:02}{mark}{ms % 1000:03}"
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -16,10 +16,11 @@ from stentor.server.audio.encode import Encoder, encoder
 from stentor.server.audio.playback import OK_SECONDS, ClientPlayback
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
-from stentor.server.speech.outcomes import Outcome, SegmentTiming, Timing, srt, vtt
+from stentor.server.speech.outcomes import Outcome, Timing
 from stentor.server.speech.plan import Output, SpeechPlan
 from stentor.server.speech.run import SpeechRun
 from stentor.server.state import Server
+from stentor.speech.timing import SegmentTiming, srt, vtt
 
 CHEAP_FORMATS = ("pcm", "wav")  # encoded on the event loop: a thread switch would cost more
 
@@ -116,7 +117,7 @@ class RunningRequest:
         o.duration, o.usage, o.segments = round(run.duration, 4), run.usage.as_dict(), run.timings
         m.prompt_tokens.labels(name).inc(run.usage.input_tokens)
         m.generation_tokens.labels(name).inc(run.usage.frames)
-        m.audio_frames.labels(name).inc(run.usage.samples)
+        m.audio_frames.labels(name).inc(run.joined.samples)
         for action in run.guarded:
             m.guard.labels(name, action).inc()
         t = run.timing

@@ -6,24 +6,20 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from stentor import audio
 from stentor.errors import InvalidRequest
-from stentor.models.base import ModelSpec, ReferenceAudio, SpeechRequest
+from stentor.models.base import ModelSpec, SpeechRequest
 from stentor.server.audio.encode import CONTAINERS, legal_rate
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.ignored import Ignored
 from stentor.server.model_hosts import ModelHost, ModelHosts
 from stentor.server.schemas import ALIASES, Shared, SpeechBody
-from stentor.server.speech import sentences
-from stentor.server.speech.marks import speakers
-from stentor.server.speech.sentences import Segment
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
-from stentor.silence import REFERENCE_PEAK
+from stentor.speech.pieces import continues
+from stentor.text import sentences
+from stentor.text.sentences import Segment
 
 PROBE = "Hello."  # stands for text that arrives later when parameters are checked
 NOT_OPTIONS = {"user", "stream_options"}  # sent by OpenAI-style proxies, without a meaning here
@@ -77,10 +73,9 @@ class Planner:
         """A plan without text, for a session whose text arrives later, in segments."""
         _no_words(word_timestamps)
         plan = await self.make(body, PROBE, id, "none", True)
-        continues = _continues(plan.host.spec, plan.request)
         live = body.split_granularity == "auto" and plan.host.spec.live_text
         live = live and await asyncio.get_running_loop().run_in_executor(plan.host.pool, _accepts_live_text, plan)
-        return replace(plan, segments=[], continues=continues, live=live)
+        return replace(plan, segments=[], continues=continues(plan.host.spec, plan.request), live=live)
 
     async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> SpeechPlan:
         """A plan to speak `text` with the parameters of `body`."""
@@ -98,7 +93,7 @@ class Planner:
             host=host,
             segments=segments,
             request=request,
-            continues=len(segments) > 1 and _continues(spec, request),
+            continues=len(segments) > 1 and continues(spec, request),
             seed=seed,
             seed_given=body.seed is not None,
             output=self._output(spec, body),
@@ -205,55 +200,5 @@ def _accepts_live_text(plan: SpeechPlan) -> bool:
     return True
 
 
-def _continues(spec: ModelSpec, request: SpeechRequest) -> bool:
-    """Whether a later segment can take its voice from the one before, and needs to."""
-    if request.voice is not None or request.speaker_embedding is not None:
-        return False
-    return spec.takes_prompt or (spec.takes_reference and request.reference is None)
-
-
 def _language(given: str | None) -> str:
     return (given or "auto").strip().lower() or "auto"
-
-
-class GeneratedSegment(NamedTuple):
-    """A segment whose voice the next one takes: float32 samples [n] at the model's rate, and their text."""
-
-    samples: np.ndarray
-    text: str
-
-    def fits(self, spec: ModelSpec) -> bool:
-        """Whether its length and level make it a reference."""
-        shortest, longest = spec.reference_seconds
-        peak = np.abs(self.samples).max(initial=0.0)
-        in_range = shortest * spec.sample_rate <= len(self.samples) <= longest * spec.sample_rate
-        return in_range and bool(REFERENCE_PEAK <= peak < np.inf)
-
-
-class VoicesSoFar:
-    """The generated segments whose voices the next one takes: the last one of each speaker, the latest at the end."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self.spec = spec
-        self._by_speaker: dict[str, GeneratedSegment] = {}
-
-    def add(self, segment: GeneratedSegment) -> None:
-        """Note a segment that has been generated, unless it is unfit as a reference."""
-        if segment.fits(self.spec):
-            for speaker in speakers(segment.text, self.spec.marks) or [""]:
-                self._by_speaker.pop(speaker, None)
-                self._by_speaker[speaker] = segment
-
-    def of(self, text: str) -> tuple[GeneratedSegment, ...]:
-        """Those that a text needs: the latest of each of its speakers, or the latest of all. None at first."""
-        named = [self._by_speaker[s] for s in self._by_speaker if s in speakers(text, self.spec.marks)]
-        found = {id(segment): segment for segment in named or list(self._by_speaker.values())[-1:]}
-        return tuple(found.values())[-self.spec.max_references :]
-
-
-def with_tail_reference(request: SpeechRequest, spec: ModelSpec, tails: tuple[GeneratedSegment, ...]) -> SpeechRequest:
-    """The request with segments generated before as its prompt or its references. Resamples: call it in a thread."""
-    given = [ReferenceAudio(audio.resample(t.samples, spec.sample_rate, spec.reference_rate), t.text) for t in tails]
-    if spec.takes_prompt:
-        return replace(request, prompt=given[-1])
-    return replace(request, reference=given[0], more_references=tuple(given[1:]))

@@ -10,22 +10,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from stentor.engine.sequence import Place
 from stentor.engine.stream import AudioStream
 from stentor.errors import EngineError, InvalidRequest
 from stentor.models.base import Prompt, SpeechRequest
 from stentor.retry import Tries
-from stentor.server.audio.effects import SegmentJoiner
 from stentor.server.preparation import prepare
 from stentor.server.speech.guard import Guard
 from stentor.server.speech.live_text import TextTail, extended
-from stentor.server.speech.outcomes import SegmentTiming, Timing, Usage
-from stentor.server.speech.plan import GeneratedSegment, SpeechPlan, VoicesSoFar, with_tail_reference
-from stentor.server.speech.sentences import Segment
+from stentor.server.speech.outcomes import Timing, Usage
+from stentor.server.speech.plan import SpeechPlan
+from stentor.speech.joiner import JoinedAudio
+from stentor.speech.pieces import (
+    SIDE_BY_SIDE,
+    GeneratedSegment,
+    PieceQueue,
+    VoicesSoFar,
+    segment_request,
+    with_tail_reference,
+)
+from stentor.speech.timing import SegmentTiming
 from stentor.text.front_end import Check
-
-PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between segments
-SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
+from stentor.text.sentences import Segment
 
 
 class SpeechRun:
@@ -38,67 +43,62 @@ class SpeechRun:
         self.seed = plan.seed
         self.usage = Usage()
         self.finish: str | None = None
-        self.timings: list[SegmentTiming] = []
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
+        self.joined = JoinedAudio(self.spec.sample_rate, plan.output.speed)
+        self.queue = PieceQueue(self.tts.engine, plan.streaming)
         self._voices = VoicesSoFar(self.spec)
-        self._admitted = False  # the engine has taken a prompt of it
-        self._places = 0  # of prompts that have ended, for those that follow
 
     @property
     def duration(self) -> float:
         """Seconds of audio so far, as a client plays them."""
-        return self.usage.samples / self.spec.sample_rate / self.plan.output.speed
+        return self.joined.duration
+
+    @property
+    def timings(self) -> list[SegmentTiming]:
+        """When the segments that have ended are spoken."""
+        return self.joined.timings
 
     async def audio(self) -> AsyncGenerator[np.ndarray, None]:
         """float32 samples [n] at the model's rate, as they are generated. Closing it cancels what is running."""
-        joiner = SegmentJoiner(self.spec.sample_rate)
         side_by_side = len(self.plan.segments) > 1 and not self.plan.streaming and not self.plan.continues
-        blocks = self._side_by_side(joiner) if side_by_side else self._one_by_one(joiner)
+        blocks = self._side_by_side() if side_by_side else self._one_by_one()
         async with aclosing(blocks):
             async for samples in blocks:
                 if len(samples):
-                    self.usage.samples += len(samples)
                     yield samples
-        self.finish = self.finish or "stop"
+        self.end()
+
+    def end(self) -> None:
+        """All segments have been spoken."""
+        self.finish = self.joined.ending
         self.timing.done = time.monotonic()
-
-    def submit(self, prompt: Prompt, seed: int) -> AudioStream:
-        """Give the engine a prompt. Once one has been taken, the others are not refused, and keep its place."""
-        place = Place.NEXT if self._places else Place.ADMITTED if self._admitted else Place.NEW
-        stream = self.tts.engine.submit(prompt, seed, self.plan.streaming, place)
-        self._admitted, self._places = True, max(0, self._places - 1)
-        return stream
-
-    def left(self, stream: AudioStream) -> None:
-        """A prompt has ended, or is not needed any more. The next one takes its place."""
-        stream.cancel()
-        self._places += 1
 
     def next_segment(self, segment: Segment, tail: TextTail | None = None) -> SegmentRun:
         """Prepare a segment, in the voice of the one before if the plan says so. tail: its text that is yet to come."""
         first = not self.timings or not self.plan.continues
         return SegmentRun(self, segment, first, self._voices.of(segment.spoken), tail)
 
-    async def segment_audio(self, current: SegmentRun, joiner: SegmentJoiner) -> AsyncGenerator[np.ndarray, None]:
-        """Run one segment and note its times at its end. The joiner keeps its last samples."""
-        start, generated = self._position(joiner), []
+    async def segment_audio(self, current: SegmentRun) -> AsyncGenerator[np.ndarray, None]:
+        """Run one segment and note its times at its end. Its last samples are kept."""
+        self.joined.begin()
+        generated = []
         async with aclosing(current.stream()) as blocks:
             async for samples in blocks:
                 generated.append(samples)
-                yield joiner.feed(samples)
-        self._note_end(current, start)
+                yield self.joined.feed(samples)
+        self.joined.note_end(current.segment, current.samples, current.finish)
         if self.plan.continues and generated:
             self._voices.add(GeneratedSegment(np.concatenate(generated), current.segment.spoken))
 
-    async def _one_by_one(self, joiner: SegmentJoiner) -> AsyncGenerator[np.ndarray, None]:
+    async def _one_by_one(self) -> AsyncGenerator[np.ndarray, None]:
         for i, segment in enumerate(self.plan.segments):
             current = self.next_segment(segment)
-            async with aclosing(self.segment_audio(current, joiner)) as blocks:
+            async with aclosing(self.segment_audio(current)) as blocks:
                 async for samples in blocks:
                     yield samples
-            yield self._end(joiner, i, current)
+            yield self._close(i, current)
 
-    async def _side_by_side(self, joiner: SegmentJoiner) -> AsyncGenerator[np.ndarray, None]:
+    async def _side_by_side(self) -> AsyncGenerator[np.ndarray, None]:
         slots = asyncio.Semaphore(SIDE_BY_SIDE)
 
         async def one(segment: Segment) -> tuple[SegmentRun, list[np.ndarray]]:
@@ -114,28 +114,15 @@ class SpeechRun:
             raise e.exceptions[0] from None
         for i, task in enumerate(tasks):
             current, blocks = task.result()
-            start = self._position(joiner)
+            self.joined.begin()
             for samples in blocks:
-                yield joiner.feed(samples)
-            self._note_end(current, start)
-            yield self._end(joiner, i, current)
+                yield self.joined.feed(samples)
+            self.joined.note_end(current.segment, current.samples, current.finish)
+            yield self._close(i, current)
 
-    def _position(self, joiner: SegmentJoiner) -> int:
-        return self.usage.samples + len(joiner.held)
-
-    def _note_end(self, current: SegmentRun, start: int) -> None:
-        """Note a segment's times and how it ended."""
-        if current.finish != "stop":
-            self.finish = current.finish
-        rate = self.spec.sample_rate * self.plan.output.speed
-        begin, end = start / rate, (start + current.samples) / rate
-        s = current.segment
-        self.timings.append(SegmentTiming(len(self.timings), s.text, begin, end, s.start, s.end))
-
-    def _end(self, joiner: SegmentJoiner, i: int, current: SegmentRun) -> np.ndarray:
+    def _close(self, i: int, current: SegmentRun) -> np.ndarray:
         last = i + 1 == len(self.plan.segments)
-        pause = 0.0 if last else PARAGRAPH_PAUSE if current.segment.paragraph else PAUSE
-        return joiner.end_segment(pause, fade=not last or current.finish.startswith("guard"))
+        return self.joined.close(current.segment, last, cut=current.finish.startswith("guard"))
 
 
 class SegmentRun:
@@ -189,11 +176,8 @@ class SegmentRun:
 
     async def _prepare(self) -> Prompt:
         """Tokens and encoded references, made in a thread. It stops when the segment has been given up."""
-        run, request = self.run, self.run.plan.request
-        request = replace(request, text=self.segment.spoken, live=self.tail is not None)
-        if not self.first:
-            request = replace(request, instructions=None)  # the voice is in the audio that is continued
-
+        run = self.run
+        request = replace(segment_request(run.plan.request, self.segment, self.first), live=self.tail is not None)
         prompt = None
         if not self.tails:
             prompt = await prepare(run.plan.host.pool, self._if_encoded(request))
@@ -219,7 +203,7 @@ class SegmentRun:
     async def _once(self, prompt: Prompt, seed: int) -> AsyncGenerator[np.ndarray, None]:
         run = self.run
         guard = Guard(run.spec, prompt) if run.plan.guard else None
-        stream = run.submit(prompt, seed)
+        stream = run.queue.submit(prompt, seed)
         if run.timing.submitted is None:
             run.timing.submitted = time.monotonic()
         writing = None if self.tail is None else asyncio.create_task(self._append_text(prompt, stream, self.tail))
@@ -241,7 +225,7 @@ class SegmentRun:
             if writing is not None and writing.done():
                 writing.result()
         finally:
-            run.left(stream)
+            run.queue.left(stream)
             if writing is not None:
                 writing.cancel()
             if self.tail is not None:

@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from stentor.server.audio.effects import SegmentJoiner
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
 from stentor.server.speech.live_text import FedSegment, TextFeed, TextTail, played_characters
 from stentor.server.speech.outcomes import Timing
 from stentor.server.speech.output import OutputPipeline, RunningRequest, final_report
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.speech.run import PAUSE, SegmentRun
-from stentor.server.speech.sentences import Segment
+from stentor.server.speech.run import SegmentRun
 from stentor.server.state import Server
 from stentor.server.ws.messages import Configure, MessageSender
+from stentor.text.sentences import Segment
 
 QUIET_SECONDS = 1.0  # without audio, after which a segment with a tail is taken to wait for text
 
@@ -86,22 +85,19 @@ class Utterance:
             live.pop(running.playback, None)
 
     async def _all(self, running: RunningRequest, first: FedSegment, rest: AsyncIterator[FedSegment]) -> None:
-        run, joiner = running.run, SegmentJoiner(running.run.spec.sample_rate)
         pipeline = running.pipeline(whole=False) if self.settings.stream_audio else None
-        await self._segment(running, joiner, pipeline, *first)
+        await self._segment(running, pipeline, *first)
         async for fed in rest:
-            await self._segment(running, joiner, pipeline, *fed)
+            await self._segment(running, pipeline, *fed)
         if pipeline is not None:
             self._send(await pipeline.finish())
-        run.finish = run.finish or "stop"
-        run.timing.done = time.monotonic()
+        running.run.end()
         running.completed()
         self._done(total_sentences=self.segments, total_bytes=self.bytes, **final_report(running, "json"))
 
     async def _segment(
         self,
         running: RunningRequest,
-        joiner: SegmentJoiner,
         pipeline: OutputPipeline | None,
         segment: Segment,
         tail: TextTail | None,
@@ -111,15 +107,15 @@ class Utterance:
         self.segments += 1
         own = pipeline or running.pipeline(whole=True)
         if index and pipeline is not None:
-            await self._encode(running, own, np.zeros(round(PAUSE * run.spec.sample_rate), np.float32))
+            await self._encode(running, own, run.joined.pause())
         current = run.next_segment(segment, tail)
         self.current, self.last_audio = (current, run.duration), time.monotonic()
         self._announce(index, segment)
         limit = asyncio.timeout(self.server.config.request_timeout)
-        async with limit, aclosing(run.segment_audio(current, joiner)) as blocks:
+        async with limit, aclosing(run.segment_audio(current)) as blocks:
             async for samples in blocks:
                 await self._encode(running, own, samples)
-        await self._encode(running, own, joiner.end_segment(0.0, fade=True))
+        await self._encode(running, own, run.joined.close_early())
         self.current = None
         if pipeline is None:
             self._send(await own.finish())
@@ -152,7 +148,6 @@ class Utterance:
     async def _encode(self, running: RunningRequest, pipeline: OutputPipeline, samples: np.ndarray) -> None:
         if not len(samples):
             return
-        running.run.usage.samples += len(samples)
         running.playback.add(samples)
         self.last_audio = time.monotonic()
         self._send(await pipeline.feed(samples))

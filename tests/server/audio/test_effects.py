@@ -1,11 +1,11 @@
-"""Time stretch, sample rate and joints do not depend on how the audio is cut."""
+"""Time stretch and sample rate do not depend on how the audio is cut."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from stentor.server.audio.effects import EffectChain, SegmentJoiner, Stretch
+from stentor.server.audio.effects import EffectChain, Stretch
 
 RATE = 24_000
 
@@ -40,22 +40,3 @@ def test_effects_do_not_depend_on_how_the_audio_was_cut(target: int, speed: floa
     whole = through([len(TONE)])
     assert abs(len(whole) - len(TONE) * target / RATE / speed) <= 2
     assert np.array_equal(whole, through([1, 17, 1920, 5, 4800]))
-
-
-def test_joined_pieces_have_no_clicks_and_single_ones_are_untouched() -> None:
-    joiner = SegmentJoiner(RATE)
-    alone = np.concatenate([joiner.feed(TONE), joiner.end_segment(0.0, fade=False)])
-    assert np.array_equal(alone, TONE)
-    loud = np.ones(RATE, np.float32)
-    joiner = SegmentJoiner(RATE)
-    two = [
-        joiner.feed(loud),
-        joiner.end_segment(0.1, True),
-        joiner.feed(loud[:7]),
-        joiner.feed(loud),
-        joiner.end_segment(0, False),
-    ]
-    joined = np.concatenate(two)
-    assert len(joined) == len(loud) * 2 + 7 + round(0.1 * RATE)
-    assert np.abs(np.diff(joined)).max() < 0.01
-    assert np.abs(joined[len(loud) : len(loud) + round(0.1 * RATE)]).max() == 0

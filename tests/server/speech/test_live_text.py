@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stentor.server.speech.live_text import TextFeed, TextTail, extended, played_characters
-from stentor.server.speech.outcomes import SegmentTiming
-from stentor.server.speech.sentences import Segment
+from stentor.speech.timing import SegmentTiming
+from stentor.text.sentences import Segment
 
 
 def test_text_is_cut_the_same_however_it_arrives() -> None:

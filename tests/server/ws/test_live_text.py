@@ -10,7 +10,7 @@ import pytest
 
 import stentor
 from stentor.server.speech.live_text import TextFeed, extended
-from stentor.server.speech.sentences import Segment
+from stentor.text.sentences import Segment
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.server_live import Live, pcm, serving
 from tests.helpers.ws_talk import talk

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import re
-
-from stentor.models.base import TextMarks
+from dataclasses import dataclass
 
 OTHER, TURN = "\ue000", "\ue001"  # placeholders, which are neither words, white space nor punctuation
 PLACEHOLDERS = OTHER + TURN
 _SPACE = r"(?!\s*\n\s*\n)\s*"  # belongs to the mark before it, unless a paragraph ends there
 _WORD_CHAR = re.compile(r"\w")
+NEVER = r"(?!)"
+
+
+@dataclass(frozen=True)
+class TextMarks:
+    """Marks inside a text that the family understands, as regular expressions. By default there are none.
+
+    Who cuts text cuts neither inside a mark nor between a mark and the words behind it. A part that begins inside a
+    speaker's turn gets that speaker's mark.
+    """
+
+    speaker: str = NEVER  # says who speaks up to the next such mark
+    other: str = NEVER  # any other mark
+    unfinished: str = NEVER  # the beginning of a mark at the end of a text that is still being written
+
+
+NO_MARKS = TextMarks()
 
 
 def masked(text: str, marks: TextMarks) -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from stentor import TTS
-from stentor.models.base import TextMarks
 from stentor.models.fish_s2.prompt import SPEAKER, TAG, UNFINISHED, batches, spoken_words
 from stentor.server.speech.live_text import TextFeed
-from stentor.server.speech.sentences import ready, split
+from stentor.text.marks import TextMarks
+from stentor.text.sentences import ready, split
 from tests.helpers.server_live import serving
 from tests.models.fish_s2.oracle import CHECKPOINT
 

@@ -1,15 +1,14 @@
 """Cutting text into sentences and clauses, with abbreviations, decimals, initials, quotes, and CJK, Arabic and Indic
 punctuation. Segments keep their place in the text, so that times and interruptions can name characters."""
 
-# ruff: noqa: RUF001, SIM905 (punctuation of many scripts, lists of words)
+# ruff: noqa: SIM905 (punctuation of many scripts, lists of words)
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stentor.models.base import TextMarks
-from stentor.server.speech.marks import PLACEHOLDERS, TURN, masked, speakers
+from stentor.text.marks import NO_MARKS, PLACEHOLDERS, TURN, TextMarks, masked, speakers
 
 END_WIDE = "。！？｡।॥۔؟…‼⁇⁈⁉"  # end a sentence whatever follows
 CLOSERS = "\"'”’»」』】）)]›〉》"
@@ -33,7 +32,6 @@ _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
 _WORD_BEFORE = re.compile(r"([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
 _WORD_CHAR = re.compile(r"\w")
 _TURN = re.compile(rf"(?<!{TURN}){TURN}")
-NO_MARKS = TextMarks()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Long text, spoken piece by piece: the Python API, the command line and the server share this."""

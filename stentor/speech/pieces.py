@@ -1,0 +1,97 @@
+"""What the pieces of one request share: the voice that is carried over, and the place in the engine's queue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from stentor import audio
+from stentor.engine.engine import Engine
+from stentor.engine.sequence import Place
+from stentor.engine.stream import AudioStream
+from stentor.models.base import ModelSpec, Prompt, ReferenceAudio, SpeechRequest
+from stentor.silence import REFERENCE_PEAK
+from stentor.text.marks import speakers
+from stentor.text.sentences import Segment
+
+SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
+
+
+def continues(spec: ModelSpec, request: SpeechRequest) -> bool:
+    """Whether a later segment can take its voice from the one before, and needs to."""
+    if request.voice is not None or request.speaker_embedding is not None:
+        return False
+    return spec.takes_prompt or (spec.takes_reference and request.reference is None)
+
+
+def segment_request(request: SpeechRequest, segment: Segment, first: bool) -> SpeechRequest:
+    """The request for one segment. first: no segment before it sets its voice."""
+    request = replace(request, text=segment.spoken)
+    return request if first else replace(request, instructions=None)  # the voice is in the audio that is continued
+
+
+class GeneratedSegment(NamedTuple):
+    """A segment whose voice the next one takes: float32 samples [n] at the model's rate, and their text."""
+
+    samples: np.ndarray
+    text: str
+
+    def fits(self, spec: ModelSpec) -> bool:
+        """Whether its length and level make it a reference."""
+        shortest, longest = spec.reference_seconds
+        peak = np.abs(self.samples).max(initial=0.0)
+        in_range = shortest * spec.sample_rate <= len(self.samples) <= longest * spec.sample_rate
+        return in_range and bool(REFERENCE_PEAK <= peak < np.inf)
+
+
+class VoicesSoFar:
+    """The generated segments whose voices the next one takes: the last one of each speaker, the latest at the end."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self._by_speaker: dict[str, GeneratedSegment] = {}
+
+    def add(self, segment: GeneratedSegment) -> None:
+        """Note a segment that has been generated, unless it is unfit as a reference."""
+        if segment.fits(self.spec):
+            for speaker in speakers(segment.text, self.spec.marks) or [""]:
+                self._by_speaker.pop(speaker, None)
+                self._by_speaker[speaker] = segment
+
+    def of(self, text: str) -> tuple[GeneratedSegment, ...]:
+        """Those that a text needs: the latest of each of its speakers, or the latest of all. None at first."""
+        named = [self._by_speaker[s] for s in self._by_speaker if s in speakers(text, self.spec.marks)]
+        found = {id(segment): segment for segment in named or list(self._by_speaker.values())[-1:]}
+        return tuple(found.values())[-self.spec.max_references :]
+
+
+def with_tail_reference(request: SpeechRequest, spec: ModelSpec, tails: tuple[GeneratedSegment, ...]) -> SpeechRequest:
+    """The request with segments generated before as its prompt or its references. Resamples: call it in a thread."""
+    given = [ReferenceAudio(audio.resample(t.samples, spec.sample_rate, spec.reference_rate), t.text) for t in tails]
+    if spec.takes_prompt:
+        return replace(request, prompt=given[-1])
+    return replace(request, reference=given[0], more_references=tuple(given[1:]))
+
+
+class PieceQueue:
+    """Submits the prompts of one request. Once the engine has taken one, the others are not refused, and each takes the
+    place of one that has ended."""
+
+    def __init__(self, engine: Engine, streaming: bool) -> None:
+        self.engine, self.streaming = engine, streaming
+        self._admitted = False
+        self._places = 0  # of prompts that have ended, for those that follow
+
+    def submit(self, prompt: Prompt, seed: int) -> AudioStream:
+        """Give the engine a prompt. Overloaded if it is the first and the queue is full."""
+        place = Place.NEXT if self._places else Place.ADMITTED if self._admitted else Place.NEW
+        stream = self.engine.submit(prompt, seed, self.streaming, place)
+        self._admitted, self._places = True, max(0, self._places - 1)
+        return stream
+
+    def left(self, stream: AudioStream) -> None:
+        """A prompt has ended, or is not needed any more. The next one takes its place."""
+        stream.cancel()
+        self._places += 1
