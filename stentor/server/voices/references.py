@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import io
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -121,17 +122,18 @@ def _key(source: str) -> str:
 
 
 class AudioCache:
-    """Decoded audio by key, at most `max_bytes` of it. The least recently used goes first, and none is returned after
-    `seconds`. It is used on the event loop only."""
+    """Decoded audio by key, at most `max_bytes` of it. The least recently used goes first. None is returned after
+    `seconds`, and what has not been used for so long goes with the next `put`. It is used on the event loop only."""
 
-    def __init__(self, max_bytes: int, seconds: float) -> None:
-        self.max_bytes, self.seconds = max_bytes, seconds
+    def __init__(self, max_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.max_bytes, self.seconds, self._clock = max_bytes, seconds, clock
         self.bytes = self.hits = self.misses = 0
         self._kept: OrderedDict[str, tuple[float, Audio]] = OrderedDict()
 
     def get(self, key: str) -> Audio | None:
         found = self._kept.get(key)
-        if found is None or time.monotonic() - found[0] > self.seconds:
+        if found is None or self._expired(found[0]):
+            self.drop(key)
             self.misses += 1
             return None
         self.hits += 1
@@ -142,10 +144,16 @@ class AudioCache:
         if audio[0].nbytes > self.max_bytes // 4:
             return
         self.drop(key)
-        self._kept[key] = (time.monotonic(), audio)
+        self._kept[key] = (self._clock(), audio)
         self.bytes += audio[0].nbytes
-        while self.bytes > self.max_bytes:
+        while self.bytes > self.max_bytes or self._first_expired():
             self.drop(next(iter(self._kept)))
+
+    def _first_expired(self) -> bool:
+        return any(self._expired(put) for put, _ in itertools.islice(self._kept.values(), 1))
+
+    def _expired(self, put: float) -> bool:
+        return self._clock() - put > self.seconds
 
     def drop(self, key: str) -> None:
         old = self._kept.pop(key, None)

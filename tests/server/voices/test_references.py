@@ -169,3 +169,18 @@ def test_the_cache_of_references_is_bounded() -> None:
     assert cache.get("15") is not None
     cache.put("large", (np.zeros(10_000, np.float32), 16_000))
     assert cache.get("large") is None
+
+
+def test_references_that_nobody_uses_any_more_leave_the_cache() -> None:
+    """They stayed until the cache was full, so that a server's memory grew for hours."""
+    now = 0.0
+    cache = AudioCache(1 << 20, 60.0, lambda: now)
+    for i in range(100):
+        now = 10.0 * i
+        cache.put(str(i), (np.zeros(100, np.float32), 16_000))
+    assert len(cache) == 7
+    assert cache.bytes == 7 * 400
+    assert cache.get("99") is not None
+    now += 61
+    assert cache.get("99") is None
+    assert len(cache) == 6
