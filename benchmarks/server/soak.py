@@ -7,8 +7,8 @@ Needs: Linux, aiohttp and the packages of `stentor[server]`. No GPU.
 The model is `dummy:toy`, because the server is under test and not the model. `--model voice` takes the embedded voice,
 whose answers may differ by 0.2 % of full scale, because its flow amplifies the rounding of other batch sizes.
 Answers to well-behaved clients are compared with the answer that the same request gets alone.
-With `--hours` or `--minutes` honest clients are timed, first alone and then beside hostile ones, and the result has a
-curve of memory, speed and 5xx (soak_curve.py).
+With `--hours` or `--minutes` honest clients are timed, in windows alone and in windows beside hostile ones, and the
+result has a curve of memory, speed and 5xx (soak_long.py). It is written after every round.
 The exit code is 0 if nothing leaked, no answer was wrong, and the only 5xx were 503 with Retry-After.
 """
 
@@ -40,15 +40,14 @@ from typing import Any
 import aiohttp
 import numpy as np
 import soak_curve
+import soak_long
+from soak_honest import answers, ask, session
 from soak_hostile import HOSTILE
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXTS = ("Hello there, you.", "One is here. Two is here.", "A longer sentence that says nothing at all, slowly.")
-SEEDS = (1, 2)
 LSB = {"dummy:toy": 2.1, "voice": 65.0}  # answers alone and in company differ by rounding
 PHASES = 3  # after each of them all is counted
-HONEST_PAUSE_S, HOSTILE_PAUSE_S = 0.5, 1.0  # on average, in long runs
-QUIET_SHARE, QUIET_S = 0.1, 120.0  # of a long run's seconds, and at most, with honest clients only
+HOSTILE_PAUSE_S = 1.0  # on average, in long runs
 GROWTH_MB = 30.0  # of resident memory between the first count and the last
 
 # On SIGUSR1: gives what is free back to the system, and tells how many asyncio tasks are alive.
@@ -90,15 +89,19 @@ class Server:
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         self.model, self.log = model, list[str]()
         threading.Thread(target=self._read, daemon=True).start()
-        self.url = self._wait(r"running on (http://\S+)")
-        self._wait(r"(is ready)")
+        try:
+            self.url = self._wait(r"running on (http://\S+)")
+            self._wait(r"(is ready)")
+        except BaseException:
+            self.process.kill()
+            raise
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         self.log.extend(iter(self.process.stdout.readline, ""))
 
     def _wait(self, pattern: str, start: int = 0) -> str:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180  # of a busy machine
         while time.monotonic() < end and self.process.poll() is None:
             if found := re.search(pattern, "".join(self.log[start:])):
                 return found.group(1)
@@ -133,24 +136,18 @@ class Soak:
         self.counts: Counter[str] = Counter()
         self.statuses: Counter[int] = Counter()
         self.problems: list[str] = []
-        self.times: list[float] = []  # seconds of each honest request
         self.kinds: list[Callable[[], Awaitable[None]]] = [
             self.whole, self.stream, self.events, self.socket, self.leaver, self.leaver, self.slow, self.malformed,
             self.voice, self.rude_socket, self.batch, self.container,
         ]  # fmt: skip
 
     def ask(self) -> dict[str, Any]:
-        text, seed = self.random.choice(list(self.truth))
-        return {"input": text, "seed": seed, "response_format": "pcm", "guard": False}
+        return ask(*self.random.choice(list(self.truth)))
 
     async def learn(self) -> None:
-        for text in TEXTS:
-            for seed in SEEDS:
-                body = {"input": text, "seed": seed, "response_format": "pcm", "guard": False}
-                async with self.http.post(self.url + "/v1/audio/speech", json=body) as answer:
-                    self.truth[text, seed] = np.frombuffer(await answer.read(), "<i2").astype(int)
+        self.truth = await answers(self.url, self.http)
         # FFmpeg is loaded with the first compressed answer: before the first count, or it looks like growth.
-        body = {"input": TEXTS[0], "response_format": "mp3", "speed": 1.7}
+        body = {"input": "Hello.", "response_format": "mp3", "speed": 1.7}
         async with self.http.post(self.url + "/v1/audio/speech", json=body) as answer:
             await answer.read()
 
@@ -288,17 +285,6 @@ class Soak:
                 await asyncio.sleep(self.random.uniform(0, 0.1))
         self.counts["rude socket"] += 1
 
-    async def honest(self) -> None:
-        """A stream, timed from its connection to its last byte."""
-        ask, begin = self.ask(), time.monotonic()
-        async with self.post(json={**ask, "stream_format": "audio"}) as answer:
-            data = await answer.read()
-            if answer.status == 200:
-                self.times.append(time.monotonic() - begin)
-                self.check("honest", ask, data)
-            else:
-                self.counts["honest: refused"] += 1
-
     async def client(self, end: float, kinds: Sequence[Callable[[], Awaitable[None]]], pause: float) -> None:
         """One request after another, with pauses of `pause` seconds on average."""
         while time.monotonic() < end:
@@ -313,19 +299,23 @@ class Soak:
         end = time.monotonic() + seconds
         await asyncio.gather(*(self.client(end, self.kinds, 0) for _ in range(clients)))
 
-    async def mixed(self, honest: int, hostile: int, seconds: float) -> None:
-        """Honest clients beside hostile ones. Both pause, so that the server is attacked and not merely full."""
+    async def attack(self, hostile: int, seconds: float) -> None:
+        """Hostile clients. They pause, so that the server is attacked and not merely full."""
         end = time.monotonic() + seconds
-        attacks = [*self.kinds, *(functools.partial(attack, self) for attack in HOSTILE)]
-        callers = [self.client(end, [self.honest], HONEST_PAUSE_S) for _ in range(honest)]
-        await asyncio.gather(*callers, *(self.client(end, attacks, HOSTILE_PAUSE_S) for _ in range(hostile)))
+        attacks: list[Callable[[], Awaitable[None]]] = [*self.kinds, *(functools.partial(f, self) for f in HOSTILE)]
+        await asyncio.gather(*(self.client(end, attacks, HOSTILE_PAUSE_S) for _ in range(hostile)))
+
+    async def engine(self) -> dict[str, Any]:
+        """What /health says of the engine."""
+        async with self.http.get(self.url + "/health") as answer:
+            state: dict[str, Any] = next(iter((await answer.json())["models"].values()))
+        return state
 
     async def settled(self) -> dict[str, Any]:
         """The engine's state once nothing runs any more, or what is left after 20 s."""
         end = time.monotonic() + 20
         while True:
-            async with self.http.get(self.url + "/health") as answer:
-                state: dict[str, Any] = next(iter((await answer.json())["models"].values()))
+            state = await self.engine()
             async with self.http.get(self.url + "/metrics") as answer:
                 text = await answer.text()
             state["sessions"] = _value(text, "websocket_sessions")
@@ -334,12 +324,6 @@ class Soak:
             if (idle and not state["sessions"]) or time.monotonic() > end:
                 return {**state, "idle": idle and not state["sessions"]}
             await asyncio.sleep(0.1)
-
-
-def session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=aiohttp.ClientTimeout(60)
-    )
 
 
 async def soak(server: Server, clients: int, seconds: float, seed: int, voices: Path) -> dict[str, Any]:
@@ -363,32 +347,46 @@ async def soak(server: Server, clients: int, seconds: float, seed: int, voices: 
 
 
 async def long_soak(
-    server: Server, honest: int, hostile: int, seconds: float, seed: int, voices: Path
+    server: Server, honest: int, hostile: int, seconds: float, seed: int, voices: Path, output: Path | None
 ) -> dict[str, Any]:
-    """Honest clients alone, then beside hostile ones. The result has a curve."""
-    quiet_s = min(QUIET_S, QUIET_SHARE * seconds)
+    """Honest clients alone and beside hostile ones, in turns. The result has a curve. It is written as it grows."""
     async with session() as http:
         run = Soak(server.url, http, seed, LSB[server.model])
+        clients = soak_long.Honest(server.url, honest, seed, LSB[server.model])
+        curve = soak_curve.Curve(server.process.pid, run.statuses, run.engine)
         await run.learn()
-        await run.mixed(honest, 0, quiet_s)
-        quiet, states, held = run.times[:], [await run.settled()], [await asyncio.to_thread(server.held)]
-        curve = soak_curve.Curve(server.process.pid, run.times, run.statuses)
-        await asyncio.gather(run.mixed(honest, hostile, seconds - quiet_s), curve.watch(seconds - quiet_s))
+        states, held = [await run.settled()], [await asyncio.to_thread(server.held)]
+
+        def result(windows: list[soak_long.Window]) -> dict[str, Any]:
+            judged = soak_curve.judge(clients, curve, windows)
+            found = _found(run, states, held, voices)
+            found["problems"] = found["problems"] + judged.pop("problems")
+            return {
+                "honest": honest, "clients": hostile, "seconds": seconds, "seed": seed, **found, "judged": judged,
+                "curve": curve.samples,
+            }  # fmt: skip
+
+        await clients.start()
+        windows = await soak_long.rounds(
+            seconds, clients, curve, functools.partial(run.attack, hostile), lambda w: _write(output, result(w))
+        )
+        await clients.stop()
         states.append(await run.settled())
         await asyncio.sleep(1.5)  # connections close
         held.append(await asyncio.to_thread(server.held))
         await run.whole()
-    judged = soak_curve.judge(quiet, run.times[len(quiet) :], curve)
-    run.problems += judged["problems"]
-    return {
-        "honest": honest, "clients": hostile, "seconds": seconds, "seed": seed, **_found(run, states, held, voices),
-        "judged": judged, "curve": curve.samples,
-    }  # fmt: skip
+        return result(windows)
+
+
+def _write(output: Path | None, result: dict[str, Any]) -> None:
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]], voices: Path) -> dict[str, Any]:
     """What clients and the server say, with what is wrong as `problems`."""
-    problems = run.problems
+    problems = [*run.problems]
     problems += [f"not idle afterwards: {s}" for s in states if not s["idle"]]
     first, last = held[0], held[-1]
     slack = {"files": 3, "tasks": 3, "threads": 10}  # pools of threads, which have a bound, fill with time
@@ -399,8 +397,14 @@ def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]]
         "requests": sum(run.statuses.values()),
         "statuses": {str(k): v for k, v in sorted(run.statuses.items())}, "counts": dict(sorted(run.counts.items())),
         "held": held, "engine": states[-1], "problems": problems,
-        "python": platform.python_version(), "cores": os.cpu_count(),
+        "python": platform.python_version(), "cores": os.cpu_count(), "nice": os.nice(0), "autogroup": _autogroup(),
     }  # fmt: skip
+
+
+def _autogroup() -> str | None:
+    """The group in which Linux schedules this process and the server, and its niceness. Other sessions are others."""
+    path = Path("/proc/self/autogroup")
+    return path.read_text().strip() if path.exists() else None
 
 
 def _value(metrics: str, name: str) -> float:
@@ -441,7 +445,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, running(args.model, Path(folder)) as server:
         long = 60 * args.minutes + 3600 * args.hours
         if long:
-            coroutine = long_soak(server, args.honest, args.clients, long, args.seed, Path(folder))
+            coroutine = long_soak(server, args.honest, args.clients, long, args.seed, Path(folder), args.output)
         else:
             coroutine = soak(server, args.clients, args.seconds, args.seed, Path(folder))
         result = asyncio.run(coroutine)
@@ -452,10 +456,8 @@ def main() -> int:
         result["errors_logged"] = dict(Counter(re.sub(r"^\S+ \S+ ", "", e)[:160] for e in errors).most_common(10))
     if result["exit_code"]:
         result["problems"].append(f"the server ended with {result['exit_code']}")
-    text = json.dumps(result, indent=1)
-    if args.output is not None:
-        args.output.write_text(text + "\n")
-    print(soak_curve.summary(result) if long else text)
+    _write(args.output, result)
+    print(soak_curve.summary(result) if long else json.dumps(result, indent=1))
     return 1 if result["problems"] else 0
 
 

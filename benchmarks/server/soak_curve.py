@@ -1,21 +1,23 @@
-"""A long soak: honest requests beside hostile ones, and a curve of what the server holds and how fast it answers.
+"""What a long soak sees: a curve of what the server holds, how fast it answers, and how busy the machine is.
 
-Used by soak.py. `judge` says what "nothing was lost" means for a run of an hour.
+Used by soak_long.py. `judge` says what "nothing was lost" means for a run of an hour.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 WARM_S = 600.0  # after which resident memory must be flat
 FLAT = 1.05  # memory at the end over memory after WARM_S, at most
-SLOWER = 2.0  # p99 of honest requests over that of a quiet server, at most
-POINTS = 240  # of a curve
+SLOWER = 2.0  # p99 of honest requests beside hostile ones over that of a quiet server, at most
+TICK = os.sysconf("SC_CLK_TCK")
 
 
 def percentile(values: list[float], share: float) -> float | None:
@@ -27,58 +29,97 @@ def median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-def speeds(seconds: list[float]) -> dict[str, float | int | None]:
+def speeds(requests: list[dict[str, Any]]) -> dict[str, Any]:
     """Of honest requests, in ms."""
-    ms = [round(1e3 * s, 1) for s in seconds]
-    return {"honest": len(ms), "honest_p50_ms": percentile(ms, 0.5), "honest_p99_ms": percentile(ms, 0.99)}
+    ms = [round(1e3 * r["seconds"], 1) for r in requests if r["status"] == 200]
+    return {
+        "requests": len(requests), "refused": sum(r["status"] in (429, 503) for r in requests),
+        "p50_ms": percentile(ms, 0.5), "p90_ms": percentile(ms, 0.9), "p99_ms": percentile(ms, 0.99),
+        "max_ms": max(ms, default=None),
+    }  # fmt: skip
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process and its threads."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / TICK
+
+
+def machine_seconds() -> tuple[float, float]:
+    """CPU seconds of the whole machine so far: at work, and taken by its host (steal)."""
+    user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text().split(None, 9)[1:9])
+    return (user + nice + system + irq + soft) / TICK, steal / TICK
 
 
 @dataclass
 class Curve:
-    """Samples of a server process. `times`: seconds of each honest request, and `statuses`: of all, as clients append
-    to them."""
+    """Samples of a server. `ours`: processes of the load, by pid. `engine` awaits what /health says of the engine."""
 
     pid: int
-    times: list[float]
     statuses: Counter[int]
+    engine: Callable[[], Awaitable[dict[str, Any]]]
+    ours: list[int] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
 
-    def _memory_mb(self) -> float:
+    def memory_mb(self) -> dict[str, float]:
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+        of = {name: int(rest.split()[0]) / 1024 for name, _, rest in (s.partition(":") for s in lines) if "kB" in rest}
+        return {"memory_mb": round(of["VmRSS"], 1), "anonymous_mb": round(of["RssAnon"], 1)}
 
-    def _sample(self, second: float, since: int) -> dict[str, Any]:
-        proc = Path(f"/proc/{self.pid}")
-        return {
-            "second": round(second, 1),
-            "memory_mb": round(self._memory_mb(), 1),
-            "files": len(list((proc / "fd").iterdir())),
-            "threads": len(list((proc / "task").iterdir())),
-            **speeds(self.times[since:]),
-            "requests": sum(self.statuses.values()),
-            "status_503": self.statuses[503],
-            "other_5xx": sum(n for s, n in self.statuses.items() if s >= 500 and s != 503),
-        }
+    def _used(self) -> dict[str, float]:
+        busy, steal = machine_seconds()
+        ours = sum(map(cpu_seconds, self.ours))
+        server = cpu_seconds(self.pid)
+        return {"server_cpu": server, "load_cpu": ours, "other_cpu": busy - server - ours, "steal": steal}
 
-    async def watch(self, seconds: float) -> None:
-        """Take a sample every 1/POINTS of so many seconds, at most one a second."""
-        begin, every, since = time.monotonic(), max(1.0, seconds / POINTS), len(self.times)
-        while (now := time.monotonic() - begin) < seconds:
-            await asyncio.sleep(min(every, seconds - now))
-            self.samples.append(self._sample(time.monotonic() - begin, since))
-            since = len(self.times)
+    async def watch(self, every: float) -> None:
+        """Take a sample every so many seconds, until cancelled. CPU figures are shares of one core since the last."""
+        begin = last = time.monotonic()
+        used = self._used()
+        while True:
+            await asyncio.sleep(every)
+            now, before, used = time.monotonic(), used, self._used()
+            proc = Path(f"/proc/{self.pid}")
+            engine = await self.engine()
+            self.samples.append({
+                "second": round(now - begin, 1), "at": round(now, 2), **self.memory_mb(),
+                "files": len(list((proc / "fd").iterdir())), "threads": len(list((proc / "task").iterdir())),
+                "running": engine.get("running"), "queued": engine.get("queued"),
+                **{k: round((used[k] - before[k]) / (now - last), 3) for k in used},
+                "loadavg": float(Path("/proc/loadavg").read_text().split()[0]),
+                "requests": sum(self.statuses.values()), "status_503": self.statuses[503],
+                "other_5xx": sum(n for s, n in self.statuses.items() if s >= 500 and s != 503),
+            })  # fmt: skip
+            last = now
 
 
-def judge(quiet: list[float], mixed: list[float], curve: Curve) -> dict[str, Any]:
+def within(rows: list[dict[str, Any]], windows: list[Any], key: str) -> list[float]:
+    """The figure `key` of the rows that were taken in one of the windows."""
+    return [r[key] for r in rows if any(w.begin <= r["at"] < w.end for w in windows)]
+
+
+def judge(honest: Any, curve: Curve, windows: list[Any]) -> dict[str, Any]:
     """What the run says about memory and speed. `problems` is empty for runs too short to judge."""
+    found: dict[str, Any] = {"honest_requests": len(honest.requests), "problems": []}
+    wrong = [r for r in honest.requests if not r.get("right") or (r["status"] != 200 and r["status"] not in (429, 503))]
+    found["problems"] += [f"honest: {r}" for r in wrong[:10]]
+    for kind in ("quiet", "mixed"):
+        these = [w for w in windows if w.kind == kind]
+        machine = {
+            k: round(sum(v) / len(v), 3) if (v := within(curve.samples, these, k)) else None
+            for k in ("server_cpu", "load_cpu", "other_cpu", "steal", "loadavg")
+        }
+        lags = [1e3 * x for x in within(honest.lags, these, "lag")]
+        found[kind] = {**speeds(honest.within(these)), **machine, "client_lag_p99_ms": percentile(lags, 0.99)}
+    before, during = found["quiet"]["p99_ms"], found["mixed"]["p99_ms"]
+    found["p99_ratio"] = round(during / before, 3) if before and during else None
+    found["rounds"] = [_round(honest, windows, i) for i in range(1 + max((w.round for w in windows), default=-1))]
     after = [s["memory_mb"] for s in curve.samples if s["second"] >= WARM_S]
-    found: dict[str, Any] = {"quiet": speeds(quiet), "mixed": speeds(mixed), "problems": []}
-    before, during = found["quiet"]["honest_p99_ms"], found["mixed"]["honest_p99_ms"]
-    found["p99_ratio"] = during / before if before and during else None
     if len(after) < 10:
         return found
     tenth = max(1, len(after) // 10)
-    found["memory_ratio"] = median(after[-tenth:]) / median(after[:tenth])
+    found["memory_warm_mb"], found["memory_end_mb"] = median(after[:tenth]), median(after[-tenth:])
+    found["memory_ratio"] = round(found["memory_end_mb"] / found["memory_warm_mb"], 4)
     if found["memory_ratio"] > FLAT:
         found["problems"].append(f"memory grew to {found['memory_ratio']:.2f} times of what it was when warm")
     if found["p99_ratio"] is None or found["p99_ratio"] > SLOWER:
@@ -86,16 +127,22 @@ def judge(quiet: list[float], mixed: list[float], curve: Curve) -> dict[str, Any
     return found
 
 
+def _round(honest: Any, windows: list[Any], i: int) -> dict[str, Any]:
+    p99 = {k: speeds(honest.within([w for w in windows if w.round == i and w.kind == k])) for k in ("quiet", "mixed")}
+    return {f"{k}_{name}": v[name] for k, v in p99.items() for name in ("requests", "p50_ms", "p99_ms")}
+
+
 def summary(result: dict[str, Any]) -> str:
     """The run in a few lines."""
     curve, judged = result["curve"], result["judged"]
-    first, last = curve[0], curve[-1]
+    last = curve[-1]
     return "\n".join((
         f"{result['seconds']:.0f} s, {result['honest']} honest and {result['clients']} hostile clients, "
-        f"{result['requests']} requests, 503: {last['status_503']}, other 5xx: {last['other_5xx']}",
-        f"resident memory {first['memory_mb']} -> {last['memory_mb']} MB "
+        f"{result['requests']} hostile and {judged['honest_requests']} honest requests, 503: {last['status_503']}, "
+        f"other 5xx: {last['other_5xx']}",
+        f"resident memory {curve[0]['memory_mb']} -> {last['memory_mb']} MB "
         f"(highest {max(s['memory_mb'] for s in curve)}), ratio after {WARM_S:.0f} s: {judged.get('memory_ratio')}",
-        f"honest p50 {judged['mixed']['honest_p50_ms']} ms, p99 {judged['mixed']['honest_p99_ms']} ms, "
-        f"quiet p50 {judged['quiet']['honest_p50_ms']} ms, p99 {judged['quiet']['honest_p99_ms']} ms",
+        f"p99 ratio {judged['p99_ratio']}",
+        *(f"{kind}: {judged[kind]}" for kind in ("quiet", "mixed")),
         f"problems: {result['problems'] or 'none'}",
     ))  # fmt: skip
