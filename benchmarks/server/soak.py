@@ -278,7 +278,9 @@ class Soak:
     async def rude_socket(self) -> None:
         """Says anything, cancels, and leaves in the middle."""
         async with self.http.ws_connect(self.url + "/v1/audio/speech/stream") as ws:
-            await ws.send_json({"type": "session.config", "min_frames": 500, "max_frames": 500})
+            await ws.send_json(
+                {"type": "session.config", "response_format": "pcm", "min_frames": 500, "max_frames": 500}
+            )
             for _ in range(self.random.randrange(1, 12)):
                 kind = self.random.choice(("input.text", "input.text", "input.done", "response.cancel", "nonsense"))
                 await ws.send_json({"type": kind, **({"text": "One. Two, "} if kind == "input.text" else {})})

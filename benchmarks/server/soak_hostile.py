@@ -71,7 +71,8 @@ async def surrogate(run: Soak) -> None:
 
 async def letters(run: Soak) -> None:
     """One word that no dictionary has, as long as a text may be."""
-    body = {"input": run.random.choice("q9$,.") * 500, "max_frames": 3, "split_granularity": "none"}
+    text = run.random.choice("q9$,.") * 500
+    body = {"input": text, "max_frames": 3, "split_granularity": "none", "response_format": "pcm"}
     async with run.post(json=body) as answer:
         await answer.read()
     run.counts["letters"] += 1

@@ -61,7 +61,7 @@ class ServerConfig:
     api_key: tuple[str, ...] = option((), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable")
     allowed_origins: tuple[str, ...] = option((), 'CORS and WebSocket origins besides our own; ["*"] for any')
     # what is accepted
-    default_response_format: str = option("wav", "when a request names none; OpenAI's is mp3", choices=FORMATS)
+    default_response_format: str = option("mp3", "when a request names none, as OpenAI's", choices=FORMATS)
     default_sample_rate: int | None = option(
         None, "Hz when a request names none, e.g. 24000 for clients that take it for granted; default: the model's own"
     )

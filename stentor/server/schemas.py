@@ -84,8 +84,10 @@ class SpeechBody(Shared):
     """POST /v1/audio/speech."""
 
     input: Text
-    stream: bool = False
-    stream_format: Literal["audio", "sse"] | None = None
+    stream: bool | None = Field(None, description="true: the file's bytes while it is made; false: the whole file")
+    stream_format: Literal["audio", "sse"] | None = Field(
+        None, description="audio: a stream of the file's bytes; sse: of events. Accept: text/event-stream is as sse"
+    )
     timestamps: Literal["none", "json", "srt", "vtt"] = Field(
         "none", description="Times of each sentence: in sse events, else in a JSON answer that holds the audio too"
     )

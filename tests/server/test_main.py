@@ -83,7 +83,7 @@ def test_tls_is_spoken_with_a_certificate(tmp_path: Path) -> None:
 
 def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
     (tmp_path / "server.yaml").write_text(
-        "default-response-format: mp3\nvoice-alias: [alloy=low]\ndefault-sample-rate: 24000\nmax_input_chars: 50\n"
+        "default-response-format: wav\nvoice-alias: [alloy=low]\ndefault-sample-rate: 24000\nmax_input_chars: 50\n"
     )
     sock = tmp_path / "s"
     flags = ("--config", str(tmp_path / "server.yaml"), "--uds", str(sock), "--voices-dir", str(tmp_path / "v"))
@@ -92,7 +92,7 @@ def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
         httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://x", timeout=60) as http,
     ):
         answer = http.post("/v1/audio/speech", json={"input": TEXT, "voice": "alloy"})
-        assert answer.headers["content-type"] == "audio/mpeg"
+        assert answer.headers["content-type"] == "audio/wav"
         assert answer.headers["x-sample-rate"] == "24000"
         assert http.post("/v1/audio/speech", json={"input": "x" * 51}).status_code == 400
         running.send_signal(signal.SIGTERM)

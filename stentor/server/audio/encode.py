@@ -1,7 +1,10 @@
 """Containers, each as a stream of bytes or as a whole file. PyAV writes mp3, flac, opus and aac.
 
-The length of a stream is not known when it begins: a wav header then says 0xFFFFFFFF, and mp3 has no Xing header. The
-audio frames are the same either way.
+The length of a stream is not known when it begins. A wav header then says 0xFFFFFFFF, as FFmpeg's and OpenAI's do, mp3
+has no Xing header, and flac says 0 samples, which means unknown (RFC 9639). The audio frames are the same either way.
+
+A saved stream with 0xFFFFFFFF is read to its end by FFmpeg, libsndfile, Python's wave and scipy, and the first two tell
+its true duration. With 0, all but FFmpeg read nothing.
 """
 
 from __future__ import annotations

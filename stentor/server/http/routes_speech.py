@@ -45,12 +45,32 @@ SPEECH_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 @router.post("/v1/audio/speech", response_class=Response, responses=SPEECH_RESPONSES, tags=["speech"])
 async def speech(request: Request, body: SpeechBody) -> Response:
-    """Speak a text. `stream_format` audio streams the file, sse streams events. Without it the whole file is sent."""
+    """Speak a text. `stream` sends the file's bytes while it is made. `stream_format` sse, or Accept:
+    text/event-stream, sends events. Without them the whole file is sent."""
     s, timing = server(request), Timing()
-    plan = await plan_or_reject(s, s.planner.speech(body, request.state.request_id))
+    delivery = _delivery(body, request.headers.get("accept", ""), s.config.stream_by_default)
+    plan = await plan_or_reject(s, s.planner.speech(body, request.state.request_id, delivery != "whole"))
     request.state.body.release()  # the plan holds what it needs, decoded
-    sse = body.stream_format == "sse" or (body.stream and body.stream_format is None)
-    return SpeechResponse(RunningRequest(s, plan, timing), sse, body.timestamps)
+    return SpeechResponse(RunningRequest(s, plan, timing), delivery == "sse", body.timestamps)
+
+
+def _delivery(body: SpeechBody, accept: str, stream_by_default: bool) -> Literal["whole", "audio", "sse"]:
+    """How an answer is sent: the whole file, its bytes while it is made, or events. A field decides over the header."""
+    if body.stream_format == "sse":
+        return "sse"
+    if body.stream is False:
+        return "whole"
+    timed = body.timestamps != "none"  # a stream of bytes cannot hold times
+    if body.stream_format is None and (_accepts_events(accept) or (body.stream and timed)):
+        return "sse"
+    if body.stream or body.stream_format == "audio":
+        return "audio"
+    return "audio" if stream_by_default and not timed else "whole"
+
+
+def _accepts_events(accept: str) -> bool:
+    """Whether an Accept header names server-sent events."""
+    return any(part.partition(";")[0].strip().lower() == "text/event-stream" for part in accept.split(","))
 
 
 async def plan_or_reject(s: Server, planned: Awaitable[SpeechPlan]) -> SpeechPlan:

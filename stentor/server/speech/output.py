@@ -42,8 +42,8 @@ class RunningRequest:
         return OutputPipeline(self.plan.output, self.run.spec.sample_rate, whole, pool)
 
     async def bytes(self, whole: bool) -> AsyncGenerator[bytes, None]:
-        """The container's bytes as they are made. If `whole`, all of them at the end."""
-        pipeline = self.pipeline(whole)
+        """The container's bytes as they are made. If `whole`, or if all audio is held back, all of them at the end."""
+        pipeline: OutputPipeline | None = None
         held: list[np.ndarray] = []
         live = self.server.metrics.live
         if self.plan.streaming:
@@ -56,8 +56,10 @@ class RunningRequest:
                         continue
                     joined, held = np.concatenate(held), []
                     self.playback.add(joined)
+                    pipeline = pipeline or self.pipeline(whole)
                     if data := await pipeline.feed(joined):
                         yield data
+            pipeline = pipeline or self.pipeline(whole=True)  # nothing has been sent: the length is known
             for samples in held:
                 self.playback.add(samples)
                 if data := await pipeline.feed(samples):

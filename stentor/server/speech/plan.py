@@ -59,14 +59,12 @@ class Planner:
     def __init__(self, config: ServerConfig, hosts: ModelHosts, voices: VoiceResolver) -> None:
         self.config, self.hosts, self.voices = config, hosts, voices
 
-    async def speech(self, body: SpeechBody, id: str) -> SpeechPlan:
+    async def speech(self, body: SpeechBody, id: str, streaming: bool) -> SpeechPlan:
         """The plan for a body of POST /v1/audio/speech."""
         _no_words(body.word_timestamps)
         granularity = body.split_granularity
         if body.timestamps != "none" and granularity == "auto":
             granularity = "sentence"
-        requested = body.stream or body.stream_format is not None
-        streaming = requested or (self.config.stream_by_default and body.timestamps == "none")
         return await self.make(body, body.input, id, granularity, streaming)
 
     async def live(self, body: Shared, id: str, word_timestamps: bool) -> SpeechPlan:

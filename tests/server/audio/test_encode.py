@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
+import wave
 
 import numpy as np
 import pytest
+import soundfile
 
 from stentor.server.audio.encode import CONTAINERS, encoder, legal_rate
 from tests.helpers.server_live import decoded, pcm
@@ -48,6 +51,15 @@ def test_lossless_formats_keep_every_sample(format: str) -> None:
     data = samples_of(format, b"".join(encoded(format, False, 1920)))
     assert len(data) == len(SPEECHLIKE)
     assert np.abs(data - SPEECHLIKE).max() < 1e-4
+
+
+def test_a_streamed_wav_that_is_saved_is_read_to_its_end() -> None:
+    """Readers that seek see the length in the header, and the end of the file. FFmpeg is in the tests above."""
+    data = b"".join(encoded("wav", False, 1920))
+    assert soundfile.info(io.BytesIO(data)).frames == len(SPEECHLIKE)
+    assert len(soundfile.read(io.BytesIO(data))[0]) == len(SPEECHLIKE)
+    with wave.open(io.BytesIO(data)) as f:
+        assert len(f.readframes(f.getnframes())) == 2 * len(SPEECHLIKE)
 
 
 @pytest.mark.parametrize("format", ["mp3", "opus", "aac"])

@@ -34,11 +34,40 @@ def test_the_answer_is_the_audio_that_the_engine_makes(live: Live) -> None:
     assert np.abs(pcm(answer.content) - np.clip(made.samples, -1, 1)).max() < 1e-4
 
 
-def test_wav_is_the_default_and_tells_its_length(live: Live) -> None:
+def test_mp3_is_the_default_and_one_whole_file(live: Live) -> None:
     answer = live.speech(input=TEXT, seed=5)
-    assert answer.headers["content-type"] == "audio/wav"
-    assert int.from_bytes(answer.content[4:8], "little") == len(answer.content) - 8
-    assert int.from_bytes(answer.content[40:44], "little") == len(answer.content) - 44
+    assert answer.headers["content-type"] == "audio/mpeg"
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert b"Info" in answer.content[:200]  # the header with the length of the file
+
+
+# A field decides over the header, and stream_format over stream. An SDK or a browser sends the first two headers.
+DELIVERIES = [
+    ({}, "application/octet-stream", "whole"),
+    ({}, "audio/*, */*", "whole"),
+    ({}, "Text/Event-Stream", "events"),
+    ({}, "application/json, text/event-stream; q=0.9", "events"),
+    ({"stream": True}, "*/*", "stream"),
+    ({"stream": True}, "text/event-stream", "events"),
+    ({"stream": False}, "text/event-stream", "whole"),
+    ({"stream": None, "stream_format": None}, "*/*", "whole"),
+    ({"stream_format": "audio"}, "text/event-stream", "stream"),
+    ({"stream": False, "stream_format": "audio"}, "*/*", "whole"),
+    ({"stream": True, "stream_format": "audio"}, "*/*", "stream"),
+    ({"stream": False, "stream_format": "sse"}, "*/*", "events"),
+    ({"stream": True, "stream_format": "sse"}, "*/*", "events"),
+    ({"stream": True, "timestamps": "json"}, "*/*", "events"),  # a stream of bytes cannot hold times
+]
+
+
+@pytest.mark.parametrize(("how", "accept", "delivery"), DELIVERIES)
+def test_the_fields_and_the_accept_header_say_how_the_answer_is_sent(
+    live: Live, how: dict, accept: str, delivery: str
+) -> None:
+    answer = live.http.post("/v1/audio/speech", json={"input": "Hi.", **how}, headers={"Accept": accept})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == ("text/event-stream" if delivery == "events" else "audio/mpeg")
+    assert ("content-length" in answer.headers) == (delivery == "whole")
 
 
 @pytest.mark.parametrize("format", CONTAINERS)
@@ -47,7 +76,7 @@ def test_a_streamed_answer_decodes_to_the_audio_of_the_whole_one(live: Live, for
     ask = {"input": TEXT, "seed": 5, "response_format": format, "guard": False, **shape}
     whole = live.speech(**ask).content
     streamed = live.speech(**ask, stream_format="audio").content
-    sse = live.speech(**ask, stream=True).content
+    sse = live.speech(**ask, stream_format="sse").content
     joined = b"".join(base64.b64decode(e["audio"]) for e in events(sse) if e["type"] == "speech.audio.delta")
     a, b, c = (pcm(x) if format == "pcm" else decoded(x)[0] for x in (whole, streamed, joined))
     if format == "mp3":  # a whole mp3 has a header that lets the decoder drop the encoder's delay; a stream has none
@@ -100,7 +129,7 @@ def test_every_format_comes_in_more_than_one_part_while_it_is_made(live: Live, f
 
 
 def test_headers_say_what_was_made(live: Live) -> None:
-    answer = live.speech(input=TEXT, seed=7, guard=False)
+    answer = live.speech(input=TEXT, seed=7, response_format="wav", guard=False)
     head = answer.headers
     assert head["x-seed"] == "7"
     assert (head["x-sample-rate"], head["x-channels"], head["x-bit-depth"]) == ("600", "1", "16")
@@ -118,7 +147,7 @@ def test_a_request_without_a_seed_can_be_made_again_from_the_seed_it_reports(liv
 
 
 def test_sse_ends_with_usage_and_finish_reason(live: Live) -> None:
-    answer = live.speech(input=TEXT, seed=7, stream=True, response_format="pcm", guard=False)
+    answer = live.speech(input=TEXT, seed=7, stream_format="sse", response_format="pcm", guard=False)
     assert answer.headers["content-type"] == "text/event-stream"
     *deltas, done = events(answer.content)
     assert {e["type"] for e in deltas} == {"speech.audio.delta"}
@@ -130,11 +159,6 @@ def test_sse_ends_with_usage_and_finish_reason(live: Live) -> None:
     assert done["seed"] == 7
     audio = b"".join(base64.b64decode(e["audio"]) for e in deltas)
     assert done["duration"] == pytest.approx(len(audio) / 2 / 600)
-
-
-def test_stream_format_decides_over_stream(live: Live) -> None:
-    raw = live.speech(input=TEXT, stream=True, stream_format="audio", response_format="pcm")
-    assert raw.headers["content-type"] == "audio/pcm"
 
 
 def test_the_outcome_of_a_stream_can_be_looked_up(live: Live) -> None:
@@ -160,6 +184,12 @@ def test_audio_is_held_back_until_the_first_chunk_is_as_long_as_asked(live: Live
     ask = {**LONG, "stream_format": "sse", "response_format": "pcm"}
     first = events(live.speech(**ask, initial_codec_chunk_frames=30).content)[0]
     assert len(base64.b64decode(first["audio"])) >= (30 * 6 - 3) * 2
+
+
+def test_a_stream_that_is_held_back_to_its_end_is_a_file_with_its_length(live: Live) -> None:
+    ask = {"input": TEXT, "seed": 5, "response_format": "wav", "guard": False}
+    streamed = live.speech(**ask, stream=True, initial_codec_chunk_frames=4096).content
+    assert int.from_bytes(streamed[40:44], "little") == len(streamed) - 44
 
 
 RUN_ON = {"input": "Hi!", "min_frames": 60, "max_frames": 60}  # three tokens: more than 18 frames are suspect
@@ -295,7 +325,7 @@ def test_batch_gives_each_item_its_own_status(live: Live) -> None:
     body = answer.json()
     assert (body["total"], body["succeeded"], body["failed"]) == (5, 2, 3)
     one, two, three, four, five = body["results"]
-    alone = pcm(live.speech(input="One.", seed=4).content[44:])
+    alone = pcm(live.speech(input="One.", seed=4, response_format="pcm").content)
     assert np.abs(pcm(base64.b64decode(one["audio"])[44:]) - alone).max() < 2.1 / 32768
     assert two["media_type"] == "audio/mpeg"
     assert len(decoded(base64.b64decode(two["audio"]))[0])
