@@ -68,7 +68,7 @@ class FusedPrefill:
         q, k = norm_rope.apply(q, k)
         pool, table = self._kv.pool[layer], self._kv.table
         kernels.kv_cache.store_kv(pool, table, self._slot, self.pos, k, v)
-        return kernels.paged_attention.paged_prefill_attention(pool, table, self._slot, self.pos, q)
+        return kernels.prefill_attention.prefill_attention(pool, table, self._slot, self.pos, q)
 
 
 class PagedView:

@@ -70,6 +70,25 @@ def paged_config(pairs: int, group: int, itemsize: int) -> PagedConfig:
     return PagedConfig(32, 4, 2 if itemsize > 2 else 3, num_splits=splits)
 
 
+class PrefillConfig(NamedTuple):
+    """`block_m` queries (tokens times the query heads of a key head) of a CTA, `block_n` keys of an iteration over the
+    history, the warps of a CTA, and the iterations that load at a time.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+def prefill_config(group: int, itemsize: int) -> PrefillConfig:
+    """Where `group` query heads share a key head, with elements of `itemsize` bytes.
+
+    The number of tokens has no part in it, so that a token's sums have one order in every batch.
+    """
+    return PrefillConfig(64, 64, 4, 3) if itemsize <= 2 else PrefillConfig(max(16, group), 32, 4, 2)
+
+
 class DepthConfig(NamedTuple):
     """Query heads that a CTA of a depth loop computes from the keys of one row and key head, and its warps."""
 

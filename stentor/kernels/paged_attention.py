@@ -88,7 +88,7 @@ def _paged_kernel(
     sin_ptr, stride_table, stride_kv, stride_pos, stride_q, stride_k, stride_v, scale, eps,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_M: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, STORE_KV: tl.constexpr, NORM_ROPE: tl.constexpr, NORM: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, NORM_ROPE: tl.constexpr, NORM: tl.constexpr,
     CAST_FIRST: tl.constexpr, INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     """Attention of one token's query heads of one key head over a split of its history.
@@ -101,9 +101,7 @@ def _paged_kernel(
     split = tl.program_id(2)
     pos = tl.load(pos_ptr + token)
     pages_ptr = table_ptr + tl.load(slot_ptr + token) * stride_table
-    # A token's own key is in registers if this kernel stores it, else in its page.
-    seqlen = pos if STORE_KV else pos + 1
-    split_start, split_end = _split_range(seqlen, split, BLOCK_N, NUM_SPLITS)
+    split_start, split_end = _split_range(pos, split, BLOCK_N, NUM_SPLITS)
     offs_d = tl.arange(0, BLOCK_D)
     mask_d = offs_d < HEAD_DIM
     offs_g = tl.arange(0, BLOCK_G)
@@ -117,7 +115,7 @@ def _paged_kernel(
     m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if STORE_KV and split == 0:  # this CTA does not read back what it stores: its own token stays in registers
+    if split == 0:  # a CTA does not read back what it stores: its own token stays in registers
         new_k = load_norm_rope(
             k_ptr, token * stride_k + kv_head * HEAD_DIM, offs_d[None, :], mask_d[None, :], k_norm_ptr, cos_ptr,
             sin_ptr, pos, eps, HEAD_DIM, NORM_ROPE, NORM, CAST_FIRST, INTERLEAVED, IN_FLOAT32,
@@ -179,27 +177,6 @@ def paged_attention(
 
     pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages], slot [N], pos [N] positions of the tokens.
     """
-    return _launch_paged(pool, table, slot, pos, (q, k, v), True, qk_norm_rope, config)
-
-
-def paged_prefill_attention(
-    pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, q: Tensor, config: PagedConfig | None = None
-) -> Tensor:
-    """Attention of q [N, Hq, D] over what is in the pages (`kv_cache.store_kv`), each token up to its own position."""
-    return _launch_paged(pool, table, slot, pos, (q, q, q), False, None, config)
-
-
-def _launch_paged(
-    pool: Tensor,
-    table: Tensor,
-    slot: Tensor,
-    pos: Tensor,
-    qkv: tuple[Tensor, Tensor, Tensor],
-    store_kv: bool,
-    qk_norm_rope: QKNormRope | None,
-    config: PagedConfig | None,
-) -> Tensor:
-    q, k, v = qkv
     page_size, kv_heads, dim = pool.shape[2:]
     group = q.shape[1] // kv_heads
     c = config or paged_config(len(q) * kv_heads, group, pool.element_size())
@@ -213,7 +190,7 @@ def _launch_paged(
         pool, table, slot, pos, q, k, v, out, splits, *tables, table.stride(0), pool.stride(0), pool.stride(2),
         q.stride(0), k.stride(0), v.stride(0), dim**-0.5, eps,
         NUM_KV_HEADS=kv_heads, GROUP=group, BLOCK_G=block_g, BLOCK_M=max(16, block_g), HEAD_DIM=dim, BLOCK_D=block_d,
-        PAGE_SIZE=page_size, BLOCK_N=c.block_n, NUM_SPLITS=c.num_splits, STORE_KV=store_kv, USE_PDL=USE_PDL,
+        PAGE_SIZE=page_size, BLOCK_N=c.block_n, NUM_SPLITS=c.num_splits, USE_PDL=USE_PDL,
         num_warps=c.num_warps, num_stages=c.num_stages, **constants, **PDL_LAUNCH,
     )  # fmt: skip
     if c.num_splits == 1:

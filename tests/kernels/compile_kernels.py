@@ -13,6 +13,7 @@ from stentor.kernels import (
     kv_cache,
     norm_rope,
     paged_attention,
+    prefill_attention,
     rng,
     sampling,
     short_attention,
@@ -54,7 +55,7 @@ def paged(
 def paged_prefill(dtype: torch.dtype) -> None:
     pool, (q, k, v) = meta(2, 40, 16, 8, 128, dtype=dtype), qkv(dtype, 300)
     kv_cache.store_kv(pool, integers(64, 40), integers(300), integers(300), k, v)
-    paged_attention.paged_prefill_attention(pool, integers(64, 40), integers(300), integers(300), q)
+    prefill_attention.prefill_attention(pool, integers(64, 40), integers(300), integers(300), q)
 
 
 def depth(dtype: torch.dtype, batch: int, new: int, args: QKNormRope | None) -> None:

@@ -35,9 +35,6 @@ def test_paged_attention_reads_lengths_and_tables_and_stores_the_token(dtype, he
     out = paged_attention.paged_attention(pool, table, slot, pos, q, k, v)
     assert torch.equal(pool, want_pool)
     close(out, torch.stack(rows))
-    again = paged_attention.paged_prefill_attention(pool, table, slot, pos, q)
-    assert torch.equal(pool, want_pool)
-    close(again, torch.stack(rows))
 
 
 @pytest.mark.parametrize("dtype", DOTS)
@@ -48,12 +45,11 @@ def test_however_a_history_is_split_a_row_gives_the_same_and_minds_no_other_row(
     slot = torch.tensor([2, 0, 1, 1], device=DEVICE)
     pos = torch.tensor([127, 0, 15, 16], device=DEVICE)
     q, k, v = (random(4, n, dim, dtype=dtype) for n in (heads * group, heads, heads))
-    qkv = (q, k, v)
-    for attend, given in ((paged_attention.paged_prefill_attention, qkv[:1]), (paged_attention.paged_attention, qkv)):
-        got = attend(pool.clone(), table, slot, pos, *given, config=config)
-        close(got, attend(pool.clone(), table, slot, pos, *given))
-        some = attend(pool.clone(), table, slot[1:3], pos[1:3], *(t[1:3] for t in given), config=config)
-        assert torch.equal(got[1:3], some)
+    attend, qkv = paged_attention.paged_attention, (q, k, v)
+    got = attend(pool.clone(), table, slot, pos, *qkv, config=config)
+    close(got, attend(pool.clone(), table, slot, pos, *qkv))
+    some = attend(pool.clone(), table, slot[1:3], pos[1:3], *(t[1:3] for t in qkv), config=config)
+    assert torch.equal(got[1:3], some)
 
 
 @pytest.mark.parametrize("dtype", DOTS)
