@@ -4,9 +4,14 @@ with stentor.TTS() as tts:
     tts.generate("Hello there.").save("hello.wav")
 """
 
-from stentor.api import TTS, Speech
-from stentor.audio import Reference
-from stentor.errors import CheckpointError, EngineError, InvalidRequest, Overloaded, StentorError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from stentor.errors import CheckpointError, EngineError, InvalidRequest, ModelNotFound, Overloaded, StentorError
+
+if TYPE_CHECKING:
+    from stentor.api import TTS, Speech
+    from stentor.audio import Reference
 
 __version__ = "0.1.0"
 
@@ -15,9 +20,20 @@ __all__ = [
     "CheckpointError",
     "EngineError",
     "InvalidRequest",
+    "ModelNotFound",
     "Overloaded",
     "Reference",
     "Speech",
     "StentorError",
     "__version__",
 ]
+
+_LATER = {"TTS": "stentor.api", "Speech": "stentor.api", "Reference": "stentor.audio"}
+
+
+def __getattr__(name: str) -> Any:
+    """Names whose modules import torch or audio libraries are imported at their first use, so that the command line
+    answers `--help` and a wrong flag at once."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'stentor' has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

@@ -14,7 +14,7 @@ import torch
 
 from stentor import audio, registry, request, retry
 from stentor.audio import Reference
-from stentor.config import EngineConfig
+from stentor.config import EngineConfig, check_dtype
 from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
 from stentor.engine.reference_encoder import NotEncoded
@@ -23,13 +23,6 @@ from stentor.errors import CheckpointError, InvalidRequest, Overloaded
 from stentor.models.base import ModelSpec, Prompt, SpeechRequest
 
 DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
-DTYPES = {
-    "auto": None,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +63,7 @@ class TTS:
 
     model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
-    "float32", "bfloat16", "float16", or "float64" (for checks).
+    "float32", "bfloat16", "float16", or "float64" (for checks). name: what errors call the model, by default `model`.
     options: fields of EngineConfig (max_num_seqs, memory_gb, threads, ...) and the family's load options, such as
     `lora` (weights to merge) and `flow_steps` (the default of requests). docs/models lists them.
     """
@@ -81,14 +74,16 @@ class TTS:
         *,
         device: str = "auto",
         dtype: str = "auto",
+        name: str | None = None,
         **options: Any,
     ) -> None:
-        if dtype not in DTYPES:
-            raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        check_dtype(dtype)
         config = EngineConfig(**{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options})
         where = Device(pick_device(device))
         load = {k: v for k, v in options.items() if v is not None}
-        self._model = registry.load(self._named(model), where.torch, DTYPES[dtype], load)
+        precision = None if dtype == "auto" else getattr(torch, dtype)
+        self.name = name or ("the embedded voice" if model is None else str(model))
+        self._model = registry.load(self._named(model), where.torch, precision, load)
         self.engine = Engine(self._model, where, config)
 
     @staticmethod
@@ -178,7 +173,7 @@ class TTS:
         InvalidRequest where the model takes none.
         """
         if not self.spec.speaker_size:
-            raise InvalidRequest("speaker_embedding", f"this {self.spec.family} model takes none")
+            raise InvalidRequest("speaker_embedding", f"{self.name} takes none")
         samples = audio.load(reference, "reference", self.spec.reference_rate, self.spec.reference_seconds)
         return self.engine.reference_encoder.encode(samples, "reference")["speaker"]
 
@@ -187,7 +182,7 @@ class TTS:
     def request(self, text: str, **options: Any) -> SpeechRequest:
         """Check a request. Its reference audio is read and resampled. Nothing is queued."""
         named = {k: options.pop(k) for k in _NAMED if k in options}
-        return request.build(self.spec, text, options=options, **named)
+        return request.build(self.spec, text, model=self.name, options=options, **named)
 
     def prompt(self, req: SpeechRequest) -> Prompt:
         """Tokenise a request and encode its reference audio (cached by content). Raises what `req.check` raises,

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import stentor
+from stentor import model_names
+from stentor.config import EngineConfig, check_device, check_dtype
+from stentor.errors import InvalidRequest, ModelNotFound, StentorError
 
 if TYPE_CHECKING:
     from stentor.api import TTS, Speech
@@ -19,13 +22,14 @@ OPTIONS = ("temperature", "top_k", "top_p", "cfg", "flow_steps", "min_frames", "
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns 0 if it is done, 1 with a message if it failed, 2 for wrong usage, 130 if interrupted."""
+    """Run a command. Returns 0 if it is done, 1 with a message if it failed, 2 for wrong usage (also a model that does
+    not exist), 130 if interrupted."""
     args = parser().parse_args(argv)
     try:
         code: int = args.func(args)
-    except stentor.StentorError as e:
+    except StentorError as e:
         print(f"stentor: {e}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(e, InvalidRequest | ModelNotFound) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -79,12 +83,21 @@ def _number(text: str) -> float | int:
         return float(text)
 
 
+def _check_model(args: argparse.Namespace) -> None:
+    """InvalidRequest or ModelNotFound for flags that are wrong on every machine, before torch is imported."""
+    model_names.check(args.model)
+    check_device(args.device)
+    check_dtype(args.dtype)
+    EngineConfig(threads=args.threads)
+
+
 def _say(args: argparse.Namespace) -> int:
+    _check_model(args)
     from stentor.api import TTS, Speech
 
     text = sys.stdin.read() if args.text == "-" else args.text
     if not args.output.parent.is_dir():
-        raise stentor.InvalidRequest("output", f"folder {str(args.output.parent)!r} does not exist")
+        raise InvalidRequest("output", f"folder {str(args.output.parent)!r} does not exist")
     Speech.check_path(args.output)
     started = time.perf_counter()
     engine = {} if args.threads is None else {"threads": args.threads}
@@ -103,7 +116,7 @@ def _say(args: argparse.Namespace) -> int:
 def _request_options(args: argparse.Namespace) -> dict[str, Any]:
     for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
         if text is not None and getattr(args, audio) is None:
-            raise stentor.InvalidRequest(f"{audio}_text", f"needs --{audio}")
+            raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
     given = {
         "voice": args.voice,
         "language": args.language,

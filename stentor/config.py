@@ -5,9 +5,26 @@ Nothing of the package is imported here but the errors, so every room may import
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from stentor.errors import InvalidRequest
+
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")  # of the language model
+
+
+def check_device(name: str) -> str:
+    """The name of a device, which may not exist here. InvalidRequest if no device can have this name."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise InvalidRequest("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}")
+    return name
+
+
+def check_dtype(name: str) -> str:
+    """The name of a dtype. InvalidRequest if it is none of DTYPES."""
+    if name not in DTYPES:
+        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}, got {name!r}")
+    return name
 
 
 @dataclass(frozen=True)

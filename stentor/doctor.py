@@ -17,7 +17,8 @@ EXTRAS = {"server": ("fastapi", "uvicorn", "av"), "bench": ("aiohttp",), "cuda":
 
 
 def run(model: str | None) -> int:
-    """Print facts about the machine and time one sentence. Returns 0 if the model speaks, else 1 with the reason."""
+    """Print facts about the machine and time one sentence. Returns 0 if the model speaks, else 1 with the
+    reason, or 2 if there is no such model."""
     print(f"stentor   {stentor.__version__}")
     print(f"python    {platform.python_version()} on {platform.platform(terse=True)}")
     print(f"torch     {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores")
@@ -55,5 +56,5 @@ def _speak(model: str | None) -> int:
             )
     except stentor.StentorError as e:
         print(f"speech    no: {e}")
-        return 1
+        return 2 if isinstance(e, stentor.ModelNotFound) else 1
     return 0

@@ -20,9 +20,25 @@ class CheckpointError(StentorError):
     """A model directory is missing, incomplete, corrupt or of an unknown kind."""
 
 
+class ModelNotFound(CheckpointError):
+    """No model has this name: no such directory, Hub id or dummy."""
+
+
 class EngineError(StentorError):
     """An accepted request failed while it was being served, or the engine has stopped."""
 
 
 class Overloaded(EngineError):
     """The engine's queue is full. Try again later."""
+
+
+def too_long(taken: int, most: int, text: str | None = None, audio: int = 0) -> InvalidRequest:
+    """The error for a prompt that takes `taken` tokens where `most` fit. `audio` of them are reference audio. `text` is
+    what was to be spoken, if it is known."""
+    room, written = max(0, most - audio), taken - audio
+    if text is None:
+        fits = f"about {100 * room // written} % of it fits"
+    else:
+        fits = f"it has {len(text)} characters, and about {len(text) * room // written} fit"
+    advice = "send it in shorter parts, or shorten the reference audio if there is any"
+    return InvalidRequest("text", f"is too long for one request: {fits}; {advice}")

@@ -23,6 +23,7 @@ def build(
     spec: ModelSpec,
     text: object,
     *,
+    model: str = "this model",
     voice: str | None = None,
     language: str | None = "auto",
     instructions: str | None = None,
@@ -34,18 +35,18 @@ def build(
     options: Mapping[str, Any],
 ) -> SpeechRequest:
     """A checked request. Options that are None take the family's default. A missing seed is drawn at random.
-    InvalidRequest names the first field that is wrong and what is allowed."""
-    values, references = _options(spec, options), _references(spec, reference)
+    InvalidRequest names the first field that is wrong and what is allowed, and calls the model `model`."""
+    values, references = _options(spec, options, model), _references(spec, reference, model)
     return SpeechRequest(
         text=_text(spec, text),
-        voice=_name("voice", voice, spec.voices, spec.family),
-        language=_language(spec, language),
-        instructions=_instructions(spec, instructions),
+        voice=_name("voice", voice, spec.voices, model),
+        language=_language(spec, language, model),
+        instructions=_instructions(spec, instructions, model),
         reference=references[0] if references else None,
         more_references=references[1:],
-        prompt=_prompt(spec, prompt),
-        speaker_embedding=_speaker(spec, speaker_embedding, references),
-        live=_live(spec, live),
+        prompt=_prompt(spec, prompt, model),
+        speaker_embedding=_speaker(spec, speaker_embedding, references, model),
+        live=_live(spec, live, model),
         seed=_seed(seed),
         options=values,
     )
@@ -76,61 +77,61 @@ def _unicode(param: str, text: str) -> str:
     return text
 
 
-def _name(param: str, value: str | None, known: tuple[str, ...], family: str) -> str | None:
+def _name(param: str, value: str | None, known: tuple[str, ...], model: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
         raise InvalidRequest(param, f"must be a string, got {type(value).__name__}")
     if value.lower() in known:
         return value.lower()
-    allowed = f"known: {', '.join(known)}" if known else f"this {family} model has no named {param}s"
+    allowed = f"known: {', '.join(known)}" if known else f"{model} has no named {param}s"
     raise InvalidRequest(param, f"{shown(value)} is not known; {allowed}")
 
 
-def _language(spec: ModelSpec, language: str | None) -> str:
+def _language(spec: ModelSpec, language: str | None, model: str) -> str:
     if language is None:
         return "auto"
-    return _name("language", language, ("auto", *spec.languages), spec.family) or "auto"
+    return _name("language", language, ("auto", *spec.languages), model) or "auto"
 
 
-def _instructions(spec: ModelSpec, instructions: str | None) -> str | None:
+def _instructions(spec: ModelSpec, instructions: str | None, model: str) -> str | None:
     if instructions is None:
         return None
     if not isinstance(instructions, str):
         raise InvalidRequest("instructions", f"must be a string, got {type(instructions).__name__}")
     if not spec.takes_instructions:
-        raise InvalidRequest("instructions", f"this {spec.family} model takes none")
+        raise InvalidRequest("instructions", f"{model} takes none")
     if len(instructions) > spec.max_text:
         raise InvalidRequest("instructions", f"has {len(instructions)} characters, at most {spec.max_text}")
     return _unicode("instructions", instructions).strip() or None
 
 
 def _references(
-    spec: ModelSpec, value: audio.Reference | Sequence[audio.Reference] | None
+    spec: ModelSpec, value: audio.Reference | Sequence[audio.Reference] | None, model: str
 ) -> tuple[ReferenceAudio, ...]:
     """One reference, or several where the family takes them."""
     given: list[Any] = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     if given and not spec.takes_reference:
-        raise InvalidRequest("reference", f"this {spec.family} model takes none")
+        raise InvalidRequest("reference", f"{model} takes none")
     if len(given) > spec.max_references:
-        raise InvalidRequest("reference", f"this {spec.family} model takes {spec.max_references}, got {len(given)}")
+        raise InvalidRequest("reference", f"{model} takes {spec.max_references}, got {len(given)}")
     return tuple(_load(spec, "reference", r) for r in given)
 
 
-def _prompt(spec: ModelSpec, value: audio.Reference | None) -> ReferenceAudio | None:
+def _prompt(spec: ModelSpec, value: audio.Reference | None, model: str) -> ReferenceAudio | None:
     if value is None:
         return None
     if not spec.takes_prompt:
-        raise InvalidRequest("prompt", f"this {spec.family} model takes none")
+        raise InvalidRequest("prompt", f"{model} takes none")
     return _load(spec, "prompt", value)
 
 
-def _speaker(spec: ModelSpec, value: object, references: tuple[ReferenceAudio, ...]) -> np.ndarray | None:
+def _speaker(spec: ModelSpec, value: object, references: tuple[ReferenceAudio, ...], model: str) -> np.ndarray | None:
     if value is None:
         return None
     name = "speaker_embedding"
     if not spec.speaker_size:
-        raise InvalidRequest(name, f"this {spec.family} model takes none")
+        raise InvalidRequest(name, f"{model} takes none")
     if references:
         raise InvalidRequest(name, "stands for a reference: give one of them")
     try:
@@ -143,7 +144,7 @@ def _speaker(spec: ModelSpec, value: object, references: tuple[ReferenceAudio, .
         vector = given.astype(np.float32)
     if vector.shape != (spec.speaker_size,):
         shape = f"{len(vector)} numbers" if vector.ndim == 1 else f"shape {list(vector.shape)}"
-        raise InvalidRequest(name, f"has {shape}; this {spec.family} model takes {spec.speaker_size}")
+        raise InvalidRequest(name, f"has {shape}; {model} takes {spec.speaker_size}")
     if not np.isfinite(vector).all():
         raise InvalidRequest(name, "holds numbers that are NaN or infinite in float32")
     return vector
@@ -154,11 +155,11 @@ def _load(spec: ModelSpec, param: str, value: audio.Reference) -> ReferenceAudio
     return ReferenceAudio(samples, None if value.text is None else _unicode(f"{param}.text", value.text))
 
 
-def _live(spec: ModelSpec, live: object) -> bool:
+def _live(spec: ModelSpec, live: object, model: str) -> bool:
     if not isinstance(live, bool):
         raise InvalidRequest("live", f"must be true or false, got {shown(live)}")
     if live and not spec.live_text:
-        raise InvalidRequest("live", f"this {spec.family} model needs its whole text at once")
+        raise InvalidRequest("live", f"{model} needs its whole text at once")
     return live
 
 
@@ -170,11 +171,11 @@ def _seed(seed: int | None) -> int:
     return seed
 
 
-def _options(spec: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(spec: ModelSpec, given: Mapping[str, Any], model: str) -> dict[str, Any]:
     for name, value in given.items():
         if name not in spec.options and value is not None:
             taken = ", ".join(sorted(spec.options))
-            raise InvalidRequest(name, f"this {spec.family} model does not take it; it takes {taken}")
+            raise InvalidRequest(name, f"{model} does not take it; it takes {taken}")
     return {name: _value(name, option, given.get(name)) for name, option in spec.options.items()}
 
 

@@ -51,7 +51,7 @@ def test_what_is_wrong_is_said_in_one_line(
     extra: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert main([*SAY, *extra]) == 1
+    assert main([*SAY, *extra]) == 2
     err = capsys.readouterr().err
     assert says in err
     assert err.count("\n") == 1
@@ -73,5 +73,5 @@ def test_doctor_says_what_would_run_and_how_fast(capsys: pytest.CaptureFixture[s
 
 
 def test_doctor_says_why_a_model_does_not_run(capsys: pytest.CaptureFixture[str]):
-    assert main(["doctor", "--model", "/nowhere"]) == 1
+    assert main(["doctor", "--model", "/nowhere"]) == 2
     assert "speech    no: model '/nowhere'" in capsys.readouterr().out

@@ -7,11 +7,11 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from stentor import TTS, CheckpointError, InvalidRequest, registry
+from stentor import TTS, CheckpointError, InvalidRequest, model_names
 
 
 def test_every_family_folder_names_its_architectures_and_dummies():
-    found = registry.families()
+    found = model_names.families()
     assert len(found) >= 4
     architectures = [a for f in found for a in f.ARCHITECTURES]
     dummies = [d for f in found for d in f.DUMMIES]

@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stentor import model_names
 from stentor.bench import flags
 from stentor.bench.flags import METRIC_NAMES
+from stentor.config import check_device, check_dtype
 
 if TYPE_CHECKING:
     from stentor.bench.campaign import BenchJob, Capacity
@@ -118,6 +120,9 @@ def _request_defaults(args: argparse.Namespace) -> "RequestDefaults":
 
 
 def _offline(args: argparse.Namespace) -> int:
+    model_names.check(args.model)
+    check_device(args.device)
+    check_dtype(args.dtype)
     import stentor
     from stentor.bench.offline import CallOptions, offline
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor.config import check_device
 from stentor.errors import InvalidRequest
 
 
@@ -157,11 +158,8 @@ class Device:
 
 def pick_device(name: str) -> str:
     """`auto` is CUDA if there is one, else the CPU. InvalidRequest if a named device does not exist."""
-    if name == "auto":
+    if check_device(name) == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    kind = name.split(":", maxsplit=1)[0]
-    if kind not in ("cpu", "cuda"):
-        raise InvalidRequest("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}")
-    if kind == "cuda" and not torch.cuda.is_available():
+    if name != "cpu" and not torch.cuda.is_available():
         raise InvalidRequest("device", f"{name!r} asked for, but torch sees no CUDA device; use cpu or auto")
     return name

@@ -32,7 +32,7 @@ from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
 from stentor.engine.sizing import plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier
-from stentor.errors import EngineError, InvalidRequest
+from stentor.errors import EngineError, too_long
 from stentor.models.base import Prompt, SpeechModel
 from stentor.retry import next_seed
 
@@ -104,8 +104,7 @@ class Engine:
         max_model_len = self.sizes.max_model_len
         free = max_model_len - prompt.length
         if free < 1:
-            problem = f"text and reference take {prompt.length} positions, at most {max_model_len - 1} fit"
-            raise InvalidRequest("input", problem)
+            raise too_long(prompt.length, max_model_len - 1)
         prompt.max_frames = max(1, min(prompt.max_frames, free, self.sizes.max_frames))
         prompt.num_evals = self.runner.covering_evals(prompt.num_evals)
 

@@ -19,7 +19,7 @@ from stentor.server.http import routes_info, routes_page, routes_speech, routes_
 from stentor.server.http.authentication import Authentication
 from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath
 from stentor.server.limits import LIMITS, Limits
-from stentor.server.model_hosts import ModelFactory
+from stentor.server.model_hosts import GiveUp, ModelFactory
 from stentor.server.state import Server
 from stentor.server.ws import session
 
@@ -42,13 +42,14 @@ EXPOSED = [
 
 def create_app(
     config: ServerConfig,
-    give_up: Callable[[], None] = lambda: None,
+    give_up: GiveUp = lambda code: None,
     load: Callable[[str, str | None], Callable[[], TTS]] | None = None,
     limits: Limits = LIMITS,
 ) -> FastAPI:
     """An ASGI app that loads its models when it starts.
 
-    give_up() is called when a model has crashed for good. `load(name, model)` replaces how models are made (tests).
+    give_up(code) is called with an exit code when a model is lost for good. `load(name, model)` replaces how models
+    are made (tests).
     """
     server = Server(config, give_up, load or (lambda name, model: ModelFactory(name, model, config)))
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from stentor.errors import InvalidRequest
+from stentor import model_names
+from stentor.errors import InvalidRequest, ModelNotFound
 from stentor.server.config import ServerConfig, build, default, items, kind
 
 NO_OPS = {  # accepted flags: two of vLLM, and one of ours from when it was not the default
@@ -69,8 +70,8 @@ def _add(parser: argparse.ArgumentParser, f: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal comes. Returns the exit code: 0 after a signal, 2 for wrong options, 70 if an engine crashed
-    for good."""
+    """Serve until a signal comes. Returns the exit code: 0 after a signal, 2 for wrong options and models that do not
+    exist, 70 if an engine crashed for good."""
     given = {k: v for k, v in vars(args).items() if k in ServerConfig.__dataclass_fields__}
     models = tuple(given.pop("models", ())) + tuple(m for m in [vars(args).get("model_flag")] if m)
     if models:
@@ -79,8 +80,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"stentor serve: {flag} {effect}", file=sys.stderr)
     try:
         config = build(given, vars(args).get("config"))
+        for model in config.models:
+            model_names.check(model)
     except InvalidRequest as e:
         print(f"stentor serve: --{e.param.replace('_', '-')} {e.message}", file=sys.stderr)
+        return 2
+    except ModelNotFound as e:
+        print(f"stentor serve: {e}", file=sys.stderr)
         return 2
     try:
         from stentor.server.main import serve

@@ -12,6 +12,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from stentor.config import DTYPES, check_device
 from stentor.errors import InvalidRequest
 from stentor.server.limits import LIMITS
 
@@ -34,7 +35,7 @@ class ServerConfig:
         (), "name of each model in requests and answers, the first if there is one model with several; default: its own"
     )
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
-    dtype: str = option("auto", "auto, float32, bfloat16 or float16")
+    dtype: str = option("auto", "precision of the language model", choices=DTYPES)
     lora: str | None = option(None, "LoRA weights to merge at load")
     max_num_seqs: int | None = option(None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA")
     memory_gb: float | None = option(None, "memory for key-value pages, in GB")
@@ -108,6 +109,7 @@ class ServerConfig:
             value = getattr(self, f.name)
             if choices and value not in choices:
                 raise InvalidRequest(f.name, f"must be one of {', '.join(choices)}, got {value!r}")
+        check_device(self.device)
         for name in _POSITIVE:
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise InvalidRequest(name, f"must be above 0, got {getattr(self, name)}")

@@ -17,7 +17,6 @@ from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.http.connections import limited
 from stentor.server.limits import LIMITS
-from stentor.server.model_hosts import CRASHED
 from stentor.server.state import Server
 
 log = logging.getLogger("stentor.server")
@@ -30,13 +29,13 @@ With Python's default of 5 ms, a step would wait for the handling of other strea
 class _Uvicorn(uvicorn.Server):
     """uvicorn that waits for WebSocket sessions when it shuts down, and records whether a model was lost."""
 
-    crashed = False
+    lost: int | None = None  # the exit code, once a model is lost
     drain: asyncio.Event
     busy: Callable[[], bool]
 
-    def give_up(self) -> None:
-        """End the process with CRASHED, because a model is lost for good."""
-        self.crashed = True
+    def give_up(self, code: int) -> None:
+        """End the process with this exit code, because a model is lost for good."""
+        self.lost = code
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -70,8 +69,8 @@ def serve(config: ServerConfig) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     holder: list[_Uvicorn] = []
 
-    def give_up() -> None:
-        holder[0].give_up()
+    def give_up(code: int) -> None:
+        holder[0].give_up(code)
 
     app = create_app(config, give_up)
     held: Server = app.state.server
@@ -104,7 +103,7 @@ def serve(config: ServerConfig) -> int:
         return 0
     except SystemExit as e:  # uvicorn's own: the address is in use, the certificate is bad
         return 1 if e.code in (None, 0) else int(e.code) if isinstance(e.code, int) else 1
-    if server.crashed:
-        log.error("a model could not be loaded or kept alive; exit code %d", CRASHED)
-        return CRASHED
+    if server.lost is not None:
+        log.error("a model could not be loaded or kept alive; exit code %d", server.lost)
+        return server.lost
     return 0 if server.started else 1

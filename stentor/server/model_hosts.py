@@ -14,7 +14,7 @@ from typing import Any, Literal
 from stentor.api import TTS
 from stentor.config import Policy
 from stentor.engine.request_state import Health
-from stentor.errors import EngineError, StentorError
+from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
 from stentor.models.base import ModelSpec
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, clipped
@@ -22,10 +22,12 @@ from stentor.server.limits import LIMITS
 
 log = logging.getLogger("stentor.server")
 
+GiveUp = Callable[[int], None]  # ends the process with an exit code
 Phase = Literal["loading", "warming", "ready", "restarting", "failed", "closed"]
 WATCH_SECONDS = 0.5
 RESTARTS = LIMITS.restarts  # in a row, where an engine that has lived for a minute starts a new count
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
+WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
 WARMUP_TEXT = "Hello there."
 THREADS = LIMITS.prepare_threads  # for reading and tokenising text and audio, per model
 ENCODING_THREADS = LIMITS.encoding_threads  # for encoding reference audio, which may take seconds
@@ -43,6 +45,7 @@ class ModelFactory:
         c = self.config
         return TTS(
             self.model,
+            name=self.name,
             device=c.device,
             dtype=c.dtype,
             lora=c.lora,
@@ -59,7 +62,7 @@ class ModelFactory:
 class ModelHost:
     """One model and its engine. Everything but the work of its two pools happens on the event loop."""
 
-    def __init__(self, name: str, make: Callable[[], TTS], config: ServerConfig, give_up: Callable[[], None]) -> None:
+    def __init__(self, name: str, make: Callable[[], TTS], config: ServerConfig, give_up: GiveUp) -> None:
         self.name, self.config = name, config
         self.phase: Phase = "loading"
         self.reason: str | None = None
@@ -119,7 +122,7 @@ class ModelHost:
 
     async def _live(self) -> None:
         """Load, watch and restart the model until it fails for good or the server ends."""
-        failures = 0
+        failures, code = 0, CRASHED
         while failures <= RESTARTS:
             began = time.monotonic()
             try:
@@ -129,6 +132,8 @@ class ModelHost:
                 first = self._spec is None
                 self.phase, self.reason = "failed", _public(e)
                 log.error("model %s: %s", self.name, e)
+                if first and isinstance(e, InvalidRequest | ModelNotFound):
+                    code = WRONG
                 if first or not self._restartable():
                     break
             failures = 1 if time.monotonic() - began > 60 else failures + 1
@@ -137,7 +142,7 @@ class ModelHost:
             await self._discard()
             await asyncio.sleep(0.2 * failures)
         self.phase = "failed"
-        self._give_up()
+        self._give_up(code)
 
     async def _load(self) -> None:
         tts = await asyncio.to_thread(self._make)
@@ -181,8 +186,6 @@ def _public(error: Exception) -> str:
 
 def _warm_up(tts: TTS) -> None:
     """Generate a short utterance as a request would. A model that needs a reference is left as its load made it."""
-    from stentor.errors import InvalidRequest
-
     options: dict[str, Any] = {"max_frames": 8} if "max_frames" in tts.spec.options else {}
     if tts.spec.speaker_size:
         options["speaker_embedding"] = [0.0] * tts.spec.speaker_size

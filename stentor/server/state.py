@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from stentor.api import TTS
 from stentor.server.config import ServerConfig
 from stentor.server.metrics import Metrics
-from stentor.server.model_hosts import ModelHost, ModelHosts, names
+from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, names
 from stentor.server.speech.outcomes import Outcomes
 from stentor.server.speech.plan import Planner
 from stentor.server.voices.references import References
@@ -25,7 +25,7 @@ class Server:
     """The models, voices, metrics and pools that all routes share. There is one per app."""
 
     def __init__(
-        self, config: ServerConfig, give_up: Callable[[], None], load: Callable[[str, str | None], Callable[[], TTS]]
+        self, config: ServerConfig, give_up: GiveUp, load: Callable[[str, str | None], Callable[[], TTS]]
     ) -> None:
         self.config = config
         hosts = [ModelHost(name, load(name, model), config, give_up) for name, model in names(config)]

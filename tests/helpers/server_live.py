@@ -30,6 +30,7 @@ from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.http.connections import limited
 from stentor.server.limits import LIMITS, Limits
+from stentor.server.model_hosts import GiveUp
 from stentor.server.state import Server
 
 
@@ -127,7 +128,7 @@ def toy(slots: int = 8, max_queue: int = 256) -> Callable[[str, str | None], Cal
 def serving(
     voices: Path,
     load: Callable[..., Any] | None = None,
-    give_up: Callable[[], None] = lambda: None,
+    give_up: GiveUp = lambda code: None,
     limits: Limits = LIMITS,
     **settings: Any,
 ) -> Iterator[Live]:

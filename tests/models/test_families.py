@@ -9,14 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from stentor import registry
+from stentor import model_names
 from stentor.models.config_reader import ConfigReader
 
 EVERY = {"__init__.py", "config.py", "loader.py", "dummy.py", "spec.py", "model.py"}
 WITH_FILES = EVERY | {"prompt.py", "tokenizer.py"}
 """Of families that are loaded from released directories."""
 
-families = pytest.mark.parametrize("family", registry.families(), ids=lambda f: f.__name__.rpartition(".")[2])
+families = pytest.mark.parametrize("family", model_names.families(), ids=lambda f: f.__name__.rpartition(".")[2])
 
 
 def files(family: ModuleType) -> set[str]:
@@ -29,7 +29,7 @@ def is_released(family: ModuleType) -> bool:
 
 
 def test_more_than_one_family_is_released():
-    assert sum(is_released(f) for f in registry.families()) >= 3
+    assert sum(is_released(f) for f in model_names.families()) >= 3
 
 
 @families
@@ -48,13 +48,13 @@ def test_a_family_is_loaded_and_made_by_functions_of_one_signature(family: Modul
 
 
 def test_finding_the_families_imports_none_of_their_modules():
-    code = "import sys; from stentor import registry; registry.families(); print(*sys.modules)"
+    code = "import sys; from stentor import model_names; model_names.families(); print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     loaded = [m for m in run.stdout.split() if m.startswith("stentor.models.") and m.count(".") > 2]
     assert loaded == []
 
 
 def test_released_configurations_are_read_by_the_one_reader():
-    for family in filter(is_released, registry.families()):
+    for family in filter(is_released, model_names.families()):
         config = importlib.import_module(f"{family.__name__}.config")
         assert config.ConfigReader is ConfigReader

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import httpx
+import pytest
 
 import stentor
 from stentor.server.app import create_app
@@ -58,25 +59,35 @@ def test_a_crashed_engine_is_seen_in_health_and_restarted(tmp_path: Path) -> Non
 
 
 def test_where_a_crash_poisons_the_process_it_ends(tmp_path: Path) -> None:
-    given_up: list[bool] = []
-    with serving(tmp_path, give_up=lambda: given_up.append(True), on_crash="exit") as live:
+    given_up: list[int] = []
+    with serving(tmp_path, give_up=given_up.append, on_crash="exit") as live:
         crash(live)
-        assert until(lambda: given_up == [True])
+        assert until(lambda: given_up == [70])
         assert live.http.get("/ready").status_code == 503
         answer = live.speech(input=TEXT)
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "not_ready"
 
 
-def test_a_model_that_cannot_be_loaded_gives_up_and_says_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (stentor.CheckpointError("it is broken"), 70),
+        (stentor.ModelNotFound("it is nowhere"), 2),
+        (stentor.InvalidRequest("dtype", "it is not for this model"), 2),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_gives_up_and_says_why(
+    tmp_path: Path, error: stentor.StentorError, code: int
+) -> None:
     def broken(name: str, model: str | None) -> object:
         def load() -> stentor.TTS:
-            raise stentor.StentorError("no such checkpoint")
+            raise error
 
         return load
 
-    given_up: list[bool] = []
-    app = create_app(ServerConfig(voices_dir=str(tmp_path)), lambda: given_up.append(True), broken)  # type: ignore[arg-type]
+    given_up: list[int] = []
+    app = create_app(ServerConfig(voices_dir=str(tmp_path)), given_up.append, broken)  # type: ignore[arg-type]
 
     async def check() -> None:
         async with (
@@ -87,10 +98,10 @@ def test_a_model_that_cannot_be_loaded_gives_up_and_says_why(tmp_path: Path) -> 
                 await asyncio.sleep(0.01)
             ready = await http.get("/ready")
             assert ready.status_code == 503
-            assert ready.json()["reason"] == "no such checkpoint"
+            assert ready.json()["reason"] == str(error)
 
     asyncio.run(check())
-    assert given_up == [True]
+    assert given_up == [code]
 
 
 def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) -> None:

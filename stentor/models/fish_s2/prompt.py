@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stentor.errors import InvalidRequest
+from stentor.errors import InvalidRequest, too_long
 from stentor.models.base import Encode, Prompt, SpeechRequest
 from stentor.models.fish_s2.tokenizer import Tokens
 
@@ -182,8 +182,7 @@ class PromptBuilder:
         p = tokenize_turns(self.tokens, self._books, text, references, history)
         free = self._max_model_len - len(p.token)
         if free < RESERVED:
-            limit = self._max_model_len - RESERVED
-            raise InvalidRequest("text", f"takes {len(p.token)} tokens with its reference; at most {limit} fit")
+            raise too_long(len(p.token), self._max_model_len - RESERVED, text, len(p.frames))
         guess = max(FRAMES, FRAMES_PER_BYTE * len(text.encode()))
         max_frames = min(o["max_frames"] or guess, free)
         fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner

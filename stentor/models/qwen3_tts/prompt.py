@@ -8,7 +8,7 @@ from unicodedata import category
 
 import numpy as np
 
-from stentor.errors import InvalidRequest
+from stentor.errors import InvalidRequest, too_long
 from stentor.models.base import Encode, LiveText, Prompt, SpeechRequest
 from stentor.models.qwen3_tts.config import Config
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
@@ -63,7 +63,7 @@ class Continuation:
         cut = len(held) if last else settled(held)
         ids = self._tokenizer.encode(held[:cut]) + [self._end] * last
         if len(ids) > self._free:
-            raise InvalidRequest("text", f"has more than {TEXT_CAPACITY} tokens; go on in another request")
+            raise InvalidRequest("text", "is too long for one request; go on in another")
         self._held, self._free, self._ended = held[cut:], self._free - len(ids), last
         self._prompt.streamed_text_tokens += len(ids)
         if self._prompt.runaway_frames is not None:
@@ -138,7 +138,7 @@ class PromptBuilder:
         c = self._c
         if not c.speakers:
             if request.voice is not None:
-                raise InvalidRequest("voice", f"this {_name(c)} model has no named voices, got {request.voice!r}")
+                raise InvalidRequest("voice", f"this model has no named voices, got {request.voice!r}")
             return None
         if request.voice is None:
             return next(iter(c.speakers))
@@ -152,7 +152,7 @@ class PromptBuilder:
         if request.speaker_embedding is not None:
             return {"speaker": request.speaker_embedding}
         if request.reference is None:
-            wanted = "this Base model speaks with the voice of a reference: give one, or a speaker_embedding"
+            wanted = "this model speaks with the voice of a reference: give one, or a speaker_embedding"
             raise InvalidRequest("reference", wanted)
         return encode(request.reference.samples, "reference")
 
@@ -221,10 +221,9 @@ class PromptBuilder:
     ) -> Prompt:
         options, length = request.options, len(layout.text)
         if len(trailing) > TEXT_CAPACITY:
-            allowed = f"at most {TEXT_CAPACITY} tokens with non_streaming_mode=False"
-            raise InvalidRequest("text", f"has {len(trailing)} tokens, {allowed}; split it or set non_streaming_mode")
+            raise too_long(len(trailing), TEXT_CAPACITY, request.text)
         if length >= self._max_model_len:
-            raise InvalidRequest("text", f"makes a prompt of {length} tokens; the model has {self._max_model_len}")
+            raise too_long(length, self._max_model_len - 1, request.text, len(codes))
         rows = {"text": np.array(layout.text, np.int32), "code": np.array(layout.code, np.int32)}
         if speaker is not None and layout.speaker_at is not None:
             rows["speaker"] = np.zeros((length, len(speaker)), np.float32)
@@ -248,7 +247,3 @@ class PromptBuilder:
             trim_silent_frames=1 if options["trim_leading_silence"] else 0,
             streamed_text_tokens=len(trailing),
         )
-
-
-def _name(c: Config) -> str:
-    return {"base": "Base", "custom_voice": "CustomVoice", "voice_design": "VoiceDesign"}[c.kind]

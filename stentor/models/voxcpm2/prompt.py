@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stentor.errors import InvalidRequest
+from stentor.errors import InvalidRequest, too_long
 from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
@@ -61,7 +61,7 @@ class PromptBuilder:
         ids, frames, frame_at = self._sequence(given, said + target)
         free = self.max_length - len(ids)
         if free < 1:
-            raise InvalidRequest("text", f"text and audio take {len(ids)} positions, at most {self.max_length - 1} fit")
+            raise too_long(len(ids), self.max_length - 1, request.text, len(frames))
         count = len(self.tokenize(target))
         suspect = int(count * self.suspect[0] + self.suspect[1])
         cap = suspect + CAP_EXTRA

@@ -79,8 +79,8 @@ class Planner:
         """A plan to speak `text` with the parameters of `body`."""
         host = self.hosts.named(body.model)
         spec, ignored = host.tts.spec, Ignored(self.config.strict)
-        options = self._options(spec, body, ignored)
-        self._check_task(spec, body)
+        options = self._options(host, body, ignored)
+        self._check_task(host, body)
         voice = await self.voices.resolve(host, body)
         options |= {"language": _language(body.language), "instructions": self._instructions(body)}
         segments = self._segments(text, spec, granularity)
@@ -104,8 +104,9 @@ class Planner:
     # -- fields --
 
     @staticmethod
-    def _options(spec: ModelSpec, body: Shared, ignored: Ignored) -> dict[str, Any]:
+    def _options(host: ModelHost, body: Shared, ignored: Ignored) -> dict[str, Any]:
         """The family's own options, given at the top level or in extra_params, under any engine's name."""
+        spec = host.spec
         given: dict[str, Any] = {**(body.extra_params or {}), **(body.model_extra or {})}
         if body.max_new_tokens is not None:
             given["max_new_tokens"] = body.max_new_tokens
@@ -117,16 +118,18 @@ class Planner:
             if option in spec.options:
                 options[option] = value
             elif value is not None and name not in NOT_OPTIONS:
-                ignored.field(name, f"is not a parameter of this model; its own are {', '.join(sorted(spec.options))}")
+                taken = ", ".join(sorted(spec.options))
+                ignored.field(name, f"is not a parameter of {host.name}; its own are {taken}")
         return options
 
     @staticmethod
-    def _check_task(spec: ModelSpec, body: Shared) -> None:
+    def _check_task(host: ModelHost, body: Shared) -> None:
+        spec = host.spec
         able = {"CustomVoice": bool(spec.voices), "VoiceDesign": spec.takes_instructions, "Base": spec.takes_reference}
         if body.task_type is not None and not able[body.task_type]:
             can = ", ".join(k for k, v in able.items() if v) or "none"
             raise ApiError(
-                400, f"task_type: this model cannot do {body.task_type}; it can do: {can}", param="task_type"
+                400, f"task_type: {host.name} cannot do {body.task_type}; it can do: {can}", param="task_type"
             )
 
     def _instructions(self, body: Shared) -> str | None:

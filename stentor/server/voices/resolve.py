@@ -97,10 +97,10 @@ class VoiceResolver:
         if not found:
             return []
         if not host.spec.takes_reference:
-            raise ApiError(400, f"{param}: this {host.spec.family} model takes none", param=param)
+            raise ApiError(400, f"{param}: {host.name} takes none", param=param)
         if len(found) > host.spec.max_references:
             limit = host.spec.max_references
-            raise ApiError(400, f"{param}: this model takes at most {limit}, got {len(found)}", param=param)
+            raise ApiError(400, f"{param}: {host.name} takes at most {limit}, got {len(found)}", param=param)
         texts = [None if body.x_vector_only_mode else text or None for _, text in found]
         return [
             Reference(await self._audio(host, source, param), text)
@@ -113,7 +113,7 @@ class VoiceResolver:
                 raise ApiError(400, "prompt_text: needs prompt_audio", param="prompt_text")
             return None
         if not host.spec.takes_prompt:
-            raise ApiError(400, f"prompt_audio: this {host.spec.family} model takes none", param="prompt_audio")
+            raise ApiError(400, f"prompt_audio: {host.name} takes none", param="prompt_audio")
         return Reference(await self._audio(host, body.prompt_audio, "prompt_audio"), body.prompt_text or None)
 
     async def _audio(self, host: ModelHost, source: str, param: str) -> Audio:

@@ -132,8 +132,8 @@ def test_a_result_of_six_frames_per_token_is_suspect_unless_it_was_asked_for() -
         ({"prompt": audio(1)}, "prompt: needs the text"),
         ({"prompt": audio(1, "x"), "instructions": "calm"}, "instructions: cannot be combined"),
         ({"reference": audio(1, "x"), "instructions": "calm"}, "instructions: cannot be combined"),
-        ({"text": "a" * 64}, "text: text and audio take 65 positions, at most 63 fit"),
-        ({"reference": audio(70)}, "text and audio take 75 positions"),
+        ({"text": "a" * 64}, "text: is too long for one request: it has 64 characters, and about 62 fit"),
+        ({"reference": audio(70)}, "it has 2 characters, and about 0 fit"),
     ],
 )
 def test_what_the_model_cannot_do_is_refused(named: dict[str, Any], message: str) -> None:

@@ -1,0 +1,65 @@
+"""What the name of a model means: a local directory, a Hub id, or `dummy:NAME`. Nothing is loaded here.
+
+Torch is not imported, so the command line tells of a mistyped name at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+import stentor.models
+from stentor.errors import CheckpointError, ModelNotFound
+
+DUMMY = "dummy:"
+
+
+def families() -> list[ModuleType]:
+    """The family folders. Each names its ARCHITECTURES and DUMMIES, and importing one is cheap."""
+    found = pkgutil.iter_modules(stentor.models.__path__)
+    return [importlib.import_module(f"stentor.models.{m.name}") for m in found if m.ispkg]
+
+
+def check(model: str | Path | None) -> None:
+    """ModelNotFound if no model can have this name. A Hub id is not looked up. None is the embedded voice."""
+    name = str(model)
+    if model is None:
+        return
+    if name.startswith(DUMMY):
+        dummy_family(name.removeprefix(DUMMY))
+        return
+    path = Path(model).expanduser()
+    if path.exists() and not (path / "config.json").is_file():
+        raise ModelNotFound(f"model {name!r}: this directory holds no model: it has no config.json")
+    if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") != 1):
+        raise ModelNotFound(
+            f"model {name!r}: no such directory, and not a Hub id of the form owner/name. "
+            "Without a model the embedded voice speaks"
+        )
+
+
+def dummy_family(name: str) -> ModuleType:
+    """The family folder that makes `dummy:NAME`. ModelNotFound lists the known names."""
+    for family in families():
+        if name in family.DUMMIES:
+            return family
+    known = sorted(DUMMY + d for f in families() for d in f.DUMMIES)
+    raise ModelNotFound(f"model {DUMMY + name!r} is not known; known: {', '.join(known)}")
+
+
+def directory(model: str | Path) -> Path:
+    """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local cache."""
+    check(model)
+    path, name = Path(model).expanduser(), str(model)
+    if path.exists():
+        return path
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(name, ignore_patterns=["*.md", "*.png", "*.jpg", "*.mp4", "*.wav"]))
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as e:
+        raise ModelNotFound(f"model {name!r}: not a local directory, and the Hub has no such model: {e}") from e
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as e:
+        raise CheckpointError(f"model {name!r}: not a local directory, and the Hub download failed: {e}") from e

@@ -1,0 +1,65 @@
+"""What the command line does without torch: help, versions and everything that is wrong with flags."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.helpers.child import python
+
+PROGRAM = """
+import contextlib, io, json, sys
+from stentor.cli import main
+found = {}
+for words in json.loads(sys.argv[1]):
+    err = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as e:
+            code = e.code
+    found[" ".join(words)] = [code, sorted({"torch", "numpy", "fastapi"} & set(sys.modules)), err.getvalue()]
+print(json.dumps(found))
+"""
+HELP = ("--help", "--version", "say --help", "serve --help", "bench --help", "bench serve --help", "doctor --help")
+WRONG = {  # command line: what the error says
+    "": "required: COMMAND",
+    "sya hello": "invalid choice: 'sya'",
+    "say hello --speeed 2": "unrecognized arguments",
+    "say hello --model /nowhere": "no such directory",
+    "say hello --model embeded": "not a Hub id of the form owner/name",
+    "say hello --model tests": "no config.json",
+    "say hello --device tpu": "device: must be auto, cpu, cuda or cuda:N, got 'tpu'",
+    "say hello --dtype int4": "dtype: must be one of auto, float32",
+    "say hello --threads 0": "threads: must be at least 1",
+    "serve --prot 80": "unrecognized arguments",
+    "serve /nowhere": "stentor serve: model '/nowhere': no such directory",
+    "serve dummy:voxcmp": "known: dummy:fish",
+    "serve --device tpu": "--device must be auto, cpu, cuda or cuda:N, got 'tpu'",
+    "serve --dtype int4": "invalid choice: 'int4'",
+    "serve --port 70000": "--port must be from 0 to 65535",
+    "serve --config /nowhere.yaml": "cannot read '/nowhere.yaml'",
+    "bench offline --model /nowhere": "no such directory",
+    "bench compare": "required: A.json",
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, list]:
+    words = [line.split() for line in (*HELP, *WRONG)]
+    done = python("-c", PROGRAM, json.dumps(words))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("line", HELP)
+def test_help_needs_no_torch(outcomes: dict[str, list], line: str):
+    assert outcomes[line] == [0, [], ""]
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_command_line_ends_with_code_2_before_torch_is_imported(outcomes: dict[str, list], line: str):
+    code, imported, err = outcomes[line]
+    assert (code, imported) == (2, [])
+    assert WRONG[line] in err
