@@ -21,6 +21,7 @@ from stentor.engine.reference_encoder import NotEncoded
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import CheckpointError, InvalidRequest, Overloaded
 from stentor.models.base import ModelSpec, Prompt, SpeechRequest
+from stentor.text.front_end import Check, proceed
 
 DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
 
@@ -198,6 +199,10 @@ class TTS:
             return self._model.prompt(req, self.engine.reference_encoder.cached)
         except NotEncoded:
             return None
+
+    def speakable(self, text: str, check: Check = proceed) -> bool:
+        """Whether a text has anything that the model can speak: not an emoji, "..." or a script that it cannot read."""
+        return self._model.speakable(text, check)
 
     def submit(self, req: SpeechRequest, streaming: bool = True) -> AudioStream:
         """Queue a request. Its audio comes in small chunks at first if `streaming`, else in large ones.

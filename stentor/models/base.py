@@ -255,6 +255,13 @@ class SpeechModel(Protocol):
         """
         ...
 
+    def speakable(self, text: str, check: Check) -> bool:
+        """Whether a text has anything that can be spoken. Host, any thread, and much faster than `prompt`.
+
+        Who cuts text puts a silence in place of a part that has nothing.
+        """
+        ...
+
     def embed_prompt(self, p: PromptRows) -> Hidden:
         """Packed prompt tokens -> backbone input, each [N, ...]."""
         ...

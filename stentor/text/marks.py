@@ -8,7 +8,7 @@ from dataclasses import dataclass
 OTHER, TURN = "\ue000", "\ue001"  # placeholders, which are neither words, white space nor punctuation
 PLACEHOLDERS = OTHER + TURN
 _SPACE = r"(?!\s*\n\s*\n)\s*"  # belongs to the mark before it, unless a paragraph ends there
-_WORD_CHAR = re.compile(r"\w")
+_WORD_CHAR = re.compile(r"[^\W_]")
 NEVER = r"(?!)"
 
 
@@ -39,6 +39,12 @@ def speakers(text: str, marks: TextMarks) -> list[str]:
     return [m[0] for m in re.finditer(marks.speaker, text)]
 
 
-def has_words(text: str, marks: TextMarks) -> bool:
-    """Whether a text has words besides its marks."""
+def is_blank(text: str, marks: TextMarks) -> bool:
+    """Whether a text is signs only: something besides speakers' marks, but no word and no other mark."""
+    plain = masked(text, marks).replace(TURN, "").strip()
+    return bool(plain) and OTHER not in plain and _WORD_CHAR.search(plain) is None
+
+
+def has_words(text: str, marks: TextMarks = NO_MARKS) -> bool:
+    """Whether a text has letters or digits besides its marks."""
     return _WORD_CHAR.search(masked(text, marks)) is not None

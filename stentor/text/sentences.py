@@ -4,11 +4,12 @@ punctuation. Segments keep their place in the text, so that times and interrupti
 # ruff: noqa: SIM905 (punctuation of many scripts, lists of words)
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from stentor.text.marks import NO_MARKS, PLACEHOLDERS, TURN, TextMarks, masked, speakers
+from stentor.text.marks import NO_MARKS, PLACEHOLDERS, TURN, TextMarks, is_blank, masked, speakers
 
 END_WIDE = "。！？｡।॥۔؟…‼⁇⁈⁉"  # end a sentence whatever follows
 CLOSERS = "\"'”’»」』】）)]›〉》"
@@ -72,17 +73,27 @@ def split(text: str, max_chars: int, granularity: str, marks: TextMarks = NO_MAR
     """
     whole = _trimmed(text, 0, len(text), True)
     if granularity == "none" or (granularity == "auto" and len(text) <= max_chars):
-        return list(_with_speakers(text, [whole], marks, speaker))
+        return list(_with_speakers(text, _blank_turns_apart(text, [whole], marks), marks, speaker))
     plain = masked(text, marks)
     segments = [p for s in sentences(plain) for p in _fit(plain, s, max_chars)]
     if granularity == "clause":
         segments = [c for p in segments for c in _clauses(plain, p, 20)]
     if granularity == "auto":
         segments = list(_grouped(plain, segments, max_chars))
-    return list(_with_speakers(text, segments or [whole], marks, speaker))
+    return list(_with_speakers(text, _blank_turns_apart(text, segments or [whole], marks), marks, speaker))
 
 
-def _with_speakers(text: str, segments: list[Segment], marks: TextMarks, speaker: str) -> Iterator[Segment]:
+def _blank_turns_apart(text: str, segments: Iterable[Segment], marks: TextMarks) -> Iterator[Segment]:
+    """The segments, cut around turns of speakers in which there is nothing to speak."""
+    starts = [m.start() for m in re.finditer(marks.speaker, text)]
+    for p in segments:
+        turns = itertools.pairwise([p.start, *(s for s in starts if p.start < s < p.end), p.end])
+        for _, group in itertools.groupby(turns, lambda turn: is_blank(text[turn[0] : turn[1]], marks)):
+            same = list(group)
+            yield _trimmed(text, same[0][0], same[-1][1], p.paragraph and same[-1][1] == p.end)
+
+
+def _with_speakers(text: str, segments: Iterable[Segment], marks: TextMarks, speaker: str) -> Iterator[Segment]:
     """The segments with their real text, each with the mark of who speaks it if it begins without one."""
     for p in segments:
         own = _trimmed(text, p.start, p.end, p.paragraph)

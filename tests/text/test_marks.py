@@ -120,3 +120,15 @@ def test_a_long_dialogue_over_http_loses_nothing_and_speakers_keep_their_voices(
     tails = [r.text for r in (asked[-1].reference, *asked[-1].more_references) if r is not None]
     assert tails == [request.text for request in asked[:-1]][-len(tails) :]
     assert tails
+
+
+def test_a_turn_without_words_is_a_segment_of_its_own():
+    text = "<|speaker:0|>Hi. <|speaker:1|>… <|speaker:0|>Bye. <|speaker:1|>[laugh] <|speaker:0|>Oh."
+    segments = split(text, 400, "auto", MARKS)
+    assert [p.text for p in segments] == [
+        "<|speaker:0|>Hi.",
+        "<|speaker:1|>…",
+        "<|speaker:0|>Bye. <|speaker:1|>[laugh] <|speaker:0|>Oh.",
+    ]
+    assert all(text[p.start : p.end] == p.text for p in segments)
+    assert len(split("<|speaker:0|> <|speaker:1|>Hi.", 400, "auto", MARKS)) == 1

@@ -20,6 +20,8 @@ from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.prompt import PromptBuilder
 from stentor.models.fish_s2.spec import make_spec
 from stentor.models.fish_s2.tokenizer import Tokens
+from stentor.text.front_end import Check
+from stentor.text.marks import has_words
 
 
 class FishS2:
@@ -36,6 +38,9 @@ class FishS2:
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
         return self.prompts.build(request, encode)
+
+    def speakable(self, text: str, check: Check) -> bool:
+        return has_words(text, self.spec.marks)
 
     def embed_prompt(self, p: PromptRows) -> Hidden:
         x = self.language.embeddings(p.rows["token"])

@@ -21,6 +21,8 @@ from stentor.models.qwen3_tts.speaker_encoder import LogMel, SpeakerEncoder
 from stentor.models.qwen3_tts.spec import make_spec
 from stentor.models.qwen3_tts.talker import Weights, rope
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
+from stentor.text.front_end import Check
+from stentor.text.marks import has_words
 
 SUPPRESSED = 1024
 """The talker never samples the last 1024 ids of its vocabulary, which are markers, except EOS."""
@@ -83,6 +85,9 @@ class Qwen3TTS:
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
         return self._prompts.build(request, encode)
+
+    def speakable(self, text: str, check: Check) -> bool:
+        return has_words(text, self.spec.marks)
 
     def embed_prompt(self, p: PromptRows) -> Hidden:
         """The sum of what each position has: a text row, a codec row, a frame, the speaker vector."""

@@ -33,6 +33,8 @@ from stentor.models.base import (
 )
 from stentor.models.toy.config import BOOK, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT, WINDOW
 from stentor.models.toy.spec import make_spec
+from stentor.text.front_end import Check
+from stentor.text.marks import has_words
 
 BROKEN = "\x01"  # outside the embedding table: its prefill fails, which must break nothing else
 
@@ -120,6 +122,9 @@ class Toy(nn.Module):
             num_evals=o["flow_steps"],
             runaway_frames=6 * len(tokens),
         )
+
+    def speakable(self, text: str, check: Check) -> bool:
+        return has_words(text, self.spec.marks)
 
     def _embed_frames(self, frames: Tensor) -> Tensor:
         codes = frames[:, LATENT:].long()

@@ -23,6 +23,7 @@ from stentor.models.voxcpm2.flow import euler_solve
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import PromptBuilder
 from stentor.models.voxcpm2.spec import make_spec
+from stentor.text.front_end import Check
 
 
 class VoxCPM2:
@@ -49,6 +50,9 @@ class VoxCPM2:
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
         return self.prompts.build(request, encode)
+
+    def speakable(self, text: str, check: Check) -> bool:
+        return self.prompts.speakable(text, check)
 
     def embed_prompt(self, p: PromptRows) -> Hidden:
         """Embeddings of tokens and of given patches: (input, patch embedding or zeros, is it audio)."""

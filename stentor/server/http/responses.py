@@ -35,6 +35,7 @@ class SpeechResponse(Response):
         self.background = None
         self.started = False
         self.reported = 0  # segments whose times have been sent
+        self.told = 0  # segments of which it has been said that they cannot be spoken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = self.request
@@ -113,7 +114,7 @@ class SpeechResponse(Response):
                     elif data:
                         buffer.put(self._delta(data))
             if self.sse:
-                buffer.put(event("speech.audio.done", final_report(request, self.timestamps)))
+                buffer.put(self._ended() + event("speech.audio.done", final_report(request, self.timestamps)))
         except (SlowClient, asyncio.CancelledError):
             raise
         except Exception as e:
@@ -127,14 +128,21 @@ class SpeechResponse(Response):
             buffer.close()
 
     def _delta(self, data: bytes) -> bytes:
-        """The events for some audio: the times of segments that have ended since the last call, then the audio."""
+        """The events for some audio: those of the segments that have ended since the last call, then the audio."""
         body = {"audio": base64.b64encode(data).decode(), "response_format": self.request.plan.output.format}
-        segments = b""
+        return self._ended() + event("speech.audio.delta", body)
+
+    def _ended(self) -> bytes:
+        """The events for segments that have ended since the last call."""
+        run = self.request.run
+        unspoken = run.unspoken[self.told :]
+        self.told += len(unspoken)
+        events = b"".join(event("speech.audio.ignored", timing_as_dict(t)) for t in unspoken)
         if self.timestamps != "none":
-            fresh = self.request.run.timings[self.reported :]
+            fresh = run.timings[self.reported :]
             self.reported += len(fresh)
-            segments = b"".join(event("speech.audio.segment", timing_as_dict(t)) for t in fresh)
-        return segments + event("speech.audio.delta", body)
+            events += b"".join(event("speech.audio.segment", timing_as_dict(t)) for t in fresh)
+        return events
 
     async def _start(self, send: Send, media: str, known: dict[str, str]) -> None:
         self.started = True

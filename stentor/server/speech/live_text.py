@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from stentor.speech.timing import SegmentTiming
-from stentor.text.marks import NO_MARKS, TextMarks, has_words, speakers
+from stentor.text.marks import NO_MARKS, TextMarks, speakers
 from stentor.text.sentences import Segment, ready, sentences, split
 
-_WORD_CHAR = re.compile(r"\w")
 _WORD = re.compile(r"[^\W\d_](?=[^\w<|>/])")  # the last letter of a complete word
 
 
@@ -112,7 +111,7 @@ class TextFeed:
         self._cut += size
         self._speaker = next(reversed(speakers(self.text[start : self._cut], self.marks)), self._speaker)
         for p in segments:
-            if has_words(p.text, self.marks):
+            if p.text:
                 self._segments.append((replace(p, start=start + p.start, end=start + p.end, paragraph=False), None))
                 self.count += 1
         self._changed.set()
@@ -139,7 +138,7 @@ class TextFeed:
         """Begin a segment with the first word. Returns how many characters it has taken."""
         rest = self.text[self._cut :]
         word = _WORD.search(rest)
-        size = word.end() if word is not None else len(rest) if last and _WORD_CHAR.search(rest) else 0
+        size = word.end() if word is not None else len(rest) if last and rest.strip() else 0
         if size:
             text = rest[:size].lstrip()
             self._began = self._cut + size - len(text)

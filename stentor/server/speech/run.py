@@ -32,6 +32,8 @@ from stentor.speech.timing import SegmentTiming
 from stentor.text.front_end import Check
 from stentor.text.sentences import Segment
 
+UNSPOKEN_SECONDS = 0.3  # of silence in place of a text that cannot be spoken
+
 
 class SpeechRun:
     """One plan while it runs. Call `audio()` once. The other fields may be read at any time."""
@@ -44,6 +46,7 @@ class SpeechRun:
         self.usage = Usage()
         self.finish: str | None = None
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
+        self.unspoken: list[SegmentTiming] = []  # segments that cannot be spoken, with the silence in their place
         self.joined = JoinedAudio(self.spec.sample_rate, plan.output.speed)
         self.queue = PieceQueue(self.tts.engine, plan.streaming)
         self._voices = VoicesSoFar(self.spec)
@@ -60,6 +63,8 @@ class SpeechRun:
 
     async def audio(self) -> AsyncGenerator[np.ndarray, None]:
         """float32 samples [n] at the model's rate, as they are generated. Closing it cancels what is running."""
+        if self.plan.streaming and len(self.plan.segments) > 1:
+            await self._name_unspeakable()  # in the headers, which the first audio takes with it
         side_by_side = len(self.plan.segments) > 1 and not self.plan.streaming and not self.plan.continues
         blocks = self._side_by_side() if side_by_side else self._one_by_one()
         async with aclosing(blocks):
@@ -68,6 +73,16 @@ class SpeechRun:
                     yield samples
         self.end()
 
+    async def _name_unspeakable(self) -> None:
+        """Note the segments that cannot be spoken before the first is."""
+        texts = [s.spoken for s in self.plan.segments]
+
+        def work(check: Check) -> list[str]:
+            return [t for t in texts if not self.tts.speakable(t, check)]
+
+        for text in await prepare(self.plan.host.pool, work):
+            self.plan.ignored.piece(text)
+
     def end(self) -> None:
         """All segments have been spoken."""
         self.finish = self.joined.ending
@@ -75,7 +90,7 @@ class SpeechRun:
 
     def next_segment(self, segment: Segment, tail: TextTail | None = None) -> SegmentRun:
         """Prepare a segment, in the voice of the one before if the plan says so. tail: its text that is yet to come."""
-        first = not self.timings or not self.plan.continues
+        first = len(self.timings) == len(self.unspoken) or not self.plan.continues
         return SegmentRun(self, segment, first, self._voices.of(segment.spoken), tail)
 
     async def segment_audio(self, current: SegmentRun) -> AsyncGenerator[np.ndarray, None]:
@@ -86,9 +101,15 @@ class SpeechRun:
             async for samples in blocks:
                 generated.append(samples)
                 yield self.joined.feed(samples)
-        self.joined.note_end(current.segment, current.samples, current.finish)
+        self.note_end(current)
         if self.plan.continues and generated:
             self._voices.add(GeneratedSegment(np.concatenate(generated), current.segment.spoken))
+
+    def note_end(self, current: SegmentRun) -> None:
+        """Note a segment's times, and whether it was spoken."""
+        self.joined.note_end(current.segment, current.samples, current.finish)
+        if current.unspoken:
+            self.unspoken.append(self.timings[-1])
 
     async def _one_by_one(self) -> AsyncGenerator[np.ndarray, None]:
         for i, segment in enumerate(self.plan.segments):
@@ -117,7 +138,7 @@ class SpeechRun:
             self.joined.begin()
             for samples in blocks:
                 yield self.joined.feed(samples)
-            self.joined.note_end(current.segment, current.samples, current.finish)
+            self.note_end(current)
             yield self._close(i, current)
 
     def _close(self, i: int, current: SegmentRun) -> np.ndarray:
@@ -140,12 +161,16 @@ class SegmentRun:
         """first: no segment before it sets its voice. tails: the segments whose voices it takes, if any were fit."""
         self.run, self.segment, self.first, self.tails, self.tail = run, segment, first, tails, tail
         self.finish = "stop"
+        self.unspoken = False  # there is nothing in it to speak: it is a silence
         self.samples = self.frames = 0
 
     async def stream(self) -> AsyncGenerator[np.ndarray, None]:
         """float32 samples [n] as they are generated. Where a retry is possible, all come at the end."""
         plan = self.run.plan
         prompt = await self._prepare()
+        if prompt is None:
+            yield self._silence()
+            return
         if plan.streaming:
             async with aclosing(self._once(prompt, plan.seed)) as blocks:
                 async for samples in blocks:
@@ -153,6 +178,16 @@ class SegmentRun:
             return
         for samples in await self._retried(prompt):
             yield samples
+
+    def _silence(self) -> np.ndarray:
+        """Samples in place of a text in which there is nothing to speak."""
+        run = self.run
+        self.unspoken = True
+        run.plan.ignored.piece(self.segment.spoken)
+        run.timing.first = run.timing.first or time.monotonic()
+        silence = np.zeros(round(UNSPOKEN_SECONDS * run.spec.sample_rate), np.float32)
+        self.samples = len(silence)
+        return silence
 
     async def _retried(self, prompt: Prompt) -> list[np.ndarray]:
         """The samples of the first try that does not run on, or of the last one."""
@@ -174,22 +209,29 @@ class SegmentRun:
         self.run.usage.frames -= self.frames
         self.samples, self.frames, self.finish = 0, 0, "stop"
 
-    async def _prepare(self) -> Prompt:
-        """Tokens and encoded references, made in a thread. It stops when the segment has been given up."""
+    async def _prepare(self) -> Prompt | None:
+        """Tokens and encoded references, made in a thread. It stops when the segment has been given up. None: there is
+        nothing to speak in it."""
         run = self.run
         request = replace(segment_request(run.plan.request, self.segment, self.first), live=self.tail is not None)
-        prompt = None
-        if not self.tails:
-            prompt = await prepare(run.plan.host.pool, self._if_encoded(request))
+        speakable, prompt = await prepare(run.plan.host.pool, self._if_encoded(request))
+        if not speakable:
+            return None
         if prompt is None:
             prompt = await prepare(run.plan.host.encoding, self._encoding(request))
         run.usage.input_tokens += prompt.tokens
         run.usage.audio_tokens += len(prompt.frames)
         return prompt
 
-    def _if_encoded(self, request: SpeechRequest) -> Callable[[Check], Prompt | None]:
-        """Work that makes the prompt, unless audio must be encoded first."""
-        return lambda check: self.run.tts.prompt_if_encoded(replace(request, check=check))
+    def _if_encoded(self, request: SpeechRequest) -> Callable[[Check], tuple[bool, Prompt | None]]:
+        """Work that says whether there is anything to speak, and makes the prompt if no audio must be encoded first."""
+
+        def work(check: Check) -> tuple[bool, Prompt | None]:
+            if not self.run.tts.speakable(request.text, check):
+                return False, None
+            return True, None if self.tails else self.run.tts.prompt_if_encoded(replace(request, check=check))
+
+        return work
 
     def _encoding(self, request: SpeechRequest) -> Callable[[Check], Prompt]:
         """Work that encodes the request's audio, or the segments before, and makes the prompt."""

@@ -16,7 +16,7 @@ from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
 from stentor.server.speech.live_text import FedSegment, TextFeed, TextTail, played_characters
 from stentor.server.speech.outcomes import Timing
-from stentor.server.speech.output import OutputPipeline, RunningRequest, final_report
+from stentor.server.speech.output import OutputPipeline, RunningRequest, final_report, timing_as_dict
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.speech.run import SegmentRun
 from stentor.server.state import Server
@@ -32,7 +32,7 @@ class Utterance:
     def __init__(self, server: Server, out: MessageSender, plan: SpeechPlan, settings: Configure, index: int) -> None:
         self.server, self.out, self.settings, self.index = server, out, settings, index
         seed = plan.seed if plan.seed_given else secrets.randbelow(2**31)
-        self.plan = replace(plan, id=f"{plan.id}-{index}", seed=seed)
+        self.plan = replace(plan, id=f"{plan.id}-{index}", seed=seed, ignored=plan.ignored.copy())
         granularity = settings.split_granularity
         spec = plan.host.spec
         self.feed = TextFeed(granularity, min(server.config.split_chars, spec.max_text), plan.live, spec.marks)
@@ -120,6 +120,8 @@ class Utterance:
         if pipeline is None:
             self._send(await own.finish())
         times = run.timings[-1]
+        if current.unspoken:
+            self.out.event("input.ignored", utterance_index=self.index, sentence_index=index, **timing_as_dict(times))
         self.out.event(
             "audio.done",
             utterance_index=self.index,

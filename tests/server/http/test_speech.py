@@ -228,7 +228,7 @@ BAD = [
     ({"input": "  "}, "input"),
     ({"input": 5}, "input"),
     ({"input": "x" * 20_001}, "input"),
-    ({"input": "\x00"}, "input"),
+    ({"input": "a\x00"}, "input"),
     ({"input": "x", "voice": "nobody"}, "voice"),
     ({"input": "x", "voice": {"id": "nobody"}}, "voice"),
     ({"input": "x", "voice": 7}, "voice"),

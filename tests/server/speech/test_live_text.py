@@ -74,7 +74,8 @@ def test_long_live_text_is_cut_at_sentences_however_it_arrives() -> None:
     assert all(len(p.text) <= 81 for p in endless)
     assert " ".join(p.text for p in endless).split() == ["word"] * 300
     assert written("42", 1, 40) == [Segment("42", 0, 2)]
-    assert written(" ... ", 1, 40) == []
+    assert [(p.text.strip(), p.start) for p in written(" ... ", 1, 40)] == [("...", 1)]
+    assert written(" \n ", 1, 40) == []
 
 
 def test_what_a_model_that_stops_early_has_not_taken_is_spoken_next() -> None:
