@@ -40,6 +40,8 @@ class Policy:
     max_prefill_delay: float = 0.3  # a queued request may wait so long for streams that would underrun
     batching_window: float = 0.005  # a queued request may wait so long for others to be prefilled with it
     max_queue: int = 1024  # requests that may wait for a slot
+    parked_mb: float = 256.0  # MiB of the host for rows of live text that wait without a slot. Others keep their slots
+    unready_after: int = 5  # requests in a row that failed while they were served. One that finishes ends the count
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,11 @@ class EngineConfig:
     batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these. Default on a CPU: no padding
     require_graphs: bool = False  # a CUDA graph that cannot be captured is an error instead of a warning
     threads: int | None = None  # torch threads of the engine on a CPU. Default: the model's, else torch's
+    encoded_references: int = 64  # that are kept, by content
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "page_size", "max_frames", "threads"):
+        for name in ("max_num_seqs", "page_size", "max_frames", "threads", "encoded_references"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidRequest(name, f"must be at least 1, got {value}")

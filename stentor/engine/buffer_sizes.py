@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,10 @@ class BufferSizes:
     page_bytes: int
     codec_frames: int  # rows times frames of one codec call at most
     codec_bytes: int  # left free for codec calls
+
+    def parked(self, mb: float) -> int:
+        """Rows that so many MiB of the host hold."""
+        return int(mb * MIB) // self.slot_bytes
 
     def describe(self) -> str:
         kv, rows = self.pages * self.page_bytes / GIB, (self.slots + 1) * self.slot_bytes / GIB

@@ -54,7 +54,7 @@ class CodecRunner:
         self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
         self._launching: list[AudioJob] = []  # of the call that is being launched
         self.at_risk: list[AudioJob] = []  # of a call that failed after it had written the codec's state
-        self._prefixes = LruCache[CodecStateTable]()
+        self._prefixes = LruCache[CodecStateTable](config.encoded_references)
         self._first_frames: dict[int, tuple[InFlightAudio, int]] = {}  # by request: its row of a call
 
     def capture(self) -> None:

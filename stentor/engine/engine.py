@@ -27,7 +27,7 @@ from stentor.engine.launcher import Launcher
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.reference_encoder import ReferenceEncoder
-from stentor.engine.request_state import UNREADY_AFTER, Health, OpenRequests, Request, Stats
+from stentor.engine.request_state import Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
 from stentor.engine.sizing import plan_memory
@@ -52,9 +52,10 @@ class Engine:
         self.overlap_steps = int(device.cuda) if config.overlap_steps is None else config.overlap_steps
         self.runner = ModelRunner(model, self.sizes, config, device)
         self.codec = CodecRunner(model, self.sizes, config, device, self.runner.slots, self.runner.stream)
-        self.reference_encoder = ReferenceEncoder(model, device)
+        self.reference_encoder = ReferenceEncoder(model, device, config.encoded_references)
         pages = PageAllocator(self.sizes.pages, self.sizes.page_size)
-        self.scheduler = Scheduler(self.sizes.slots, pages, _policy(config, device))
+        parked = self.sizes.parked(config.policy.parked_mb)
+        self.scheduler = Scheduler(self.sizes.slots, pages, _policy(config, device), parked)
         self.stats = Stats()
         self._requests = OpenRequests(model.spec.frame, self.stats)
         self._notifier = LoopNotifier()
@@ -112,7 +113,7 @@ class Engine:
         s = self.scheduler
         return Health(
             alive=self.inbox.refusal is None,
-            ready=self.inbox.refusal is None and self._requests.failed_in_a_row < UNREADY_AFTER,
+            ready=self.inbox.refusal is None and self._requests.failed_in_a_row < self.config.policy.unready_after,
             error=None if self._error is None else str(self._error),
             queued=self._requests.waiting,
             running=len(s.live),

@@ -16,7 +16,6 @@ from stentor.models.base import SpeechModel
 
 T = TypeVar("T")
 
-VOICES_KEPT = 64  # values that a cache holds
 ENCODINGS = 2  # at a time: each takes memory on the device beside the engine's
 
 Features = dict[str, np.ndarray]
@@ -32,9 +31,9 @@ class ReferenceEncoder:
     Audio that several callers ask for at once is encoded once. No other caller waits for it.
     """
 
-    def __init__(self, model: SpeechModel, device: Device) -> None:
+    def __init__(self, model: SpeechModel, device: Device, kept: int) -> None:
         self.model, self.device = model, device
-        self._features = LruCache[Features]()
+        self._features = LruCache[Features](kept)
         self._running: dict[str, Future[Features]] = {}
         self._lock = threading.Lock()  # guards both, and is never held while audio is encoded
         self._free = threading.Semaphore(ENCODINGS)
@@ -84,9 +83,10 @@ class ReferenceEncoder:
 
 
 class LruCache(Generic[T]):
-    """The VOICES_KEPT values used last, by key."""
+    """The values used last, by key, at most `most`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self.most = most
         self._items: OrderedDict[str, T] = OrderedDict()
 
     def get(self, key: str) -> T | None:
@@ -96,7 +96,7 @@ class LruCache(Generic[T]):
 
     def put(self, key: str, value: T) -> None:
         self._items[key] = value
-        if len(self._items) > VOICES_KEPT:
+        if len(self._items) > self.most:
             self._items.popitem(last=False)
 
 

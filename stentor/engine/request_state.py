@@ -86,11 +86,6 @@ class Health:
     stats: Stats = field(default_factory=Stats)
 
 
-UNREADY_AFTER = 5
-"""Requests in a row that failed while they were served, after which an engine is not ready. One that finishes makes it
-ready again."""
-
-
 class OpenRequests:
     """Requests from their start in the engine's thread until they hold nothing, and how many wait for a slot."""
 

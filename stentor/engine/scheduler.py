@@ -23,8 +23,9 @@ MIN_LEAD_S = 0.04
 class Scheduler:
     """Owns queue, slots and pages. Every method is called from the engine's thread."""
 
-    def __init__(self, slots: int, pages: PageAllocator, policy: Policy) -> None:
-        self.slots, self.pages, self.policy = slots, pages, policy
+    def __init__(self, slots: int, pages: PageAllocator, policy: Policy, max_parked: int) -> None:
+        """max_parked: requests whose rows the host may hold."""
+        self.slots, self.pages, self.policy, self.max_parked = slots, pages, policy, max_parked
         self.audio = AudioScheduler(policy)
         self.queue: deque[Sequence] = deque()
         self.parked: list[Sequence] = []  # in the order in which they were parked
@@ -126,9 +127,11 @@ class Scheduler:
             spent += self._cost(seq)
         for seq in [s for s in self.parked if s.has_text]:
             seq.num_scheduled = seq.num_generated
+            at = self.parked.index(seq)
+            del self.parked[at]  # so that another may take its place
             if not self._enter(seq, plan, spent):
+                self.parked.insert(at, seq)
                 return  # and before what has not begun
-            self.parked.remove(seq)
             plan.unparked.append(seq)
             plan.resumed.append(seq)
             spent += self._cost(seq)
@@ -148,9 +151,10 @@ class Scheduler:
         return True
 
     def _park_one(self, plan: StepPlan) -> bool:
-        """Take slot and pages of the request that has been without text for longest. False: there is none."""
+        """Take slot and pages of the request that has been without text for longest. False: there is none,
+        or the host holds as many rows as it may."""
         seq = longest_idle(self.live)
-        if seq is None:
+        if seq is None or len(self.parked) >= self.max_parked:
             return False
         self._free_pages(seq)
         seq.move(Phase.PARKED)

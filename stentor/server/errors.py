@@ -33,7 +33,6 @@ TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-PARAM_CHARS = 80  # of a field's name in an error
 # fields of the Python API by their name in a request body
 PARAMS = {"text": "input", "reference": "ref_audio", "reference.text": "ref_text", "prompt": "prompt_audio"}
 
@@ -53,7 +52,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.code, self.retry_after = status, code, retry_after
         self.message = clipped(message, LIMITS.error_chars)
-        self.param = None if param is None else clipped(param, PARAM_CHARS)
+        self.param = None if param is None else clipped(param, LIMITS.param_chars)
 
     @property
     def body(self) -> dict[str, Any]:

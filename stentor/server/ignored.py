@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from stentor.server.errors import PARAM_CHARS, ApiError, clipped
+from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS
 
 HEADER = "X-Ignored"
-PIECE_CHARS = 40  # of a piece of text that is named
 
 
 class Item(NamedTuple):
@@ -43,11 +42,11 @@ class Ignored:
         """Note a field that is not used, and why. ApiError 400 in a strict server."""
         if self.strict:
             raise ApiError(400, f"{name}: {why}", param=name)
-        self._add(Item(clipped(name, PARAM_CHARS)))
+        self._add(Item(clipped(name, LIMITS.param_chars)))
 
     def piece(self, text: str, param: str = "input") -> None:
         """Note a piece of text that cannot be spoken. A short silence stands for it, in a strict server too."""
-        self._add(Item(param, clipped(text, PIECE_CHARS)))
+        self._add(Item(param, clipped(text, LIMITS.piece_chars)))
 
     def _add(self, item: Item) -> None:
         if item in self._items:

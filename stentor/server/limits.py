@@ -23,6 +23,7 @@ class Limits:
     request_seconds: float = limit(60.0, "s", "headers and body of a request, from its first byte", "408")
     keep_alive_seconds: float = limit(30.0, "s", "a connection without a request", "it is closed")
     max_connections: int = limit(2048, "", "connections, or what descriptors allow", "the longest idle one is closed")
+    spare_descriptors: int = limit(256, "", "descriptors for files, voices and the engine", "fewer connections")
     max_head_kib: int = limit(64, "KiB", "headers of a request", "431")
     max_body_mb: float = limit(32.0, "MiB", "a request body", "413, and the connection is closed", flag=True)
     bodies_mb: float = limit(256.0, "MiB", "bodies of all requests in progress", "503 `bodies_in_flight`")
@@ -43,12 +44,23 @@ class Limits:
         32, "", "fields and pieces of text that an answer names as ignored", "`+n` counts the rest"
     )
     ignored_bytes: int = limit(1024, "bytes", "`X-Ignored`", "`+n` counts the rest")
+    param_chars: int = limit(80, "characters", "the name of a field in an error", "the rest is left out")
+    known_voices: int = limit(10, "", "uploaded voices that an error names", "it says how many more there are")
+    piece_chars: int = limit(40, "characters", "an ignored piece of text in an answer", "the rest is left out")
+    text_chars: int = limit(1_000_000, "characters", "any text in a JSON body", "400")
+    name_chars: int = limit(500, "characters", "the name of a model, a language or a voice in a request", "400")
+    request_id_chars: int = limit(128, "characters", "`X-Request-Id` of a client", "the server makes one of its own")
+    segments: int = limit(8, "", "pieces of one text that are spoken at once", "the next wait")
+    silent_seconds: float = limit(5.0, "s", "silence inside speech, with `guard`", "the piece ends")
     outcomes: int = limit(1024, "", "outcomes of requests that are kept", "the oldest is forgotten")
     # WebSocket
     ws_max_sessions: int = limit(256, "", "WebSocket sessions", "503", flag=True)
     ws_config_seconds: float = limit(10.0, "s", "until `session.config` comes", "1008 `config_timeout`")
     ws_idle_seconds: float = limit(
         30.0, "s", "silence of a session while nothing is generated", "1008 `idle_timeout`", flag=True
+    )
+    ws_quiet_seconds: float = limit(
+        1.0, "s", "no audio of live text", "its session counts as waiting for text, and may be idle"
     )
     ws_flush_seconds: float = limit(5.0, "s", "sending the last events of a session", "the connection is dropped")
     ws_config_mb: int = limit(4, "MiB", "`session.config`", "1009")
@@ -58,6 +70,17 @@ class Limits:
     # voices and reference audio
     max_voices: int = limit(1000, "", "uploaded voices", "409", flag=True)
     max_upload_mb: float = limit(10.0, "MiB", "reference audio", "400 or 413", flag=True)
+    voice_min_seconds: float = limit(1.0, "s", "audio of an uploaded voice, at least", "400")
+    voice_max_seconds: float = limit(30.0, "s", "audio of an uploaded voice, at most", "400")
+    embedding_values: int = limit(8192, "", "numbers of a speaker embedding", "400")
+    note_chars: int = limit(2000, "characters", "`consent`, or `speaker_description`", "400")
+    transcript_chars: int = limit(5000, "characters", "`ref_text` of an uploaded voice", "400")
+    stale_seconds: float = limit(600.0, "s", "a voice that a server that died has half written", "it is deleted")
+    references: int = limit(8, "", "references of one request. A model may take fewer", "400")
+    reference_mb: int = limit(64, "MiB", "reference audio in a field of JSON, as text", "400")
+    min_audio_hz: int = limit(1000, "Hz", "sample rate of reference audio, at least", "400")
+    max_audio_hz: int = limit(192_000, "Hz", "sample rate of reference audio, at most", "400")
+    audio_channels: int = limit(8, "", "channels of reference audio", "400")
     media_timeout: float = limit(10.0, "s", "fetching reference audio", "400", flag=True)
     dns_threads: int = limit(16, "", "names of URLs looked up at once", "the next wait")
     redirects: int = limit(5, "", "redirects of one URL", "400")
@@ -66,6 +89,13 @@ class Limits:
     # engines
     prepare_threads: int = limit(4, "", "threads per model for prompts and decoding audio", "requests wait")
     encoding_threads: int = limit(2, "", "threads per model for encoding new references", "their requests wait")
+    parse_threads: int = limit(1, "", "threads that parse large JSON", "bodies wait")
+    encoded_references: int = limit(64, "", "encoded references that an engine keeps", "the least recently used goes")
+    parked_mb: float = limit(
+        256.0, "MiB", "rows of live text that wait without a slot, per model", "the next keep their slots"
+    )
+    unready_after: int = limit(5, "", "requests in a row that fail in the engine", "`/ready` says 503")
+    settled_seconds: float = limit(60.0, "s", "a restarted engine lives", "`restarts` counts from one again")
     restarts: int = limit(3, "", "restarts of a crashed engine in a row", "`/health` says failed")
 
     def with_connections(self, most: int) -> Limits:

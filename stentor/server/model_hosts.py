@@ -25,7 +25,7 @@ log = logging.getLogger("stentor.server")
 GiveUp = Callable[[int], None]  # ends the process with an exit code
 Phase = Literal["loading", "warming", "ready", "restarting", "failed", "closed"]
 WATCH_SECONDS = 0.5
-RESTARTS = LIMITS.restarts  # in a row, where an engine that has lived for a minute starts a new count
+RESTARTS = LIMITS.restarts  # in a row
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
 WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
 WARMUP_TEXT = "Hello there."
@@ -55,7 +55,12 @@ class ModelFactory:
             max_memory_gb=c.max_memory_gb,
             require_graphs=c.require_graphs,
             threads=c.threads,
-            policy=Policy(max_queue=c.max_queued_requests),
+            encoded_references=LIMITS.encoded_references,
+            policy=Policy(
+                max_queue=c.max_queued_requests,
+                parked_mb=LIMITS.parked_mb,
+                unready_after=LIMITS.unready_after,
+            ),
         )
 
 
@@ -136,7 +141,7 @@ class ModelHost:
                     code = WRONG
                 if first or not self._restartable():
                     break
-            failures = 1 if time.monotonic() - began > 60 else failures + 1
+            failures = 1 if time.monotonic() - began > LIMITS.settled_seconds else failures + 1
             self.restarts += 1
             self.phase = "restarting" if failures <= RESTARTS else "failed"
             await self._discard()

@@ -10,14 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from stentor.server.limits import LIMITS
 
 Format = Literal["wav", "mp3", "flac", "opus", "aac", "pcm"]
-Text = Annotated[str, Field(max_length=1_000_000)]
+Text = Annotated[str, Field(max_length=LIMITS.text_chars)]
 AudioSource = Annotated[
     str,
     Field(
-        max_length=64 * 1024 * 1024,
+        max_length=LIMITS.reference_mb << 20,
         description="Audio as a data: URI, an http(s) URL, plain base64, or a file: URL where the server allows it",
     ),
 ]
+AudioSources = Annotated[list[AudioSource], Field(min_length=1, max_length=LIMITS.references)]
+Texts = Annotated[list[Text], Field(max_length=LIMITS.references)]
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 
 
@@ -25,7 +27,7 @@ class VoiceId(BaseModel):
     """A voice by id, as the OpenAI SDK sends it."""
 
     model_config = STRICT
-    id: str = Field(max_length=200)
+    id: str = Field(max_length=LIMITS.name_chars)
 
 
 class RefItem(BaseModel):
@@ -35,7 +37,7 @@ class RefItem(BaseModel):
     audio: AudioSource | None = None
     audio_path: AudioSource | None = None
     data: AudioSource | None = None
-    media_type: str | None = Field(None, max_length=100)
+    media_type: str | None = Field(None, max_length=LIMITS.name_chars)
     text: Text | None = None
 
 
@@ -47,24 +49,22 @@ class Shared(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
-    model: str | None = Field(None, max_length=500)
+    model: str | None = Field(None, max_length=LIMITS.name_chars)
     voice: str | VoiceId | None = Field(None, description="A voice's name or {id}; 'default' for the model's own")
-    speaker: str | None = Field(None, max_length=200, description="The same as voice")
+    speaker: str | None = Field(None, max_length=LIMITS.name_chars, description="The same as voice")
     instructions: Text | None = Field(None, description="How to speak; with some models, what voice to design")
     instruct: Text | None = Field(None, description="The same as instructions")
     response_format: Format | None = None
     sample_rate: int | None = Field(None, ge=8000, le=48000)
     speed: float = Field(1.0, ge=0.25, le=4.0, description="Pitch is kept")
-    language: str | None = Field(None, max_length=100)
+    language: str | None = Field(None, max_length=LIMITS.name_chars)
     task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = None
-    ref_audio: AudioSource | Annotated[list[AudioSource], Field(min_length=1, max_length=8)] | None = None
-    ref_text: Text | Annotated[list[Text], Field(max_length=8)] | None = Field(
-        None, description="What is said in ref_audio"
-    )
-    references: list[RefItem] | None = Field(None, max_length=8)
+    ref_audio: AudioSource | AudioSources | None = None
+    ref_text: Text | Texts | None = Field(None, description="What is said in ref_audio")
+    references: list[RefItem] | None = Field(None, max_length=LIMITS.references)
     prompt_audio: AudioSource | None = Field(None, description="Speech to continue (models that take one)")
     prompt_text: Text | None = Field(None, description="What is said in prompt_audio")
-    speaker_embedding: Annotated[list[float], Field(min_length=1, max_length=8192)] | None = Field(
+    speaker_embedding: Annotated[list[float], Field(min_length=1, max_length=LIMITS.embedding_values)] | None = Field(
         None, description="A voice as a vector, in place of ref_audio (models with a speaker_size)"
     )
     x_vector_only_mode: bool | None = Field(None, description="Clone by the sound alone, without ref_text")

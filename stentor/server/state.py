@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 
 from stentor.api import TTS
 from stentor.server.config import ServerConfig
+from stentor.server.limits import LIMITS
 from stentor.server.metrics import Metrics
 from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, names
 from stentor.server.speech.outcomes import Outcomes
@@ -37,7 +38,7 @@ class Server:
         self.outcomes = Outcomes()
         self.planner = Planner(config, self.hosts, VoiceResolver(config, self.voices, self.references))
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
-        self.parsers = ThreadPoolExecutor(1, thread_name_prefix="stentor-parse")
+        self.parsers = ThreadPoolExecutor(LIMITS.parse_threads, thread_name_prefix="stentor-parse")
         self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish
 
     async def close(self) -> None:

@@ -11,7 +11,6 @@ import torch
 from stentor import TTS, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.config import Policy
 from stentor.engine.engine import Engine
-from stentor.engine.request_state import UNREADY_AFTER
 from stentor.retry import MAX_SEED
 
 LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
@@ -407,7 +406,7 @@ def test_an_engine_whose_every_decode_fails_is_not_ready_until_a_request_finishe
             raise RuntimeError("broken")
 
         monkeypatch.setattr(tts.engine.runner, "decode", broken)
-        for _ in range(UNREADY_AFTER):
+        for _ in range(tts.engine.config.policy.unready_after):
             assert tts.engine.health().ready
             with pytest.raises(EngineError, match="broken"):
                 tts.generate("hello", seed=1, **LONG)

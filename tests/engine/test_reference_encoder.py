@@ -30,7 +30,7 @@ def encoder(encode: Callable[[float], None]) -> ReferenceEncoder:
         encode(float(wav[0]))
         return {"frames": 2 * wav}
 
-    return ReferenceEncoder(cast(SpeechModel, SimpleNamespace(encode=model_encode)), Device("cpu"))
+    return ReferenceEncoder(cast(SpeechModel, SimpleNamespace(encode=model_encode)), Device("cpu"), 3)
 
 
 class Gate:

@@ -344,6 +344,34 @@ def test_rows_without_text_give_their_slots_to_those_who_have_work_and_get_other
     assert all_free(s, 2)
 
 
+def test_no_more_rows_without_text_leave_their_slots_than_the_host_may_hold():
+    s = scheduler(slots=3, pages=32, max_parked=1)
+    d = FakeDevice(s)
+    idle = [d.add(i, 4, 20) for i in range(3)]
+    for seq in idle:
+        seq.max_schedulable = 4
+    for _ in range(20):
+        d.step()
+    other = d.add(3, 4, 12)
+    waiting = d.add(4, 4, 12)
+    d.step()
+    assert [q.phase for q in idle].count(Phase.PARKED) == 1
+    assert other.phase is Phase.RUNNING
+    assert waiting.phase is Phase.QUEUED
+    for _ in range(40):
+        d.step()
+    assert (other.phase, waiting.phase) == (Phase.DONE, Phase.DONE)
+    third = d.add(5, 4, 400)
+    for _ in range(5):
+        d.step()
+    parked = next(q for q in idle if q.phase is Phase.PARKED)
+    parked.max_schedulable = 20
+    d.step()
+    assert parked.phase is Phase.RUNNING  # one that is idle has taken its place on the host
+    assert third.phase is Phase.RUNNING
+    assert len(s.parked) == 1
+
+
 def test_pages_of_rows_without_text_go_to_those_who_have_work():
     s = scheduler(slots=3, pages=8, reserve_tokens=4)
     d = FakeDevice(s)

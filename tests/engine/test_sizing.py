@@ -73,6 +73,12 @@ def test_memory_for_pages_is_taken_as_it_is_given():
     assert pages_bytes(sizes(free=1.0, memory_gb=0.0005)) <= 0.0005 * GIB
 
 
+def test_rows_that_the_host_may_hold_fit_into_their_budget():
+    found = sizes(free=1.0)
+    assert found.parked(64.0) * found.slot_bytes <= 64 * 2**20 < (found.parked(64.0) + 1) * found.slot_bytes
+    assert found.parked(0.0) == 0
+
+
 def test_no_room_for_a_single_page_is_an_error_that_says_so():
     with pytest.raises(EngineError, match="no memory for key-value pages"):
         sizes(free=0.1, taken=0.05, max_memory_gb=0.01)

@@ -85,8 +85,8 @@ class SlowCodec(FakeDevice):
             self.scheduler.audio.on_audio(job.seq, job.count, self.now)
 
 
-def scheduler(slots: int = 4, pages: int = 64, size: int = 4, **policy: object) -> Scheduler:
-    return Scheduler(slots, PageAllocator(pages, size), Policy(**{"reserve_tokens": 8, **policy}))
+def scheduler(slots: int = 4, pages: int = 64, size: int = 4, max_parked: int = 100, **policy: object) -> Scheduler:
+    return Scheduler(slots, PageAllocator(pages, size), Policy(**{"reserve_tokens": 8, **policy}), max_parked)
 
 
 def all_free(s: Scheduler, slots: int) -> bool:

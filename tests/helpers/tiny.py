@@ -46,7 +46,7 @@ class Bench:
         self.sizes = plan_memory(self.model, settings, self.where)
         self.runner = ModelRunner(self.model, self.sizes, settings, self.where)
         self.codec = CodecRunner(self.model, self.sizes, settings, self.where, self.runner.slots, self.runner.stream)
-        self.encode = ReferenceEncoder(self.model, self.where).encode
+        self.encode = ReferenceEncoder(self.model, self.where, 64).encode
         self.pages = iter(range(self.sizes.pages))
 
     def admit(self, family: str, slot: int, seed: int = 5, text: str = TEXT, **options: Any) -> tuple[Sequence, Prompt]:

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import stentor.server
+from stentor.engine.reference_encoder import ENCODINGS
 from stentor.server.config import ServerConfig, default
 from stentor.server.limits import LIMITS, table
+from stentor.speech.pieces import SIDE_BY_SIDE
 
 DOC = Path(__file__).parents[2] / "docs" / "serving.md"
+SERVER = Path(stentor.server.__file__).parent
+NO_LIMITS = {  # numbers that are not limits, and why
+    "audio/encode.py UNKNOWN": "a value of the wav header",
+    "audio/encode.py MPEG": "sample rates of a format",
+    "audio/encode.py CONTAINERS": "bit rates and sample rates of formats",
+    "audio/playback.py OK_SECONDS": "the threshold of a metric",
+    "config.py MIB": "a unit",
+    "errors.py TYPES": "HTTP statuses",
+    "http/routes_speech.py BATCH_RESPONSES": "HTTP statuses",
+    "http/routes_speech.py SPEECH_RESPONSES": "HTTP statuses",
+    "main.py SWITCH_SECONDS": "an interval of the interpreter",
+    "metrics.py SECONDS": "buckets of histograms",
+    "metrics.py FAST": "buckets of histograms",
+    "metrics.py RTF": "buckets of histograms",
+    "model_hosts.py WATCH_SECONDS": "how often an engine is looked at",
+    "model_hosts.py CRASHED": "an exit code",
+    "state.py ThreadPoolExecutor": "encoders have one thread per CPU",
+    "voices/references.py BLOCK_SECONDS": "how audio is read",
+}
+LIMITING = ("max_length", "max_workers", "maxlen", "maxsize", "timeout")
 START, END = "<!-- limits: stentor/server/limits.py -->\n", "<!-- end of limits -->\n"
 
 
@@ -27,6 +52,56 @@ def test_flags_of_limits_have_their_defaults_from_the_table() -> None:
     assert flags
     assert {name: options[name] for name in flags} == {name: getattr(LIMITS, name) for name in flags}
     assert not {f.name for f in fields(LIMITS) if not f.metadata["flag"]} & set(options)
+
+
+def _holds_number(node: ast.AST) -> bool:
+    """Whether an expression has a number of its own. Those that convert the unit of a limit do not count."""
+    parts = list(ast.walk(node))
+    if any(isinstance(part, ast.Name) and part.id == "LIMITS" for part in parts):
+        return False
+    return any(
+        isinstance(part, ast.Constant) and type(part.value) in (int, float) and part.value != 0 for part in parts
+    )
+
+
+def _numbers(source: str) -> Iterator[str]:
+    """Names of module and class constants that hold a number, and arguments that limit something by a number."""
+    tree = ast.parse(source)
+    bodies = [tree.body, *(n.body for n in tree.body if isinstance(n, ast.ClassDef))]
+    for line in (line for body in bodies for line in body):
+        if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None and _holds_number(line.value):
+            targets = line.targets if isinstance(line, ast.Assign) else [line.target]
+            yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and n.id.isupper())
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+        yield from (str(k.arg) for k in call.keywords if k.arg in LIMITING and _holds_number(k.value))
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name in ("timeout", "Semaphore", "ThreadPoolExecutor") and call.args and _holds_number(call.args[0]):
+            yield name
+
+
+def test_no_number_of_the_server_is_a_limit_outside_the_table() -> None:
+    files = [p for p in sorted(SERVER.rglob("*.py")) if p.name != "limits.py"]
+    found = {f"{p.relative_to(SERVER)} {name}" for p in files for name in _numbers(p.read_text())}
+    assert found == set(NO_LIMITS)
+
+
+def test_a_number_that_limits_something_is_found() -> None:
+    hidden = """
+MOST = 5
+A, B = 2.0, x
+class C:
+    D: int = 3 << 20
+    plain: int = 7
+e = Field(max_length=200)
+f = ThreadPoolExecutor(4)
+async with asyncio.timeout(5): pass
+ONE, NAME = LIMITS.most << 20, "text"
+"""
+    assert list(_numbers(hidden)) == ["MOST", "A", "B", "D", "max_length", "ThreadPoolExecutor", "timeout"]
+
+
+def test_limits_that_other_rooms_hold_are_those_of_the_table() -> None:
+    assert (LIMITS.segments, LIMITS.encoding_threads) == (SIDE_BY_SIDE, ENCODINGS)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ from stentor.server.errors import ApiError
 from stentor.server.json_sse import json_bytes
 from stentor.server.limits import LIMITS, Limits
 
-SPARE_DESCRIPTORS = 256  # files, voices, the engine
-
 
 class Connection(HttpToolsProtocol):
     """Closes itself when no request begins for `keep_alive_seconds`, when the headers or the rest of an unread body are
@@ -125,9 +123,9 @@ class Connection(HttpToolsProtocol):
 def limited(limits: Limits) -> type[Connection]:
     """Connections with these limits, fewer if the process may not open so many descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.max_connections + SPARE_DESCRIPTORS
+    wanted = limits.max_connections + limits.spare_descriptors
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        limits = limits.with_connections(max(SPARE_DESCRIPTORS, soft - SPARE_DESCRIPTORS))
+        limits = limits.with_connections(max(limits.spare_descriptors, soft - limits.spare_descriptors))
     return type("LimitedConnection", (Connection,), {"limits": limits})

@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.http.authentication import respond
-from stentor.server.limits import Limits
+from stentor.server.limits import LIMITS, Limits
 
-REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+REQUEST_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{LIMITS.request_id_chars}}}")
 
 
 class RootPath:

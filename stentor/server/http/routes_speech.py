@@ -18,6 +18,7 @@ from stentor.server.errors import ApiError, failures, from_pydantic, translate
 from stentor.server.http.json_body import JsonRoute
 from stentor.server.http.responses import SpeechResponse
 from stentor.server.json_sse import json_response
+from stentor.server.limits import LIMITS
 from stentor.server.schemas import BatchBody, BatchItem, SpeechBody
 from stentor.server.speech.outcomes import Timing
 from stentor.server.speech.output import RunningRequest
@@ -170,7 +171,7 @@ def _merged(batch: BatchBody, item: BatchItem | str) -> SpeechBody:
         raise from_pydantic(e) from None
 
 
-Id = Annotated[str, Path(max_length=200)]
+Id = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 
 @router.get("/v1/audio/speech/{request_id}", responses={**failures(401, 404)}, tags=["speech"])

@@ -17,14 +17,14 @@ from stentor.errors import InvalidRequest
 from stentor.server.config import MIB
 from stentor.server.errors import ApiError, failures
 from stentor.server.json_sse import json_response
+from stentor.server.limits import LIMITS
 from stentor.server.state import server
 from stentor.server.voices.references import Audio, decode
-from stentor.server.voices.store import MAX_EMBEDDING
 
 router = APIRouter(tags=["voices"])
 
-Name = Annotated[str, Path(max_length=200)]
-SHORTEST, LONGEST = 1.0, 30.0  # seconds of an uploaded voice, as in other engines
+SECONDS = (LIMITS.voice_min_seconds, LIMITS.voice_max_seconds)  # of an uploaded voice, as in other engines
+Name = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 
 @router.get("/v1/audio/voices", responses=failures(401), response_model=dict[str, Any])
@@ -54,16 +54,18 @@ async def voice(request: Request, name: Name) -> dict[str, Any]:
 @router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 429, 503, 507))
 async def add(
     request: Request,
-    name: Annotated[str, Form(max_length=200)],
+    name: Annotated[str, Form(max_length=LIMITS.name_chars)],
     consent: Annotated[
-        str, Form(max_length=2000, description="Who has agreed to the use of this voice, or a record's id")
+        str, Form(max_length=LIMITS.note_chars, description="Who has agreed to the use of this voice, or a record's id")
     ],
     audio_sample: Annotated[
         UploadFile | None, File(description="wav, flac, ogg, mp3, m4a, webm or aac, 1 to 30 s")
     ] = None,
     speaker_embedding: Annotated[str | None, Form(description="JSON list of numbers, instead of audio")] = None,
-    ref_text: Annotated[str | None, Form(max_length=5000, description="What is said in the audio")] = None,
-    speaker_description: Annotated[str | None, Form(max_length=2000)] = None,
+    ref_text: Annotated[
+        str | None, Form(max_length=LIMITS.transcript_chars, description="What is said in the audio")
+    ] = None,
+    speaker_description: Annotated[str | None, Form(max_length=LIMITS.note_chars)] = None,
 ) -> dict[str, Any]:
     """Store a voice under a name. Every server on the same directory has it at once, and after restarts."""
     s = server(request)
@@ -108,9 +110,9 @@ async def _sample(upload: UploadFile, max_bytes: int) -> Audio:
     data = await upload.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise ApiError(413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample")
-    samples, rate = await asyncio.to_thread(decode, data, "audio_sample", LONGEST)
+    samples, rate = await asyncio.to_thread(decode, data, "audio_sample", LIMITS.voice_max_seconds)
     try:  # the same checks as for a reference: finite, not silent, long enough
-        audio.load(Reference((samples, rate)), "audio_sample", rate, (SHORTEST, LONGEST))
+        audio.load(Reference((samples, rate)), "audio_sample", rate, SECONDS)
     except InvalidRequest as e:
         raise ApiError(400, str(e), param="audio_sample") from e
     return samples, rate
@@ -118,15 +120,17 @@ async def _sample(upload: UploadFile, max_bytes: int) -> Audio:
 
 def _embedding(text: str) -> np.ndarray:
     wrong = ApiError(
-        400, f"speaker_embedding: must be a JSON list of 1 to {MAX_EMBEDDING} finite numbers", param="speaker_embedding"
+        400,
+        f"speaker_embedding: must be a JSON list of 1 to {LIMITS.embedding_values} finite numbers",
+        param="speaker_embedding",
     )
-    if len(text) > 64 * MAX_EMBEDDING:
+    if len(text) > 64 * LIMITS.embedding_values:
         raise wrong
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
         raise wrong from None
-    if not isinstance(values, list) or not 1 <= len(values) <= MAX_EMBEDDING:
+    if not isinstance(values, list) or not 1 <= len(values) <= LIMITS.embedding_values:
         raise wrong
     if not all(
         isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and abs(v) < 1e30 for v in values

@@ -7,9 +7,10 @@ import numpy as np
 from stentor.engine.stream import Chunk
 from stentor.models.base import ModelSpec, Prompt
 from stentor.retry import runaway_frames
+from stentor.server.limits import LIMITS
 from stentor.silence import GUARD_PEAK
 
-SILENT_SECONDS = 5.0  # of silence, after which a segment is taken to have ended
+SILENT_SECONDS = LIMITS.silent_seconds  # after which a segment is taken to have ended
 
 
 class Guard:

@@ -25,7 +25,7 @@ from stentor.server.voices.fetch import Fetcher, Resolver
 Audio = tuple[np.ndarray, int]
 """Mono float32 samples [n] and their rate in Hz."""
 
-MIN_RATE, MAX_RATE, MAX_CHANNELS = 1000, 192_000, 8
+MIN_RATE, MAX_RATE, MAX_CHANNELS = LIMITS.min_audio_hz, LIMITS.max_audio_hz, LIMITS.audio_channels
 BLOCK_SECONDS = 1.0
 CACHE_BYTES, CACHE_SECONDS = LIMITS.voice_cache_mb * MIB, LIMITS.voice_cache_seconds
 

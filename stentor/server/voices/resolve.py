@@ -16,9 +16,8 @@ from stentor.server.voices.store import PLACEHOLDERS, VoiceStore
 from stentor.server.voices.voice import Voice
 
 if TYPE_CHECKING:
-    from stentor.server.model_hosts import ModelHost
-
-KNOWN = 10  # uploaded voices that an error names
+    from stentor.server.limits import LIMITS
+from stentor.server.model_hosts import ModelHost
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ class VoiceResolver:
         stored = None if voice is None else await self._stored(voice)
         if stored is not None:
             return VoiceInput(references=[stored])
-        uploaded, count = await asyncio.to_thread(self.voices.some_names, KNOWN)
+        uploaded, count = await asyncio.to_thread(self.voices.some_names, LIMITS.known_voices)
         more = [f"and {count - len(uploaded)} more"] if count > len(uploaded) else []
         known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded, *more])
         raise ApiError(400, f"voice: {name[:80]!r} is not known; known: {known}", param="voice", code="voice_not_found")

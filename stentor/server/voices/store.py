@@ -25,6 +25,7 @@ import safetensors
 import safetensors.numpy
 
 from stentor.server.errors import ApiError
+from stentor.server.limits import LIMITS
 from stentor.server.voices.references import Audio
 from stentor.server.voices.voice import Voice, described
 
@@ -33,8 +34,6 @@ log = logging.getLogger("stentor.server")
 SUFFIX, PARTIAL = ".safetensors", ".partial"
 NAME = re.compile(r"[^\W_][\w.-]{0,63}")
 PLACEHOLDERS = ("default", "auto")
-STALE_SECONDS = 600.0
-MAX_EMBEDDING = 8192
 DEFAULT_DIR = Path("~/.cache/stentor/voices")
 
 
@@ -247,7 +246,7 @@ class VoiceStore:
         """Remove the files of uploads that were killed. Fresh files may belong to another server and stay."""
         with contextlib.suppress(OSError):
             for path in self.folder.glob(".upload-*" + PARTIAL):
-                if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                if time.time() - path.stat().st_mtime > LIMITS.stale_seconds:
                     path.unlink(missing_ok=True)
 
 

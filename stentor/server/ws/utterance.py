@@ -14,6 +14,7 @@ import numpy as np
 
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
+from stentor.server.limits import LIMITS
 from stentor.server.speech.live_text import FedSegment, TextFeed, TextTail, played_characters
 from stentor.server.speech.outcomes import Timing
 from stentor.server.speech.output import OutputPipeline, RunningRequest, final_report, timing_as_dict
@@ -23,7 +24,7 @@ from stentor.server.state import Server
 from stentor.server.ws.messages import Configure, MessageSender
 from stentor.text.sentences import Segment
 
-QUIET_SECONDS = 1.0  # without audio, after which a segment with a tail is taken to wait for text
+QUIET_SECONDS = LIMITS.ws_quiet_seconds  # without audio, after which a segment with a tail is taken to wait for text
 
 
 class Utterance:

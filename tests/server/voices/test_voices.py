@@ -20,7 +20,8 @@ import pytest
 
 import stentor
 from stentor.server.errors import ApiError
-from stentor.server.voices.store import STALE_SECONDS, VoiceStore
+from stentor.server.limits import LIMITS
+from stentor.server.voices.store import VoiceStore
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.server_live import Live, process, serving, tone_wav
 
@@ -296,7 +297,7 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_voice(tmp_path: Path) 
         assert upload(live, "half").status_code == 200  # the name is free
     left = list(tmp_path.glob(".upload-*"))
     assert len(left) == 1  # fresh: it might be another server's
-    os.utime(left[0], (time.time() - 2 * STALE_SECONDS,) * 2)
+    os.utime(left[0], (time.time() - 2 * LIMITS.stale_seconds,) * 2)
     VoiceStore(tmp_path, 9, False)
     assert not list(tmp_path.glob(".upload-*"))
 
