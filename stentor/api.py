@@ -1,15 +1,13 @@
-"""The Python API: `TTS` generates speech, `Speech` is the result."""
+"""The Python API: `TTS` generates speech."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
 
 import numpy as np
-import soundfile
 import torch
 
 from stentor import audio, registry, request, retry
@@ -19,44 +17,15 @@ from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
 from stentor.engine.reference_encoder import NotEncoded
 from stentor.engine.stream import AudioStream, Chunk
-from stentor.errors import CheckpointError, InvalidRequest, Overloaded
+from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.base import ModelSpec, Prompt, SpeechRequest
+from stentor.speech.passage import Passage, SpeechStream, speak
+from stentor.speech.pieces import segments
+from stentor.speech.result import Speech
 from stentor.text.front_end import Check, proceed
+from stentor.text.sentences import GRANULARITIES
 
 DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
-
-
-@dataclass(frozen=True, eq=False)
-class Speech:
-    """Audio and the frames that it was decoded from.
-
-    samples: float32 [n] in [-1, 1] at `sample_rate` Hz. frames: the family's frames [T, ...] (latents or codes).
-    finish_reason: "stop" (the model ended), "length" (max_frames was reached) or "cancelled". It is None for a chunk
-    of a stream that has more. seed: repeats a request that runs alone (docs/serving.md, Seeds).
-    """
-
-    samples: np.ndarray
-    sample_rate: int
-    frames: np.ndarray
-    finish_reason: str | None
-    seed: int
-
-    @property
-    def duration(self) -> float:
-        """Seconds."""
-        return len(self.samples) / self.sample_rate
-
-    @staticmethod
-    def check_path(path: str | Path) -> None:
-        """InvalidRequest when `save` could not write this kind of file."""
-        suffix = Path(path).suffix.lower().lstrip(".")
-        if suffix.upper() not in soundfile.available_formats():
-            raise InvalidRequest("path", f"cannot write {suffix or 'a file without suffix'!r}; use .wav, .flac or .mp3")
-
-    def save(self, path: str | Path) -> None:
-        """Write an audio file. The suffix chooses the format (wav, flac, ogg, mp3)."""
-        self.check_path(path)
-        soundfile.write(path, self.samples, self.sample_rate)
 
 
 class TTS:
@@ -124,10 +93,13 @@ class TTS:
     def generate(self, text: str | Sequence[str], **options: Any) -> Speech | list[Speech]:
         """Generate speech for a text, or for several texts in one batch, which share all other arguments.
 
+        Long text is cut at sentences, as the model wants it, and spoken piece by piece in one voice.
+
         Options: voice, language="auto", instructions, reference, prompt, speaker_embedding (in place of a reference,
         where `spec.speaker_size` is not 0), seed, and those in `spec.options` (temperature, top_k, top_p, cfg,
         flow_steps, min_frames, max_frames, ...). retries: tries for an utterance that runs on, default 3. Each takes
-        the next seed. InvalidRequest (a ValueError) names what is wrong.
+        the next seed. split_granularity: "auto", "none", "sentence", "clause". InvalidRequest (a ValueError) names
+        what is wrong.
         """
         retries = options.pop("retries", None)
         if retries is not None and (
@@ -135,38 +107,16 @@ class TTS:
         ):
             raise InvalidRequest("retries", f"must be a whole number from 1 to 10, got {retries!r}")
         texts = [text] if isinstance(text, str) else list(text)
-        _whole(options)
-        jobs = [_Job(self, self.request(t, **options), retries or retry.TRIES) for t in texts]
-        try:
-            self._start(jobs)
-            results = [job.result() for job in jobs]
-        except BaseException:
-            for job in jobs:
-                job.cancel()
-            raise
+        passages = [self._passage(t, options, retries or retry.TRIES, streaming=False) for t in texts]
+        results = speak(passages)
         return results[0] if isinstance(text, str) else results
-
-    @staticmethod
-    def _start(jobs: list[_Job]) -> None:
-        """Queue all jobs. While the queue is full, wait for the oldest job before queueing the next."""
-        waiting = iter(jobs)
-        for job in jobs:
-            while not job.started:
-                try:
-                    job.start()
-                except Overloaded:
-                    oldest = next(waiting)
-                    if oldest is job:  # others fill the queue
-                        raise
-                    oldest.result()
 
     def stream(self, text: str, **options: Any) -> Iterator[Speech]:
         """Generate speech for a text and yield its audio as it comes. Leaving the loop early cancels the rest.
 
         This call checks and queues the request, before the first chunk is taken. Options: see generate.
         """
-        _whole(options)
-        return _SpeechStream(self, self.submit(self.request(text, **options)))
+        return SpeechStream(self._passage(text, options, tries=1, streaming=True))
 
     def speaker_embedding(self, reference: Reference) -> np.ndarray:
         """The voice of a reference as a vector, float32 [spec.speaker_size], for later requests instead of audio.
@@ -177,6 +127,19 @@ class TTS:
             raise InvalidRequest("speaker_embedding", f"{self.name} takes none")
         samples = audio.load(reference, "reference", self.spec.reference_rate, self.spec.reference_seconds)
         return self.engine.reference_encoder.encode(samples, "reference")["speaker"]
+
+    def _passage(self, text: str, options: Mapping[str, Any], tries: int, streaming: bool) -> Passage:
+        """A text, cut into what is spoken at a time, and checked with its options. Nothing is queued."""
+        if options.get("live"):
+            raise InvalidRequest("live", "is for submit(request(...)), whose stream takes the text that follows")
+        given = {"split_granularity": "auto", **options}
+        granularity = given.pop("split_granularity")
+        if granularity not in GRANULARITIES:
+            allowed = ", ".join(GRANULARITIES)
+            raise InvalidRequest("split_granularity", f"must be one of {allowed}, got {request.shown(granularity)}")
+        pieces = segments(self.spec, request.check_text(text), granularity)
+        checked = self.request(pieces[0].spoken, **given)
+        return Passage(self.engine, self.prompt, checked, pieces, tries, streaming)
 
     # -- for servers and tools --
 
@@ -230,65 +193,6 @@ class TTS:
 
 
 _NAMED = ("voice", "language", "instructions", "reference", "prompt", "speaker_embedding", "seed", "live")
-
-
-def _whole(options: Mapping[str, Any]) -> None:
-    if options.get("live"):
-        raise InvalidRequest("live", "is for submit(request(...)), whose stream takes the text that follows")
-
-
-class _SpeechStream(Iterator[Speech]):
-    """The audio of `stream`. It cancels the rest when it is closed or dropped, also before its first chunk, where a
-    generator would never have begun."""
-
-    def __init__(self, tts: TTS, stream: AudioStream) -> None:
-        self._tts, self._stream, self._chunks = tts, stream, iter(stream)
-
-    def __next__(self) -> Speech:
-        return self._tts.speech([next(self._chunks)], self._stream.seed)
-
-    def close(self) -> None:
-        """Cancel the rest."""
-        self._stream.cancel()
-
-    def __del__(self) -> None:
-        self.close()
-
-
-class _Job:
-    """One utterance of `generate`, generated again with the next seed while it is a run-on and tries are left."""
-
-    def __init__(self, tts: TTS, req: SpeechRequest, tries: int) -> None:
-        self.tts, self.tries = tts, retry.Tries(req.seed, tries)
-        self.prompt = tts.prompt(req)
-        self.stream: AudioStream | None = None
-        self.speech: Speech | None = None
-
-    @property
-    def started(self) -> bool:
-        return self.stream is not None
-
-    def start(self) -> None:
-        self.stream = self.tts.engine.submit(self.prompt, self.tries.seed, streaming=False)
-
-    def cancel(self) -> None:
-        if self.stream is not None:
-            self.stream.cancel()
-
-    def result(self) -> Speech:
-        """Wait for the utterance."""
-        while self.speech is None:
-            assert self.stream is not None
-            speech = self.tts.speech(list(self.stream), self.tries.seed)
-            limit = retry.runaway_frames(self.prompt)
-            if self.tries.again(limit is not None and len(speech.frames) >= limit):
-                try:
-                    self.start()
-                except Overloaded:
-                    self.speech = speech  # a run-on, and the results of the others are kept
-            else:
-                self.speech = speech
-        return self.speech
 
 
 __all__ = ["TTS", "Reference", "Speech"]

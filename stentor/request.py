@@ -52,14 +52,20 @@ def build(
     )
 
 
-def _text(spec: ModelSpec, text: object) -> str:
+def check_text(text: object) -> str:
+    """A text of any length. InvalidRequest if it is none, is empty or is not valid Unicode."""
     if not isinstance(text, str):
         raise InvalidRequest("text", f"must be a string, got {type(text).__name__}")
     if not text.strip():
         raise InvalidRequest("text", "must not be empty")
-    if len(text) > spec.max_text:
-        raise InvalidRequest("text", f"has {len(text)} characters, at most {spec.max_text} are allowed")
     return _unicode("text", text)
+
+
+def _text(spec: ModelSpec, text: object) -> str:
+    checked = check_text(text)
+    if len(checked) > spec.max_text:
+        raise InvalidRequest("text", f"has {len(checked)} characters, at most {spec.max_text} are allowed")
+    return checked
 
 
 def shown(value: object) -> str:

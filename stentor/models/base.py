@@ -76,6 +76,7 @@ class ModelSpec:
     speaker_size: int = 0  # numbers of a speaker embedding given for a reference. 0: takes none
     max_text: int = 10_000  # characters
     marks: TextMarks = NO_MARKS  # inside a text
+    split_granularity: str = "auto"  # how text is cut by default (text/sentences.py)
     codec_chunk: int = 25  # frames that one codec call decodes at most
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough

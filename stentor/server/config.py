@@ -15,6 +15,7 @@ from typing import Any
 from stentor.config import DTYPES, check_device
 from stentor.errors import InvalidRequest
 from stentor.server.limits import LIMITS
+from stentor.text.sentences import MAX_CHARS
 
 FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm")
 MIB = 1 << 20
@@ -77,7 +78,9 @@ class ServerConfig:
         LIMITS.max_instructions_chars, "characters of instructions", names=("--tts-max-instructions-length",)
     )
     max_body_mb: float = option(LIMITS.max_body_mb, "size of a request body, in MiB")
-    split_chars: int = option(400, "longer input is spoken in pieces, cut at sentences, of at most so many characters")
+    split_chars: int = option(
+        MAX_CHARS, "longer input is spoken in pieces, cut at sentences, of at most so many characters"
+    )
     voice_alias: tuple[str, ...] = option((), "name=voice: another name for a voice, e.g. alloy=low; repeatable")
     # load
     max_active_requests: int = option(LIMITS.max_active_requests, "requests in progress; more get 429")

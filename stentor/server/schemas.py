@@ -74,7 +74,8 @@ class Shared(BaseModel):
         None, ge=0, le=4096, description="Hold streamed audio back until so many frames exist"
     )
     split_granularity: Literal["auto", "none", "sentence", "clause"] = Field(
-        "auto", description="Where input is cut into pieces; auto: only long input, at sentences"
+        "auto",
+        description="Where input is cut into pieces; auto: as the model wants it, or only long input",
     )
     guard: bool | None = Field(None, description="End speech that runs on far beyond what the text needs")
     extra_params: dict[str, Any] | None = Field(None, description="More options of the model")

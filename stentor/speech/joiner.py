@@ -15,15 +15,15 @@ class JoinedAudio:
     """Joins the segments of one request in their order, and counts what it gives out.
 
     For each segment call `begin`, `feed` with its samples, `note_end` and `close`. rate: Hz of the samples. speed: how
-    much faster a client plays them than they are.
+    much faster a client plays them than they are. alone: there is one segment, of which nothing is kept back.
     """
 
-    def __init__(self, rate: int, speed: float = 1.0) -> None:
+    def __init__(self, rate: int, speed: float = 1.0, alone: bool = False) -> None:
         self.rate, self.speed = rate, speed
         self.samples = 0  # given out so far, pauses included
         self.timings: list[SegmentTiming] = []
         self.ending = "stop"  # of the last segment that did not end by itself
-        self._joiner = SegmentJoiner(rate)
+        self._joiner = SegmentJoiner(rate, 0.0 if alone else FADE_SECONDS)
         self._start = 0
 
     @property
@@ -71,9 +71,9 @@ class SegmentJoiner:
     Only the length of a fade is held back while a segment runs, so streaming loses 5 ms.
     """
 
-    def __init__(self, rate: int) -> None:
+    def __init__(self, rate: int, fade_seconds: float = FADE_SECONDS) -> None:
         self.rate = rate
-        self.length = max(1, round(FADE_SECONDS * rate))
+        self.length = round(fade_seconds * rate)
         self.ramp = np.linspace(0, 1, self.length, dtype=np.float32)
         self.held = np.zeros(0, np.float32)
         self.fade_in = False  # the very first samples stay as they are

@@ -14,9 +14,16 @@ from stentor.engine.stream import AudioStream
 from stentor.models.base import ModelSpec, Prompt, ReferenceAudio, SpeechRequest
 from stentor.silence import REFERENCE_PEAK
 from stentor.text.marks import speakers
-from stentor.text.sentences import Segment
+from stentor.text.sentences import MAX_CHARS, Segment, split
 
 SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
+
+
+def segments(spec: ModelSpec, text: str, granularity: str, max_chars: int = MAX_CHARS) -> list[Segment]:
+    """What a text is spoken in, each of at most `max_chars` characters. "auto" is as the family wants it, else
+    one segment if the text is short and sentences grouped up to `max_chars` characters if not."""
+    wanted = spec.split_granularity if granularity == "auto" else granularity
+    return split(text, min(max_chars, spec.max_text), wanted, spec.marks)
 
 
 def continues(spec: ModelSpec, request: SpeechRequest) -> bool:

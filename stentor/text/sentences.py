@@ -27,6 +27,8 @@ STARTERS = frozenset(
     "the a an he she it they we you i this that these those there in on at but and so then when if what who how why "
     "my his her its our their no yes after before as for".split()
 )
+MAX_CHARS = 400  # of a segment, by default
+GRANULARITIES = ("auto", "none", "sentence", "clause")
 NEAR = 60  # characters on either side that are looked at to decide whether a mark ends a sentence
 _TERMINATOR = re.compile(rf"[.!?{END_WIDE}]+[{re.escape(CLOSERS)}]*")
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")

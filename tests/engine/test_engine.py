@@ -11,6 +11,7 @@ import torch
 from stentor import TTS, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.config import Policy
 from stentor.engine.engine import Engine
+from stentor.engine.sequence import Place
 from stentor.retry import MAX_SEED
 
 LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
@@ -432,16 +433,16 @@ def test_a_stream_that_is_dropped_before_its_first_chunk_is_cancelled():
         assert tts.engine.health().stats.cancelled == 1
 
 
-def test_a_run_on_is_kept_where_the_queue_has_no_room_for_another_try(monkeypatch: pytest.MonkeyPatch):
+def test_another_try_of_a_run_on_keeps_its_place_and_is_not_refused(monkeypatch: pytest.MonkeyPatch):
     with toy() as tts:
-        plain = tts.engine.submit
+        plain, places = tts.engine.submit, []
 
-        def full(prompt, seed, *rest, **more):
-            if seed != 7:
-                raise Overloaded("full")
-            return plain(prompt, seed, *rest, **more)
+        def noted(prompt, seed, streaming, place):
+            places.append(place)
+            return plain(prompt, seed, streaming, place)
 
-        monkeypatch.setattr(tts.engine, "submit", full)
+        monkeypatch.setattr(tts.engine, "submit", noted)
         speeches = tts.generate(["ab", "a longer text"], seed=7, min_frames=12, max_frames=12)
         assert [len(s.frames) for s in speeches] == [12, 12]
-        assert speeches[0].seed == 7
+        assert speeches[0].seed == 9
+        assert places == [Place.NEW, Place.NEW, Place.NEXT, Place.NEXT]

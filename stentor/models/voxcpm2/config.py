@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from stentor.errors import CheckpointError
 from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
+from stentor.text.sentences import GRANULARITIES
 
 OWN_DEFAULTS = ("temperature", "cfg", "flow_steps", "min_frames", "max_frames")
 
@@ -69,6 +70,7 @@ class VoxCPM2Config:
     threads: int | None = None  # of a CPU, where more are no faster
     patches_per_token: float = 6.0  # more than that, and `patches_around`, is suspect: the utterance may run on
     patches_around: float = 0.0  # silence before and after
+    split_granularity: str = "auto"  # how text is cut by default
 
 
 def parse_vae(data: object) -> VAEConfig:
@@ -130,7 +132,15 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         threads=stentor.integer("threads") if stentor.data.get("threads") is not None else None,
         patches_per_token=stentor.number("patches_per_token", 6.0),
         patches_around=stentor.number("patches_around", 0.0),
+        split_granularity=_granularity(stentor),
     )
+
+
+def _granularity(stentor: ConfigReader) -> str:
+    name = stentor.text("split_granularity", "auto")
+    if name not in GRANULARITIES:
+        raise stentor.error("split_granularity", f"must be one of {', '.join(GRANULARITIES)}, got {name!r}")
+    return name
 
 
 def _defaults(stentor: ConfigReader) -> dict[str, float]:

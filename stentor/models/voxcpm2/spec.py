@@ -55,4 +55,5 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
         num_evals=evaluations(int(steps or 1)),
         captured_evals=tuple(evaluations(n) for n in CAPTURED_STEPS),
         threads=c.threads,
+        split_granularity=c.split_granularity,
     )

@@ -58,11 +58,14 @@ class TextFeed:
     clause, so that speech starts early), "sentence", "clause", "none" (nothing before `flush`).
     live: for a model that takes text while it speaks. A segment begins with the first word and has a tail. It ends at
     the first end of a sentence beyond `max_chars` characters.
-    marks: what the family wants kept together.
+    marks: what the family wants kept together. usual: how it wants complete sentences cut where granularity is "auto".
     """
 
-    def __init__(self, granularity: str, max_chars: int, live: bool, marks: TextMarks = NO_MARKS) -> None:
+    def __init__(
+        self, granularity: str, max_chars: int, live: bool, marks: TextMarks = NO_MARKS, usual: str = "auto"
+    ) -> None:
         self.granularity, self.max_chars, self.live, self.marks = granularity, max_chars, live, marks
+        self._wanted = usual if granularity == "auto" else granularity
         self.text = ""
         self.count = 0  # segments cut
         self.ended = False
@@ -104,7 +107,7 @@ class TextFeed:
 
     def _add_segments(self, size: int, keep_last: bool) -> None:
         start = self._cut
-        segments = split(self.text[start : start + size], self.max_chars, self.granularity, self.marks, self._speaker)
+        segments = split(self.text[start : start + size], self.max_chars, self._wanted, self.marks, self._speaker)
         if keep_last:
             size = segments[-1].start
             segments = segments[:-1]

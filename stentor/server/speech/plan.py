@@ -17,8 +17,7 @@ from stentor.server.ignored import Ignored
 from stentor.server.model_hosts import ModelHost, ModelHosts
 from stentor.server.schemas import ALIASES, Shared, SpeechBody
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
-from stentor.speech.pieces import continues
-from stentor.text import sentences
+from stentor.speech.pieces import continues, segments
 from stentor.text.sentences import Segment
 
 PROBE = "Hello."  # stands for text that arrives later when parameters are checked
@@ -83,15 +82,15 @@ class Planner:
         self._check_task(host, body)
         voice = await self.voices.resolve(host, body)
         options |= {"language": _language(body.language), "instructions": self._instructions(body)}
-        segments = self._segments(text, spec, granularity)
+        pieces = self._segments(text, spec, granularity)
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
-        request = await _validated(host, segments[0].spoken, voice, seed, options)
+        request = await _validated(host, pieces[0].spoken, voice, seed, options)
         return SpeechPlan(
             id=id,
             host=host,
-            segments=segments,
+            segments=pieces,
             request=request,
-            continues=len(segments) > 1 and continues(spec, request),
+            continues=len(pieces) > 1 and continues(spec, request),
             seed=seed,
             seed_given=body.seed is not None,
             output=self._output(spec, body),
@@ -146,7 +145,7 @@ class Planner:
             )
         if not text.strip():
             raise ApiError(400, "input: must not be empty", param="input")
-        return sentences.split(text, min(self.config.split_chars, spec.max_text), granularity, spec.marks)
+        return segments(spec, text, granularity, self.config.split_chars)
 
     def _output(self, spec: ModelSpec, body: Shared) -> Output:
         format = body.response_format or self.config.default_response_format

@@ -36,7 +36,8 @@ class Utterance:
         self.plan = replace(plan, id=f"{plan.id}-{index}", seed=seed, ignored=plan.ignored.copy())
         granularity = settings.split_granularity
         spec = plan.host.spec
-        self.feed = TextFeed(granularity, min(server.config.split_chars, spec.max_text), plan.live, spec.marks)
+        most = min(server.config.split_chars, spec.max_text)
+        self.feed = TextFeed(granularity, most, plan.live, spec.marks, spec.split_granularity)
         self.running: RunningRequest | None = None
         self.current: tuple[SegmentRun, float] | None = None  # the segment being spoken, and where its audio begins
         self.failed = False  # what follows of its text is dropped

@@ -1,0 +1,268 @@
+"""One text on its way through an engine, piece by piece, for callers in threads: whole (`speak`) or as a stream."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from stentor.engine.engine import Engine
+from stentor.engine.stream import AudioStream, Chunk
+from stentor.errors import Overloaded
+from stentor.models.base import Prompt, SpeechRequest
+from stentor.retry import Tries, runaway_frames
+from stentor.speech.joiner import JoinedAudio
+from stentor.speech.pieces import (
+    SIDE_BY_SIDE,
+    GeneratedSegment,
+    PieceQueue,
+    VoicesSoFar,
+    continues,
+    segment_request,
+    with_tail_reference,
+)
+from stentor.speech.result import Speech
+from stentor.speech.timing import SegmentTiming
+from stentor.text.sentences import Segment
+
+log = logging.getLogger("stentor.speech")
+
+
+class Passage:
+    """The segments of one request, and what they share.
+
+    prompt: makes a request's prompt. request: holds the text of the first segment. tries: of each segment. streaming:
+    audio comes in small chunks at first.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompt: Callable[[SpeechRequest], Prompt],
+        request: SpeechRequest,
+        segments: Sequence[Segment],
+        tries: int,
+        streaming: bool,
+    ) -> None:
+        self.spec, self.request, self.segments, self.tries = engine.model.spec, request, segments, tries
+        self.carries = len(segments) > 1 and continues(self.spec, request)
+        self.queue = PieceQueue(engine, streaming)
+        self.pieces: list[Piece] = []
+        self._prompt = prompt
+        self._voices = VoicesSoFar(self.spec)
+        self._prepared: Piece | None = self._prepare()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the engine has taken a piece of it."""
+        return bool(self.pieces)
+
+    def start(self) -> list[Piece]:
+        """Queue the pieces that may run first: one, or several where none needs another."""
+        first = self.next()
+        most = 1 if self.carries else SIDE_BY_SIDE
+        return [p for p in (first, *(self.next() for _ in range(most - 1))) if p is not None]
+
+    def next(self) -> Piece | None:
+        """Queue the next piece. None: there is none left. Overloaded if it is the first and the queue is full."""
+        piece = self._prepared or self._prepare()
+        if piece is not None:
+            self._prepared = piece
+            piece.start()
+            self._prepared = None
+            self.pieces.append(piece)
+        return piece
+
+    def ended(self, piece: Piece) -> None:
+        """Note a piece that has ended: the next one may take its voice."""
+        if self.carries:
+            self._voices.add(GeneratedSegment(piece.samples, piece.segment.spoken))
+
+    def is_last(self, piece: Piece) -> bool:
+        return piece.segment is self.segments[-1]
+
+    def cancel(self) -> None:
+        """Cancel what is running."""
+        for piece in self.pieces:
+            if not piece.done:
+                piece.leave()
+
+    def speech(self) -> Speech:
+        """All pieces joined. Every piece has ended."""
+        joined, parts = JoinedAudio(self.spec.sample_rate, alone=len(self.segments) == 1), []
+        for piece in self.pieces:
+            joined.begin()
+            parts.append(joined.feed(piece.samples))
+            joined.note_end(piece.segment, len(piece.samples), piece.finish)
+            parts.append(joined.close(piece.segment, self.is_last(piece)))
+        seed = self.pieces[0].tries.seed if len(self.pieces) == 1 else self.request.seed
+        frames = np.concatenate([c.frames for piece in self.pieces for c in piece.chunks])
+        timings = tuple(joined.timings)
+        return Speech(np.concatenate(parts), joined.rate, frames, joined.ending, seed, timings)
+
+    def warn_if_cut(self, finish: str | None) -> None:
+        """Log that a limit that nobody asked for has cut the speech."""
+        if finish == "length" and self.request.options.get("max_frames") == self._usual_limit():
+            log.warning("the speech was cut before the end of its text: max_frames was reached")
+
+    def _usual_limit(self) -> float | None:
+        option = self.spec.options.get("max_frames")
+        return None if option is None else option.default
+
+    def _prepare(self) -> Piece | None:
+        at = len(self.pieces)
+        if at == len(self.segments):
+            return None
+        segment, first = self.segments[at], not at or not self.carries
+        request = segment_request(self.request, segment, first)
+        if tails := self._voices.of(segment.spoken):
+            request = with_tail_reference(request, self.spec, tails)
+        return Piece(self.queue, segment, self._prompt(request), Tries(request.seed, self.tries))
+
+
+class Piece:
+    """One segment in the engine."""
+
+    def __init__(self, queue: PieceQueue, segment: Segment, prompt: Prompt, tries: Tries) -> None:
+        self.queue, self.segment, self.prompt, self.tries = queue, segment, prompt, tries
+        self.chunks: list[Chunk] = []
+        self.done = True  # it is not in the engine
+        self._stream: AudioStream | None = None
+
+    @property
+    def stream(self) -> AudioStream:
+        assert self._stream is not None
+        return self._stream
+
+    @property
+    def samples(self) -> np.ndarray:
+        """float32 [n], of all chunks so far."""
+        return np.concatenate([c.samples for c in self.chunks])
+
+    @property
+    def finish(self) -> str:
+        return self.chunks[-1].finish or "stop"
+
+    def start(self) -> None:
+        """Queue it."""
+        self._stream = self.queue.submit(self.prompt, self.tries.seed)
+        self.done = False
+
+    def leave(self) -> None:
+        """It has ended, or is not needed any more."""
+        self.done = True
+        self.queue.left(self.stream)
+
+    def wait(self) -> None:
+        """Wait for its end. A run-on is generated again with the next seed while tries are left."""
+        while not self.chunks:
+            self.chunks = list(self.stream)
+            self.leave()
+            limit = runaway_frames(self.prompt)
+            if self.tries.again(limit is not None and sum(len(c.frames) for c in self.chunks) >= limit):
+                self.start()
+                self.chunks = []
+
+
+def speak(passages: Sequence[Passage]) -> list[Speech]:
+    """Speak all of them together. While the queue is full, what is running ends before another passage begins.
+
+    Overloaded if others fill the queue.
+    """
+    running: deque[tuple[Passage, Piece]] = deque()
+    try:
+        for passage in passages:
+            while not passage.begun:
+                try:
+                    running.extend((passage, piece) for piece in passage.start())
+                except Overloaded:
+                    if not running:
+                        raise
+                    _end_oldest(running)
+        while running:
+            _end_oldest(running)
+    except BaseException:
+        for passage in passages:
+            passage.cancel()
+        raise
+    speeches = [passage.speech() for passage in passages]
+    for passage, speech in zip(passages, speeches, strict=True):
+        passage.warn_if_cut(speech.finish_reason)
+    return speeches
+
+
+def _end_oldest(running: deque[tuple[Passage, Piece]]) -> None:
+    """Wait for the oldest piece. The next one of its passage takes its place."""
+    passage, piece = running.popleft()
+    piece.wait()
+    passage.ended(piece)
+    following = passage.next()
+    if following is not None:
+        running.append((passage, following))
+
+
+class SpeechStream(Iterator[Speech]):
+    """The audio of a passage as it is generated, one piece after another.
+
+    It cancels the rest when it is closed or dropped, also before its first chunk, where a generator would never have
+    begun.
+    """
+
+    def __init__(self, passage: Passage) -> None:
+        self._passage = passage
+        self._joined = JoinedAudio(passage.spec.sample_rate, alone=len(passage.segments) == 1)
+        self._closed = False
+        self._samples = 0  # of the present piece, so far
+        self._chunks: Iterator[Chunk] = iter(())
+        self._piece = self._next_piece()
+
+    def __next__(self) -> Speech:
+        if self._piece is None and not self._closed:
+            self._piece = self._next_piece()
+        if self._piece is None:
+            raise StopIteration
+        chunk = next(self._chunks)
+        self._samples += len(chunk.samples)
+        if self._passage.carries:
+            self._piece.chunks.append(chunk)
+        samples = self._joined.feed(chunk.samples)
+        if chunk.finish is None:
+            return self._speech(samples, chunk, None)
+        return self._ended(self._piece, samples, chunk, chunk.finish)
+
+    def _next_piece(self) -> Piece | None:
+        piece = self._passage.next()
+        if piece is not None:
+            self._chunks, self._samples = iter(piece.stream), 0
+            self._joined.begin()
+        return piece
+
+    def _ended(self, piece: Piece, samples: np.ndarray, chunk: Chunk, finish: str) -> Speech:
+        """The last chunk of a piece, with the pause behind it."""
+        passage, joined = self._passage, self._joined
+        joined.note_end(piece.segment, self._samples, finish)
+        piece.leave()
+        passage.ended(piece)
+        last = passage.is_last(piece) or finish == "cancelled"
+        end = joined.close(piece.segment, last)
+        self._piece, piece.chunks = None, []
+        if last:
+            self._closed = True
+            passage.warn_if_cut(joined.ending)
+        return self._speech(np.concatenate((samples, end)), chunk, joined.ending if last else None, joined.timings[-1:])
+
+    def _speech(
+        self, samples: np.ndarray, chunk: Chunk, finish: str | None, timings: Sequence[SegmentTiming] = ()
+    ) -> Speech:
+        seed = self._passage.request.seed
+        return Speech(samples, self._joined.rate, chunk.frames, finish, seed, tuple(timings))
+
+    def close(self) -> None:
+        """Cancel the rest."""
+        self._closed = True
+        self._passage.cancel()
+
+    def __del__(self) -> None:
+        self.close()
