@@ -1,4 +1,4 @@
-"""The command line: `stentor say | serve | bench | doctor`. It turns flags into calls of the public API."""
+"""The command line: `stentor say | serve | bench | doctor | completion`. Flags become calls of the public API."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="show what runs on this machine and how fast")
     doctor.add_argument("--model", help="model to test: directory, Hub id or dummy:NAME (default: the embedded voice)")
     doctor.set_defaults(func=_doctor)
+    completion = commands.add_parser("completion", help="print a script that completes commands and flags in a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help='bash: eval "$(stentor completion bash)"')
+    completion.set_defaults(func=_completion)
     return top
 
 
@@ -153,6 +156,13 @@ def _doctor(args: argparse.Namespace) -> int:
     from stentor import doctor
 
     return doctor.run(args.model)
+
+
+def _completion(args: argparse.Namespace) -> int:
+    from stentor import completion
+
+    print(completion.script(parser(), args.shell))
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import shutil
+import subprocess
 
 import pytest
 
-from tests.helpers.child import python
+from stentor.cli import main
+from tests.helpers.child import ROOT, python
 
 PROGRAM = """
 import contextlib, io, json, sys
@@ -63,3 +68,29 @@ def test_a_wrong_command_line_ends_with_code_2_before_torch_is_imported(outcomes
     code, imported, err = outcomes[line]
     assert (code, imported) == (2, [])
     assert WRONG[line] in err
+
+
+def completed(words: str) -> str:
+    """What bash offers after `words`, the last of which is being written."""
+    with contextlib.redirect_stdout(io.StringIO()) as script:
+        assert main(["completion", "bash"]) == 0
+    given = words.split(" ")
+    ask = f"COMP_WORDS=({words}); COMP_CWORD={len(given) - 1}; _shtab_stentor; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(
+        ["bash", "-c", f"{script.getvalue()}\n{ask}"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        ("stentor ser", "serve"),
+        ("stentor serve --por", "--port"),
+        ("stentor serve --voice-policy over", "overwrite"),
+        ("stentor say --reference READ", "README.md"),
+    ],
+)
+def test_bash_completes_commands_flags_choices_and_files(words: str, offers: str):
+    assert completed(words) == offers
