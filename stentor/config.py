@@ -37,6 +37,7 @@ class Policy:
     chunk: int = 25  # frames of one codec chunk at most
     max_frames_in_codec: int = 256  # frames that the codec holds before its audio has come
     max_ahead: float = 30.0  # audio that a stream may have buffered before it pauses
+    max_unread: float = 45.0  # audio that a stream's reader may leave before it stops and gives way
     max_prefill_delay: float = 0.3  # a queued request may wait so long for streams that would underrun
     batching_window: float = 0.005  # a queued request may wait so long for others to be prefilled with it
     max_queue: int = 1024  # requests that may wait for a slot

@@ -85,9 +85,9 @@ class AudioScheduler:
         ready, ended = seq.num_generated - seq.audio_scheduled, seq.status != RUNNING
         size = self._ramp_size(seq)
         if ready < size and not ended:
-            if ready <= 0 or seq.num_generated < seq.max_schedulable:
+            if ready <= 0 or seq.may_go_on:
                 return 0, False
-            size = self._largest_chunk(ready)  # the text has run out, so these frames can be played meanwhile
+            size = self._largest_chunk(ready)  # nothing follows for now, so these frames can be played meanwhile
         elif seq.audio_chunks and seq.streaming:
             size = max(
                 size, self._largest_chunk(ready)

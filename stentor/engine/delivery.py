@@ -74,4 +74,13 @@ class AudioDelivery:
         if finish is not None:
             self.requests.end(request)  # first, so that whoever has the last chunk finds it counted
         if trim < job.count or finish is not None:
-            request.stream.put(Chunk(chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy(), finish))
+            request.outbox.put(Chunk(chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy(), finish))
+        self.note_unread(request)
+
+    def note_unread(self, request: Request) -> None:
+        """Have a request stop, or go on, by how much of its audio its reader has left."""
+        seq, outbox = request.seq, request.outbox
+        self.scheduler.note_unread(seq, outbox.unread)
+        outbox.held = seq.unread
+        if seq.unread:  # what was taken before `held` was set told nobody
+            self.scheduler.note_unread(seq, outbox.unread)

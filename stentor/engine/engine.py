@@ -31,7 +31,7 @@ from stentor.engine.request_state import Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
 from stentor.engine.sizing import plan_memory
-from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier
+from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier, Taken
 from stentor.errors import EngineError, too_long
 from stentor.models.base import Prompt, SpeechModel
 from stentor.retry import next_seed
@@ -86,7 +86,7 @@ class Engine:
         self._requests.enter_queue(self.config.policy.max_queue if place is Place.NEW else None)
         stream = AudioStream(seed, prompt.live, self.inbox.put, self._notifier)
         try:
-            self.inbox.put(Submit(Request(self._sequence(prompt, streaming, place), prompt, stream, seed)))
+            self.inbox.put(Submit(Request(self._sequence(prompt, streaming, place), prompt, stream.outbox, seed)))
         except EngineError:
             self._requests.leave_queue()
             raise
@@ -208,14 +208,16 @@ class Engine:
             self._handle(message)
             wait = False
 
-    def _handle(self, message: Submit | Cancel | AppendText) -> None:
+    def _handle(self, message: Submit | Cancel | AppendText | Taken) -> None:
         if isinstance(message, Submit):
             self.stats.submitted += 1
             self._queue(message.request)
             return
-        request = self._requests.of_stream(message.stream)
+        request = self._requests.of_outbox(message.outbox)
         if request is not None and isinstance(message, Cancel):
             self._cancel(request)
+        elif request is not None and isinstance(message, Taken):
+            self._delivery.note_unread(request)
         elif request is not None and isinstance(message, AppendText):
             try:
                 self._append(request, message)

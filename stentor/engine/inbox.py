@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 
 from stentor.engine.request_state import Request
-from stentor.engine.stream import AppendText, Cancel
+from stentor.engine.stream import AppendText, Cancel, Taken
 from stentor.errors import EngineError
 
 
@@ -19,7 +19,7 @@ class Submit:
     request: Request
 
 
-Message = Submit | Cancel | AppendText | None
+Message = Submit | Cancel | AppendText | Taken | None
 """None wakes the thread, so that it sees that the engine is closing."""
 
 
@@ -66,9 +66,9 @@ class Inbox:
             self.refusal = self.refusal or reason
         self._messages.put(None)
 
-    def rest(self) -> list[Submit | Cancel | AppendText]:
+    def rest(self) -> list[Submit | Cancel | AppendText | Taken]:
         """All messages that were taken and not read."""
-        left: list[Submit | Cancel | AppendText] = []
+        left: list[Submit | Cancel | AppendText | Taken] = []
         while True:
             try:
                 message = self._messages.get_nowait()

@@ -90,11 +90,11 @@ class Launcher:
         for seq in sequences:
             request = self.requests.of(seq)
             assert request.saved is not None
-            assert request.prompt.live is not None
             self.runner.restore(seq, request.saved.row)
             self.codec.restore(seq, request.saved.codec)
-            column = request.prompt.live.column
-            self.runner.extend(seq, column, 0, request.prompt.columns[column])
+            if request.prompt.live is not None:
+                column = request.prompt.live.column
+                self.runner.extend(seq, column, 0, request.prompt.columns[column])
 
     def _write_rows(self, sequences: list[Sequence]) -> None:
         requests = [self.requests.of(seq) for seq in sequences]

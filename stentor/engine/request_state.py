@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stentor.engine.sequence import LENGTH, Phase, Sequence
-from stentor.engine.stream import AudioStream, Chunk
+from stentor.engine.stream import Chunk, Outbox
 from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.layers.types import Column
 from stentor.models.base import Prompt
@@ -27,11 +27,11 @@ class SavedRow:
 
 @dataclass(eq=False)
 class Request:
-    """A sequence with its prompt and its stream. A request may take several prompts, one by one."""
+    """A sequence with its prompt and its caller's outbox. A request may take several prompts, one by one."""
 
     seq: Sequence
     prompt: Prompt
-    stream: AudioStream
+    outbox: Outbox
     seed: int  # of the present prompt
     frames: int = 0  # delivered, of the present prompt
     delivered_frames: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
@@ -95,7 +95,7 @@ class OpenRequests:
         self.waiting = 0  # submitted and not yet started
         self._lock = threading.Lock()  # guards `waiting`, which callers' threads change too
         self._by_id: dict[int, Request] = {}  # by the id of their sequence
-        self._by_stream: dict[AudioStream, Request] = {}
+        self._by_outbox: dict[Outbox, Request] = {}
 
     def enter_queue(self, limit: int | None = None) -> None:
         """Count a request that waits. Overloaded if `limit` are waiting already."""
@@ -110,26 +110,26 @@ class OpenRequests:
 
     def add(self, request: Request) -> None:
         """A new request, or the next prompt of one that was removed."""
-        self._by_id[request.seq.id] = self._by_stream[request.stream] = request
+        self._by_id[request.seq.id] = self._by_outbox[request.outbox] = request
 
     def remove(self, seq: Sequence) -> Request:
         """The request of `seq`, which is open no more."""
         request = self._by_id.pop(seq.id)
-        del self._by_stream[request.stream]
+        del self._by_outbox[request.outbox]
         return request
 
     def of(self, seq: Sequence) -> Request:
         return self._by_id[seq.id]
 
-    def of_stream(self, stream: AudioStream) -> Request | None:
-        """The request of `stream`, None if it is open no more."""
-        return self._by_stream.get(stream)
+    def of_outbox(self, outbox: Outbox) -> Request | None:
+        """The request of `outbox`, None if it is open no more."""
+        return self._by_outbox.get(outbox)
 
     def finish(self, request: Request) -> None:
         """End a stream whose last chunk is already out: an empty chunk says why it ended. It comes after the counting,
         so that whoever has it finds the request counted."""
         self.end(request)
-        request.stream.put(self._empty(request.finish))
+        request.outbox.put(self._empty(request.finish))
 
     def end(self, request: Request) -> None:
         """The last event of a stream: an error, or that it was cancelled. Nothing after a final chunk."""
@@ -140,10 +140,10 @@ class OpenRequests:
         if seq.error is not None:
             self.stats.failed += 1
             self.failed_in_a_row += not isinstance(seq.error, InvalidRequest)
-            request.stream.put(seq.error)
+            request.outbox.put(seq.error)
         elif seq.cancelled:
             self.stats.cancelled += 1
-            request.stream.put(self._empty("cancelled"))
+            request.outbox.put(self._empty("cancelled"))
         else:
             self.stats.finished += 1
             self.failed_in_a_row = 0
@@ -156,7 +156,7 @@ class OpenRequests:
                 self.end(request)
         self.leave_queue(sum(r.seq.phase is Phase.QUEUED for r in self._by_id.values()))
         self._by_id.clear()
-        self._by_stream.clear()
+        self._by_outbox.clear()
 
     def no_frames(self) -> np.ndarray:
         """Frames [0, *frame]."""

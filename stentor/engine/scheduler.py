@@ -84,7 +84,7 @@ class Scheduler:
 
     def _can_step(self, seq: Sequence, now: float) -> bool:
         """Whether a running request is to generate its next frame now."""
-        if seq.num_scheduled >= min(seq.max_frames, seq.max_schedulable):
+        if seq.unread or seq.num_scheduled >= min(seq.max_frames, seq.max_schedulable):
             return False
         return not (seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead)
 
@@ -94,7 +94,7 @@ class Scheduler:
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
         """
         no_slot = not self.free_slots and not any(s.idle for s in self.live)
-        if not self.queue or no_slot or any(s.phase is Phase.PREEMPTED for s in self.live):
+        if not self.queue or no_slot or any(s.phase is Phase.PREEMPTED and s.may_go_on for s in self.live):
             return StepKind.BOTH
         waited = now - self.queue[0].arrival
         prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live)
@@ -125,7 +125,7 @@ class Scheduler:
                     return  # older work first: nothing is admitted while a preempted request waits for pages
             plan.resumed.append(seq)
             spent += self._cost(seq)
-        for seq in [s for s in self.parked if s.has_text]:
+        for seq in [s for s in self.parked if s.may_go_on]:
             seq.num_scheduled = seq.num_generated
             at = self.parked.index(seq)
             del self.parked[at]  # so that another may take its place
@@ -140,7 +140,7 @@ class Scheduler:
             spent += self._cost(plan.admitted[-1])
 
     def _enter(self, seq: Sequence, plan: StepPlan, spent: int) -> bool:
-        """Give a request a slot and pages, if it fits into this step. Requests without text make room for it."""
+        """Give a request a slot and pages, if it fits into this step. Idle requests make room for it."""
         if not self._fits(seq, spent):
             return False
         while not self.free_slots or not self._start(seq, spent):
@@ -151,8 +151,8 @@ class Scheduler:
         return True
 
     def _park_one(self, plan: StepPlan) -> bool:
-        """Take slot and pages of the request that has been without text for longest. False: there is none,
-        or the host holds as many rows as it may."""
+        """Take slot and pages of the request that has been idle for longest. False: there is none, or the host holds
+        as many rows as it may."""
         seq = longest_idle(self.live)
         if seq is None or len(self.parked) >= self.max_parked:
             return False
@@ -166,7 +166,7 @@ class Scheduler:
 
     @staticmethod
     def _can_resume(seq: Sequence) -> bool:
-        return seq.phase is Phase.PREEMPTED and not seq.in_flight and seq.has_text
+        return seq.phase is Phase.PREEMPTED and not seq.in_flight and seq.may_go_on
 
     def _cost(self, seq: Sequence) -> int:
         """Prefill budget that a started request takes. One that must be alone takes all."""
@@ -254,6 +254,11 @@ class Scheduler:
         if status != RUNNING and seq.phase in (Phase.RUNNING, Phase.PREEMPTED):
             self._drain(seq)
 
+    def note_unread(self, seq: Sequence, frames: int) -> None:
+        """A reader has left so many frames. A stream stops beyond `Policy.max_unread` and goes on at half of it."""
+        limit = self.policy.max_unread
+        seq.unread = seq.streaming and frames * seq.hop_seconds > (limit / 2 if seq.unread else limit)
+
     def undo(self, seq: Sequence) -> None:
         """A prefill batch failed: `seq` is queued again and will be tried by itself."""
         seq.in_flight -= 1
@@ -288,8 +293,9 @@ class Scheduler:
 
     @property
     def inert(self) -> bool:
-        """Whether nothing can be done before a message arrives: every request waits for text, or there is none."""
-        return not self.queue and not any(s.has_text for s in (*self.live, *self.parked))
+        """Whether nothing can be done before a message arrives: every request waits for text or its reader, or there is
+        none."""
+        return not self.queue and not any(s.may_go_on for s in (*self.live, *self.parked))
 
     def check(self) -> None:
         """Invariants: every page and slot is either free or held once."""

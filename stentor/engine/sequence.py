@@ -16,7 +16,7 @@ class Phase(Enum):
     QUEUED = "queued"  # waits for a slot
     RUNNING = "running"  # has a slot and pages, generates frames
     PREEMPTED = "preempted"  # has a slot but no pages. Its frames will be replayed
-    PARKED = "parked"  # waits for text without slot and pages; its row is kept on the host
+    PARKED = "parked"  # waits for text or its reader without slot and pages; its row is kept on the host
     DRAINING = "draining"  # generates no more frames. Audio or steps are in flight
     DONE = "done"  # holds nothing
 
@@ -65,6 +65,7 @@ class Sequence:
     audio_delivered: int = 0  # frames whose audio has arrived
     last_audio: float = 0.0  # when audio last arrived
     first_audio: float | None = None  # when the first audio arrived, moved on by as long as the client ran dry
+    unread: bool = False  # its reader has left too much audio
     retry_alone: bool = False  # a batch with it failed, so its prefill is tried by itself
     cancelled: bool = False
     error: BaseException | None = None
@@ -74,15 +75,15 @@ class Sequence:
         self.phase = phase
 
     @property
-    def has_text(self) -> bool:
-        """Whether there is text for its next frame."""
-        return self.num_generated < self.max_schedulable
+    def may_go_on(self) -> bool:
+        """Whether there is text for its next frame, and a reader who takes its audio."""
+        return self.num_generated < self.max_schedulable and not self.unread
 
     @property
     def idle(self) -> bool:
-        """Whether it has a slot, and all that its text allows has been generated and delivered."""
+        """Whether it has a slot, and all that its text and its reader allow has been generated and delivered."""
         open = self.phase in (Phase.RUNNING, Phase.PREEMPTED) and self.status == RUNNING and not self.in_flight
-        return open and not self.has_text and self.audio_delivered == self.num_generated
+        return open and not self.may_go_on and self.audio_delivered == self.num_generated
 
     def lead(self, now: float) -> float:
         """Seconds of audio that a client still has buffered if it plays the stream as it comes."""

@@ -1,4 +1,8 @@
-"""A caller's handle of its request: audio as it is generated, for any thread or for asyncio."""
+"""A caller's handle of its request: audio as it is generated, for any thread or for asyncio.
+
+The engine holds the `Outbox` of a request, and its caller the `AudioStream`. A stream that nobody holds any more is
+therefore collected, and cancels its request.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +36,23 @@ StreamEvent = Chunk | BaseException
 
 @dataclass(frozen=True)
 class Cancel:
-    """Message to the engine: end the request of `stream`."""
+    """Message to the engine: end the request of `outbox`."""
 
-    stream: AudioStream
+    outbox: Outbox
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Message to the engine: audio was taken from `outbox`, whose request had stopped because too much was unread."""
+
+    outbox: Outbox
 
 
 @dataclass(frozen=True, eq=False)
 class AppendText:
     """Message to the engine: text of a live request has arrived. `values` [m] extend `column` of its row."""
 
-    stream: AudioStream
+    outbox: Outbox
     column: str
     values: np.ndarray
     last: bool
@@ -74,27 +85,74 @@ def _set(events: list[asyncio.Event]) -> None:
         event.set()
 
 
-class AudioStream:
-    """Chunks of one request, in order. Iterate once, with `for` or `async for`. A failure is raised there.
+class Outbox:
+    """Events of one request on their way from the engine's thread to one reader.
 
-    live: how text is added, None for a request that has its whole text. send: hands a message to the engine.
+    send: hands a message to the engine. `held`: the engine's thread wants a message when audio is taken.
     """
 
-    def __init__(
-        self, seed: int, live: LiveText | None, send: Callable[[Cancel | AppendText], None], notifier: LoopNotifier
-    ) -> None:
-        self.seed = seed
-        self._live, self._send, self._notifier = live, send, notifier
+    def __init__(self, send: Callable[[Taken], None], notifier: LoopNotifier) -> None:
+        self.held = False
+        self.ended = False  # the reader has had the last event
+        self._send, self._notifier = send, notifier
         self._events: queue.SimpleQueue[StreamEvent] = queue.SimpleQueue()
         self._wake: Callable[[], None] | None = None
-        self._process = os.getpid()
+        self._put = self._taken = 0  # frames. Each is written by one thread
+
+    @property
+    def unread(self) -> int:
+        """Frames that the reader has not taken."""
+        return self._put - self._taken
+
+    @property
+    def empty(self) -> bool:
+        return self._events.empty()
 
     def put(self, event: StreamEvent) -> None:
         """For the engine, which flushes the notifier soon. The last event is a chunk with `finish`, or an exception."""
+        self._put += len(event.frames) if isinstance(event, Chunk) else 0
         self._events.put(event)
         wake = self._wake
         if wake is not None:
             wake()
+
+    def wake_in(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+        """An event of `loop` that is set whenever something has been put."""
+        ready = asyncio.Event()
+        self._wake = lambda: self._notifier.notify(loop, ready)
+        return ready
+
+    def take(self, wait: bool) -> Chunk:
+        """The next chunk. Without `wait`, queue.Empty if there is none. EngineError if the request failed."""
+        event = self._events.get(wait)
+        self.ended = not isinstance(event, Chunk) or event.finish is not None
+        chunk = _checked(event)
+        self._taken += len(chunk.frames)
+        if self.held:  # read after `_taken` was written: the engine reads them in the other order
+            with contextlib.suppress(EngineError):  # the engine has stopped, which the last event says
+                self._send(Taken(self))
+        return chunk
+
+
+class AudioStream:
+    """Chunks of one request, in order. Iterate once, with `for` or `async for`. A failure is raised there.
+
+    A request that was submitted as `streaming` stops while `Policy.max_unread` seconds of its audio are unread, and is
+    cancelled when nobody holds its stream any more.
+    live: how text is added, None for a request that has its whole text. send: hands a message to the engine.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        live: LiveText | None,
+        send: Callable[[Cancel | AppendText | Taken], None],
+        notifier: LoopNotifier,
+    ) -> None:
+        self.seed = seed
+        self.outbox = Outbox(send, notifier)
+        self._live, self._send = live, send
+        self._process = os.getpid()
 
     def append(self, text: str, last: bool = False) -> None:
         """Give a live request more text, from one thread at a time. The `last` text may be empty. Nothing follows it.
@@ -104,33 +162,35 @@ class AudioStream:
         """
         if self._live is None:
             raise InvalidRequest("live", "the request was given its whole text")
-        self._send(AppendText(self, self._live.column, self._live.more(text, last), last))
+        self._send(AppendText(self.outbox, self._live.column, self._live.more(text, last), last))
 
     def cancel(self) -> None:
         """Stop the request and free its slot and pages. Safe at any time, from any thread."""
         with contextlib.suppress(EngineError):  # the engine has stopped, and with it the request
-            self._send(Cancel(self))
+            self._send(Cancel(self.outbox))
+
+    def __del__(self) -> None:
+        if not self.outbox.ended:
+            self.cancel()
 
     def __iter__(self) -> Iterator[Chunk]:
         while True:
             self._check_process()
-            chunk = _checked(self._events.get())
+            chunk = self.outbox.take(wait=True)
             yield chunk
             if chunk.finish is not None:
                 return
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         self._check_process()
-        loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        self._wake = lambda: self._notifier.notify(loop, ready)
+        ready = self.outbox.wake_in(asyncio.get_running_loop())
         while True:
             try:
-                event = self._events.get_nowait()
+                chunk = self.outbox.take(wait=False)
             except queue.Empty:
                 await ready.wait()
                 ready.clear()
                 continue
-            chunk = _checked(event)
             yield chunk
             if chunk.finish is not None:
                 return

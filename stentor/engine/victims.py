@@ -7,7 +7,7 @@ from stentor.engine.step_plan import StepPlan
 
 
 def pick_victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
-    """The request to preempt: one that waits for text, else one with the most audio buffered, else the youngest.
+    """The request to preempt: one that waits for text or its reader, else one with the most audio buffered, else the youngest.
 
     It is never the oldest request that could go on, so that something always finishes, nor one that this very plan
     prefills. live: oldest first.
@@ -16,11 +16,11 @@ def pick_victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
     holders = [s for s in live if s.phase is Phase.RUNNING and id(s) not in started]
     if len(holders) == 1:
         return holders[0]
-    if waiting := [s for s in holders if s.num_scheduled >= s.max_schedulable]:
+    if waiting := [s for s in holders if s.unread or s.num_scheduled >= s.max_schedulable]:
         return waiting[-1]
     return max(holders[1:], key=lambda s: (s.lead(now), s.arrival, s.id))
 
 
 def longest_idle(live: list[Sequence]) -> Sequence | None:
-    """The request that has been without text for longest. None if every one has work."""
+    """The request that has waited for text or its reader for longest. None if every one has work."""
     return min((s for s in live if s.idle), key=lambda s: (s.last_audio, s.id), default=None)

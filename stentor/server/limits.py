@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
+from stentor.config import Policy
+
 
 def limit(default: float, unit: str, what: str, beyond: str, flag: bool = False) -> Any:
     """A limit: its value in `unit`, what it limits, what happens beyond it, and whether a flag of its name sets it."""
@@ -35,6 +37,9 @@ class Limits:
     max_queued_requests: int = limit(256, "", "requests waiting for a slot, per model", "503 `queue_full`", flag=True)
     request_timeout: float = limit(600.0, "s", "a request", "504, or a broken stream", flag=True)
     max_buffered_mb: float = limit(8.0, "MiB", "audio that a client leaves unread", "it is disconnected", flag=True)
+    max_unread_seconds: float = limit(
+        Policy.max_unread, "s", "audio of a stream that the server has not taken from its engine", "its row gives way"
+    )
     drain_seconds: int = limit(30, "s", "requests that still run after SIGTERM", "they are ended", flag=True)
     max_input_chars: int = limit(20_000, "characters", "`input`, or one WebSocket utterance", "400", flag=True)
     max_instructions_chars: int = limit(500, "characters", "`instructions`", "400", flag=True)

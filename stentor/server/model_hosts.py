@@ -58,6 +58,7 @@ class ModelFactory:
             encoded_references=LIMITS.encoded_references,
             policy=Policy(
                 max_queue=c.max_queued_requests,
+                max_unread=LIMITS.max_unread_seconds,
                 parked_mb=LIMITS.parked_mb,
                 unready_after=LIMITS.unready_after,
             ),

@@ -204,11 +204,8 @@ def _end_oldest(running: deque[tuple[Passage, Piece]]) -> None:
 
 
 class SpeechStream(Iterator[Speech]):
-    """The audio of a passage as it is generated, one piece after another.
-
-    It cancels the rest when it is closed or dropped, also before its first chunk, where a generator would never have
-    begun.
-    """
+    """The audio of a passage as it is generated, one piece after another. Closing it cancels the rest, and so does
+    dropping it, which drops the piece's stream."""
 
     def __init__(self, passage: Passage) -> None:
         self._passage = passage
@@ -263,6 +260,3 @@ class SpeechStream(Iterator[Speech]):
         """Cancel the rest."""
         self._closed = True
         self._passage.cancel()
-
-    def __del__(self) -> None:
-        self.close()

@@ -17,7 +17,7 @@ from stentor.engine.launcher import Launcher
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.prefill_batch import Group
 from stentor.engine.sequence import Sequence
-from stentor.engine.stream import AudioStream, Chunk
+from stentor.engine.stream import Chunk, Outbox
 
 
 class Late:
@@ -246,14 +246,14 @@ def test_a_chunk_holds_its_own_memory():
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_request_is_counted_before_its_last_chunk_is_out(monkeypatch: pytest.MonkeyPatch, streaming: bool):
     counted = []
-    plain = AudioStream.put
+    plain = Outbox.put
 
-    def put(stream: AudioStream, event: Any) -> None:
+    def put(outbox: Outbox, event: Any) -> None:
         if isinstance(event, Chunk) and event.finish is not None:
             counted.append(tts.engine.stats.finished)
-        plain(stream, event)
+        plain(outbox, event)
 
-    monkeypatch.setattr(AudioStream, "put", put)
+    monkeypatch.setattr(Outbox, "put", put)
     with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.001) as tts:
         for _ in range(2):
             list(tts.submit(tts.request("hello", seed=1, max_frames=5, min_frames=5), streaming=streaming))

@@ -333,13 +333,13 @@ def test_the_next_prompt_of_a_request_goes_before_the_whole_queue():
         first.continuation = then
         streams["turns"] = tts.engine.submit(first, 5, streaming=True)
         finish = tts.engine._requests.end
-        tts.engine._requests.end = lambda request: ended.append(request.stream) or finish(request)
+        tts.engine._requests.end = lambda request: ended.append(request.outbox) or finish(request)
         chunks = list(streams["turns"])
         assert sum(len(c.frames) for c in chunks) == 18
         for stream in list(streams.values())[1:]:
             list(stream)
         assert_all_free(tts)
-        assert ended[0] is streams["turns"]
+        assert ended[0] is streams["turns"].outbox
 
 
 def test_a_request_may_go_on_with_further_prompts_in_one_stream():

@@ -10,7 +10,7 @@ import torch
 from stentor import TTS, EngineError
 from stentor.engine.engine import Engine
 from stentor.engine.inbox import Inbox
-from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier
+from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier, Outbox
 from tests.helpers.stepped_engine import stepped_engines
 
 
@@ -18,13 +18,13 @@ def toy() -> TTS:
     return TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002)
 
 
-def stream(inbox: Inbox) -> AudioStream:
-    return AudioStream(0, None, inbox.put, LoopNotifier())
+def outbox(inbox: Inbox) -> Outbox:
+    return Outbox(inbox.put, LoopNotifier())
 
 
 def test_what_was_put_before_the_inbox_closed_is_found_and_what_comes_after_is_refused():
     inbox = Inbox()
-    message = Cancel(stream(inbox))
+    message = Cancel(outbox(inbox))
     inbox.put(message)
     inbox.close("closed")
     with pytest.raises(EngineError, match="stopped: closed"):
@@ -47,7 +47,7 @@ def test_every_message_is_either_found_or_refused_while_another_thread_closes():
             ready.wait()
             for _ in range(100):
                 try:
-                    inbox.put(Cancel(stream(inbox)))
+                    inbox.put(Cancel(outbox(inbox)))
                 except EngineError:
                     refused.append(1)
 
@@ -78,9 +78,9 @@ def test_a_close_between_a_callers_check_and_its_message_refuses_the_request(mon
 def test_cancel_is_quiet_and_text_is_refused_once_the_engine_has_stopped():
     inbox = Inbox()
     inbox.close("closed")
-    stream(inbox).cancel()
+    AudioStream(0, None, inbox.put, LoopNotifier()).cancel()
     with pytest.raises(EngineError, match="stopped"):
-        inbox.put(AppendText(stream(inbox), "trail", np.zeros(1), False))
+        inbox.put(AppendText(outbox(inbox), "trail", np.zeros(1), False))
 
 
 def test_a_dead_device_ends_every_stream_whatever_is_in_the_inbox(monkeypatch: pytest.MonkeyPatch):
@@ -99,7 +99,7 @@ def test_a_dead_device_ends_every_stream_whatever_is_in_the_inbox(monkeypatch: p
     monkeypatch.setattr(tts.engine.scheduler, "plan", dies)
     assert held.wait(60)
     late = tts.submit(req)
-    tts.engine.inbox.put(AppendText(running, "trail", np.ones(1, np.int64), False))
+    tts.engine.inbox.put(AppendText(running.outbox, "trail", np.ones(1, np.int64), False))
     go.set()
     for open_stream in (running, late):
         with pytest.raises(EngineError, match="the device is gone"):
@@ -118,7 +118,7 @@ def test_text_that_cannot_be_written_fails_its_request_and_no_other(monkeypatch:
             raise torch.OutOfMemoryError("full")
 
         monkeypatch.setattr(tts.engine.runner, "extend", full)
-        tts.engine.inbox.put(AppendText(victim, "trail", np.ones(1, np.int64), False))
+        tts.engine.inbox.put(AppendText(victim.outbox, "trail", np.ones(1, np.int64), False))
         with pytest.raises(EngineError, match="full"):
             list(victim)
         assert list(other)[-1].finish == "length"

@@ -156,7 +156,7 @@ class RandomFaults(RuleBasedStateMachine):
     def never_have_memory_for_one_request(self, data: st.DataObject) -> None:
         talk = self._some(data, self._open())
         assert talk.stream is not None
-        request = self.engine._requests.of_stream(talk.stream)
+        request = self.engine._requests.of_outbox(talk.stream.outbox)
         if request is not None:
             self.faults.full_for.add(request.seq.id)
             talk.may_fail.append("full for one request")
@@ -236,7 +236,7 @@ class RandomFaults(RuleBasedStateMachine):
         assert health.free_pages == health.pages
         assert self.engine.scheduler.audio.in_codec == 0
         assert not self.engine._requests._by_id
-        assert not self.engine._requests._by_stream
+        assert not self.engine._requests._by_outbox
         self._close()
 
 

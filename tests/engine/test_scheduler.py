@@ -389,6 +389,41 @@ def test_pages_of_rows_without_text_go_to_those_who_have_work():
     assert all_free(s, 3)
 
 
+def test_rows_whose_readers_have_left_too_much_stop_give_way_and_go_on_at_half():
+    s = scheduler(slots=1, pages=32, max_unread=0.8)  # ten frames
+    d = FakeDevice(s)
+    seq = d.add(0, 4, 40)
+    for _ in range(15):
+        d.step()
+    s.note_unread(seq, 10)
+    assert seq.may_go_on
+    s.note_unread(seq, 11)
+    d.step()
+    made = seq.num_generated
+    for _ in range(5):
+        d.step()
+    assert seq.num_generated == seq.audio_delivered == made
+    assert s.inert
+    other = d.add(1, 4, 12)
+    for _ in range(20):
+        d.step()
+    assert (seq.phase, other.phase) == (Phase.PARKED, Phase.DONE)
+    s.note_unread(seq, 6)
+    assert s.inert
+    s.note_unread(seq, 5)
+    assert not s.inert
+    d.run()
+    assert seq.num_generated == 40
+    assert all_free(s, 1)
+
+
+def test_an_answer_that_is_collected_whole_never_waits_for_its_reader():
+    s = scheduler(max_unread=0.8)
+    seq = FakeDevice(s).add(0, 4, 40, streaming=False)
+    s.note_unread(seq, 1000)
+    assert seq.may_go_on
+
+
 def test_a_long_prefill_raises_the_margin_of_streams_for_one_more_prefill():
     s = scheduler()
     margins = []

@@ -55,7 +55,7 @@ class Talk:
 
     def read(self) -> None:
         """Take what has come."""
-        while self.stream is not None and not self.ended and not self.stream._events.empty():
+        while self.stream is not None and not self.ended and not self.stream.outbox.empty:
             try:
                 self.reader = self.reader or iter(self.stream)
                 self.chunks.append(next(self.reader))

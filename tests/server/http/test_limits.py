@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,8 +140,10 @@ def test_too_many_requests_are_429_before_their_bodies_are_read(tight: Live) -> 
     assert until(lambda: tight.speech(input=TEXT).status_code == 200)
 
 
-def test_a_client_that_reads_too_slowly_is_cut_off(tight: Live) -> None:
-    """16 MB of audio for a client that takes none of it."""
+def test_a_client_that_reads_too_slowly_is_cut_off(tight: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 MB of audio for a client that takes none of it. The server takes it all, so no row waits for its reader."""
+    scheduler = tight.tts.engine.scheduler
+    monkeypatch.setattr(scheduler, "policy", replace(scheduler.policy, max_unread=0.5))
     body = {"input": "A sentence to be said slowly. " * 12, "min_frames": 900, "max_frames": 900, "guard": False}
     shape = {"speed": 0.25, "sample_rate": 48_000, "response_format": "pcm", "stream_format": "audio"}
     with contextlib.closing(raw(tight, {**body, **shape}, buffer=4096)) as s:
