@@ -44,11 +44,8 @@ class Scheduler:
     def cancel(self, seq: Sequence) -> bool:
         """Stop a request wherever it is. True when it holds nothing any more."""
         seq.cancelled = True
-        if seq.phase is Phase.QUEUED:
-            self.queue.remove(seq)
-            seq.move(Phase.DONE)
-        elif seq.phase is Phase.PARKED:
-            self.parked.remove(seq)
+        if seq.phase in (Phase.QUEUED, Phase.PARKED):
+            (self.queue if seq.phase is Phase.QUEUED else self.parked).remove(seq)
             seq.move(Phase.DONE)
         elif seq.phase in (Phase.RUNNING, Phase.PREEMPTED):
             self._drain(seq)
@@ -118,7 +115,7 @@ class Scheduler:
 
     def _plan_prefill(self, plan: StepPlan) -> None:
         spent = 0
-        for seq in [s for s in self.live if self._can_resume(s)]:
+        for seq in [s for s in self.live if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight]:
             seq.num_scheduled = seq.num_generated
             while not self._start(seq, spent):
                 if not self._fits(seq, spent) or not self._park_one(plan):
@@ -163,10 +160,6 @@ class Scheduler:
         self.parked.append(seq)
         plan.parked.append(seq)
         return True
-
-    @staticmethod
-    def _can_resume(seq: Sequence) -> bool:
-        return seq.phase is Phase.PREEMPTED and not seq.in_flight and seq.may_go_on
 
     def _cost(self, seq: Sequence) -> int:
         """Prefill budget that a started request takes. One that must be alone takes all."""
@@ -293,8 +286,7 @@ class Scheduler:
 
     @property
     def inert(self) -> bool:
-        """Whether nothing can be done before a message arrives: every request waits for text or its reader, or there is
-        none."""
+        """Whether nothing can be done before a message arrives: every request, if any, waits for text or its reader."""
         return not self.queue and not any(s.may_go_on for s in (*self.live, *self.parked))
 
     def check(self) -> None:

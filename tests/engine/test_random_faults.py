@@ -7,6 +7,7 @@ so, on the machine's clock, so that a run is the same every time. FULL_SIZE=1 se
 from __future__ import annotations
 
 import os
+from typing import ClassVar
 
 import pytest
 import torch
@@ -26,13 +27,15 @@ PAGE_BYTES = 4 * 2 * 2 * 2 * 8 * 8  # tokens, layers, keys and values, heads, nu
 LAST_STEPS = 3000  # in which everything must have ended
 
 kinds = st.integers(0, len(KINDS) - 1)
-REPEATED = {"admit", "set_pages", "decode", "samples"}
+REPEATED = {"admit", "set_pages", "decode", "restore", "samples"}
 """Sites whose calls are repeated, so that one failure ends no request."""
 steps = st.integers(0, 8)  # that follow a request
 
 
 class RandomFaults(RuleBasedStateMachine):
     """Callers of an engine, and its device."""
+
+    parked: ClassVar[list[int]] = []  # rows that were parked for others, whenever somebody looked
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +46,7 @@ class RandomFaults(RuleBasedStateMachine):
 
     @initialize(slots=st.integers(1, 4), pages=st.sampled_from((40, 70, 400)), overlap=st.integers(0, 2))
     def start(self, slots: int, pages: int, overlap: int) -> None:
-        policy = Policy(reserve_tokens=4, max_queue=4, max_ahead=0.3, max_frames_in_codec=30)
+        policy = Policy(reserve_tokens=4, max_queue=4, max_ahead=0.3, max_unread=0.06, max_frames_in_codec=30)
         self.how = {
             "max_num_seqs": slots, "memory_gb": pages * PAGE_BYTES / 2**30, "overlap_steps": overlap, "policy": policy,
         }  # fmt: skip
@@ -91,6 +94,14 @@ class RandomFaults(RuleBasedStateMachine):
         else:
             self.talks.append(talk)
 
+    @rule(count=st.integers(2, 4), then=st.integers(2, 4))
+    def join_and_read_nothing(self, count: int, then: int) -> None:
+        """Streams that are left unread until their rows stop, and others that want their slots."""
+        for kinds in [[4]] * count + [[1]] * then:
+            self._submit(kinds, 4, kinds == [4])
+        self.engine.step(40)
+        self.parked.append(len(self.engine.scheduler.parked))
+
     @rule(kind=kinds, steps=steps, streaming=st.booleans())
     def join(self, kind: int, steps: int, streaming: bool) -> None:
         self._submit([kind], steps, streaming)
@@ -131,6 +142,12 @@ class RandomFaults(RuleBasedStateMachine):
         assert talk.stream is not None
         talk.stream.cancel()
         talk.forget()
+
+    @precondition(lambda self: self._open())
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        """A caller forgets its stream, which cancels itself."""
+        self._some(data, self._open()).forget()
 
     @precondition(lambda self: any(t.unsent for t in self._open()))
     @rule(data=st.data(), count=st.integers(1, 6))
@@ -250,4 +267,6 @@ def test_every_stream_ends_and_everything_comes_back_whatever_fails():
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
+    RandomFaults.parked.clear()
     run_state_machine_as_test(RandomFaults, settings=found)
+    assert any(RandomFaults.parked), "the search parks nothing"

@@ -13,8 +13,8 @@ from stentor.engine.engine import Engine
 from stentor.engine.sequence import Sequence
 from stentor.layers.types import State
 
-SITES = ("admit", "set_pages", "extend", "prefill", "decode", "codec", "download", "encode")
-"""What the engine asks of the device."""
+SITES = ("admit", "set_pages", "extend", "prefill", "decode", "codec", "download", "encode", "save", "restore")
+"""What the engine asks of the device. `save` and `restore` are of parked rows."""
 
 
 class Faults:
@@ -37,6 +37,9 @@ class Faults:
         self._wrap(runner, "prefill", "prefill", lambda group: [seq for seq, _ in group])
         self._wrap(runner, "decode", "decode", lambda sequences: sequences)
         self._wrap(codec, "_launch", "codec", lambda jobs: [job.seq for job in jobs])
+        for owner in (runner, codec):
+            self._wrap(owner, "save", "save", lambda seq: [seq])
+            self._wrap(owner, "restore", "restore", lambda seq, _: [seq])
         self._wrap(engine.device, "download", "download", lambda _: [])
         self._wrap(engine.model, "encode", "encode", lambda *_: [])
 
@@ -69,6 +72,7 @@ class Faults:
             raise torch.OutOfMemoryError("planted: full for one request")
         if self.armed is None or self.armed[0] != site:
             return call()
+        self.allocate()  # also where the call itself takes no memory on a CPU
         with _Allocations(self):
             return call()
 
