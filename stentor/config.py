@@ -41,7 +41,7 @@ class Policy:
     max_prefill_delay: float = 0.3  # a queued request may wait so long for streams that would underrun
     batching_window: float = 0.005  # a queued request may wait so long for others to be prefilled with it
     max_queue: int = 1024  # requests that may wait for a slot
-    parked_mb: float = 256.0  # MiB of the host for rows of live text that wait without a slot. Others keep their slots
+    parked_mb: float = 256.0  # MiB of the host for rows without a slot that wait for text or a reader
     unready_after: int = 5  # requests in a row that failed while they were served. One that finishes ends the count
 
 

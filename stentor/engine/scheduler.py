@@ -14,7 +14,7 @@ from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.sequence import RUNNING, Phase, Place, Sequence
 from stentor.engine.step_plan import StepKind, StepPlan
-from stentor.engine.victims import longest_idle, pick_victim
+from stentor.engine.victims import longest_idle, pick_victim, stuck
 
 MIN_LEAD_S = 0.04
 """Seconds of audio that a stream must still have buffered after 1.5 prefills."""
@@ -66,6 +66,9 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan:
         plan = StepPlan()
+        if self.queue and stuck(self.live, self.parked, self.max_parked):
+            for seq in self.live:
+                seq.unread = False
         running = [s for s in self.live if s.phase is Phase.RUNNING and self._can_step(s, now)]
         kind = self._step_kind(running, now)
         if kind in (StepKind.BOTH, StepKind.PREFILL):
@@ -288,16 +291,3 @@ class Scheduler:
     def inert(self) -> bool:
         """Whether nothing can be done before a message arrives: every request, if any, waits for text or its reader."""
         return not self.queue and not any(s.may_go_on for s in (*self.live, *self.parked))
-
-    def check(self) -> None:
-        """Invariants: every page and slot is either free or held once."""
-        held = [p for s in self.live for p in s.pages]
-        assert len(held) == len(set(held)), "a page is held twice"
-        assert len(held) + self.pages.available == self.pages.count, "a page was lost"
-        slots = [s.slot for s in self.live]
-        assert sorted(slots + self.free_slots) == list(range(len(slots) + len(self.free_slots))), "a slot was lost"
-        for s in self.live:
-            assert s.in_flight >= 0
-            assert (s.phase is Phase.RUNNING) == bool(s.pages), s
-            if s.phase is Phase.RUNNING:
-                assert s.length + s.num_scheduled - 1 <= len(s.pages) * self.pages.page_size

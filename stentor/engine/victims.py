@@ -7,10 +7,10 @@ from stentor.engine.step_plan import StepPlan
 
 
 def pick_victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
-    """The request to preempt: one that waits for text or its reader, else one with the most audio buffered, else the youngest.
+    """The request to preempt: one that waits for text or its reader, else the one with the most audio buffered.
 
-    It is never the oldest request that could go on, so that something always finishes, nor one that this very plan
-    prefills. live: oldest first.
+    Of equal ones it is the youngest. It is never the oldest request that could go on, so that something always
+    finishes, nor one that this very plan prefills. live: oldest first.
     """
     started = {id(s) for s in (*plan.admitted, *plan.resumed)}
     holders = [s for s in live if s.phase is Phase.RUNNING and id(s) not in started]
@@ -24,3 +24,8 @@ def pick_victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
 def longest_idle(live: list[Sequence]) -> Sequence | None:
     """The request that has waited for text or its reader for longest. None if every one has work."""
     return min((s for s in live if s.idle), key=lambda s: (s.last_audio, s.id), default=None)
+
+
+def stuck(live: list[Sequence], parked: list[Sequence], max_parked: int) -> bool:
+    """Whether no row can go on or give way. Readers may wait for one that has not begun, so unread rows must go on."""
+    return len(parked) >= max_parked and all(s.idle for s in live) and not any(s.may_go_on for s in parked)

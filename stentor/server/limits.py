@@ -97,7 +97,7 @@ class Limits:
     parse_threads: int = limit(1, "", "threads that parse large JSON", "bodies wait")
     encoded_references: int = limit(64, "", "encoded references that an engine keeps", "the least recently used goes")
     parked_mb: float = limit(
-        256.0, "MiB", "rows of live text that wait without a slot, per model", "the next keep their slots"
+        256.0, "MiB", "rows that wait for text or a reader without a slot, per model", "the next keep their slots"
     )
     unready_after: int = limit(5, "", "requests in a row that fail in the engine", "`/ready` says 503")
     settled_seconds: float = limit(60.0, "s", "a restarted engine lives", "`restarts` counts from one again")

@@ -13,6 +13,7 @@ from stentor.config import Policy
 from stentor.engine.engine import Engine
 from stentor.engine.sequence import Place
 from stentor.retry import MAX_SEED
+from tests.helpers.invariants import check
 
 LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
 VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
@@ -30,7 +31,7 @@ def _checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def step(self: Engine) -> None:
         plain(self)
-        self.scheduler.check()
+        check(self.scheduler)
 
     monkeypatch.setattr(Engine, "_step", step)
 

@@ -8,6 +8,7 @@ from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import Phase, Place, Sequence
 from stentor.engine.step_plan import by_num_evals
 from tests.helpers.fake_device import FakeDevice, all_free, scheduler
+from tests.helpers.invariants import check
 
 
 def test_a_request_waits_in_line_until_a_slot_is_free():
@@ -205,7 +206,7 @@ def test_requests_of_a_failed_prefill_are_tried_one_by_one():
     assert plan.admitted == [a, b]
     s.undo(a)
     s.undo(b)
-    s.check()
+    check(s)
     assert s.plan(0.0).resumed == [a]
     assert s.plan(0.0).resumed == [b]
 
@@ -414,6 +415,25 @@ def test_rows_whose_readers_have_left_too_much_stop_give_way_and_go_on_at_half()
     assert not s.inert
     d.run()
     assert seq.num_generated == 40
+    assert all_free(s, 1)
+
+
+def test_unread_rows_go_on_where_a_request_would_otherwise_wait_for_ever():
+    """The host holds as many rows as it may, and their caller may read the one that has not begun first."""
+    s = scheduler(slots=1, pages=32, max_parked=1, max_unread=0.8)
+    d = FakeDevice(s)
+    unread = [d.add(i, 4, 40) for i in range(2)]
+    last = d.add(2, 4, 12)
+    for _ in range(300):
+        d.step()
+        for seq in unread:
+            s.note_unread(seq, seq.audio_delivered)
+        if last.phase is Phase.DONE:
+            break
+    assert last.phase is Phase.DONE
+    assert [q.phase for q in unread] == [Phase.PARKED, Phase.DONE]
+    s.note_unread(unread[0], 0)
+    d.run()
     assert all_free(s, 1)
 
 

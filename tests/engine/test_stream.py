@@ -117,7 +117,8 @@ ENDS: dict[str, Callable[[AudioStream], None]] = {
 def test_a_parked_stream_ends_and_everything_is_free(end: Callable[[AudioStream], None]):
     with toy(policy=POLICY, max_num_seqs=1) as tts:
         stream = begin(tts)
-        wait_for(lambda: stream.outbox.held)
+        outbox = stream.outbox
+        wait_for(lambda: outbox.held)
         assert len(whole(tts, begin(tts, streaming=False)).frames) == 90
         assert tts.engine.scheduler.parked
         end(stream)
@@ -133,10 +134,9 @@ def test_a_parked_stream_fails_when_the_engine_is_closed(alone: Speech):
         wait_for(lambda: stream.outbox.held)
         whole(tts, begin(tts, streaming=False))
         assert tts.engine.scheduler.parked
-    got = []
+    got: list[np.ndarray] = []
     with pytest.raises(EngineError, match="stopped"):
-        for chunk in stream:
-            got.append(chunk.frames)
+        got.extend(chunk.frames for chunk in stream)
     frames = np.concatenate(got)
     assert len(frames) > MAX_UNREAD
     np.testing.assert_allclose(frames, alone.frames[: len(frames)], atol=1e-6)

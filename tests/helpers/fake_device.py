@@ -7,6 +7,7 @@ from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Sequence
 from stentor.engine.step_plan import StepPlan
+from tests.helpers.invariants import check
 
 
 class FakeDevice:
@@ -31,7 +32,7 @@ class FakeDevice:
     def step(self) -> StepPlan:
         self.now += 0.01
         plan = self.scheduler.plan(self.now)
-        self.scheduler.check()
+        check(self.scheduler)
         for group in ([*plan.admitted, *plan.resumed], plan.decode):
             if group:
                 self.in_flight.append([(s, *self._step(s)) for s in group])
@@ -42,7 +43,7 @@ class FakeDevice:
             self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
             self.scheduler.audio.on_audio(job.seq, job.count, self.now)
         self.done += self.scheduler.finished()
-        self.scheduler.check()
+        check(self.scheduler)
         return plan
 
     def _step(self, seq: Sequence) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from unittest import mock
 
 from stentor import api
 from stentor.engine.engine import Engine
+from tests.helpers.invariants import check
 
 STUCK_S = 60.0  # real seconds after which a step has hung
 
@@ -85,7 +86,7 @@ class SteppedEngine(Engine):
         self._stalled = False  # it need not wait for a message: the test says when there is one
         self.clock.now += self.clock.step
         super()._step()
-        self.scheduler.check()
+        check(self.scheduler)
 
     def step(self, count: int = 1) -> None:
         """Make so many steps, fewer if the engine ends."""

@@ -20,6 +20,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.helpers.faults import SITES, Faults
+from tests.helpers.invariants import check
 from tests.helpers.server_live import Live, raw, serving, tone_wav, toy, until
 from tests.helpers.ws_talk import talk
 
@@ -130,7 +131,7 @@ def test_the_server_answers_and_holds_nothing_after_random_clients_and_faults(tm
             rogues.lose_the_device() if i == ACTIONS // 2 else rogues.random.choice(rogues.actions)()
         rogues.go_home()
         assert live.idle()
-        live.tts.engine.scheduler.check()
+        check(live.tts.engine.scheduler)
         assert live.http.get("/ready").status_code == 200
         assert live.speech(**HONEST).content == before.content
         assert until(lambda: descriptors() <= files + 1), (files, descriptors())

@@ -12,6 +12,7 @@ import stentor
 from stentor.server.speech.live_text import TextFeed, extended
 from stentor.text.sentences import Segment
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
+from tests.helpers.invariants import check
 from tests.helpers.server_live import Live, pcm, serving
 from tests.helpers.ws_talk import talk
 
@@ -117,7 +118,7 @@ def test_rude_clients_in_the_middle_of_a_text_leave_nothing_behind(live: Live) -
         ends = list(pool.map(visit, range(12)))
     assert ends == ["left", "response.cancelled", "1000", "session.done"] * 3
     assert live.idle()
-    live.tts.engine.scheduler.check()
+    check(live.tts.engine.scheduler)
 
 
 @pytest.mark.parametrize("settings", [{"split_granularity": "sentence"}, {"non_streaming_mode": True}])
