@@ -61,6 +61,9 @@ class ServerConfig:
     drain_seconds: int = option(LIMITS.drain_seconds, "on SIGTERM, how long running requests may take to end")
     # access
     api_key: tuple[str, ...] = option((), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable")
+    open_lists: bool = option(
+        False, "with --api-key: answer /v1/audio/voices and /v1/audio/models without one, for Open WebUI"
+    )
     allowed_origins: tuple[str, ...] = option((), 'CORS and WebSocket origins besides our own; ["*"] for any')
     # what is accepted
     default_response_format: str = option("mp3", "when a request names none, as OpenAI's", choices=FORMATS)

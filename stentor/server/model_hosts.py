@@ -19,6 +19,7 @@ from stentor.models.base import ModelSpec
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS
+from stentor.server.names import OPENAI_MODELS, is_openai_model
 
 log = logging.getLogger("stentor.server")
 
@@ -202,18 +203,28 @@ def _warm_up(tts: TTS) -> None:
 
 
 class ModelHosts:
-    """All models by name. A request that names none, or one of `aliases`, gets the first."""
+    """All models by name. A request that names none, or one of `aliases`, gets the first. Where there is one model,
+    names of OpenAI's models mean it."""
 
     def __init__(self, hosts: list[ModelHost], aliases: Sequence[str]) -> None:
         self.all, self.aliases = hosts, aliases
 
+    def served(self) -> list[tuple[str, ModelHost]]:
+        """Every name that a list of models has, with its model."""
+        found = {h.name: h for h in self.all} | dict.fromkeys(self.aliases, self.all[0])
+        if len(self.all) == 1:
+            found |= {name: self.all[0] for name in OPENAI_MODELS if name not in found}
+        return list(found.items())
+
     def named(self, name: str | None) -> ModelHost:
-        """ApiError 404 for a model that is not here."""
-        if name is None or name in self.aliases:
+        """The model of a name, the first for none. ApiError 404 for a model that is not here."""
+        if not name or name in self.aliases:
             return self.all[0]
         for host in self.all:
             if host.name == name:
                 return host
+        if len(self.all) == 1 and is_openai_model(name):
+            return self.all[0]
         known = ", ".join(h.name for h in self.all)
         raise ApiError(
             404, f"model: {name!r} is not served here; served: {known}", param="model", code="model_not_found"

@@ -50,6 +50,10 @@ class Live:
     def speech(self, **body: Any) -> httpx.Response:
         return self.http.post("/v1/audio/speech", json=body)
 
+    def voice_names(self) -> list[str]:
+        names: list[str] = self.http.get("/v1/audio/voices", params={"format": "names"}).json()["voices"]
+        return names
+
     @property
     def tts(self) -> stentor.TTS:
         return self.server.hosts.all[0].tts

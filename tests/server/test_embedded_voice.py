@@ -86,7 +86,7 @@ def test_errors_name_the_field(client: openai.OpenAI) -> None:
             client.audio.speech.create(**{**ASK, "input": SHORT, **wrong})
         assert bad.value.param == param
     with pytest.raises(openai.NotFoundError):
-        client.audio.speech.create(model="tts-1", voice="alloy", input=SHORT)
+        client.audio.speech.create(model="whisper-1", voice="alloy", input=SHORT)
 
 
 def test_leaving_a_stream_cancels_it(client: openai.OpenAI, url: str) -> None:

@@ -13,6 +13,8 @@ from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.json_sse import json_response
 
+OPEN_LISTS = frozenset({"/v1/audio/voices", "/v1/audio/models"})
+
 
 class Authentication:
     """Checks API keys on /v1 paths and on WebSockets, and the origin of whatever a browser lets any page send.
@@ -38,7 +40,9 @@ class Authentication:
     def _refuse(self, scope: Scope, headers: Headers) -> ApiError | None:
         websocket, keys = scope["type"] == "websocket", self.config.api_key
         needs_key = websocket or (scope["method"] != "OPTIONS" and under_v1(scope))
-        if needs_key and keys and not authorized(headers.get("authorization", ""), keys):
+        has_key = not keys or authorized(headers.get("authorization", ""), keys)
+        scope["state"]["authorized"] = has_key
+        if needs_key and not has_key and not (self.config.open_lists and _is_open_list(scope)):
             return ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
         unasked = websocket or (scope["method"] == "POST" and not _is_json(headers))
         if unasked and not from_own_origin(headers, self.config.allowed_origins):
@@ -47,15 +51,27 @@ class Authentication:
 
 
 def under_v1(scope: Scope) -> bool:
-    """Whether a request may reach a route under /v1. The router takes a path with and without the root path."""
+    """Whether a request may reach a route under /v1."""
+    return any(p == "/v1" or p.startswith("/v1/") for p in _paths(scope))
+
+
+def _is_open_list(scope: Scope) -> bool:
+    """Whether a request is for one of the two lists that Open WebUI fetches without a header."""
+    return scope["type"] == "http" and scope["method"] == "GET" and not OPEN_LISTS.isdisjoint(_paths(scope))
+
+
+def _paths(scope: Scope) -> tuple[str, str]:
+    """The router takes a path with and without the root path."""
     path: str = scope["path"]
-    paths = (path, path.removeprefix(scope.get("root_path", "").rstrip("/")))
-    return any(p == "/v1" or p.startswith("/v1/") for p in paths)
+    return path, path.removeprefix(scope.get("root_path", "").rstrip("/"))
 
 
 def authorized(given: str, keys: tuple[str, ...]) -> bool:
     """Whether a bearer token is one of `keys`. The comparison takes the same time wherever they differ."""
-    token = given.removeprefix("Bearer ").encode("latin-1", "replace")  # the bytes that the client sent
+    scheme, _, rest = given.partition(" ")
+    token = (rest.strip() if scheme.lower() == "bearer" else given).encode(
+        "latin-1", "replace"
+    )  # as the client sent it
     return any([hmac.compare_digest(token, k.encode()) for k in keys])  # noqa: C419 (every key is compared)
 
 

@@ -23,9 +23,10 @@ def _option(o: Option) -> dict[str, Any]:
     return {"default": o.default, "low": o.low, "high": o.high, "type": o.kind.__name__, "help": o.help}
 
 
-def _model(host: ModelHost) -> dict[str, Any]:
-    """OpenAI's Model object, and what our page and other clients need to know."""
-    base = {"id": host.name, "object": "model", "created": host.created, "owned_by": "stentor", "name": host.name}
+def _model(name: str, host: ModelHost) -> dict[str, Any]:
+    """OpenAI's Model object, and what our page and other clients need to know. `root` is the model's first name."""
+    base = {"id": name, "object": "model", "created": host.created, "owned_by": "stentor", "name": name}
+    base["root"] = host.name
     if host.phase not in ("ready", "warming", "restarting"):
         return {**base, "phase": host.phase}
     spec = host.spec
@@ -50,20 +51,25 @@ def _model(host: ModelHost) -> dict[str, Any]:
 
 @router.get("/v1/models", responses=failures(401), tags=["models"])
 async def models(request: Request) -> dict[str, Any]:
-    """The models served, with their voices, languages and options."""
-    return {"object": "list", "data": [_model(h) for h in server(request).hosts.all]}
+    """The models served, under each of their names, with their voices, languages and options."""
+    return {"object": "list", "data": _models(request)}
 
 
 @router.get("/v1/models/{name:path}", responses=failures(401, 404), tags=["models"])
 async def model(request: Request, name: str) -> dict[str, Any]:
-    return _model(server(request).hosts.named(name))
+    """One model, by any of its names."""
+    return _model(name, server(request).hosts.named(name))
 
 
 @router.get("/v1/audio/models", responses=failures(401), tags=["models"])
 async def audio_models(request: Request) -> dict[str, Any]:
     """The same list in Open WebUI's shape."""
-    found = [_model(h) for h in server(request).hosts.all]
+    found = _models(request)
     return {"object": "list", "models": found, "data": found}
+
+
+def _models(request: Request) -> list[dict[str, Any]]:
+    return [_model(name, host) for name, host in server(request).hosts.served()]
 
 
 @router.get("/health", tags=["state"], responses={503: {"description": "An engine is down"}})

@@ -1,14 +1,14 @@
-"""Uploaded voices over HTTP."""
+"""Voices over HTTP: the list of all, and uploads."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, File, Form, Path, Request, UploadFile
+from fastapi import APIRouter, File, Form, Path, Query, Request, UploadFile
 from starlette.responses import Response
 
 from stentor import audio
@@ -18,7 +18,8 @@ from stentor.server.config import MIB
 from stentor.server.errors import ApiError, failures
 from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
-from stentor.server.state import server
+from stentor.server.state import Server, server
+from stentor.server.voices.listing import listing, own_voices
 from stentor.server.voices.references import Audio, decode
 
 router = APIRouter(tags=["voices"])
@@ -27,28 +28,38 @@ SECONDS = (LIMITS.voice_min_seconds, LIMITS.voice_max_seconds)  # of an uploaded
 Name = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 
-@router.get("/v1/audio/voices", responses=failures(401), response_model=dict[str, Any])
-async def voices(request: Request, model: str | None = None) -> Response:
-    """Built-in and uploaded voices: their names, then the uploaded ones in full."""
-    s = server(request)
-    hosts = s.hosts.all if model is None else [s.hosts.named(model)]
-    built_in = [v for h in hosts if h.phase == "ready" for v in h.spec.voices]
-    known = [{"id": v, "name": v, "object": "audio.voice", "type": "built_in"} for v in built_in]
+@router.get("/v1/audio/voices", responses=failures(401, 404), response_model=dict[str, Any])
+async def voices(
+    request: Request, model: str | None = None, format: Annotated[Literal["names"] | None, Query()] = None
+) -> Response:
+    """The default voice, built-in voices, aliases and uploads, each as {id, name, ...}. format=names: their names."""
+    s, details = server(request), request.state.authorized
+    own = own_voices(_built_in(s, model), s.config.aliases)
 
-    def listing() -> Response:  # may be megabytes, so they are made in a thread
-        uploaded = [v.as_dict() for v in s.voices.list()]
-        names = built_in + [v["name"] for v in uploaded]
-        return json_response({"object": "list", "voices": names, "uploaded_voices": uploaded, "data": known + uploaded})
+    def made() -> Response:  # may be megabytes, so they are made in a thread
+        body = listing(own, s.voices.list(), details)
+        return json_response({"voices": [v["name"] for v in body["voices"]]} if format == "names" else body)
 
-    return await asyncio.to_thread(listing)
+    return await asyncio.to_thread(made)
 
 
 @router.get("/v1/audio/voices/{name}", responses=failures(401, 404))
 async def voice(request: Request, name: Name) -> dict[str, Any]:
-    found = await asyncio.to_thread(server(request).voices.get, name)
+    """One voice of the list."""
+    s = server(request)
+    own = own_voices(_built_in(s, None), s.config.aliases).get(name.lower())
+    if own is not None:
+        return own
+    found = await asyncio.to_thread(s.voices.get, name)
     if found is None:
         raise _unknown(name)
     return found.as_dict()
+
+
+def _built_in(s: Server, model: str | None) -> list[str]:
+    """The voices of one model, or of all."""
+    hosts = s.hosts.all if model is None else [s.hosts.named(model)]
+    return [v for h in hosts if h.phase == "ready" for v in h.spec.voices]
 
 
 @router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 429, 503, 507))
@@ -75,7 +86,7 @@ async def add(
         raise ApiError(400, "audio_sample: give audio_sample or speaker_embedding, one of them", param="audio_sample")
     sample = None if audio_sample is None else await _sample(audio_sample, int(s.config.max_upload_mb * MIB))
     embedding = None if speaker_embedding is None else await asyncio.to_thread(_embedding, speaker_embedding)
-    reserved = [v for h in s.hosts.all if h.phase == "ready" for v in h.spec.voices] + list(s.config.aliases)
+    reserved = [*_built_in(s, None), *s.config.aliases]
 
     def store() -> dict[str, Any]:
         return s.voices.add(

@@ -10,14 +10,15 @@ from stentor.audio import Reference
 from stentor.models.base import ModelSpec
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
+from stentor.server.limits import LIMITS
+from stentor.server.names import OPENAI_VOICES, openai_voice
 from stentor.server.schemas import Shared, VoiceId
 from stentor.server.voices.references import Audio, References
 from stentor.server.voices.store import PLACEHOLDERS, VoiceStore
 from stentor.server.voices.voice import Voice
 
 if TYPE_CHECKING:
-    from stentor.server.limits import LIMITS
-from stentor.server.model_hosts import ModelHost
+    from stentor.server.model_hosts import ModelHost
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,8 @@ class VoiceResolver:
         if name.lower() in host.spec.voices:
             return VoiceInput(name.lower())
         voice = await asyncio.to_thread(self.voices.get, name)
+        if name.lower() in OPENAI_VOICES and (voice is None or not host.spec.takes_reference):
+            return VoiceInput(openai_voice(name, host.spec.voices))
         if voice is not None and not host.spec.takes_reference:
             raise ApiError(400, "voice: this model speaks only with its own voices", param="voice")
         if voice is not None and voice.kind == "embedding":

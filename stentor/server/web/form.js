@@ -28,7 +28,7 @@ export class Form {
 
   /** Ask the server what it has. Resolves to the chosen model. */
   async load() {
-    const models = (await (await ask("v1/models")).json()).data;
+    const models = (await (await ask("v1/models")).json()).data.filter((m) => m.id === m.root); // not its other names
     const uploaded = (await (await ask("v1/audio/voices")).json()).uploaded_voices;
     const news = JSON.stringify([models, uploaded]);
     if (news === this.known) return this.model; // nothing is redrawn under a hand that types

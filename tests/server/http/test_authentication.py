@@ -65,7 +65,8 @@ def test_an_empty_key_is_refused_at_the_start(key: str) -> None:
 
 
 def test_keys_are_compared_whole() -> None:
-    assert authorized("Bearer b", ("a", "b"))
+    for given in ("Bearer b", "bearer b", "BEARER  b", "b"):
+        assert authorized(given, ("a", "b"))
     assert not authorized("Bearer ab", ("a", "b"))
     assert not authorized("", ("a",))
 

@@ -99,10 +99,10 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI) -> None:
         pass
     assert bad.value.param == "cfg"
     with pytest.raises(openai.NotFoundError) as unknown:
-        client.audio.speech.create(model="tts-1", voice="alloy", input=TEXT)
+        client.audio.speech.create(model="whisper-1", voice="alloy", input=TEXT)
     assert unknown.value.code == "model_not_found"
     with pytest.raises(openai.InternalServerError) as failed:
-        client.audio.speech.create(model="dummy:toy", voice="low", input="\x01")
+        client.audio.speech.create(model="dummy:toy", voice="low", input="\x01 breaks the toy")
     assert failed.value.code == "engine_error"
 
 
@@ -121,9 +121,9 @@ def test_keys_and_aliases_make_a_drop_in(tmp_path: Path) -> None:
                 model="tts-1", voice="alloy", input=TEXT, extra_body={"timestamps": "json"}
             )
             assert told.response.headers["content-type"] == "application/json"
-            assert [m.id for m in client.models.list()] == ["tts-1"]
+            assert [m.id for m in client.models.list()] == ["tts-1", "gpt-4o-mini-tts", "tts-1-hd"]
             assert client.models.retrieve("tts-1").object == "model"
-            assert client.models.retrieve("gpt-4o-mini-tts").id == "tts-1"
+            assert client.models.retrieve("gpt-4o-mini-tts").id == "gpt-4o-mini-tts"
             assert client.audio.speech.create(model="gpt-4o-mini-tts", voice="alloy", input=TEXT).content
         with (
             openai.OpenAI(base_url=f"{live.url}/v1", api_key="wrong", max_retries=0) as client,

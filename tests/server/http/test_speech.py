@@ -290,7 +290,7 @@ def test_bodies_that_are_not_a_json_object_get_400(live: Live, content: bytes) -
 
 
 def test_an_unknown_model_is_a_404(live: Live) -> None:
-    answer = live.speech(input=TEXT, model="tts-1")
+    answer = live.speech(input=TEXT, model="tts-2")
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
     assert live.speech(input=TEXT, model="dummy:toy").status_code == 200

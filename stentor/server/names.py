@@ -1,0 +1,25 @@
+"""Names that OpenAI's clients send, whatever is served: its models and its voices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+_DATED = re.compile(rf"({'|'.join(OPENAI_MODELS)})(-\d+)*")
+OPENAI_VOICES = (
+    "alloy", "ash", "ballad", "coral", "echo", "fable", "nova", "onyx", "sage", "shimmer", "verse", "marin", "cedar",
+)  # fmt: skip
+
+
+def is_openai_model(name: str) -> bool:
+    """Whether a name is of a speech model of OpenAI, or of a version of one, such as tts-1-1106."""
+    return _DATED.fullmatch(name.lower()) is not None
+
+
+def openai_voice(name: str, voices: Sequence[str]) -> str | None:
+    """The one of a model's own voices that stands for a voice of OpenAI. None: the model's default voice.
+
+    Each name always gets the same voice. With fewer voices than names, the order begins again.
+    """
+    return voices[OPENAI_VOICES.index(name.lower()) % len(voices)] if voices else None
