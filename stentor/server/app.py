@@ -19,6 +19,7 @@ from stentor.server.http import routes_info, routes_page, routes_speech, routes_
 from stentor.server.http.authentication import Authentication
 from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath
 from stentor.server.limits import LIMITS, Limits
+from stentor.server.logs import AccessLog
 from stentor.server.model_hosts import GiveUp, ModelFactory
 from stentor.server.state import Server
 from stentor.server.ws import session
@@ -76,6 +77,7 @@ def create_app(
             Middleware(RootPath, root_path=config.root_path),
             *([cors] if config.allowed_origins else []),
             Middleware(RequestIds, on_response=server.metrics.count_response),
+            *([Middleware(AccessLog)] if config.log_requests else []),
             Middleware(Authentication, config=config),
             Middleware(RequestLimits, config=config, limits=limits),
         ],

@@ -57,7 +57,8 @@ class ServerConfig:
     ssl_certfile: str | None = option(None, "TLS certificate")
     ssl_ca_certs: str | None = option(None, "TLS: client certificates must be signed by these")
     uvicorn_log_level: str = option("info", "log level", choices=("critical", "error", "warning", "info", "debug"))
-    log_requests: bool = option(True, "one log line per request")
+    log_format: str = option("text", "lines of text, or one JSON object per line", choices=("text", "json"))
+    log_requests: bool = option(True, "one log line per request, without /health, /ready and /metrics")
     drain_seconds: int = option(LIMITS.drain_seconds, "on SIGTERM, how long running requests may take to end")
     # access
     api_key: tuple[str, ...] = option((), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable")

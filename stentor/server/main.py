@@ -13,6 +13,7 @@ from types import FrameType
 
 import uvicorn
 
+from stentor.server import logs
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.http.connections import limited
@@ -61,11 +62,7 @@ class _Uvicorn(uvicorn.Server):
 
 def serve(config: ServerConfig) -> int:
     """Serve until SIGTERM or SIGINT, then finish running requests. Returns the process's exit code."""
-    logging.basicConfig(
-        level=config.uvicorn_log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    logs.configure(config.uvicorn_log_level, config.log_format)
     sys.setswitchinterval(SWITCH_SECONDS)
     holder: list[_Uvicorn] = []
 
@@ -82,7 +79,7 @@ def serve(config: ServerConfig) -> int:
         uds=config.uds,
         log_level=config.uvicorn_log_level,
         log_config=None,
-        access_log=config.log_requests,
+        access_log=False,  # logs.AccessLog writes it
         server_header=False,
         ssl_keyfile=config.ssl_keyfile,
         ssl_certfile=config.ssl_certfile,

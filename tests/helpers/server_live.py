@@ -238,10 +238,11 @@ def process(
     command: Sequence[str] = (sys.executable, "-m", "stentor"),
     env: Mapping[str, str] | None = None,
     model: Sequence[str] = ("dummy:toy",),
+    log: list[str] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`stentor serve` in a process of its own; the process and its address once it is ready."""
+    """`stentor serve` in a process of its own; the process and its address once it is ready. `log` gets its lines."""
     words = [*command, "serve", *model, "--port", "0", "--memory-gb", "0.01", "--threads", "1", *flags]
-    log: list[str] = []
+    log = [] if log is None else log
     with subprocess.Popen(
         words, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
     ) as running:

@@ -30,6 +30,8 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "metrics.py RTF": "buckets of histograms",
     "model_hosts.py WATCH_SECONDS": "how often an engine is looked at",
     "model_hosts.py CRASHED": "an exit code",
+    "model_hosts.py WRONG": "an exit code",
+    "speech/run.py UNSPOKEN_SECONDS": "length of a pause",
     "state.py ThreadPoolExecutor": "encoders have one thread per CPU",
     "voices/references.py BLOCK_SECONDS": "how audio is read",
 }

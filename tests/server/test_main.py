@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 import ssl
@@ -52,7 +53,7 @@ def test_http_and_websockets_have_one_time_to_end() -> None:
 
 def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
     with (
-        process("--voices-dir", str(tmp_path)) as (running, url),
+        process("--voices-dir", str(tmp_path), "--drain-seconds", "300") as (running, url),
         httpx.Client(base_url=url, timeout=60, trust_env=False) as http,
     ):
         ask = {**LONG, "stream_format": "audio", "response_format": "pcm", "seed": 5}
@@ -87,8 +88,9 @@ def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
     )
     sock = tmp_path / "s"
     flags = ("--config", str(tmp_path / "server.yaml"), "--uds", str(sock), "--voices-dir", str(tmp_path / "v"))
+    log: list[str] = []
     with (
-        process(*flags) as (running, _),
+        process(*flags, "--log-format", "json", log=log) as (running, _),
         httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://x", timeout=60) as http,
     ):
         answer = http.post("/v1/audio/speech", json={"input": TEXT, "voice": "alloy"})
@@ -97,3 +99,6 @@ def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
         assert http.post("/v1/audio/speech", json={"input": "x" * 51}).status_code == 400
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0
+    lines = [json.loads(line) for line in log]
+    assert {line["logger"] for line in lines} >= {"uvicorn.error", "stentor.server", "stentor.access"}
+    assert [line["status"] for line in lines if line["logger"] == "stentor.access"] == [200, 400]

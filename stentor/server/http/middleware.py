@@ -16,8 +16,9 @@ from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.http.authentication import respond
 from stentor.server.limits import LIMITS, Limits
+from stentor.server.logs import REQUEST_ID
 
-REQUEST_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{LIMITS.request_id_chars}}}")
+GIVEN_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{LIMITS.request_id_chars}}}")
 
 
 class RootPath:
@@ -43,9 +44,10 @@ class RequestIds:
             await self.app(scope, receive, send)
             return
         given = Headers(scope=scope).get("x-request-id", "")
-        id = given if REQUEST_ID.fullmatch(given) else "req-" + secrets.token_hex(12)
+        id = given if GIVEN_ID.fullmatch(given) else "req-" + secrets.token_hex(12)
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["request_id"] = id
+        REQUEST_ID.set(id)  # of the task that handles this request, and of what it starts
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -1,0 +1,133 @@
+"""The log: text or JSON, request ids, and the lines of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from stentor.server import logs
+from stentor.server.http.middleware import RequestIds
+from tests.helpers.server_live import Live
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """The text that a handler of `logs` gets. The handlers of the test session come back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    stream = io.StringIO()
+    yield stream
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def of_requests(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [r.request for r in caplog.records if r.name == "stentor.access"]  # type: ignore[attr-defined]
+
+
+def handle(scope: dict[str, Any], *answers: dict[str, Any], fails: bool = False) -> None:
+    """Send a request through the middleware to an app that answers so."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        logging.getLogger("stentor.server").warning("inside")
+        for answer in answers:
+            await send(answer)
+        if fails:
+            raise RuntimeError("broken")
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    both = RequestIds(logs.AccessLog(app), lambda route, status: None)
+    full = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("1.2.3.4", 5), **scope}
+    asyncio.run(both(full, receive, send))
+
+
+def test_each_line_of_a_json_log_is_an_object_with_the_id_of_its_request(log: io.StringIO) -> None:
+    logs.configure("info", "json", log)
+    headers = [(b"x-request-id", b"mine-1")]
+    handle({"path": "/v1/models", "headers": headers}, {"type": "http.response.start", "status": 200, "headers": []})
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logging.getLogger("stentor.server").exception("outside %s", "of requests")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", stacklevel=1)
+    inside, asked, outside, warned = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert (inside["level"], inside["logger"], inside["message"]) == ("warning", "stentor.server", "inside")
+    assert inside["request_id"] == asked["request_id"] == "mine-1"
+    assert inside["time"].endswith("+00:00")
+    assert (asked["method"], asked["path"], asked["status"], asked["client"]) == ("GET", "/v1/models", 200, "1.2.3.4:5")
+    assert "request_id" not in outside
+    assert outside["error"].endswith("ValueError: two\nlines")
+    assert "UserWarning: old" in warned["message"]
+
+
+def test_a_text_log_ends_a_line_with_the_id_of_its_request(log: io.StringIO) -> None:
+    logs.configure("warning", "text", log)
+    handle({"headers": [(b"x-request-id", b"mine-2")]}, {"type": "http.response.start", "status": 200, "headers": []})
+    logging.getLogger("stentor.server").warning("outside")
+    inside, outside = log.getvalue().splitlines()
+    assert inside.endswith("WARNING stentor.server: inside [mine-2]")
+    assert outside.endswith("WARNING stentor.server: outside")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/api/health"])
+def test_probes_are_not_in_the_access_log(caplog: pytest.LogCaptureFixture, path: str) -> None:
+    caplog.set_level(logging.INFO)
+    start = {"type": "http.response.start", "status": 200, "headers": []}
+    handle({"path": path, "root_path": "/api"}, start)
+    assert of_requests(caplog) == []
+    handle({"path": path + "s", "root_path": "/api"}, start)
+    assert len(of_requests(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "status"),
+    [
+        ("http", [], None),  # the client has left
+        ("http", [{"type": "http.response.start", "status": 503, "headers": []}], 503),
+        ("websocket", [{"type": "websocket.accept"}, {"type": "websocket.close", "code": 1000}], 101),
+        ("websocket", [{"type": "websocket.close", "code": 1008}], 403),
+        ("websocket", [{"type": "websocket.http.response.start", "status": 401, "headers": []}], 401),
+    ],
+)
+def test_the_access_log_has_what_the_client_saw(
+    caplog: pytest.LogCaptureFixture, kind: str, answers: list[dict[str, Any]], status: int | None
+) -> None:
+    caplog.set_level(logging.INFO)
+    handle({"type": kind, "path": "/a b\n", "query_string": b"secret=1"}, *answers)
+    [asked] = of_requests(caplog)
+    assert (asked["path"], asked["status"]) == ("/a%20b%0A", status)
+    assert "secret" not in caplog.text
+
+
+def test_an_error_that_nobody_handles_is_logged_as_500(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with pytest.raises(RuntimeError):
+        handle({}, fails=True)
+    assert [r["status"] for r in of_requests(caplog)] == [500]
+
+
+def test_a_server_logs_requests_and_no_probes(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert live.http.get("/ready").status_code == 200
+    answer = live.speech(input="Hello there.", response_format="pcm")
+    assert answer.status_code == 200
+    assert live.http.get("/nothing").status_code == 404
+    asked = [(r["method"], r["path"], r["status"]) for r in of_requests(caplog)]
+    assert asked == [("POST", "/v1/audio/speech", 200), ("GET", "/nothing", 404)]
