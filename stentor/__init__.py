@@ -7,7 +7,15 @@ with stentor.TTS() as tts:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stentor.errors import CheckpointError, EngineError, InvalidRequest, ModelNotFound, Overloaded, StentorError
+from stentor.errors import (
+    BatchError,
+    CheckpointError,
+    EngineError,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    StentorError,
+)
 
 if TYPE_CHECKING:
     from stentor.api import TTS, Speech
@@ -17,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "TTS",
+    "BatchError",
     "CheckpointError",
     "EngineError",
     "InvalidRequest",

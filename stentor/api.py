@@ -17,7 +17,7 @@ from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
 from stentor.engine.reference_encoder import NotEncoded
 from stentor.engine.stream import AudioStream, Chunk
-from stentor.errors import CheckpointError, InvalidRequest
+from stentor.errors import BatchError, CheckpointError, InvalidRequest, StentorError
 from stentor.models.base import ModelSpec, Prompt, SpeechRequest
 from stentor.speech.passage import Passage, SpeechStream, speak
 from stentor.speech.pieces import segments
@@ -99,7 +99,8 @@ class TTS:
         where `spec.speaker_size` is not 0), seed, and those in `spec.options` (temperature, top_k, top_p, cfg,
         flow_steps, min_frames, max_frames, ...). retries: tries for an utterance that runs on, default 3. Each takes
         the next seed. split_granularity: "auto", "none", "sentence", "clause". InvalidRequest (a ValueError) names
-        what is wrong.
+        what is wrong. BatchError has the results of a list of which some texts failed. Overloaded: the queue has no
+        room for the first text.
         """
         retries = options.pop("retries", None)
         if retries is not None and (
@@ -107,9 +108,15 @@ class TTS:
         ):
             raise InvalidRequest("retries", f"must be a whole number from 1 to 10, got {retries!r}")
         texts = [text] if isinstance(text, str) else list(text)
-        passages = [self._passage(t, options, retries or retry.TRIES, streaming=False) for t in texts]
-        results = speak(passages)
-        return results[0] if isinstance(text, str) else results
+        results = speak([self._passage(t, options, retries or retry.TRIES, streaming=False) for t in texts])
+        if isinstance(text, str):
+            if isinstance(results[0], StentorError):
+                raise results[0]
+            return results[0]
+        speeches = [r for r in results if isinstance(r, Speech)]
+        if len(speeches) < len(results):
+            raise BatchError(results)
+        return speeches
 
     def stream(self, text: str, **options: Any) -> Iterator[Speech]:
         """Generate speech for a text and yield its audio as it comes. Leaving the loop early cancels the rest.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class StentorError(Exception):
     """Base of all errors raised by stentor."""
@@ -30,6 +32,15 @@ class EngineError(StentorError):
 
 class Overloaded(EngineError):
     """The engine's queue is full. Try again later."""
+
+
+class BatchError(EngineError):
+    """Some texts of a list failed. `results` has the Speech of each text, or its error, in their order."""
+
+    def __init__(self, results: Sequence[object]) -> None:
+        failed = [r for r in results if isinstance(r, StentorError)]
+        super().__init__(f"{len(failed)} of {len(results)} texts failed, the first with: {failed[0]}")
+        self.results = list(results)
 
 
 def too_long(taken: int, most: int, text: str | None = None, audio: int = 0) -> InvalidRequest:

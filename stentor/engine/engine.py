@@ -81,7 +81,7 @@ class Engine:
 
     def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
-        self._fit(prompt)
+        self.fit(prompt)
         self.inbox.check()
         self._requests.enter_queue(self.config.policy.max_queue if place is Place.NEW else None)
         stream = AudioStream(seed, prompt.live, self.inbox.put, self._notifier)
@@ -100,12 +100,11 @@ class Engine:
             seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
         return seq
 
-    def _fit(self, prompt: Prompt) -> None:
-        """Bound a prompt by what these buffers and graphs can serve. InvalidRequest if that is too little."""
-        max_model_len = self.sizes.max_model_len
-        free = max_model_len - prompt.length
+    def fit(self, prompt: Prompt) -> None:
+        """Bound a prompt, as `submit` does, by what these buffers can serve. InvalidRequest if that is too little."""
+        free = self.sizes.max_model_len - prompt.length
         if free < 1:
-            raise too_long(prompt.length, max_model_len - 1)
+            raise too_long(prompt.length, self.sizes.max_model_len - 1)
         prompt.max_frames = max(1, min(prompt.max_frames, free, self.sizes.max_frames))
         prompt.num_evals = self.runner.covering_evals(prompt.num_evals)
 
@@ -240,10 +239,9 @@ class Engine:
         seq.max_schedulable = sys.maxsize if text.last else seq.max_schedulable + len(text.values)
 
     def _cancel(self, request: Request) -> None:
-        queued = request.seq.phase is Phase.QUEUED
-        gone = self.scheduler.cancel(request.seq)
-        if queued:
+        if request.seq.phase is Phase.QUEUED:
             self._requests.leave_queue()
+        gone = self.scheduler.cancel(request.seq)
         self._requests.end(request)
         if gone:
             self._requests.remove(request.seq)
@@ -275,7 +273,7 @@ class Engine:
             if prompt is None:
                 self._requests.finish(request)
                 return
-            self._fit(prompt)
+            self.fit(prompt)
         except Exception as e:
             request.seq.error = e
             self._requests.end(request)

@@ -10,7 +10,7 @@ import numpy as np
 
 from stentor.engine.engine import Engine
 from stentor.engine.stream import AudioStream, Chunk
-from stentor.errors import Overloaded
+from stentor.errors import Overloaded, StentorError
 from stentor.models.base import Prompt, SpeechRequest
 from stentor.retry import Tries, runaway_frames
 from stentor.speech.joiner import JoinedAudio
@@ -50,6 +50,7 @@ class Passage:
         self.carries = len(segments) > 1 and continues(self.spec, request)
         self.queue = PieceQueue(engine, streaming)
         self.pieces: list[Piece] = []
+        self.error: StentorError | None = None  # why it has no speech
         self._prompt = prompt
         self._voices = VoicesSoFar(self.spec)
         self._prepared: Piece | None = self._prepare()
@@ -89,6 +90,11 @@ class Passage:
             if not piece.done:
                 piece.leave()
 
+    def fail(self, error: StentorError) -> None:
+        """End it with an error."""
+        self.error = error
+        self.cancel()
+
     def speech(self) -> Speech:
         """All pieces joined. Every piece has ended."""
         joined, parts = JoinedAudio(self.spec.sample_rate, alone=len(self.segments) == 1), []
@@ -126,6 +132,7 @@ class Piece:
     """One segment in the engine."""
 
     def __init__(self, queue: PieceQueue, segment: Segment, prompt: Prompt, tries: Tries) -> None:
+        queue.engine.fit(prompt)
         self.queue, self.segment, self.prompt, self.tries = queue, segment, prompt, tries
         self.chunks: list[Chunk] = []
         self.done = True  # it is not in the engine
@@ -156,49 +163,68 @@ class Piece:
         self.queue.left(self.stream)
 
     def wait(self) -> None:
-        """Wait for its end. A run-on is generated again with the next seed while tries are left."""
-        while not self.chunks:
-            self.chunks = list(self.stream)
-            self.leave()
-            limit = runaway_frames(self.prompt)
-            if self.tries.again(limit is not None and sum(len(c.frames) for c in self.chunks) >= limit):
-                self.start()
-                self.chunks = []
+        """Wait for the end of a try. A run-on is queued again with the next seed while tries are left, and not done."""
+        self.chunks = list(self.stream)
+        self.leave()
+        limit = runaway_frames(self.prompt)
+        if self.tries.again(limit is not None and sum(len(c.frames) for c in self.chunks) >= limit):
+            self.start()
 
 
-def speak(passages: Sequence[Passage]) -> list[Speech]:
-    """Speak all of them together. While the queue is full, what is running ends before another passage begins.
+def speak(passages: Sequence[Passage]) -> list[Speech | StentorError]:
+    """Speak all of them together, and give the speech of each, or its error. While the queue is full, what is running
+    ends before another passage begins.
 
-    Overloaded if others fill the queue.
+    Overloaded if others fill the queue before the first one.
     """
     running: deque[tuple[Passage, Piece]] = deque()
     try:
         for passage in passages:
-            while not passage.begun:
-                try:
-                    running.extend((passage, piece) for piece in passage.start())
-                except Overloaded:
-                    if not running:
-                        raise
-                    _end_oldest(running)
+            while not passage.begun and passage.error is None:
+                _begin(passage, running, first=passage is passages[0])
         while running:
             _end_oldest(running)
     except BaseException:
         for passage in passages:
             passage.cancel()
         raise
-    speeches = [passage.speech() for passage in passages]
-    for passage, speech in zip(passages, speeches, strict=True):
-        passage.warn_if_cut(speech.finish_reason)
-    return speeches
+    results = [p.error or p.speech() for p in passages]
+    for passage, result in zip(passages, results, strict=True):
+        if isinstance(result, Speech):
+            passage.warn_if_cut(result.finish_reason)
+    return results
+
+
+def _begin(passage: Passage, running: deque[tuple[Passage, Piece]], first: bool) -> None:
+    """Queue the first pieces of a passage. While there is no room, have what runs end. If nothing runs, others fill
+    the queue: they stand before it, and it is not refused once another of its call was taken."""
+    try:
+        running.extend((passage, piece) for piece in passage.start())
+    except Overloaded:
+        if first:
+            raise
+        if running:
+            _end_oldest(running)
+        else:
+            passage.queue.admit()
+    except StentorError as e:
+        passage.fail(e)
 
 
 def _end_oldest(running: deque[tuple[Passage, Piece]]) -> None:
-    """Wait for the oldest piece. The next one of its passage takes its place."""
+    """Wait for the oldest piece. Its next try, or the next piece of its passage, takes its place."""
     passage, piece = running.popleft()
-    piece.wait()
-    passage.ended(piece)
-    following = passage.next()
+    if passage.error is not None:
+        return
+    try:
+        piece.wait()
+        following: Piece | None = piece
+        if piece.done:
+            passage.ended(piece)
+            following = passage.next()
+    except StentorError as e:
+        passage.fail(e)
+        return
     if following is not None:
         running.append((passage, following))
 

@@ -98,6 +98,10 @@ class PieceQueue:
         self._admitted, self._places = True, max(0, self._places - 1)
         return stream
 
+    def admit(self) -> None:
+        """Not even the first prompt is refused: it belongs to a call of which others have been taken."""
+        self._admitted = True
+
     def left(self, stream: AudioStream) -> None:
         """A prompt has ended, or is not needed any more. The next one takes its place."""
         stream.cancel()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from stentor import TTS, EngineError, InvalidRequest, Overloaded, Reference, Speech
+from stentor import TTS, BatchError, EngineError, InvalidRequest, Overloaded, Reference, Speech
 from stentor.config import Policy
 from stentor.engine.engine import Engine
 from stentor.engine.sequence import Place
@@ -393,10 +393,15 @@ def test_one_bad_text_in_a_list_is_named_before_any_is_queued():
         assert tts.engine.health().stats.submitted == 0
 
 
-def test_when_one_of_a_list_fails_the_others_are_cancelled():
+def test_when_one_of_a_list_fails_the_others_have_their_results():
     with toy() as tts:
-        with pytest.raises(EngineError, match="failed"):
-            tts.generate(["broken \x01", "long"], seed=1, max_frames=4000, min_frames=4000)
+        with pytest.raises(BatchError, match="1 of 3 texts failed, the first with: the request failed") as failed:
+            tts.generate(["one", "broken \x01", "two"], seed=1, **LONG)
+        first, broken, last = failed.value.results
+        assert isinstance(broken, EngineError)
+        assert [len(first.frames), len(last.frames)] == [40, 40]
+        with pytest.raises(EngineError, match="the request failed"):
+            tts.generate("broken \x01", seed=1, **LONG)
         assert_all_free(tts)
 
 
