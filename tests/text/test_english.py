@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.text import front_end
-from stentor.text.english import MAX_PARTS, MAX_WORD, WINDOW, cardinal, ordinal, spoken, windows, year
+from stentor.text.english import MAX_PARTS, MAX_WORD, WINDOW, spoken, windows
+from stentor.text.numbers import cardinal, ordinal, year
 from stentor.text.phonemes import plain_marks
+from tests.helpers.english import PHONEMES
 
-PHONEMES = front_end("english-phonemes")
 READINGS = [
-    ("It is 5:30pm.", "It is five thirty PM."),
+    ("It is 5:30pm.", "It is five thirty P M."),
     ("Dr. Smith lives on Main St.", "Doctor Smith lives on Main Street"),
     ("It cost $3.50.", "It cost three dollars and fifty cents."),
     ("on 3/4/2021", "on March fourth, twenty twenty-one"),
@@ -50,7 +51,7 @@ def test_plain_words_stay_as_they_are():
     assert spoken(text) == text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_can_be_read(text: str):
     assert not any(c.isascii() and c.isdigit() for c in spoken(text))
@@ -77,17 +78,22 @@ def test_only_marks_of_the_training_reach_the_voice(written: str, read: str):
     assert plain_marks(written) == read
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_makes_signs_that_the_voice_never_read(text: str):
     phonemes = PHONEMES(text)
     assert phonemes == plain_marks(phonemes)
+    assert (phonemes == "") == (not text.split())
     assert phonemes == "" or phonemes[-1] in ".?!"
 
 
-@pytest.mark.parametrize("text", ["...", "🙂", "你好", "Привет"])
-def test_what_cannot_be_read_in_english_is_empty(text: str):
-    assert PHONEMES(text) == ""
+@pytest.mark.parametrize("text", ["...", "🙂", "你好", "Привет", "ಕ", "\u200b", "qwrtz", "☃☃", "\ue000", "𝔘", "ɕ", "'"])
+def test_what_is_no_english_word_is_spelled_or_named(text: str):
+    assert any(c.isalpha() for c in PHONEMES(text))
+
+
+def test_only_white_space_is_empty():
+    assert PHONEMES(" \n\u3000") == ""
 
 
 NOTATIONS = ("{}", "${}", "£{}.99", "€{} million", "{}th", "{}%", "1 {}/4", "1/{}", "{}/{}", "version {}.1", "{}.{}.{}",
@@ -108,10 +114,22 @@ def test_an_unknown_front_end_is_named():
         front_end("klingon")
 
 
-HOSTILE = ["q" * 9990, "1" * 9990, "a." * 4995, "a-" * 4995, "1," * 4995, "A." * 4995, " " * 9990 + "x", "* " * 4995]
+HOSTILE = [
+    "q" * 9990,
+    "1" * 9990,
+    "a." * 4995,
+    "a-" * 4995,
+    "1," * 4995,
+    "A." * 4995,
+    "a/" * 4995,
+    "1-" * 4995,
+    "Aa " * 3330,
+    " " * 9990 + "x",
+    "* " * 4995,
+]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3000), st.text("ab1.-, ", max_size=3000)))
 def test_rules_and_dictionary_see_bounded_parts_of_any_text(text: str):
     parts = list(windows(text))

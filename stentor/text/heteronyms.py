@@ -1,0 +1,165 @@
+"""Words that are written alike and spoken differently, told apart by the words around them.
+
+misaki's dictionary has the readings of such words by part of speech. A word whose part of speech is clear here is
+written with one more letter, for which the dictionary gets an entry with that reading.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+VERB, NOUN, PAST, ADJECTIVE = "ǀǁǂǃ"
+"""Letters for Python and for no one who writes English. They end the spelling of a reading."""
+_PARTS = {"VERB": VERB, "NOUN": NOUN, "VBD": PAST, "ADJ": ADJECTIVE}
+_MORE = {
+    ("lead", NOUN): "lˈɛd", ("polish", ADJECTIVE): "pˈOlɪʃ", ("resume", NOUN): "ɹˈɛzəmˌA", ("A", NOUN): "ˈA",
+}  # fmt: skip
+_PAST_TIME = (
+    r"[^.!?]{0,80}\b(?:yesterday|ago|earlier|last (?:night|week|month|year|time|summer|winter|spring|fall|[A-Z]\w+day)|"
+    r"when (?:I|he|she|we) was|and (?:wrote|said|thought|knew|went|saw|laughed|cried))\b"
+)
+_SUBJECTS = (
+    "I|you|we|they|who|people|You|We|They|Who|People|don't|Don't|didn't|won't|can't|cannot|couldn't|wouldn't|doesn't|"
+    "shouldn't|let's|Let's|please|Please|I'll|we'll|you'll|they'll|he'll|she'll|it'll|did|does|do"
+)
+_DETERMINERS = (
+    "a|an|the|this|that|its|his|my|your|our|their|no|any|some|every|of|for|in|good|much|A|An|The|This|Its|His|My|Your|"
+    "Our|Their|No|many|several|two|three|other|sharp|best|rough|poor"
+)
+_NOUNS = "use|uses|excuse|excuses|estimate|estimates|refuse|increase|increases|import|imports|produce|invalid"
+_ADJECTIVES = (
+    "close|present|separate|content|live|perfect|minute|appropriate|moderate|deliberate|duplicate|alternate|intimate|"
+    "subject|invalid"
+)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where `words` have a reading. Every other field is a pattern of what stands beside them, separated by |.
+
+    Where `before` and `after` are both given, one of them is enough.
+    """
+
+    part: str
+    words: str
+    before: str = ""
+    after: str = ""
+    not_before: str = ""
+    not_after: str = ""
+
+    def pattern(self) -> re.Pattern[str]:
+        """Matches the word alone. The words in front of it have a fixed length each, as Python asks."""
+        word = rf"\b(?:{self.words})\b"
+        sides = [rf"(?<=\b{b} ){word}" for b in self.before.split("|") if b]
+        sides += [rf"{word}(?=[- ]?(?:{self.after})(?!\w))"] if self.after else []
+        unless = "".join(rf"(?<!\b{b} )" for b in self.not_before.split("|") if b)
+        but = rf"(?![- ](?:{self.not_after})\b)" if self.not_after else ""
+        return re.compile(rf"{unless}(?:{'|'.join(sides) or word}){but}")
+
+
+_CONTEXTS = (
+    Context(PAST, "[Rr]ead", after=_PAST_TIME, not_before="to|will|I'll|could|can|would|must"),
+    Context(PAST, "read", before="have|I've|we've|they've|you've|he|she|He|She|well|have never|have just|have already"),
+    Context(NOUN, "lead", before="of|contains|molten|with|heavy as", not_after="role|singer|the|in|over"),
+    Context(
+        NOUN,
+        "[Ll]ead",
+        after="pipes?|paint|poisoning|acid|pencils?|shot|weights?|bullets?|glass|solder|free|lined|ore|crystal|apron|"
+        "exposure|contamination|melts|is (?:an? )?(?:toxic|metal|heavy|poisonous|soft|element)",
+    ),
+    Context(
+        VERB,
+        "[Ll]ive",
+        not_before="a|go|the|going|broadcast|went|perform|performed|streamed|is|are|was|it|recorded|sing|played",
+        not_after="music|shows?|concerts?|audience|broadcasts?|coverage|streams?|streaming|events?|video|performances?|"
+        "feed|bands?|wires?|ammunition|animals?|bait|chat|action|updates?|demos?|recordings?|albums?|TV|television|"
+        "reports?|data|sites?|stock|rounds?|sessions?|match|matches|games?|entertainment|version|from|on air",
+    ),
+    Context(
+        VERB,
+        "lives",
+        after="in|at|with|on|near|there|here|alone|next|by|under|across|for|to|a|up|down|far|close|somewhere|among|off",
+        not_before="their|our|your|many|of|human",
+    ),
+    Context(
+        VERB,
+        "[Ww]ind",
+        after="up|down|back|it|the (?:clock|watch|toy|yarn|wool|rope|string|tape|cable|film|spring|thread|handle)",
+    ),
+    Context(VERB, "[Ww]inds", after="up|down|its|through|around|along|between|the clock"),
+    Context(
+        ADJECTIVE,  # music, unless it swims
+        "[Bb]ass",
+        not_before="caught a|catch a|sea|largemouth|striped|for|trout and|grilled|of|caught",
+        not_after=r"fi(?:sh|shing)|boat|lake|pond|swam|jumped|was caught|tournament|and (?:trout|pike|perch)|"
+        "with lemon|from the (?:lake|river)",
+    ),
+    Context(
+        VERB,
+        "[Tt]ear",
+        before="wear and",
+        after="up|down|apart|off|out|it|this|them|the (?:paper|page|letter|wall|cloth|roof|envelope)",
+    ),
+    Context(VERB, "tears", after="up|down|apart|off|it|easily"),
+    Context(VERB, "[Bb]ow", before="take a|took a", after="to|before|down|out"),
+    Context(
+        VERB,
+        "[Cc]lose",
+        after=r"the|your|this|it|my|his|her|their|our|all|that|every|a|any|down|up shop|at (?:\w+ )?(?:noon|midnight)",
+        not_before="so|very|as",
+    ),
+    Context(ADJECTIVE, "[Cc]lose", after="to|by|enough|friends?|together|behind|call|relationship"),
+    Context(
+        PAST,
+        "wound",
+        after="up|down|its|the|his|her|around|through|along|tight",
+        not_before="the|a|his|her|my",
+    ),
+    Context(VERB, "dove", after="in|into|off|under|for|down|right|deep|head|straight", not_before="the|a|white|The"),
+    Context(ADJECTIVE, "[Mm]inute", after="details?|amounts?|traces?|particles?|quantit(?:y|ies)|differences?"),
+    Context(NOUN, "resume", before="my|your|his|her|a", not_after="the|work|it"),
+    Context(ADJECTIVE, "Polish", before="the|a|in|is|are|speak|speaks|of|was|The|A|learn", not_after="the|it|your"),
+)
+_BEHIND = (  # a verb behind a subject, a noun behind an article, an adjective behind a form of "be"
+    (
+        VERB,
+        rf"\b(?:{_SUBJECTS})(?: (?:really|always|also|never|still|often|usually|not|now|just|all|both))? ([a-z]+)\b",
+    ),
+    (NOUN, rf"\b(?:{_DETERMINERS}) ({_NOUNS})\b(?! (?:the|a|an|it|this|that|his|her|them)\b)"),
+    (
+        ADJECTIVE,
+        r"\b(?:is|are|was|were|be|been|being|am)(?: (?:not|so|very|too|quite|always|also|now|more|most|still|all))? "
+        rf"({_ADJECTIVES})\b(?! (?:the|a|his|her|it)\b)",
+    ),
+)
+_RULES = [(c.part, c.pattern()) for c in _CONTEXTS] + [(part, re.compile(pattern)) for part, pattern in _BEHIND]
+
+
+class Heteronyms:
+    """`entries` belong into the dictionary of which they were made."""
+
+    def __init__(self, dictionary: Mapping[str, Any]) -> None:
+        """dictionary: words with their phonemes, or with phonemes by part of speech and by DEFAULT."""
+        self.entries: dict[str, str] = {}
+        for (word, part), phonemes in _MORE.items():
+            self.entries |= {word + part: phonemes, word.capitalize() + part: phonemes}
+        for word, readings in dictionary.items():
+            if isinstance(readings, dict):
+                by_part = {"ADJ": readings["DEFAULT"], **readings}
+                self.entries |= {word + _PARTS[tag]: p for tag, p in by_part.items() if tag in _PARTS}
+
+    def marked(self, words: str) -> str:
+        """The words, each as `entries` or the dictionary spells the reading that fits."""
+        for part, pattern in _RULES:
+            words = pattern.sub(self._marks(part), words)
+        return words
+
+    def _marks(self, part: str) -> Callable[[re.Match[str]], str]:
+        def mark(m: re.Match[str]) -> str:
+            word = m[m.lastindex or 0]
+            return m[0] + part if word + part in self.entries else m[0]
+
+        return mark

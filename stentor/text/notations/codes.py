@@ -1,0 +1,78 @@
+"""Telephone numbers, and numbers that name something and are read digit by digit."""
+
+from __future__ import annotations
+
+import re
+
+from stentor.text.notations.rule import any_of, rules
+from stentor.text.numbers import groups, house, letters, say, spell
+
+_ROOMS = (
+    "Flight flight Bus bus Route route Room room Area Apartment Suite suite Unit Highway Interstate Gate gate".split()
+)
+_NAMED = (
+    "order|confirmation|tracking|account|acct|invoice|ticket|case|reference|ref|serial|code|zip|zip code|postcode|"
+    "passcode|password|pin|PIN|id|ID|I D|card|policy|reservation|booking|part number|item number|model number|"
+    "phone|fax|extension|ext|area code|routing|member|employee|student|license|badge|room number|badge number|otp"
+)
+_BETWEEN = r"(?:\s+(?:number|code|no|num|id|ID|is|was|ending in|of)\b)*\.?\s*[:#]?\s*(?:number\s+)?"
+_COUNTED = r"(?!,\d)(?!\s+(?:more\s+|new\s+)?[a-z]+s\b)(?!\.\d)"
+_SERVICES = {"411", "911", "999", "112", "311", "511", "611", "711", "811", "988"}
+
+
+def _toll_free(digits: str) -> str:
+    """ "800" -> "eight hundred"."""
+    return f"{say(digits[0])} hundred" if digits.endswith("00") else spell(digits)
+
+
+def _phone(m: re.Match[str]) -> str:
+    country = f"{spell(m[1])}, " if m[1] and m[1] != "1" else f"{say(1)} " if m[1] else ""
+    area = _toll_free(m[2]) if m[1] == "1" else spell(m[2])
+    return f"{country}{area}, {spell(m[3])}, {spell(m[4])}"
+
+
+def _vanity(m: re.Match[str]) -> str:
+    return f"{say(1) + ' ' if m[1] else ''}{_toll_free(m[2])} " + m[3].replace("-", " ").lower()
+
+
+def _international(m: re.Match[str]) -> str:
+    return f"plus {groups(m[1])}"
+
+
+def _code(m: re.Match[str]) -> str:
+    between = re.sub(r"[:#]", " ", m[2]).replace(".", " ")
+    word = {"ext": "extension", "acct": "account", "ref": "reference"}.get(m[1].lower(), m[1])
+    return f"{word}{between.rstrip() or ''} " + _digits(m[3])
+
+
+def _room(m: re.Match[str]) -> str:
+    place = m[1].replace("Apt.", "Apartment")
+    return f"{place} {house(m[2]) if place.lower() in ('room', 'suite') else spell(m[2])}"
+
+
+def _digits(written: str) -> str:
+    parts = re.findall(r"\d+|[A-Z]+", written)
+    return ", ".join(spell(p) if p[0].isdecimal() else letters(p) for p in parts)
+
+
+RULES = rules(
+    (r"(?<![\w-])(?:\+?(1)[-. ]\s?)?\(?(\d{3})\)?[-. ]\s?(\d{3})[-. ](\d{4})\b(?!-\d)", _phone),
+    (r"(?<![\w-])(?:\+?(1)[-. ])?(8\d\d|900)-((?:[A-Z]{2,}-?)+)\b", _vanity),
+    (r"\+(\d{1,3}(?:[-. ]?\(?\d{1,5}\)?){2,6})\b", _international),
+    (r"(?<![\d-])(\d{3}-\d{4})\b(?!-\d)", lambda m: groups(m[1])),
+    (r"(?<![\d-])(\d{3}-\d{2}-\d{4})\b", lambda m: groups(m[1])),
+    (r"(?<![\d-])(\d{4}(?:[ -]\d{4}){2,3})\b", lambda m: groups(m[1])),
+    (r"\bISBN(?:-1[03])?:?\s*([\d-]{9,16}\d|[\d-]{9,16}X)\b", lambda m: f"I S B N {_digits(m[1])}"),
+    (r"\b(\d{5})-(\d{4})\b", lambda m: f"{spell(m[1])}, {spell(m[2])}"),
+    (r"\b([A-Z]{2})\s+(\d{5})\b", lambda m: f"{m[1]} {spell(m[2])}"),
+    (rf"(?i)\b({_NAMED})({_BETWEEN})(?<=[\s:#.])((?:[A-Z]{{1,4}}-?)?\d{{3,}}(?:-\d+)*)\b{_COUNTED}", _code),
+    (r"\b(?i:(ext|extension)\.?\s?|(?<!\d )x(?=\d\d))(\d{1,6})\b(?!\d|\s?[x×])", lambda m: f"extension {spell(m[2])}"),
+    (rf"\b({any_of(_ROOMS)}|Apt\.)\s+(\d{{3,4}})\b(?!,\d)(?!\s+[a-z]+s\b)",
+     _room),
+    (r"\bnumber\s+(\d{5,})\b(?!,\d)", lambda m: f"number {spell(m[1])}"),
+    (rf"(?i)\b(call|dial|called|dialed|text|ring)\s+({'|'.join(sorted(_SERVICES))})\b(?!\s+[a-z]+s\b)",
+     lambda m: f"{m[1]} {spell(m[2])}"),
+    (r"\b(911|007)\b(?!,\d)", lambda m: spell(m[1])),
+    (r"(?<![\d.,])([2-9]\d{2})([2-9]\d{2})(\d{4})(?![\d,]|\.\d)", lambda m: ", ".join(spell(g) for g in m.groups())),
+    (r"\b(?=\w*\d[A-Z]+\d|\w*[A-Z]\d+[A-Z]+\d)([A-Z\d]{6,})\b", lambda m: letters(m[1])),
+)  # fmt: skip

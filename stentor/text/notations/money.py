@@ -1,0 +1,77 @@
+"""Amounts of money."""
+
+from __future__ import annotations
+
+import re
+
+from stentor.text.notations.rule import any_of, rules
+from stentor.text.numbers import NUMBER, cardinal, plural, say
+
+MONEY = {
+    "$": ("dollar", "cent"), "£": ("pound", "penny"), "€": ("euro", "cent"), "¥": ("yen", "sen"),
+    "₹": ("rupee", "paisa"), "₩": ("won", "jeon"), "₽": ("ruble", "kopeck"), "₿": ("bitcoin", "satoshi"),
+    "US$": ("U S dollar", "cent"), "A$": ("Australian dollar", "cent"), "C$": ("Canadian dollar", "cent"),
+    "NZ$": ("New Zealand dollar", "cent"), "HK$": ("Hong Kong dollar", "cent"), "R$": ("Brazilian real", "centavo"),
+}  # fmt: skip
+CODES = {
+    "USD": "U S dollar", "EUR": "euro", "GBP": "pound", "JPY": "yen", "CAD": "Canadian dollar",
+    "AUD": "Australian dollar", "CHF": "Swiss franc", "INR": "rupee", "CNY": "yuan", "RMB": "yuan",
+}  # fmt: skip
+SCALES = {
+    "k": "thousand", "K": "thousand", "m": "million", "M": "million", "mm": "million", "MM": "million", "mn": "million",
+    "b": "billion", "B": "billion", "bn": "billion", "Bn": "billion", "t": "trillion", "T": "trillion",
+    "tn": "trillion",
+}  # fmt: skip
+_SIGN = any_of(MONEY)
+_SCALE = rf"(?:\s+(thousand|million|billion|trillion|hundred)\b|\s?({any_of(SCALES)})\b(?!['’]))"
+_PERIOD = r"(?=(?:month|mo|year|yr|week|wk|day|hour|hr|h|person|night|unit|user|seat|kg|lb|gallon|token|minute)\b)"
+_PERIODS = {"mo": "month", "yr": "year", "wk": "week", "hr": "hour", "h": "hour", "lb": "pound", "kg": "kilogram"}
+
+
+def _amount(sign: str, amount: str, scale: str | None) -> str:
+    big, small = _units(sign)
+    whole, _, part = amount.replace(",", "").partition(".")
+    if scale:
+        return f"{cardinal(amount)} {scale} {big[0]}"
+    words = [f"{say(whole)} {big[0] if whole != '1' else big[1]}"] if int(whole) or not int(part or "0") else []
+    if len(part) == 2 and int(part):
+        words.append(f"{say(int(part))} {small[0] if int(part) != 1 else small[1]}")
+    elif part and len(part) != 2:
+        return f"{cardinal(amount)} {big[0]}"
+    return " and ".join(words)
+
+
+def _units(sign: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Plural and singular of the unit and of its hundredth."""
+    big, small = MONEY[sign]
+    return (plural(big, False), big), (plural(small, False), small)
+
+
+def _money(m: re.Match[str]) -> str:
+    return _amount(m[1], m[2], m[3] or SCALES.get(m[4] or ""))
+
+
+def _range(m: re.Match[str]) -> str:
+    """ "$5-10" has its unit behind the second number only, "$5-$10" too."""
+    return f"{cardinal(m[2])} to {m[1]}"
+
+
+def _code(m: re.Match[str]) -> str:
+    code, amount = (m[1], m[2]) if m[1] else (m[4], m[3])
+    whole, _, part = amount.replace(",", "").partition(".")
+    shown = amount if int(part or "0") else amount.partition(".")[0]
+    return f"{cardinal(shown)} {plural(CODES[code], whole == '1' and shown == whole)}"
+
+
+RULES = rules(
+    (rf"(?:(?<=\s)|(?<=\()|^)[-−–](?=(?:{_SIGN})\s?\d)", "minus "),
+    (rf"({_SIGN})\s?({NUMBER})\s?[-–]\s?(?:{_SIGN})?(?={NUMBER})", _range),
+    (rf"({_SIGN})\s?({NUMBER}){_SCALE}", _money),
+    (rf"({_SIGN})\s?({NUMBER})()()", _money),
+    (rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b", _code),
+    (rf"({NUMBER})\s?¢", lambda m: f"{cardinal(m[1])} {plural('cent', m[1] == '1')}"),
+    (rf"({NUMBER})\s?([£€])", lambda m: f"{cardinal(m[1])} {plural(MONEY[m[2]][0], m[1] == '1')}"),
+    (rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b", lambda m: f" per {_PERIODS.get(m[1] or '', '')}"),
+    (r"\bper (?=[a-z])", "per "),
+    (rf"[{''.join(s for s in MONEY if len(s) == 1)}](?=[A-Za-z])", " dollar "),
+)  # fmt: skip

@@ -1,0 +1,118 @@
+"""Numbers with units, fractions, ratios, ordinals, ranges, and plain numbers."""
+
+from __future__ import annotations
+
+import re
+
+from stentor.text.notations.rule import any_of, rules
+from stentor.text.numbers import NUMBER, cardinal, ordinal, plural, say, spell, version
+
+UNITS = {
+    "nm": "nanometer", "µm": "micrometer", "mm": "millimeter", "cm": "centimeter", "m": "meter", "km": "kilometer",
+    "in": "inch", "ft": "foot", "yd": "yard", "yds": "yard", "mi": "mile", "µg": "microgram", "mcg": "microgram",
+    "mg": "milligram", "g": "gram", "kg": "kilogram", "lb": "pound", "lbs": "pound", "oz": "ounce",
+    "fl oz": "fluid ounce", "ml": "milliliter", "mL": "milliliter", "cl": "centiliter", "dl": "deciliter", "l": "liter",
+    "L": "liter", "gal": "gallon", "pt": "pint", "qt": "quart", "tsp": "teaspoon", "tbsp": "tablespoon",
+    "µs": "microsecond", "ns": "nanosecond", "ms": "millisecond", "s": "second", "sec": "second", "secs": "second",
+    "min": "minute", "mins": "minute", "hr": "hour", "hrs": "hour", "h": "hour", "Hz": "hertz", "kHz": "kilohertz",
+    "MHz": "megahertz", "GHz": "gigahertz", "KB": "kilobyte", "kB": "kilobyte", "MB": "megabyte", "GB": "gigabyte",
+    "TB": "terabyte", "PB": "petabyte", "KiB": "kibibyte", "MiB": "mebibyte", "GiB": "gibibyte", "TiB": "tebibyte",
+    "kbps": "kilobit per second", "Kbps": "kilobit per second", "Mbps": "megabit per second",
+    "Gbps": "gigabit per second", "MB/s": "megabyte per second", "GB/s": "gigabyte per second", "mW": "milliwatt",
+    "W": "watt", "kW": "kilowatt", "MW": "megawatt", "GW": "gigawatt", "Wh": "watt hour", "kWh": "kilowatt hour",
+    "mAh": "milliamp hour", "V": "volt", "mV": "millivolt", "kV": "kilovolt", "mA": "milliamp", "Ω": "ohm", 
+    "ohm": "ohm",
+    "J": "joule", "kJ": "kilojoule", "cal": "calorie", "kcal": "kilocalorie", "Pa": "pascal", "kPa": "kilopascal",
+    "hPa": "hectopascal", "psi": "psi", "dB": "decibel", "ha": "hectare", "mpg": "mile per gallon",
+    "mph": "mile per hour", "km/h": "kilometer per hour", "kph": "kilometer per hour", "kmh": "kilometer per hour",
+    "m/s": "meter per second", "ft/s": "foot per second", "fps": "frame per second", "m/s²": "meter per second squared",
+    "rpm": "revolution per minute", "bpm": "beat per minute", "ppm": "part per million", "mg/L": "milligram per liter",
+    "g/L": "gram per liter", "mg/dL": "milligram per deciliter", "m²": "square meter", "km²": "square kilometer",
+    "cm²": "square centimeter", "ft²": "square foot", "m³": "cubic meter", "cm³": "cubic centimeter",
+    "sq ft": "square foot", "sq. ft": "square foot", "sqft": "square foot", "sq m": "square meter",
+    "sq mi": "square mile", "cu ft": "cubic foot", "°C": "degree Celsius", "°F": "degree Fahrenheit", "ºC":
+    "degree Celsius", "ºF": "degree Fahrenheit", "°": "degree", "%": "percent", "‰": "per mille", "yrs": "year",
+    "yr": "year", "kVA": "kilovolt amp", "px": "pixel", "dpi": "D P I", "°K": "degree Kelvin", "deg": "degree",
+}  # fmt: skip
+SCALES = {"M": "million", "m": "million", "B": "billion", "bn": "billion", "T": "trillion"}
+_HALVES = {2: "half", 4: "quarter"}
+_MANY = r"(?=\s+(?:users|people|views|followers|downloads|parameters|subscribers|players|customers|copies|tokens|rows))"
+_AFTER_IN = (
+    r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?:rain|snow)|in diameter|screen|display))"
+)
+
+
+def _fraction(m: re.Match[str]) -> str:
+    top, bottom = int(m[2]), int(m[3])
+    if not bottom:
+        return f"{m[1] or ''}{say(top)} over {say(0)}"
+    if top == bottom or (bottom in (10, 100) and top not in (1, 3, 7, 9) and not m[1]):
+        return f"{say(top)} out of {say(bottom)}"
+    if bottom > 100 or (top > bottom and not m[1]):
+        return f"{m[1] or ''}{say(top)} over {say(bottom)}"
+    name = _HALVES.get(bottom) or ordinal(m[3])
+    words = name if top == 1 else plural(name, False)
+    if m[1]:
+        return f"{cardinal(m[1].strip())} and {'a' if top == 1 else say(top)} {words}"
+    return f"{say(top)} {words}"
+
+
+def _unit(m: re.Match[str]) -> str:
+    return f"{cardinal(m[1])} {plural(UNITS[_micro(m[2])], m[1] == '1')}"
+
+
+def _hyphened(m: re.Match[str]) -> str:
+    """ "a 5-km run" -> "a five kilometer run"."""
+    return f"{cardinal(m[1])} {UNITS[m[2]]}"
+
+
+def _micro(unit: str) -> str:
+    return unit.replace("μ", "µ")
+
+
+def _height(m: re.Match[str]) -> str:
+    return f"{say(m[1])} foot {say(m[2])}"
+
+
+def _thousand(m: re.Match[str]) -> str:
+    number, letter = m[1], m[2]
+    if letter == "K" and number in ("1", "2", "4", "5", "8", "10"):
+        return f"{say(number)} K"  # screens and races
+    return f"{cardinal(number)} thousand"
+
+
+def _to(m: re.Match[str]) -> str:
+    return f"{cardinal(m[1])} to "
+
+
+RULES = rules(
+    (rf"({NUMBER})\s?({any_of(SCALES)})\b(?:{_MANY}|(?<=\.\d[MB])(?![a-z]))",
+     lambda m: f"{cardinal(m[1])} {SCALES[m[2]]}"),
+    (rf"(?<![\w.])({NUMBER})([kK])\b(?!-)", _thousand),
+    (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|''))", _height),
+    (rf"\b({NUMBER})[\"″](?!\w)(?=[^\"]*$)", lambda m: f"{cardinal(m[1])} {plural('inch', m[1] == '1')}"),
+    (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by "),
+    (rf"\b({NUMBER})x\b", lambda m: f"{cardinal(m[1])} times"),
+    (r"\b(\d{1,2}):(\d{1,3})\b", lambda m: f"{say(m[1])} to {say(m[2])}"),
+    (r"\b(\d[\d,]*\s+)?(\d{1,3})/(\d{1,4})\b(?!/)", _fraction),
+    (r"\b(\d[\d,]*)(?:st|nd|rd|th)s?\b", lambda m: ordinal(m[1])),
+    (r"\b(\d+(?:\.\d+){2,})\b", lambda m: version(m[1])),
+    (rf"({NUMBER})\s+[-−]\s+(?=[^.;]*=)", lambda m: f"{cardinal(m[1])} minus "),
+    (r"(?:(?<=\s)|(?<=\()|^)[-−](?=\.?\d)", "minus "),
+    (r"(?<=to )[-−](?=\d)", "minus "),
+    (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", _to),
+    (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b", _hyphened),
+    (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit),
+    (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z,]))?", _unit),
+    (rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z,]))?", _unit),
+    (r"\b(\d+)([FC])\b(?=\s*(?:$|[.,;!?]|today|tonight|outside|inside|and|or|to|in|at|degrees))",
+     lambda m: f"{say(m[1])} degrees {'Fahrenheit' if m[2] == 'F' else 'Celsius'}"),
+)  # fmt: skip
+
+PLAIN = rules(
+    (r"(?<=[A-Za-z])-(?=\d)|(?<=\d)-(?=[A-Za-z])", " "),
+    (rf"(?<=[A-Za-z])(?={NUMBER})|(?<=\d)(?=[A-Za-z])", " "),
+    (r"(?<![\d,])\.(?=\d)", " point "),
+    (r"(?<=point )(\d+)", lambda m: spell(m[1])),
+    (NUMBER, lambda m: spell(m[0]) if re.fullmatch(r"0\d+", m[0]) else cardinal(m[0])),
+)

@@ -1,0 +1,25 @@
+"""What a rule is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+Action = Callable[[re.Match[str]], str]
+Rule = tuple[re.Pattern[str], Action]
+
+
+def rules(*table: tuple[str, Action | str]) -> list[Rule]:
+    """Compile a table. A word in place of an action is what every match becomes."""
+    return [
+        (re.compile(pattern), _constant(action) if isinstance(action, str) else action) for pattern, action in table
+    ]
+
+
+def _constant(words: str) -> Action:
+    return lambda m: words
+
+
+def any_of(words: Iterable[str]) -> str:
+    """A pattern for one of several words, the longest first."""
+    return "|".join(re.escape(w) for w in sorted(words, key=len, reverse=True))

@@ -1,0 +1,59 @@
+"""Signs of mathematics and code, and what remains when every other rule has run."""
+
+from __future__ import annotations
+
+import re
+
+from stentor.text.notations.rule import any_of, rules
+
+SYMBOLS = {
+    "&": "and", "@": "at", "+": "plus", "=": "equals", "×": "times", "÷": "divided by", "~": "about", "≈":
+    "approximately equals", "≠": "does not equal", "≤": "is less than or equal to", "≥": "is greater than or equal to",
+    "±": "plus or minus", "∞": "infinity", "√": "square root of", "∑": "sum of", "∏": "product of", "∫": "integral of",
+    "∂": "partial", "∆": "delta", "∈": "is in", "∉": "is not in", "∪": "union", "∩": "intersection", 
+    "⊂": "is a subset of",
+    "∀": "for all", "∃": "there exists", "→": "to", "⇒": "implies", "←": "from", "↔": "to and from", "∴": "therefore",
+    "§": "section", "¶": "paragraph", "©": "copyright", "®": "", "™": "", "°": "degrees", "‰": "per mille",
+    "%": "percent", "£": "pounds", "€": "euros", "$": "dollars", "¥": "yen", "¢": "cents", "−": "minus", "⋅": "times",
+    "′": "prime", "∙": "times", "✓": "check", "✔": "check", "❤": "heart", "♥": "heart", "♯": "sharp", "♭": "flat",
+    "μ": "mu", "µ": "micro", "Ω": "omega", "º": "degrees", "²": "squared", "³": "cubed", "″": "inches",
+}  # fmt: skip
+_OPERATORS = {
+    "===": "is identical to", "!==": "is not identical to", "==": "equals", "!=": "does not equal",
+    "<=": "is less than or equal to", ">=": "is greater than or equal to", "=>": "to", "->": "to", "<-": "from",
+    "&&": "and", "||": "or", "+=": "plus equals", "-=": "minus equals", "**": "to the power of", "++": "plus plus",
+    "<<": "shift left", ">>": "shift right", "<>": "does not equal", ":=": "becomes", "...": "…",
+}  # fmt: skip
+_POWERS = {"2": "squared", "3": "cubed"}
+_OPERAND = r"[\w)\]]"
+
+
+def _power(m: re.Match[str]) -> str:
+    return f" {_POWERS.get(m[1]) or f'to the power of {m[1]}'} ".replace("-", "minus ")
+
+
+COMPARISONS = rules(  # before a rule takes their signs for something else
+    (rf"(?<={_OPERAND})\s?\^\s?\(?(-?\w+)\)?", _power),
+    (rf"(?<=\s)({any_of(o for o in _OPERATORS if o not in ('...', '++'))})(?=\s)", lambda m: _OPERATORS[m[1]]),
+    (r"(?<=\w)([!=<>]=)(?=\w)", lambda m: f" {_OPERATORS.get(m[1], 'equals')} "),
+    (rf"(?<={_OPERAND})\s<\s(?=[\w(-])|(?<=\d)<(?=\d)", " is less than "),
+    (rf"(?<={_OPERAND})\s>\s(?=[\w(-])|(?<=\d)>(?=\d)", " is greater than "),
+    (r"(?:(?<=\s)|^)<(?=\$?\d)", "less than "),
+    (r"(?:(?<=\s)|^)>(?=\$?\d)", "more than "),
+    (r"(?<=[\d)])\s\*\s(?=[\d(])|(?<=\d)\*(?=\d)", " times "),
+    (r"(?<=[a-z)])\s\*\s(?=[a-z(])", " times "),
+    (r"(?<=\d)\s/\s(?=\d)", " divided by "),
+    (r"(?<=\b[a-z])\s[-−]\s(?=[a-z\d]\b)", " minus "),
+    (r"(?<=\d)\s[-−]\s(?=[a-z]\b)", " minus "),
+    (r"(?<=\d)!(?=\s?[-+*/=]|\s+is\b)", " factorial "),
+    (r"(?<=[\w)])([²³])", lambda m: " squared " if m[1] == "²" else " cubed "),
+    (r"√\s?(?=[\w(])", "the square root of "),
+    (r"(?<=\d)±(?=\d)", " plus or minus "),
+)
+
+RULES = rules(
+    (rf"[{re.escape(''.join(SYMBOLS))}]", lambda m: f" {SYMBOLS[m[0]]} "),
+    (r"\s*[*_#^|<>\[\]{}\\]+\s*", " "),
+    (r"(?<=\w)/(?=\w)", " slash "),
+    (r"\s+([,.;:!?])(?=\s|$)", lambda m: m[1]),
+)

@@ -1,0 +1,74 @@
+"""Signs of other scripts: accents are dropped, letters become Latin ones or the names of them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_LIGATURES = {"ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d",
+              "Đ": "D", "ð": "th", "Ð": "Th", "þ": "th", "Þ": "Th", "ı": "i", "ŋ": "ng", "ħ": "h"}  # fmt: skip
+_CYRILLIC = dict(
+    zip(
+        "абвгдезийклмнопрстуфыэіѓќ",
+        "a b v g d e z i y k l m n o p r s t u f y e i g k".split(),
+        strict=True,
+    )
+) | {"ж": "zh", "х": "kh", "ц": "ts", "ч": "ch", "ш": "sh", "щ": "shch", "ю": "yu", "я": "ya", "ъ": "", "ь": "",
+     "є": "ye", "ј": "y", "љ": "ly", "њ": "ny", "ђ": "dj", "ћ": "ch", "џ": "dzh", "ґ": "g"}  # fmt: skip
+_LATIN = _LIGATURES | _CYRILLIC | {c.upper(): latin.capitalize() for c, latin in _CYRILLIC.items()}
+_NAMED = re.compile(r"(?:LETTER|SYLLABLE|CHARACTER|LIGATURE|VOWEL SIGN|SIGN)\s+(?:SMALL |CAPITAL |FINAL )*(.+)")
+_UNITS = "°ºµμΩ²³∆"
+_SYLLABLES = ("HANGUL SYLLABLE", "HIRAGANA LETTER", "KATAKANA LETTER", "BOPOMOFO LETTER")
+_IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
+LONGEST_NAMED = 16
+"""Signs of a text without a word that are named."""
+
+
+def latin(text: str) -> str:
+    """Letters of other scripts in Latin ones, without accents. Fractions and raised digits are written in plain ones.
+
+    Cyrillic is transliterated, kana and Hangul are read by syllables, letters of other scripts by their names. A run of
+    Chinese characters, which have no names, becomes the words "Chinese characters".
+    """
+    if text.isascii():
+        return text
+    text = _IDEOGRAPHS.sub(" Chinese characters ", unicodedata.normalize("NFC", text))
+    return "".join(_sign(c) for c in text)
+
+
+def _sign(sign: str) -> str:
+    """One sign, in ASCII as far as it is a letter."""
+    if sign.isascii() or sign in _UNITS:
+        return sign
+    if sign in _LATIN:
+        return _LATIN[sign]
+    kind = unicodedata.category(sign)
+    if kind in ("No", "Nl"):  # ½, ①, Ⅳ
+        return " " + unicodedata.normalize("NFKC", sign).replace("⁄", "/")
+    if kind[0] not in "LM":
+        return str(unicodedata.decimal(sign, sign))
+    return _letter(sign, kind)
+
+
+def _letter(sign: str, kind: str) -> str:
+    plain = [c for c in unicodedata.normalize("NFKD", sign) if unicodedata.category(c)[0] != "M"]
+    if plain and all(c.isascii() for c in plain):
+        return "".join(plain)
+    if len(plain) == 1 and plain[0] != sign and not unicodedata.name(sign, "").startswith(_SYLLABLES):
+        return _sign(plain[0])
+    return "" if kind[0] == "M" else _letter_name(sign)
+
+
+def _letter_name(sign: str) -> str:
+    name = unicodedata.name(sign, "")
+    found = _NAMED.search(name)
+    if found is None:
+        return " letter "
+    words = re.sub(r"\bWITH\b.*|\bSMALL\b", "", found[1]).strip().lower()
+    return words if name.startswith(_SYLLABLES) else f" {words} "
+
+
+def names_of_signs(text: str) -> str:
+    """The names of the first signs of a text that has no words: "..." -> "full stop full stop full stop"."""
+    signs = [c for c in text if not c.isspace()][:LONGEST_NAMED]
+    return " ".join(re.sub(r"[^a-z ]", " ", unicodedata.name(c, "sign").lower()).strip() for c in signs)
