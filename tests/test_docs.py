@@ -21,7 +21,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *D
 API = ROOT / "docs" / "python_api.md"
 TINY = ROOT / "tests" / "fixtures" / "voxcpm2"
 SEMICOLONS = 4  # per 1,000 words of prose at most
-SOURCES = ("stentor", "tests", "training", "benchmarks", "examples", "docs", "scripts", ".ci", ".github")
+SOURCES = ("deploy", "stentor", "tests", "training", "benchmarks", "examples", "docs", "scripts", ".ci", ".github")
 TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".js", ".css", ".html", ".sh", ""}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -81,7 +81,7 @@ def create_app(
             Middleware(Authentication, config=config),
             Middleware(RequestLimits, config=config, limits=limits),
         ],
-        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        docs_url=None,  # routes_page.py has one that loads nothing from elsewhere
         redoc_url=None,
     )
     app.state.server = server

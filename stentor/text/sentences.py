@@ -1,7 +1,6 @@
 """Cutting text into sentences and clauses, with abbreviations, decimals, initials, quotes, and CJK, Arabic and Indic
 punctuation. Segments keep their place in the text, so that times and interruptions can name characters."""
 
-
 from __future__ import annotations
 
 import itertools

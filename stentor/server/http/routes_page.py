@@ -1,4 +1,4 @@
-"""The web page at `/`: static files that load nothing from other sites and need no build step."""
+"""The web page at `/` and the API's at `/docs`: static files that load nothing from elsewhere, without a build step."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ class Asset:
     etag: str
 
 
+SWAGGER = ("swagger-ui-bundle.js", "swagger-ui.css")  # from the package fastapi-offline
+
+
 @cache
 def assets() -> dict[str, Asset]:
-    """The files of the page by name."""
+    """The files of both pages by name."""
     found = {}
-    for f in files("stentor.server").joinpath("web").iterdir():
+    swagger = (files("fastapi_offline").joinpath("static", name) for name in SWAGGER)
+    for f in (*files("stentor.server").joinpath("web").iterdir(), *swagger):
         kind = TYPES.get("." + f.name.rpartition(".")[2])
         if kind is not None:
             data = f.read_bytes()
@@ -48,6 +52,11 @@ def assets() -> dict[str, Asset]:
 @router.api_route("/", methods=["GET", "HEAD"])
 async def page(request: Request) -> Response:
     return _respond(request, assets()["index.html"])
+
+
+@router.api_route("/docs", methods=["GET", "HEAD"])
+async def docs(request: Request) -> Response:
+    return _respond(request, assets()["docs.html"])
 
 
 @router.api_route("/web/{name}", methods=["GET", "HEAD"])

@@ -130,6 +130,23 @@ def test_the_page_is_served_with_everything_it_names_and_nothing_from_elsewhere(
         assert not re.search(r"https?://(?!www\.w3\.org)", asset.text)
 
 
+def test_the_apis_page_comes_from_this_server_alone(http: httpx.Client):
+    page = http.get("/docs")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    names = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert "web/swagger-ui-bundle.js" in names
+    for name in (*names, "openapi.json"):
+        assert name.startswith(("web/", "openapi"))
+        assert http.get(f"/{name}").status_code == 200
+
+
+@browser
+def test_the_apis_page_lists_the_operations_without_a_complaint(tab: Page, http: httpx.Client):
+    tab.problems.clear()
+    tab.open(f"{http.base_url}/docs", "document.querySelectorAll('.opblock').length > 5")
+    assert tab.problems == []
+
+
 def test_an_unchanged_file_is_not_sent_again_and_unknown_names_are_404(http: httpx.Client):
     etag = http.get("/web/app.js").headers["etag"]
     again = http.get("/web/app.js", headers={"If-None-Match": etag})

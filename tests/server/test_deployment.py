@@ -1,0 +1,208 @@
+"""The files of deploy/: checked against schemas, against the tree that they name and against the server's own facts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from stentor.cli import parser
+from stentor.server.config import ServerConfig, build
+from tests.helpers.server_live import Live
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILES = ("Dockerfile", "Dockerfile.cuda")
+MANIFESTS = [
+    pytest.param(document, id=f"{path.stem}-{document['kind']}")
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    if document["kind"] != "Kustomization"
+]
+INSTRUCTIONS = {
+    "FROM",
+    "ARG",
+    "WORKDIR",
+    "COPY",
+    "RUN",
+    "ENV",
+    "USER",
+    "VOLUME",
+    "EXPOSE",
+    "STOPSIGNAL",
+    "HEALTHCHECK",
+    "ENTRYPOINT",
+    "CMD",
+}
+SERVICE_KEYS = {
+    "image",
+    "build",
+    "command",
+    "profiles",
+    "ports",
+    "environment",
+    "volumes",
+    "deploy",
+    "restart",
+    "stop_grace_period",
+    "read_only",
+    "tmpfs",
+    "cap_drop",
+    "security_opt",
+}
+
+
+def manifest(kind: str) -> dict[str, Any]:
+    return next(p.values[0] for p in MANIFESTS if p.values[0]["kind"] == kind)
+
+
+def config(words: list[str]) -> ServerConfig:
+    """What `stentor serve WORDS` would run with. Exits if the flags are wrong."""
+    args = vars(parser().parse_args(["serve", *words]))
+    return build({k: v for k, v in args.items() if k in ServerConfig.__dataclass_fields__}, env={})
+
+
+def seconds(text: str) -> int:
+    return int(text.removesuffix("s"))
+
+
+# -- images
+
+
+def instructions(name: str) -> list[tuple[str, str]]:
+    """The instructions of a Dockerfile, without comments."""
+    lines = [line for line in (DEPLOY / name).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [tuple(line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
+
+
+def values(name: str, instruction: str) -> list[str]:
+    return [value for found, value in instructions(name) if found == instruction]
+
+
+every_image = pytest.mark.parametrize("name", DOCKERFILES)
+
+
+@every_image
+def test_an_image_has_only_known_instructions_and_its_commands_are_shell(name: str):
+    assert {found for found, _ in instructions(name)} <= INSTRUCTIONS
+    assert instructions(name)[0] == ("FROM", "python:3.11-slim AS build")
+    for command in values(name, "RUN"):
+        subprocess.run(["sh", "-n", "-c", command], check=True)
+
+
+@every_image
+def test_an_image_does_not_run_as_root_and_says_how_it_is(name: str):
+    assert values(name, "USER") == ["10001:10001"]
+    assert instructions(name)[-1][0] == "ENTRYPOINT"
+    environment = dict(pair.split("=", 1) for pair in values(name, "ENV")[0].split())
+    volumes = yaml.safe_load(values(name, "VOLUME")[0])
+    assert [str(Path(environment["HF_HOME"]).parent), environment["SPEAKER_SAMPLES_DIR"]] == volumes
+    served = config(yaml.safe_load(values(name, "ENTRYPOINT")[0])[2:])
+    assert (served.host, str(served.port)) == ("0.0.0.0", values(name, "EXPOSE")[0])
+    assert f"http://127.0.0.1:{served.port}/ready" in values(name, "HEALTHCHECK")[0]
+
+
+@every_image
+def test_an_image_copies_what_the_tree_and_the_context_have_and_pins_the_scripts_torch(name: str):
+    allowed = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
+    copied = [word for value in values(name, "COPY") if "--from" not in value for word in value.split()[:-1]]
+    assert set(copied) == allowed
+    assert all((ROOT / word).exists() for word in copied)
+    pin = re.search(r"^torch=(\S+)$", (ROOT / "scripts" / "environment").read_text(), re.MULTILINE)
+    assert pin is not None
+    assert f"torch=={pin.group(1)} " in " ".join(values(name, "RUN"))
+
+
+def test_compose_services_build_what_is_there_and_wait_for_the_drain():
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    assert set(compose) == {"name", "services", "volumes"}
+    for service in compose["services"].values():
+        assert set(service) <= SERVICE_KEYS
+        assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+        assert {volume.split(":")[0] for volume in service["volumes"]} == set(compose["volumes"])
+        assert {volume.split(":")[1] for volume in service["volumes"]} == {"/cache", "/voices"}
+        assert seconds(service["stop_grace_period"]) > config(service.get("command", [])).drain_seconds
+        assert service["ports"] == [f"127.0.0.1:8000:{config([]).port}"]
+
+
+# -- systemd
+
+
+def unit() -> dict[str, str]:
+    lines = (DEPLOY / "stentor.service").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def test_the_unit_starts_the_server_and_waits_for_the_drain():
+    settings = unit()
+    served = config(shlex.split(settings["ExecStart"])[2:])
+    assert int(settings["TimeoutStopSec"]) > served.drain_seconds
+    assert settings["RestartPreventExitStatus"] == "2"
+    assert settings["Restart"] == "on-failure"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+def test_systemd_accepts_the_unit(tmp_path: Path):
+    text = (DEPLOY / "stentor.service").read_text(encoding="utf-8")
+    (tmp_path / "stentor.service").write_text(text.replace("/opt/stentor/bin/stentor", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / "stentor.service"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, [x for x in done.stderr.splitlines() if "stentor" in x]) == (0, [])
+
+
+# -- Kubernetes
+
+
+@pytest.mark.parametrize("document", MANIFESTS)
+def test_a_manifest_fits_the_schema_of_kubernetes(document: dict[str, Any]):
+    kubernetes_validate.validate(document, "1.32", strict=True)
+
+
+def test_kustomize_names_every_manifest():
+    named = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
+    assert sorted([*named, "kustomization.yaml"]) == sorted(p.name for p in (DEPLOY / "kubernetes").iterdir())
+
+
+def test_a_pod_is_asked_where_the_server_answers_and_has_time_to_drain(live: Live):
+    pod = manifest("Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert live.http.get(container[probe]["httpGet"]["path"]).status_code == 200
+    assert {container[p]["httpGet"]["path"] for p in ("startupProbe", "readinessProbe")} == {"/ready"}
+    pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > pause + config(container["args"]).drain_seconds
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {"/cache", "/voices", "/tmp"} == mounts
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert f"USER {pod['securityContext']['runAsUser']}:" in (DEPLOY / "Dockerfile.cuda").read_text(encoding="utf-8")
+
+
+def test_what_selects_pods_selects_these():
+    labels = manifest("Deployment")["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        manifest("Deployment")["spec"]["selector"]["matchLabels"],
+        manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        manifest("Service")["spec"]["selector"],
+    ):
+        assert selector.items() <= labels.items()
+    assert (
+        manifest("Deployment")["metadata"]["name"]
+        == manifest("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]["name"]
+    )
+
+
+def test_the_autoscaler_reads_a_metric_that_the_server_has(live: Live):
+    (rule,) = yaml.safe_load((DEPLOY / "prometheus-adapter.yaml").read_text(encoding="utf-8"))["rules"]["custom"]
+    (metric,) = manifest("HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert rule["name"]["as"] == metric["pods"]["metric"]["name"]
+    (series,) = set(re.findall(r'__name__="([^"]+)"', rule["seriesQuery"] + rule["metricsQuery"]))
+    assert f"\n{series}{{" in live.http.get("/metrics").text
