@@ -6,6 +6,7 @@ Needs: a GPU, pytest and the packages of `stentor[test]`, and compute-sanitizer 
 modules     bfloat16, each module fed with float32 values from the CPU: cosine >= 0.999 (tiny checkpoints)
 codes       float32: whole requests give the codes of the plain CPU path, nothing ran eagerly
 captured    every captured graph equals its function, bit by bit; no hidden wait for the device in serving
+devices     models on cuda:1, with cuda:0 as the current device, speak as on cuda:0 (a host with two GPUs)
 company     500 requests per family that join, leave and are cancelled equal themselves alone, but for draws and levels
             that rounding decides and for what it grows to in latents, each measured; bfloat16 rows by rounding
 kernels     each kernel against its formula
@@ -54,6 +55,7 @@ SECTIONS: dict[str, tuple[list[str], list[str]]] = {  # what runs pytest, and it
     "kernels": ([], KERNELS),  # first: what it compiles, the same tests below find compiled
     "codes": ([], ["tests/gpu/test_whole_models.py"]),
     "captured": ([], ["tests/gpu/test_captured.py"]),
+    "devices": ([], ["-rs", "tests/gpu/test_devices.py"]),
     "company": ([], ["-s", "tests/engine/test_batch_independence.py"]),
     "modules": ([], ["-s", "tests/models/test_bfloat16.py"]),
     "canaries": ([], ["-p", "tests.helpers.guarded", "-k", "not compile", *KERNELS]),

@@ -53,8 +53,9 @@ class TTS:
         load = {k: v for k, v in options.items() if v is not None}
         precision = None if dtype == "auto" else getattr(torch, dtype)
         self.name = name or ("the embedded voice" if model is None else str(model))
-        self._model = registry.load(self._named(model), where.torch, precision, load)
-        self.engine = Engine(self._model, where, config)
+        with where.current():
+            self._model = registry.load(self._named(model), where.torch, precision, load)
+            self.engine = Engine(self._model, where, config)
 
     @staticmethod
     def _named(model: str | Path | None) -> str | Path:

@@ -90,6 +90,15 @@ class Device:
         if self.cuda and self.torch.index is not None:
             torch.cuda.set_device(self.torch)
 
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Inside, this is the calling thread's current device."""
+        if self.cuda:
+            with torch.cuda.device(self.torch):
+                yield
+        else:
+            yield
+
     def stream(self, priority: int = 0) -> CudaStream:
         return CudaStream(self.torch, priority)
 
@@ -157,9 +166,16 @@ class Device:
 
 
 def pick_device(name: str) -> str:
-    """`auto` is CUDA if there is one, else the CPU. InvalidRequest if a named device does not exist."""
-    if check_device(name) == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name != "cpu" and not torch.cuda.is_available():
+    """`cpu`, or `cuda:N` with the index of a device that exists. `auto` is CUDA if there is one, and CUDA without an
+    index is the calling thread's current device. InvalidRequest if a named device does not exist."""
+    if check_device(name) == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    if not torch.cuda.is_available():
         raise InvalidRequest("device", f"{name!r} asked for, but torch sees no CUDA device; use cpu or auto")
-    return name
+    if name in ("auto", "cuda"):
+        return f"cuda:{torch.cuda.current_device()}"
+    there = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    index = int(name.removeprefix("cuda:"))
+    if index >= len(there):
+        raise InvalidRequest("device", f"{name!r} asked for, but torch sees only {', '.join(there)}")
+    return there[index]

@@ -68,7 +68,7 @@ class ReferenceEncoder:
     def _run(self, key: str, encoding: Future[Features], samples: np.ndarray, role: str) -> None:
         """Encode for all who wait."""
         try:
-            with self._free, torch.inference_mode():
+            with self._free, torch.inference_mode(), self.device.current():
                 wav = torch.from_numpy(samples).to(self.device.torch)
                 features = {n: self.device.read(t) for n, t in self.model.encode(wav, role).items()}
         except BaseException as e:

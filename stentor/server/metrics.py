@@ -153,5 +153,5 @@ class _Snapshot(Collector):
         yield CounterMetricFamily(PREFIX + "voice_cache_hits", "Reference audio found decoded", value=cache.hits)
         yield CounterMetricFamily(PREFIX + "voice_cache_misses", "Reference audio decoded", value=cache.misses)
         yield GaugeMetricFamily(PREFIX + "voice_cache_bytes", "Decoded reference audio kept", value=cache.bytes)
-        gpu = torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
+        gpu = sum(torch.cuda.memory_reserved(i) for i in range(torch.cuda.device_count()))
         yield GaugeMetricFamily(PREFIX + "gpu_memory_bytes", "GPU memory reserved by this process", value=gpu)

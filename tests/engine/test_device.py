@@ -1,0 +1,85 @@
+"""Which device a name means, and that its work runs with it as the current device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from stentor import TTS, InvalidRequest, registry
+from stentor.engine.device import Device, pick_device
+from tests.helpers.random_callers import VOICE
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with two GPUs, of which the second is the calling thread's current one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("auto", "cuda:1"), ("cuda", "cuda:1"), ("cuda:0", "cuda:0"), ("cuda:01", "cuda:1"), ("cpu", "cpu")],
+)
+def test_a_name_becomes_a_device_with_an_index(name: str, device: str):
+    assert pick_device(name) == device
+
+
+@pytest.mark.usefixtures("two")
+def test_an_index_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(InvalidRequest, match=r"device: 'cuda:2' asked for, but torch sees only cuda:0, cuda:1$"):
+        TTS("dummy:toy", device="cuda:2")
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device("auto") == "cpu"
+    with pytest.raises(InvalidRequest, match=r"device: 'cuda.*torch sees no CUDA device; use cpu or auto"):
+        pick_device(name)
+
+
+def test_the_current_device_is_that_of_the_tensors(monkeypatch: pytest.MonkeyPatch):
+    selected = []
+
+    @contextmanager
+    def device(which: torch.device) -> Iterator[None]:
+        selected.append(which.index)
+        yield
+        selected.append(None)
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    with Device("cuda:1").current():
+        assert selected == [1]
+    with Device("cpu").current():
+        assert selected == [1, None]
+
+
+def test_models_are_loaded_and_references_encoded_with_their_device_as_the_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    inside, seen = [False], []
+
+    @contextmanager
+    def current(device: Device) -> Iterator[None]:
+        inside[0] = True
+        yield
+        inside[0] = False
+
+    monkeypatch.setattr(Device, "current", current)
+    plain = registry.load
+    monkeypatch.setattr(registry, "load", lambda *a: seen.append(("load", inside[0])) or plain(*a))
+    plain_sizes = Device.free_bytes
+    monkeypatch.setattr(Device, "free_bytes", lambda d: seen.append(("sizes", inside[0])) or plain_sizes(d))
+    plain_read = Device.read
+    monkeypatch.setattr(Device, "read", lambda d, t: seen.append(("encode", inside[0])) or plain_read(d, t))
+    with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.001) as tts:
+        assert not inside[0]
+        tts.prompt(tts.request("hello", reference=VOICE))
+    assert {what for what, _ in seen} >= {"load", "encode"}
+    assert all(within for _, within in seen)
