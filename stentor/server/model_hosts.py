@@ -19,7 +19,7 @@ from stentor.models.base import ModelSpec
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS
-from stentor.server.names import OPENAI_MODELS, is_openai_model
+from stentor.server.names import OPENAI_MODELS, is_usual_model
 
 log = logging.getLogger("stentor.server")
 
@@ -204,7 +204,7 @@ def _warm_up(tts: TTS) -> None:
 
 class ModelHosts:
     """All models by name. A request that names none, or one of `aliases`, gets the first. Where there is one model,
-    names of OpenAI's models mean it."""
+    usual names such as tts-1 mean it."""
 
     def __init__(self, hosts: list[ModelHost], aliases: Sequence[str]) -> None:
         self.all, self.aliases = hosts, aliases
@@ -223,7 +223,7 @@ class ModelHosts:
         for host in self.all:
             if host.name == name:
                 return host
-        if len(self.all) == 1 and is_openai_model(name):
+        if len(self.all) == 1 and is_usual_model(name):
             return self.all[0]
         known = ", ".join(h.name for h in self.all)
         raise ApiError(

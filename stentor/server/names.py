@@ -1,4 +1,4 @@
-"""Names that OpenAI's clients send, whatever is served: its models and its voices."""
+"""Names that clients send, whatever is served: OpenAI's models and voices, and the model of Kokoro-FastAPI."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
-_DATED = re.compile(rf"({'|'.join(OPENAI_MODELS)})(-\d+)*")
+_DATED = re.compile(rf"({'|'.join(OPENAI_MODELS)})(-\d+)*|kokoro")
 OPENAI_VOICES = (
     "alloy", "ash", "ballad", "coral", "echo", "fable", "nova", "onyx", "sage", "shimmer", "verse", "marin", "cedar",
 )  # fmt: skip
 
 
-def is_openai_model(name: str) -> bool:
-    """Whether a name is of a speech model of OpenAI, or of a version of one, such as tts-1-1106."""
+def is_usual_model(name: str) -> bool:
+    """Whether a name is of a speech model of OpenAI, or of a version of one, such as tts-1-1106, or is kokoro."""
     return _DATED.fullmatch(name.lower()) is not None
 
 

@@ -134,9 +134,10 @@ def serving(
     load: Callable[..., Any] | None = None,
     give_up: GiveUp = lambda code: None,
     limits: Limits = LIMITS,
+    model: str | None = "dummy:toy",
     **settings: Any,
 ) -> Iterator[Live]:
-    config = ServerConfig(models=("dummy:toy",), voices_dir=str(voices), **settings)
+    config = ServerConfig(models=() if model is None else (model,), voices_dir=str(voices), **settings)
     app = create_app(config, give_up, load or toy(), limits)
     runner = uvicorn.Server(
         uvicorn.Config(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from stentor.server.names import OPENAI_VOICES, is_openai_model, openai_voice
+from stentor.server.names import OPENAI_VOICES, is_usual_model, openai_voice
 from tests.helpers.server_live import Live, serving
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
 
 
-@pytest.mark.parametrize("name", ["tts-1", "tts-1-hd", "TTS-1", "tts-1-1106", "gpt-4o-mini-tts-2025-12-15"])
+@pytest.mark.parametrize("name", ["tts-1", "tts-1-hd", "TTS-1", "tts-1-1106", "gpt-4o-mini-tts-2025-12-15", "kokoro"])
 def test_a_model_of_openai_is_the_one_that_is_served(live: Live, name: str) -> None:
     assert live.speech(**ASK, model=name).content == live.speech(**ASK).content
     found = live.http.get(f"/v1/models/{name}").json()
@@ -21,7 +21,7 @@ def test_a_model_of_openai_is_the_one_that_is_served(live: Live, name: str) -> N
 
 def test_other_models_are_not() -> None:
     for name in ("gpt-4o", "tts-2", "tts-10", "tts-1-large", "whisper-1", "my-tts-1"):
-        assert not is_openai_model(name)
+        assert not is_usual_model(name)
 
 
 def test_every_voice_of_openai_is_one_of_the_models_own(live: Live) -> None:

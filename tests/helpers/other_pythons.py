@@ -1,0 +1,59 @@
+"""Programs that need other packages than the tests: run by another Python, or by Node."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NODE_PACKAGES = ("openai", "ai", "@ai-sdk/openai")
+
+
+def run_python(module: str, program: Path, *words: str, cwd: Path | None = None) -> str:
+    """What a program prints, run by a Python that has the module. The test is skipped if there is none."""
+    return run([python_with(module), str(program), *words], cwd)
+
+
+def run_node(program: Path, *words: str, cwd: Path) -> str:
+    """What a program prints, run in a folder by Node with the packages in NODE_CLIENTS. The test is skipped without them."""
+    node, folder = shutil.which("node"), os.environ.get("NODE_CLIENTS", "")
+    if node is None or not all((Path(folder) / "node_modules" / p).is_dir() for p in NODE_PACKAGES):
+        pytest.skip(f"Node or its packages {', '.join(NODE_PACKAGES)} are not here: name their folder in NODE_CLIENTS")
+    here = cwd / program.name
+    if program != here:
+        shutil.copy(program, here)
+    (cwd / "node_modules").symlink_to(Path(folder) / "node_modules")
+    return run([node, str(here), *words], cwd)
+
+
+def python_with(module: str) -> str:
+    """This Python, or one of CLIENTS_PYTHON, that has a module. The test is skipped if none has it."""
+    if has(module):
+        return sys.executable
+    check = f"import importlib.util as u, sys; sys.exit(u.find_spec({module.split('.', maxsplit=1)[0]!r}) is None)"
+    for other in filter(None, os.environ.get("CLIENTS_PYTHON", "").split(os.pathsep)):
+        if subprocess.run([other, "-c", check], check=False).returncode == 0:
+            return other
+    pytest.skip(f"{module} is not installed: pip install 'stentor[clients]', or name a Python in CLIENTS_PYTHON")
+
+
+def has(module: str) -> bool:
+    """Whether this Python has a module."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def run(words: list[str], cwd: Path | None = None) -> str:
+    """What a program prints. Its errors are shown if it fails."""
+    plain = {k: v for k, v in os.environ.items() if k.lower() not in ("http_proxy", "https_proxy", "all_proxy")}
+    env = {**plain, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "AI_SDK_LOG_WARNINGS": "false", "PYTHONPATH": ""}
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout

@@ -1,0 +1,54 @@
+"""What other servers' clients send works as it is, against `stentor serve` without a flag: with the embedded voice and
+with a tiny checkpoint of every family."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stentor
+from stentor.api import DEFAULT_VOICE
+from tests.helpers.recorded import Client, Replay, clients
+from tests.helpers.server_live import Live, serving, tone_wav
+from tests.helpers.tiny import FAMILIES, checkpoint
+
+WAITING = {  # for fields that are being built
+    "home_assistant", "litellm", "livekit", "pipecat", "sglang_omni", "vercel_ai", "vllm_omni", "wyoming_openai",
+}  # fmt: skip
+CLIENTS = [pytest.param(c, id=c.id, marks=[pytest.mark.xfail()] if c.id in WAITING else []) for c in clients()]
+TEXT = "Good morning."
+FRAMES = 8  # of a request at most: most of the work of these tests
+SEED = 5  # of every request that gives none, so that all of them speak as long as they did in the last run
+RECORDING = tone_wav(2.0, 16000)
+
+
+@pytest.fixture(scope="module", params=["voice", *FAMILIES])
+def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("clients")
+    if request.param == "voice" and not (DEFAULT_VOICE / "config.json").is_file():
+        pytest.skip("the embedded voice is not in this build: docs/training.md")
+    path: Path | None = None if request.param == "voice" else checkpoint(request.param, folder / "checkpoint")
+
+    def load(name: str, model: str | None) -> object:
+        return lambda: stentor.TTS(path, device="cpu", threads=1, memory_gb=0.05, max_num_seqs=2, max_frames=FRAMES)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "randbelow", lambda n: SEED)
+        with serving(folder / "voices", load, model=None if path is None else f"tiny/{request.param}") as running:
+            yield running
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_clients_requests_work_as_they_are_sent(live: Live, client: Client) -> None:
+    reference = "data:audio/wav;base64," + base64.b64encode(RECORDING).decode()
+    replay = Replay(live, text=TEXT, reference=reference, recording=RECORDING)
+    for step in client.steps:
+        try:
+            replay.run(step)
+        except Exception as e:
+            e.add_note(f"{client.name}: {step['send']} {step.get('body', '')}")
+            raise
