@@ -69,6 +69,7 @@ class ModelSpec:
     voices: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()  # besides "auto"
     takes_instructions: bool = True
+    instructs_prompt: bool = True  # instructions may stand beside a prompt or a reference with its text
     takes_reference: bool = True
     max_references: int = 1
     takes_prompt: bool = False  # reference= and prompt= together

@@ -99,7 +99,7 @@ class ServerConfig:
     voices_dir: str | None = option(None, "where uploaded voices live (also SPEAKER_SAMPLES_DIR)")
     max_voices: int = option(LIMITS.max_voices, "uploaded voices at most (also SPEAKER_MAX_UPLOADED)")
     voice_policy: str = option(
-        "immutable", "uploading a name again: refuse or replace", choices=("immutable", "overwrite")
+        "overwrite", "uploading a name again: replace the voice, or refuse", choices=("overwrite", "immutable")
     )
     max_upload_mb: float = option(LIMITS.max_upload_mb, "size of reference audio, in MiB")
     allowed_media_domains: tuple[str, ...] = option((), "only fetch reference audio from these hosts; repeatable")
@@ -162,6 +162,8 @@ def from_env(env: Mapping[str, str]) -> dict[str, Any]:
         values["voices_dir"] = folder
     if limit := env.get("SPEAKER_MAX_UPLOADED"):
         values["max_voices"] = _number("SPEAKER_MAX_UPLOADED", limit, int)
+    if policy := env.get("VLLM_OMNI_SPEAKER_REGISTRATION_POLICY"):
+        values["voice_policy"] = policy.lower()
     return values
 
 

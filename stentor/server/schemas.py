@@ -5,11 +5,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from stentor.server.limits import LIMITS
 
-Format = Literal["wav", "mp3", "flac", "opus", "aac", "pcm"]
+
+def one_of(*names: str) -> BeforeValidator:
+    """Takes each of these names in any case, with or without its underscores."""
+    known = {_plain(name): name for name in names}
+    return BeforeValidator(lambda v: known.get(_plain(v), v) if isinstance(v, str) else v)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+Format = Annotated[
+    Literal["wav", "mp3", "flac", "opus", "aac", "pcm"], one_of("wav", "mp3", "flac", "opus", "aac", "pcm")
+]
+Task = Annotated[Literal["CustomVoice", "VoiceDesign", "Base"], one_of("CustomVoice", "VoiceDesign", "Base")]
+Granularity = Annotated[Literal["auto", "none", "sentence", "clause"], one_of("auto", "none", "sentence", "clause")]
+StreamFormat = Annotated[Literal["audio", "sse"], one_of("audio", "sse")]
+Times = Annotated[Literal["none", "json", "srt", "vtt"], one_of("none", "json", "srt", "vtt")]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Text = Annotated[str, Field(max_length=LIMITS.text_chars)]
 AudioSource = Annotated[
     str,
@@ -20,34 +38,42 @@ AudioSource = Annotated[
 ]
 AudioSources = Annotated[list[AudioSource], Field(min_length=1, max_length=LIMITS.references)]
 Texts = Annotated[list[Text], Field(max_length=LIMITS.references)]
-STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 
 
-class VoiceId(BaseModel):
+class Body(BaseModel):
+    """An object that clients send. A null is as if the field were absent."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+
+class VoiceId(Body):
     """A voice by id, as the OpenAI SDK sends it."""
 
-    model_config = STRICT
     id: str = Field(max_length=LIMITS.name_chars)
 
 
-class RefItem(BaseModel):
-    """One reference: audio (any one of the first three) and what is said in it."""
+class RefItem(Body):
+    """One reference: audio (any one of the first four) and what is said in it."""
 
-    model_config = STRICT
     audio: AudioSource | None = None
     audio_path: AudioSource | None = None
+    ref_audio: AudioSource | None = None
     data: AudioSource | None = None
     media_type: str | None = Field(None, max_length=LIMITS.name_chars)
     text: Text | None = None
+    ref_text: Text | None = None
 
 
-class Shared(BaseModel):
+class Shared(Body):
     """Parameters of a speech request other than its text. A batch has them once for all items.
 
     The model's own options (temperature, top_k, cfg, ...; GET /v1/models lists them) are taken at the top level too.
     """
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
     model: str | None = Field(None, max_length=LIMITS.name_chars)
     voice: str | VoiceId | None = Field(None, description="A voice's name or {id}; 'default' for the model's own")
@@ -58,7 +84,7 @@ class Shared(BaseModel):
     sample_rate: int | None = Field(None, ge=8000, le=48000)
     speed: float = Field(1.0, ge=0.25, le=4.0, description="Pitch is kept")
     language: str | None = Field(None, max_length=LIMITS.name_chars)
-    task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = None
+    task_type: Task | None = None
     ref_audio: AudioSource | AudioSources | None = None
     ref_text: Text | Texts | None = Field(None, description="What is said in ref_audio")
     references: list[RefItem] | None = Field(None, max_length=LIMITS.references)
@@ -69,16 +95,19 @@ class Shared(BaseModel):
     )
     x_vector_only_mode: bool | None = Field(None, description="Clone by the sound alone, without ref_text")
     max_new_tokens: int | None = Field(None, ge=1, description="Frames at most; the same as max_frames")
-    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    seed: Annotated[Seed | None, BeforeValidator(lambda v: None if v == -1 else v)] = Field(
+        None, description="-1 is as if it were absent"
+    )
     initial_codec_chunk_frames: int | None = Field(
         None, ge=0, le=4096, description="Hold streamed audio back until so many frames exist"
     )
-    split_granularity: Literal["auto", "none", "sentence", "clause"] = Field(
+    split_granularity: Granularity = Field(
         "auto",
         description="Where input is cut into pieces; auto: as the model wants it, or only long input",
     )
     guard: bool | None = Field(None, description="End speech that runs on far beyond what the text needs")
     extra_params: dict[str, Any] | None = Field(None, description="More options of the model")
+    stage_params: dict[str, dict[str, Any]] | None = Field(None, description="The same by stage, as SGLang-Omni has it")
 
 
 class SpeechBody(Shared):
@@ -86,10 +115,10 @@ class SpeechBody(Shared):
 
     input: Text
     stream: bool | None = Field(None, description="true: the file's bytes while it is made; false: the whole file")
-    stream_format: Literal["audio", "sse"] | None = Field(
+    stream_format: StreamFormat | None = Field(
         None, description="audio: a stream of the file's bytes; sse: of events. Accept: text/event-stream is as sse"
     )
-    timestamps: Literal["none", "json", "srt", "vtt"] = Field(
+    timestamps: Times = Field(
         "none", description="Times of each sentence: in sse events, else in a JSON answer that holds the audio too"
     )
     word_timestamps: bool = False
@@ -100,7 +129,7 @@ class BatchItem(Shared):
 
     input: Text
     speed: float | None = Field(None, ge=0.25, le=4.0)  # type: ignore[assignment]
-    split_granularity: Literal["auto", "none", "sentence", "clause"] | None = None  # type: ignore[assignment]
+    split_granularity: Granularity | None = None  # type: ignore[assignment]
 
 
 class BatchBody(Shared):

@@ -9,6 +9,11 @@ from __future__ import annotations
 from stentor.text.front_end import FrontEnd, plain
 
 
+def languages(name: str | None) -> tuple[str, ...]:
+    """The languages that the front end of this name reads. None are named for `plain`."""
+    return ("english",) if name == "english-phonemes" else ()
+
+
 def front_end(name: str | None) -> FrontEnd:
     """The front end that a checkpoint's config names. None means `plain`. Raises ValueError for unknown names."""
     if name is None:

@@ -11,6 +11,7 @@ from stentor.models.base import KVSpec, ModelSpec, Option
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.prompt import MIN_LEN
 from stentor.models.voxcpm2.schedule import MAX_STEPS, evaluations
+from stentor.text import languages
 
 CAPTURED_STEPS = (4, 6, 16, 25)  # numbers of flow steps that are captured besides the default
 REFERENCE_SECONDS = (0.3, 120.0)
@@ -48,7 +49,9 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
         stop_keeps_frame=True,
         reference_rate=c.vae.sample_rate,
         reference_seconds=REFERENCE_SECONDS,
+        languages=languages(c.text_frontend),
         takes_instructions=c.takes_instructions,
+        instructs_prompt=False,
         takes_reference=c.takes_reference,
         takes_prompt=c.takes_reference,
         codec_chunk=16,

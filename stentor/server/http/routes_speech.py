@@ -17,6 +17,7 @@ from stentor.server.backpressure import Disconnected, run_while_connected
 from stentor.server.errors import ApiError, failures, from_pydantic, translate
 from stentor.server.http.json_body import JsonRoute
 from stentor.server.http.responses import SpeechResponse
+from stentor.server.ignored import Ignored
 from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
 from stentor.server.schemas import BatchBody, BatchItem, SpeechBody
@@ -133,6 +134,7 @@ class BatchResponse(Response):
         try:
             merged = _merged(self.body_, item)
             plan = await plan_or_reject(s, s.planner.make(merged, merged.input, id, merged.split_granularity, False))
+            _name_streams(merged, plan.ignored)
         except ApiError as e:
             return {"index": index, "id": id, "status": "error", **e.body}
         running = RunningRequest(s, plan, timing)
@@ -144,12 +146,15 @@ class BatchResponse(Response):
                 raise
             return {"index": index, "id": id, "status": "error", **error.body}
         running.completed()
+        audio = base64.b64encode(data).decode()
         return {
             "index": index,
             "id": id,
             "status": "success",
-            "audio": base64.b64encode(data).decode(),
+            "audio": audio,
+            "audio_data": audio,  # as vLLM-Omni and SGLang-Omni call it
             "response_format": plan.output.format,
+            "format": plan.output.format,
             "media_type": CONTAINERS[plan.output.format].media_type,
             "sample_rate": plan.output.rate,
             "duration": round(running.run.duration, 4),
@@ -158,6 +163,15 @@ class BatchResponse(Response):
             "usage": running.run.usage.as_dict(),
             **plan.ignored.as_json(),
         }
+
+
+def _name_streams(body: SpeechBody, ignored: Ignored) -> None:
+    """A batch answers with whole files."""
+    for name in ("stream", "stream_format", "word_timestamps"):
+        if getattr(body, name):
+            ignored.field(name, "a batch answers with whole files")
+    if body.timestamps != "none":
+        ignored.field("timestamps", "a batch has none")
 
 
 def _merged(batch: BatchBody, item: BatchItem | str) -> SpeechBody:

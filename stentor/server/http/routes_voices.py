@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import mimetypes
+import re
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,6 +25,8 @@ from stentor.server.voices.listing import listing, own_voices
 from stentor.server.voices.references import Audio, decode
 
 router = APIRouter(tags=["voices"])
+
+MIME_TYPE = re.compile(r"(audio|video|application)/[a-z0-9.+-]{1,40}")
 
 SECONDS = (LIMITS.voice_min_seconds, LIMITS.voice_max_seconds)  # of an uploaded voice, as in other engines
 Name = Annotated[str, Path(max_length=LIMITS.name_chars)]
@@ -88,19 +92,22 @@ async def add(
     embedding = None if speaker_embedding is None else await asyncio.to_thread(_embedding, speaker_embedding)
     reserved = [*_built_in(s, None), *s.config.aliases]
 
-    def store() -> dict[str, Any]:
-        return s.voices.add(
+    def store() -> tuple[bool, dict[str, Any]]:
+        replaced = s.voices.get(name) is not None
+        return replaced, s.voices.add(
             name,
             consent.strip(),
             audio=sample,
             embedding=embedding,
             text=(ref_text or "").strip() or None,
             description=(speaker_description or "").strip() or None,
+            mime_type=None if audio_sample is None else _mime_type(audio_sample),
             reserved=reserved,
         ).as_dict()
 
-    stored = await asyncio.to_thread(store)
-    return {**stored, "success": True, "voice": stored}
+    replaced, stored = await asyncio.to_thread(store)
+    told = f"Voice {stored['name']!r} {'overwritten' if replaced else 'uploaded'}"
+    return {**stored, "success": True, "message": told, "voice": stored, **({"warning": told} if replaced else {})}
 
 
 @router.delete("/v1/audio/voices/{name}", responses=failures(401, 404, 503))
@@ -108,11 +115,20 @@ async def delete(request: Request, name: Name) -> dict[str, Any]:
     """Delete an uploaded voice. Running requests keep it to their end."""
     if not await asyncio.to_thread(server(request).voices.delete, name):
         raise _unknown(name)
-    return {"id": name, "object": "audio.voice.deleted", "deleted": True, "success": True}
+    told = f"Voice {name!r} deleted successfully"
+    return {"id": name, "object": "audio.voice.deleted", "deleted": True, "success": True, "message": told}
 
 
 def _unknown(name: str) -> ApiError:
     return ApiError(404, f"there is no uploaded voice {name[:80]!r}", param="name", code="voice_not_found")
+
+
+def _mime_type(upload: UploadFile) -> str | None:
+    """What the client says of the file, else what its name says. None: nothing that is the name of a type."""
+    stated = (upload.content_type or "").partition(";")[0].strip().lower()
+    if stated in ("", "application/octet-stream"):
+        stated = mimetypes.guess_type(upload.filename or "")[0] or ""
+    return stated if MIME_TYPE.fullmatch(stated) else None
 
 
 async def _sample(upload: UploadFile, max_bytes: int) -> Audio:

@@ -15,13 +15,14 @@ from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.ignored import Ignored
 from stentor.server.model_hosts import ModelHost, ModelHosts
-from stentor.server.schemas import ALIASES, Shared, SpeechBody
+from stentor.server.schemas import Shared, SpeechBody
+from stentor.server.speech.fields import language, options, usable, without_instructions
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
 from stentor.speech.pieces import continues, segments
 from stentor.text.sentences import Segment
 
 PROBE = "Hello."  # stands for text that arrives later when parameters are checked
-NOT_OPTIONS = {"user", "stream_options"}  # sent by OpenAI-style proxies, without a meaning here
+NO_WORDS = "no aligner is loaded; timestamps gives the times of sentences"
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,19 @@ class Planner:
 
     async def speech(self, body: SpeechBody, id: str, streaming: bool) -> SpeechPlan:
         """The plan for a body of POST /v1/audio/speech."""
-        _no_words(body.word_timestamps)
         granularity = body.split_granularity
         if body.timestamps != "none" and granularity == "auto":
             granularity = "sentence"
-        return await self.make(body, body.input, id, granularity, streaming)
+        plan = await self.make(body, body.input, id, granularity, streaming)
+        if body.word_timestamps:
+            plan.ignored.field("word_timestamps", NO_WORDS)
+        return plan
 
     async def live(self, body: Shared, id: str, word_timestamps: bool) -> SpeechPlan:
         """A plan without text, for a session whose text arrives later, in segments."""
-        _no_words(word_timestamps)
         plan = await self.make(body, PROBE, id, "none", True)
+        if word_timestamps:
+            plan.ignored.field("word_timestamps", NO_WORDS)
         live = body.split_granularity == "auto" and plan.host.spec.live_text
         live = live and await asyncio.get_running_loop().run_in_executor(plan.host.pool, _accepts_live_text, plan)
         return replace(plan, segments=[], continues=continues(plan.host.spec, plan.request), live=live)
@@ -78,13 +82,16 @@ class Planner:
         """A plan to speak `text` with the parameters of `body`."""
         host = self.hosts.named(body.model)
         spec, ignored = host.tts.spec, Ignored(self.config.strict)
-        options = self._options(host, body, ignored)
-        self._check_task(host, body)
-        voice = await self.voices.resolve(host, body)
-        options |= {"language": _language(body.language), "instructions": self._instructions(body)}
+        body = usable(body, spec, ignored)
+        named = {**options(body, spec, ignored), "language": language(body, spec, ignored)}
+        voice = await self.voices.resolve(host, body, ignored)
+        if voice.continued and not spec.instructs_prompt:
+            body = without_instructions(body, ignored)
+        named["instructions"] = self._instructions(body)
         pieces = self._segments(text, spec, granularity)
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
-        request = await _validated(host, pieces[0].spoken, voice, seed, options)
+        first = pieces[0].spoken if granularity == "none" else pieces[0].spoken[: spec.max_text]  # signs are not cut
+        request = await _validated(host, first, voice, seed, named)
         return SpeechPlan(
             id=id,
             host=host,
@@ -101,35 +108,6 @@ class Planner:
         )
 
     # -- fields --
-
-    @staticmethod
-    def _options(host: ModelHost, body: Shared, ignored: Ignored) -> dict[str, Any]:
-        """The family's own options, given at the top level or in extra_params, under any engine's name."""
-        spec = host.spec
-        given: dict[str, Any] = {**(body.extra_params or {}), **(body.model_extra or {})}
-        if body.max_new_tokens is not None:
-            given["max_new_tokens"] = body.max_new_tokens
-        if body.x_vector_only_mode and "x_vector_only" in spec.options:
-            given["x_vector_only_mode"] = True
-        options: dict[str, Any] = {}
-        for name, value in given.items():
-            option = ALIASES.get(name, name)
-            if option in spec.options:
-                options[option] = value
-            elif value is not None and name not in NOT_OPTIONS:
-                taken = ", ".join(sorted(spec.options))
-                ignored.field(name, f"is not a parameter of {host.name}; its own are {taken}")
-        return options
-
-    @staticmethod
-    def _check_task(host: ModelHost, body: Shared) -> None:
-        spec = host.spec
-        able = {"CustomVoice": bool(spec.voices), "VoiceDesign": spec.takes_instructions, "Base": spec.takes_reference}
-        if body.task_type is not None and not able[body.task_type]:
-            can = ", ".join(k for k, v in able.items() if v) or "none"
-            raise ApiError(
-                400, f"task_type: {host.name} cannot do {body.task_type}; it can do: {can}", param="task_type"
-            )
 
     def _instructions(self, body: Shared) -> str | None:
         given = body.instructions if body.instructions is not None else body.instruct
@@ -157,15 +135,6 @@ class Planner:
             known = ", ".join(map(str, rates))
             raise ApiError(400, f"sample_rate: {format} takes {known}, got {body.sample_rate}", param="sample_rate")
         return Output(format, body.sample_rate, body.speed)
-
-
-def _no_words(wanted: bool) -> None:
-    if wanted:
-        raise ApiError(
-            400,
-            "word_timestamps: no aligner is loaded; timestamps gives the times of sentences",
-            param="word_timestamps",
-        )
 
 
 async def _validated(
@@ -198,7 +167,3 @@ def _accepts_live_text(plan: SpeechPlan) -> bool:
             raise
         return False
     return True
-
-
-def _language(given: str | None) -> str:
-    return (given or "auto").strip().lower() or "auto"

@@ -10,6 +10,7 @@ from stentor.audio import Reference
 from stentor.models.base import ModelSpec
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
+from stentor.server.ignored import Ignored
 from stentor.server.limits import LIMITS
 from stentor.server.names import OPENAI_VOICES, openai_voice
 from stentor.server.schemas import Shared, VoiceId
@@ -30,6 +31,11 @@ class VoiceInput:
     prompt: Reference | None = None
     embedding: list[float] | None = None
 
+    @property
+    def continued(self) -> bool:
+        """Whether there is audio with its text, which some models continue."""
+        return self.prompt is not None or any(r.text for r in self.references)
+
 
 class VoiceResolver:
     """Finds and decodes what a body names: aliases, stored voices, inline and remote audio."""
@@ -38,9 +44,9 @@ class VoiceResolver:
         self.voices, self.references = voices, references
         self._aliases = config.aliases
 
-    async def resolve(self, host: ModelHost, body: Shared) -> VoiceInput:
-        """ApiError names the field that is wrong."""
-        voice = await self._voice(host, body)
+    async def resolve(self, host: ModelHost, body: Shared, ignored: Ignored) -> VoiceInput:
+        """ApiError names the field that is wrong. A name that says nothing to this model goes to `ignored`."""
+        voice = await self._voice(host, body, ignored)
         given = await self._references(host, body)
         if body.speaker_embedding is not None and given:
             raise ApiError(400, "speaker_embedding: stands for ref_audio: give one of them", param="speaker_embedding")
@@ -48,11 +54,11 @@ class VoiceResolver:
             voice = VoiceInput(voice.name, given, embedding=body.speaker_embedding)
         return replace(voice, prompt=await self._prompt(host, body))
 
-    async def _voice(self, host: ModelHost, body: Shared) -> VoiceInput:
+    async def _voice(self, host: ModelHost, body: Shared, ignored: Ignored) -> VoiceInput:
         """A built-in voice's name, or the reference or the speaker embedding of an uploaded one."""
         given = body.voice.id if isinstance(body.voice, VoiceId) else body.voice
         if given is not None and body.speaker is not None and given != body.speaker:
-            raise ApiError(400, "speaker: is another name for voice; give one of them", param="speaker")
+            ignored.field("speaker", "is another name for voice; give one of them")
         given = (given if given is not None else body.speaker) or "default"
         name = self._aliases.get(given.lower(), given).strip()
         if name.lower() in PLACEHOLDERS:
@@ -60,8 +66,12 @@ class VoiceResolver:
         if name.lower() in host.spec.voices:
             return VoiceInput(name.lower())
         voice = await asyncio.to_thread(self.voices.get, name)
-        if name.lower() in OPENAI_VOICES and (voice is None or not host.spec.takes_reference):
+        unknown = voice is None or not host.spec.takes_reference
+        if unknown and name.lower() in OPENAI_VOICES:
             return VoiceInput(openai_voice(name, host.spec.voices))
+        if unknown and (why := _needless(host.spec, body)) is not None:
+            ignored.field("speaker" if body.voice is None else "voice", why)
+            return VoiceInput()
         if voice is not None and not host.spec.takes_reference:
             raise ApiError(400, "voice: this model speaks only with its own voices", param="voice")
         if voice is not None and voice.kind == "embedding":
@@ -133,6 +143,17 @@ class VoiceResolver:
         return samples, rate
 
 
+def _needless(spec: ModelSpec, body: Shared) -> str | None:
+    """Why a name that is not known need not be. None: it must be known."""
+    if body.ref_audio or body.references or body.speaker_embedding is not None:
+        return "is not known, and the request brings a voice"
+    if not spec.voices and not spec.takes_reference:
+        return "this model has one voice"
+    if not spec.voices and body.voice is None:
+        return "this model has no voices of its own, and none of this name was uploaded"
+    return None
+
+
 def _sources(body: Shared) -> tuple[list[tuple[str, str | None]], str]:
     """(audio, transcript) of each reference, and the field that they came in."""
     audios = [body.ref_audio] if isinstance(body.ref_audio, str) else body.ref_audio or []
@@ -145,7 +166,7 @@ def _sources(body: Shared) -> tuple[list[tuple[str, str | None]], str]:
         return list(zip(audios, texts or [None] * len(audios), strict=True)), "ref_audio"
     if audios or texts:
         raise ApiError(400, "references: cannot be combined with ref_audio and ref_text", param="references")
-    found = [(r.audio or r.audio_path or r.data, r.text) for r in body.references]
+    found = [(r.audio or r.audio_path or r.ref_audio or r.data, r.text or r.ref_text) for r in body.references]
     if any(source is None for source, _ in found):
         raise ApiError(400, "references: each needs audio", param="references")
     return [(source, text) for source, text in found if source is not None], "references"

@@ -108,6 +108,7 @@ class VoiceStore:
         embedding: np.ndarray | None = None,
         text: str | None = None,
         description: str | None = None,
+        mime_type: str | None = None,
         reserved: Iterable[str] = (),
     ) -> Voice:
         """Store a voice, from audio (samples [n], rate) or a speaker embedding [d]. ApiError says why not."""
@@ -119,13 +120,14 @@ class VoiceStore:
             "consent": consent,
             "created_at": str(int(time.time())),
         }
-        facts |= {k: v for k, v in (("text", text), ("description", description)) if v}
+        facts |= {k: v for k, v in (("text", text), ("description", description), ("mime_type", mime_type)) if v}
         if audio is not None:
             tensors["samples"] = audio[0].astype(np.float32)
             facts["rate"] = str(audio[1])
             facts["seconds"] = f"{len(audio[0]) / audio[1]:.3f}"
         if embedding is not None:
             tensors["embedding"] = embedding.astype(np.float32)
+            facts["dim"] = str(len(embedding))
         data = safetensors.numpy.save(tensors, facts)
         try:
             self._write(path, data)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+DEFAULT_MIME = {"audio": "audio/wav", "embedding": "application/x-safetensors"}  # as vLLM-Omni calls them
+
 
 @dataclass(frozen=True)
 class Voice:
@@ -18,9 +20,12 @@ class Voice:
     description: str | None
     seconds: float
     size: int  # bytes of the file
+    mime_type: str
+    dim: int | None = None  # numbers of an embedding
 
     def as_dict(self) -> dict[str, Any]:
         """OpenAI's Voice object and what vLLM-Omni's clients read."""
+        embedding = {} if self.dim is None else {"embedding_dim": self.dim}
         return {
             "id": self.name,
             "object": "audio.voice",
@@ -30,7 +35,9 @@ class Voice:
             "consent": self.consent,
             "ref_text": self.text,
             "speaker_description": self.description,
-            "embedding_source": self.kind,
+            "embedding_source": "audio" if self.kind == "audio" else "direct",
+            **embedding,
+            "mime_type": self.mime_type,
             "duration": round(self.seconds, 3),
             "file_size": self.size,
         }
@@ -47,4 +54,6 @@ def described(name: str, facts: dict[str, str], kind: str, size: int) -> Voice:
         description=facts.get("description"),
         seconds=float(facts.get("seconds", 0)),
         size=size,
+        mime_type=facts.get("mime_type", DEFAULT_MIME[kind]),
+        dim=int(facts["dim"]) if "dim" in facts else None,
     )

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from starlette.websockets import WebSocket
 
 from stentor.server.backpressure import SlowClient
 from stentor.server.errors import ApiError, from_pydantic
 from stentor.server.json_sse import json_bytes
 from stentor.server.limits import LIMITS
-from stentor.server.schemas import STRICT, Shared
+from stentor.server.schemas import Body, Shared
 
 MAX_MESSAGE_BYTES = LIMITS.ws_message_kib << 10  # of a message other than session.config
 
@@ -31,49 +30,59 @@ class CloseSession(Exception):
 
 
 class Configure(Shared):
-    """session.config: the parameters of POST /v1/audio/speech other than its text."""
+    """session.config: the parameters of POST /v1/audio/speech other than its text, or an object `session` of them."""
 
     type: Literal["session.config"] = "session.config"
-    stream_audio: bool = Field(True, description="false: each segment as one whole file, when it is finished")
-    word_timestamps: bool = False
+    stream_audio: bool | None = Field(
+        None,
+        description="false: each segment as one whole file, when it is finished. Default: true for pcm, else false",
+    )
+    word_timestamps: bool = Field(False, description="audio.chunk events as vLLM-Omni sends them, without times")
     encoding: Literal["binary", "base64"] = Field("binary", description="base64: audio.chunk events")
 
+    def streams(self, format: str) -> bool:
+        """Whether a segment's audio is sent while it is made. Joined frames of pcm are a file as they are."""
+        return format == "pcm" if self.stream_audio is None else self.stream_audio
 
-class Append(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _unfolded(cls, value: Any) -> Any:
+        nested = value.get("session") if isinstance(value, dict) else None
+        if not isinstance(nested, dict):
+            return value
+        return {**{k: v for k, v in value.items() if k != "session"}, **nested, "type": "session.config"}
+
+
+class Append(Body):
     """input.text: more text. With a sequence number, it is acknowledged."""
 
-    model_config = STRICT
     type: Literal["input.text"]
     text: str
     sequence: int | None = None
 
 
-class Commit(BaseModel):
+class Commit(Body):
     """input.commit: speak the text so far. The utterance continues."""
 
-    model_config = STRICT
     type: Literal["input.commit"]
 
 
-class Done(BaseModel):
+class Done(Body):
     """input.done: the utterance's text is complete."""
 
-    model_config = STRICT
     type: Literal["input.done"]
 
 
-class Cancel(BaseModel):
+class Cancel(Body):
     """response.cancel: stop now. `played_ms`: how much of the utterance the client has played, if it knows."""
 
-    model_config = STRICT
     type: Literal["response.cancel"]
     played_ms: float | None = Field(None, ge=0)
 
 
-class Close(BaseModel):
+class Close(Body):
     """session.close: close the connection when everything written has been spoken."""
 
-    model_config = STRICT
     type: Literal["session.close"]
 
 
@@ -129,13 +138,13 @@ class MessageSender:
         flat = {k: v for k, v in detail.items() if k != "type"}
         self.event("error", **flat, status=error.status, error=detail, **more)
 
-    def audio(self, data: bytes, encoding: str, index: int) -> None:
-        """Queue audio as a binary frame or as an event."""
-        if encoding == "binary":
-            self._put(data, audio=True)
-            return
-        body = {"type": "audio.chunk", "utterance_index": index, "audio": base64.b64encode(data).decode()}
-        self._put(json_bytes(body).decode(), audio=True)
+    def audio(self, data: bytes) -> None:
+        """Queue audio as a binary frame."""
+        self._put(data, audio=True)
+
+    def audio_chunk(self, **body: Any) -> None:
+        """Queue audio as an event."""
+        self._put(json_bytes({"type": "audio.chunk", **body}).decode(), audio=True)
 
     def drop_audio(self) -> None:
         """Drop audio that has not been sent."""

@@ -16,6 +16,7 @@ from stentor.errors import InvalidRequest
 from stentor.server.backpressure import SlowClient
 from stentor.server.config import MIB
 from stentor.server.errors import ApiError, translate
+from stentor.server.ignored import Ignored
 from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
 from stentor.server.speech.plan import SpeechPlan
@@ -157,6 +158,8 @@ class Session:
             return message
 
     async def _handle(self, message: Message) -> None:
+        if not isinstance(message, Configure):
+            _note_unknown(message, Ignored(self.config.strict))
         match message:
             case Configure():
                 await self._configure(message)
@@ -194,6 +197,8 @@ class Session:
             response_format=plan.output.format,
             sample_rate=plan.output.rate,
             channels=1,
+            stream_audio=settings.streams(plan.output.format),
+            split_granularity=settings.split_granularity,
             **plan.ignored.as_json(),
         )
 
@@ -204,7 +209,9 @@ class Session:
             raise ApiError(
                 400, f"text: the utterance has more than {limit} characters", param="text", code="text_too_long"
             )
-        self._open().feed.write(message.text)
+        utterance = self._open()
+        _note_unknown(message, utterance.plan.ignored)
+        utterance.feed.write(message.text)
         if message.sequence is not None:
             self.out.event("input.ack", sequence=message.sequence, utterance_index=self._index)
 
@@ -262,3 +269,9 @@ class Session:
         while self.busy:
             await asyncio.sleep(0.05)
         raise CloseSession(1001, reason="the server is shutting down")
+
+
+def _note_unknown(message: Message, ignored: Ignored) -> None:
+    """Note the fields of a message that are not known. ApiError in a strict server."""
+    for name in message.model_extra or {}:
+        ignored.field(name, f"is not a field of {message.type}")

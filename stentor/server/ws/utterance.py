@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -32,6 +33,9 @@ class Utterance:
 
     def __init__(self, server: Server, out: MessageSender, plan: SpeechPlan, settings: Configure, index: int) -> None:
         self.server, self.out, self.settings, self.index = server, out, settings, index
+        self.session_id = plan.id
+        self.streamed = settings.streams(plan.output.format)
+        self.timed = settings.word_timestamps and plan.output.format == "pcm"  # chunks as vLLM-Omni sends them
         seed = plan.seed if plan.seed_given else secrets.randbelow(2**31)
         self.plan = replace(plan, id=f"{plan.id}-{index}", seed=seed, ignored=plan.ignored.copy())
         granularity = settings.split_granularity
@@ -43,6 +47,7 @@ class Utterance:
         self.failed = False  # what follows of its text is dropped
         self.last_audio = 0.0  # when the current segment began, or last gave audio
         self.bytes = self.segments = 0  # sent so far
+        self.sent = self.chunks = 0  # bytes before the current segment, and its chunks so far
 
     @property
     def waiting_for_text(self) -> bool:
@@ -87,7 +92,7 @@ class Utterance:
             live.pop(running.playback, None)
 
     async def _all(self, running: RunningRequest, first: FedSegment, rest: AsyncIterator[FedSegment]) -> None:
-        pipeline = running.pipeline(whole=False) if self.settings.stream_audio else None
+        pipeline = running.pipeline(whole=False) if self.streamed else None
         await self._segment(running, pipeline, *first)
         async for fed in rest:
             await self._segment(running, pipeline, *fed)
@@ -105,7 +110,8 @@ class Utterance:
         tail: TextTail | None,
     ) -> None:
         """Speak one segment. `pipeline` is the utterance's stream. With None, the segment becomes its own file."""
-        run, index, sent = running.run, self.segments, self.bytes
+        run, index = running.run, self.segments
+        self.sent, self.chunks = self.bytes, 0
         self.segments += 1
         own = pipeline or running.pipeline(whole=True)
         if index and pipeline is not None:
@@ -126,9 +132,10 @@ class Utterance:
             self.out.event("input.ignored", utterance_index=self.index, sentence_index=index, **timing_as_dict(times))
         self.out.event(
             "audio.done",
+            id=f"{self.plan.id}-{index}",
             utterance_index=self.index,
             sentence_index=index,
-            total_bytes=self.bytes - sent,
+            total_bytes=self.bytes - self.sent,
             start=round(times.start, 4),
             end=round(times.end, 4),
             start_char=times.start_char,
@@ -140,6 +147,7 @@ class Utterance:
     def _announce(self, index: int, segment: Segment) -> None:
         self.out.event(
             "audio.start",
+            id=f"{self.plan.id}-{index}",
             utterance_index=self.index,
             sentence_index=index,
             sentence_text=segment.text,
@@ -147,6 +155,7 @@ class Utterance:
             end_char=segment.end,
             format=self.plan.output.format,
             sample_rate=self.plan.output.rate,
+            channels=1,
         )
 
     async def _encode(self, running: RunningRequest, pipeline: OutputPipeline, samples: np.ndarray) -> None:
@@ -157,9 +166,31 @@ class Utterance:
         self._send(await pipeline.feed(samples))
 
     def _send(self, data: bytes) -> None:
-        if data:
-            self.bytes += len(data)
-            self.out.audio(data, self.settings.encoding, self.index)
+        if not data:
+            return
+        self.bytes += len(data)
+        if self.timed:
+            self._send_timed(data)
+        elif self.settings.encoding == "base64":
+            self.out.audio_chunk(utterance_index=self.index, audio=base64.b64encode(data).decode())
+        else:
+            self.out.audio(data)
+
+    def _send_timed(self, data: bytes) -> None:
+        """A chunk as vLLM-Omni sends it beside word times. There is no aligner, so the times are null."""
+        ms = 1000 / (2 * self.plan.output.rate)
+        self.out.audio_chunk(
+            utterance_index=self.index,
+            sentence_index=self.segments - 1,
+            chunk_id=self.chunks,
+            chunk_start_ms=round((self.bytes - self.sent - len(data)) * ms),
+            chunk_end_ms=round((self.bytes - self.sent) * ms),
+            sample_rate=self.plan.output.rate,
+            channels=1,
+            audio_b64=base64.b64encode(data).decode(),
+            timestamps=None,
+        )
+        self.chunks += 1
 
     async def _failed(self, error: ApiError) -> None:
         """Report a failure. Text that still arrives for this utterance is dropped, and its input.done is answered."""
@@ -171,7 +202,8 @@ class Utterance:
         self._done(total_sentences=self.segments, finish_reason="error")
 
     def _done(self, **body: Any) -> None:
-        self.out.event("session.done", utterance_index=self.index, **{"request_id": self.plan.id, **body})
+        ids = {"session_id": self.session_id, "request_id": self.plan.id}
+        self.out.event("session.done", utterance_index=self.index, **{**ids, **body})
 
     def played_report(self, played_ms: float | None) -> dict[str, Any]:
         """How much a client has played: `played_ms` as it says itself, else an estimate for immediate playback."""

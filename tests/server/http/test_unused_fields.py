@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 import argparse
+import base64
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stentor.server import cli
 from stentor.server.config import ServerConfig, build
-from tests.helpers.server_live import Live, serving
+from stentor.server.schemas import BatchBody, SpeechBody
+from stentor.server.speech.languages import known_language
+from stentor.server.ws.messages import Configure
+from tests.helpers.server_live import Live, serving, tone_wav
 from tests.helpers.ws_talk import talk
 
+TONE = base64.b64encode(tone_wav()).decode()
 UNUSED = [
     ({"extra_params": {"nonsense": 1}}, "nonsense"),
     ({"unknown_field": 1}, "unknown_field"),
     ({"repetition_penalty": 1.1}, "repetition_penalty"),
+    ({"stage_params": {"talker": {"top_k": 3, "min_p": 0.1}}}, "stage_params.talker.min_p"),
+    ({"language": "klingon"}, "language"),
+    ({"word_timestamps": True}, "word_timestamps"),
+    ({"ref_text": "no audio"}, "ref_text"),
+    ({"prompt_audio": "data:,x"}, "prompt_audio"),
+    ({"prompt_text": "no audio"}, "prompt_text"),
+    ({"speaker_embedding": [0.1, 0.2]}, "speaker_embedding"),
+    ({"voice": "low", "speaker": "high"}, "speaker"),
+    ({"voice": "clone", "ref_audio": TONE}, "voice"),
+    ({"references": [{"audio": TONE, "vq_codes": [1, 2]}]}, "references[0].vq_codes"),
 ]
+OWN_VOICE = {"voices": (), "takes_reference": False, "takes_instructions": False}  # a model that only speaks
+NULLS = {
+    name: None
+    for model in (SpeechBody, BatchBody, Configure)
+    for name in model.model_fields
+    if name not in ("input", "items", "type", "stream_audio", "encoding")
+}
 
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with serving(tmp_path_factory.mktemp("voices"), strict=True) as running:
         yield running
+
+
+def as_if(live: Live, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
+    """Let the model say other things of itself."""
+    spec = replace(live.tts.spec, **facts)
+    monkeypatch.setattr(live.tts._model, "spec", spec)
+    monkeypatch.setattr(live.server.hosts.all[0], "_spec", spec)
 
 
 @pytest.mark.parametrize(("body", "param"), UNUSED, ids=[p for _, p in UNUSED])
@@ -37,11 +68,108 @@ def test_a_field_without_use_is_named_and_the_request_served(live: Live, strict:
     assert param in refused.json()["error"]["message"]
 
 
-def test_what_is_used_is_not_named(live: Live, strict: Live) -> None:
-    for server in (live, strict):
-        answer = server.speech(input="Hello.", temperature=0.5, user="u", extra_params={"top_k": 3})
-        assert answer.status_code == 200
-        assert "x-ignored" not in answer.headers
+USED = [
+    {"temperature": 0.5, "user": "u", "extra_params": {"top_k": 3}},
+    *({"language": name} for name in ("English", "en-US")),
+    {"response_format": "WAV", "task_type": "custom_voice", "split_granularity": "Sentence"},
+    {"references": [{"ref_audio": TONE, "ref_text": "What is said."}], "task_type": "BASE"},
+    {"references": [{"audio_path": TONE, "media_type": "audio/wav"}]},
+    {"voice": {"id": "low", "name": None}, "speaker": "low"},
+    {"seed": -1},
+    NULLS,
+]
+
+
+@pytest.mark.parametrize("body", USED)
+def test_what_has_a_meaning_is_used_and_not_named(strict: Live, body: dict) -> None:
+    answer = strict.speech(input="Hello.", **body)
+    assert answer.status_code == 200, answer.text
+    assert "x-ignored" not in answer.headers
+    assert body.get("response_format") != "WAV" or answer.content[:4] == b"RIFF"
+
+
+@pytest.mark.parametrize(
+    "name", ["English", "en", "en-US", "EN_us", "eng", " english ", "English (UK)", "en-GB-oxendict"]
+)
+def test_a_language_has_many_names(name: str) -> None:
+    assert known_language(name, ("english", "chinese")) == "english"
+    assert known_language(name, ("german",)) is None
+
+
+def test_no_language_is_auto() -> None:
+    assert {known_language(name, ()) for name in (None, "", "Auto", " AUTO ")} == {"auto"}
+    assert known_language("zh-Hans-CN", ("chinese",)) == "chinese"
+    assert known_language("beijing_dialect", ("beijing_dialect",)) == "beijing_dialect"
+
+
+def test_options_of_stages_are_used(live: Live) -> None:
+    ask = {"input": "Hello.", "seed": 3, "response_format": "pcm"}
+    one = live.speech(**ask, stage_params={"talker": {"max_new_tokens": 7}, "vocoder": {}})
+    assert len(one.content) == len(live.speech(**ask, max_new_tokens=7).content)
+    top = live.speech(**ask, stage_params={"talker": {"max_new_tokens": 7}}, max_new_tokens=5)
+    assert len(top.content) == len(live.speech(**ask, max_new_tokens=5).content) < len(one.content)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"voice": "Vivian", "task_type": "CustomVoice", "instructions": "Calm."}, "task_type, instructions, voice"),
+        ({"speaker": "Vivian", "language": "Auto"}, "speaker"),
+        (
+            {"ref_audio": "http://127.0.0.1:1/x.wav", "ref_text": "x", "task_type": "Base"},
+            "task_type, ref_audio, ref_text",
+        ),
+        ({"references": [{"audio_path": "/etc/passwd"}]}, "references"),
+        ({"instruct": "Calm.", "instructions": ""}, "instruct"),
+    ],
+)
+def test_a_model_that_only_speaks_serves_requests_for_others(
+    live: Live, monkeypatch: pytest.MonkeyPatch, body: dict, named: str
+) -> None:
+    """Nothing is fetched or read for it."""
+    as_if(live, monkeypatch, **OWN_VOICE)
+    answer = live.speech(input="Hello.", **body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-ignored"] == named
+
+
+def test_a_wrong_voice_of_a_model_with_voices_is_refused(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert live.speech(input="Hello.", voice="nobody").json()["error"]["param"] == "voice"
+    as_if(live, monkeypatch, voices=())
+    assert live.speech(input="Hello.", voice="nobody").json()["error"]["param"] == "voice"  # it may be an upload
+    assert live.speech(input="Hello.", speaker="Vivian").headers["x-ignored"] == "speaker"
+
+
+def test_instructions_beside_continued_audio(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = {"input": "Hello.", "instructions": "Calm.", "ref_audio": TONE}
+    assert "x-ignored" not in live.speech(**ask, ref_text="x").headers
+    as_if(live, monkeypatch, instructs_prompt=False)
+    assert live.speech(**ask, ref_text="x").headers["x-ignored"] == "instructions"
+    assert "x-ignored" not in live.speech(**ask).headers
+
+
+def test_a_batch_names_what_only_one_answer_has(live: Live) -> None:
+    items = ["One.", {"input": "Two.", "stream": True, "timestamps": "srt"}, {"input": "Three.", "speed": None}]
+    body = live.http.post("/v1/audio/speech/batch", json={"items": items, "stream": False, "model": None}).json()
+    two = [{"param": "stream"}, {"param": "timestamps"}]
+    assert [r.get("ignored") for r in body["results"]] == [None, two, None]
+    assert all(r["audio_data"] == r["audio"] and r["format"] == "mp3" for r in body["results"])
+
+
+@pytest.mark.parametrize(
+    ("items", "param"),
+    [
+        ([{"input": "x", "speed": 9}], "items.0.speed"),
+        (["x", {"voice": "low"}], "items.1.input"),
+        (["x", 5], "items.1"),
+        ([{"input": "x", "response_format": "ogg"}], "items.0.response_format"),
+        ([{"input": "x", "references": [{"audio": 5}]}], "items.0.references"),
+    ],
+)
+def test_an_error_of_a_batch_names_the_field(live: Live, items: list, param: str) -> None:
+    error = live.http.post("/v1/audio/speech/batch", json={"items": items}).json()["error"]
+    assert error["param"] == param
+    assert param in error["message"]
 
 
 def test_events_and_batch_results_name_them_too(live: Live) -> None:

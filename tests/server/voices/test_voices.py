@@ -44,6 +44,8 @@ def test_a_voice_is_uploaded_listed_spoken_with_and_deleted(live: Live) -> None:
     assert (body["id"], body["name"], body["type"]) == ("anna", "anna", "uploaded")
     assert body["consent"] == "speaker agreed, record 7"
     assert body["duration"] == pytest.approx(1.5)
+    assert (body["embedding_source"], body["mime_type"], body["success"]) == ("audio", "audio/wav", True)
+    assert body["message"] == "Voice 'anna' uploaded"
     assert "anna" in live.voice_names()
     assert live.http.get("/v1/audio/voices/anna").json()["ref_text"] == "la la la"
     ask = {"input": TEXT, "seed": 5, "response_format": "pcm", "guard": False}
@@ -68,7 +70,7 @@ def test_a_voice_cloned_at_once_and_a_stored_one_sound_the_same(live: Live) -> N
 
 
 def test_an_upload_replaced_under_its_name_is_heard_at_once(tmp_path: Path) -> None:
-    with serving(tmp_path, voice_policy="overwrite") as live:
+    with serving(tmp_path) as live:
         ask = {"input": TEXT, "seed": 5, "response_format": "pcm", "guard": False, "voice": "x"}
         upload(live, "x")
         first = live.speech(**ask).content
@@ -81,12 +83,14 @@ def test_an_upload_replaced_under_its_name_is_heard_at_once(tmp_path: Path) -> N
 def test_a_speaker_embedding_is_stored_and_refused_by_models_that_take_none(live: Live) -> None:
     data = {"name": "vector", "consent": "yes", "speaker_embedding": json.dumps([0.5] * 192)}
     answer = live.http.post("/v1/audio/voices", data=data)
-    assert answer.json()["embedding_source"] == "embedding"
+    stored = answer.json()
+    assert (stored["embedding_source"], stored["embedding_dim"]) == ("direct", 192)
+    assert stored["mime_type"] == "application/x-safetensors"
     spoken = live.speech(input=TEXT, voice="vector")
     assert (spoken.status_code, spoken.json()["error"]["param"]) == (400, "voice")
     assert "takes no speaker embedding" in spoken.json()["error"]["message"]
     spoken = live.speech(input=TEXT, speaker_embedding=[0.5] * 192)
-    assert (spoken.status_code, spoken.json()["error"]["param"]) == (400, "speaker_embedding")
+    assert (spoken.status_code, spoken.headers["x-ignored"]) == (200, "speaker_embedding")
     live.http.delete("/v1/audio/voices/vector")
 
 
@@ -189,10 +193,10 @@ def test_names_that_are_taken_are_conflicts(live: Live) -> None:
     assert upload(live, "low").status_code == 409
     assert upload(live, "default").status_code == 409
     assert upload(live, "once").status_code == 200
-    again = upload(live, "ONCE")
-    assert again.status_code == 409
-    assert again.json()["error"]["code"] == "voice_exists"
-    live.http.delete("/v1/audio/voices/once")
+    again = upload(live, "ONCE").json()
+    assert (again["success"], again["warning"]) == (True, "Voice 'once' overwritten")
+    gone = live.http.delete("/v1/audio/voices/once").json()
+    assert (gone["success"], gone["message"]) == (True, "Voice 'once' deleted successfully")
 
 
 def test_of_uploads_at_the_same_time_one_wins(tmp_path: Path) -> None:
@@ -217,13 +221,14 @@ def test_of_uploads_at_the_same_time_one_wins(tmp_path: Path) -> None:
 
 def test_voices_survive_restarts_and_are_shared_by_servers_on_one_directory(tmp_path: Path) -> None:
     ask = {"input": TEXT, "seed": 5, "response_format": "pcm", "guard": False, "voice": "shared"}
-    with serving(tmp_path) as one:
+    with serving(tmp_path, voice_policy="immutable") as one:
         upload(one, "shared")
         before = one.speech(**ask).content
-        with serving(tmp_path) as two:
+        with serving(tmp_path, voice_policy="immutable") as two:
             assert "shared" in two.voice_names()
             assert two.speech(**ask).content == before
-            assert upload(two, "shared").status_code == 409
+            refused = upload(two, "shared")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "voice_exists")
             two.http.delete("/v1/audio/voices/shared")
         assert one.speech(**ask).status_code == 400
         upload(one, "shared")

@@ -22,13 +22,13 @@ BAD_CONFIGS = [
     ({"voice": "nobody"}, "voice"),
     ({"speed": 9}, "speed"),
     ({"response_format": "ogg"}, "response_format"),
-    ({"unknown_field": 1}, "unknown_field"),
     ({"temperature": 7}, "temperature"),
     ({"encoding": "morse"}, "encoding"),
-    ({"word_timestamps": True}, "word_timestamps"),
+    ({"session": {"speed": 9}}, "speed"),
+    ({"session": "nobody", "stream_audio": "yes"}, "stream_audio"),
     ({"split_granularity": "word"}, "split_granularity"),
     ({"ref_audio": "http://127.0.0.1/x.wav"}, "ref_audio"),
-    ({"model": "tts-1"}, "model"),
+    ({"model": "another"}, "model"),
 ]
 
 
@@ -59,8 +59,6 @@ def test_wrong_messages_are_refused_and_the_session_goes_on(live: Live) -> None:
             assert t.get()["code"] == code
         t.send("input.text")
         assert t.get()["param"] == "text"
-        t.send("input.text", text="x", nonsense=1)
-        assert t.get()["param"] == "nonsense"
         t.send("input.text", text="x" * 20_001)
         assert t.get()["code"] == "text_too_long"
         t.send("input.text", text="x\ud800")
@@ -205,7 +203,8 @@ def test_more_sessions_than_allowed_are_refused_with_retry_after(strict: Live) -
 
 def test_a_client_that_does_not_read_is_cut_off(strict: Live) -> None:
     """Audio beyond what sockets hold and the server buffers."""
-    with talk(strict, headers=KEY, response_format="wav", sample_rate=48000, min_frames=900, max_frames=900) as t:
+    settings = {"response_format": "wav", "stream_audio": True, "sample_rate": 48000}
+    with talk(strict, headers=KEY, **settings, min_frames=900, max_frames=900) as t:
         t.send("input.text", text="A long sentence. " * 8)
         t.send("input.done")
         code, events = t.close_code()

@@ -116,7 +116,7 @@ def test_numbered_text_is_acknowledged(live: Live) -> None:
 
 @pytest.mark.parametrize("format", ["wav", "mp3", "flac", "opus", "aac"])
 def test_every_format_streams_as_one_file_per_utterance(live: Live, format: str) -> None:
-    settings = {"response_format": format, "sample_rate": 24000}
+    settings = {"response_format": format, "sample_rate": 24000, "stream_audio": True}
     with talk(live, **settings) as t:
         events, audio = t.say("One is here. ", "Two is here.")
     assert events[-1]["sample_rate"] == 24000
@@ -236,7 +236,7 @@ def test_a_reference_is_taken_like_over_http(live: Live) -> None:
 
 def test_nothing_to_say_is_answered_too(live: Live) -> None:
     with talk(live) as t:
-        events, audio = t.say("  ...  ")
+        events, audio = t.say(" \n ")
         assert events[-1]["total_sentences"] == 0
         assert not audio
         t.send("input.done")
