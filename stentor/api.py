@@ -147,7 +147,7 @@ class TTS:
             raise InvalidRequest("split_granularity", f"must be one of {allowed}, got {request.shown(granularity)}")
         pieces = segments(self.spec, request.check_text(text), granularity)
         checked = self.request(pieces[0].spoken, **given)
-        return Passage(self.engine, self.prompt, checked, pieces, tries, streaming)
+        return Passage(self.engine, self.prompt, self.speakable, checked, pieces, tries, streaming)
 
     # -- for servers and tools --
 

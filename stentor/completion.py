@@ -8,7 +8,9 @@ from pathlib import Path
 
 import shtab
 
-FILES = frozenset({"model", "model_flag", "models", "config", "lora", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs"})
+FILES = frozenset(
+    {"output", "model", "model_flag", "models", "config", "lora", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs"}
+)
 """Arguments that may be files although they are not of type Path."""
 
 

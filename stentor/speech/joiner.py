@@ -8,6 +8,7 @@ from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 
 PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between segments
+UNSPOKEN_SECONDS = 0.3  # of silence in place of a text that cannot be spoken
 FADE_SECONDS = 0.005
 
 
@@ -63,6 +64,11 @@ class JoinedAudio:
     def _out(self, samples: np.ndarray) -> np.ndarray:
         self.samples += len(samples)
         return samples
+
+
+def unspoken(rate: int) -> np.ndarray:
+    """float32 samples [n] in place of a segment with nothing to speak in it."""
+    return np.zeros(round(UNSPOKEN_SECONDS * rate), np.float32)
 
 
 class SegmentJoiner:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from stentor.engine.engine import Engine
-from stentor.engine.stream import AudioStream, Chunk
+from stentor.engine.stream import Chunk
 from stentor.errors import Overloaded, StentorError
 from stentor.models.base import Prompt, SpeechRequest
-from stentor.retry import Tries, runaway_frames
+from stentor.retry import Tries
 from stentor.speech.joiner import JoinedAudio
+from stentor.speech.piece import EnginePiece, Piece, SilentPiece
 from stentor.speech.pieces import (
     SIDE_BY_SIDE,
     GeneratedSegment,
@@ -33,14 +34,15 @@ log = logging.getLogger("stentor.speech")
 class Passage:
     """The segments of one request, and what they share.
 
-    prompt: makes a request's prompt. request: holds the text of the first segment. tries: of each segment. streaming:
-    audio comes in small chunks at first.
+    prompt: makes a request's prompt. speakable: whether the model can speak a text. request: holds the text of the
+    first segment. tries: of each segment. streaming: audio comes in small chunks at first.
     """
 
     def __init__(
         self,
         engine: Engine,
         prompt: Callable[[SpeechRequest], Prompt],
+        speakable: Callable[[str], bool],
         request: SpeechRequest,
         segments: Sequence[Segment],
         tries: int,
@@ -51,7 +53,7 @@ class Passage:
         self.queue = PieceQueue(engine, streaming)
         self.pieces: list[Piece] = []
         self.error: StentorError | None = None  # why it has no speech
-        self._prompt = prompt
+        self._prompt, self._speakable = prompt, speakable
         self._voices = VoicesSoFar(self.spec)
         self._prepared: Piece | None = self._prepare()
 
@@ -103,10 +105,15 @@ class Passage:
             parts.append(joined.feed(piece.samples))
             joined.note_end(piece.segment, len(piece.samples), piece.finish)
             parts.append(joined.close(piece.segment, self.is_last(piece)))
-        seed = self.pieces[0].tries.seed if len(self.pieces) == 1 else self.request.seed
-        frames = np.concatenate([c.frames for piece in self.pieces for c in piece.chunks])
+        chunks = [c.frames for piece in self.pieces for c in piece.chunks if len(c.frames)]
+        frames = np.concatenate(chunks) if chunks else self.pieces[0].chunks[0].frames
         timings = tuple(joined.timings)
-        return Speech(np.concatenate(parts), joined.rate, frames, joined.ending, seed, timings)
+        return Speech(np.concatenate(parts), joined.rate, frames, joined.ending, self._seed(), timings)
+
+    def _seed(self) -> int:
+        """The seed that repeats it: of the last try where there is one piece."""
+        only = self.pieces[0] if len(self.pieces) == 1 else None
+        return only.tries.seed if isinstance(only, EnginePiece) else self.request.seed
 
     def warn_if_cut(self, finish: str | None) -> None:
         """Log that a limit that nobody asked for has cut the speech."""
@@ -121,54 +128,15 @@ class Passage:
         at = len(self.pieces)
         if at == len(self.segments):
             return None
-        segment, first = self.segments[at], not at or not self.carries
-        request = segment_request(self.request, segment, first)
+        segment = self.segments[at]
+        if len(self.segments) > 1 and not self._speakable(segment.spoken):
+            log.info("cannot speak %r: a silence is in its place", segment.spoken)
+            return SilentPiece(segment, self.spec)
+        spoken = any(not isinstance(p, SilentPiece) for p in self.pieces)
+        request = segment_request(self.request, segment, first=not spoken or not self.carries)
         if tails := self._voices.of(segment.spoken):
             request = with_tail_reference(request, self.spec, tails)
-        return Piece(self.queue, segment, self._prompt(request), Tries(request.seed, self.tries))
-
-
-class Piece:
-    """One segment in the engine."""
-
-    def __init__(self, queue: PieceQueue, segment: Segment, prompt: Prompt, tries: Tries) -> None:
-        queue.engine.fit(prompt)
-        self.queue, self.segment, self.prompt, self.tries = queue, segment, prompt, tries
-        self.chunks: list[Chunk] = []
-        self.done = True  # it is not in the engine
-        self._stream: AudioStream | None = None
-
-    @property
-    def stream(self) -> AudioStream:
-        assert self._stream is not None
-        return self._stream
-
-    @property
-    def samples(self) -> np.ndarray:
-        """float32 [n], of all chunks so far."""
-        return np.concatenate([c.samples for c in self.chunks])
-
-    @property
-    def finish(self) -> str:
-        return self.chunks[-1].finish or "stop"
-
-    def start(self) -> None:
-        """Queue it."""
-        self._stream = self.queue.submit(self.prompt, self.tries.seed)
-        self.done = False
-
-    def leave(self) -> None:
-        """It has ended, or is not needed any more."""
-        self.done = True
-        self.queue.left(self.stream)
-
-    def wait(self) -> None:
-        """Wait for the end of a try. A run-on is queued again with the next seed while tries are left, and not done."""
-        self.chunks = list(self.stream)
-        self.leave()
-        limit = runaway_frames(self.prompt)
-        if self.tries.again(limit is not None and sum(len(c.frames) for c in self.chunks) >= limit):
-            self.start()
+        return EnginePiece(self.queue, segment, self._prompt(request), Tries(request.seed, self.tries))
 
 
 def speak(passages: Sequence[Passage]) -> list[Speech | StentorError]:
@@ -248,7 +216,7 @@ class SpeechStream(Iterator[Speech]):
             raise StopIteration
         chunk = next(self._chunks)
         self._samples += len(chunk.samples)
-        if self._passage.carries:
+        if self._passage.carries and not isinstance(self._piece, SilentPiece):
             self._piece.chunks.append(chunk)
         samples = self._joined.feed(chunk.samples)
         if chunk.finish is None:
@@ -258,7 +226,7 @@ class SpeechStream(Iterator[Speech]):
     def _next_piece(self) -> Piece | None:
         piece = self._passage.next()
         if piece is not None:
-            self._chunks, self._samples = iter(piece.stream), 0
+            self._chunks, self._samples = piece.stream(), 0
             self._joined.begin()
         return piece
 

@@ -125,3 +125,16 @@ def test_speech_that_a_limit_cut_is_warned_of_unless_the_caller_set_it(
         assert not caplog.records
         assert tts.generate("Short.", seed=1, min_frames=64, retries=1).finish_reason == "length"
     assert "max_frames" in caplog.text
+
+
+def test_a_piece_that_cannot_be_spoken_is_a_silence(
+    tts: TTS, asked: list[SpeechRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tts._model, "speakable", lambda text, check: "Two" not in text)
+    speech = tts.generate(TEXT, **ASK)
+    chunks = list(tts.stream(TEXT, **STREAM))
+    np.testing.assert_allclose(np.concatenate([c.samples for c in chunks]), speech.samples, atol=1e-6)
+    assert [r.text for r in asked] == [SENTENCES[0], *SENTENCES[2:]] * 2
+    silent = speech.segments[1]
+    assert (silent.text, silent.end - silent.start) == (SENTENCES[1], pytest.approx(0.3))
+    assert not speech.samples[round(silent.start * 600) : round(silent.end * 600)].any()

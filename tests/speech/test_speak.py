@@ -77,7 +77,7 @@ def passages(engine: FakeEngine, names: str, tries: int = 3) -> list[Passage]:
     def passage(text: str) -> Passage:
         segments = [Segment(one, i, i + 1) for i, one in enumerate(text)]
         request = SpeechRequest(text[0], seed=1, voice="low", options={})
-        return Passage(cast(Engine, engine), prompt, request, segments, tries, streaming=False)
+        return Passage(cast(Engine, engine), prompt, lambda text: True, request, segments, tries, streaming=False)
 
     return [passage(text) for text in names.split()]
 

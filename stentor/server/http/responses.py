@@ -16,7 +16,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from stentor.server.audio.encode import CONTAINERS
+from stentor.output.encode import CONTAINERS
 from stentor.server.backpressure import SendBuffer, SlowClient, run_while_connected
 from stentor.server.config import MIB
 from stentor.server.errors import translate

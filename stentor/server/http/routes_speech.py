@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from stentor.server.audio.encode import CONTAINERS
+from stentor.output.encode import CONTAINERS
 from stentor.server.backpressure import Disconnected, run_while_connected
 from stentor.server.errors import ApiError, failures, from_pydantic, translate
 from stentor.server.http.json_body import JsonRoute

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from stentor.errors import EngineError
-from stentor.server.audio.effects import EffectChain
-from stentor.server.audio.encode import Encoder, encoder
+from stentor.output.effects import EffectChain
+from stentor.output.encode import Encoder, encoder
 from stentor.server.audio.playback import OK_SECONDS, ClientPlayback
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate

@@ -10,7 +10,7 @@ from typing import Any
 
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, SpeechRequest
-from stentor.server.audio.encode import CONTAINERS, legal_rate
+from stentor.output.encode import CONTAINERS, legal_rate
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.ignored import Ignored

@@ -19,7 +19,7 @@ from stentor.server.speech.guard import Guard
 from stentor.server.speech.live_text import TextTail, extended
 from stentor.server.speech.outcomes import Timing, Usage
 from stentor.server.speech.plan import SpeechPlan
-from stentor.speech.joiner import JoinedAudio
+from stentor.speech.joiner import JoinedAudio, unspoken
 from stentor.speech.pieces import (
     SIDE_BY_SIDE,
     GeneratedSegment,
@@ -31,8 +31,6 @@ from stentor.speech.pieces import (
 from stentor.speech.timing import SegmentTiming
 from stentor.text.front_end import Check
 from stentor.text.sentences import Segment
-
-UNSPOKEN_SECONDS = 0.3  # of silence in place of a text that cannot be spoken
 
 
 class SpeechRun:
@@ -185,7 +183,7 @@ class SegmentRun:
         self.unspoken = True
         run.plan.ignored.piece(self.segment.spoken)
         run.timing.first = run.timing.first or time.monotonic()
-        silence = np.zeros(round(UNSPOKEN_SECONDS * run.spec.sample_rate), np.float32)
+        silence = unspoken(run.spec.sample_rate)
         self.samples = len(silence)
         return silence
 

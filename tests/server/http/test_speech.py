@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from stentor.server.audio.encode import CONTAINERS
+from stentor.output.encode import CONTAINERS
 from tests.helpers.server_live import Live, decoded, held, pcm
 
 TEXT = "Hello there, you."

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from stentor.server.speech.live_text import TextFeed
-from stentor.server.speech.run import UNSPOKEN_SECONDS
-from stentor.speech.joiner import PAUSE
+from stentor.speech.joiner import PAUSE, UNSPOKEN_SECONDS
 from tests.helpers.server_live import Live, decoded, pcm, serving
 from tests.helpers.ws_talk import talk
 

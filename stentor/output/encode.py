@@ -9,19 +9,23 @@ its true duration. With 0, all but FFmpeg read nothing.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
+import soundfile
 
-from stentor.server.audio.effects import pcm16
+from stentor.output.effects import pcm16
 
 UNKNOWN = 0xFFFFFFFF
+WAV_HEADER = 44  # bytes
+LIBSNDFILE = ("flac", "mp3")  # what it writes where PyAV is missing
 MPEG = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 
 
@@ -66,9 +70,17 @@ CONTAINERS = {
 }
 
 
+FILES = {
+    **CONTAINERS,
+    "ogg": Container("audio/ogg", MPEG),
+    "m4a": Container("audio/mp4", MPEG, "ipod", "aac", 64_000),
+}
+"""What can be written to a file, by suffix. The last two are not streamed."""
+
+
 def legal_rate(format: str, rate: int) -> int:
     """The rate at which a format carries audio of `rate` Hz: its own, else the next above, else the highest."""
-    rates = CONTAINERS[format].rates
+    rates = FILES[format].rates
     if not rates or rate in rates:
         return rate
     return min((r for r in rates if r > rate), default=rates[-1])
@@ -89,6 +101,20 @@ def encoder(format: str, rate: int, whole: bool) -> Encoder:
     if format == "wav":
         return WholeWav(rate) if whole else Wav(rate)
     return Compressed(CONTAINERS[format], rate, whole)
+
+
+def file_encoder(format: str, rate: int, file: IO[bytes]) -> Encoder:
+    """An encoder that writes into `file`, which can be sought, as it is fed. `feed` and `finish` return nothing.
+
+    libsndfile writes ogg (Vorbis), and flac and mp3 where PyAV is missing. ImportError for what needs PyAV.
+    """
+    if format == "pcm":
+        return FilePcm(file)
+    if format == "wav":
+        return FileWav(rate, file)
+    if format == "ogg" or (format in LIBSNDFILE and importlib.util.find_spec("av") is None):
+        return SndFile(format, rate, file)
+    return Compressed(FILES[format], rate, True, file)
 
 
 def wav_header(rate: int, data_bytes: int | None) -> bytes:
@@ -145,6 +171,47 @@ class WholeWav(Pcm):
         return wav_header(self.rate, len(data)) + data
 
 
+class FilePcm(Pcm):
+    """Samples without header, in a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+
+    def feed(self, samples: np.ndarray) -> bytes:
+        self.file.write(super().feed(samples))
+        return b""
+
+
+class FileWav(FilePcm):
+    """A wav file whose header is right after `finish`."""
+
+    def __init__(self, rate: int, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.rate = rate
+        file.write(wav_header(rate, None))
+
+    def finish(self) -> bytes:
+        size = self.file.tell() - WAV_HEADER
+        self.file.seek(0)
+        self.file.write(wav_header(self.rate, size))
+        return b""
+
+
+class SndFile:
+    """A file that libsndfile writes."""
+
+    def __init__(self, format: str, rate: int, file: IO[bytes]) -> None:
+        self.file = soundfile.SoundFile(file, "w", samplerate=rate, channels=1, format=format.upper())
+
+    def feed(self, samples: np.ndarray) -> bytes:
+        self.file.write(samples)
+        return b""
+
+    def finish(self) -> bytes:
+        self.file.close()
+        return b""
+
+
 class _Sink(io.RawIOBase):
     """The file that PyAV writes a stream to. Bytes are taken out as they are written, so none can be changed later."""
 
@@ -184,14 +251,14 @@ def _one_cpu() -> Iterator[None]:
 
 
 class Compressed:
-    """mp3, flac, opus and aac."""
+    """mp3, flac, opus, aac, ogg and m4a. file: where a whole file is written to, in place of what `finish` returns."""
 
-    def __init__(self, container: Container, rate: int, whole: bool) -> None:
+    def __init__(self, container: Container, rate: int, whole: bool, file: IO[bytes] | None = None) -> None:
         import av  # FFmpeg: large, and pcm and wav do not need it
         from av.audio.stream import AudioStream
 
         self.rate, self.whole = rate, whole
-        self.sink: _Sink | io.BytesIO = io.BytesIO() if whole else _Sink()
+        self.sink: _Sink | io.BytesIO | IO[bytes] = file or (io.BytesIO() if whole else _Sink())
         options = {
             "fflags": "bitexact",
             **(container.whole if whole else container.streamed),
@@ -224,7 +291,7 @@ class Compressed:
             self.feed(np.zeros(1, np.float32))  # a container without a frame is not a valid file
         self.out.mux(self.stream.encode(None))
         self.out.close()
-        return self.sink.getvalue() if isinstance(self.sink, io.BytesIO) else self.sink.take()
+        return self.sink.getvalue() if isinstance(self.sink, io.BytesIO) else self._taken()
 
     def _taken(self) -> bytes:
-        return b"" if isinstance(self.sink, io.BytesIO) else self.sink.take()
+        return self.sink.take() if isinstance(self.sink, _Sink) else b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stentor.server.audio.effects import EffectChain, Stretch
+from stentor.output.effects import EffectChain, Stretch
 
 RATE = 24_000
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from stentor.server.audio.encode import CONTAINERS, encoder, legal_rate
+from stentor.output.encode import CONTAINERS, encoder, legal_rate
 from tests.helpers.server_live import decoded, pcm
 
 RATE = 24_000

@@ -1,0 +1,1 @@
+"""Samples on their way out: effects (speed, sample rate) and containers."""

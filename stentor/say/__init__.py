@@ -1,0 +1,1 @@
+"""`stentor say` and `stentor voices`."""

@@ -1,0 +1,155 @@
+"""`stentor say`: from flags to audio."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import stentor
+from stentor.errors import InvalidRequest
+from stentor.say import source, target
+from stentor.say.flags import OPTIONS
+from stentor.say.progress import SpeakingBar, loading
+from stentor.say.target import Sink, Target
+from stentor.speech.timing import SegmentTiming, srt, vtt
+
+if TYPE_CHECKING:
+    from stentor.api import TTS
+
+CUT = 3  # exit code: the audio was written, but max_frames cut the speech
+SUBTITLES = {".srt": srt, ".vtt": vtt}
+
+
+@dataclass
+class Spoken:
+    """What was spoken. Times are seconds of the audio before `speed`."""
+
+    seconds: float = 0.0
+    first: float = 0.0  # seconds of work until the first audio
+    took: float = 0.0
+    finish: str = "cancelled"
+    seed: int = 0
+    segments: list[SegmentTiming] = field(default_factory=list)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Speak. Returns 0, or 3 if the speech was cut by max_frames."""
+    text = source.read(args.text, args.file)
+    out = target.check(args.output, args.format, args.play)
+    _check_flags(args)
+    play = _player(args.speed) if args.play else None
+    options, started = _request_options(args), time.perf_counter()
+    with _loaded(args) as tts, _without_log():
+        loaded = time.perf_counter()
+        sinks: list[Sink] = [] if out is None else [target.open_sink(out, tts.sample_rate, args.speed)]
+        if play is not None:
+            sinks.append(play(tts.sample_rate))
+        spoken = _speak(tts, text, options, sinks)
+    if args.srt is not None:
+        args.srt.write_text(SUBTITLES[args.srt.suffix.lower()](_faster(spoken.segments, args.speed)), encoding="utf-8")
+    _report(out, spoken, loaded - started, args.speed)
+    if spoken.finish == "length":
+        print("stentor: warning: max_frames cut the speech before the end of its text", file=sys.stderr)
+        return CUT
+    return 0
+
+
+def _player(speed: float) -> Callable[[int], Sink]:
+    """What makes the player for a rate. InvalidRequest where nothing can be played here."""
+    from stentor.say import player
+
+    library = player.library()
+    return lambda rate: player.Player(library, rate, speed)
+
+
+def _loaded(args: argparse.Namespace) -> TTS:
+    with loading(args.model or "the embedded voice"):
+        from stentor.api import TTS
+
+        engine = {} if args.threads is None else {"threads": args.threads}
+        return TTS(args.model, device=args.device, dtype=args.dtype, lora=args.lora, max_num_seqs=1, **engine)
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    if not 0.25 <= args.speed <= 4:
+        raise InvalidRequest("speed", f"must be from 0.25 to 4, got {args.speed:g}")
+    if args.srt is not None:
+        if args.srt.suffix.lower() not in SUBTITLES:
+            raise InvalidRequest("srt", f"must end in .srt or .vtt, got {str(args.srt)!r}")
+        if not args.srt.parent.is_dir():
+            raise InvalidRequest("srt", f"folder {str(args.srt.parent)!r} does not exist")
+    for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
+        if text is not None and getattr(args, audio) is None:
+            raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
+
+
+def _request_options(args: argparse.Namespace) -> dict[str, Any]:
+    split = "sentence" if args.srt is not None and args.split == "auto" else args.split
+    given = {
+        "voice": args.voice,
+        "language": args.language,
+        "instructions": args.instructions,
+        "seed": args.seed,
+        "split_granularity": split,
+        **{name: getattr(args, name) for name in OPTIONS},
+    }
+    if args.reference is not None:
+        given["reference"] = stentor.Reference(args.reference, args.reference_text)
+    if args.prompt is not None:
+        given["prompt"] = stentor.Reference(args.prompt, args.prompt_text)
+    return {k: v for k, v in given.items() if v is not None}
+
+
+def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink]) -> Spoken:
+    """Speak into the sinks, which are completed also where the speech fails half-way or is interrupted."""
+    spoken, started = Spoken(), time.perf_counter()
+    stream = tts.stream(text, **options)
+    bar = SpeakingBar(len(text))
+    try:
+        for chunk in stream:
+            spoken.first = spoken.first or time.perf_counter() - started
+            for sink in sinks:
+                sink.feed(chunk.samples)
+            spoken.seconds += chunk.duration
+            spoken.segments += chunk.segments
+            spoken.finish, spoken.seed = chunk.finish_reason or spoken.finish, chunk.seed
+            bar.at(spoken.segments[-1].end_char if spoken.segments else 0, spoken.seconds)
+        spoken.took = time.perf_counter() - started
+    finally:
+        bar.close()
+        for sink in sinks:
+            sink.finish()
+    return spoken
+
+
+def _faster(segments: Sequence[SegmentTiming], speed: float) -> list[SegmentTiming]:
+    return [replace(s, start=s.start / speed, end=s.end / speed) for s in segments]
+
+
+def _report(out: Target | None, spoken: Spoken, load: float, speed: float) -> None:
+    """One line: where the audio is, and how fast it was made. On standard error where the audio is on the other."""
+    to_pipe = out is not None and out.path is None
+    where: Path | str = "played" if out is None else out.path or "standard output"
+    print(
+        f"{where}: {spoken.seconds / speed:.2f} s of audio ({spoken.finish}, seed {spoken.seed}); load {load:.2f} s, "
+        f"first audio {spoken.first:.2f} s, RTF {spoken.took / max(spoken.seconds, 1e-9):.2f}",
+        file=sys.stderr if to_pipe else sys.stdout,
+    )
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """The command tells of cut speech itself."""
+    log, level = logging.getLogger("stentor.speech"), logging.getLogger("stentor.speech").level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,76 @@
+"""The flags of `stentor say` and `stentor voices`. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stentor.text.sentences import GRANULARITIES
+
+OPTIONS = ("temperature", "top_k", "top_p", "cfg", "flow_steps", "min_frames", "max_frames")
+FORMATS = ("wav", "raw", "mp3", "flac", "opus", "ogg", "m4a", "aac")
+MODEL = "directory, Hub id (owner/name) or dummy:NAME (default: the embedded voice)"
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def add_say(commands: Any, run: Run) -> None:
+    """Add `say` to a program's commands."""
+    say = commands.add_parser("say", help="speak a text into a file, a pipe or the loudspeaker")
+    say.add_argument("text", nargs="?", help="text to speak, or - to read it from standard input")
+    say.add_argument("--file", type=Path, metavar="TEXT_FILE", help="speak this text file (UTF-8)")
+    _add_output(say)
+    _add_model(say)
+    say.add_argument("--threads", type=int, help="CPU threads")
+    say.add_argument("--lora", type=Path, help="LoRA weights to merge at load")
+    _add_request(say)
+    say.set_defaults(func=run)
+
+
+def add_voices(commands: Any, run: Run) -> None:
+    """Add `voices` to a program's commands."""
+    voices = commands.add_parser("voices", help="list a model's voices and languages, and what it takes")
+    _add_model(voices)
+    voices.set_defaults(func=run)
+
+
+def _add_output(say: argparse.ArgumentParser) -> None:
+    say.add_argument(
+        "-o",
+        "--output",
+        help="audio file to write (.wav .flac .mp3 .opus .ogg .m4a .aac .raw), or - for standard output; "
+        "default out.wav, or none with --play",
+    )
+    say.add_argument("--format", choices=FORMATS, help="format of the audio (default: by the suffix, wav for -o -)")
+    say.add_argument("--play", action="store_true", help="play it while it is made (needs stentor[play])")
+    say.add_argument("--speed", type=float, default=1.0, help="0.25 to 4; pitch is kept (default 1)")
+    say.add_argument("--srt", type=Path, metavar="FILE", help="write the times of sentences (.srt or .vtt)")
+    say.add_argument("--split", choices=GRANULARITIES, default="auto", help="where long text is cut (default auto)")
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", help=MODEL)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+
+
+def _add_request(say: argparse.ArgumentParser) -> None:
+    say.add_argument("--voice", help="a named voice of the model (`stentor voices` lists them)")
+    say.add_argument("--language", default="auto", help="language of the text (default auto)")
+    say.add_argument("--instructions", help="how to speak, or what voice to design")
+    say.add_argument("--reference", type=Path, help="audio of the voice to clone")
+    say.add_argument("--reference-text", help="transcript of the reference, which is then continued")
+    say.add_argument("--prompt", type=Path, help="audio to continue, in addition to --reference")
+    say.add_argument("--prompt-text", help="transcript of the prompt")
+    say.add_argument("--seed", type=int, help="the same seed gives the same audio")
+    for name in OPTIONS:
+        say.add_argument("--" + name.replace("_", "-"), type=_number, metavar="N", help="option of the model")
+
+
+def _number(text: str) -> float | int:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)

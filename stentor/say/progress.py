@@ -1,0 +1,58 @@
+"""What `stentor say` shows on a terminal while it works. Elsewhere it shows nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+REDRAW_SECONDS = 0.5
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """A line with the seconds that a load has taken so far."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    started, done = time.monotonic(), threading.Event()
+
+    def show() -> None:
+        while not done.wait(REDRAW_SECONDS):
+            print(f"\rloading {what}: {time.monotonic() - started:.0f} s ", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        print("\r" + " " * (len(what) + 24) + "\r", end="", file=sys.stderr, flush=True)
+
+
+class SpeakingBar:
+    """A bar over the characters of a text, with the time left."""
+
+    def __init__(self, characters: int) -> None:
+        from tqdm import tqdm
+
+        self._bar: tqdm[None] = tqdm(
+            total=characters,
+            desc="speaking",
+            unit=" chars",
+            file=sys.stderr,
+            disable=not sys.stderr.isatty(),
+            leave=False,
+            dynamic_ncols=True,
+        )
+
+    def at(self, character: int, seconds: float) -> None:
+        """So many characters have been spoken, and so many seconds of audio made."""
+        self._bar.set_postfix_str(f"{seconds:.1f} s of audio", refresh=False)
+        self._bar.update(character - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()

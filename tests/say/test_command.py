@@ -1,0 +1,229 @@
+"""`stentor say` and `stentor voices` as a user meets them."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from stentor.cli import main
+from stentor.say import source
+from tests.helpers.server_live import decoded
+
+STORY = "One is here. Two is here.\n\nThree is here."
+SHORT = ["--model", "dummy:toy", "--max-frames", "8", "--min-frames", "8", "--seed", "3", "--voice", "low"]
+CUT = 3
+FRAMES = 8 * 6  # samples of a sentence at 600 Hz
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Pipe:
+    """Standard output that takes bytes."""
+
+    def __init__(self) -> None:
+        self.buffer = io.BytesIO()
+
+    def isatty(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "book.txt"
+    path.write_text(STORY, encoding="utf-8-sig")
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3", "a.opus", "a.ogg", "a.m4a", "a.aac", "a.raw"])
+def test_a_book_is_spoken_into_every_kind_of_file(book: Path, name: str) -> None:
+    assert main(["say", "--file", str(book), "--split", "sentence", "-o", name, *SHORT]) == CUT
+    wanted = (3 * FRAMES + 0.55 * 600) / 600
+    data = (book.parent / name).read_bytes()
+    if name == "a.raw":
+        assert len(data) == round(2 * 600 * wanted)
+        return
+    samples, rate = decoded(data)
+    assert wanted - 0.01 < len(samples) / rate < wanted + 0.3  # aac has no count of its padding
+    if name == "a.wav":
+        assert soundfile.info(book.parent / name).frames == len(samples) == round(600 * wanted)
+
+
+@pytest.mark.parametrize(("format", "head"), [("wav", b"RIFF"), ("raw", b""), ("flac", b"fLaC"), ("opus", b"OggS")])
+def test_audio_goes_to_a_pipe_and_words_to_standard_error(
+    format: str, head: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = Pipe()
+    monkeypatch.setattr("sys.stdout", pipe)
+    assert main(["say", "hello", "-o", "-", "--format", format, *SHORT]) == CUT
+    data = pipe.buffer.getvalue()
+    assert data.startswith(head)
+    assert len(data) == 2 * FRAMES if format == "raw" else len(data) > 44
+    assert "standard output: 0.08 s of audio" in capsys.readouterr().err
+
+
+def test_speed_changes_length_and_times(book: Path) -> None:
+    ask = ["say", "--file", str(book), "--srt", "a.srt", "-o", "a.wav", *SHORT]
+    assert main([*ask, "--speed", "2"]) == CUT
+    assert soundfile.info("a.wav").frames == round((3 * FRAMES + 330) / 2)
+    assert Path("a.srt").read_text() == (
+        "1\n00:00:00,000 --> 00:00:00,040\nOne is here.\n\n"
+        "2\n00:00:00,115 --> 00:00:00,155\nTwo is here.\n\n"
+        "3\n00:00:00,355 --> 00:00:00,395\nThree is here.\n"
+    )
+
+
+def test_subtitles_end_in_srt_or_vtt(book: Path) -> None:
+    assert main(["say", "--file", str(book), "--srt", "a.vtt", "-o", "a.wav", *SHORT]) == CUT
+    assert Path("a.vtt").read_text().startswith("WEBVTT")
+    assert main(["say", "hello", "--srt", "a.txt", *SHORT]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], "text: give a text"),
+        (["hello", "--file", "book.txt"], "text: give a text"),
+        (["--file", "none.txt"], "file: cannot read 'none.txt'"),
+        (["--file", "latin.txt"], "file: 'latin.txt' is not UTF-8 text: byte 3"),
+        (["hello", "--speed", "9"], "speed: must be from 0.25 to 4, got 9"),
+        (["hello", "-o", "-", "--format", "m4a"], "format: m4a cannot be written to a pipe"),
+    ],
+)
+def test_wrong_flags_are_told_before_anything_is_loaded(
+    flags: list[str], says: str, book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor.api.TTS", None)
+    (book.parent / "latin.txt").write_bytes(b"caf\xe9")
+    assert main(["say", *flags, *SHORT]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_audio_is_not_written_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout", Terminal())
+    assert main(["say", "hello", "-o", "-", *SHORT]) == 2
+    assert "standard output is a terminal" in capsys.readouterr().err
+
+
+def test_without_pyav_the_formats_that_need_it_are_named(
+    book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "av" else find(name, *rest))
+    assert main(["say", "hello", "-o", "a.m4a", *SHORT]) == 2
+    assert "m4a needs PyAV: pip install 'stentor[audio]'" in capsys.readouterr().err
+    for name in ("a.flac", "a.mp3", "a.ogg"):
+        assert main(["say", "hello", "-o", name, *SHORT]) == CUT
+        assert len(decoded(Path(name).read_bytes())[0]) >= FRAMES
+
+
+@pytest.mark.parametrize(("answer", "spoken"), [("\n", STORY), ("yes\n", STORY), ("n\n", "book.txt"), ("", STORY)])
+def test_the_name_of_a_file_as_text_is_asked_about_on_a_terminal(
+    answer: str, spoken: str, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr", Terminal())
+    assert source.read(book.name, None) == spoken
+    assert "'book.txt' is a file. Speak the text in it?" in sys.stderr.getvalue()
+
+
+def test_the_name_of_a_file_as_text_is_spoken_with_a_warning_elsewhere(
+    book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert source.read(book.name, None) == "book.txt"
+    assert "warning: 'book.txt' is a file" in capsys.readouterr().err
+    assert source.read("word " * 1000 + "\0", None).startswith("word")
+
+
+def test_what_was_spoken_before_a_failure_is_in_the_file(book: Path) -> None:
+    book.write_text("One is here. Two \x01 is here.")
+    assert main(["say", "--file", str(book), "--split", "sentence", "-o", "a.wav", *SHORT]) == 1
+    assert soundfile.info("a.wav").frames == FRAMES + 90
+
+
+def test_speech_that_ends_by_itself_is_a_success(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["say", "Yes. No.", "-o", "a.wav", "--seed", "1"]) == 0
+    assert "(stop, seed 1)" in capsys.readouterr().out
+
+
+def test_a_terminal_shows_how_far_a_long_text_is(book: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
+    main(["say", "--file", str(book), "--split", "sentence", "-o", "a.wav", *SHORT])
+    assert "speaking" in sys.stderr.getvalue()
+    assert "s of audio" in sys.stderr.getvalue()
+
+
+def test_voices_are_listed_with_what_a_model_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["voices", "--model", "dummy:toy"]) == 0
+    out = capsys.readouterr().out
+    for words in ("low, high", "english", "0.05 to 5 s of speech to clone", "600 Hz"):
+        assert words in out
+
+
+class FakeDevice:
+    """The part of sounddevice that is used. `written` is what was played."""
+
+    PortAudioError = OSError
+
+    def __init__(self, device: bool = True, own_rate: int | None = None) -> None:
+        self.device, self.own_rate = device, own_rate
+        self.written: list[np.ndarray] = []
+        self.rate = 0
+
+    def query_devices(self, kind: str) -> dict[str, float]:
+        if not self.device:
+            raise self.PortAudioError("no default output device")
+        return {"default_samplerate": float(self.own_rate or 600)}
+
+    def check_output_settings(self, samplerate: int, channels: int, dtype: str) -> None:
+        if self.own_rate not in (None, samplerate):
+            raise self.PortAudioError("rate")
+
+    def OutputStream(self, samplerate: int, channels: int, dtype: str) -> FakeDevice:
+        self.rate = samplerate
+        return self
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def write(self, block: np.ndarray) -> None:
+        self.written.append(block.copy())
+
+
+@pytest.mark.parametrize(("own_rate", "count"), [(None, FRAMES), (1200, 2 * FRAMES)])
+def test_it_is_played_at_a_rate_that_the_device_takes_and_no_file_is_written(
+    own_rate: int | None, count: int, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = FakeDevice(own_rate=own_rate)
+    monkeypatch.setitem(sys.modules, "sounddevice", device)
+    assert main(["say", "hello", "--play", *SHORT]) == CUT
+    assert device.rate == (own_rate or 600)
+    assert sum(len(b) for b in device.written) == count
+    assert [p.name for p in book.parent.iterdir()] == ["book.txt"]
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [(None, "pip install 'stentor[play]'"), (FakeDevice(device=False), "play: this machine has no device to play on")],
+)
+def test_what_playing_needs_is_told_before_anything_is_loaded(
+    device: FakeDevice | None, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stentor.api.TTS", None)
+    monkeypatch.setitem(sys.modules, "sounddevice", device)
+    assert main(["say", "hello", "--play", *SHORT]) == 2
+    assert says in capsys.readouterr().err
