@@ -16,6 +16,7 @@ from stentor.config import Policy
 from stentor.engine.request_state import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
 from stentor.models.base import ModelSpec
+from stentor.server import memory
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS
@@ -158,6 +159,7 @@ class ModelHost:
             if self.phase == "loading":
                 self.phase = "warming"
             await asyncio.to_thread(_warm_up, tts)
+        await asyncio.to_thread(memory.give_back)
         gc.freeze()  # a full collection would visit all objects of torch and the model: 130 ms without audio
         self.phase, self.reason = "ready", None
         log.info("model %s is ready", self.name)

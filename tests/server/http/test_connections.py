@@ -138,6 +138,18 @@ def test_silent_connections_make_room_for_those_who_ask(narrow: Live) -> None:
         with httpx.Client(base_url=narrow.url, timeout=60, trust_env=False) as newcomer:
             assert newcomer.post("/v1/audio/speech", json={"input": TEXT}).status_code == 200
             assert newcomer.get("/health").status_code == 200
+            assert sum(map(is_open, silent)) <= 8
+
+
+def is_open(s: socket.socket) -> bool:
+    """Whether the server has not closed a connection on which it has nothing to say."""
+    s.setblocking(False)
+    try:
+        return s.recv(100) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
 
 
 def test_all_bodies_in_flight_have_one_budget(narrow: Live) -> None:
