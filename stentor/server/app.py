@@ -16,7 +16,7 @@ from stentor.api import TTS
 from stentor.server import errors
 from stentor.server.config import ServerConfig
 from stentor.server.http import routes_info, routes_page, routes_speech, routes_voices
-from stentor.server.http.authentication import Authentication
+from stentor.server.http.authentication import Authentication, Preflight
 from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import AccessLog
@@ -75,6 +75,7 @@ def create_app(
         lifespan=lifespan,
         middleware=[
             Middleware(RootPath, root_path=config.root_path),
+            Middleware(Preflight, allowed_origins=config.allowed_origins),
             *([cors] if config.allowed_origins else []),
             Middleware(RequestIds, on_response=server.metrics.count_response),
             *([Middleware(AccessLog)] if config.log_requests else []),

@@ -46,8 +46,31 @@ class Authentication:
             return ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
         unasked = websocket or (scope["method"] == "POST" and not _is_json(headers))
         if unasked and not from_own_origin(headers, self.config.allowed_origins):
-            return ApiError(403, "pages of this origin may not send this here", code="origin_not_allowed")
+            return foreign(headers)
         return None
+
+
+class Preflight:
+    """Refuses what a browser asks before it sends for a page of another origin, and says which flag allows it."""
+
+    def __init__(self, app: ASGIApp, allowed_origins: tuple[str, ...]) -> None:
+        self.app, self.allowed_origins = app, allowed_origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "OPTIONS":
+            headers = Headers(scope=scope)
+            asked = "access-control-request-method" in headers
+            if asked and not from_own_origin(headers, self.allowed_origins):
+                await respond(foreign(headers), scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def foreign(headers: Headers) -> ApiError:
+    """403 for a page of another origin."""
+    origin = headers.get("origin", "")
+    message = f"pages of {origin} may not send this here; stentor serve --allowed-origins {origin} allows them"
+    return ApiError(403, message, code="origin_not_allowed")
 
 
 def under_v1(scope: Scope) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from typing import cast
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from stentor.server.errors import ApiError
 from stentor.server.json_sse import json_bytes
@@ -58,6 +59,9 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self.in_headers = False
         super().on_headers_complete()
+        cycle = self.cycle
+        if cycle is not None and cycle.scope is self.scope and self.scope["http_version"] == "1.0":
+            cycle.send = _until_closed(cycle)  # type: ignore[method-assign, assignment]
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -118,6 +122,26 @@ class Connection(HttpToolsProtocol):
         """Close the connection that has been without a request for longest. If there is none, the new one."""
         others = [c for c in self.connections if isinstance(c, Connection) and c.idle]
         min(others, key=lambda c: c.idle_since, default=self).transport.abort()
+
+
+def _until_closed(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """`send` for a client of HTTP/1.0, which knows no chunks. A body of unknown length ends with the connection.
+
+    uvicorn would send chunks. It takes a body without them if told its length, here of one part at a time.
+    """
+    send, by_parts = cycle.send, False
+
+    async def plain(message: Any) -> None:
+        nonlocal by_parts
+        if message["type"] == "http.response.start":
+            by_parts = b"content-length" not in {name.lower() for name, _ in message.get("headers", ())}
+            if by_parts:
+                cycle.chunked_encoding = False
+        elif by_parts:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return plain
 
 
 def limited(limits: Limits) -> type[Connection]:

@@ -18,11 +18,15 @@ from stentor.server.http.authentication import respond
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import REQUEST_ID
 
+SLASHES = re.compile("/{2,}")
 GIVEN_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{LIMITS.request_id_chars}}}")
 
 
 class RootPath:
-    """Tells routes the prefix that a proxy in front removes. They take paths with and without it."""
+    """Tells routes the prefix that a proxy in front removes. They take paths with and without it.
+
+    Slashes in a row, which a base URL with a slash at its end makes, count as one.
+    """
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self.app, self.root_path = app, root_path
@@ -30,6 +34,8 @@ class RootPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.root_path:
             scope["root_path"] = self.root_path
+        if "path" in scope:
+            scope["path"] = SLASHES.sub("/", scope["path"])
         await self.app(scope, receive, send)
 
 

@@ -58,7 +58,10 @@ async def models(request: Request) -> dict[str, Any]:
 @router.get("/v1/models/{name:path}", responses=failures(401, 404), tags=["models"])
 async def model(request: Request, name: str) -> dict[str, Any]:
     """One model, by any of its names."""
-    return _model(name, server(request).hosts.named(name))
+    hosts = server(request).hosts
+    if f"/{name}" in dict(hosts.served()):  # a directory's name. Slashes in a row have become one
+        name = f"/{name}"
+    return _model(name, hosts.named(name))
 
 
 @router.get("/v1/audio/models", responses=failures(401), tags=["models"])
@@ -72,6 +75,7 @@ def _models(request: Request) -> list[dict[str, Any]]:
     return [_model(name, host) for name, host in server(request).hosts.served()]
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", tags=["state"], responses={503: {"description": "An engine is down"}})
 async def health(request: Request) -> Response:
     """200 while every engine that has been loaded is alive, 503 with the reason otherwise."""
@@ -99,6 +103,7 @@ def _state(host: ModelHost) -> dict[str, Any]:
     return state
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", tags=["state"], responses={503: {"description": "Not yet, or not any more. The phase says why"}})
 async def ready(request: Request) -> Response:
     """200 once every model has finished warming up, 503 with the phase until then."""

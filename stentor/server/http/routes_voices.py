@@ -88,6 +88,7 @@ async def add(
         raise ApiError(400, "consent: must say who has agreed to the use of this voice", param="consent")
     if (audio_sample is None) == (speaker_embedding is None):
         raise ApiError(400, "audio_sample: give audio_sample or speaker_embedding, one of them", param="audio_sample")
+    _check_taken(s, speaker_embedding is not None)
     sample = None if audio_sample is None else await _sample(audio_sample, int(s.config.max_upload_mb * MIB))
     embedding = None if speaker_embedding is None else await asyncio.to_thread(_embedding, speaker_embedding)
     reserved = [*_built_in(s, None), *s.config.aliases]
@@ -108,6 +109,15 @@ async def add(
     replaced, stored = await asyncio.to_thread(store)
     told = f"Voice {stored['name']!r} {'overwritten' if replaced else 'uploaded'}"
     return {**stored, "success": True, "message": told, "voice": stored, **({"warning": told} if replaced else {})}
+
+
+def _check_taken(s: Server, embedding: bool) -> None:
+    """ApiError 400 for a voice with which none of the models can speak."""
+    hosts, what = s.hosts.all, "speaker embedding" if embedding else "voice to clone"
+    if any(h.phase != "ready" or (h.spec.speaker_size if embedding else h.spec.takes_reference) for h in hosts):
+        return
+    param = "speaker_embedding" if embedding else "audio_sample"
+    raise ApiError(400, f"{param}: {', '.join(h.name for h in hosts)} takes no {what}", param=param)
 
 
 @router.delete("/v1/audio/voices/{name}", responses=failures(401, 404, 503))

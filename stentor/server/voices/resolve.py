@@ -73,9 +73,9 @@ class VoiceResolver:
             ignored.field("speaker" if body.voice is None else "voice", why)
             return VoiceInput()
         if voice is not None and not host.spec.takes_reference:
-            raise ApiError(400, "voice: this model speaks only with its own voices", param="voice")
+            raise ApiError(400, f"voice: {host.name} speaks only with its own voices", param="voice")
         if voice is not None and voice.kind == "embedding":
-            return VoiceInput(embedding=await self._embedding(host.spec, voice.name))
+            return VoiceInput(embedding=await self._embedding(host, voice.name))
         stored = None if voice is None else await self._stored(voice)
         if stored is not None:
             return VoiceInput(references=[stored])
@@ -84,14 +84,12 @@ class VoiceResolver:
         known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded, *more])
         raise ApiError(400, f"voice: {name[:80]!r} is not known; known: {known}", param="voice", code="voice_not_found")
 
-    async def _embedding(self, spec: ModelSpec, name: str) -> list[float]:
-        vector = await asyncio.to_thread(self.voices.embedding, name)
+    async def _embedding(self, host: ModelHost, name: str) -> list[float]:
+        vector, size = await asyncio.to_thread(self.voices.embedding, name), host.spec.speaker_size
         held = 0 if vector is None else len(vector)
-        if vector is None or held != spec.speaker_size:
-            takes = f"takes {spec.speaker_size}" if spec.speaker_size else "takes no speaker embedding"
-            raise ApiError(
-                400, f"voice: {name!r} is a speaker embedding of {held} numbers; this model {takes}", param="voice"
-            )
+        if vector is None or held != size:
+            takes = f"{host.name} takes {size}" if size else f"{host.name} takes no speaker embedding"
+            raise ApiError(400, f"voice: {name!r} is a speaker embedding of {held} numbers; {takes}", param="voice")
         numbers: list[float] = vector.tolist()
         return numbers
 

@@ -72,7 +72,12 @@ def test_keys_are_compared_whole() -> None:
 
 
 def test_other_origins_may_read_our_headers_if_they_are_allowed(tmp_path: Path) -> None:
+    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
     with serving(tmp_path, allowed_origins=("https://app.example",)) as live:
+        for origin, status in (("https://app.example", 200), ("https://evil.example", 403)):
+            asked = live.http.options("/v1/audio/speech", headers={"Origin": origin, **ask})
+            assert asked.status_code == status
+            assert asked.headers.get("access-control-allow-origin") == (origin if status == 200 else None)
         answer = live.http.post("/v1/audio/speech", json={"input": TEXT}, headers={"Origin": "https://app.example"})
         assert answer.headers["access-control-allow-origin"] == "https://app.example"
         assert "X-Seed" in answer.headers["access-control-expose-headers"]
@@ -103,6 +108,14 @@ def test_a_handshake_of_another_origin_is_a_403(live: Live, origin: str) -> None
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
     }  # fmt: skip
     assert live.http.get("/v1/audio/speech/stream", headers=headers).status_code == 403
+
+
+def test_what_a_browser_asks_first_is_answered_with_what_to_configure(live: Live) -> None:
+    headers = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    answer = live.http.options("/v1/audio/speech", headers=headers)
+    assert answer.status_code == 403
+    assert answer.json()["error"]["code"] == "origin_not_allowed"
+    assert "--allowed-origins https://app.example" in answer.json()["error"]["message"]
 
 
 def test_our_own_page_may_ask_for_everything() -> None:

@@ -1,14 +1,15 @@
-"""Middleware: body sizes, request ids."""
+"""Middleware: body sizes, request ids, paths."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.helpers.server_live import Live
+from tests.helpers.server_live import Live, serving
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
 
@@ -61,3 +62,23 @@ def test_no_header_of_an_answer_can_be_made_by_a_request(live: Live) -> None:
     for id in ("ü", "a" * 5000):
         found = live.http.post("/v1/audio/speech", json=ASK, headers=[(b"X-Request-Id", id.encode())])
         assert found.headers["x-request-id"].startswith("req-")
+
+
+def test_slashes_in_a_row_are_one(live: Live) -> None:
+    """A client that joins a base URL with a slash at its end and a path."""
+    for path in ("//v1/models", "/v1//models", "///v1/models///dummy:toy", "//health"):
+        assert live.http.get(live.url + path).status_code == 200, path
+    assert live.http.post(live.url + "/v1//audio/speech", json=ASK).status_code == 200
+
+
+def test_a_model_of_a_directory_has_a_name_that_begins_with_a_slash(tmp_path: Path) -> None:
+    with serving(tmp_path, served_model_name=("/models/toy",)) as live:
+        for path in ("/v1/models//models/toy", "/v1/models/%2Fmodels%2Ftoy", "/v1/models/models/toy"):
+            assert live.http.get(live.url + path).json()["id"] == "/models/toy"
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_health_answers_head(live: Live, path: str) -> None:
+    answer = live.http.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert int(answer.headers["content-length"]) > 0

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -80,18 +81,39 @@ def test_an_upload_replaced_under_its_name_is_heard_at_once(tmp_path: Path) -> N
         assert live.speech(**ask).content != first
 
 
-def test_a_speaker_embedding_is_stored_and_refused_by_models_that_take_none(live: Live) -> None:
+def test_a_speaker_embedding_is_refused_by_models_that_take_none(live: Live) -> None:
     data = {"name": "vector", "consent": "yes", "speaker_embedding": json.dumps([0.5] * 192)}
     answer = live.http.post("/v1/audio/voices", data=data)
-    stored = answer.json()
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "speaker_embedding")
+    stored = live.server.voices.add("vector", "yes", embedding=np.full(192, 0.5)).as_dict()  # for another model
     assert (stored["embedding_source"], stored["embedding_dim"]) == ("direct", 192)
     assert stored["mime_type"] == "application/x-safetensors"
     spoken = live.speech(input=TEXT, voice="vector")
     assert (spoken.status_code, spoken.json()["error"]["param"]) == (400, "voice")
-    assert "takes no speaker embedding" in spoken.json()["error"]["message"]
+    assert "dummy:toy takes no speaker embedding" in spoken.json()["error"]["message"]
     spoken = live.speech(input=TEXT, speaker_embedding=[0.5] * 192)
     assert (spoken.status_code, spoken.headers["x-ignored"]) == (200, "speaker_embedding")
     live.http.delete("/v1/audio/voices/vector")
+
+
+def test_a_model_that_cannot_clone_refuses_an_upload_and_speaks_with_its_own_voices(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(live, "kept")
+    upload(live, "alloy")
+    ask = {"input": TEXT, "seed": 5, "response_format": "pcm", "guard": False}
+    assert live.speech(**ask, voice="alloy").content != live.speech(**ask, voice="low").content
+    host = live.server.hosts.all[0]
+    monkeypatch.setattr(host, "_spec", replace(host.spec, takes_reference=False))
+    answer = upload(live, "other")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "audio_sample")
+    assert "dummy:toy takes no voice to clone" in answer.json()["error"]["message"]
+    assert "other" not in live.voice_names()
+    spoken = live.speech(**ask, voice="kept")
+    assert (spoken.status_code, spoken.json()["error"]["param"]) == (400, "voice")
+    assert live.speech(**ask, voice="alloy").content == live.speech(**ask, voice="low").content
+    for name in ("kept", "alloy"):
+        live.http.delete(f"/v1/audio/voices/{name}")
 
 
 def test_a_speaker_embedding_speaks_as_its_reference_does(tmp_path: Path) -> None:
