@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from stentor.errors import EngineError, Overloaded
 from stentor.server.errors import ApiError, translate
 from stentor.server.limits import LIMITS
-from tests.helpers.server_live import Live
+from tests.helpers.server_live import Live, serving
 
 TEXT = "Hello there, you."
 
@@ -40,19 +41,26 @@ HOSTILE = [
 ]
 
 
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server that refuses fields by the names that clients chose."""
+    with serving(tmp_path_factory.mktemp("voices"), strict=True) as running:
+        yield running
+
+
 @pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
-def test_an_error_is_short_whatever_was_sent(live: Live, body: str) -> None:
-    answer = post(live, body)
+def test_an_error_is_short_whatever_was_sent(strict: Live, body: str) -> None:
+    answer = post(strict, body)
     assert answer.status_code in (400, 404)
     assert len(answer.content) < 4 * LIMITS.error_chars
     assert len(answer.json()["error"]["message"]) <= LIMITS.error_chars
 
 
-def test_names_that_clients_choose_never_become_metrics(live: Live) -> None:
+def test_names_that_clients_choose_never_become_metrics(strict: Live) -> None:
     for name in ("surrogate \\ud800", "name 1", "name 2", "x" * 40):
-        assert post(live, f'{{"input": "x", "extra_params": {{"{name}": 1}}}}').status_code == 400
-    assert live.speech(input=TEXT, speed=9).status_code == 400
-    metrics = live.http.get("/metrics")
+        assert post(strict, f'{{"input": "x", "extra_params": {{"{name}": 1}}}}').status_code == 400
+    assert strict.speech(input=TEXT, speed=9).status_code == 400
+    metrics = strict.http.get("/metrics")
     assert metrics.status_code == 200
     reasons = [line for line in metrics.text.splitlines() if line.startswith("stentor:rejected_total")]
     assert any('reason="invalid"' in line for line in reasons)
@@ -78,9 +86,9 @@ WRONG = [
     ("timestamps", "words"),
     ("word_timestamps", 1),
     ("speed", 9),
-    ("seed", -1),
+    ("seed", -2),
     ("response_format", "exe"),
-    ("references", [{"x": 1}]),
+    ("references", [{"text": 1}]),
 ]
 
 
