@@ -27,7 +27,16 @@ for words in json.loads(sys.argv[1]):
     found[" ".join(words)] = [code, sorted({"torch", "numpy", "fastapi"} & set(sys.modules)), err.getvalue()]
 print(json.dumps(found))
 """
-HELP = ("--help", "--version", "say --help", "serve --help", "bench --help", "bench serve --help", "doctor --help")
+HELP = (
+    "--help",
+    "--version",
+    "say --help",
+    "voices --help",
+    "serve --help",
+    "bench --help",
+    "bench serve --help",
+    "doctor --help",
+)
 WRONG = {  # command line: what the error says
     "": "required: COMMAND",
     "sya hello": "invalid choice: 'sya'",
@@ -38,6 +47,15 @@ WRONG = {  # command line: what the error says
     "say hello --device tpu": "device: must be auto, cpu, cuda or cuda:N, got 'tpu'",
     "say hello --dtype int4": "dtype: must be one of auto, float32",
     "say hello --threads 0": "threads: must be at least 1",
+    "say hello -o song.xyz": "output: cannot write",
+    "say hello -o /nowhere/song.wav": "output: folder '/nowhere' does not exist",
+    "say hello --speed 9": "speed: must be from 0.25 to 4",
+    "say hello --reference /nowhere.wav": "reference: file '/nowhere.wav' does not exist",
+    "say hello --reference-text words": "reference_text: needs --reference",
+    "say hello --lora /nowhere.safetensors": "lora: file '/nowhere.safetensors' does not exist",
+    "say": "text: give a text",
+    "say hello --file /nowhere.txt": "text: give a text",
+    "voices --model /nowhere": "no such directory",
     "serve --prot 80": "unrecognized arguments",
     "serve /nowhere": "stentor serve: model '/nowhere': no such directory",
     "serve dummy:voxcmp": "known: dummy:fish",

@@ -88,6 +88,9 @@ def _check_flags(args: argparse.Namespace) -> None:
     for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
         if text is not None and getattr(args, audio) is None:
             raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
+    for name, file in (("reference", args.reference), ("prompt", args.prompt), ("lora", args.lora)):
+        if file is not None and not file.expanduser().exists():
+            raise InvalidRequest(name, f"file {str(file)!r} does not exist")
 
 
 def _request_options(args: argparse.Namespace) -> dict[str, Any]:

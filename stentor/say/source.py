@@ -9,7 +9,14 @@ from stentor.errors import InvalidRequest
 
 
 def read(text: str | None, file: Path | None) -> str:
-    """The text of the argument or of the file; one of them is given. "-" is standard input."""
+    """The text of the argument or of the file; one of them is given, and not empty. "-" is standard input."""
+    found = _read(text, file)
+    if not found.strip():
+        raise InvalidRequest("text", "must not be empty")
+    return found
+
+
+def _read(text: str | None, file: Path | None) -> str:
     if (text is None) == (file is None):
         raise InvalidRequest("text", "give a text, - for standard input, or --file FILE")
     if text == "-" or file == Path("-"):
