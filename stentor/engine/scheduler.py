@@ -272,11 +272,11 @@ class Scheduler:
     def finished(self) -> list[Sequence]:
         """Requests that are complete and hold nothing any more. Their slots are free again."""
         done = [s for s in self.live if s.phase is Phase.DRAINING and not s.in_flight and self._complete(s)]
-        if done:
+        for seq in done:
+            seq.move(Phase.DONE)
+            self.free_slots.append(seq.slot)
+        if done:  # last: a thread that reads how many run must find the slots of the others free
             self.live = [s for s in self.live if s not in done]
-            for seq in done:
-                seq.move(Phase.DONE)
-                self.free_slots.append(seq.slot)
         return done
 
     @staticmethod

@@ -44,9 +44,10 @@ def assert_equal(a: Speech, b: Speech) -> None:
 
 
 def assert_all_free(tts: TTS) -> None:
-    """Slots and pages come back in the step that hands out the last chunk: the caller may be a moment early."""
+    """Slots and pages come back in the step that hands out the last chunk, and a cancel is read in the next step: the
+    caller may be a moment early."""
     deadline = time.monotonic() + 60
-    while (health := tts.engine.health()).running and time.monotonic() < deadline:
+    while ((health := tts.engine.health()).running or health.queued) and time.monotonic() < deadline:
         time.sleep(0.001)
     assert health.running == health.queued == 0
     assert health.free_slots == tts.engine.sizes.slots

@@ -1,6 +1,6 @@
 """One failure stays one failure: what fails is tried row by row, and no other request's audio changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,15 @@ def spoken(tts: TTS) -> list[Speech | EngineError]:
 
 
 @pytest.fixture(scope="module")
-def honest() -> list[Speech | EngineError]:
-    with toy() as tts:
-        return spoken(tts)
+def tts() -> Iterator[TTS]:
+    """One engine for all faults: it must serve on after each."""
+    with toy() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def honest(tts: TTS) -> list[Speech | EngineError]:
+    return spoken(tts)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[[int], bool], after: bool) -> None:
@@ -59,55 +65,51 @@ def failing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callab
 @pytest.mark.parametrize("every", [3, 7])
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
 def test_out_of_memory_now_and_then_changes_nobodys_audio(
-    monkeypatch: pytest.MonkeyPatch, honest: list[Speech | EngineError], place: Place, every: int, after: bool
+    monkeypatch: pytest.MonkeyPatch, tts: TTS, honest: list[Speech | EngineError], place: Place, every: int, after: bool
 ):
-    with toy() as tts:
-        failing(monkeypatch, *place(tts), lambda n: n % every == 1, after)
-        results = spoken(tts)
-        for want, got in zip(honest, results, strict=True):
-            assert isinstance(want, Speech)
-            if isinstance(got, Speech):
-                assert_equal(want, got)
-            else:
-                assert "full" in str(got)
-        assert tts.engine.health().alive
-        assert_all_free(tts)
+    failing(monkeypatch, *place(tts), lambda n: n % every == 1, after)
+    results = spoken(tts)
+    for want, got in zip(honest, results, strict=True):
+        assert isinstance(want, Speech)
+        if isinstance(got, Speech):
+            assert_equal(want, got)
+        else:
+            assert "full" in str(got)
+    assert tts.engine.health().alive
+    assert_all_free(tts)
 
 
 @pytest.mark.parametrize("name", ["decode", "set_pages", "_in_flight"])
 def test_a_launch_that_fails_once_fails_nobody(
-    monkeypatch: pytest.MonkeyPatch, honest: list[Speech | EngineError], name: str
+    monkeypatch: pytest.MonkeyPatch, tts: TTS, honest: list[Speech | EngineError], name: str
 ):
-    with toy() as tts:
-        failing(monkeypatch, tts.engine.runner, name, lambda n: n == 5, after=False)
-        for want, got in zip(honest, spoken(tts), strict=True):
-            assert_equal(want, got)  # type: ignore[arg-type]
+    failing(monkeypatch, tts.engine.runner, name, lambda n: n == 5, after=False)
+    for want, got in zip(honest, spoken(tts), strict=True):
+        assert_equal(want, got)  # type: ignore[arg-type]
 
 
 def test_a_row_that_no_decode_can_serve_fails_alone(
-    monkeypatch: pytest.MonkeyPatch, honest: list[Speech | EngineError]
+    monkeypatch: pytest.MonkeyPatch, tts: TTS, honest: list[Speech | EngineError]
 ):
-    with toy() as tts:
-        plain = tts.engine.runner.decode
+    plain, victim = tts.engine.runner.decode, next(tts.engine._ids) + 5
 
-        def decode(sequences: list[Any]) -> object:
-            if any(s.id == 4 for s in sequences):
-                raise RuntimeError("row 4")
-            return plain(sequences)
+    def decode(sequences: list[Any]) -> object:
+        if any(s.id == victim for s in sequences):
+            raise RuntimeError("row 4")
+        return plain(sequences)
 
-        monkeypatch.setattr(tts.engine.runner, "decode", decode)
-        results = spoken(tts)
-        with pytest.raises(EngineError, match="row 4"):
-            raise results[4]  # type: ignore[misc]
-        for i, (want, got) in enumerate(zip(honest, results, strict=True)):
-            if i != 4:
-                assert_equal(want, got)  # type: ignore[arg-type]
+    monkeypatch.setattr(tts.engine.runner, "decode", decode)
+    results = spoken(tts)
+    with pytest.raises(EngineError, match="row 4"):
+        raise results[4]  # type: ignore[misc]
+    for i, (want, got) in enumerate(zip(honest, results, strict=True)):
+        if i != 4:
+            assert_equal(want, got)  # type: ignore[arg-type]
 
 
-def test_memory_that_has_run_out_is_given_back_before_the_next_try(monkeypatch: pytest.MonkeyPatch):
-    with toy() as tts:
-        released: list[int] = []
-        monkeypatch.setattr(tts.engine.device, "release_cached", lambda: released.append(1))
-        failing(monkeypatch, tts.engine.runner, "decode", lambda n: n == 2, after=False)
-        assert len(tts.generate("hello", seed=1, max_frames=9, min_frames=9, retries=1).frames) == 9
-        assert np.sum(released) == 1
+def test_memory_that_has_run_out_is_given_back_before_the_next_try(monkeypatch: pytest.MonkeyPatch, tts: TTS):
+    released: list[int] = []
+    monkeypatch.setattr(tts.engine.device, "release_cached", lambda: released.append(1))
+    failing(monkeypatch, tts.engine.runner, "decode", lambda n: n == 2, after=False)
+    assert len(tts.generate("hello", seed=1, max_frames=9, min_frames=9, retries=1).frames) == 9
+    assert np.sum(released) == 1

@@ -453,6 +453,24 @@ def test_a_long_prefill_raises_the_margin_of_streams_for_one_more_prefill():
     assert margins == [0.02, 0.5, 0.5, 0.02]
 
 
+def test_a_slot_is_free_before_its_request_counts_as_gone():
+    """Other threads read both, and may do so between any two statements."""
+
+    class Slots(list):
+        def append(self, slot: int) -> None:
+            running.append(len(s.live))
+            super().append(slot)
+
+    running: list[int] = []
+    s = scheduler(slots=2)
+    s.free_slots = Slots(s.free_slots)
+    d = FakeDevice(s)
+    for i in range(2):
+        d.add(i, 4, 3)
+    d.run()
+    assert running == [2, 2]
+
+
 def test_rows_are_launched_with_those_whose_emit_loops_equally_often():
     rows = [Sequence(i, 4, 3, evals, 0, 0.08, True) for i, evals in enumerate((9, 3, 9, 24, 3))]
     assert [[s.id for s in group] for group in by_num_evals(rows)] == [[0, 2], [1, 4], [3]]
