@@ -383,7 +383,7 @@ async def long_soak(
 def _write(output: Path | None, result: dict[str, Any]) -> None:
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(result, indent=1) + "\n")
+        output.write_text(soak_curve.text(result) + "\n")
 
 
 def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]], voices: Path) -> dict[str, Any]:
@@ -459,7 +459,7 @@ def main() -> int:
     if result["exit_code"]:
         result["problems"].append(f"the server ended with {result['exit_code']}")
     _write(args.output, result)
-    print(soak_curve.summary(result) if long else json.dumps(result, indent=1))
+    print(soak_curve.summary(result) if long else soak_curve.text(result))
     return 1 if result["problems"] else 0
 
 

@@ -6,6 +6,7 @@ Used by soak_long.py. `judge` says what "nothing was lost" means for a run of an
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections import Counter
@@ -130,6 +131,16 @@ def judge(honest: Any, curve: Curve, windows: list[Any]) -> dict[str, Any]:
 def _round(honest: Any, windows: list[Any], i: int) -> dict[str, Any]:
     p99 = {k: speeds(honest.within([w for w in windows if w.round == i and w.kind == k])) for k in ("quiet", "mixed")}
     return {f"{k}_{name}": v[name] for k, v in p99.items() for name in ("requests", "p50_ms", "p99_ms")}
+
+
+def text(result: dict[str, Any]) -> str:
+    """A result as JSON, with its curve, if there is one, as a table of one line per sample."""
+    curve = result.get("curve")
+    if not curve:
+        return json.dumps(result, indent=1)
+    rows = ",\n   ".join(json.dumps(list(sample.values())) for sample in curve)
+    table = f'{{\n  "columns": {json.dumps(list(curve[0]))},\n  "rows": [\n   {rows}\n  ]\n }}'
+    return json.dumps({**result, "curve": "CURVE"}, indent=1).replace('"CURVE"', table)
 
 
 def summary(result: dict[str, Any]) -> str:

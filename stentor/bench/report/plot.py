@@ -30,7 +30,7 @@ class Chart:
 
 def page(title: str, charts: Sequence[Chart], table: str = "") -> str:
     """The whole HTML document. `table` is shown below the charts as preformatted text."""
-    body = "\n".join(_svg(chart) for chart in charts if any(series.x for series in chart.series))
+    body = "\n".join(svg(chart) for chart in charts if any(series.x for series in chart.series))
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"
         "<style>body{font:14px system-ui,sans-serif;margin:24px;max-width:1100px;color:#222;background:#fff}"
@@ -39,7 +39,8 @@ def page(title: str, charts: Sequence[Chart], table: str = "") -> str:
     )
 
 
-def _svg(chart: Chart) -> str:
+def svg(chart: Chart) -> str:
+    """A chart as SVG inside HTML. A file of its own needs the namespace beside it."""
     series = [line for line in chart.series if line.x]
     xs = [x for line in series for x in line.x]
     ys = [y for line in series for y in line.y] + ([chart.limit] if chart.limit is not None else [])
