@@ -61,6 +61,35 @@ def test_every_message_is_either_found_or_refused_while_another_thread_closes():
         assert found + len(refused) == 100
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_close_between_the_inboxs_check_and_its_queue_loses_no_message(monkeypatch: pytest.MonkeyPatch, at: int):
+    inbox, found, checks = Inbox(), list[object](), 0
+    message, plain = Cancel(outbox(inbox)), inbox.check
+
+    def close() -> None:
+        inbox.close("closed")
+        found.extend(inbox.rest())  # as the engine's thread does, once
+
+    closer = threading.Thread(target=close)
+
+    def check() -> None:
+        nonlocal checks
+        plain()
+        checks += 1
+        if checks == at:
+            closer.start()
+            closer.join(0.2)  # it ends now, or waits until the message is in the queue
+
+    monkeypatch.setattr(inbox, "check", check)
+    refused = False
+    try:
+        inbox.put(message)
+    except EngineError:
+        refused = True
+    closer.join()
+    assert refused or found == [message]
+
+
 def test_a_close_between_a_callers_check_and_its_message_refuses_the_request(monkeypatch: pytest.MonkeyPatch):
     tts = toy()
     plain = Engine._sequence
