@@ -23,6 +23,7 @@ from stentor.speech.passage import Passage, SpeechStream, speak
 from stentor.speech.pieces import segments
 from stentor.speech.result import Speech
 from stentor.text.front_end import Check, proceed
+from stentor.text.lexicon import Lexicon
 from stentor.text.sentences import GRANULARITIES
 
 DEFAULT_VOICE = Path(__file__).parent / "assets" / "voice"
@@ -34,6 +35,7 @@ class TTS:
     model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
     "float32", "bfloat16", "float16", or "float64" (for checks). name: what errors call the model, by default `model`.
+    lexicon: how words are said (docs/python_api.md): a mapping or the path of a YAML file.
     options: fields of EngineConfig (max_num_seqs, memory_gb, threads, ...) and the family's load options, such as
     `lora` (weights to merge) and `flow_steps` (the default of requests). docs/models lists them.
     """
@@ -45,9 +47,11 @@ class TTS:
         device: str = "auto",
         dtype: str = "auto",
         name: str | None = None,
+        lexicon: Lexicon | Mapping[object, object] | str | Path | None = None,
         **options: Any,
     ) -> None:
         check_dtype(dtype)
+        self.lexicon = Lexicon.of(lexicon)
         config = EngineConfig(**{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options})
         where = Device(pick_device(device))
         load = {k: v for k, v in options.items() if v is not None}
@@ -145,7 +149,7 @@ class TTS:
         if granularity not in GRANULARITIES:
             allowed = ", ".join(GRANULARITIES)
             raise InvalidRequest("split_granularity", f"must be one of {allowed}, got {request.shown(granularity)}")
-        pieces = segments(self.spec, request.check_text(text), granularity)
+        pieces = segments(self.spec, request.check_text(text), granularity, lexicon=self.lexicon)
         checked = self.request(pieces[0].spoken, **given)
         return Passage(self.engine, self.prompt, self.speakable, checked, pieces, tries, streaming)
 

@@ -77,6 +77,7 @@ class ModelSpec:
     speaker_size: int = 0  # numbers of a speaker embedding given for a reference. 0: takes none
     max_text: int = 10_000  # characters
     marks: TextMarks = NO_MARKS  # inside a text
+    phonemes: bool = False  # it reads `[word](/phonemes/)` in a text, without white space inside
     split_granularity: str = "auto"  # how text is cut by default (text/sentences.py)
     codec_chunk: int = 25  # frames that one codec call decodes at most
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)

@@ -74,7 +74,15 @@ def _loaded(args: argparse.Namespace) -> TTS:
         from stentor.api import TTS
 
         engine = {} if args.threads is None else {"threads": args.threads}
-        return TTS(args.model, device=args.device, dtype=args.dtype, lora=args.lora, max_num_seqs=1, **engine)
+        return TTS(
+            args.model,
+            device=args.device,
+            dtype=args.dtype,
+            lora=args.lora,
+            lexicon=args.lexicon,
+            max_num_seqs=1,
+            **engine,
+        )
 
 
 def _check_flags(args: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ def add_say(commands: Any, run: Run) -> None:
     _add_model(say)
     say.add_argument("--threads", type=int, help="CPU threads")
     say.add_argument("--lora", type=Path, help="LoRA weights to merge at load")
+    say.add_argument("--lexicon", type=Path, help="YAML file of words and how they are said")
     _add_request(say)
     say.set_defaults(func=run)
 

@@ -15,6 +15,7 @@ from typing import Any
 from stentor.config import DTYPES, check_device
 from stentor.errors import InvalidRequest
 from stentor.server.limits import LIMITS
+from stentor.text.lexicon import Lexicon
 from stentor.text.sentences import MAX_CHARS
 
 FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm")
@@ -38,6 +39,7 @@ class ServerConfig:
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     dtype: str = option("auto", "precision of the language model", choices=DTYPES)
     lora: str | None = option(None, "LoRA weights to merge at load")
+    lexicon: str | None = option(None, "YAML file of words and how they are said: phonemes between slashes, or words")
     max_num_seqs: int | None = option(None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA")
     memory_gb: float | None = option(None, "memory for key-value pages, in GB")
     gpu_memory_utilization: float = option(0.9, "share of the GPU's free memory that may be used")
@@ -117,6 +119,7 @@ class ServerConfig:
             if choices and value not in choices:
                 raise InvalidRequest(f.name, f"must be one of {', '.join(choices)}, got {value!r}")
         check_device(self.device)
+        Lexicon.of(self.lexicon)
         for name in _POSITIVE:
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise InvalidRequest(name, f"must be above 0, got {getattr(self, name)}")

@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 from stentor.config import Policy
+from stentor.text.markup import LONGEST_PAUSE, MOST_SILENCE
 
 
 def limit(default: float, unit: str, what: str, beyond: str, flag: bool = False) -> Any:
@@ -55,6 +56,8 @@ class Limits:
     text_chars: int = limit(1_000_000, "characters", "any text in a JSON body", "400")
     name_chars: int = limit(500, "characters", "the name of a model, a language or a voice in a request", "400")
     request_id_chars: int = limit(128, "characters", "`X-Request-Id` of a client", "the server makes one of its own")
+    pause_seconds: float = limit(LONGEST_PAUSE, "s", "a pause that a text asks for", "it is so long")
+    all_pauses_seconds: float = limit(MOST_SILENCE, "s", "all pauses of a text", "400")
     segments: int = limit(8, "", "pieces of one text that are spoken at once", "the next wait")
     silent_seconds: float = limit(5.0, "s", "silence inside speech, with `guard`", "the piece ends")
     outcomes: int = limit(1024, "", "outcomes of requests that are kept", "the oldest is forgotten")

@@ -51,6 +51,7 @@ class ModelFactory:
             device=c.device,
             dtype=c.dtype,
             lora=c.lora,
+            lexicon=c.lexicon,
             max_num_seqs=c.max_num_seqs,
             memory_gb=c.memory_gb,
             gpu_memory_utilization=c.gpu_memory_utilization,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stentor.speech.timing import SegmentTiming
+from stentor.text.markup import shown
 from stentor.text.sentences import Segment
 
 PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between segments
@@ -32,9 +33,11 @@ class JoinedAudio:
         """Seconds of audio so far, as a client plays them."""
         return self.samples / self.rate / self.speed
 
-    def begin(self) -> None:
-        """A segment begins."""
+    def begin(self, segment: Segment) -> np.ndarray:
+        """A segment begins, with the silence that its text asks for."""
+        silence = self._out(np.zeros(round(segment.before * self.rate * self.speed), np.float32))
         self._start = self.samples + len(self._joiner.held)
+        return silence
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
         """float32 samples [n] of the segment -> what may go out now. The last 5 ms are kept."""
@@ -46,20 +49,26 @@ class JoinedAudio:
             self.ending = finish
         begin, end = (at / self.rate / self.speed for at in (self._start, self._start + samples))
         s = segment
-        self.timings.append(SegmentTiming(len(self.timings), s.text, begin, end, s.start, s.end))
+        self.timings.append(SegmentTiming(len(self.timings), shown(s.text), begin, end, s.start, s.end))
 
     def close(self, segment: Segment, last: bool, cut: bool = False) -> np.ndarray:
-        """The end of the segment, and the pause behind it unless it is the last. cut: it broke off inside its sound."""
-        pause = 0.0 if last else PARAGRAPH_PAUSE if segment.paragraph else PAUSE
-        return self._out(self._joiner.end_segment(pause, fade=not last or cut))
+        """The end of the segment, and the pause behind it. The last has one if its text asks for it.
+
+        cut: it broke off inside its sound.
+        """
+        usual = 0.0 if last else PARAGRAPH_PAUSE if segment.paragraph else PAUSE
+        pause = usual if segment.after is None else segment.after * self.speed
+        return self._out(self._joiner.end_segment(pause, fade=not last or cut or segment.after is not None))
 
     def close_early(self) -> np.ndarray:
         """The faded end of a segment of which it is not known whether another follows. See `pause`."""
         return self._out(self._joiner.end_segment(0.0, fade=True))
 
-    def pause(self) -> np.ndarray:
-        """The pause between segments, once it is known that another follows."""
-        return self._out(np.zeros(round(PAUSE * self.rate), np.float32))
+    def pause(self, before: Segment, following: Segment) -> np.ndarray:
+        """The pause between two segments, besides what the second begins with."""
+        usual = 0.0 if following.before else PAUSE
+        pause = usual if before.after is None else before.after * self.speed
+        return self._out(np.zeros(round(pause * self.rate), np.float32))
 
     def _out(self, samples: np.ndarray) -> np.ndarray:
         self.samples += len(samples)

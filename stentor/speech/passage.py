@@ -101,7 +101,7 @@ class Passage:
         """All pieces joined. Every piece has ended."""
         joined, parts = JoinedAudio(self.spec.sample_rate, alone=len(self.segments) == 1), []
         for piece in self.pieces:
-            joined.begin()
+            parts.append(joined.begin(piece.segment))
             parts.append(joined.feed(piece.samples))
             joined.note_end(piece.segment, len(piece.samples), piece.finish)
             parts.append(joined.close(piece.segment, self.is_last(piece)))
@@ -207,6 +207,7 @@ class SpeechStream(Iterator[Speech]):
         self._closed = False
         self._samples = 0  # of the present piece, so far
         self._chunks: Iterator[Chunk] = iter(())
+        self._before = np.zeros(0, np.float32)  # silence before the present piece
         self._piece = self._next_piece()
 
     def __next__(self) -> Speech:
@@ -218,7 +219,8 @@ class SpeechStream(Iterator[Speech]):
         self._samples += len(chunk.samples)
         if self._passage.carries and not isinstance(self._piece, SilentPiece):
             self._piece.chunks.append(chunk)
-        samples = self._joined.feed(chunk.samples)
+        samples = np.concatenate((self._before, self._joined.feed(chunk.samples)))
+        self._before = self._before[:0]
         if chunk.finish is None:
             return self._speech(samples, chunk, None)
         return self._ended(self._piece, samples, chunk, chunk.finish)
@@ -227,7 +229,7 @@ class SpeechStream(Iterator[Speech]):
         piece = self._passage.next()
         if piece is not None:
             self._chunks, self._samples = piece.stream(), 0
-            self._joined.begin()
+            self._before = self._joined.begin(piece.segment)
         return piece
 
     def _ended(self, piece: Piece, samples: np.ndarray, chunk: Chunk, finish: str) -> Speech:

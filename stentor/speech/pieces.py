@@ -11,19 +11,30 @@ from stentor import audio
 from stentor.engine.engine import Engine
 from stentor.engine.sequence import Place
 from stentor.engine.stream import AudioStream
+from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Prompt, ReferenceAudio, SpeechRequest
 from stentor.silence import REFERENCE_PEAK
+from stentor.text.lexicon import Lexicon
 from stentor.text.marks import speakers
-from stentor.text.sentences import MAX_CHARS, Segment, split
+from stentor.text.segments import Reading
+from stentor.text.sentences import MAX_CHARS, Segment
 
 SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
 
 
-def segments(spec: ModelSpec, text: str, granularity: str, max_chars: int = MAX_CHARS) -> list[Segment]:
-    """What a text is spoken in, each of at most `max_chars` characters. "auto" is as the family wants it, else
-    one segment if the text is short and sentences grouped up to `max_chars` characters if not."""
+def segments(
+    spec: ModelSpec, text: str, granularity: str, max_chars: int = MAX_CHARS, lexicon: Lexicon | None = None
+) -> list[Segment]:
+    """What a text is spoken in, each of at most `max_chars` characters, with the pauses that it asks for.
+
+    "auto" is as the family wants it, else one segment if the text is short and sentences grouped up to `max_chars`
+    characters if not. InvalidRequest("text") if there are pauses and no words, or pauses that are too long together.
+    """
     wanted = spec.split_granularity if granularity == "auto" else granularity
-    return split(text, min(max_chars, spec.max_text), wanted, spec.marks)
+    found = Reading(spec.marks, spec.phonemes, lexicon).segments(text, min(max_chars, spec.max_text), wanted)
+    if not found:
+        raise InvalidRequest("text", "has no words besides its marks")
+    return found
 
 
 def continues(spec: ModelSpec, request: SpeechRequest) -> bool:

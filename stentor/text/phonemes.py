@@ -32,6 +32,14 @@ _LONE_A = re.compile(
     r"|(?<=[Pp]lan )A\b|(?<=[Vv]itamin )A\b|(?<=[Gg]rade )A\b|(?<=[Tt]ype )A\b|(?<=[Oo]ption )A\b"
     r"|\bA(?= (?:[B-HJ-Z]|plus|minus)\b)"
 )
+_GIVEN = re.compile(r"(\[[^\[\]\n]{1,80}\]\(/[^/\n]{1,200}/\))")
+_GIVEN_PARTS = re.compile(r"\[([^\[\]\n]+)\]\(/([^/\n]+)/\)")
+_STRESSED = re.compile(r"([ˈˌ])([^AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ ]+)(?=[AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ])")
+_IPA = {
+    "_": " ", "eɪ": "A", "aɪ": "I", "oʊ": "O", "əʊ": "O", "aʊ": "W", "ɔɪ": "Y", "tʃ": "ʧ", "dʒ": "ʤ", "t͡ʃ": "ʧ",
+    "d͡ʒ": "ʤ", "ɝ": "ɜɹ", "ɚ": "əɹ", "g": "ɡ", "r": "ɹ", "ɾ": "T", "ɫ": "l", "e": "ɛ", "ɒ": "ɑ", "o": "O", "x": "k",
+    "y": "i", "ø": "ɜ", "ɲ": "nj", "ʁ": "ɹ", "'": "ˈ",
+}  # fmt: skip
 _CAPITALS = re.compile(r"(?<![\w.])[A-Z]{2,}(?![\w.]*\d)")
 _VOWEL = re.compile("[aeiouy]", re.IGNORECASE)
 
@@ -73,8 +81,13 @@ class EnglishPhonemes:
             dictionary.setdefault(word.lower(), phonemes)
 
     def __call__(self, text: str, check: Check = proceed) -> str:
-        phonemes = self._phonemes(text, check)
-        return phonemes or self._phonemes(spoken(text), check)
+        phonemes = []
+        for piece in _GIVEN.split(text):  # words, phonemes, words, ...
+            given = _GIVEN_PARTS.fullmatch(piece)
+            sounds = from_ipa(given[2]) if given else ""
+            phonemes.append(sounds or self._phonemes(given[1].replace("_", " ") if given else piece, check))
+        found = plain_marks(" ".join(phonemes))
+        return found or plain_marks(self._phonemes(spoken(text), check))
 
     def _phonemes(self, text: str, check: Check) -> str:
         phonemes = []
@@ -82,7 +95,7 @@ class EnglishPhonemes:
             check()
             for words in windows(spoken_window(self._small(part))):  # written-out numbers are longer than their digits
                 phonemes.append(str(self._g2p(self._heteronyms.marked(_spelled(words)))[0]))
-        return plain_marks(" ".join(phonemes))
+        return " ".join(phonemes)
 
     def _small(self, part: str) -> str:
         """A text in capitals, with words of the dictionary in small letters: "WHO" is no initialism there."""
@@ -96,6 +109,16 @@ def read_pronunciations(table: str) -> dict[str, str]:
     """Lines of a word, a space and its phonemes. A line that begins with # is a comment."""
     lines = (line.partition(" ") for line in table.splitlines() if line.strip() and not line.startswith("#"))
     return {word: phonemes.strip() for word, _, phonemes in lines}
+
+
+def from_ipa(phonemes: str) -> str:
+    """Phonemes of the IPA in misaki's alphabet: "təˈmeɪtoʊ" -> "təmˈAtO". Its own stay. Empty if none is known.
+
+    A stress mark goes from the syllable to its vowel.
+    """
+    for ipa, own in _IPA.items():
+        phonemes = phonemes.replace(ipa, own)
+    return _STRESSED.sub(r"\2\1", "".join(c for c in phonemes if c in ALPHABET)).strip()
 
 
 def _spelled(words: str) -> str:

@@ -40,7 +40,9 @@ _TURN = re.compile(rf"(?<!{TURN}){TURN}")
 class Segment:
     """text == whole[start:end], without white space at its ends. `paragraph`: a blank line follows.
 
-    speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark.
+    speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark. before, after:
+    seconds of silence that the text asks for there. None: the usual pause between segments. Where the text had marks
+    of its own (markup.py), `start` and `end` are places in the text with them.
     """
 
     text: str
@@ -48,6 +50,8 @@ class Segment:
     end: int
     paragraph: bool = False
     speaker: str = ""
+    before: float = 0.0
+    after: float | None = None
 
     @property
     def spoken(self) -> str:

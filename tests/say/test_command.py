@@ -227,3 +227,16 @@ def test_what_playing_needs_is_told_before_anything_is_loaded(
     monkeypatch.setitem(sys.modules, "sounddevice", device)
     assert main(["say", "hello", "--play", *SHORT]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_lexicon_and_pauses_are_read(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("words.yaml").write_text("SQL: sequel\n", encoding="utf-8")
+    say = ["say", "-o", "a.wav", "--split", "sentence", *SHORT]
+    assert main([*say, "Use SQL. [pause 500ms] Now.", "--lexicon", "words.yaml"]) == CUT
+    lexical, rate = soundfile.read("a.wav")
+    assert main([*say, "Use sequel. Now."]) == CUT
+    plain, _ = soundfile.read("a.wav")
+    assert len(lexical) - len(plain) == round(0.35 * rate)
+    assert np.array_equal(lexical[: FRAMES - 10], plain[: FRAMES - 10])
+    assert main([*say, "Hi.", "--lexicon", "none.yaml"]) == 2
+    assert "lexicon: cannot read 'none.yaml'" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from stentor import TTS
 from stentor.models.fish_s2.prompt import SPEAKER, TAG, UNFINISHED, batches, spoken_words
 from stentor.server.speech.live_text import TextFeed
 from stentor.text.marks import TextMarks
+from stentor.text.segments import Reading
 from stentor.text.sentences import ready, split
 from tests.helpers.server_live import serving
 from tests.models.fish_s2.oracle import CHECKPOINT
@@ -51,7 +52,7 @@ def test_every_sentence_of_a_long_dialogue_is_spoken_by_its_speaker(granularity:
 @pytest.mark.parametrize("granularity", ["auto", "sentence", "clause"])
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 def test_a_dialogue_that_is_still_being_written_keeps_its_speakers(granularity: str, step: int) -> None:
-    feed = TextFeed(granularity, 120, live=False, marks=MARKS)
+    feed = TextFeed(granularity, 120, live=False, reading=Reading(MARKS))
     for i in range(0, len(DIALOGUE), step):
         feed.write(DIALOGUE[i : i + step])
     feed.end()

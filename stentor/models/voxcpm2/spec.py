@@ -58,5 +58,6 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
         num_evals=evaluations(int(steps or 1)),
         captured_evals=tuple(evaluations(n) for n in CAPTURED_STEPS),
         threads=c.threads,
+        phonemes=c.text_frontend == "english-phonemes",
         split_granularity=c.split_granularity,
     )

@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from stentor.speech.timing import SegmentTiming
-from stentor.text.marks import NO_MARKS, TextMarks, speakers
-from stentor.text.sentences import Segment, ready, sentences, split
+from stentor.text.marks import speakers
+from stentor.text.segments import Reading
+from stentor.text.sentences import Segment, ready, sentences
 
+AS_IT_IS = Reading()
 _WORD = re.compile(r"[^\W\d_](?=[^\w<|>/])")  # the last letter of a complete word
 
 
@@ -58,13 +60,15 @@ class TextFeed:
     clause, so that speech starts early), "sentence", "clause", "none" (nothing before `flush`).
     live: for a model that takes text while it speaks. A segment begins with the first word and has a tail. It ends at
     the first end of a sentence beyond `max_chars` characters.
-    marks: what the family wants kept together. usual: how it wants complete sentences cut where granularity is "auto".
+    reading: the family's marks, and the user's lexicon. A live text is taken as it is. usual: how the family
+    wants complete sentences cut where granularity is "auto".
     """
 
     def __init__(
-        self, granularity: str, max_chars: int, live: bool, marks: TextMarks = NO_MARKS, usual: str = "auto"
+        self, granularity: str, max_chars: int, live: bool, reading: Reading = AS_IT_IS, usual: str = "auto"
     ) -> None:
-        self.granularity, self.max_chars, self.live, self.marks = granularity, max_chars, live, marks
+        self.granularity, self.max_chars, self.live, self.reading = granularity, max_chars, live, reading
+        self.marks = reading.marks
         self._wanted = usual if granularity == "auto" else granularity
         self.text = ""
         self.count = 0  # segments cut
@@ -107,8 +111,9 @@ class TextFeed:
 
     def _add_segments(self, size: int, keep_last: bool) -> None:
         start = self._cut
-        segments = split(self.text[start : start + size], self.max_chars, self._wanted, self.marks, self._speaker)
-        if keep_last:
+        text = self.text[start : start + size]
+        segments = self.reading.segments(text, self.max_chars, self._wanted, self._speaker)
+        if keep_last and segments:
             size = segments[-1].start
             segments = segments[:-1]
         self._cut += size

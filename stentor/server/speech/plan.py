@@ -88,7 +88,7 @@ class Planner:
         if voice.continued and not spec.instructs_prompt:
             body = without_instructions(body, ignored)
         named["instructions"] = self._instructions(body)
-        pieces = self._segments(text, spec, granularity)
+        pieces = self._segments(text, host, granularity)
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
         first = pieces[0].spoken if granularity == "none" else pieces[0].spoken[: spec.max_text]  # signs are not cut
         request = await _validated(host, first, voice, seed, named)
@@ -116,14 +116,14 @@ class Planner:
             raise ApiError(400, f"instructions: has {len(given)} characters, at most {limit}", param="instructions")
         return given or None
 
-    def _segments(self, text: str, spec: ModelSpec, granularity: str) -> list[Segment]:
+    def _segments(self, text: str, host: ModelHost, granularity: str) -> list[Segment]:
         if len(text) > self.config.max_input_chars:
             raise ApiError(
                 400, f"input: has {len(text)} characters, at most {self.config.max_input_chars}", param="input"
             )
         if not text.strip():
             raise ApiError(400, "input: must not be empty", param="input")
-        return segments(spec, text, granularity, self.config.split_chars)
+        return segments(host.tts.spec, text, granularity, self.config.split_chars, host.tts.lexicon)
 
     def _output(self, spec: ModelSpec, body: Shared) -> Output:
         format = body.response_format or self.config.default_response_format

@@ -93,7 +93,7 @@ class SpeechRun:
 
     async def segment_audio(self, current: SegmentRun) -> AsyncGenerator[np.ndarray, None]:
         """Run one segment and note its times at its end. Its last samples are kept."""
-        self.joined.begin()
+        yield self.joined.begin(current.segment)
         generated = []
         async with aclosing(current.stream()) as blocks:
             async for samples in blocks:
@@ -133,7 +133,7 @@ class SpeechRun:
             raise e.exceptions[0] from None
         for i, task in enumerate(tasks):
             current, blocks = task.result()
-            self.joined.begin()
+            yield self.joined.begin(current.segment)
             for samples in blocks:
                 yield self.joined.feed(samples)
             self.note_end(current)

@@ -23,6 +23,7 @@ from stentor.server.speech.plan import SpeechPlan
 from stentor.server.speech.run import SegmentRun
 from stentor.server.state import Server
 from stentor.server.ws.messages import Configure, MessageSender
+from stentor.text.segments import Reading
 from stentor.text.sentences import Segment
 
 QUIET_SECONDS = LIMITS.ws_quiet_seconds  # without audio, after which a segment with a tail is taken to wait for text
@@ -41,9 +42,11 @@ class Utterance:
         granularity = settings.split_granularity
         spec = plan.host.spec
         most = min(server.config.split_chars, spec.max_text)
-        self.feed = TextFeed(granularity, most, plan.live, spec.marks, spec.split_granularity)
+        reading = Reading(spec.marks, spec.phonemes, plan.host.tts.lexicon)
+        self.feed = TextFeed(granularity, most, plan.live, reading, spec.split_granularity)
         self.running: RunningRequest | None = None
         self.current: tuple[SegmentRun, float] | None = None  # the segment being spoken, and where its audio begins
+        self._last = Segment("", 0, 0)  # the segment that was spoken last
         self.failed = False  # what follows of its text is dropped
         self.last_audio = 0.0  # when the current segment began, or last gave audio
         self.bytes = self.segments = 0  # sent so far
@@ -115,7 +118,8 @@ class Utterance:
         self.segments += 1
         own = pipeline or running.pipeline(whole=True)
         if index and pipeline is not None:
-            await self._encode(running, own, run.joined.pause())
+            await self._encode(running, own, run.joined.pause(self._last, segment))
+        self._last = segment
         current = run.next_segment(segment, tail)
         self.current, self.last_audio = (current, run.duration), time.monotonic()
         self._announce(index, segment)

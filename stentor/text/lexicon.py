@@ -1,0 +1,80 @@
+"""A user's own pronunciations: words to phonemes, or to other words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from stentor.errors import InvalidRequest
+
+MAX_ENTRIES, MAX_WORD, MAX_READING, MAX_BYTES = 10_000, 80, 200, 2**20
+_TOKEN = re.compile(r"[^\s,;:!?()\"“”\[\]<>]+")
+_EDGES = ".'’*_"
+
+
+class Lexicon:
+    """Words and how each is said: phonemes between slashes, or words. InvalidRequest("lexicon") names a wrong entry.
+
+    A word in small letters is found in any case, another one as it is written.
+    """
+
+    def __init__(self, entries: Mapping[object, object]) -> None:
+        if len(entries) > MAX_ENTRIES:
+            raise InvalidRequest("lexicon", f"has {len(entries)} words, at most {MAX_ENTRIES} are allowed")
+        self._readings = dict(_checked(word, reading) for word, reading in entries.items())
+
+    @classmethod
+    def read(cls, path: str | Path) -> Lexicon:
+        """A YAML file with one mapping: `Siobhan: /ʃəvˈɔn/`, `SQL: sequel`."""
+        import yaml
+
+        try:
+            if Path(path).stat().st_size > MAX_BYTES:
+                raise InvalidRequest("lexicon", f"{str(path)!r} is larger than {MAX_BYTES >> 20} MiB")
+            # BaseLoader makes nothing but strings, so that "no" and "1e3" stay words
+            entries = yaml.load(Path(path).read_text(encoding="utf-8"), yaml.BaseLoader)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+            raise InvalidRequest("lexicon", f"cannot read {str(path)!r}: {e}") from e
+        if not isinstance(entries, dict):
+            raise InvalidRequest("lexicon", f"{str(path)!r} must hold a mapping of words to readings")
+        return cls(entries)
+
+    @classmethod
+    def of(cls, given: Lexicon | Mapping[object, object] | str | Path | None) -> Lexicon | None:
+        """A lexicon, from itself, a mapping or the path of a file."""
+        if given is None or isinstance(given, Lexicon):
+            return given
+        return cls(given) if isinstance(given, Mapping) else cls.read(given)
+
+    def reading(self, word: str) -> str | None:
+        """How a word is said: "/phonemes/" or words. None: as it is written."""
+        return self._readings.get(word) or self._readings.get(word.lower())
+
+    def words(self, text: str) -> list[tuple[int, int, str]]:
+        """(start, end, reading) of the words in a text that it holds, in order."""
+        found = []
+        for m in _TOKEN.finditer(text):
+            for start, end in _within(m):
+                reading = self.reading(text[start:end])
+                if reading is not None:
+                    found.append((start, end, reading))
+                    break
+        return found
+
+
+def _within(m: re.Match[str]) -> list[tuple[int, int]]:
+    """The token, without marks at its edges, and without the 's of an owner."""
+    token, start, end = m[0], m.start(), m.end()
+    left = start + len(token) - len(token.lstrip(_EDGES))
+    right = max(left, start + len(token.rstrip(_EDGES)))
+    owner = right - 2 if m.string[left:right].endswith(("'s", "’s")) else right
+    return [(start, end), (left, right), (left, owner)]
+
+
+def _checked(word: object, reading: object) -> tuple[str, str]:
+    if not isinstance(word, str) or not 1 <= len(word) <= MAX_WORD or not _TOKEN.fullmatch(word):
+        raise InvalidRequest("lexicon", f"{str(word)[:MAX_WORD]!r} must be one word of at most {MAX_WORD} characters")
+    if not isinstance(reading, str) or not 1 <= len(reading.strip()) <= MAX_READING or "\n" in reading.strip():
+        raise InvalidRequest("lexicon", f"the reading of {word!r} must be one line of 1 to {MAX_READING} characters")
+    return word, reading.strip()

@@ -1,0 +1,233 @@
+"""Marks that people write into a text for a voice: pauses, phonemes, a small part of SSML, and a lexicon's words.
+
+    Wait. [pause 600ms] Done.       [Worcester](/wˈʊstəɹ/)
+    <break time="600ms"/>  <sub alias="...">  <say-as interpret-as="characters">  <phoneme ph="...">  <p>  <s>
+
+This is no XML parser: tags are found by their form, in one pass. Entities other than the five of XML and numbers stay
+as they are, declarations are skipped, and nothing is fetched or expanded. Tags of another name are skipped. A tag that
+is not closed is skipped too, so malformed markup loses no words.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from stentor.errors import InvalidRequest
+from stentor.text.lexicon import Lexicon
+
+LONGEST_PAUSE = 10.0
+"""Seconds. A longer pause is cut to it."""
+MOST_SILENCE = 120.0
+"""Seconds of all pauses of a text."""
+_NAMES = (
+    "speak break sub say-as phoneme p s voice prosody emphasis lang audio mark desc par seq media metadata meta w "
+    "token lexicon lookup"
+).split()
+_STRENGTHS = {"none": 0.0, "x-weak": 0.1, "weak": 0.2, "medium": 0.35, "strong": 0.7, "x-strong": 1.2}
+_TOKEN = re.compile(
+    r"<!--[^<>]*-->|<[!?][^<>]*>"
+    r"|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*)(?P<attributes>\s[^<>]*?)?(?P<empty>/?)>"
+    r"|\[pause:?\s*(?P<pause>\d{1,6}(?:\.\d{1,6})?)\s*(?P<unit>ms|s)\]"
+    r"|\[(?P<word>[^\[\]\n]{1,80})\]\(/(?P<phonemes>[^/\n]{1,200})/\)"
+    r"|&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});"
+)
+_TAG = re.compile(rf"</?(?:{'|'.join(_NAMES)})(?:\s[^<>]*)?/?>")
+_ATTRIBUTE = re.compile(r"([\w:-]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
+_SECONDS = re.compile(r"\s*\+?(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)\s*")
+_NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+_DATE_ORDER = {"mdy": (2, 0, 1), "dmy": (2, 1, 0), "ymd": (0, 1, 2)}
+_WITH_CONTENT = ("sub", "say-as", "phoneme")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A text without marks, and the seconds of silence behind it (None: the usual pause, as it ends the text).
+
+    places: (character here, character in the text that was given), ascending.
+    """
+
+    text: str
+    pause: float | None
+    places: tuple[tuple[int, int], ...]
+
+    def origin(self, place: int) -> int:
+        """The place in the text that was given."""
+        here, there = self.places[max(0, bisect_right(self.places, (place, 1 << 60)) - 1)]
+        return there + place - here
+
+
+def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Part]:
+    """A text between its pauses. phonemes: the family reads them, as `[word](/phonemes/)` without white space.
+
+    InvalidRequest("text") for pauses of more than MOST_SILENCE seconds together.
+    """
+    found = _Reader(text, phonemes, lexicon).read()
+    silence = sum(p.pause or 0.0 for p in found)
+    if silence > MOST_SILENCE:
+        raise InvalidRequest(
+            "text", f"has pauses of {silence:.0f} s together, at most {MOST_SILENCE:.0f} s are allowed"
+        )
+    return found
+
+
+def shown(text: str) -> str:
+    """The text of a part as a reader sees it: without phonemes."""
+    return _TOKEN.sub(lambda m: m["word"].replace("_", " ") if m["word"] else m[0], text)
+
+
+@dataclass
+class _Open:
+    """A tag whose content is read in another way. start: how many chunks stand before its content."""
+
+    name: str
+    attributes: dict[str, str]
+    start: int
+
+
+@dataclass
+class _Reader:
+    given: str
+    phonemes: bool
+    lexicon: Lexicon | None
+    found: list[Part] = field(default_factory=list)
+    chunks: list[str] = field(default_factory=list)  # of the present part
+    places: list[tuple[int, int]] = field(default_factory=list)  # where each chunk begins, here and as given
+    length: int = 0  # of the chunks
+    last: str = ""  # the last character that is not white space
+    open: _Open | None = None
+
+    def read(self) -> list[Part]:
+        self._tagged = _TAG.search(self.given) is not None
+        self._last_close = {name: self.given.rfind(f"</{name}") for name in _WITH_CONTENT}
+        at = 0
+        for m in _TOKEN.finditer(self.given):
+            self._words(at, m.start())
+            self._token(m)
+            at = m.end()
+        self._words(at, len(self.given))
+        self._end(None)
+        return self.found
+
+    def _token(self, m: re.Match[str]) -> None:
+        if m["pause"]:
+            self._pause(f"{m['pause']}{m['unit']}")
+        elif m["word"]:
+            self._add(self._with_phonemes(m["word"], m["phonemes"]), m.start())
+        elif m["name"]:
+            self._tag(m)
+        elif m[0][0] == "&":
+            self._add(html.unescape(m[0]) if self._tagged else m[0], m.start())
+
+    def _tag(self, m: re.Match[str]) -> None:
+        name = m["name"].lower()
+        if not (self._tagged or m["name"].islower() or m["close"] or m["attributes"]):
+            self._add(m[0], m.start())  # List<String>
+            return
+        given = _ATTRIBUTE.finditer(m["attributes"] or "")
+        attributes = {a[1].lower(): html.unescape(a[2] or a[3] or "") for a in given}
+        if name == "break" and not m["close"]:
+            self._pause(attributes.get("time") or f"{_STRENGTHS.get(attributes.get('strength', ''), 0.35)}s")
+        elif name == "p":
+            self._add("\n\n" if self.last else "", m.start())
+        elif name == "s":
+            ends = not m["close"] or not self.last or self.last in ".!?…:;,"
+            self._add(" " if ends else ". ", m.start())
+        elif name in _WITH_CONTENT and m["close"]:
+            self._close(name)
+        elif name in _WITH_CONTENT and not m["empty"] and self.open is None and self._last_close[name] > m.end() - 1:
+            self.open = _Open(name, attributes, len(self.chunks))
+
+    def _close(self, name: str) -> None:
+        opened = self.open
+        if opened is None or opened.name != name:
+            return
+        self.open = None
+        content, places = self.chunks[opened.start :], self.places[opened.start :]
+        if content:
+            del self.chunks[opened.start :], self.places[opened.start :]
+            self.length = places[0][0]
+            self._add(self._read_as(opened, "".join(content)), places[0][1])
+
+    def _read_as(self, opened: _Open, content: str) -> str:
+        given = opened.attributes
+        if opened.name == "sub":
+            return given.get("alias", "").strip() or content
+        if opened.name == "say-as":
+            return _say_as(content, given.get("interpret-as", ""), given.get("format", ""))
+        if given.get("alphabet", "ipa") != "ipa" or not content.strip():
+            return content
+        return self._with_phonemes(content, given.get("ph", ""))
+
+    def _with_phonemes(self, word: str, phonemes: str) -> str:
+        bare = re.sub(r"[\[\]\n]", "", shown(word)).strip()[:80]
+        sounds = "_".join(phonemes.replace("/", "").split())[:200]
+        return f"[{'_'.join(bare.split())}](/{sounds}/)" if self.phonemes and sounds and bare else bare
+
+    def _words(self, start: int, end: int) -> None:
+        """Text without marks, with the words of the lexicon read as it says."""
+        text, at = self.given[start:end], 0
+        known = self.lexicon.words(text) if self.lexicon is not None and self.open is None else []
+        for left, right, said in known:
+            self._add(text[at:left], start + at)
+            at = right
+            reading = said
+            if said[0] == said[-1] == "/" and len(said) > 2:
+                sounds = said[1:-1]
+                if text[right : right + 2] in ("'s", "’s"):
+                    at, sounds = right + 2, sounds + _owner(sounds)
+                reading = self._with_phonemes(text[left:at], sounds)
+            self._add(reading, start + left)
+        self._add(text[at:], start + at)
+
+    def _add(self, text: str, origin: int) -> None:
+        if text:
+            self.places.append((self.length, origin))
+            self.chunks.append(text)
+            self.length += len(text)
+            self.last = text.rstrip()[-1:] or self.last
+
+    def _pause(self, written: str) -> None:
+        m = _SECONDS.fullmatch(written)
+        seconds = min(LONGEST_PAUSE, float(m[1]) / (1000 if m[2] == "ms" else 1)) if m else _STRENGTHS["medium"]
+        if self.open is None:
+            self._end(seconds)
+
+    def _end(self, pause: float | None) -> None:
+        self.found.append(Part("".join(self.chunks), pause, tuple(self.places)))
+        self.chunks, self.places, self.length, self.last = [], [], 0, ""
+
+
+def _owner(sounds: str) -> str:
+    """How 's sounds behind a word."""
+    return "ᵻz" if sounds[-1] in "szʃʒʧʤ" else "s" if sounds[-1] in "ptkfθ" else "z"
+
+
+def _say_as(content: str, how: str, format: str) -> str:
+    """Text that is read as `how` says, where the text alone does not tell."""
+    if how in ("characters", "spell-out", "verbatim"):
+        return " ".join(c.upper() for c in content if not c.isspace())
+    if how in ("digits", "telephone"):
+        groups = re.findall(r"\d+|[A-Za-z]+", content)
+        return ", ".join(" ".join(g) if g.isdigit() else g for g in groups) or content
+    if how == "ordinal" and content.strip().isdecimal():
+        return content.strip() + _suffix(content.strip())
+    if how in ("cardinal", "number") and _NUMBER.fullmatch(content.strip()):
+        return _with_commas(content.strip())
+    order, fields = _DATE_ORDER.get(format.lower()), re.findall(r"\d+", content)
+    if how == "date" and order and len(fields) == 3 and len(fields[order[0]]) == 4:
+        year, month, day = (fields[i] for i in order)
+        return f"{year}-{month:0>2}-{day:0>2}"
+    return content
+
+
+def _with_commas(number: str) -> str:
+    whole, point, rest = number.replace(",", "").partition(".")
+    return f"{int(whole):,}{point}{rest}" if len(whole) <= 15 else number
+
+
+def _suffix(digits: str) -> str:
+    last = 0 if digits[-2:-1] == "1" else int(digits[-1])
+    return {1: "st", 2: "nd", 3: "rd"}.get(last, "th")

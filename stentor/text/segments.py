@@ -1,0 +1,40 @@
+"""Text with marks of its own (markup.py) to the segments that are spoken one after another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from stentor.text.lexicon import Lexicon
+from stentor.text.marks import NO_MARKS, TextMarks, speakers
+from stentor.text.markup import parts
+from stentor.text.sentences import Segment, split
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a text is read: marks that the family wants kept together, whether it reads phonemes, the user's lexicon."""
+
+    marks: TextMarks = NO_MARKS
+    phonemes: bool = False
+    lexicon: Lexicon | None = None
+
+    def segments(self, text: str, max_chars: int, granularity: str, speaker: str = "") -> list[Segment]:
+        """As `split` cuts it, and at every pause that the text asks for. Segments without text are left out.
+
+        InvalidRequest("text") for pauses that are too long together.
+        """
+        found: list[Segment] = []
+        before = 0.0
+        for part in parts(text, self.phonemes, self.lexicon):
+            if part.text.strip():
+                cut = split(part.text, max_chars, granularity, self.marks, speaker)
+                cut = [replace(s, start=part.origin(s.start), end=part.origin(s.end - 1) + 1) for s in cut]
+                cut[0] = replace(cut[0], before=before)
+                cut[-1] = replace(cut[-1], after=part.pause)
+                found, before = found + cut, 0.0
+                speaker = next(reversed(speakers(part.text, self.marks)), speaker)
+            elif found and part.pause is not None:
+                found[-1] = replace(found[-1], after=(found[-1].after or 0.0) + part.pause)
+            else:
+                before += part.pause or 0.0
+        return found
