@@ -16,9 +16,6 @@ from stentor.speech.pieces import SIDE_BY_SIDE
 DOC = Path(__file__).parents[2] / "docs" / "serving.md"
 SERVER = Path(stentor.server.__file__).parent
 NO_LIMITS = {  # numbers that are not limits, and why
-    "audio/encode.py UNKNOWN": "a value of the wav header",
-    "audio/encode.py MPEG": "sample rates of a format",
-    "audio/encode.py CONTAINERS": "bit rates and sample rates of formats",
     "audio/playback.py OK_SECONDS": "the threshold of a metric",
     "config.py MIB": "a unit",
     "errors.py TYPES": "HTTP statuses",
@@ -32,7 +29,6 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "model_hosts.py WATCH_SECONDS": "how often an engine is looked at",
     "model_hosts.py CRASHED": "an exit code",
     "model_hosts.py WRONG": "an exit code",
-    "speech/run.py UNSPOKEN_SECONDS": "length of a pause",
     "state.py ThreadPoolExecutor": "encoders have one thread per CPU",
     "voices/references.py BLOCK_SECONDS": "how audio is read",
 }
