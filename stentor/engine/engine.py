@@ -26,6 +26,7 @@ from stentor.engine.inflight import InFlightStep
 from stentor.engine.launcher import Launcher
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.page_allocator import PageAllocator
+from stentor.engine.prefix import prefix_keys
 from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.request_state import Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
@@ -96,6 +97,8 @@ class Engine:
         hop_seconds = self.model.spec.hop / self.model.spec.sample_rate
         counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
         seq = Sequence(next(self._ids), *counts, hop_seconds, streaming, place)
+        if self.config.policy.prefix_cache:
+            seq.prefix = prefix_keys(prompt, self.sizes.page_size)
         if prompt.live is not None:
             seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
         return seq

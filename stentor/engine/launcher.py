@@ -35,10 +35,12 @@ class Launcher:
         ready = self._each(plan.admitted, self._write_rows) + self._each(plan.unparked, self._restore_rows) + resumed
         for seq in plan.unparked:
             self.requests.of(seq).saved = None
-        group = self._write_pages(ready)
+        group = self._without_unwritten(plan, self._write_pages(ready))
         self._write_pages(plan.regrown)
         if group:
             stats.prefills += 1
+            stats.prompt_tokens += sum(seq.length for seq in group)
+            stats.cached_tokens += sum(seq.num_cached for seq in group)
             for rows in by_num_evals(group):
                 steps += self._prefill(rows)
             if steps:
@@ -103,6 +105,14 @@ class Launcher:
 
     def _write_pages(self, sequences: list[Sequence]) -> list[Sequence]:
         return self._each(sequences, self.runner.set_pages)
+
+    def _without_unwritten(self, plan: StepPlan, ready: list[Sequence]) -> list[Sequence]:
+        """The requests to prefill. When one has failed, its pages are not written: those that share them try again."""
+        if len(ready) == len(plan.admitted) + len(plan.resumed):
+            return ready
+        for seq in [s for s in ready if s in plan.dependent]:
+            self.scheduler.undo(seq)
+        return [s for s in ready if s not in plan.dependent]
 
     def _each(self, sequences: list[Sequence], write: Callable[[list[Sequence]], None]) -> list[Sequence]:
         """Write something of all at once. If that fails, one by one, so that only the culprit ends. The others."""

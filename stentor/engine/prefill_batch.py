@@ -14,18 +14,25 @@ import torch
 from torch import Tensor
 
 from stentor.engine.device import Device
+from stentor.engine.prefix import PromptRest, rest_of
 from stentor.engine.sequence import Sequence
 from stentor.models.base import ModelSpec, Prompt, PromptRows
 
 Group = Seq[tuple[Sequence, Prompt]]
 
 
+def _rests(group: Group) -> list[PromptRest]:
+    """What each prefill computes."""
+    return [rest_of(prompt, seq.num_cached) for seq, prompt in group]
+
+
 @dataclass
 class PrefillBatch:
-    """Packed tokens of R requests: their prompts, and for resumed requests the frames that they already had.
+    """Packed tokens of R requests: their prompts, but for what their pages hold already, and for resumed requests the
+    frames that they already had.
 
     Token n of the packed sequence is entry `order[n]` of (prompt tokens, replayed frames). It stands at `pos[n]` of
-    request `row[n]`, in slot `slot[n]`. The last token of request r is `last[r]`, its length `length[r]`.
+    request `row[n]`, in slot `slot[n]`. The last token of request r is token `last[r]`, its length `length[r]`.
     """
 
     idx: Tensor  # [R] slots
@@ -33,13 +40,13 @@ class PrefillBatch:
     slot: Tensor  # [N]
     pos: Tensor  # [N]
     last: Tensor  # [R]
-    length: Tensor  # [R]
+    length: Tensor  # [R] of the whole prompt and its replayed frames
     order: Tensor  # [N]
     prompt: PromptRows
     replay_slot: Tensor  # [K]
     replay_step: Tensor  # [K] the step at which frame step - 1 was the last
     max_pages: int  # pages that cover the longest request
-    max_seqlen: int  # tokens of the longest request
+    max_seqlen: int  # packed tokens of the request that has most
     num_evals: int  # loop length of emit
 
 
@@ -65,26 +72,27 @@ class BatchShape:
 
 def batch_shape(group: Group) -> BatchShape:
     """The sizes that `group` needs without padding."""
-    prompts = [p for _, p in group]
+    rests = _rests(group)
     past = sum(seq.num_scheduled - 1 for seq, _ in group)
-    return BatchShape(sum(p.length for p in prompts) + past, len(group), sum(len(p.frames) for p in prompts))
+    return BatchShape(sum(p.length for p in rests) + past, len(group), sum(len(p.frames) for p in rests))
 
 
 def batch_indices(group: Group, size: BatchShape, padding: int) -> np.ndarray:
     """The packed integers [size.size] of a group without replayed frames, padded up to `size` with slot `padding`."""
-    lengths = np.array([p.length for _, p in group])
-    starts = np.cumsum(lengths) - lengths
-    tokens, rows = int(lengths.sum()), len(group)
+    rests = _rests(group)
+    counts = np.array([p.length for p in rests])
+    starts = np.cumsum(counts) - counts
+    tokens, rows = int(counts.sum()), len(group)
     out = np.zeros(size.size, np.int64)
     part = {name: out[where] for name, where in size.parts.items()}
     part["idx"][:] = padding
     part["idx"][:rows] = [seq.slot for seq, _ in group]
     part["slot"][:] = padding
-    part["slot"][:tokens] = np.repeat([seq.slot for seq, _ in group], lengths)
-    part["pos"][:tokens] = np.concatenate([np.arange(n) for n in lengths])
-    part["last"][:rows] = starts + lengths - 1
-    part["length"][:rows] = lengths
-    at = np.concatenate([p.frame_at + s for (_, p), s in zip(group, starts, strict=True)])
+    part["slot"][:tokens] = np.repeat([seq.slot for seq, _ in group], counts)
+    part["pos"][:tokens] = np.concatenate([p.start + np.arange(p.length) for p in rests])
+    part["last"][:rows] = starts + counts - 1
+    part["length"][:rows] = [p.start + p.length for p in rests]
+    at = np.concatenate([p.frame_at + s for p, s in zip(rests, starts, strict=True)])
     part["frame_at"][:] = size.tokens
     part["frame_at"][: len(at)] = at
     return out
@@ -110,9 +118,10 @@ class PrefillBuffers:
     def write(self, group: Group, size: BatchShape) -> None:
         """Copy a group that fits `size` to the device."""
         self.device.fill(self.ints, batch_indices(group, size, self.padding))
+        rests = _rests(group)
         for name, buffer in self.rows.items():
-            self.device.fill(buffer, np.concatenate([p.rows[name] for _, p in group]))
-        frames = np.concatenate([p.frames for _, p in group])
+            self.device.fill(buffer, np.concatenate([p.rows[name] for p in rests]))
+        frames = np.concatenate([p.frames for p in rests])
         if len(frames):
             self.device.fill(self.frames, frames)
 
@@ -131,9 +140,10 @@ class PrefillBuffers:
 def build_eager_batch(group: Group, spec: ModelSpec, page_size: int, device: Device) -> PrefillBatch:
     """A batch of just this group, without padding, with the frames that resumed requests had."""
     up = device.upload
-    prompts = [p for _, p in group]
+    prompts = _rests(group)
     past = [seq.num_scheduled - 1 for seq, _ in group]
-    lengths = np.array([p.length + n for p, n in zip(prompts, past, strict=True)])
+    counts = np.array([p.length + n for p, n in zip(prompts, past, strict=True)])
+    lengths = np.array([p.start for p in prompts]) + counts
     starts = np.cumsum([0, *(p.length for p in prompts)])
     replayed = np.cumsum([0, *past])
     order = [
@@ -146,16 +156,16 @@ def build_eager_batch(group: Group, spec: ModelSpec, page_size: int, device: Dev
     frames: Tensor = up(np.concatenate([p.frames for p in prompts])).to(spec.frame.dtype)
     return PrefillBatch(
         idx=up([seq.slot for seq, _ in group]),
-        row=up(np.repeat(np.arange(len(group)), lengths)),
-        slot=up(np.repeat([seq.slot for seq, _ in group], lengths)),
-        pos=up(np.concatenate([np.arange(n) for n in lengths])),
-        last=up(np.cumsum(lengths) - 1),
+        row=up(np.repeat(np.arange(len(group)), counts)),
+        slot=up(np.repeat([seq.slot for seq, _ in group], counts)),
+        pos=up(np.concatenate([p.start + np.arange(n) for p, n in zip(prompts, counts, strict=True)])),
+        last=up(np.cumsum(counts) - 1),
         length=up(lengths),
         order=up(np.concatenate(order)),
         prompt=PromptRows(rows, frames, up(frame_at.astype(np.int64))),
         replay_slot=up(np.repeat([seq.slot for seq, _ in group], past).astype(np.int64)),
         replay_step=up(np.concatenate([np.arange(1, n + 1) for n in past]).astype(np.int64)),
         max_pages=int(-(-lengths.max() // page_size)),
-        max_seqlen=int(lengths.max()),
+        max_seqlen=int(counts.max()),
         num_evals=max(seq.num_evals for seq, _ in group),
     )

@@ -65,6 +65,8 @@ class Stats:
     failed: int = 0
     steps: int = 0
     prefills: int = 0
+    prompt_tokens: int = 0  # of prefilled requests
+    cached_tokens: int = 0  # of those, in pages already
     frames: int = 0  # whose audio has been delivered
     step_seconds: float = 0.0  # spent in iterations that launched a step, with their prefills and audio
 

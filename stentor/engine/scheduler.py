@@ -12,7 +12,8 @@ from collections import deque
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.sequence import RUNNING, Phase, Place, Sequence
+from stentor.engine.page_tables import PageTables
+from stentor.engine.sequence import BROKEN, RUNNING, Phase, Place, Sequence
 from stentor.engine.step_plan import StepKind, StepPlan
 from stentor.engine.victims import longest_idle, pick_victim, stuck
 
@@ -26,6 +27,7 @@ class Scheduler:
     def __init__(self, slots: int, pages: PageAllocator, policy: Policy, max_parked: int) -> None:
         """max_parked: requests whose rows the host may hold."""
         self.slots, self.pages, self.policy, self.max_parked = slots, pages, policy, max_parked
+        self.tables = PageTables(pages, policy)
         self.audio = AudioScheduler(policy)
         self.queue: deque[Sequence] = deque()
         self.parked: list[Sequence] = []  # in the order in which they were parked
@@ -55,6 +57,7 @@ class Scheduler:
         """A launch that named `seq`, with `codec_frames` for the codec, failed. The request ends as if cancelled."""
         seq.in_flight -= 1
         self.audio.in_codec -= codec_frames
+        self.tables.forget(seq)
         self.abort(seq, error)
 
     def abort(self, seq: Sequence, error: BaseException) -> None:
@@ -66,6 +69,7 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan:
         plan = StepPlan()
+        self.tables.begin_plan()
         if self.queue and stuck(self.live, self.parked, self.max_parked):
             for seq in self.live:
                 seq.unread = False
@@ -120,7 +124,7 @@ class Scheduler:
         spent = 0
         for seq in [s for s in self.live if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight]:
             seq.num_scheduled = seq.num_generated
-            while not self._start(seq, spent):
+            while not self._start(seq, plan, spent):
                 if not self._fits(seq, spent) or not self._park_one(plan):
                     return  # older work first: nothing is admitted while a preempted request waits for pages
             plan.resumed.append(seq)
@@ -143,7 +147,7 @@ class Scheduler:
         """Give a request a slot and pages, if it fits into this step. Idle requests make room for it."""
         if not self._fits(seq, spent):
             return False
-        while not self.free_slots or not self._start(seq, spent):
+        while not self.free_slots or not self._start(seq, plan, spent):
             if not self._park_one(plan):
                 return False
         seq.slot = self.free_slots.pop()
@@ -156,7 +160,7 @@ class Scheduler:
         seq = longest_idle(self.live)
         if seq is None or len(self.parked) >= self.max_parked:
             return False
-        self._free_pages(seq)
+        self.tables.free(seq)
         seq.move(Phase.PARKED)
         self.live.remove(seq)
         self.free_slots.append(seq.slot)
@@ -166,35 +170,27 @@ class Scheduler:
 
     def _cost(self, seq: Sequence) -> int:
         """Prefill budget that a started request takes. One that must be alone takes all."""
-        return self.policy.max_prefill_tokens if seq.retry_alone else seq.length + seq.num_scheduled - 1
+        tokens = seq.length - seq.num_cached + seq.num_scheduled - 1
+        return self.policy.max_prefill_tokens if seq.retry_alone else tokens
 
     def _fits(self, seq: Sequence, spent: int) -> bool:
         """Whether the step has budget left for a prefill of `seq`."""
-        tokens = seq.length + seq.num_scheduled
+        tokens = self.tables.tokens_to_prefill(seq)
         return not spent or not (seq.retry_alone or spent + tokens > self.policy.max_prefill_tokens)
 
-    def _start(self, seq: Sequence, spent: int) -> bool:
+    def _start(self, seq: Sequence, plan: StepPlan, spent: int) -> bool:
         """Give `seq` pages for its prompt and past frames, if it fits into this step."""
         if not self._fits(seq, spent):
             return False
-        allocated = self._allocate(seq, seq.length + seq.num_scheduled)
-        if allocated is None:
+        depends = self.tables.depends(seq)
+        if not self.tables.start(seq):
             return False
-        seq.pages = allocated
+        if depends:
+            plan.dependent.append(seq)
         seq.move(Phase.RUNNING)
         seq.num_scheduled += 1
         seq.in_flight += 1
         return True
-
-    def _allocate(self, seq: Sequence, tokens: int) -> list[int] | None:
-        """Pages so that `seq` can hold `tokens` tokens: with a reserve if there are enough, else just those."""
-        with_reserve = min(tokens + self.policy.reserve_tokens, seq.length + seq.max_frames)
-        held = len(seq.pages)
-        for total in (max(with_reserve, tokens), tokens):
-            allocated = self.pages.allocate(self.pages.pages_for(total) - held)
-            if allocated is not None:
-                return allocated
-        return None
 
     def _plan_decode(self, plan: StepPlan, running: list[Sequence], now: float) -> None:
         for seq in running:
@@ -212,7 +208,7 @@ class Scheduler:
 
     def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> bool:
         """Allocate pages for the next frame, preempting others if needed. False: `seq` itself was preempted."""
-        while (allocated := self._allocate(seq, seq.length + seq.num_scheduled)) is None:
+        while (allocated := self.tables.grow(seq)) is None:
             victim = pick_victim(self.live, plan, now)
             self._preempt(victim)
             if victim is seq:
@@ -223,12 +219,8 @@ class Scheduler:
 
     def _preempt(self, seq: Sequence) -> None:
         self.preemptions += 1
-        self._free_pages(seq)
+        self.tables.free(seq)
         seq.move(Phase.PREEMPTED)
-
-    def _free_pages(self, seq: Sequence) -> None:
-        self.pages.free(seq.pages)
-        seq.pages = []
 
     # -- results --
 
@@ -247,6 +239,8 @@ class Scheduler:
         if seq.cancelled:
             return
         seq.num_generated, seq.status = generated, status
+        if status == BROKEN:
+            self.tables.forget(seq)
         if status != RUNNING and seq.phase in (Phase.RUNNING, Phase.PREEMPTED):
             self._drain(seq)
 
@@ -260,13 +254,14 @@ class Scheduler:
         seq.in_flight -= 1
         seq.num_scheduled -= 1
         seq.retry_alone = True
-        self._free_pages(seq)
+        self.tables.forget(seq)
+        self.tables.free(seq)
         seq.move(Phase.PREEMPTED)
 
     def _drain(self, seq: Sequence) -> None:
         # The pages may be allocated again at once, although a launched step may still write them: all steps run on one
         # stream, and the next owner of the pages writes later on it.
-        self._free_pages(seq)
+        self.tables.free(seq)
         seq.move(Phase.DRAINING)
 
     def finished(self) -> list[Sequence]:

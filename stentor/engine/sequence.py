@@ -55,7 +55,9 @@ class Sequence:
     phase: Phase = Phase.QUEUED
     max_schedulable: int = sys.maxsize  # frames for which there is text. Below max_frames only for live text
     slot: int = -1
+    prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
     pages: list[int] = field(default_factory=list)
+    num_cached: int = 0  # prompt tokens that its first pages held when it was last started
     num_scheduled: int = 0
     num_generated: int = 0
     status: int = 0  # the row's `stop` value as last reported

@@ -37,6 +37,7 @@ class StepPlan:
     audio: list[AudioJob] = field(default_factory=list)
     parked: list[Sequence] = field(default_factory=list)
     unparked: list[Sequence] = field(default_factory=list)
+    dependent: list[Sequence] = field(default_factory=list)  # share pages that others of this plan are to write
 
     @property
     def launches(self) -> bool:

@@ -107,6 +107,8 @@ class _Snapshot(Collector):
             for name, help in (
                 ("engine_steps", "Decode steps"),
                 ("engine_prefills", "Prefill batches"),
+                ("engine_prompt_tokens", "Tokens of prefilled prompts"),
+                ("engine_cached_prompt_tokens", "Of those, tokens whose keys and values were in the prefix cache"),
                 ("engine_preemptions", "Requests that lost their pages for a while"),
                 ("engine_eager_calls", "Steps, prefills and codec calls that no captured graph served"),
                 ("engine_restarts", "Engines restarted after a crash"),
@@ -127,6 +129,8 @@ class _Snapshot(Collector):
             gauges["slot_usage_ratio"].add_metric(label, h.running / max(1, h.running + h.free_slots))
             counters["engine_steps"].add_metric(label, h.stats.steps)
             counters["engine_prefills"].add_metric(label, h.stats.prefills)
+            counters["engine_prompt_tokens"].add_metric(label, h.stats.prompt_tokens)
+            counters["engine_cached_prompt_tokens"].add_metric(label, h.stats.cached_tokens)
             counters["engine_preemptions"].add_metric(label, h.preemptions)
             counters["engine_eager_calls"].add_metric(label, h.eager_calls)
             step_time.add_metric(label, h.stats.steps, h.stats.step_seconds)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import Phase
 
 
 def check(scheduler: Scheduler) -> None:
-    """Every page and slot is either free or held once."""
+    """Every slot is either free or held once, every page free or held by whom it should be."""
     pages, live = scheduler.pages, scheduler.live
-    held = [p for s in live for p in s.pages]
-    assert len(held) == len(set(held)), "a page is held twice"
-    assert len(held) + pages.available == pages.count, "a page was lost"
+    check_pages(pages, [p for s in live for p in s.pages])
     slots = sorted([s.slot for s in live] + scheduler.free_slots)
     assert slots == list(range(len(slots))), "a slot was lost"
     assert len(scheduler.parked) <= scheduler.max_parked
@@ -20,3 +21,12 @@ def check(scheduler: Scheduler) -> None:
         assert (s.phase is Phase.RUNNING) == bool(s.pages), s
         if s.phase is Phase.RUNNING:
             assert s.length + s.num_scheduled - 1 <= len(s.pages) * pages.page_size
+
+
+def check_pages(pages: PageAllocator, held: list[int]) -> None:
+    """`held` has each page once for each request that holds it."""
+    assert Counter(held) == pages._holders, "holders were miscounted"
+    free = [*pages._free, *pages._kept]
+    assert sorted([*free, *pages._holders]) == list(range(pages.count)), "a page was lost or is free twice"
+    assert {p: k for k, p in pages._page_of.items()} == pages._key_of
+    assert set(pages._kept) <= set(pages._key_of)

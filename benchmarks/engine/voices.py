@@ -1,0 +1,115 @@
+"""Time the first audio of requests with and without reference audio, in process. A short table comes last.
+
+Run: python benchmarks/engine/voices.py [--out FILE] [--no-prefix-cache] [MODEL ...]
+     python benchmarks/engine/voices.py dummy:toy --device cpu --seconds 0.2            a dry run without a GPU
+Needs: a GPU and nothing but stentor.
+
+Milliseconds from the call to the first chunk, medians: plain text, a voice that was used before, a voice that is new,
+and the last of 16 that start at once. `computed` are the prompt tokens of a request that no page held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.timing import machine_speed
+from stentor import TTS, Reference
+from stentor.config import Policy
+
+MODELS = ("dummy:fish-s2-pro", "dummy:qwen3-tts-1.7b-base", "dummy:voxcpm2")
+TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
+WORDS = "These are the words of the recording, which nobody checks. "
+REPEATS = 15
+TOGETHER = 16
+
+
+def voice(tts: TTS, seconds: float, seed: int) -> Reference:
+    rate = max(1000, tts.spec.reference_rate)
+    noise = np.random.default_rng(seed).standard_normal(int(seconds * rate)).astype(np.float32) * 0.1
+    return Reference((noise, rate), WORDS * max(1, round(seconds / 4)))
+
+
+def first_audio(tts: TTS, seed: int, **options: Any) -> float:
+    """Milliseconds to the first chunk. The rest is cancelled."""
+    started = time.perf_counter()
+    stream = tts.stream(f"Number {seed}. {TEXT}", seed=seed, max_frames=40, **options)
+    next(stream)
+    ms = (time.perf_counter() - started) * 1e3
+    stream.close()
+    return ms
+
+
+def idle(tts: TTS) -> None:
+    """Wait until nothing of an earlier request runs."""
+    while tts.engine.health().running:
+        time.sleep(0.001)
+
+
+def at_once(tts: TTS, seed: int, **options: Any) -> list[float]:
+    idle(tts)
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        times = list(pool.map(lambda i: first_audio(tts, 100 * seed + i, **options), range(TOGETHER)))
+    return sorted(times)
+
+
+def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    policy = Policy(prefix_cache=not args.no_prefix_cache)
+    with TTS(name, device=args.device, policy=policy) as tts:
+        known = voice(tts, args.seconds, 0)
+        very_first = first_audio(tts, 0, reference=known)
+        stats, found = tts.engine.stats, {"very first voice": round(very_first, 2)}
+
+        def alone(label: str, options: Any) -> None:
+            tokens, cached = stats.prompt_tokens, stats.cached_tokens
+            times = []
+            for i in range(1, REPEATS + 1):
+                idle(tts)
+                times.append(first_audio(tts, i, **options(i)))
+            computed = (stats.prompt_tokens - tokens - stats.cached_tokens + cached) / REPEATS
+            found[label] = round(statistics.median(times), 2)
+            found[f"{label}, computed"] = round(computed)
+
+        plain: dict[str, Any] = {} if not name.endswith("base") else {"reference": voice(tts, 1.0, 1)}
+        alone("plain", lambda i: plain)
+        alone("same voice", lambda i: {"reference": known})
+        alone("new voice", lambda i: {"reference": voice(tts, args.seconds, i)})
+        for label, options in (("plain", plain), ("same voice", {"reference": known})):
+            runs = [at_once(tts, i, **options) for i in range(1, 5)][1:]
+            found[f"{TOGETHER} at once, {label}, median"] = round(statistics.median(r[TOGETHER // 2] for r in runs), 2)
+            found[f"{TOGETHER} at once, {label}, last"] = round(statistics.median(r[-1] for r in runs), 2)
+        found["eager calls"] = tts.engine.eager_calls
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=28.0, help="of reference audio")
+    parser.add_argument("--no-prefix-cache", action="store_true")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    result: dict[str, Any] = {
+        "machine": machine_speed(torch.device(args.device)),
+        "prefix_cache": not args.no_prefix_cache,
+    }
+    for name in args.models:
+        result[name] = measure(name, args)
+        print(name, json.dumps(result[name], indent=1), flush=True)
+        if args.out:
+            args.out.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

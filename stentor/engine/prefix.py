@@ -1,0 +1,52 @@
+"""What a prompt has in common with others: keys of its pages, and the rest that its prefill has to compute.
+
+Keys and values of a position depend on what stands there and before it, and on nothing else of the request. So
+requests with the same voice, pieces of a long text and resumed requests find the pages of what they have in common.
+This is automatic prefix caching as in vLLM (docs.vllm.ai, "Automatic Prefix Caching").
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from stentor.models.base import Prompt
+
+
+def prefix_keys(prompt: Prompt, page_size: int) -> tuple[bytes, ...]:
+    """A key for each full page of the prompt, of its tokens and given frames and of all pages before it."""
+    names, keys, key = sorted(prompt.rows), [], b""
+    for start in range(0, prompt.length - page_size + 1, page_size):
+        part = slice(start, start + page_size)
+        content = hashlib.blake2b(key, digest_size=16)
+        for name in names:
+            content.update(prompt.rows[name][part].tobytes())
+        given = slice(*np.searchsorted(prompt.frame_at, (part.start, part.stop)))
+        content.update((prompt.frame_at[given] - start).tobytes())
+        content.update(prompt.frames[given].tobytes())
+        key = content.digest()
+        keys.append(key)
+    return tuple(keys)
+
+
+@dataclass(frozen=True)
+class PromptRest:
+    """A prompt from position `start` on: rows [T - start, ...], frames [M, *frame] at `frame_at`, from there."""
+
+    start: int
+    rows: dict[str, np.ndarray]
+    frames: np.ndarray
+    frame_at: np.ndarray
+
+    @property
+    def length(self) -> int:
+        return len(next(iter(self.rows.values())))
+
+
+def rest_of(prompt: Prompt, start: int) -> PromptRest:
+    """What a prefill computes of a prompt whose first `start` positions are in pages already."""
+    first = int(np.searchsorted(prompt.frame_at, start))
+    rows = {name: a[start:] for name, a in prompt.rows.items()}
+    return PromptRest(start, rows, prompt.frames[first:], prompt.frame_at[first:] - start)

@@ -1,0 +1,47 @@
+"""Keys of a prompt's pages, and what is left of it behind them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stentor.engine.prefix import prefix_keys, rest_of
+from stentor.models.base import Prompt
+
+
+def prompt(tokens: list[int], frame_at: list[int] | None = None, frames: list[int] | None = None) -> Prompt:
+    at = np.array(frame_at or [], np.int64)
+    given = np.array(frames or [], np.int64)[:, None]
+    return Prompt({"token": np.array(tokens)}, given, at, {}, 8, 0, given[:0])
+
+
+def test_prompts_have_the_keys_of_what_they_begin_with_in_common():
+    a, b = (prefix_keys(prompt([*range(10), *end]), 4) for end in ([1, 2, 3], [1, 7, 3]))
+    assert len(a) == len(b) == 3
+    assert a[:2] == b[:2]
+    assert a[2] != b[2]
+    assert len(set(a)) == 3
+
+
+def test_a_page_is_known_by_all_that_stands_before_it():
+    a, b = (prefix_keys(prompt([first, 0, 5, 5]), 2) for first in (1, 2))
+    assert a[1] != b[1]
+
+
+@pytest.mark.parametrize(
+    ("frame_at", "frames", "same"),
+    [([2, 3], [7, 8], 2), ([2, 3], [7, 9], 1), ([2], [7], 1), ([1, 3], [7, 8], 0)],
+    ids=["equal", "another frame", "one less", "another place"],
+)
+def test_given_frames_are_part_of_the_content(frame_at: list[int], frames: list[int], same: int):
+    want = prefix_keys(prompt([0] * 5, [2, 3], [7, 8]), 2)
+    got = prefix_keys(prompt([0] * 5, frame_at, frames), 2)
+    assert [a == b for a, b in zip(want, got, strict=True)] == [i < same for i in range(2)]
+
+
+def test_what_is_left_is_counted_from_where_it_begins():
+    rest = rest_of(prompt(list(range(6)), [1, 3, 5], [10, 30, 50]), 2)
+    assert rest.rows["token"].tolist() == [2, 3, 4, 5]
+    assert rest.frame_at.tolist() == [1, 3]
+    assert rest.frames[:, 0].tolist() == [30, 50]
+    assert (rest.start, rest.length) == (2, 4)
