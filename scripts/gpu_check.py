@@ -32,7 +32,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-STEP_KERNELS = ("paged_attention", "short_attention", "gemv", "kv_cache", "norm_rope", "rng", "sampling")
+STEP_KERNELS = (
+    "paged_attention",
+    "prefill_attention",
+    "short_attention",
+    "gemv",
+    "kv_cache",
+    "norm_rope",
+    "rng",
+    "sampling",
+)
 STEP = [f"tests/kernels/test_{name}.py" for name in STEP_KERNELS]
 STEP += ["tests/kernels/test_slot_table.py"]
 STEP += [f"tests/models/{family}/test_kernels.py" for family in ("fish_s2", "qwen3_tts", "voxcpm2")]
