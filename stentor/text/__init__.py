@@ -6,12 +6,21 @@ key the tokenizer gets the text as it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stentor.text.front_end import FrontEnd, plain
+from stentor.text.marks import has_words
+from stentor.text.scripts import has_english
 
 
 def languages(name: str | None) -> tuple[str, ...]:
     """The languages that the front end of this name reads. None are named for `plain`."""
     return ("english",) if name == "english-phonemes" else ()
+
+
+def reads(name: str | None) -> Callable[[str], bool]:
+    """Whether the front end of this name has anything to read in a text, apart from naming its signs."""
+    return has_english if name == "english-phonemes" else has_words
 
 
 def front_end(name: str | None) -> FrontEnd:

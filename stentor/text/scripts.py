@@ -20,8 +20,14 @@ _NAMED = re.compile(r"(?:LETTER|SYLLABLE|CHARACTER|LIGATURE|VOWEL SIGN|SIGN)\s+(
 _UNITS = "°ºµμΩ²³∆"
 _SYLLABLES = ("HANGUL SYLLABLE", "HIRAGANA LETTER", "KATAKANA LETTER", "BOPOMOFO LETTER")
 _IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
+_READ = re.compile(r"[^\W_\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]|[&@+%$£€¥°]")
 LONGEST_NAMED = 16
 """Signs of a text without a word that are named."""
+
+
+def has_english(text: str) -> bool:
+    """Whether a text has anything that is read as English: a letter or a digit, no ideograph, or a sign such as &."""
+    return _READ.search(text) is not None
 
 
 def latin(text: str) -> str:

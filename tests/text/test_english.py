@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.text import front_end
+from stentor.text import front_end, reads
 from stentor.text.english import MAX_PARTS, MAX_WORD, WINDOW, spoken, windows
 from stentor.text.numbers import cardinal, ordinal, year
 from stentor.text.phonemes import plain_marks
@@ -90,6 +90,26 @@ def test_no_text_makes_signs_that_the_voice_never_read(text: str):
 @pytest.mark.parametrize("text", ["...", "🙂", "你好", "Привет", "ಕ", "\u200b", "qwrtz", "☃☃", "\ue000", "𝔘", "ɕ", "'"])
 def test_what_is_no_english_word_is_spelled_or_named(text: str):
     assert any(c.isalpha() for c in PHONEMES(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        *(
+            (sign, False)
+            for sign in ("…", "...", "😀 🎉", "—", "_", "***", "```", "你好。", "\u200b", "\x07", "، ؟", "===")
+        ),
+        *(
+            (text, True)
+            for text in ("Hello.", "é", "1", "½", "&", "50%", "$", "Привет!", "안녕", "北京 is big", "😀 x")
+        ),
+    ],
+)
+def test_signs_and_ideographs_alone_are_nothing_to_read(text: str, read: bool):
+    """Who cuts text puts a silence in their place. Whoever asks for them gets their names."""
+    assert reads("english-phonemes")(text) is read
+    assert PHONEMES(text)
+    assert reads(None)(text) == any(c.isalnum() for c in text)
 
 
 def test_only_white_space_is_empty():

@@ -23,6 +23,7 @@ from stentor.models.voxcpm2.flow import euler_solve
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import PromptBuilder
 from stentor.models.voxcpm2.spec import make_spec
+from stentor.text import reads
 from stentor.text.front_end import Check
 
 
@@ -30,7 +31,7 @@ class VoxCPM2:
     """A loaded checkpoint (implements SpeechModel). Frames are float32 patches [patch, feat]."""
 
     def __init__(self, c: VoxCPM2Config, net: VoxCPM2Net, vae: AudioVAE, prompts: PromptBuilder) -> None:
-        self.net, self.vae, self.prompts = net, vae, prompts
+        self.net, self.vae, self.prompts, self.reads = net, vae, prompts, reads(c.text_frontend)
         self.dtype = net.stop_head.weight.dtype
         self.spec = make_spec(c, self.dtype)
         self.codec = PatchCodec(vae)
@@ -52,7 +53,7 @@ class VoxCPM2:
         return self.prompts.build(request, encode)
 
     def speakable(self, text: str, check: Check) -> bool:
-        return self.prompts.speakable(text, check)
+        return self.reads(text)
 
     def embed_prompt(self, p: PromptRows) -> Hidden:
         """Embeddings of tokens and of given patches: (input, patch embedding or zeros, is it audio)."""

@@ -16,8 +16,7 @@ from stentor.errors import InvalidRequest, too_long
 from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
-from stentor.text.front_end import Check, FrontEnd
-from stentor.text.marks import has_words
+from stentor.text.front_end import FrontEnd
 
 PRIME = 3  # patches that set the codec's state before the first generated one
 CAP_EXTRA = 10  # further patches after which an utterance of suspect length ends
@@ -87,12 +86,6 @@ class PromptBuilder:
             num_evals=evaluations(options["flow_steps"]),
             runaway_frames=None if options["ignore_eos"] else suspect,
         )
-
-    def speakable(self, text: str, check: Check) -> bool:
-        """Whether the front end finds words in a text. A plain word answers for a long text that has no markup."""
-        plain = (w for w in text.split() if w.isascii() and w.isalpha())
-        word = None if re.search(r"[<\[]", text) else next(plain, None)
-        return any(has_words(self.front_end(_clean(t), check)) for t in (word, text) if t is not None)
 
     def _given(self, request: SpeechRequest, encode: Encode) -> GivenAudio:
         """The mode, one of four: what is cloned (reference) and what is continued (prompt)."""

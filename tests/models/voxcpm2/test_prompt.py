@@ -10,7 +10,6 @@ import pytest
 from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.prompt import PromptBuilder
-from stentor.text import front_end
 from stentor.text.front_end import Check, FrontEnd, plain, proceed
 
 PATCH, FEAT, ROOM = 4, 2, 64
@@ -48,30 +47,6 @@ def values(patches: np.ndarray) -> list[float]:
 def test_a_text_of_which_the_front_end_leaves_nothing_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="text: has nothing"):
         build("🙂", front_end=lambda text, check: "")
-
-
-READ = front_end("english-phonemes")
-
-
-@pytest.mark.parametrize(
-    "text", ["…", "😀 🎉", "—", "_", "你好。", "Привет!", "  ", "$", "Hello.", "é", "1", "& 你好", "<a> [b]"]
-)
-def test_what_can_be_spoken_is_what_a_prompt_is_made_of(text: str) -> None:
-    """For a voice that reads English, as its front end says. Others read every letter and digit of any script."""
-    made = builder(READ)
-    assert made.speakable(text, proceed) == bool(READ(text)), text
-    assert builder().speakable(text, proceed) == any(c.isalnum() for c in text)
-
-
-def test_one_plain_word_answers_for_a_long_text() -> None:
-    read: list[str] = []
-
-    def front(text: str, check: Check = proceed) -> str:
-        read.append(text)
-        return text
-
-    assert builder(front).speakable("- 17 words " + "of many " * 1000, proceed)
-    assert read == ["words"]
 
 
 def test_zero_shot_is_the_text_and_the_audio_start() -> None:
