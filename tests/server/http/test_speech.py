@@ -313,7 +313,7 @@ def test_batch_gives_each_item_its_own_status(live: Live) -> None:
         {"input": "Two.", "voice": "high", "response_format": "mp3"},
         {"input": "Three.", "voice": "nobody"},
         {"input": ""},
-        {"input": "\x01"},
+        {"input": "\x01 breaks the toy"},
     ]
     answer = live.http.post("/v1/audio/speech/batch", json={"items": items, "seed": 4, "response_format": "wav"})
     assert answer.status_code == 200
