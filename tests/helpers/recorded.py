@@ -89,7 +89,7 @@ class Replay:
         stopped = self.live.tts.engine.stats.cancelled
         if step.get("streamed"):
             with (
-                held(self.live, frames=[3]),
+                held(self.live, frames=[1]),
                 httpx.Client(base_url=self.live.url, timeout=60) as client,
                 client.stream(**self._request(step)) as answer,
             ):
@@ -98,7 +98,7 @@ class Replay:
                 answer.close()
                 assert until(lambda: not self.live.server.metrics.live)
         else:
-            with held(self.live, steps=[2]) as engine:
+            with held(self.live, steps=[1]) as engine:
                 with raw(self.live, self.filled(step["body"])):
                     engine.wait()
                 assert until(lambda: not self.live.server.metrics.live)

@@ -161,6 +161,7 @@ class BatchResponse(Response):
             "finish_reason": running.run.finish,
             "seed": running.run.seed,
             "usage": running.run.usage.as_dict(),
+            "error": None,
             **plan.ignored.as_json(),
         }
 

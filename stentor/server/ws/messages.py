@@ -65,6 +65,7 @@ class Commit(Body):
     """input.commit: speak the text so far. The utterance continues."""
 
     type: Literal["input.commit"]
+    commit_id: str | None = Field(None, max_length=LIMITS.name_chars, description="input.committed has it again")
 
 
 class Done(Body):

@@ -174,7 +174,8 @@ class Session:
             case Commit():
                 if self.writing is not None:
                     self.writing.feed.flush()
-                self.out.event("input.committed", utterance_index=self._index)
+                given = {} if message.commit_id is None else {"commit_id": message.commit_id}
+                self.out.event("input.committed", utterance_index=self._index, **given)
             case Done():
                 self._open().feed.end()
                 self.writing = None
