@@ -26,6 +26,7 @@ from stentor.cli import main
 from stentor.models.base import SpeechRequest
 from stentor.say.command import CUT
 from stentor.server.config import ServerConfig, from_file
+from stentor.text.lexicon import Lexicon
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.markdown import Block, blocks, commands
 from tests.helpers.server_live import Live, serving, tone_wav
@@ -110,7 +111,7 @@ def test_the_commands_of_a_page_run(run: list[Block], here: Path, live: Live, mo
     served: list[ServerConfig] = []
     monkeypatch.setattr(stentor.server.main, "serve", lambda config: served.append(config) or 0)
     for block in (b for b in blocks(run[0].page, "yaml") if b.why_not is None):
-        (here / "server.yaml").write_text(block.text)
+        (here / "server.yaml").write_text(block.text, encoding="utf-8")
     for block in run:
         for command in commands(block):
             execute(command.replace("localhost:8000", live.url.removeprefix("http://")), monkeypatch)
@@ -136,12 +137,18 @@ def execute(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @to_run("yaml")
-def test_the_configuration_of_a_page_is_one(run: list[Block], here: Path):
+def test_the_files_of_a_page_are_read(run: list[Block], here: Path):
+    """A lexicon says in its first line that it is words.yaml. The others configure a server."""
     for block in run:
-        (here / "server.yaml").write_text(block.text)
-        values = from_file(here / "server.yaml")
-        assert len(values) == len(yaml.safe_load(block.text))
-        ServerConfig(**values)
+        file, lines = here / "file.yaml", yaml.safe_load(block.text)
+        file.write_text(block.text, encoding="utf-8")
+        if block.text.startswith("# words.yaml"):
+            lexicon = Lexicon.read(file)
+            assert all(lexicon.reading(word) for word in lines)
+        else:
+            values = from_file(file)
+            assert len(values) == len(lines)
+            ServerConfig(**values)
 
 
 @to_run("json")
