@@ -10,7 +10,10 @@ from stentor.text.numbers import letters, spell
 DOMAINS = (
     "com org net edu gov mil info biz io ai dev app co uk de fr eu ch jp au nz ca tv xyz tech"
 ).split()  # a host name without www needs one of these at its end
-SPELLED = frozenset("www http https ftp io ai uk de fr eu ch jp au nz ca tv edu html php js css id api cdn".split())
+SPELLED = frozenset(
+    "www http https ftp io ai uk de fr eu ch jp au nz ca tv edu html php js css id api cdn pdf py md csv png "
+    "jpg xml cpp".split()
+)
 _SIGNS = {
     ".": "dot", "@": "at", "/": "slash", "_": "underscore", "-": "dash", ":": "colon", "?": "question mark",
     "=": "equals", "&": "and", "#": "hash", "~": "tilde", "%": "percent", "+": "plus", "\\": "backslash", "*": "star",

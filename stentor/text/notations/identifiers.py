@@ -79,7 +79,12 @@ RULES = rules(
     (rf"(?<![\w.$/-])({any_of(n for n in NAMES if n[-1] != '/')})(?![\w/]|-\w)", lambda m: NAMES[m[1]]),
     (rf"(?<![\w./])({any_of(n for n in NAMES if n[-1] == '/')})(?=\s?\w)", lambda m: NAMES[m[1]]),
     (rf"(?i)(?<![\w@])(\.?[a-z_][\w-]+(?:\.[a-z_][\w-]*)*?)((?:\.(?:{_EXT}))+)\b(?![\w@])", _file),
-    (rf"(?<![\w.])([Vv]ersion\s+|[Vv](?:er)?\.?\s?)(\d+(?:\.\d+)*){_STAGE}(?![\w])", _version),
+    (r"(?<!\S)([A-D])-(?![\w-])", lambda m: f"{m[1]} minus"),
+    (
+        r"(?<![\w.])(?<!slash )(?<!score )(?<!dash )(?<!dot )"
+        rf"([Vv]ersion\s+|[Vv](?:er)?\.?\s?)(\d+(?:\.\d+)*){_STAGE}(?![\w])",
+        _version,
+    ),
     (r"\b(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b", _stage),
     (rf"\b({any_of(_RELEASED)})[ -](\d+(?:\.\d+)+)\b", lambda m: f"{m[1]} {version(m[2])}"),
     (r"(?<!\S)--(?=[a-z][a-z-]+(?![\w ]*--))", "dash dash "),

@@ -92,9 +92,10 @@ RULES = rules(
     (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|''))", _height),
     (rf"\b({NUMBER})[\"″](?!\w)(?=[^\"]*$)", lambda m: f"{cardinal(m[1])} {plural('inch', m[1] == '1')}"),
     (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by "),
-    (rf"\b({NUMBER})x\b", lambda m: f"{cardinal(m[1])} times"),
+    (rf"\b({NUMBER})x\b(?=\s(?:faster|slower|more|less|fewer|better|worse|bigger|larger|smaller|higher|lower|"
+     r"cheaper|longer|as|the|speed|growth|return|zoom)\b)", lambda m: f"{cardinal(m[1])} times"),
     (r"\b(\d{1,2}):(\d{1,3})\b", lambda m: f"{say(m[1])} to {say(m[2])}"),
-    (r"\b(\d[\d,]*\s+)?(\d{1,3})/(\d{1,4})\b(?!/)", _fraction),
+    (r"\b(\d+(?:,\d{3})*\s+)?(\d{1,3})/(\d{1,4})\b(?!/)", _fraction),
     (r"\b(\d[\d,]*)(?:st|nd|rd|th)s?\b", lambda m: ordinal(m[1])),
     (r"\b(\d+(?:\.\d+){2,})\b", lambda m: version(m[1])),
     (rf"({NUMBER})\s+[-−]\s+(?=[^.;]*=)", lambda m: f"{cardinal(m[1])} minus "),

@@ -43,7 +43,7 @@ COMPARISONS = rules(  # before a rule takes their signs for something else
     (r"(?<=[\d)])\s\*\s(?=[\d(])|(?<=\d)\*(?=\d)", " times "),
     (r"(?<=[a-z)])\s\*\s(?=[a-z(])", " times "),
     (r"(?<=\d)\s/\s(?=\d)", " divided by "),
-    (r"(?<=\b[a-z])\s[-−]\s(?=[a-z\d]\b)", " minus "),
+    (r"(?:(?<=\b[a-z])|(?<=\d[a-z]))\s[-−]\s(?=[a-z\d]\b)", " minus "),
     (r"(?<=\d)\s[-−]\s(?=[a-z]\b)", " minus "),
     (r"(?<=\d)!(?=\s?[-+*/=]|\s+is\b)", " factorial "),
     (r"(?<=[\w)])([²³])", lambda m: " squared " if m[1] == "²" else " cubed "),
