@@ -97,7 +97,7 @@ class Limits:
     # engines
     prepare_threads: int = limit(4, "", "threads per model for prompts and decoding audio", "requests wait")
     encoding_threads: int = limit(2, "", "threads per model for encoding new references", "their requests wait")
-    heaps: int = limit(2, "", "heaps of glibc's allocator, unless `MALLOC_ARENA_MAX` is set", "threads share them")
+    trim_seconds: float = limit(30.0, "s", "memory that was freed and is kept", "it goes back to the system")
     parse_threads: int = limit(1, "", "threads that parse large JSON", "bodies wait")
     encoded_references: int = limit(64, "", "encoded references that an engine keeps", "the least recently used goes")
     parked_mb: float = limit(

@@ -13,7 +13,7 @@ from types import FrameType
 
 import uvicorn
 
-from stentor.server import logs, memory
+from stentor.server import logs
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.http.connections import limited
@@ -63,7 +63,6 @@ class _Uvicorn(uvicorn.Server):
 def serve(config: ServerConfig) -> int:
     """Serve until SIGTERM or SIGINT, then finish running requests. Returns the process's exit code."""
     logs.configure(config.uvicorn_log_level, config.log_format)
-    memory.share_heaps()
     sys.setswitchinterval(SWITCH_SECONDS)
     holder: list[_Uvicorn] = []
 

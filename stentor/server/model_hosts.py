@@ -160,7 +160,7 @@ class ModelHost:
             if self.phase == "loading":
                 self.phase = "warming"
             await asyncio.to_thread(_warm_up, tts)
-        await asyncio.to_thread(memory.give_back)
+        await asyncio.to_thread(memory.collect)
         gc.freeze()  # a full collection would visit all objects of torch and the model: 130 ms without audio
         self.phase, self.reason = "ready", None
         log.info("model %s is ready", self.name)
@@ -168,10 +168,15 @@ class ModelHost:
     async def _watch(self) -> None:
         """Check the engine until it fails, then raise EngineError."""
         assert self._tts is not None
+        loop = asyncio.get_running_loop()
+        trimmed = loop.time()
         while True:
             health = self._tts.engine.health()
             if not health.alive:
                 raise EngineError(f"the engine has stopped: {health.error}")
+            if loop.time() - trimmed >= LIMITS.trim_seconds:
+                await asyncio.to_thread(memory.trim)
+                trimmed = loop.time()
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _discard(self) -> None:

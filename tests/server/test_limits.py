@@ -25,7 +25,6 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "metrics.py SECONDS": "buckets of histograms",
     "metrics.py FAST": "buckets of histograms",
     "metrics.py RTF": "buckets of histograms",
-    "memory.py M_ARENA_MAX": "a constant of malloc.h",
     "model_hosts.py WATCH_SECONDS": "how often an engine is looked at",
     "model_hosts.py CRASHED": "an exit code",
     "model_hosts.py WRONG": "an exit code",
