@@ -37,7 +37,8 @@ TOGETHER = 16
 def voice(tts: TTS, seconds: float, seed: int) -> Reference:
     rate = max(1000, tts.spec.reference_rate)
     noise = np.random.default_rng(seed).standard_normal(int(seconds * rate)).astype(np.float32) * 0.1
-    return Reference((noise, rate), WORDS * max(1, round(seconds / 4)))
+    # VoxCPM2 puts a reference with its text behind the text that it speaks, and one without before it.
+    return Reference((noise, rate), None if tts.spec.family == "voxcpm2" else WORDS * max(1, round(seconds / 4)))
 
 
 def first_audio(tts: TTS, seed: int, **options: Any) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -21,8 +22,11 @@ def prefix_keys(prompt: Prompt, page_size: int) -> tuple[bytes, ...]:
     for start in range(0, prompt.length - page_size + 1, page_size):
         part = slice(start, start + page_size)
         content = hashlib.blake2b(key, digest_size=16)
-        for name in names:
-            content.update(prompt.rows[name][part].tobytes())
+        rows = [prompt.rows[name][part] for name in names]
+        given_rows = [bool(row.any()) for row in rows]  # most positions have no speaker vector, which is long
+        content.update(bytes(given_rows))
+        for row in compress(rows, given_rows):
+            content.update(row.tobytes())
         given = slice(*np.searchsorted(prompt.frame_at, (part.start, part.stop)))
         content.update((prompt.frame_at[given] - start).tobytes())
         content.update(prompt.frames[given].tobytes())

@@ -45,3 +45,11 @@ def test_what_is_left_is_counted_from_where_it_begins():
     assert rest.frame_at.tolist() == [1, 3]
     assert rest.frames[:, 0].tolist() == [30, 50]
     assert (rest.start, rest.length) == (2, 4)
+
+
+def test_rows_of_zeros_are_told_from_each_other():
+    def keys(a: list[float], b: list[float]) -> tuple[bytes, ...]:
+        rows = {"a": np.array(a), "b": np.array(b)}
+        return prefix_keys(Prompt(rows, np.zeros((0, 1)), np.zeros(0, np.int64), {}, 8, 0, np.zeros((0, 1))), 2)
+
+    assert len({keys(*rows) for rows in (([0, 0], [0, 0]), ([1, 0], [0, 0]), ([0, 0], [1, 0]), ([0, 1], [0, 0]))}) == 4
