@@ -33,6 +33,7 @@ class Policy:
 
     max_prefill_tokens: int = 2048  # per step. A longer prompt is prefilled alone
     prefix_cache: bool = True  # prompts that begin alike, such as with the same voice, share the pages of that
+    min_cached_tokens: int = 128  # less is computed again, so that a short prompt gives the same bytes every time
     reserve_tokens: int = 64  # tokens for which pages are allocated ahead when a request needs another page
     ramp: tuple[int, ...] | None = None  # frames per chunk of a stream. The last value repeats. None: by the device
     chunk: int = 25  # frames of one codec chunk at most

@@ -27,7 +27,9 @@ class PageTables:
         before it attends.
         """
         keys = seq.prefix[: (seq.length - 1) // self.pages.page_size]
-        return self.pages.find(takewhile(lambda key: self._new_keys.get(key, seq.num_evals) == seq.num_evals, keys))
+        same_launch = takewhile(lambda key: self._new_keys.get(key, seq.num_evals) == seq.num_evals, keys)
+        pages = self.pages.find(same_launch)
+        return pages if len(pages) * self.pages.page_size >= self.policy.min_cached_tokens else []
 
     def depends(self, seq: Sequence) -> bool:
         """Whether it would share pages that this plan's prefills are to write."""

@@ -27,6 +27,7 @@ OPTIONS: dict[str, Any] = {
 }
 PAGE = 2
 OFF = Policy(prefix_cache=False)
+ON = Policy(min_cached_tokens=PAGE)
 
 
 def together(tts: TTS, *ends: str, **options: Any) -> list[Speech]:
@@ -47,7 +48,7 @@ def alone() -> Iterator[Callable[..., Speech]]:
 
 
 def test_a_prompt_that_was_spoken_before_is_computed_from_its_last_page_on(alone: Callable[..., Speech]) -> None:
-    with toy(page_size=PAGE) as tts:
+    with toy(page_size=PAGE, policy=ON) as tts:
         for time in range(3):
             assert_equal(tts.generate(BEGINNING + ENDS[0], **OPTIONS), alone(ENDS[0]))
             length = tts.prompt(tts.request(BEGINNING + ENDS[0], **asked())).length
@@ -56,8 +57,20 @@ def test_a_prompt_that_was_spoken_before_is_computed_from_its_last_page_on(alone
         assert_all_free(tts)
 
 
+def test_what_is_short_is_computed_again(alone: Callable[..., Speech]) -> None:
+    length = None
+    for most in (0, 1):
+        with toy(page_size=PAGE) as tts:
+            length = length or tts.prompt(tts.request(BEGINNING + ENDS[0], **asked())).length
+        shared = (length - 1) // PAGE * PAGE
+        with toy(page_size=PAGE, policy=Policy(min_cached_tokens=shared + most)) as tts:
+            for _ in range(2):
+                assert_equal(tts.generate(BEGINNING + ENDS[0], **OPTIONS), alone(ENDS[0]))
+            assert tts.engine.stats.cached_tokens == (0 if most else shared)
+
+
 def test_requests_of_one_batch_share_what_the_first_of_them_computes(alone: Callable[..., Speech]) -> None:
-    with toy(page_size=PAGE) as tts:
+    with toy(page_size=PAGE, policy=ON) as tts:
         for want, got in zip(ENDS, together(tts, *ENDS), strict=True):
             assert_equal(got, alone(want))
         stats = tts.engine.stats
@@ -67,7 +80,7 @@ def test_requests_of_one_batch_share_what_the_first_of_them_computes(alone: Call
 
 def test_rows_of_other_launches_do_not_read_what_is_not_written_yet(alone: Callable[..., Speech]) -> None:
     """Rows with other `flow_steps` are prefilled in another launch of the same step."""
-    with toy(page_size=PAGE) as tts:
+    with toy(page_size=PAGE, policy=ON) as tts:
         steps = (3, 1, 3, 1)
         streams = [tts.submit(tts.request(BEGINNING + ENDS[0], **{**asked(), "flow_steps": n})) for n in steps]
         for stream, n in zip(streams, steps, strict=True):
@@ -75,7 +88,7 @@ def test_rows_of_other_launches_do_not_read_what_is_not_written_yet(alone: Calla
 
 
 def test_another_voice_or_beginning_shares_nothing_of_it(alone: Callable[..., Speech]) -> None:
-    with toy(page_size=PAGE) as tts:
+    with toy(page_size=PAGE, policy=ON) as tts:
         tts.generate(BEGINNING + ENDS[0], **OPTIONS)
         before = tts.engine.stats.cached_tokens
         assert_equal(
@@ -85,7 +98,7 @@ def test_another_voice_or_beginning_shares_nothing_of_it(alone: Callable[..., Sp
 
 
 def test_a_pool_that_is_too_small_for_all_gives_up_what_nobody_holds(alone: Callable[..., Speech]) -> None:
-    with toy(page_size=PAGE, memory_gb=0.00005, policy=Policy(reserve_tokens=1)) as tts:
+    with toy(page_size=PAGE, memory_gb=0.00005, policy=Policy(reserve_tokens=1, min_cached_tokens=PAGE)) as tts:
         for seed in range(4):
             got = together(tts, *ENDS, seed=seed)
             for end, speech in zip(ENDS, got, strict=True):
@@ -100,7 +113,7 @@ def test_a_pool_that_is_too_small_for_all_gives_up_what_nobody_holds(alone: Call
 def test_who_shares_pages_of_a_request_that_fails_computes_them_again(
     monkeypatch: pytest.MonkeyPatch, alone: Callable[..., Speech], name: str
 ) -> None:
-    with toy(page_size=PAGE) as tts:
+    with toy(page_size=PAGE, policy=ON) as tts:
         plain = getattr(tts.engine.runner, name)
 
         def call(rows: list[Any]) -> object:
@@ -119,7 +132,7 @@ def test_who_shares_pages_of_a_request_that_fails_computes_them_again(
 
 
 def test_what_a_broken_request_has_left_is_not_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with toy(page_size=PAGE) as tts:
+    with toy(page_size=PAGE, policy=ON) as tts:
         model = tts.engine.model
         plain = model.emit
         monkeypatch.setattr(
@@ -139,7 +152,7 @@ def test_every_family_says_the_same_from_shared_pages(family: str, tmp_path: Any
     path = checkpoint(family, tmp_path)
     with TTS(path, device="cpu", dtype="float32", max_num_seqs=3, page_size=4, memory_gb=0.02, policy=OFF) as tts:
         want = [tts.generate(t, **options) for t in texts]
-    with TTS(path, device="cpu", dtype="float32", max_num_seqs=3, page_size=4, memory_gb=0.02) as tts:
+    with TTS(path, device="cpu", dtype="float32", max_num_seqs=3, page_size=4, memory_gb=0.02, policy=ON) as tts:
         for _ in ("cold", "warm"):
             for got, expected in zip(tts.generate(texts, **options), want, strict=True):
                 if expected.frames.dtype.kind == "f":

@@ -162,5 +162,8 @@ def test_a_request_that_takes_too_long_is_a_504(tmp_path: Path) -> None:
             assert answer.status_code == 504
             assert answer.json()["error"]["code"] == "request_timeout"
         broken = live.speech(**LONG, stream_format="sse")
-        assert b"event: speech.audio.error" in broken.content or broken.content.endswith(b"\n\n")
+        if broken.status_code == 200:  # on a slow machine it may not have begun
+            assert b"event: speech.audio.error" in broken.content or broken.content.endswith(b"\n\n")
+        else:
+            assert broken.status_code == 504
         assert live.idle()
