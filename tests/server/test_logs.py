@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stentor.server import logs
 from stentor.server.http.middleware import RequestIds
-from tests.helpers.server_live import Live
+from tests.helpers.server_live import Live, until
 
 
 @pytest.fixture
@@ -129,5 +129,6 @@ def test_a_server_logs_requests_and_no_probes(live: Live, caplog: pytest.LogCapt
     answer = live.speech(input="Hello there.", response_format="pcm")
     assert answer.status_code == 200
     assert live.http.get("/nothing").status_code == 404
+    assert until(lambda: len(of_requests(caplog)) >= 2)  # a request is logged after its client has its answer
     asked = [(r["method"], r["path"], r["status"]) for r in of_requests(caplog)]
     assert asked == [("POST", "/v1/audio/speech", 200), ("GET", "/nothing", 404)]
