@@ -18,7 +18,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
     """The completion script of a parser for `shell`, one of shtab.SUPPORTED_SHELLS."""
     for action in _actions(parser):
         if action.type is Path or action.dest in FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
+            vars(action)["complete"] = shtab.FILE  # an attribute that only shtab knows
     return shtab.complete(parser, shell)
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import compress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stentor.models.base import Prompt
+if TYPE_CHECKING:
+    from stentor.models.base import Prompt
 
 
 def prefix_keys(prompt: Prompt, page_size: int) -> tuple[bytes, ...]:

@@ -144,10 +144,24 @@ class ServerConfig:
 
 
 _POSITIVE = (
-    "max_num_seqs", "memory_gb", "max_memory_gb", "threads", "max_input_chars", "max_instructions_chars",
-    "max_body_mb", "split_chars", "max_active_requests", "max_queued_requests", "request_timeout", "max_buffered_mb",
-    "max_voices", "max_upload_mb", "media_timeout", "ws_idle_seconds", "ws_max_sessions",
-)  # fmt: skip
+    "max_num_seqs",
+    "memory_gb",
+    "max_memory_gb",
+    "threads",
+    "max_input_chars",
+    "max_instructions_chars",
+    "max_body_mb",
+    "split_chars",
+    "max_active_requests",
+    "max_queued_requests",
+    "request_timeout",
+    "max_buffered_mb",
+    "max_voices",
+    "max_upload_mb",
+    "media_timeout",
+    "ws_idle_seconds",
+    "ws_max_sessions",
+)
 
 
 def kind(f: Field[Any]) -> str:

@@ -8,8 +8,20 @@ from collections.abc import Sequence
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 _DATED = re.compile(rf"({'|'.join(OPENAI_MODELS)})(-\d+)*|kokoro")
 OPENAI_VOICES = (
-    "alloy", "ash", "ballad", "coral", "echo", "fable", "nova", "onyx", "sage", "shimmer", "verse", "marin", "cedar",
-)  # fmt: skip
+    "alloy",
+    "ash",
+    "ballad",
+    "coral",
+    "echo",
+    "fable",
+    "nova",
+    "onyx",
+    "sage",
+    "shimmer",
+    "verse",
+    "marin",
+    "cedar",
+)
 
 
 def is_usual_model(name: str) -> bool:

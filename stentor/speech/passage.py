@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stentor.engine.engine import Engine
-from stentor.engine.stream import Chunk
 from stentor.errors import Overloaded, StentorError
-from stentor.models.base import Prompt, SpeechRequest
 from stentor.retry import Tries
 from stentor.speech.joiner import JoinedAudio
 from stentor.speech.piece import EnginePiece, Piece, SilentPiece
@@ -27,6 +25,11 @@ from stentor.speech.pieces import (
 from stentor.speech.result import Speech
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
+
+if TYPE_CHECKING:
+    from stentor.engine.engine import Engine
+    from stentor.engine.stream import Chunk
+    from stentor.models.base import Prompt, SpeechRequest
 
 log = logging.getLogger("stentor.speech")
 

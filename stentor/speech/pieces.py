@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stentor import audio
-from stentor.engine.engine import Engine
 from stentor.engine.sequence import Place
-from stentor.engine.stream import AudioStream
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Prompt, ReferenceAudio, SpeechRequest
 from stentor.silence import REFERENCE_PEAK
@@ -18,6 +16,10 @@ from stentor.text.lexicon import Lexicon
 from stentor.text.marks import speakers
 from stentor.text.segments import Reading
 from stentor.text.sentences import MAX_CHARS, Segment
+
+if TYPE_CHECKING:
+    from stentor.engine.engine import Engine
+    from stentor.engine.stream import AudioStream
 
 SIDE_BY_SIDE = 8  # segments of one request in the engine together, where none depends on another
 

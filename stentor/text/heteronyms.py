@@ -15,8 +15,11 @@ VERB, NOUN, PAST, ADJECTIVE = "ǀǁǂǃ"
 """Letters for Python and for no one who writes English. They end the spelling of a reading."""
 _PARTS = {"VERB": VERB, "NOUN": NOUN, "VBD": PAST, "ADJ": ADJECTIVE}
 _MORE = {
-    ("lead", NOUN): "lˈɛd", ("polish", ADJECTIVE): "pˈOlɪʃ", ("resume", NOUN): "ɹˈɛzəmˌA", ("A", NOUN): "ˈA",
-}  # fmt: skip
+    ("lead", NOUN): "lˈɛd",
+    ("polish", ADJECTIVE): "pˈOlɪʃ",
+    ("resume", NOUN): "ɹˈɛzəmˌA",
+    ("A", NOUN): "ˈA",
+}
 _PAST_TIME = (
     r"[^.!?]{0,80}\b(?:yesterday|ago|earlier|last (?:night|week|month|year|time|summer|winter|spring|fall|[A-Z]\w+day)|"
     r"when (?:I|he|she|we) was|and (?:wrote|said|thought|knew|went|saw|laughed|cried))\b"

@@ -61,7 +61,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         cycle = self.cycle
         if cycle is not None and cycle.scope is self.scope and self.scope["http_version"] == "1.0":
-            cycle.send = _until_closed(cycle)  # type: ignore[method-assign, assignment]
+            vars(cycle)["send"] = _until_closed(cycle)  # in place of the method of this one cycle
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

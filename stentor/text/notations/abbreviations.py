@@ -7,51 +7,160 @@ import re
 from stentor.text.notations.rule import any_of, rules
 from stentor.text.numbers import house
 
-MONTHS = (
-    "January February March April May June July August September October November December"
-).split()  # fmt: skip
+MONTHS = ("January February March April May June July August September October November December").split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 SHORT_MONTHS = {name[:3]: name for name in MONTHS if name != "May"} | {"Sept": "September"}
 SHORT_DAYS = {d[:3]: d for d in DAYS} | {"Tues": "Tuesday", "Thur": "Thursday", "Thurs": "Thursday"}
 _CLEAR_DAYS = SHORT_DAYS.keys() - {"Sun", "Sat", "Wed"}
 TITLES = {
-    "Dr": "Doctor", "Mr": "Mister", "Mrs": "Missus", "Ms": "Miz", "Prof": "Professor", "Sen": "Senator",
-    "Rep": "Representative", "Gov": "Governor", "Gen": "General", "Col": "Colonel", "Capt": "Captain",
-    "Lt": "Lieutenant", "Sgt": "Sergeant", "Rev": "Reverend", "Hon": "Honorable", "Pres": "President",
-    "St": "Saint", "Mt": "Mount", "Ft": "Fort", "Cpl": "Corporal", "Maj": "Major", "Cmdr": "Commander", 
-    "Adm": "Admiral", "Supt": "Superintendent", "Fr": "Father",
-}  # fmt: skip
+    "Dr": "Doctor",
+    "Mr": "Mister",
+    "Mrs": "Missus",
+    "Ms": "Miz",
+    "Prof": "Professor",
+    "Sen": "Senator",
+    "Rep": "Representative",
+    "Gov": "Governor",
+    "Gen": "General",
+    "Col": "Colonel",
+    "Capt": "Captain",
+    "Lt": "Lieutenant",
+    "Sgt": "Sergeant",
+    "Rev": "Reverend",
+    "Hon": "Honorable",
+    "Pres": "President",
+    "St": "Saint",
+    "Mt": "Mount",
+    "Ft": "Fort",
+    "Cpl": "Corporal",
+    "Maj": "Major",
+    "Cmdr": "Commander",
+    "Adm": "Admiral",
+    "Supt": "Superintendent",
+    "Fr": "Father",
+}
 WORDS = {
-    "vs": "versus", "etc": "et cetera", "e.g": "for example", "i.e": "that is", "approx": "approximately",
-    "dept": "department", "Dept": "Department", "Inc": "Incorporated", "Ltd": "Limited", "Co": "Company",
-    "Corp": "Corporation", "Jr": "Junior", "Sr": "Senior", "Bros": "Brothers", "est": "estimated", "Est": "Established",
-    "vol": "volume", "Vol": "Volume", "fig": "figure", "Fig": "Figure", "figs": "figures", "Figs": "Figures",
-    "pp": "pages", "p.s": "P S", "P.S": "P S", "a.k.a": "A K A", "Ph.D": "P H D", "M.Sc": "M S C", "B.Sc": "B S C",
-    "Assn": "Association", "Intl": "International", "Univ": "University", "Govt": "Government", "govt": "government",
-    "misc": "miscellaneous", "Misc": "Miscellaneous", "max": "maximum", "Max": "Maximum", "temp": "temperature",
-    "cf": "compare", "ca": "circa", "eds": "editors", "al": "al", "viz": "namely", "ext": "extension",
-    "Ext": "Extension", "tel": "telephone", "Tel": "Telephone", "Sec": "Section", "Ch": "Chapter", "chap": "chapter",
-    "Eq": "Equation", "eq": "equation", "min": "minimum", "avg": "average", "Avg": "Average", "incl": "including",
-    "excl": "excluding", "yrs": "years", "wk": "week", "wks": "weeks", "mos": "months", "doz": "dozen",
-}  # fmt: skip
+    "vs": "versus",
+    "etc": "et cetera",
+    "e.g": "for example",
+    "i.e": "that is",
+    "approx": "approximately",
+    "dept": "department",
+    "Dept": "Department",
+    "Inc": "Incorporated",
+    "Ltd": "Limited",
+    "Co": "Company",
+    "Corp": "Corporation",
+    "Jr": "Junior",
+    "Sr": "Senior",
+    "Bros": "Brothers",
+    "est": "estimated",
+    "Est": "Established",
+    "vol": "volume",
+    "Vol": "Volume",
+    "fig": "figure",
+    "Fig": "Figure",
+    "figs": "figures",
+    "Figs": "Figures",
+    "pp": "pages",
+    "p.s": "P S",
+    "P.S": "P S",
+    "a.k.a": "A K A",
+    "Ph.D": "P H D",
+    "M.Sc": "M S C",
+    "B.Sc": "B S C",
+    "Assn": "Association",
+    "Intl": "International",
+    "Univ": "University",
+    "Govt": "Government",
+    "govt": "government",
+    "misc": "miscellaneous",
+    "Misc": "Miscellaneous",
+    "max": "maximum",
+    "Max": "Maximum",
+    "temp": "temperature",
+    "cf": "compare",
+    "ca": "circa",
+    "eds": "editors",
+    "al": "al",
+    "viz": "namely",
+    "ext": "extension",
+    "Ext": "Extension",
+    "tel": "telephone",
+    "Tel": "Telephone",
+    "Sec": "Section",
+    "Ch": "Chapter",
+    "chap": "chapter",
+    "Eq": "Equation",
+    "eq": "equation",
+    "min": "minimum",
+    "avg": "average",
+    "Avg": "Average",
+    "incl": "including",
+    "excl": "excluding",
+    "yrs": "years",
+    "wk": "week",
+    "wks": "weeks",
+    "mos": "months",
+    "doz": "dozen",
+}
 BARE = {  # without a full stop too
-    "vs": "versus", "lbs": "pounds", "hrs": "hours", "yrs": "years", "mins": "minutes", "secs": "seconds",
-    "approx": "approximately", "aka": "A K A", "dept": "department", "govt": "government", "tbsp": "tablespoon",
-    "tsp": "teaspoon", "mph": "miles per hour", "kph": "kilometers per hour", "km/h": "kilometers per hour",
-    "rpm": "R P M", "km": "kilometers", "cm": "centimeters", "kg": "kilograms", "oz": "ounces",
-    "ft": "feet", "asap": "A S A P", "btw": "by the way", "fyi": "F Y I", "tv": "T V", "etc": "et cetera",
-}  # fmt: skip
+    "vs": "versus",
+    "lbs": "pounds",
+    "hrs": "hours",
+    "yrs": "years",
+    "mins": "minutes",
+    "secs": "seconds",
+    "approx": "approximately",
+    "aka": "A K A",
+    "dept": "department",
+    "govt": "government",
+    "tbsp": "tablespoon",
+    "tsp": "teaspoon",
+    "mph": "miles per hour",
+    "kph": "kilometers per hour",
+    "km/h": "kilometers per hour",
+    "rpm": "R P M",
+    "km": "kilometers",
+    "cm": "centimeters",
+    "kg": "kilograms",
+    "oz": "ounces",
+    "ft": "feet",
+    "asap": "A S A P",
+    "btw": "by the way",
+    "fyi": "F Y I",
+    "tv": "T V",
+    "etc": "et cetera",
+}
 STREETS = {
-    "St": "Street", "Ave": "Avenue", "Rd": "Road", "Blvd": "Boulevard", "Ln": "Lane", "Hwy": "Highway", "Sq": "Square",
-    "Pkwy": "Parkway", "Ct": "Court", "Pl": "Place", "Ter": "Terrace", "Dr": "Drive",
-}  # fmt: skip
+    "St": "Street",
+    "Ave": "Avenue",
+    "Rd": "Road",
+    "Blvd": "Boulevard",
+    "Ln": "Lane",
+    "Hwy": "Highway",
+    "Sq": "Square",
+    "Pkwy": "Parkway",
+    "Ct": "Court",
+    "Pl": "Place",
+    "Ter": "Terrace",
+    "Dr": "Drive",
+}
 _CLEAR_STREETS = STREETS.keys() - {"St", "Dr", "Ct", "Pl", "Ter"}
 SPELLED = frozenset(  # letters whose lower case is another word
     "AWS US WHO SAT LED ID AI HR LA ER ET PR IRA PA EU UI UX QA VP TA AC DC DIY".split()
 )
 _SAID = "|".join(sorted(SPELLED))
-_NORTH = {"N": "North", "S": "South", "E": "East", "W": "West", "NE": "Northeast", "NW": "Northwest",
-          "SE": "Southeast", "SW": "Southwest"}  # fmt: skip
+_NORTH = {
+    "N": "North",
+    "S": "South",
+    "E": "East",
+    "W": "West",
+    "NE": "Northeast",
+    "NW": "Northwest",
+    "SE": "Southeast",
+    "SW": "Southwest",
+}
 _STREET = any_of({*STREETS, *STREETS.values()})
 _STARTERS = "The|He|She|It|They|We|You|This|That|These|In|On|At|But|And|So|If|When|What|There|His|Her|Its|My|Our|A|No"
 
@@ -78,15 +187,21 @@ def _word(m: re.Match[str]) -> str:
 RULES = rules(
     (r"\b((?:[A-Z]\.){2,})", _initials),
     (r"(?<![A-Z] )\b([A-Z])\.\s?(?=[A-Z](?:\.|[a-z]))", lambda m: f"{m[1]} "),
-    (rf"\b({any_of(SHORT_MONTHS)})\b\.?(?=\s+\d)|\b({any_of(SHORT_MONTHS)})\.(?!\w)",
-     lambda m: SHORT_MONTHS[m[1] or m[2]]),
-    (rf"\b({any_of(_CLEAR_DAYS)})\.(?=\s|,|$)|\b({any_of(SHORT_DAYS)})"
-     rf"(?=,?\s+(?:{any_of(MONTHS)}|\d)|\s?[-/]\s?[MTWFS])|(?<=[-/])({any_of(SHORT_DAYS)})\b",
-     lambda m: SHORT_DAYS[m[1] or m[2] or m[3]]),
+    (
+        rf"\b({any_of(SHORT_MONTHS)})\b\.?(?=\s+\d)|\b({any_of(SHORT_MONTHS)})\.(?!\w)",
+        lambda m: SHORT_MONTHS[m[1] or m[2]],
+    ),
+    (
+        rf"\b({any_of(_CLEAR_DAYS)})\.(?=\s|,|$)|\b({any_of(SHORT_DAYS)})"
+        rf"(?=,?\s+(?:{any_of(MONTHS)}|\d)|\s?[-/]\s?[MTWFS])|(?<=[-/])({any_of(SHORT_DAYS)})\b",
+        lambda m: SHORT_DAYS[m[1] or m[2] or m[3]],
+    ),
     (rf"(?<=day)\s?[-–]\s?(?=(?:{any_of(DAYS)})\b)", " to "),
     (rf"\b(\d{{1,5}})\s+((?:[NS][EW]?|[EW])\.?\s+)?((?:[A-Z][a-z]+\s+){{1,3}})({_STREET})\b\.?", _street),
-    (rf"\b((?:[A-Z][a-z]+\.?|\d+(?:st|nd|rd|th))\s+)({any_of(_CLEAR_STREETS)})\b\.?",
-     lambda m: f"{m[1]}{STREETS[m[2]]}"),
+    (
+        rf"\b((?:[A-Z][a-z]+\.?|\d+(?:st|nd|rd|th))\s+)({any_of(_CLEAR_STREETS)})\b\.?",
+        lambda m: f"{m[1]}{STREETS[m[2]]}",
+    ),
     (rf"\b({'|'.join(TITLES)})\.(?=\s+[A-Z])", lambda m: TITLES[m[1]]),
     (r"\b(Dr|Mr|Mrs|Ms|Prof)(?=\s+[A-Z][a-z])", lambda m: TITLES[m[1]]),
     (r"\b([A-Z][a-z]+(?:'s)?\s+)(St)\b\.?", lambda m: f"{m[1]}Street"),
@@ -97,4 +212,4 @@ RULES = rules(
     (rf"(?<![\w.\d/-])(?<!\d )(?<!\bsq )(?<!\bfl )({any_of(BARE)})(?![\w/]|-\w)", lambda m: BARE[m[1]]),
     (rf"\b({_SAID})(s?)\b(?!\.\w|\$)", _letters),
     (r"\bIT(?=\s+(?:department|team|support|staff|manager|services?|industry|security|specialist|guy|desk)\b)", "I T"),
-)  # fmt: skip
+)

@@ -15,9 +15,22 @@ SPELLED = frozenset(
     "jpg xml cpp".split()
 )
 _SIGNS = {
-    ".": "dot", "@": "at", "/": "slash", "_": "underscore", "-": "dash", ":": "colon", "?": "question mark",
-    "=": "equals", "&": "and", "#": "hash", "~": "tilde", "%": "percent", "+": "plus", "\\": "backslash", "*": "star",
-}  # fmt: skip
+    ".": "dot",
+    "@": "at",
+    "/": "slash",
+    "_": "underscore",
+    "-": "dash",
+    ":": "colon",
+    "?": "question mark",
+    "=": "equals",
+    "&": "and",
+    "#": "hash",
+    "~": "tilde",
+    "%": "percent",
+    "+": "plus",
+    "\\": "backslash",
+    "*": "star",
+}
 _PART = re.compile(r"[A-Za-z]+|\d+|.")
 _HOST = rf"[a-zA-Z0-9][\w-]*(?:\.[a-zA-Z0-9][\w-]*)*\.(?:{'|'.join(DOMAINS)})\b"
 

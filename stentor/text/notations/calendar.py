@@ -79,17 +79,26 @@ RULES = rules(
     (r"\b(\d{4})-(\d{2})-(\d{2})(?:T(?=\d)|\b)", _iso_date),
     (r"\b(\d{1,2})/(\d{1,2})/(\d{4}|\d{2})\b", _slash_date),
     (r"\b(\d{1,2})[.-](\d{1,2})[.-]((?:19|20)\d{2})\b", _slash_date),
-    (rf"\b({_MONTH})\s+(\d{{1,2}})\s?[-–]\s?(\d{{1,2}})\b(?:,?\s+(\d{{4}})\b)?",
-     lambda m: f"{m[1]} {ordinal(m[2])} to {ordinal(m[3])}" + (f", {year(m[4])}" if m[4] else "")),
-    (rf"\b({_MONTH})\s+(\d{{1,2}})(?:st|nd|rd|th)?\b(?![:.]\d)(?:,?\s+(\d{{4}})\b)?",
-     lambda m: f"{m[1]} {ordinal(m[2])}" + (f", {year(m[3])}" if m[3] else "")),
-    (rf"\b(\d{{1,2}})(?:st|nd|rd|th)?\s+({_MONTH})\b(?:,?\s+(\d{{4}})\b)?",
-     lambda m: f"{ordinal(m[1])} {m[2]}" + (f" {year(m[3])}" if m[3] else "")),
+    (
+        rf"\b({_MONTH})\s+(\d{{1,2}})\s?[-–]\s?(\d{{1,2}})\b(?:,?\s+(\d{{4}})\b)?",
+        lambda m: f"{m[1]} {ordinal(m[2])} to {ordinal(m[3])}" + (f", {year(m[4])}" if m[4] else ""),
+    ),
+    (
+        rf"\b({_MONTH})\s+(\d{{1,2}})(?:st|nd|rd|th)?\b(?![:.]\d)(?:,?\s+(\d{{4}})\b)?",
+        lambda m: f"{m[1]} {ordinal(m[2])}" + (f", {year(m[3])}" if m[3] else ""),
+    ),
+    (
+        rf"\b(\d{{1,2}})(?:st|nd|rd|th)?\s+({_MONTH})\b(?:,?\s+(\d{{4}})\b)?",
+        lambda m: f"{ordinal(m[1])} {m[2]}" + (f" {year(m[3])}" if m[3] else ""),
+    ),
     (rf"\b({_MONTH}(?:\s+of)?),?\s+(\d{{4}})\b", lambda m: f"{m[1]} {year(m[2])}"),
     (r"(?<!\w)['’](\d0)s\b", _decade),
     (r"(?<![$£€\d,.])\b(\d{2,3}0)s\b(?!\s?\d)", _decade),
-    (r"(?<=\b[Tt]he )(\d0)s\b|(?<=\b[Hh]is )(\d0)s\b|(?<=\b[Hh]er )(\d0)s\b|(?<=\b[Mm]y )(\d0)s\b"
-     r"|(?<=\btheir )(\d0)s\b|(?<=early )(\d0)s\b|(?<=mid-)(\d0)s\b|(?<=late )(\d0)s\b", _decade),
+    (
+        r"(?<=\b[Tt]he )(\d0)s\b|(?<=\b[Hh]is )(\d0)s\b|(?<=\b[Hh]er )(\d0)s\b|(?<=\b[Mm]y )(\d0)s\b"
+        r"|(?<=\btheir )(\d0)s\b|(?<=early )(\d0)s\b|(?<=mid-)(\d0)s\b|(?<=late )(\d0)s\b",
+        _decade,
+    ),
     (r"(?<!\w)['’](\d\d)\b(?!['’])", lambda m: two_digits(int(m[1]))),
     (r"\b(\d{1,4})\s(BCE|BC|CE|AD|B\.C\.E?\.?|A\.D\.)(?!\w)", _era),
     (r"\b(AD|CE|A D)\s(\d{3,4})\b", lambda m: f"A D {year(m[2]) if len(m[2]) == 4 else say(m[2])}"),
@@ -97,12 +106,18 @@ RULES = rules(
     (rf"\b({_LIKELY_YEAR})\s*[-–]\s*({_LIKELY_YEAR})\b(?!-)", lambda m: _to_year(m[1], m[2])),
     (rf"\b({_LIKELY_YEAR})\s*[-–]\s*(\d\d)\b(?!-)", _season),
     (rf"\b({_LIKELY_YEAR})/(\d\d)\b(?!/)", lambda m: f"{year(m[1])} {two_digits(int(m[2]))}"),
-    (rf"\b(FY|Q[1-4])\s?['’]?({_YEAR}|\d\d)\b",
-     lambda m: f"{' '.join(m[1])} {year(m[2]) if len(m[2]) == 4 else two_digits(int(m[2]))}"),
-    (rf"\b((?i:{_BEFORE})),?\s+({_YEAR})\b(?![,.:]?\d|[-–/]\d|\s?[%°$€£]|[A-Za-z]"
-     r"|\s+(?:km|m|cm|mm|kg|g|mg|lbs?|ft|feet|meters|miles|people|dollars|points)\b)",
-     lambda m: f"{m[1]} {year(m[2])}"),
+    (
+        rf"\b(FY|Q[1-4])\s?['’]?({_YEAR}|\d\d)\b",
+        lambda m: f"{' '.join(m[1])} {year(m[2]) if len(m[2]) == 4 else two_digits(int(m[2]))}",
+    ),
+    (
+        rf"\b((?i:{_BEFORE})),?\s+({_YEAR})\b(?![,.:]?\d|[-–/]\d|\s?[%°$€£]|[A-Za-z]"
+        r"|\s+(?:km|m|cm|mm|kg|g|mg|lbs?|ft|feet|meters|miles|people|dollars|points)\b)",
+        lambda m: f"{m[1]} {year(m[2])}",
+    ),
     (rf"(?<![\d.,$£€¥#+])(?<![-–/]\b)\b({_LIKELY_YEAR})\b{_NOT_A_YEAR}", lambda m: year(m[1])),
-    (rf"(?<!\S)((?:{_DUE})\s+)?(\d{{1,2}})/(\d{{1,2}})\b(?![/\d]|\s(?:of|cups?|inch|teaspoons?|tablespoons?)\b)",
-     _short_date),
-)  # fmt: skip
+    (
+        rf"(?<!\S)((?:{_DUE})\s+)?(\d{{1,2}})/(\d{{1,2}})\b(?![/\d]|\s(?:of|cups?|inch|teaspoons?|tablespoons?)\b)",
+        _short_date,
+    ),
+)

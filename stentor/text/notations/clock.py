@@ -8,10 +8,25 @@ from stentor.text.notations.rule import rules
 from stentor.text.numbers import letters, say, two_digits
 
 ZONES = {
-    "EST": "Eastern", "EDT": "Eastern", "CST": "Central", "CDT": "Central", "MST": "Mountain", "MDT": "Mountain",
-    "PST": "Pacific", "PDT": "Pacific", "GMT": "G M T", "UTC": "U T C", "BST": "B S T", "CET": "C E T",
-    "CEST": "C E S T", "ET": "Eastern", "PT": "Pacific", "CT": "Central", "IST": "I S T", "JST": "J S T",
-}  # fmt: skip
+    "EST": "Eastern",
+    "EDT": "Eastern",
+    "CST": "Central",
+    "CDT": "Central",
+    "MST": "Mountain",
+    "MDT": "Mountain",
+    "PST": "Pacific",
+    "PDT": "Pacific",
+    "GMT": "G M T",
+    "UTC": "U T C",
+    "BST": "B S T",
+    "CET": "C E T",
+    "CEST": "C E S T",
+    "ET": "Eastern",
+    "PT": "Pacific",
+    "CT": "Central",
+    "IST": "I S T",
+    "JST": "J S T",
+}
 _HALF = r"[ap]\.?\s?m\b\.?|[AP]\.?\s?M\b\.?"
 _HOUR = r"(?:[01]?\d|2[0-4])"
 _MINUTE = r"[0-5]\d"
@@ -56,13 +71,16 @@ def _military(m: re.Match[str]) -> str:
 RULES = rules(
     (rf"\b({_HOUR})(?::({_MINUTE}))?\s?({_HALF})?\s?(?:-|–|to)\s?(?={_HOUR}(?::{_MINUTE})?\s?(?:{_HALF}))", _to),
     (rf"\b({_HOUR})(?::({_MINUTE}))()\s?[-–]\s?(?={_HOUR}:{_MINUTE})", _to),
-    (r"\b(\d{1,2}):(\d{2}):(\d{2})\b(?!\s?[apAP]\.?\s?[mM])",
-     lambda m: f"{say(int(m[1]))} {two_digits(int(m[2]))} {two_digits(int(m[3]))}"),
+    (
+        r"\b(\d{1,2}):(\d{2}):(\d{2})\b(?!\s?[apAP]\.?\s?[mM])",
+        lambda m: f"{say(int(m[1]))} {two_digits(int(m[2]))} {two_digits(int(m[3]))}",
+    ),
     (rf"\b({_HOUR}):({_MINUTE})(:{_MINUTE})?(?!\d)(?:\s*({_HALF}))?", _time),
     (rf"\b(\d{{1,2}})\s?({_HALF})(?![\w])", lambda m: say(m[1]) + _half(m[2]) + _end(m, m[2])),
     (r"\b([012]\d)([0-5]\d)\s?(?:hours|hrs|h)\b", _military),
-    (rf"\b(A M|P M|o'clock|hours|oh \w+|[a-z]+)\s+({'|'.join(ZONES)})\b(?!\.)",
-     lambda m: f"{m[1]} {ZONES[m[2]]}"),
-    (r"\b(\d+)\s?h(?:r|rs)?\s?(\d+)\s?m(?:in|ins)?\b",
-     lambda m: f"{say(m[1])} hour{'' if m[1] == '1' else 's'} {say(m[2])} minute{'' if m[2] == '1' else 's'}"),
-)  # fmt: skip
+    (rf"\b(A M|P M|o'clock|hours|oh \w+|[a-z]+)\s+({'|'.join(ZONES)})\b(?!\.)", lambda m: f"{m[1]} {ZONES[m[2]]}"),
+    (
+        r"\b(\d+)\s?h(?:r|rs)?\s?(\d+)\s?m(?:in|ins)?\b",
+        lambda m: f"{say(m[1])} hour{'' if m[1] == '1' else 's'} {say(m[2])} minute{'' if m[2] == '1' else 's'}",
+    ),
+)

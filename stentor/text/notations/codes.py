@@ -67,12 +67,13 @@ RULES = rules(
     (r"\b([A-Z]{2})\s+(\d{5})\b", lambda m: f"{m[1]} {spell(m[2])}"),
     (rf"(?i)\b({_NAMED})({_BETWEEN})(?<=[\s:#.])((?:[A-Z]{{1,4}}-?)?\d{{3,}}(?:-\d+)*)\b{_COUNTED}", _code),
     (r"\b(?i:(ext|extension)\.?\s?|(?<!\d )x(?=\d\d))(\d{1,6})\b(?!\d|\s?[x×])", lambda m: f"extension {spell(m[2])}"),
-    (rf"\b({any_of(_ROOMS)}|Apt\.)\s+(\d{{3,4}})\b(?!,\d)(?!\s+[a-z]+s\b)",
-     _room),
+    (rf"\b({any_of(_ROOMS)}|Apt\.)\s+(\d{{3,4}})\b(?!,\d)(?!\s+[a-z]+s\b)", _room),
     (r"\bnumber\s+(\d{5,})\b(?!,\d)", lambda m: f"number {spell(m[1])}"),
-    (rf"(?i)\b(call|dial|called|dialed|text|ring)\s+({'|'.join(sorted(_SERVICES))})\b(?!\s+[a-z]+s\b)",
-     lambda m: f"{m[1]} {spell(m[2])}"),
+    (
+        rf"(?i)\b(call|dial|called|dialed|text|ring)\s+({'|'.join(sorted(_SERVICES))})\b(?!\s+[a-z]+s\b)",
+        lambda m: f"{m[1]} {spell(m[2])}",
+    ),
     (r"\b(911|007)\b(?!,\d)", lambda m: spell(m[1])),
     (r"(?<![\d.,])([2-9]\d{2})([2-9]\d{2})(\d{4})(?![\d,]|\.\d)", lambda m: ", ".join(spell(g) for g in m.groups())),
     (r"\b(?=\w*\d[A-Z]+\d|\w*[A-Z]\d+[A-Z]+\d)([A-Z\d]{6,})\b", lambda m: letters(m[1])),
-)  # fmt: skip
+)

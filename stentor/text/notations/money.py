@@ -8,20 +8,49 @@ from stentor.text.notations.rule import any_of, rules
 from stentor.text.numbers import NUMBER, cardinal, plural, say
 
 MONEY = {
-    "$": ("dollar", "cent"), "£": ("pound", "penny"), "€": ("euro", "cent"), "¥": ("yen", "sen"),
-    "₹": ("rupee", "paisa"), "₩": ("won", "jeon"), "₽": ("ruble", "kopeck"), "₿": ("bitcoin", "satoshi"),
-    "US$": ("U S dollar", "cent"), "A$": ("Australian dollar", "cent"), "C$": ("Canadian dollar", "cent"),
-    "NZ$": ("New Zealand dollar", "cent"), "HK$": ("Hong Kong dollar", "cent"), "R$": ("Brazilian real", "centavo"),
-}  # fmt: skip
+    "$": ("dollar", "cent"),
+    "£": ("pound", "penny"),
+    "€": ("euro", "cent"),
+    "¥": ("yen", "sen"),
+    "₹": ("rupee", "paisa"),
+    "₩": ("won", "jeon"),
+    "₽": ("ruble", "kopeck"),
+    "₿": ("bitcoin", "satoshi"),
+    "US$": ("U S dollar", "cent"),
+    "A$": ("Australian dollar", "cent"),
+    "C$": ("Canadian dollar", "cent"),
+    "NZ$": ("New Zealand dollar", "cent"),
+    "HK$": ("Hong Kong dollar", "cent"),
+    "R$": ("Brazilian real", "centavo"),
+}
 CODES = {
-    "USD": "U S dollar", "EUR": "euro", "GBP": "pound", "JPY": "yen", "CAD": "Canadian dollar",
-    "AUD": "Australian dollar", "CHF": "Swiss franc", "INR": "rupee", "CNY": "yuan", "RMB": "yuan",
-}  # fmt: skip
+    "USD": "U S dollar",
+    "EUR": "euro",
+    "GBP": "pound",
+    "JPY": "yen",
+    "CAD": "Canadian dollar",
+    "AUD": "Australian dollar",
+    "CHF": "Swiss franc",
+    "INR": "rupee",
+    "CNY": "yuan",
+    "RMB": "yuan",
+}
 SCALES = {
-    "k": "thousand", "K": "thousand", "m": "million", "M": "million", "mm": "million", "MM": "million", "mn": "million",
-    "b": "billion", "B": "billion", "bn": "billion", "Bn": "billion", "t": "trillion", "T": "trillion",
+    "k": "thousand",
+    "K": "thousand",
+    "m": "million",
+    "M": "million",
+    "mm": "million",
+    "MM": "million",
+    "mn": "million",
+    "b": "billion",
+    "B": "billion",
+    "bn": "billion",
+    "Bn": "billion",
+    "t": "trillion",
+    "T": "trillion",
     "tn": "trillion",
-}  # fmt: skip
+}
 _SIGN = any_of(MONEY)
 _SCALE = rf"(?:\s+(thousand|million|billion|trillion|hundred)\b|\s?({any_of(SCALES)})\b(?!['’]))"
 _PERIOD = r"(?=(?:month|mo|year|yr|week|wk|day|hour|hr|h|person|night|unit|user|seat|kg|lb|gallon|token|minute)\b)"
@@ -74,4 +103,4 @@ RULES = rules(
     (rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b", lambda m: f" per {_PERIODS.get(m[1] or '', '')}"),
     (r"\bper (?=[a-z])", "per "),
     (rf"[{''.join(s for s in MONEY if len(s) == 1)}](?=[A-Za-z])", " dollar "),
-)  # fmt: skip
+)

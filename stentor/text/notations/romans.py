@@ -20,14 +20,16 @@ _NAME = r"(?!(?:The|A|An|This|That|In|On|At|And|Or|But|If|With|Vitamin|Plan|Opti
 
 RULES = rules(
     (rf"\b({'|'.join(_COUNTED)})\s+{_FULL}", lambda m: f"{m[1]} {say(roman(m[2]))}"),
-    (rf"\b({'|'.join(w.lower() for w in _COUNTED[:10])})\s+(?=[IVXLCDM]{{2}}|[VX]\b){_FULL}",
-     lambda m: f"{m[1]} {say(roman(m[2]))}"),
+    (
+        rf"\b({'|'.join(w.lower() for w in _COUNTED[:10])})\s+(?=[IVXLCDM]{{2}}|[VX]\b){_FULL}",
+        lambda m: f"{m[1]} {say(roman(m[2]))}",
+    ),
     (rf"\b({_FIRST})\s+I(?=\s*[.,;)]|\s+of\b|['’]s\b)", lambda m: f"{m[1]} the first"),
-    (rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b){_FULL}",
-     lambda m: f"{m[1]} the {ordinal(str(roman(m[2])))}"),
-    (rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b)({_NUMERAL})(?=['’]s\b)",
-     lambda m: f"{m[1]} the {ordinal(str(roman(m[2])))}"),
-    (rf"\b(the)\s+(?=[IVX]{{2,}}\b){_FULL}(?=\s+(?:century|dynasty|Olympiad|Corps|Legion))",
-     lambda m: f"{m[1]} {ordinal(str(roman(m[2])))}"),
+    (rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b){_FULL}", lambda m: f"{m[1]} the {ordinal(str(roman(m[2])))}"),
+    (rf"\b({_NAME})\s+(?=[IVX]{{2}}|V\b)({_NUMERAL})(?=['’]s\b)", lambda m: f"{m[1]} the {ordinal(str(roman(m[2])))}"),
+    (
+        rf"\b(the)\s+(?=[IVX]{{2,}}\b){_FULL}(?=\s+(?:century|dynasty|Olympiad|Corps|Legion))",
+        lambda m: f"{m[1]} {ordinal(str(roman(m[2])))}",
+    ),
     (rf"(?<![\w.])(?=(?:XX|XI|XV|XL|LX|VI|IV|IX|II)){_FULL}(?=[.)]\s|$)", lambda m: say(roman(m[1]))),
-)  # fmt: skip
+)
