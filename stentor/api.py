@@ -150,7 +150,8 @@ class TTS:
             allowed = ", ".join(GRANULARITIES)
             raise InvalidRequest("split_granularity", f"must be one of {allowed}, got {request.shown(granularity)}")
         pieces = segments(self.spec, request.check_text(text), granularity, lexicon=self.lexicon)
-        checked = self.request(pieces[0].spoken, **given)
+        whole = len(pieces) == 1 and pieces[0].spoken == text.strip()  # then it is spoken as it is, with its spaces
+        checked = self.request(text if whole else pieces[0].spoken, **given)
         return Passage(self.engine, self.prompt, self.speakable, checked, pieces, tries, streaming)
 
     # -- for servers and tools --

@@ -136,7 +136,9 @@ class Passage:
             log.info("cannot speak %r: a silence is in its place", segment.spoken)
             return SilentPiece(segment, self.spec)
         spoken = any(not isinstance(p, SilentPiece) for p in self.pieces)
-        request = segment_request(self.request, segment, first=not spoken or not self.carries)
+        request = self.request
+        if len(self.segments) > 1:
+            request = segment_request(request, segment, first=not spoken or not self.carries)
         if tails := self._voices.of(segment.spoken):
             request = with_tail_reference(request, self.spec, tails)
         return EnginePiece(self.queue, segment, self._prompt(request), Tries(request.seed, self.tries))

@@ -138,3 +138,11 @@ def test_a_piece_that_cannot_be_spoken_is_a_silence(
     silent = speech.segments[1]
     assert (silent.text, silent.end - silent.start) == (SENTENCES[1], pytest.approx(0.3))
     assert not speech.samples[round(silent.start * 600) : round(silent.end * 600)].any()
+
+
+def test_a_text_that_is_not_cut_is_spoken_with_the_spaces_around_it() -> None:
+    with TTS("dummy:toy", device="cpu") as tts:
+        text, options = "  some words ", {"seed": 3, "max_frames": 4}
+        whole = tts.speech(list(tts.submit(tts.request(text, **options), False)), 3)
+        np.testing.assert_array_equal(tts.generate(text, **options).frames, whole.frames)
+        assert tts.generate(text, **options).segments[0].text == text.strip()
