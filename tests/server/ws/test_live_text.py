@@ -131,10 +131,12 @@ def test_whoever_wants_whole_sentences_gets_them(live: Live, settings: dict) -> 
         assert events[0]["sentence_text"] == "This is it."
 
 
-def test_what_the_model_cannot_do_is_said_at_the_configuration(live: Live) -> None:
+def test_what_the_model_does_not_use_is_named_at_the_configuration(live: Live) -> None:
     with talk(live, configure=False) as t:
         t.send("session.config", voice="ryan", speaker_embedding=[1.0])
-        assert t.get()["param"] == "speaker_embedding"
+        configured = t.get()
+        assert configured["type"] == "session.configured"
+        assert [ignored["param"] for ignored in configured["ignored"]] == ["speaker_embedding"]
 
 
 def spoken(feed: TextFeed) -> list[Segment]:
