@@ -315,14 +315,20 @@ def test_no_request_waits_longer_than_the_max_prefill_delay_for_streams_that_wou
     assert waited in (10, 11)
 
 
-def test_rows_without_text_give_their_slots_to_those_who_have_work_and_get_others_when_text_comes():
-    s = scheduler(slots=2, pages=32)
-    d = FakeDevice(s)
-    idle = [d.add(i, 4, 20) for i in range(2)]
-    for seq in idle:
+def without_text(d: FakeDevice, count: int) -> list[Sequence]:
+    """Requests that run and have text for 4 of their 20 frames, which are made."""
+    rows = [d.add(i, 4, 20) for i in range(count)]
+    for seq in rows:
         seq.max_schedulable = 4
     for _ in range(20):
         d.step()
+    return rows
+
+
+def test_rows_without_text_give_their_slots_to_those_who_have_work_and_get_others_when_text_comes():
+    s = scheduler(slots=2, pages=32)
+    d = FakeDevice(s)
+    idle = without_text(d, 2)
     assert [q.phase for q in idle] == [Phase.RUNNING] * 2  # nobody wants their slots
     others = [d.add(i, 4, 12) for i in (2, 3, 4)]
     for _ in range(8):
@@ -348,11 +354,7 @@ def test_rows_without_text_give_their_slots_to_those_who_have_work_and_get_other
 def test_no_more_rows_without_text_leave_their_slots_than_the_host_may_hold():
     s = scheduler(slots=3, pages=32, max_parked=1)
     d = FakeDevice(s)
-    idle = [d.add(i, 4, 20) for i in range(3)]
-    for seq in idle:
-        seq.max_schedulable = 4
-    for _ in range(20):
-        d.step()
+    idle = without_text(d, 3)
     other = d.add(3, 4, 12)
     waiting = d.add(4, 4, 12)
     d.step()
