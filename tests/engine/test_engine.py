@@ -330,6 +330,7 @@ def test_the_next_prompt_of_a_request_goes_before_the_whole_queue():
         def then(frames: np.ndarray):
             for i in range(3):  # the queue is full when the next prompt enters it
                 streams[f"other {i}"] = tts.submit(tts.request("other", **options))
+            tts.engine._read_messages()  # this is the engine's thread: they are queued before the next prompt is
             return second
 
         first.continuation = then
