@@ -88,9 +88,12 @@ class Page:
         return found
 
     def fill(self, **values: str | int) -> None:
-        """Set form fields by their names."""
+        """Set form fields by their names, as a hand would."""
         for name, value in values.items():
-            self.eval(f"document.querySelector('[name={name}]').value = {json.dumps(str(value))}")
+            self.eval(
+                f"(e => {{ e.value = {json.dumps(str(value))}; for (const kind of ['input', 'change'])"
+                f" e.dispatchEvent(new Event(kind, {{ bubbles: true }})); }})(document.querySelector('[name={name}]'))"
+            )
 
     def click(self, selector: str) -> None:
         """A real click of the mouse in the middle of an element."""
@@ -103,11 +106,12 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, **where)
 
     def press(self, key: str, ctrl: bool = False) -> None:
-        code = {"Enter": 13, "Escape": 27, "Tab": 9}[key]
-        for kind in ("rawKeyDown", "keyUp"):
+        code = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39}[key]
+        down = {"type": "keyDown", "text": "\r"} if key == "Enter" and not ctrl else {"type": "rawKeyDown"}
+        for event in (down, {"type": "keyUp"}):
             self.call(
                 "Input.dispatchKeyEvent",
-                type=kind,
+                **event,
                 key=key,
                 code=key,
                 windowsVirtualKeyCode=code,

@@ -134,16 +134,18 @@ def serving(
     load: Callable[..., Any] | None = None,
     give_up: GiveUp = lambda code: None,
     limits: Limits = LIMITS,
-    model: str | None = "dummy:toy",
+    model: str | tuple[str, ...] | None = "dummy:toy",
+    port: int = 0,
     **settings: Any,
 ) -> Iterator[Live]:
-    config = ServerConfig(models=() if model is None else (model,), voices_dir=str(voices), **settings)
+    models = () if model is None else (model,) if isinstance(model, str) else model
+    config = ServerConfig(models=models, voices_dir=str(voices), **settings)
     app = create_app(config, give_up, load or toy(), limits)
     runner = uvicorn.Server(
         uvicorn.Config(
             app,
             http=limited(limits),
-            port=0,
+            port=port,
             log_config=None,
             access_log=False,
             ws_max_size=4 << 20,

@@ -46,6 +46,7 @@ def _model(name: str, host: ModelHost) -> dict[str, Any]:
         "reference_seconds": list(spec.reference_seconds),
         "options": {name: _option(o) for name, o in spec.options.items()},
         "response_formats": list(FORMATS),
+        "max_input_chars": host.config.max_input_chars,
     }
 
 

@@ -1,171 +1,86 @@
 // The page: form, server and loudspeaker brought together.
 
+import { Connection } from "./connection.js";
 import { $, Form } from "./form.js";
-import { Player } from "./player.js";
+import { Wrong } from "./options.js";
 import { Reference } from "./reference.js";
-import { Utterance, ask } from "./speech.js";
+import { Refused, ask } from "./server.js";
+import { Speaking } from "./speaking.js";
+import { Transport } from "./transport.js";
 import { Wave } from "./wave.js";
+import { inWords } from "./words.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
-const POLL = 1000; // ms, while the model is being loaded
 
 const reference = new Reference(
   { record: $("record"), file: $("file"), name: $("reference-name"), preview: $("preview") },
-  (message) => fail(new Error(message)),
+  (message) => fail(new Wrong(message, "ref_audio")),
 );
 const form = new Form(reference);
 const wave = new Wave($("wave"));
-const player = new Player(onSound);
-let current = null; // the utterance shown
-let sound = null; // the Ring's last word
-
-// -- state: idle, waiting (asked), speaking (heard), done, stopped, failed --
+const transport = new Transport({ play: $("play"), seek: $("seek"), time: $("time"), volume: $("volume") }, wave, (phase) => speaking.phase(phase));
+const speaking = new Speaking({ form, transport, wave }, become, fail);
+const connection = new Connection(form, showButtons);
+let saving = null; // AbortController of the file that is being made
+let painting = false;
 
 function become(state, message) {
+  const began = state === "waiting" && document.body.dataset.state !== "waiting";
   document.body.dataset.state = state;
-  const busy = state === "waiting" || state === "speaking";
-  $("stop").disabled = !busy;
-  const kept = Boolean(current?.length) && !(busy && current.done === null);
-  $("replay").disabled = !kept || busy;
-  offer(kept && state !== "waiting");
-  if (message) $("status").textContent = message;
-}
-
-function offer(ready) {
-  const link = $("download");
-  if (link.href) URL.revokeObjectURL(link.href);
-  link.removeAttribute("href");
-  link.setAttribute("aria-disabled", "true");
-  if (!ready) return;
-  link.removeAttribute("aria-disabled");
-  link.href = URL.createObjectURL(current.wav());
-  link.download = `stentor-${current.seed}.wav`;
-}
-
-const state = () => document.body.dataset.state;
-
-// -- speaking --
-
-async function speak() {
-  halt();
-  clearError();
-  const mine = new Utterance();
-  current = mine;
-  sound = null;
-  wave.clear();
-  become("waiting", "Waiting for the first audio…");
-  $("output").scrollIntoView({ block: "nearest", behavior: calm.matches ? "auto" : "smooth" });
-  const opened = player.open(); // within the click, before anything is awaited
-  paint();
-  try {
-    const body = await form.body();
-    await opened;
-    await mine.receive(body, (rate) => player.start(rate, form.wait), (samples) => heard(mine, samples));
-    player.end();
-    if (current !== mine) return;
-    if (!mine.length) become("done", "The answer holds no audio.");
-    await ended(mine);
-  } catch (error) {
-    if (current !== mine || error.name === "AbortError") return;
-    player.stop();
-    const outcome = mine.first !== null && mine.id ? await mine.outcome() : null;
-    fail(outcome?.error ?? error);
+  if (message !== undefined) $("status").textContent = message;
+  if (speaking.current?.id) $("status").title = `Request ${speaking.current.id}`;
+  if (began) {
+    clearError();
+    $("output").scrollIntoView({ block: "nearest", behavior: calm.matches ? "auto" : "smooth" });
   }
+  showButtons();
+  if (!painting) paint();
 }
 
-function heard(mine, samples) {
-  if (current !== mine) return;
-  if (state() === "waiting") {
-    become("speaking", "Speaking");
-    $("status").title = `Request ${mine.id}`;
-  }
-  wave.add(samples, mine.rate);
-  player.push(samples.slice());
-}
-
-/** All audio is here, though not all has been heard. */
-async function ended(mine) {
-  const outcome = await mine.outcome();
-  if (current !== mine) return;
-  mine.finish = outcome?.finish_reason;
-  if (state() === "speaking") become("speaking", "Speaking · all received");
-}
-
-const ENDINGS = {
-  length: "cut at the frame limit",
-  guard_length: "cut: it ran on beyond its text",
-  guard_silence: "cut: it had fallen silent",
-};
-
-function summary() {
-  const took = (current.done - current.asked) / 1000;
-  const parts = [`${current.seconds.toFixed(2)} s in ${took.toFixed(2)} s`, `${current.rate / 1000} kHz`, `seed ${current.seed}`];
-  if (ENDINGS[current.finish]) parts.push(ENDINGS[current.finish]);
-  return parts.join(" · ");
-}
-
-function stop() {
-  if (state() !== "waiting" && state() !== "speaking") return;
-  const whole = current.done !== null;
-  halt();
-  if (!whole) current.done = performance.now();
-  become("stopped", whole ? summary() : `Stopped after ${current.seconds.toFixed(2)} s of audio`);
-  paint();
-}
-
-/** Silence, and no more work on the server. */
-function halt() {
-  if (current?.done === null) current.cancel();
-  player.stop();
-}
-
-function replay() {
-  clearError();
-  sound = null;
-  player.open();
-  player.start(current.rate, 0);
-  player.push(current.all);
-  player.end();
-  become("speaking", summary());
-  paint();
-}
-
-/** The audio thread reports. */
-function onSound(report) {
-  sound = report;
-  if (report.phase === "idle" && state() === "speaking" && current.done !== null) become("done", summary());
+function showButtons() {
+  const { current, making } = speaking;
+  $("speak").disabled = !connection.ready;
+  $("keep-button").disabled = !connection.ready;
+  $("stop").disabled = !speaking.busy;
+  const again = current?.whole && connection.ready; // other formats are spoken again by the server
+  for (const option of $("format").options) option.disabled = option.value !== "wav" && current !== null && !again;
+  if ($("format").selectedOptions[0].disabled) $("format").value = "wav";
+  $("save").disabled = !current?.length || making || saving !== null;
+  $("output").hidden = !form.model && !current;
+  $("figures").hidden = current === null;
 }
 
 // -- what is shown while it happens --
 
 const number = (value, digits, unit = "") => (value === null ? "–" : `${value.toFixed(digits)}${unit}`);
+const wait = (ms) => (ms === null || ms < 1000 ? number(ms, 0, " ms") : number(ms / 1000, 1, " s"));
+const times = (rate) => number(rate, rate !== null && rate < 0.1 ? 2 : 1, "×");
 
 function paint() {
-  const live = state() === "waiting" || state() === "speaking";
-  $("ttfp").textContent = number(current.ttfp, 0, " ms");
-  $("rtf").textContent = number(current.rtf, 2);
-  $("lead").textContent = number(sound && live ? sound.lead : null, 1, " s");
-  $("underruns").textContent = number(sound && sound.underruns, 0);
-  $("underruns").classList.toggle("bad", Boolean(sound?.underruns));
-  wave.played = state() === "done" ? Infinity : (sound?.played ?? 0);
+  const { current } = speaking;
+  painting = speaking.busy || transport.live;
+  $("ttfp").textContent = wait(current?.ttfp ?? null);
+  $("rtf").textContent = times(current?.rtf ? 1 / current.rtf : null);
+  $("lead").textContent = number(current && painting ? transport.lead : null, 1, " s");
+  $("underruns").textContent = number(current && transport.underruns, 0);
+  $("underruns").classList.toggle("bad", transport.underruns > 0);
+  transport.show();
+  wave.played = transport.phase === "ended" ? Infinity : transport.position;
   wave.draw();
-  if (live) requestAnimationFrame(() => paint());
+  if (painting) requestAnimationFrame(paint);
 }
 
-function fail(error) {
-  if (error.status === 401) {
-    $("key-field").hidden = false;
-    $("key").focus();
+async function fail(error, midway = false) {
+  const expected = error instanceof Wrong || error instanceof Refused;
+  if (!expected) console.error(error);
+  if (!(error instanceof Wrong)) {
+    const state = await connection.check(); // it may have gone, or have other models and voices now
+    if (!midway && (state.kind === "down" || state.kind === "locked")) return; // the top of the page says so
   }
-  $("error").textContent = error.message;
+  $("error").textContent = inWords(error, midway);
   $("error").hidden = false;
   $("error").scrollIntoView({ block: "nearest" });
   form.blame(error.param);
-  if (state() === "waiting" || state() === "speaking") {
-    if (current.done === null) current.done = performance.now();
-    become("failed", current.length ? "Not spoken to the end." : "Nothing was spoken.");
-    paint();
-  }
 }
 
 function clearError() {
@@ -173,22 +88,27 @@ function clearError() {
   form.blame(null);
 }
 
-// -- the server --
+// -- files and voices --
 
-let poll;
-
-async function connect() {
-  clearTimeout(poll);
+async function save() {
+  const { current } = speaking;
+  const format = $("format").value;
+  clearError();
+  saving = new AbortController();
+  showButtons();
+  if (format !== "wav") $("save-state").textContent = `Making the ${$("format").selectedOptions[0].text}…`;
   try {
-    const model = await form.load();
-    const ready = model.phase === "ready";
-    $("model-state").textContent = ready ? `${model.id} · ${model.sample_rate / 1000} kHz` : `${model.id} is ${model.phase}…`;
-    $("speak").disabled = !ready;
-    if (!ready) poll = setTimeout(connect, POLL);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await current.file(format, saving.signal));
+    link.download = `stentor-${current.seed}.${format}`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   } catch (error) {
-    $("model-state").textContent = "Not connected";
-    if (error.status === 401) fail(error);
-    else poll = setTimeout(connect, POLL);
+    if (error.name !== "AbortError") fail(error);
+  } finally {
+    $("save-state").textContent = "";
+    saving = null;
+    showButtons();
   }
 }
 
@@ -198,31 +118,35 @@ async function keep() {
   fields.set("name", $("keep-name").value);
   fields.set("consent", $("keep-consent").value);
   fields.set("ref_text", $("transcript").value);
-  if (reference.blob) fields.set("audio_sample", reference.blob, "reference");
   try {
+    if (!reference.blob) throw new Wrong("Record a reference or choose a file first.", "ref_audio");
+    if (!fields.get("name").trim()) throw new Wrong("The voice needs a name.", "name");
+    if (!fields.get("consent").trim()) throw new Wrong("Say whose voice it is, and that they agree.", "consent");
+    fields.set("audio_sample", reference.blob, "reference");
     await ask("v1/audio/voices", { method: "POST", body: fields });
     await form.load();
-    $("status").textContent = `Kept as ${$("keep-name").value}: it is among the voices now.`;
+    $("keep-state").textContent = `Kept as ${$("keep-name").value}: it is among the voices now.`;
   } catch (error) {
     fail(error);
   }
 }
 
+// -- hands --
+
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (!$("speak").disabled) speak();
+  if ($("speak").disabled) return;
+  saving?.abort();
+  clearError();
+  speaking.speak();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
-  if (event.key === "Escape") stop();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !$("controls").disabled) $("form").requestSubmit();
+  if (event.key === "Escape") speaking.stop();
 });
-$("stop").addEventListener("click", stop);
-$("replay").addEventListener("click", replay);
+$("stop").addEventListener("click", () => speaking.stop());
+$("save").addEventListener("click", save);
 $("keep-button").addEventListener("click", keep);
-$("key").addEventListener("change", () => {
-  sessionStorage.setItem("stentor-key", $("key").value);
-  clearError();
-  connect();
-});
-$("model").addEventListener("change", connect);
-connect();
+showButtons();
+paint();
+connection.check();

@@ -12,6 +12,14 @@ export class Player {
     this.opened = null;
     this.id = 0;
     this.send = null;
+    this.gain = null;
+    this.loudness = 1;
+  }
+
+  /** From 0 to 1. */
+  set volume(value) {
+    this.loudness = value;
+    this.gain?.gain.setTargetAtTime(value ** 2, this.context.currentTime, 0.01); // squared: even steps for the ear
   }
 
   /** Call from a click or a key: browsers let no page sound without one. Resolves once there is an output. */
@@ -26,6 +34,8 @@ export class Player {
   }
 
   async connect() {
+    this.gain = new GainNode(this.context, { gain: this.loudness ** 2 });
+    this.gain.connect(this.context.destination);
     document.addEventListener("visibilitychange", () => document.hidden || this.context.resume()); // after a phone call
     if (this.context.audioWorklet) {
       try {
@@ -43,7 +53,7 @@ export class Player {
     await context.audioWorklet.addModule(new URL("worklet.js", import.meta.url));
     const node = new AudioWorkletNode(context, "speaker", { numberOfInputs: 0, outputChannelCount: [2] });
     node.port.onmessage = (event) => this.told(event.data);
-    node.connect(context.destination);
+    node.connect(this.gain);
     this.send = (message, moved) => node.port.postMessage(message, moved);
   }
 
@@ -58,7 +68,7 @@ export class Player {
       if (phase !== "idle" || ring.phase !== "idle") this.told(ring.state());
       phase = ring.phase;
     };
-    node.connect(context.destination);
+    node.connect(this.gain);
     this.send = (message) => ring.take(message);
     this.node = node; // one without a reference may be collected
   }
@@ -75,6 +85,11 @@ export class Player {
   /** @param {Int16Array} samples given away */
   push(samples) {
     this.send({ id: this.id, samples }, [samples.buffer]);
+  }
+
+  /** Of the stream that is gathered: how much must be there. */
+  wait(seconds) {
+    this.send({ id: this.id, wait: seconds }, []);
   }
 
   end() {

@@ -1,5 +1,7 @@
 // The voice to clone: recorded here or taken from a file.
 
+import { aboutMicrophone } from "./words.js";
+
 const MOST_RECORDED = 30; // seconds; more makes no better clone
 
 export class Reference {
@@ -15,6 +17,7 @@ export class Reference {
     if (!navigator.mediaDevices) {
       at.record.disabled = true;
       at.record.title = "Recording needs https or localhost";
+      at.name.textContent = "This page cannot record here: choose a file.";
     }
   }
 
@@ -31,7 +34,7 @@ export class Reference {
         audio: { channelCount: 1, echoCancellation: false, noiseSuppression: false },
       });
     } catch (error) {
-      this.complain(`The microphone cannot be used: ${error.message}`);
+      this.complain(aboutMicrophone(error));
       return;
     }
     const recorder = new MediaRecorder(stream);

@@ -4,7 +4,7 @@
 
 const LOBES = 16; // zero crossings of the sinc on either side
 const STEPS = 256; // table entries per zero crossing; between them lies a straight line
-const REFILL = 0.4; // seconds to gather after the first underrun; doubles with each
+const REFILL = 0.4; // seconds to gather at least after the first underrun; doubles with each
 const MOST_REFILL = 4;
 const FADE = 0.005; // seconds, after a gap
 
@@ -37,7 +37,8 @@ export class Ring {
     this.step = rate / this.outputRate;
     this.cutoff = Math.min(1, 1 / this.step); // below the output's Nyquist rate
     this.reach = Math.ceil(LOBES / this.cutoff); // input samples on either side of one output sample
-    this.need = wait;
+    this.wait = wait;
+    this.refill = 0; // seconds to gather after an underrun, whatever `wait` says
     this.written = 0; // input samples taken so far
     this.position = 0; // of the next output sample, in input samples
     this.ended = false;
@@ -102,7 +103,7 @@ export class Ring {
 
   enough() {
     if (this.ended) return true;
-    return this.ready() > 0 && this.written - this.position >= this.need * this.rate;
+    return this.ready() > 0 && this.written - this.position >= Math.max(this.wait, this.refill) * this.rate;
   }
 
   /** Output samples that can be made now. Before the end, the last inputs wait for those that follow them. */
@@ -118,7 +119,7 @@ export class Ring {
       return;
     }
     this.phase = "filling";
-    this.need = Math.min(MOST_REFILL, REFILL * 2 ** this.underruns);
+    this.refill = Math.min(MOST_REFILL, REFILL * 2 ** this.underruns);
     this.underruns++;
     this.stalled += out.length - from;
     this.gain = 0;
@@ -186,6 +187,7 @@ export class Ring {
   take(message) {
     if (message.start) this.start(message.start.id, message.start.rate, message.start.wait);
     else if (message.id !== this.id) return;
+    if (message.wait !== undefined) this.wait = message.wait;
     if (message.samples) this.push(message.samples);
     if (message.end) this.end();
     if (message.stop) this.stop();

@@ -1,45 +1,6 @@
-// One utterance: asked of the server, received sample by sample, measured, kept for replay.
+// One utterance: asked of the server, received sample by sample, measured, kept to be heard again.
 
-const BASE = new URL("..", import.meta.url); // of the server, whatever prefix a proxy puts before it
-
-const headers = () => {
-  const key = sessionStorage.getItem("stentor-key");
-  return key ? { Authorization: `Bearer ${key}` } : {};
-};
-
-/** An answer that is not a success; `param` names the field, where one is to blame. */
-export class Refused extends Error {
-  constructor(message, status, param) {
-    super(message);
-    this.status = status;
-    this.param = param;
-  }
-}
-
-/** What `work` gives; when the network fails, in words that say more than the browser's. */
-async function told(message, work) {
-  try {
-    return await work();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Refused(`${message} (${error.message}).`);
-  }
-}
-
-/** fetch() of a path of the server, with the key; Refused with the server's own words. */
-export async function ask(path, options = {}) {
-  const response = await told("The server cannot be reached", () =>
-    fetch(new URL(path, BASE), { ...options, headers: { ...headers(), ...options.headers } }),
-  );
-  if (response.ok) return response;
-  let error = {};
-  try {
-    error = (await response.json()).error;
-  } catch {
-    // a proxy's page, not ours
-  }
-  throw new Refused(error.message || `the server answered ${response.status}`, response.status, error.param);
-}
+import { ask, connected } from "./server.js";
 
 export class Utterance {
   constructor() {
@@ -47,13 +8,16 @@ export class Utterance {
     this.rate = 0;
     this.length = 0; // samples
     this.asked = this.first = this.done = null; // performance.now()
-    this.id = this.seed = null;
+    this.id = this.seed = this.body = null;
+    this.finish = null; // why the server ended it
+    this.whole = false; // all of it was made and is here
     this.stopper = new AbortController();
   }
 
   /** Ask and receive. `onRate(rate)` once, then `onSamples(Int16Array)` for each part that arrives. */
   async receive(body, onRate, onSamples) {
     this.asked = performance.now();
+    this.body = body;
     const response = await ask("v1/audio/speech", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
@@ -67,7 +31,7 @@ export class Utterance {
     const reader = response.body.getReader();
     let odd = new Uint8Array(0);
     for (;;) {
-      const { value, done } = await told("The connection broke off", () => reader.read());
+      const { value, done } = await connected("The connection broke off", () => reader.read());
       if (done) break;
       if (value.length && this.first === null) this.first = performance.now();
       const bytes = new Uint8Array(odd.length + value.length);
@@ -78,6 +42,7 @@ export class Utterance {
       this.keep(new Int16Array(bytes.buffer.slice(0, whole)), onSamples);
     }
     this.done = performance.now();
+    this.whole = true;
   }
 
   keep(samples, onSamples) {
@@ -91,7 +56,7 @@ export class Utterance {
     this.stopper.abort();
   }
 
-  /** What the server says became of it, or null. It learns of the end about when we do, so it is asked twice. */
+  /** What the server says became of it: {status, finish_reason, error}, or null. It learns of the end about when we do, so it is asked twice. */
   async outcome() {
     for (const wait of [0, 300]) {
       await new Promise((resolve) => setTimeout(resolve, wait));
@@ -119,14 +84,27 @@ export class Utterance {
     return this.length ? ((this.done ?? performance.now()) - this.asked) / 1000 / this.seconds : null;
   }
 
-  get all() {
-    const joined = new Int16Array(this.length);
+  /** The samples from a position in seconds on. */
+  from(seconds) {
+    let skip = Math.min(this.length, Math.max(0, Math.round(seconds * this.rate)));
+    const joined = new Int16Array(this.length - skip);
     let at = 0;
     for (const part of this.parts) {
-      joined.set(part, at);
-      at += part.length;
+      const rest = part.subarray(Math.min(skip, part.length));
+      skip -= part.length - rest.length;
+      joined.set(rest, at);
+      at += rest.length;
     }
     return joined;
+  }
+
+  /** The same speech as a file of another format: the server speaks it again with its seed. */
+  async file(format, signal) {
+    if (format === "wav") return this.wav();
+    const body = { ...this.body, seed: Number(this.seed), response_format: format };
+    const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
+    const response = await ask("v1/audio/speech", options);
+    return connected("The connection broke off", () => response.blob());
   }
 
   /** A WAV file (RIFF, 16-bit, mono). */

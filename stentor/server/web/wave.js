@@ -21,7 +21,13 @@ export class Wave {
     this.filled = 0; // samples in the last bin
     this.played = 0; // seconds
     this.seconds = 0;
+    this.expected = 0; // seconds that it will be, while it is made
     this.loudest = 0.1;
+  }
+
+  /** Seconds from the left edge to the right one. */
+  get span() {
+    return Math.max(WINDOW, this.expected, this.seconds);
   }
 
   add(samples, rate) {
@@ -65,7 +71,7 @@ export class Wave {
     const style = getComputedStyle(canvas);
     const [rest, ahead, heard] = ["--wave-rest", "--wave-ahead", "--wave-heard"].map((n) => style.getPropertyValue(n));
     const bars = Math.max(1, Math.floor((width + GAP) / (BAR + GAP)));
-    const perBar = Math.max(WINDOW, this.seconds) / bars; // seconds
+    const perBar = this.span / bars; // seconds
     for (let i = 0; i < bars; i++) {
       const from = Math.floor((i * perBar) / this.bin);
       const to = Math.max(from + 1, Math.floor(((i + 1) * perBar) / this.bin));

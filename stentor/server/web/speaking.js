@@ -1,0 +1,175 @@
+// One utterance after another: asked for, heard while it is made, stopped, saved.
+
+import { StartBuffer, expectedSeconds } from "./buffer.js";
+import { about } from "./names.js";
+import { Refused } from "./server.js";
+import { Utterance } from "./speech.js";
+
+const ENDINGS = {
+  length: "cut at the longest length",
+  guard_length: "cut: it ran on beyond its text",
+  guard_silence: "cut: it had fallen silent",
+};
+const SHORTEST = 1; // seconds of speech that tell the pace and the rate for the next
+
+export class Speaking {
+  /**
+   * @param {object} with form, transport, wave
+   * @param {(state: string, message?: string) => void} become idle, waiting (nothing is heard yet), speaking, paused,
+   *   done, stopped, failed
+   * @param {(error: Error, midway: boolean) => void} fail
+   */
+  constructor({ form, transport, wave }, become, fail) {
+    Object.assign(this, { form, transport, wave, become, fail });
+    this.current = null;
+    this.kept = null; // the utterance before it
+    this.state = "idle";
+    this.turn = 0;
+    this.learned = new Map(); // model's id: {pace, rate}
+  }
+
+  to(state, message) {
+    this.state = state;
+    this.become(state, message);
+  }
+
+  /** Whether the server works for us or something is heard. */
+  get busy() {
+    return ["waiting", "speaking"].includes(this.state) || this.making;
+  }
+
+  get making() {
+    return this.current !== null && this.current.done === null;
+  }
+
+  async speak() {
+    const turn = ++this.turn;
+    const opened = this.transport.open(); // within the click, before anything is awaited
+    let body;
+    try {
+      body = await this.form.body();
+    } catch (error) {
+      this.fail(error, false);
+      return;
+    }
+    await opened;
+    if (turn === this.turn) await this.say(body);
+  }
+
+  async say(body) {
+    this.halt();
+    if (this.current?.length) this.kept = this.current;
+    const mine = new Utterance();
+    this.show(mine, this.buffer());
+    this.to("waiting", "Waiting for the first audio…");
+    try {
+      await mine.receive(body, () => this.transport.begin(), (samples) => this.heard(mine, samples));
+      await this.received(mine);
+    } catch (error) {
+      if (this.current === mine && error.name !== "AbortError") await this.broken(mine, error);
+    }
+  }
+
+  /** Bring an utterance to the loudspeaker. */
+  show(utterance, buffer = null) {
+    this.current = utterance;
+    this.wave.clear();
+    if (utterance?.length) this.wave.add(utterance.from(0), utterance.rate);
+    this.transport.load(utterance, buffer);
+  }
+
+  /** Of an utterance of which nothing came: what was here before it is here again. */
+  restore() {
+    if (!this.current.length) this.show(this.kept);
+  }
+
+  buffer() {
+    const { form } = this;
+    const { pace = 1, rate = null } = this.learned.get(form.model.id) ?? {};
+    return new StartBuffer(expectedSeconds(form.text, form.speed) * pace, rate, form.options.wait);
+  }
+
+  heard(mine, samples) {
+    if (this.current !== mine) return;
+    const { buffer } = this.transport;
+    buffer.arrived(performance.now() / 1000, samples.length / mine.rate);
+    this.wave.expected = buffer.expected;
+    this.wave.add(samples, mine.rate);
+    this.transport.add(samples);
+    if (this.transport.phase === "gathering") this.to(this.state, this.gathering());
+  }
+
+  gathering() {
+    const seconds = this.transport.buffer.startsIn(this.transport.position);
+    if (seconds === null || seconds < 1.5) return "Starts in a moment…";
+    return `Gathering, so that it plays without gaps: starts in about ${about(seconds)}. Play starts it now.`;
+  }
+
+  /** All audio is here, though not all has been heard. */
+  async received(mine) {
+    if (this.current !== mine) return;
+    this.transport.buffer.ended = true;
+    this.wave.expected = 0;
+    this.transport.end();
+    this.learn(mine);
+    if (!mine.length) this.to("done", "The answer holds no audio.");
+    else this.to(this.state, this.state === "speaking" ? this.summary() : undefined);
+    mine.finish = (await mine.outcome())?.finish_reason ?? null;
+    if (this.current === mine && this.state === "done") this.to("done", this.summary());
+  }
+
+  learn(mine) {
+    const { buffer } = this.transport;
+    if (mine.seconds < SHORTEST) return;
+    const usual = expectedSeconds(mine.body.input, mine.body.speed);
+    this.learned.set(mine.body.model, { pace: mine.seconds / usual, rate: Number.isFinite(buffer.rate) ? buffer.rate : null });
+  }
+
+  async broken(mine, error) {
+    const midway = mine.length > 0;
+    const outcome = midway && mine.id ? await mine.outcome() : null;
+    if (this.current !== mine) return;
+    mine.done = performance.now();
+    this.wave.expected = 0;
+    this.transport.stop();
+    this.restore();
+    this.to("failed", midway ? "Not spoken to the end." : "Nothing was spoken.");
+    this.fail(outcome?.error ? new Refused(outcome.error.message, outcome.error) : error, midway);
+  }
+
+  summary() {
+    const { current } = this;
+    const took = (current.done - current.asked) / 1000;
+    const parts = [`${current.seconds.toFixed(1)} s of speech, made in ${took.toFixed(1)} s`];
+    if (!current.whole) parts.push("not to the end");
+    if (ENDINGS[current.finish]) parts.push(ENDINGS[current.finish]);
+    return [...parts, `seed ${current.seed}`].join(" · ");
+  }
+
+  stop() {
+    if (!this.busy) return;
+    const { current } = this;
+    const { whole } = current;
+    this.halt();
+    this.restore();
+    this.to("stopped", whole ? this.summary() : `Stopped after ${current.seconds.toFixed(2)} s of audio`);
+  }
+
+  /** Silence, and no more work on the server. */
+  halt() {
+    if (this.making) {
+      this.current.cancel();
+      this.current.done = performance.now();
+      this.wave.expected = 0;
+    }
+    this.transport.stop();
+  }
+
+  /** What is heard has changed. */
+  phase(phase) {
+    if (phase === "playing") this.to("speaking", this.making ? "Speaking" : this.summary());
+    else if (phase === "gathering" && this.making) this.to(this.state === "paused" ? "waiting" : this.state, this.gathering());
+    else if (phase === "paused") this.to("paused", "Paused");
+    else if (phase === "ended" && !this.making) this.to("done", this.summary());
+  }
+}
