@@ -1,4 +1,4 @@
-"""The command line: `stentor say | voices | serve | bench | doctor | completion`. Flags become calls of the API."""
+"""The command line: `stentor say, voices, batch, serve, bench, doctor, completion`. Flags become calls of the API."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import stentor
 from stentor import model_names
+from stentor.batch.flags import add_batch
 from stentor.config import EngineConfig, check_device, check_dtype
 from stentor.errors import InvalidRequest, ModelNotFound, StentorError
 from stentor.say import flags
@@ -15,7 +16,7 @@ from stentor.say import flags
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns 0 if it is done, 1 with a message if it failed, 2 for wrong usage (also a model that does
-    not exist), 3 if `say` wrote speech that was cut, 130 if interrupted."""
+    not exist), 3 if `say` or `batch` wrote speech that was cut, 4 if items of a batch failed, 130 if interrupted."""
     args = parser().parse_args(argv)
     try:
         code: int = args.func(args)
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     flags.add_say(commands, _say)
     flags.add_voices(commands, _voices)
+    add_batch(commands, _batch)
     add_serve(commands)
     add_bench(commands)
     doctor = commands.add_parser("doctor", help="show what runs on this machine and how fast")
@@ -61,6 +63,14 @@ def _say(args: argparse.Namespace) -> int:
     _check_model(args)
     EngineConfig(threads=args.threads)
     from stentor.say import command
+
+    return command.run(args)
+
+
+def _batch(args: argparse.Namespace) -> int:
+    _check_model(args)
+    EngineConfig(threads=args.threads, max_num_seqs=args.max_num_seqs)
+    from stentor.batch import command
 
     return command.run(args)
 

@@ -9,7 +9,18 @@ from pathlib import Path
 import shtab
 
 FILES = frozenset(
-    {"output", "model", "model_flag", "models", "config", "lora", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs"}
+    {
+        "input",
+        "output",
+        "model",
+        "model_flag",
+        "models",
+        "config",
+        "lora",
+        "ssl_keyfile",
+        "ssl_certfile",
+        "ssl_ca_certs",
+    }
 )
 """Arguments that may be files although they are not of type Path."""
 

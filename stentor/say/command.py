@@ -8,17 +8,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import stentor
 from stentor.errors import InvalidRequest
 from stentor.say import source, target
-from stentor.say.flags import OPTIONS
+from stentor.say.flags import OPTIONS, check_speed
 from stentor.say.progress import SpeakingBar, loading
 from stentor.say.target import Sink, Target
-from stentor.speech.timing import SegmentTiming, srt, vtt
+from stentor.speech.timing import SegmentTiming, faster, srt, vtt
 
 if TYPE_CHECKING:
     from stentor.api import TTS
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             sinks.append(play(tts.sample_rate))
         spoken = _speak(tts, text, options, sinks)
     if args.srt is not None:
-        args.srt.write_text(SUBTITLES[args.srt.suffix.lower()](_faster(spoken.segments, args.speed)), encoding="utf-8")
+        args.srt.write_text(SUBTITLES[args.srt.suffix.lower()](faster(spoken.segments, args.speed)), encoding="utf-8")
     _report(out, spoken, loaded - started, args.speed)
     if spoken.finish == "length":
         print("stentor: warning: max_frames cut the speech before the end of its text", file=sys.stderr)
@@ -86,8 +86,7 @@ def _loaded(args: argparse.Namespace) -> TTS:
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    if not 0.25 <= args.speed <= 4:
-        raise InvalidRequest("speed", f"must be from 0.25 to 4, got {args.speed:g}")
+    check_speed(args.speed)
     if args.srt is not None:
         if args.srt.suffix.lower() not in SUBTITLES:
             raise InvalidRequest("srt", f"must end in .srt or .vtt, got {str(args.srt)!r}")
@@ -138,10 +137,6 @@ def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink]) 
         for sink in sinks:
             sink.finish()
     return spoken
-
-
-def _faster(segments: Sequence[SegmentTiming], speed: float) -> list[SegmentTiming]:
-    return [replace(s, start=s.start / speed, end=s.end / speed) for s in segments]
 
 
 def _report(out: Target | None, spoken: Spoken, load: float, speed: float) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stentor.errors import InvalidRequest
 from stentor.text.sentences import GRANULARITIES
 
 OPTIONS = ("temperature", "top_k", "top_p", "cfg", "flow_steps", "min_frames", "max_frames")
@@ -22,18 +23,18 @@ def add_say(commands: Any, run: Run) -> None:
     say.add_argument("text", nargs="?", help="text to speak, or - to read it from standard input")
     say.add_argument("--file", type=Path, metavar="TEXT_FILE", help="speak this text file (UTF-8)")
     _add_output(say)
-    _add_model(say)
+    add_model(say)
     say.add_argument("--threads", type=int, help="CPU threads")
     say.add_argument("--lora", type=Path, help="LoRA weights to merge at load")
     say.add_argument("--lexicon", type=Path, help="YAML file of words and how they are said")
-    _add_request(say)
+    add_request(say)
     say.set_defaults(func=run)
 
 
 def add_voices(commands: Any, run: Run) -> None:
     """Add `voices` to a program's commands."""
     voices = commands.add_parser("voices", help="list a model's voices and languages, and what it takes")
-    _add_model(voices)
+    add_model(voices)
     voices.set_defaults(func=run)
 
 
@@ -51,23 +52,33 @@ def _add_output(say: argparse.ArgumentParser) -> None:
     say.add_argument("--split", choices=GRANULARITIES, default="auto", help="where long text is cut (default auto)")
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which model speaks, and where."""
     parser.add_argument("--model", help=MODEL)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
 
 
-def _add_request(say: argparse.ArgumentParser) -> None:
-    say.add_argument("--voice", help="a named voice of the model (`stentor voices` lists them)")
-    say.add_argument("--language", default="auto", help="language of the text (default auto)")
-    say.add_argument("--instructions", help="how to speak, or what voice to design")
-    say.add_argument("--reference", type=Path, help="audio of the voice to clone")
-    say.add_argument("--reference-text", help="transcript of the reference, which is then continued")
-    say.add_argument("--prompt", type=Path, help="audio to continue, in addition to --reference")
-    say.add_argument("--prompt-text", help="transcript of the prompt")
-    say.add_argument("--seed", type=int, help="the same seed gives the same audio")
+def add_request(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, seed: str = "the same seed gives the same audio"
+) -> None:
+    """Add the flags that say how a text is spoken. seed: what a seed means here."""
+    parser.add_argument("--voice", help="a named voice of the model (`stentor voices` lists them)")
+    parser.add_argument("--language", default="auto", help="language of the text (default auto)")
+    parser.add_argument("--instructions", help="how to speak, or what voice to design")
+    parser.add_argument("--reference", type=Path, help="audio of the voice to clone")
+    parser.add_argument("--reference-text", help="transcript of the reference, which is then continued")
+    parser.add_argument("--prompt", type=Path, help="audio to continue, in addition to --reference")
+    parser.add_argument("--prompt-text", help="transcript of the prompt")
+    parser.add_argument("--seed", type=int, help=seed)
     for name in OPTIONS:
-        say.add_argument("--" + name.replace("_", "-"), type=_number, metavar="N", help="option of the model")
+        parser.add_argument("--" + name.replace("_", "-"), type=_number, metavar="N", help="option of the model")
+
+
+def check_speed(speed: float) -> None:
+    """InvalidRequest unless speech can be made so much faster."""
+    if not 0.25 <= speed <= 4:
+        raise InvalidRequest("speed", f"must be from 0.25 to 4, got {speed:g}")
 
 
 def _number(text: str) -> float | int:

@@ -34,13 +34,14 @@ def loading(what: str) -> Iterator[None]:
 
 
 class SpeakingBar:
-    """A bar over the characters of a text, with the time left."""
+    """A bar over the characters of a text, with the time left. done: characters that were spoken before."""
 
-    def __init__(self, characters: int) -> None:
+    def __init__(self, characters: int, done: int = 0) -> None:
         from tqdm import tqdm
 
         self._bar: tqdm[None] = tqdm(
             total=characters,
+            initial=done,
             desc="speaking",
             unit=" chars",
             file=sys.stderr,

@@ -49,7 +49,7 @@ def check(output: str | None, format: str | None, play: bool) -> Target | None:
     known = format or SUFFIXES.get(path.suffix.lower())
     if known is None:
         raise InvalidRequest("output", f"cannot write {path.suffix or 'a file without suffix'!r}; {_known()}")
-    return Target(path, _available(known, WRITTEN))
+    return Target(path, available(known, WRITTEN))
 
 
 def _piped(format: str) -> str:
@@ -57,10 +57,10 @@ def _piped(format: str) -> str:
         raise InvalidRequest("format", f"{format} cannot be written to a pipe; use {', '.join(PIPED)}")
     if sys.stdout.isatty():
         raise InvalidRequest("output", "standard output is a terminal: pipe it into a program or a file")
-    return _available(format, PLAIN)
+    return available(format, PLAIN)
 
 
-def _available(format: str, without: tuple[str, ...]) -> str:
+def available(format: str, without: tuple[str, ...]) -> str:
     """The format, if PyAV is installed or it is written without."""
     if format not in without and importlib.util.find_spec("av") is None:
         allowed = ", ".join(without)

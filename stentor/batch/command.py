@@ -1,0 +1,173 @@
+"""`stentor batch`: from flags to a run, and what it tells."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import FrameType
+
+from filelock import FileLock, Timeout
+
+from stentor.batch import settings
+from stentor.batch.catalogue import CUT, FAILED, SPOKEN, TODO, Catalogue
+from stentor.batch.fields import FIELDS
+from stentor.batch.files import Output
+from stentor.batch.item import said
+from stentor.batch.manifest import NAME, Manifest
+from stentor.batch.plan import SHOWN, Plan, plan
+from stentor.batch.run import LocalPool, Pool, Results, Tally, speak_all, without_wrong
+from stentor.errors import EngineError, InvalidRequest
+from stentor.say.progress import SpeakingBar, loading
+
+SOME_CUT, SOME_FAILED, INTERRUPTED = 3, 4, 130  # exit codes
+
+
+@dataclass
+class Told:
+    """What a run reports at its end. before: items of earlier runs. Times are seconds of work."""
+
+    before: int
+    load: float = 0.0
+    speaking: float = 0.0
+    tally: Tally = field(default_factory=Tally)
+    complete: bool = True
+
+
+def run(args: argparse.Namespace) -> int:
+    """Speak all items. Returns 0, 3 if max_frames cut some, 4 if some failed, 130 if it was interrupted."""
+    asked = plan(args)
+    settings.check(asked.folder, asked.settings, args.resume)
+    with closing(asked.catalogue(args.strict)) as items, _locked(asked):
+        settings.check(asked.folder, asked.settings, args.resume)  # another process may have been here meanwhile
+        output = asked.output()
+        with closing(_taken_up(asked, items, output, args.retry_failed)) as listed:
+            told = Told(items.count() - items.count(TODO))
+            try:
+                _speak(asked, items, output, listed, args.strict, told)
+            except OSError as e:
+                raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
+        _report(asked, items, told)
+        return _code(items, told)
+
+
+@contextmanager
+def _locked(asked: Plan) -> Iterator[None]:
+    """The folder is there, has nothing on its way but open shards, and no other process writes to it."""
+    try:
+        asked.work.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise InvalidRequest("output", f"cannot make {str(asked.folder)!r}: {e.strerror}") from None
+    try:
+        with FileLock(asked.folder / ".lock", timeout=0):
+            for left in asked.work.iterdir():
+                if left.suffix != ".tar":
+                    left.unlink()
+            yield
+    except Timeout:
+        raise InvalidRequest("output", f"another process writes to {str(asked.folder)!r}") from None
+
+
+def _taken_up(asked: Plan, items: Catalogue, output: Output, retry_failed: bool) -> Manifest:
+    """The manifest with what earlier runs have done, all of which has ended in `items`."""
+    placed, kept = output.recover()
+    listed = Manifest(asked.folder, items, lambda row: items.settle(row, retry_failed))
+    try:
+        listed.append([row for row in placed if items.settle(row, retry_failed)])
+        for row in kept:
+            items.settle(row, retry_failed)
+    except BaseException:
+        listed.close()
+        raise
+    return listed
+
+
+def _speak(asked: Plan, items: Catalogue, output: Output, listed: Manifest, strict: bool, told: Told) -> None:
+    """Load the model, if there is anything to speak, and speak it."""
+    started = time.perf_counter()
+    with closing(_loaded(asked, items, strict)) if items.count(TODO) else nullcontext() as pool:
+        told.load = time.perf_counter() - started
+        settings.write(asked.folder, asked.settings)
+        done = items.chars() - items.chars(TODO)
+        with closing(SpeakingBar(items.chars(), done)) as bar, _interruptible() as stop:
+            results = Results(output, listed, bar, done, SHOWN)
+            told.tally, started = results.tally, time.perf_counter()
+            if pool is not None:
+                told.complete = speak_all(without_wrong(items.todo(), results), pool, results, stop)
+            if told.complete:
+                results.finish()
+            told.speaking = time.perf_counter() - started
+
+
+def _loaded(asked: Plan, items: Catalogue, strict: bool) -> Pool:
+    """The model, which takes the defaults of the run."""
+    with loading(asked.load["model"] or "the embedded voice"):
+        from stentor.batch.speaker import Speaker, Work
+
+        load = {name: value for name, value in asked.load.items() if value is not None}
+        speaker = Speaker(Work(load, asked.format, asked.inputs, asked.work))
+    try:
+        speaker.check(asked.defaults)
+        for name, line in items.fields.items():
+            if name not in FIELDS and name not in speaker.spec.options:
+                what = f"line {line} is the first with {name!r}, which this model does not take"
+                if strict:
+                    raise InvalidRequest("input", what)
+                print(f"stentor: warning: {what}", file=sys.stderr)
+    except BaseException:
+        speaker.close()
+        raise
+    return LocalPool(speaker)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Future[None]]:
+    """A future that Ctrl-C or SIGTERM completes. The second one ends the process as usual."""
+    stop: Future[None] = Future()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        # the signal may have come while this thread held the future's lock
+        threading.Thread(target=stop.set_result, args=(None,)).start()
+
+    for number in before:
+        signal.signal(number, interrupted)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _report(asked: Plan, items: Catalogue, told: Told) -> None:
+    """How the run ended, on standard output, and what is wrong, on standard error."""
+    tally, failed, total = told.tally, items.count(FAILED), items.count()
+    for outcome in tally.failures:
+        where = f"line {outcome.row['line']} ({outcome.row['id']})"
+        print(f"stentor: warning: {where}: {said(**outcome.row['error'])}", file=sys.stderr)
+    if failed > len(tally.failures):
+        print(f"stentor: warning: {failed} items failed in all: {asked.folder / NAME} says why", file=sys.stderr)
+    if not told.complete:
+        left = items.count(TODO)
+        print(f"stentor: interrupted, with {left} of {total} items left. --resume goes on", file=sys.stderr)
+    ended = f"{items.count(SPOKEN, CUT)} spoken ({items.count(CUT)} cut by max_frames), {failed} failed"
+    earlier = f", {told.before} of them by earlier runs" if told.before else ""
+    rate = tally.seconds / max(told.speaking, 1e-9)
+    print(
+        f"{asked.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {told.speaking:.1f} s "
+        f"({rate:.2f} s of audio per second); load {told.load:.1f} s"
+    )
+
+
+def _code(items: Catalogue, told: Told) -> int:
+    if not told.complete:
+        return INTERRUPTED
+    return SOME_FAILED if items.count(FAILED) else SOME_CUT if items.count(CUT) else 0

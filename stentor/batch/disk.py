@@ -1,0 +1,42 @@
+"""Writing so that a crash leaves either the old or the new: aside, synced, renamed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_all(handle: int, data: bytes) -> None:
+    """Write all of `data` to an open file."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def write_aside(path: Path, data: bytes) -> None:
+    """Replace the contents of a file, at once."""
+    aside = path.with_name(path.name + ".part")
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        write_all(handle, data)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    move(aside, path)
+    sync_folder(path.parent)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file over another on the same file system. `sync_folder` makes it last."""
+    os.replace(source, target)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder outlast a loss of power, where the system can do that."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,91 @@
+"""One line of the input on its way: what is to be spoken, and what became of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stentor.batch.fields import check_id, merged
+from stentor.batch.reader import Record
+from stentor.errors import InvalidRequest
+
+Row = dict[str, Any]
+"""A line of the manifest."""
+
+SAID, LOST = "ok", "error"  # values of a row's `status`
+
+
+@dataclass(frozen=True)
+class Item:
+    """A checked line. chars: of its text, or bytes of its file. digest: changes with the line. fields: what it says
+    over the defaults of the run, always with a seed. error: the field that is wrong and why, if it cannot be spoken."""
+
+    line: int
+    id: str
+    chars: int
+    digest: str
+    fields: Mapping[str, Any]
+    error: tuple[str | None, str] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an item. path: its audio, complete, in the folder for audio on its way. None if it failed."""
+
+    row: Row
+    chars: int
+    text: str = ""
+    path: Path | None = None
+
+
+def failed(item: Item, field: str | None, message: str) -> Outcome:
+    """The outcome of an item that cannot be spoken. field: what is wrong in its line, where that is known."""
+    row = {"line": item.line, "id": item.id, "status": LOST, "input": item.digest}
+    return Outcome({**row, "error": {"field": field, "message": message}}, item.chars)
+
+
+def said(field: str | None, message: str) -> str:
+    """An error in words."""
+    return f"{field}: {message}" if field else message
+
+
+def checked(record: Record, defaults: Mapping[str, Any], seed: int, inputs: Path, dots: bool) -> Item:
+    """The item of a record. One that is wrong has an error.
+
+    seed: of the run. inputs: the folder from which lines name files. dots: whether an id may have any.
+    """
+    id, given, fields, error = f"{record.line:08}", dict(record.fields), {}, record.error
+    try:
+        if given.get("id") is not None:
+            id = check_id(given["id"], dots)
+        fields = {"seed": derived_seed(seed, id), **merged(given, defaults)}
+    except InvalidRequest as e:
+        error = error or (e.param, e.message)
+    fields.pop("id", None)
+    chars = 0 if error else _length(fields, inputs)
+    return Item(record.line, id, chars, digest(given or error), {} if error else fields, error)
+
+
+def derived_seed(run: int, id: str) -> int:
+    """The seed of an item that names none, from 0 to 2**63 - 1. It hangs on the run's seed and the id alone."""
+    hashed = hashlib.blake2b(f"{run}:{id}".encode(), digest_size=8).digest()
+    return int.from_bytes(hashed, "big") >> 1
+
+
+def digest(value: Any) -> str:
+    """A short hash of JSON data. Equal data has an equal hash, whatever the order of its fields."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
+
+
+def _length(fields: Mapping[str, Any], inputs: Path) -> int:
+    if "text" in fields:
+        return len(fields["text"])
+    try:
+        return (inputs / Path(fields["text_file"]).expanduser()).stat().st_size
+    except (OSError, ValueError, RuntimeError):  # told when it is read
+        return 0

@@ -1,0 +1,151 @@
+"""What the flags of `stentor batch` ask for, checked before anything is loaded or written."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stentor.batch.catalogue import Catalogue
+from stentor.batch.files import Files, Output
+from stentor.batch.flags import SHARD_ITEMS
+from stentor.batch.item import checked, said
+from stentor.batch.reader import opened, records
+from stentor.batch.shards import Shards
+from stentor.errors import InvalidRequest
+from stentor.say.flags import OPTIONS, check_speed
+from stentor.say.target import WRITTEN, available
+
+SHOWN = 5  # wrong lines and failed items that are told on standard error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked command line. shard: items of a shard, 0 for one file per item. defaults: of lines. load: arguments of
+    `TTS`."""
+
+    input: Path
+    csv: bool
+    folder: Path
+    format: str
+    shard: int
+    parquet: bool
+    seed: int
+    defaults: dict[str, Any]
+    load: dict[str, Any]
+
+    @property
+    def work(self) -> Path:
+        """The folder for audio on its way."""
+        return self.folder / ".work"
+
+    @property
+    def inputs(self) -> Path:
+        """The folder from which lines name files."""
+        return Path.cwd() if self.input == Path("-") else self.input.expanduser().resolve().parent
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a resumed run must share."""
+        kept = "parquet" if self.parquet else "tar" if self.shard else "files"
+        load = {name: self.load[name] for name in ("model", "dtype", "lora", "lexicon")}
+        return {"format": self.format, "kept_as": kept, "seed": self.seed, **load, **self.defaults}
+
+    def output(self) -> Output:
+        """Where audio goes."""
+        if not self.shard:
+            return Files(self.folder)
+        if not self.parquet:
+            return Shards(self.folder, self.work, self.shard)
+        from stentor.batch.parquet import ParquetShards
+
+        return ParquetShards(self.folder, self.work, self.shard)
+
+    def catalogue(self, strict: bool) -> Catalogue:
+        """All items of the input. Wrong lines are told on standard error. InvalidRequest if the input is wrong as a
+        whole: nothing in it can be spoken, an id is there twice, or it is `strict` and any line is wrong."""
+        found = Catalogue()
+        with opened(self.input) as file:
+            for record in records(file, self.csv):
+                found.add(checked(record, self.defaults, self.seed, self.inputs, dots=not self.shard))
+        self._check_lines(found, strict)
+        return found
+
+    def _check_lines(self, found: Catalogue, strict: bool) -> None:
+        wrong, items = found.wrong(), found.count()
+        if not items:
+            raise InvalidRequest("input", f"{str(self.input)!r} holds no items")
+        told = [f"line {item.line}: {said(*item.error)}" for item in found.first_wrong(SHOWN) if item.error]
+        if wrong and (strict or wrong == items):
+            more = f" (and {wrong - 1} more lines are wrong)" if wrong > 1 else ""
+            raise InvalidRequest("input", told[0] + more)
+        for line in told:
+            print(f"stentor: warning: {line}", file=sys.stderr)
+        if wrong > len(told):
+            print(f"stentor: warning: {wrong - len(told)} more of {items} lines are wrong", file=sys.stderr)
+
+
+def plan(args: argparse.Namespace) -> Plan:
+    """Check the flags. InvalidRequest names the one that is wrong."""
+    _check_flags(args)
+    as_csv = args.input_format == "csv" or (args.input_format is None and args.input.suffix.lower() == ".csv")
+    engine = {"max_num_seqs": args.max_num_seqs, "threads": args.threads}
+    named = {"model": args.model, "lora": _absolute(args.lora), "lexicon": _absolute(args.lexicon)}
+    return Plan(
+        input=args.input,
+        csv=as_csv,
+        folder=args.output.expanduser(),
+        format=available(args.format, WRITTEN),
+        shard=args.shards or (SHARD_ITEMS if args.parquet else 0),
+        parquet=args.parquet,
+        seed=args.seed or 0,
+        defaults=_defaults(args),
+        load={**named, **engine, "device": args.device, "dtype": args.dtype},
+    )
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    if args.speed is not None:
+        check_speed(args.speed)
+    for name in ("shards", "replicas"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise InvalidRequest(name, f"must be at least 1, got {getattr(args, name)}")
+    if args.replicas is not None:
+        raise InvalidRequest("replicas", "needs Ray: pip install 'stentor[ray]'")
+    if args.parquet and importlib.util.find_spec("pyarrow") is None:
+        raise InvalidRequest("parquet", "needs pyarrow: pip install 'stentor[parquet]'")
+    if args.retry_failed and not args.resume:
+        raise InvalidRequest("retry_failed", "needs --resume")
+    if args.output.expanduser().exists() and not args.output.expanduser().is_dir():
+        raise InvalidRequest("output", f"{str(args.output)!r} is a file; name a folder")
+    for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
+        if text is not None and getattr(args, audio) is None:
+            raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
+    for name in ("reference", "prompt", "lora"):
+        file = getattr(args, name)
+        if file is not None and not file.expanduser().exists():
+            raise InvalidRequest(name, f"file {str(file)!r} does not exist")
+
+
+def _defaults(args: argparse.Namespace) -> dict[str, Any]:
+    """What lines say that do not say it themselves."""
+    given = {
+        "voice": args.voice,
+        "language": None if args.language == "auto" else args.language,
+        "instructions": args.instructions,
+        "reference": _absolute(args.reference),
+        "reference_text": args.reference_text,
+        "prompt": _absolute(args.prompt),
+        "prompt_text": args.prompt_text,
+        "speed": args.speed,
+        "split_granularity": None if args.split == "auto" else args.split,
+        **{name: getattr(args, name) for name in OPTIONS},
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.expanduser().resolve())

@@ -1,0 +1,112 @@
+"""The loop of a run: items go to a pool of speakers, and what becomes of them is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stentor.batch.files import Output
+from stentor.batch.item import Item, Outcome, failed
+from stentor.batch.manifest import Manifest
+from stentor.say.progress import SpeakingBar
+
+if TYPE_CHECKING:
+    from stentor.batch.speaker import Speaker
+
+
+class Pool(Protocol):
+    """Speakers that work side by side."""
+
+    @property
+    def at_once(self) -> int:
+        """Items that should be with it at a time."""
+        ...
+
+    def submit(self, item: Item) -> Future[Outcome]:
+        """Have an item spoken. The future raises what ends the run."""
+        ...
+
+    def close(self) -> None:
+        """Stop. What is being spoken is given up."""
+        ...
+
+
+class LocalPool:
+    """One speaker in this process. Twice what it speaks at once waits for it, so that it never waits for the loop."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        self._speaker = speaker
+        self._threads = ThreadPoolExecutor(speaker.at_once, thread_name_prefix="stentor-batch")
+        self.at_once = 2 * speaker.at_once
+
+    def submit(self, item: Item) -> Future[Outcome]:
+        return self._threads.submit(self._speaker.speak, item)
+
+    def close(self) -> None:
+        self._speaker.close()
+        self._threads.shutdown(cancel_futures=True)
+
+
+@dataclass
+class Tally:
+    """What one run has spoken."""
+
+    items: int = 0
+    seconds: float = 0.0  # of audio
+    failures: list[Outcome] = field(default_factory=list)  # the first of them
+
+
+class Results:
+    """Keeps what becomes of items: audio at its place, then its row in the manifest."""
+
+    def __init__(self, output: Output, manifest: Manifest, bar: SpeakingBar, chars: int, failures: int) -> None:
+        """chars: spoken by earlier runs. failures: of which the tally keeps so many."""
+        self.tally = Tally()
+        self._output, self._manifest, self._bar = output, manifest, bar
+        self._chars, self._failures = chars, failures
+
+    def keep(self, outcomes: Sequence[Outcome], told: bool = False) -> None:
+        """Keep outcomes, and show how far the run is. told: their failures were told before."""
+        for rows in self._output.place(outcomes):
+            self._manifest.append(rows)
+        tally = self.tally
+        for outcome in outcomes:
+            tally.items += 1
+            tally.seconds += outcome.row.get("seconds", 0.0)
+            self._chars += outcome.chars
+            if outcome.path is None and not told and len(tally.failures) < self._failures:
+                tally.failures.append(outcome)
+        self._bar.at(self._chars, tally.seconds)
+
+    def finish(self) -> None:
+        """No outcome follows."""
+        for rows in self._output.finish():
+            self._manifest.append(rows)
+        self._manifest.sort()
+
+
+def without_wrong(items: Iterator[Item], results: Results) -> Iterator[Item]:
+    """Items that can be given to a speaker. The others have failed."""
+    for item in items:
+        if item.error is None:
+            yield item
+        else:
+            results.keep([failed(item, *item.error)], told=True)
+
+
+def speak_all(items: Iterator[Item], pool: Pool, results: Results, stop: Future[None]) -> bool:
+    """Speak items until there are none, or until `stop` is set: then False. Raises what ended the run."""
+    pending: set[Future[Outcome]] = set()
+    while not stop.done():
+        while len(pending) < pool.at_once and (item := next(items, None)) is not None:
+            pending.add(pool.submit(item))
+        if not pending:
+            return True
+        waited: list[Future[Any]] = [*pending, stop]
+        wait(waited, return_when=FIRST_COMPLETED)
+        ended = {future for future in pending if future.done()}
+        pending -= ended
+        results.keep([future.result() for future in ended])
+    return False

@@ -1,0 +1,123 @@
+"""Speaks items: `Speaker`, a model that turns an item into a file of audio. It knows nothing of the run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stentor.api import TTS
+from stentor.audio import Reference
+from stentor.batch.fields import listed
+from stentor.batch.item import SAID, Item, Outcome, failed
+from stentor.config import Policy
+from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.say.target import FileSink
+from stentor.speech.result import Speech
+from stentor.speech.timing import faster
+
+READ_HERE = ("text", "text_file", "reference", "reference_text", "prompt", "prompt_text", "speed")
+AHEAD = 2  # items that are prepared, spoken or written at a time, for each slot of the engine
+
+
+@dataclass(frozen=True)
+class Work:
+    """How items are spoken. load: arguments of `TTS`. format: of the audio, as `stentor say` names it. inputs: the
+    folder from which lines name files. work: the folder for audio on its way."""
+
+    load: Mapping[str, Any]
+    format: str
+    inputs: Path
+    work: Path
+
+
+class Speaker:
+    """A loaded model. `speak` is called from many threads, whose items are batched."""
+
+    def __init__(self, how: Work) -> None:
+        self._how = how
+        policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
+        self._tts = TTS(**how.load, policy=policy)
+        self.spec = self._tts.spec
+
+    @property
+    def at_once(self) -> int:
+        """Items that should be given to it at a time, so that the engine always has one waiting for each slot."""
+        return AHEAD * self._tts.engine.sizes.slots
+
+    def speak(self, item: Item) -> Outcome:
+        """Speak an item into a file in the folder for audio on its way. What is wrong with the item is an outcome.
+
+        EngineError if the engine has stopped, OSError if the file cannot be written.
+        """
+        try:
+            text = self._text(item.fields)
+            speech = self._tts.generate(text, **self._options(item.fields))
+        except InvalidRequest as e:
+            return failed(item, e.param, e.message)
+        except StentorError as e:
+            if not self._tts.engine.health().alive:
+                raise EngineError(str(e)) from e
+            return failed(item, None, str(e))
+        return self._written(item, text, speech)
+
+    def check(self, defaults: Mapping[str, Any]) -> None:
+        """InvalidRequest if the model does not take the defaults of a run."""
+        taken = {name: v for name, v in self._options(defaults).items() if name not in ("retries", "split_granularity")}
+        self._tts.request("Hello.", **taken)
+
+    def close(self) -> None:
+        """Stop the engine. What is being spoken fails with EngineError."""
+        self._tts.close()
+
+    def _text(self, fields: Mapping[str, Any]) -> str:
+        if "text" in fields:
+            return str(fields["text"])
+        path = self._how.inputs / Path(fields["text_file"]).expanduser()
+        try:
+            return path.read_bytes().decode("utf-8-sig")
+        except OSError as e:
+            raise InvalidRequest("text_file", f"cannot read {str(path)!r}: {e.strerror}") from None
+        except UnicodeDecodeError as e:
+            raise InvalidRequest("text_file", f"{str(path)!r} is not UTF-8 text: byte {e.start}") from None
+
+    def _options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of `TTS.generate`."""
+        options = {name: value for name, value in fields.items() if name not in READ_HERE}
+        if "reference" in fields:
+            paths = listed(fields["reference"])
+            texts = listed(fields["reference_text"]) if "reference_text" in fields else [None] * len(paths)
+            options["reference"] = [self._reference(p, t) for p, t in zip(paths, texts, strict=True)]
+        if "prompt" in fields:
+            options["prompt"] = self._reference(fields["prompt"], fields.get("prompt_text"))
+        return options
+
+    def _reference(self, path: str, text: str | None) -> Reference:
+        return Reference(self._how.inputs / Path(path).expanduser(), text)
+
+    def _written(self, item: Item, text: str, speech: Speech) -> Outcome:
+        """Write the audio, so that it lasts."""
+        speed = float(item.fields.get("speed", 1.0))
+        path = self._how.work / f"{item.id}.{self._how.format}"
+        sink = FileSink(path, self._how.format, speech.sample_rate, speed)
+        sink.feed(speech.samples)
+        sink.finish()
+        with path.open("r+b") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        row = {
+            "line": item.line,
+            "id": item.id,
+            "status": SAID,
+            "seconds": round(speech.duration / speed, 6),
+            "sample_rate": sink.rate,
+            "finish_reason": speech.finish_reason,
+            "seed": speech.seed,
+            "sha256": sha256,
+            "segments": [asdict(s) for s in faster(speech.segments, speed)],
+            "input": item.digest,
+        }
+        return Outcome(row, item.chars, text, path)

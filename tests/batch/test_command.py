@@ -1,0 +1,364 @@
+"""`stentor batch` as a user meets it, in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+from filelock import FileLock
+
+import stentor
+from stentor.batch import run
+from stentor.batch.item import derived_seed
+from stentor.cli import main
+from stentor.errors import EngineError
+from tests.batch.runs import CUT, INTERRUPTED, SOME_FAILED, TOY, audio, check, manifest, speak
+from tests.helpers.server_live import decoded, tone_wav
+
+GOOD = [{"id": f"a{n}", "text": f"text {n}"} for n in range(4)]
+SEVERAL = (*TOY[:-1], "4")  # texts at once
+
+
+def test_every_kind_of_line_is_spoken_and_listed_in_the_order_of_the_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("from a file", encoding="utf-8-sig")
+    (tmp_path / "me.wav").write_bytes(tone_wav(1.0))
+    items = [
+        {"text": "One is here. Two is here.", "split_granularity": "sentence", "speed": 0.5},
+        {"id": "file", "text_file": "text.txt", "voice": "low", "language": "english"},
+        {"id": 17, "text": "cloned", "reference": "me.wav", "reference_text": "words", "seed": 5, "voice": None},
+        {"id": "long", "text": "a text that is longer than all others, so it is spoken first", "max_frames": 2},
+    ]
+    assert speak(tmp_path, items, "--speed", "2", toy=SEVERAL) == CUT
+    rows = manifest(tmp_path / "out")
+    assert [row["id"] for row in rows] == ["00000001", "file", "17", "long"]
+    assert check(tmp_path / "out") == [row["id"] for row in rows]
+    first = rows[0]
+    assert first["seconds"] == pytest.approx((2 * 3 * 6 / 600 + 0.15) / 0.5, abs=0.01)
+    assert [s["text"] for s in first["segments"]] == ["One is here.", "Two is here."]
+    assert first["segments"][1]["start"] == pytest.approx((18 / 600 + 0.15) / 0.5)
+    assert rows[2]["seed"] == 5
+    assert rows[1]["seed"] == derived_seed(0, "file")
+    samples, rate = soundfile.read(tmp_path / "out" / rows[3]["path"])
+    assert (len(samples), rate) == (6, 600)  # 2 frames, twice as fast
+    said = capsys.readouterr().out
+    assert "4 items: 4 spoken (4 cut by max_frames), 0 failed; " in said
+    assert "s of audio per second" in said
+
+
+def test_bad_items_are_recorded_and_counted_among_good_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = [
+        '{"id": "a", "text": "good"}',
+        '{"id": "b", "text": "x", "vioce": "low"}',
+        '{"id": "c", "text": "x", "temperature": 9}',
+        '{"id": "d", "text": "x", "temprature": 0.5}',
+        '{"id": "e", "text_file": "none.txt"}',
+        '{"id": "f", "text": "x", "reference": "none.wav"}',
+        '{"id": "g", "text": "\\u0001 breaks in the engine"}',
+        '{"id": "h", "text": " "}',
+        '{"id": "../i", "text": "x"}',
+        '{"id": "j", "text": "x", "text": "y"}',
+        '{"id": "k", "text": "x", "seed": -1}',
+        "",
+        "{",
+        '{"id": "l", "text": "\\ud800"}',
+        '{"id": "z", "text": "good too"}',
+    ]
+    assert speak(tmp_path, "\n".join(bad)) == SOME_FAILED
+    rows = {row["id"]: row for row in manifest(tmp_path / "out")}
+    assert check(tmp_path / "out") == ["a", "z"]
+    errors = {id: row["error"] for id, row in rows.items() if row["status"] == "error"}
+    fields = {id: error["field"] for id, error in errors.items()}
+    assert fields == {
+        "b": "vioce", "c": "temperature", "d": "temprature", "e": "text_file", "f": "reference", "g": None, "h": "text",
+        "00000009": "id", "00000010": "text", "k": "seed", "00000013": None, "l": "text",
+    }  # fmt: skip
+    assert "known: id, text, text_file, voice" in errors["b"]["message"]
+    assert "it takes cfg, flow_steps" in errors["d"]["message"]
+    said = capsys.readouterr()
+    assert "14 items: 2 spoken" in said.out
+    assert "12 failed" in said.out
+    for words in (
+        "line 2: vioce: is not a known field",
+        "line 4 is the first with 'temprature'",
+        "line 13: is not JSON",
+    ):
+        assert words in said.err
+
+
+def test_audio_depends_on_the_seed_and_the_id_alone(tmp_path: Path) -> None:
+    """Neither on the order of the input, nor on what is spoken beside it, to one unit of 16 bits."""
+    found = []
+    for name, items, toy in (("a", GOOD, TOY), ("b", GOOD[::-1], SEVERAL)):
+        (tmp_path / name).mkdir()
+        assert speak(tmp_path / name, items, "--seed", "3", toy=toy) == CUT
+        found.append({id: decoded(data)[0] for id, data in audio(tmp_path / name / "out").items()})
+    for id, samples in found[0].items():
+        assert np.abs(samples - found[1][id]).max() <= 1.01 / 32768
+    assert not np.array_equal(found[0]["a0"], found[0]["a1"])
+
+
+CSV = 'id,text,seed,cfg,voice\na,"One, two.\nThree.",7,1.5,\nb,four,,,low\n\nc,five,x,,\nd,six,1\n'
+
+
+def test_csv_is_read_with_numbers_where_fields_want_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CSV.encode("utf-8-sig"))))
+    assert main(["batch", "-", str(tmp_path / "out"), "--input-format", "csv", *TOY]) == SOME_FAILED
+    rows = {row["id"]: row for row in manifest(tmp_path / "out")}
+    assert rows["a"]["seed"] == 7
+    assert rows["b"]["line"] == 4
+    assert rows["c"]["error"] == {"field": "seed", "message": "must be a whole number, got str"}
+    assert rows["00000007"]["error"] == {"field": None, "message": "has 3 cells, and the header has 5"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}\n', "input: line 2: id: 'a' is on line 1 already"),
+        ('{"id": "a", "text": "x"}\n{"id": "A", "text": "y"}\n', "differs only in case"),
+        ('{"id": "00000002", "text": "x"}\n{"text": "y"}\n', "line 2: id: '00000002' is on line 1"),
+        ('{"txet": "x"}\n[]\n', "input: line 1: txet: is not a known field; known: id, text"),
+        ("\n", "holds no items"),
+    ],
+)
+def test_an_input_that_is_wrong_as_a_whole_is_refused_before_anything_is_loaded_or_written(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stentor.api.TTS", None)
+    assert speak(tmp_path, text) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--shards", "0"], "shards: must be at least 1"),
+        (["--retry-failed"], "retry_failed: needs --resume"),
+        (["--speed", "9"], "speed: must be from 0.25 to 4"),
+        (["--reference-text", "x"], "reference_text: needs --reference"),
+        (["--strict"], "input: line 2: text: must not be empty"),
+        (["--voice", "nobody"], "voice: 'nobody' is not known; known: low, high"),
+        (["--shards", "2"], "line 3: id: 'a.b' has a dot"),
+        (["--replicas", "2"], "replicas: needs Ray: pip install 'stentor[ray]'"),
+        (["--resume"], ""),
+    ],
+)
+def test_flags_that_no_line_can_mend_are_refused(
+    flags: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [{"text": "x"}, {"text": ""}, {"id": "a.b", "text": "y"}]
+    expected = 2 if says.startswith(("shards:", "retry", "speed", "ref", "input", "voice", "repl")) else SOME_FAILED
+    assert speak(tmp_path, items, *flags) == expected
+    assert says in capsys.readouterr().err
+    assert (tmp_path / "out" / "run.json").exists() == (expected != 2)
+
+
+@pytest.mark.parametrize("format", ["flac", "mp3", "opus", "ogg", "m4a", "aac"])
+def test_audio_is_written_in_every_format(format: str, tmp_path: Path) -> None:
+    assert speak(tmp_path, GOOD[:1], "--format", format, "--max-frames", "8") == CUT
+    row = manifest(tmp_path / "out")[0]
+    samples, rate = decoded((tmp_path / "out" / row["path"]).read_bytes())
+    assert row["path"] == f"audio/a0.{format}"
+    assert rate == (48_000 if format == "opus" else row["sample_rate"])
+    assert 0 < len(samples) / rate - row["seconds"] + 0.02 < 0.4
+
+
+def test_parquet_has_the_audio_its_text_and_its_times(tmp_path: Path) -> None:
+    assert speak(tmp_path, GOOD, "--parquet", "--shards", "3") == CUT
+    shards = sorted(p.name for p in (tmp_path / "out/shards").iterdir())
+    assert shards == ["000000.parquet", "000001.parquet"]
+    rows = [row for name in shards for row in pq.read_table(tmp_path / "out/shards" / name).to_pylist()]
+    assert {row["id"]: row["text"] for row in rows} == {item["id"]: item["text"] for item in GOOD}
+    for row in rows:
+        assert soundfile.info(io.BytesIO(row["audio"]["bytes"])).frames == round(row["seconds"] * 600)
+        assert row["audio"]["path"] == f"{row['id']}.wav"
+        assert row["segments"][0]["text"] == row["text"]
+    check(tmp_path / "out")
+
+
+def test_tar_shards_are_read_as_webdataset_reads_them(tmp_path: Path) -> None:
+    """Members that follow each other and have one name up to the first dot are one sample."""
+    assert speak(tmp_path, GOOD, "--shards", "3") == CUT
+    samples: list[tuple[str, dict[str, bytes]]] = []
+    for shard in sorted((tmp_path / "out/shards").iterdir()):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                key, _, suffix = member.name.partition(".")
+                if not samples or samples[-1][0] != key:
+                    samples.append((key, {}))
+                samples[-1][1][suffix] = tar.extractfile(member).read()
+    assert sorted(key for key, _ in samples) == ["a0", "a1", "a2", "a3"]
+    listed = {row["id"]: row for row in manifest(tmp_path / "out")}
+    for key, parts in samples:
+        assert list(parts) == ["wav", "txt", "json"]
+        assert parts["txt"].decode() == f"text {key[1:]}"
+        assert json.loads(parts["json"]) == listed[key]
+    assert [row["path"] for row in listed.values()].count("shards/000000.tar") == 3
+    check(tmp_path / "out")
+
+
+def test_a_second_run_needs_resume_and_then_speaks_only_what_is_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = {"id": "bad", "text": "x", "cfg": 99}
+    assert speak(tmp_path, [*GOOD, bad]) == SOME_FAILED
+    before = audio(tmp_path / "out")
+    assert speak(tmp_path, [*GOOD, bad]) == 2
+    assert "output: " in (said := capsys.readouterr().err)
+    assert "holds a run already; --resume continues it" in said
+    whole = (tmp_path / "out/manifest.jsonl").read_bytes()
+    (tmp_path / "out/manifest.jsonl").write_bytes(whole[:-20])  # a torn last line
+    mended = [{"id": "first", "text": "new"}, *GOOD, {**bad, "cfg": 1}]
+    assert speak(tmp_path, mended, "--resume") == CUT
+    assert "6 items: 6 spoken (6 cut by max_frames), 0 failed, 4 of them by earlier runs" in capsys.readouterr().out
+    assert check(tmp_path / "out") == ["first", "a0", "a1", "a2", "a3", "bad"]
+    assert audio(tmp_path / "out").items() > before.items()
+    monkeypatch.setattr("stentor.api.TTS", None)  # nothing is left to speak
+    assert speak(tmp_path, mended, "--resume") == CUT
+
+
+def test_failed_items_stay_failed_unless_they_are_to_be_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [*GOOD[:1], {"id": "late", "text_file": "late.txt"}]
+    assert speak(tmp_path, items) == SOME_FAILED
+    (tmp_path / "late.txt").write_text("here now")
+    assert speak(tmp_path, items, "--resume") == SOME_FAILED
+    assert speak(tmp_path, items, "--resume", "--retry-failed") == CUT
+    assert check(tmp_path / "out") == ["a0", "late"]
+
+
+@pytest.mark.parametrize(
+    ("items", "flags", "says"),
+    [
+        (GOOD[1:], [], "resume: 'a0' has been spoken, and is not in the input any more; use another folder"),
+        (
+            [{"id": "a0", "text": "other"}, *GOOD[1:]],
+            [],
+            "resume: 'a0' has been spoken, and is on line 1, which has changed",
+        ),
+        (GOOD, ["--format", "flac"], "format: was 'wav' when the run began, and is 'flac'"),
+        (GOOD, ["--seed", "9"], "seed: was 0 when the run began, and is 9"),
+        (GOOD, ["--shards", "2"], "kept_as: was 'files' when the run began, and is 'tar'"),
+        (GOOD, ["--voice", "low"], "voice: was None when the run began, and is 'low'"),
+    ],
+)
+def test_a_resumed_run_has_the_same_input_and_the_same_settings(
+    items: list[dict[str, str]], flags: list[str], says: str, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {p: p.read_bytes() for p in (finished / "out").rglob("*") if p.is_file()}
+    assert speak(finished, items, "--resume", *flags) == 2
+    assert says in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in (finished / "out").rglob("*") if p.is_file()} == before
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    assert speak(folder, GOOD) == CUT
+    return folder
+
+
+def test_one_process_writes_to_a_folder(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FileLock(finished / "out" / ".lock"):
+        assert speak(finished, GOOD, "--resume") == 2
+    assert "output: another process writes to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_cleanly_and_can_be_resumed(
+    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep, kept = run.Results.keep, []
+
+    def interrupt(self: run.Results, *arguments: object, **options: object) -> None:
+        keep(self, *arguments, **options)
+        kept.append(1)
+        if len(kept) == 1:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(run.Results, "keep", interrupt)
+    items = [{"id": f"i{n}", "text": f"text {n}"} for n in range(30)]
+    assert speak(tmp_path, items) == INTERRUPTED
+    assert 0 < len(check(tmp_path / "out")) < 30
+    assert "of 30 items left. --resume goes on" in capsys.readouterr().err
+    assert signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
+    assert not [row for row in manifest(tmp_path / "out") if row["status"] == "error"]
+    assert speak(tmp_path, items, "--resume") == CUT
+    assert len(check(tmp_path / "out")) == 30
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(28, "No space left on device"), "stentor: the run stopped, and --resume goes on: [Errno 28] No space"),
+        (EngineError("the engine has stopped"), "stentor: the engine has stopped"),
+    ],
+)
+def test_what_ends_the_run_is_no_failure_of_an_item(
+    error: Exception, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, and an engine that has stopped."""
+    original, calls = stentor.batch.speaker.Speaker.speak, []
+
+    def speak_one(self: stentor.batch.speaker.Speaker, item: object) -> object:
+        calls.append(item)
+        if len(calls) == 3:
+            raise error
+        return original(self, item)
+
+    monkeypatch.setattr(stentor.batch.speaker.Speaker, "speak", speak_one)
+    assert speak(tmp_path, GOOD) == 1
+    assert says in capsys.readouterr().err
+    rows = manifest(tmp_path / "out")
+    assert len(rows) < 4
+    assert all(row["status"] == "ok" for row in rows)
+    monkeypatch.undo()
+    assert speak(tmp_path, GOOD, "--resume") == CUT
+    assert len(check(tmp_path / "out")) == 4
+
+
+def test_several_items_are_in_the_engine_at_once_and_the_longest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[int] = []
+    largest: list[int] = []
+    submit = stentor.engine.engine.Engine.submit
+
+    def counted(self: stentor.engine.engine.Engine, prompt: object, *rest: object) -> object:
+        submitted.append(prompt.length)
+        stream = submit(self, prompt, *rest)
+        largest.append(self.health().queued + self.health().running)
+        return stream
+
+    monkeypatch.setattr(stentor.engine.engine.Engine, "submit", counted)
+    items = [{"id": f"i{n}", "text": "x" * (n + 1)} for n in range(24)]
+    assert speak(tmp_path, items, toy=SEVERAL) == CUT
+    assert max(largest) >= 4
+    assert min(submitted[:4]) >= 16
+    assert sorted(submitted) == list(range(1, 25))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_a_bar_over_all_items_with_the_time_left(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    assert speak(finished, [*GOOD, {"id": "more", "text": "more"}], "--resume") == CUT
+    shown = terminal.getvalue()
+    assert "speaking:" in shown
+    assert "24/28" in shown  # before the new item

@@ -1,0 +1,114 @@
+"""A tar that is filled sample by sample, cut anywhere, and the catalogue that holds the items of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from stentor.batch import reader
+from stentor.batch.catalogue import WINDOW, Catalogue
+from stentor.batch.item import checked
+from stentor.batch.manifest import rows
+from stentor.batch.reader import records
+from stentor.batch.samples import Sample, SampleFile, read
+from stentor.errors import InvalidRequest
+
+
+def sample(id: str, audio: bytes) -> Sample:
+    return Sample(
+        {"id": id, "member": f"{id}.wav", "sha256": hashlib.sha256(audio).hexdigest()}, f"text of {id}", audio
+    )
+
+
+def filled(path: Path) -> bytes:
+    file = SampleFile(path)
+    for n in range(3):
+        file.add(sample(f"s{n}", bytes([n]) * (300 * n)))
+    file.close()
+    return path.read_bytes()
+
+
+def test_a_tar_that_breaks_off_anywhere_goes_on_behind_its_last_whole_sample(tmp_path: Path) -> None:
+    whole = filled(tmp_path / "a.tar")
+    ends = [0, *(s.end for s in read(tmp_path / "a.tar"))]
+    assert ends[-1] == len(whole)
+    for cut in [*range(0, len(whole), 97), *ends, *(e - 1 for e in ends[1:])]:
+        torn = tmp_path / "torn.tar"
+        torn.write_bytes(whole[:cut])
+        file = SampleFile(torn)
+        complete = sum(e <= cut for e in ends[1:])
+        assert [row["id"] for row in file.rows] == [f"s{n}" for n in range(complete)]
+        file.add(sample("next", b"audio"))
+        file.finish()
+        with tarfile.open(torn) as tar:
+            assert tar.getnames()[-3:] == ["next.wav", "next.txt", "next.json"]
+        assert len(list(read(torn))) == complete + 1
+
+
+def test_what_a_lost_block_has_spoilt_does_not_count(tmp_path: Path) -> None:
+    whole = bytearray(filled(tmp_path / "a.tar"))
+    second = next(read(tmp_path / "a.tar")).end + 512
+    whole[second : second + 100] = bytes(100)
+    (tmp_path / "a.tar").write_bytes(whole)
+    assert [row["id"] for row in SampleFile(tmp_path / "a.tar").rows] == ["s0"]
+
+
+@pytest.mark.parametrize("id", ["s" * 128, "plain"])
+def test_names_of_any_length_fit(id: str, tmp_path: Path) -> None:
+    file = SampleFile(tmp_path / "a.tar")
+    file.add(sample(id, b"audio"))
+    file.finish()
+    with tarfile.open(tmp_path / "a.tar") as tar:
+        assert tar.getnames()[0] == f"{id}.wav"
+    assert [s.text for s in read(tmp_path / "a.tar")] == [f"text of {id}"]
+
+
+def test_only_the_last_line_of_a_manifest_may_be_torn(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.jsonl"
+    row = b'{"id": "a", "line": 1, "status": "ok", "input": "x"}\n'
+    for torn in (b"", row[:20], row[:-1], bytes(300)):
+        path.write_bytes(row + torn)
+        assert [r["id"] for r in rows(path)] == ["a"]
+    path.write_bytes(row[:20] + b"\n" + row)
+    with pytest.raises(InvalidRequest, match=r"line 1 of .* is not a row of a manifest"):
+        list(rows(path))
+
+
+def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_first(tmp_path: Path) -> None:
+    count = 6 * WINDOW
+    with (tmp_path / "in.jsonl").open("w") as file:
+        for n in range(count):
+            file.write('{"text": "%s"}\n' % ("x" * (1 + n * 7919 % 2000)))
+    tracemalloc.start()
+    catalogue, seen, before = Catalogue(), 0, (-1, 0)
+    with (tmp_path / "in.jsonl").open("rb") as file:
+        for record in records(file, False):
+            catalogue.add(checked(record, {}, 0, tmp_path, True))
+    filled = tracemalloc.get_traced_memory()[1]
+    for item in catalogue.todo():
+        at = (item.line // WINDOW, -item.chars)
+        assert at >= before
+        before, seen = at, seen + 1
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen == count
+    assert filled < 2**20  # of 6 MiB
+    assert held < 6 * 2**20  # a window of 1024 lines, twice while it is read
+
+
+def test_a_line_without_an_end_is_wrong_and_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "LINE_BYTES", 2**20)
+    data = b'{"text": "' + b"x" * 2**21 + b'"}\n{"text": "next"}\n' + b"[" * 50_000 + b'\n\xff\n"x"\n'
+    found = list(records(io.BytesIO(data), False))
+    assert [r.line for r in found] == [1, 2, 3, 4, 5]
+    assert found[1].fields == {"text": "next"}
+    whys = [r.error[1] for r in found if r.error]
+    assert whys[0] == "has more than 1 MiB"
+    assert whys[1].startswith("is not JSON: ")
+    assert whys[2] == "is not UTF-8: byte 0 is 0xff"
+    assert whys[3] == "must be a JSON object, got str"
