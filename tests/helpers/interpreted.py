@@ -13,21 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from triton.runtime import interpreter
 
 from stentor.engine import step
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers, batch_shape
 from stentor.kernels import switches
+from tests.helpers.interpreter import prepare
 from tests.helpers.tiny import FAMILIES, Bench, checkpoint
 
 OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 3}, "qwen3_tts": {"top_k": 20}}
-_patched = interpreter._patch_lang_tensor
-
-
-def with_loop_bounds(tensor: Any, scope: Any) -> None:
-    """Triton 3.6 reads a loop bound by int() of an array of one element, which numpy 2.4 no longer allows."""
-    _patched(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
 
 def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
@@ -53,7 +46,7 @@ def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
 
 
 def main() -> None:
-    interpreter._patch_lang_tensor = with_loop_bounds
+    prepare()
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     found = {}
     for family in FAMILIES:

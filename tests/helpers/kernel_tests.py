@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 import torch
@@ -28,21 +27,14 @@ FAMILIES = ("fish_s2", "qwen3_tts", "voxcpm2")
 
 
 def _interpret() -> None:
-    """Import the kernels interpreted, and mend the interpreter."""
+    """Import the kernels interpreted, and prepare the interpreter."""
     os.environ["TRITON_INTERPRET"] = "1"
     for name in (*(f"stentor.kernels.{m}" for m in MODULES), *(f"stentor.models.{f}.kernels" for f in FAMILIES)):
         importlib.import_module(name)
     os.environ.pop("TRITON_INTERPRET")
-    from triton.runtime import interpreter
+    from tests.helpers.interpreter import prepare
 
-    patched = interpreter._patch_lang_tensor
-
-    def with_loop_bounds(tensor: Any, scope: Any) -> None:
-        """Triton 3.6 reads a loop bound by int() of an array of one element, which numpy 2.4 no longer allows."""
-        patched(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = with_loop_bounds
+    prepare()
 
 
 if DEVICE == "cpu":

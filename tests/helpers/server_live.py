@@ -15,7 +15,7 @@ import time
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,21 @@ def held(live: Live, *, steps: Sequence[int] = (), frames: Sequence[int] = ()) -
         scheduler.plan = plan  # type: ignore[method-assign]
 
 
-def toy(slots: int = 8, max_queue: int = 256) -> Callable[[str, str | None], Callable[[], stentor.TTS]]:
-    """How `create_app` makes its model in these tests."""
-    return lambda name, model: (
-        lambda: stentor.TTS(
-            "dummy:toy", memory_gb=0.01, max_num_seqs=slots, threads=1, policy=Policy(max_queue=max_queue)
-        )
-    )
+def toy(
+    slots: int = 8, max_queue: int = 256, max_frames: int = 16
+) -> Callable[[str, str | None], Callable[[], stentor.TTS]]:
+    """How `create_app` makes its model in these tests. `max_frames`: of a request that does not say how many; the toy
+    speaks on to the last, and each takes time."""
+
+    def load() -> stentor.TTS:
+        policy = Policy(max_queue=max_queue)
+        tts = stentor.TTS("dummy:toy", memory_gb=0.01, max_num_seqs=slots, threads=1, policy=policy)
+        options = tts.spec.options
+        short = replace(options["max_frames"], default=max_frames)
+        tts._model.spec = replace(tts.spec, options={**options, "max_frames": short})
+        return tts
+
+    return lambda name, model: load
 
 
 @contextmanager
