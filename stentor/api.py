@@ -10,15 +10,15 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from stentor import audio, registry, request, retry
+from stentor import registry, request, retry
 from stentor.audio import Reference
 from stentor.config import EngineConfig, check_dtype
 from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
-from stentor.engine.reference_encoder import NotEncoded
+from stentor.engine.preparation import Preparation
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import BatchError, CheckpointError, InvalidRequest, StentorError
-from stentor.models.base import ModelSpec, Prompt, SpeechRequest
+from stentor.models.base import ModelSpec, Prompt, ReferenceAudio, SpeechRequest
 from stentor.speech.passage import Passage, SpeechStream, speak
 from stentor.speech.pieces import segments
 from stentor.speech.result import Speech
@@ -112,7 +112,7 @@ class TTS:
             not isinstance(retries, int) or isinstance(retries, bool) or not 1 <= retries <= 10
         ):
             raise InvalidRequest("retries", f"must be a whole number from 1 to 10, got {retries!r}")
-        texts = [text] if isinstance(text, str) else list(text)
+        texts, options = [text] if isinstance(text, str) else list(text), self._loaded(options)
         results = speak([self._passage(t, options, retries or retry.TRIES, streaming=False) for t in texts])
         if isinstance(text, str):
             if isinstance(results[0], StentorError):
@@ -137,8 +137,22 @@ class TTS:
         """
         if not self.spec.speaker_size:
             raise InvalidRequest("speaker_embedding", f"{self.name} takes none")
-        samples = audio.load(reference, "reference", self.spec.reference_rate, self.spec.reference_seconds)
-        return self.engine.reference_encoder.encode(samples, "reference")["speaker"]
+        audio = self.load_reference(reference)
+        return self.engine.reference_encoder.encode(audio.recording, "reference")["speaker"]
+
+    def load_reference(self, reference: Reference | ReferenceAudio) -> ReferenceAudio:
+        """Read, check, resample and hash a reference once. `reference` and `prompt` take the result in its place, as
+        often as wanted, for every model that wants the same sample rate. InvalidRequest says what is wrong with it."""
+        return request.load(self.spec, "reference", reference)
+
+    def _loaded(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a call with its audio loaded, once for all texts."""
+        loaded = dict(options)
+        if options.get("reference") is not None:
+            loaded["reference"] = request.load_references(self.spec, options["reference"], self.name)
+        if options.get("prompt") is not None:
+            loaded["prompt"] = request.load_prompt(self.spec, options["prompt"], self.name)
+        return loaded
 
     def _passage(self, text: str, options: Mapping[str, Any], tries: int, streaming: bool) -> Passage:
         """A text, cut into what is spoken at a time, and checked with its options. Nothing is queued."""
@@ -164,17 +178,15 @@ class TTS:
     def prompt(self, req: SpeechRequest) -> Prompt:
         """Tokenise a request and encode its reference audio (cached by content). Raises what `req.check` raises,
         and EngineError in a forked child."""
-        self.engine.inbox.check_process()
-        req.check()
-        return self._model.prompt(req, self.engine.reference_encoder.encode)
-
-    def prompt_if_encoded(self, req: SpeechRequest) -> Prompt | None:
-        """The same without encoding any audio. None where the request has reference audio that is not in the cache."""
-        req.check()
+        preparation = self.prepare(req)
         try:
-            return self._model.prompt(req, self.engine.reference_encoder.cached)
-        except NotEncoded:
-            return None
+            return preparation.wait()
+        finally:
+            preparation.leave()
+
+    def prepare(self, req: SpeechRequest) -> Preparation:
+        """The same for callers that must not wait for an encoding in a thread."""
+        return self.engine.prepare(req)
 
     def speakable(self, text: str, check: Check = proceed) -> bool:
         """Whether a text has anything that the model can speak: not an emoji, "..." or a script that it cannot read."""

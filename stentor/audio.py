@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +32,31 @@ class Reference:
     text: str | None = None
 
 
-def load(reference: Reference, param: str, rate: int, seconds: tuple[float, float]) -> np.ndarray:
-    """Mono float32 samples [n] at `rate` Hz, from `seconds` = (shortest, longest) of audio.
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Speech that was read, checked and resampled: mono float32 samples [n] at `rate` Hz.
+
+    kept: whether it may come again, so that what is made of it is worth keeping.
+    """
+
+    samples: np.ndarray
+    rate: int
+    kept: bool = True
+
+    @cached_property
+    def digest(self) -> str:
+        """A key of the samples, computed once."""
+        return digest(self.samples)
+
+
+def digest(a: np.ndarray) -> str:
+    """A key for an array's content, shape and dtype."""
+    content = np.ascontiguousarray(a).reshape(-1).view(np.uint8).data
+    return hashlib.sha256(content).hexdigest() + str((a.shape, a.dtype))
+
+
+def load(reference: Reference, param: str, rate: int, seconds: tuple[float, float]) -> Recording:
+    """A reference at `rate` Hz, from `seconds` = (shortest, longest) of audio.
 
     InvalidRequest names `param` and says what is wrong with the audio.
     """
@@ -40,8 +65,15 @@ def load(reference: Reference, param: str, rate: int, seconds: tuple[float, floa
     if reference.text is not None and not isinstance(reference.text, str):
         raise InvalidRequest(f"{param}.text", f"must be a string or None, got {type(reference.text).__name__}")
     samples, source_rate = _read(reference.audio, param)
-    _check(samples, source_rate, param, seconds)
-    return resample(samples, source_rate, rate)
+    check_length(len(samples) / source_rate, param, seconds)
+    _check(samples, param)
+    return Recording(resample(samples, source_rate, rate), rate)
+
+
+def check_length(duration: float, param: str, seconds: tuple[float, float]) -> None:
+    """InvalidRequest if so many seconds of audio are not within `seconds` = (shortest, longest)."""
+    if not seconds[0] <= duration <= seconds[1]:
+        raise InvalidRequest(param, f"audio is {duration:.2f} s long, must be {seconds[0]:g} to {seconds[1]:g} s")
 
 
 def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
@@ -97,12 +129,9 @@ def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]
     return (samples.mean(axis=1) if samples.ndim == 2 else samples), int(rate)
 
 
-def _check(samples: np.ndarray, rate: int, param: str, seconds: tuple[float, float]) -> None:
+def _check(samples: np.ndarray, param: str) -> None:
     if not np.isfinite(samples).all():
         raise InvalidRequest(param, "audio holds samples that are NaN or infinite")
-    duration = len(samples) / rate
-    if not seconds[0] <= duration <= seconds[1]:
-        raise InvalidRequest(param, f"audio is {duration:.2f} s long, must be {seconds[0]:g} to {seconds[1]:g} s")
     peak = float(np.abs(samples).max(initial=0.0))
     if peak < REFERENCE_PEAK:
         raise InvalidRequest(param, "audio is silent")

@@ -62,6 +62,7 @@ class EngineConfig:
     require_graphs: bool = False  # a CUDA graph that cannot be captured is an error instead of a warning
     threads: int | None = None  # torch threads of the engine on a CPU. Default: the model's, else torch's
     encoded_references: int = 64  # that are kept, by content
+    codec_states_mb: float = 256.0  # MiB of the host for the codec's state after voices
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
@@ -71,6 +72,8 @@ class EngineConfig:
                 raise InvalidRequest(name, f"must be at least 1, got {value}")
         if self.overlap_steps is not None and self.overlap_steps < 0:
             raise InvalidRequest("overlap_steps", f"must be at least 0, got {self.overlap_steps}")
+        if self.codec_states_mb < 0:
+            raise InvalidRequest("codec_states_mb", f"must be at least 0, got {self.codec_states_mb}")
         for name in ("memory_gb", "max_memory_gb"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -15,6 +15,9 @@ from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
 from stentor.retry import MAX_SEED
 
+Given = audio.Reference | ReferenceAudio
+"""Reference audio as a caller gives it, or as `load` made it."""
+
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 80
 
@@ -27,16 +30,17 @@ def build(
     voice: str | None = None,
     language: str | None = "auto",
     instructions: str | None = None,
-    reference: audio.Reference | Sequence[audio.Reference] | None = None,
-    prompt: audio.Reference | None = None,
+    reference: Given | Sequence[Given] | None = None,
+    prompt: Given | None = None,
     speaker_embedding: Sequence[float] | np.ndarray | None = None,
     seed: int | None = None,
     live: bool = False,
     options: Mapping[str, Any],
 ) -> SpeechRequest:
-    """A checked request. Options that are None take the family's default. A missing seed is drawn at random.
-    InvalidRequest names the first field that is wrong and what is allowed, and calls the model `model`."""
-    values, references = _options(spec, options, model), _references(spec, reference, model)
+    """A checked request. Audio that was loaded before is not loaded again. Options that are None take the family's
+    default. A missing seed is drawn at random. InvalidRequest names the first field that is wrong and what is allowed,
+    and calls the model `model`."""
+    values, references = _options(spec, options, model), load_references(spec, reference, model)
     return SpeechRequest(
         text=_text(spec, text),
         voice=_name("voice", voice, spec.voices, model),
@@ -44,7 +48,7 @@ def build(
         instructions=_instructions(spec, instructions, model),
         reference=references[0] if references else None,
         more_references=references[1:],
-        prompt=_prompt(spec, prompt, model),
+        prompt=load_prompt(spec, prompt, model),
         speaker_embedding=_speaker(spec, speaker_embedding, references, model),
         live=_live(spec, live, model),
         seed=_seed(seed),
@@ -112,24 +116,26 @@ def _instructions(spec: ModelSpec, instructions: str | None, model: str) -> str 
     return _unicode("instructions", instructions).strip() or None
 
 
-def _references(
-    spec: ModelSpec, value: audio.Reference | Sequence[audio.Reference] | None, model: str
-) -> tuple[ReferenceAudio, ...]:
-    """One reference, or several where the family takes them."""
+def load_references(spec: ModelSpec, value: Given | Sequence[Given] | None, model: str) -> tuple[ReferenceAudio, ...]:
+    """One reference, or several where the family takes them, read, checked and resampled. InvalidRequest says why not.
+
+    What was loaded before is taken as it is.
+    """
     given: list[Any] = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     if given and not spec.takes_reference:
         raise InvalidRequest("reference", f"{model} takes none")
     if len(given) > spec.max_references:
         raise InvalidRequest("reference", f"{model} takes {spec.max_references}, got {len(given)}")
-    return tuple(_load(spec, "reference", r) for r in given)
+    return tuple(load(spec, "reference", r) for r in given)
 
 
-def _prompt(spec: ModelSpec, value: audio.Reference | None, model: str) -> ReferenceAudio | None:
+def load_prompt(spec: ModelSpec, value: Given | None, model: str) -> ReferenceAudio | None:
+    """The same for a prompt."""
     if value is None:
         return None
     if not spec.takes_prompt:
         raise InvalidRequest("prompt", f"{model} takes none")
-    return _load(spec, "prompt", value)
+    return load(spec, "prompt", value)
 
 
 def _speaker(spec: ModelSpec, value: object, references: tuple[ReferenceAudio, ...], model: str) -> np.ndarray | None:
@@ -156,9 +162,16 @@ def _speaker(spec: ModelSpec, value: object, references: tuple[ReferenceAudio, .
     return vector
 
 
-def _load(spec: ModelSpec, param: str, value: audio.Reference) -> ReferenceAudio:
-    samples = audio.load(value, param, spec.reference_rate, spec.reference_seconds)
-    return ReferenceAudio(samples, None if value.text is None else _unicode(f"{param}.text", value.text))
+def load(spec: ModelSpec, param: str, value: Given) -> ReferenceAudio:
+    """Reference audio for a model. InvalidRequest names `param` and says what is wrong with it."""
+    if isinstance(value, ReferenceAudio):
+        recording = value.recording
+        if recording.rate != spec.reference_rate:
+            raise InvalidRequest(param, f"was loaded at {recording.rate} Hz, must be at {spec.reference_rate} Hz")
+        audio.check_length(len(recording.samples) / recording.rate, param, spec.reference_seconds)
+    else:
+        recording = audio.load(value, param, spec.reference_rate, spec.reference_seconds)
+    return ReferenceAudio(recording, None if value.text is None else _unicode(f"{param}.text", value.text))
 
 
 def _live(spec: ModelSpec, live: object, model: str) -> bool:

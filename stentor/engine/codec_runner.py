@@ -5,21 +5,20 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
 from stentor.engine.audio_scheduler import RAMP, AudioJob
 from stentor.engine.buffer_sizes import BufferSizes
+from stentor.engine.codec_primer import CodecPrimer
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import CudaStream, Device
 from stentor.engine.inflight import InFlightAudio
-from stentor.engine.reference_encoder import LruCache, digest
 from stentor.engine.sequence import Phase, Sequence
 from stentor.engine.slot_table import SlotTable
 from stentor.models.base import Prompt, SpeechModel
@@ -45,6 +44,7 @@ class CodecRunner:
         self.model, self.sizes, self.device, self.slots, self.lm_stream = model, sizes, device, slots, lm_stream
         where = device.torch
         self.states = CodecStateTable(model.codec.columns, sizes.slots + 1, where)
+        self.primer = CodecPrimer(model, config, device)
         self.stream = device.stream(0)
         self.copies = device.stream(0)  # copies audio to the host beside the codec's next call
         self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
@@ -54,12 +54,12 @@ class CodecRunner:
         self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
         self._launching: list[AudioJob] = []  # of the call that is being launched
         self.at_risk: list[AudioJob] = []  # of a call that failed after it had written the codec's state
-        self._prefixes = LruCache[CodecStateTable](config.encoded_references)
         self._first_frames: dict[int, tuple[InFlightAudio, int]] = {}  # by request: its row of a call
 
     def capture(self) -> None:
         with self.stream.active():
             self.graphs.capture(self.graph_keys(self.sizes.slots))
+        self.primer.capture()
 
     def graph_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
@@ -72,12 +72,11 @@ class CodecRunner:
     # -- state --
 
     def admit(self, new: list[tuple[Sequence, Prompt]]) -> None:
-        """Set the codec state of new requests: silence, or what follows their codec prefix."""
+        """Set the codec state of new requests: silence, or what follows their codec prefix, copied once per voice."""
         with self.stream.active():
             self.states.reset(self.device.upload([seq.slot for seq, _ in new]))
-            for seq, prompt in new:
-                if len(prompt.codec_prefix):
-                    self.states.copy(seq.slot, self._after_prefix(prompt.codec_prefix))
+            for state, slots in self._primed(new):
+                self.states.fill(self.device.upload(slots), state)
 
     def save(self, seq: Sequence) -> Tensor:
         """A host copy of the codec's state of a request that gives up its slot."""
@@ -89,19 +88,17 @@ class CodecRunner:
         with self.stream.active():
             self.states.data[seq.slot].copy_(saved, non_blocking=True)
 
-    def _after_prefix(self, frames: np.ndarray) -> CodecStateTable:
-        """Codec state, one row, after decoding `frames` [m, *frame], cached by content."""
-        key = digest(frames)
-        state = self._prefixes.get(key)
-        if state is None:
-            spec, codec = self.model.spec, self.model.codec
-            state = CodecStateTable(codec.columns, 1, self.device.torch)
-            source = self.device.upload(frames)[None].to(spec.frame.dtype)
-            for start in range(0, len(frames), spec.codec_chunk):
-                _, new = codec.decode(source[:, start : start + spec.codec_chunk], state.columns)
-                state.write(new.items())
-            self._prefixes.put(key, state)
-        return state
+    def _primed(self, new: list[tuple[Sequence, Prompt]]) -> Iterable[tuple[Tensor, list[int]]]:
+        """The states of requests that have a codec prefix, each with the slots that get it.
+
+        Who prepares a prompt has made its state. For a prompt without one, this waits until it is made.
+        """
+        found: dict[int, tuple[Tensor, list[int]]] = {}
+        for seq, prompt in new:
+            if len(prompt.codec_prefix):
+                state = self.primer.state(prompt)
+                found.setdefault(id(state), (state, []))[1].append(seq.slot)
+        return found.values()
 
     # -- audio --
 

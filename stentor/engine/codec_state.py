@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -68,11 +68,7 @@ class CodecStateTable:
         """Set every column of `rows` [k] to its fill."""
         self.data.index_copy_(0, rows, self.fresh.expand(len(rows), -1))
 
-    def copy(self, row: int, other: CodecStateTable) -> None:
-        """Copy the only row of `other`, which has the same columns, into `row`."""
-        self.data[row].copy_(other.data[0])
-
-    def write(self, values: Iterable[tuple[str, Tensor]]) -> None:
-        """Overwrite whole columns."""
-        for name, value in values:
-            self.columns[name].copy_(value)
+    def fill(self, rows: Tensor, state: Tensor) -> None:
+        """Set each of `rows` [k] to one row [words], which may be on the host. Nothing waits for the copy."""
+        row = state.to(self.data.device, non_blocking=True)
+        self.data.index_copy_(0, rows, row.expand(len(rows), -1))

@@ -27,6 +27,7 @@ from stentor.engine.launcher import Launcher
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.prefix import prefix_keys
+from stentor.engine.preparation import Preparation
 from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.request_state import Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
@@ -34,7 +35,7 @@ from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
 from stentor.engine.sizing import plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier, Taken
 from stentor.errors import EngineError, too_long
-from stentor.models.base import Prompt, SpeechModel
+from stentor.models.base import Prompt, SpeechModel, SpeechRequest
 from stentor.retry import next_seed
 
 log = logging.getLogger("stentor.engine")
@@ -53,7 +54,7 @@ class Engine:
         self.overlap_steps = int(device.cuda) if config.overlap_steps is None else config.overlap_steps
         self.runner = ModelRunner(model, self.sizes, config, device)
         self.codec = CodecRunner(model, self.sizes, config, device, self.runner.slots, self.runner.stream)
-        self.reference_encoder = ReferenceEncoder(model, device, config.encoded_references)
+        self.reference_encoder = ReferenceEncoder(model, device, config.encoded_references, self.sizes.encodings)
         pages = PageAllocator(self.sizes.pages, self.sizes.page_size)
         parked = self.sizes.parked(config.policy.parked_mb)
         self.scheduler = Scheduler(self.sizes.slots, pages, _policy(config, device), parked)
@@ -79,6 +80,11 @@ class Engine:
             raise EngineError(f"the engine could not start: {self._error}") from self._error
 
     # -- callers --
+
+    def prepare(self, request: SpeechRequest) -> Preparation:
+        """A checked request on its way to a prompt. EngineError in a forked child."""
+        self.inbox.check_process()
+        return Preparation(self.model, self.reference_encoder, self.codec.primer, request)
 
     def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
@@ -125,11 +131,13 @@ class Engine:
             preemptions=s.preemptions,
             eager_calls=self.eager_calls,
             stats=self.stats,
+            references=self.reference_encoder.counts(),
+            codec_states=self.codec.primer.counts(),
         )
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        return *self.runner.graph_runners, self.codec.graphs
+        return *self.runner.graph_runners, self.codec.graphs, self.codec.primer.graphs
 
     @property
     def eager_calls(self) -> int:
@@ -140,6 +148,8 @@ class Engine:
         """Stop the thread. Requests that are still open fail with EngineError."""
         self.inbox.close("closed")
         self._thread.join()
+        self.reference_encoder.close()
+        self.codec.primer.close()
 
     # -- the thread --
 
@@ -163,12 +173,14 @@ class Engine:
             self._abandon()
 
     def _warm_up(self) -> None:
-        """Capture every graph that steady serving needs."""
+        """Capture every graph that steady serving needs, and run what the first voice would otherwise run cold."""
         self.device.synchronize()  # weights and buffers were made on another stream
         started, held = time.monotonic(), self.device.allocated_bytes()
         with torch.inference_mode():
             self.runner.capture()
             self.codec.capture()
+        self.codec.primer.warm_up()
+        self.reference_encoder.warm_up()
         if self.device.cuda:
             graphs = sum(len(x.graphs) for x in self.graph_runners)
             taken = (self.device.allocated_bytes() - held) / GIB

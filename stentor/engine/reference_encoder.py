@@ -1,105 +1,103 @@
-"""Features of reference audio, cached by content, for any thread."""
+"""Features of reference audio, encoded once for all who ask, in threads and on CUDA streams of their own."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections import OrderedDict
-from concurrent.futures import Future
-from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 
+from stentor.audio import Recording
 from stentor.engine.device import Device
+from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
 from stentor.models.base import SpeechModel
 
-T = TypeVar("T")
-
 ENCODINGS = 2  # at a time: each takes memory on the device beside the engine's
+WARM_SECONDS = 8.0  # of audio, besides the longest, that is encoded at start on CUDA
 
 Features = dict[str, np.ndarray]
 
 
 class NotEncoded(Exception):
-    """The features of this audio are not in the cache."""
+    """The features of some audio are not made yet. `claim` waits for them."""
+
+    def __init__(self, claim: Claim[Features]) -> None:
+        super().__init__("not encoded yet")
+        self.claim = claim
 
 
 class ReferenceEncoder:
-    """The family's `encode` with a cache. Unlike the rest of the engine it runs in its callers' threads.
+    """The family's `encode`, for any thread but the engine's.
 
-    Audio that several callers ask for at once is encoded once. No other caller waits for it.
+    Nobody waits for the audio of others, and who asks for what is kept waits for nothing.
     """
 
-    def __init__(self, model: SpeechModel, device: Device, kept: int) -> None:
-        self.model, self.device = model, device
-        self._features = LruCache[Features](kept)
-        self._running: dict[str, Future[Features]] = {}
-        self._lock = threading.Lock()  # guards both, and is never held while audio is encoded
-        self._free = threading.Semaphore(ENCODINGS)
+    def __init__(self, model: SpeechModel, device: Device, kept: int, threads: int = ENCODINGS) -> None:
+        self.model, self.device, self.threads = model, device, threads
+        self._own = _ThreadStream(device)
+        self._once = OnceCache[Features]("stentor-encode", threads, LruCache(kept), device.select)
 
-    def encode(self, samples: np.ndarray, role: str) -> Features:
-        """Features of reference audio, mono float32 [n] at the family's `reference_rate`. Waits for the device.
+    def encode(self, audio: Recording, role: str) -> Features:
+        """Features of reference audio at the family's `reference_rate`. Waits for them."""
+        return self.claim(audio, role).result()
 
-        All who wait for the same audio get the error if it fails. The next call tries again.
-        """
-        key = digest(samples) + role
-        with self._lock:
-            features, encoding = self._features.get(key), self._running.get(key)
-            first = features is None and encoding is None
-            if first:
-                self._running[key] = encoding = Future()
-        if features is not None:
-            return features
-        assert encoding is not None
-        if first:
-            self._run(key, encoding, samples, role)
-        return encoding.result()
+    def claim(self, audio: Recording, role: str) -> Claim[Features]:
+        """The same for who must not wait. The encoding begins as soon as a thread is free."""
+        return self._once.claim(role + audio.digest, lambda: self._encode(audio.samples, role), audio.kept)
 
-    def cached(self, samples: np.ndarray, role: str) -> Features:
-        """Features that are in the cache. Otherwise it raises NotEncoded, and does not wait."""
-        key = digest(samples) + role
-        with self._lock:
-            features = self._features.get(key)
-        if features is None:
-            raise NotEncoded
-        return features
+    def counts(self) -> CacheCounts:
+        return self._once.counts()
 
-    def _run(self, key: str, encoding: Future[Features], samples: np.ndarray, role: str) -> None:
-        """Encode for all who wait."""
-        try:
-            with self._free, torch.inference_mode(), self.device.current():
-                wav = torch.from_numpy(samples).to(self.device.torch)
-                features = {n: self.device.read(t) for n, t in self.model.encode(wav, role).items()}
-        except BaseException as e:
-            with self._lock:
-                del self._running[key]
-            encoding.set_exception(e)
-            return
-        with self._lock:
-            self._features.put(key, features)
-            del self._running[key]
-        encoding.set_result(features)
+    def warm_up(self) -> None:
+        """Encode noise in every thread, so that the first voice costs what later ones do: libraries have been loaded,
+        kernels compiled, and memory for the longest reference belongs to each thread's stream."""
+        spec = self.model.spec
+        shortest, longest = spec.reference_seconds
+        lengths = (longest, min(WARM_SECONDS, longest)) if self.device.cuda else (shortest,)
+        noise = [_noise(int(n * spec.reference_rate)) for n in lengths] if spec.takes_reference else []
+        if noise:
+            self._once.on_each_thread(self.threads, lambda: [self._encode(samples, "reference") for samples in noise])
+
+    def close(self) -> None:
+        """End the threads, after the encodings that they are doing."""
+        self._once.close()
+
+    def _encode(self, samples: np.ndarray, role: str) -> Features:
+        with torch.inference_mode(), self.device.current(), self._own.stream.active():
+            wav = torch.from_numpy(samples).to(self.device.torch)
+            return {name: self.device.read(value) for name, value in self.model.encode(wav, role).items()}
 
 
-class LruCache(Generic[T]):
-    """The values used last, by key, at most `most`."""
+class RequestFeatures:
+    """A models.base.Encode that holds the features of one request, so that none is lost before the request has all.
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._items: OrderedDict[str, T] = OrderedDict()
+    waits: whether it waits for features. Otherwise it raises NotEncoded where they are not there yet.
+    """
 
-    def get(self, key: str) -> T | None:
-        if key in self._items:
-            self._items.move_to_end(key)
-        return self._items.get(key)
+    def __init__(self, encoder: ReferenceEncoder) -> None:
+        self._encoder, self.waits = encoder, False
+        self._claims: dict[str, Claim[Features]] = {}
 
-    def put(self, key: str, value: T) -> None:
-        self._items[key] = value
-        if len(self._items) > self.most:
-            self._items.popitem(last=False)
+    def __call__(self, audio: Recording, role: str) -> Features:
+        key = role + audio.digest
+        claim = self._claims.get(key) or self._encoder.claim(audio, role)
+        self._claims[key] = claim
+        if not claim.done and not self.waits:
+            raise NotEncoded(claim)
+        return claim.result()
+
+    def leave(self) -> None:
+        """The request has its prompt, or was given up."""
+        for claim in self._claims.values():
+            claim.leave()
 
 
-def digest(a: np.ndarray) -> str:
-    """A key for an array's content, shape and dtype."""
-    return hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() + str((a.shape, a.dtype))
+class _ThreadStream(threading.local):
+    """A stream for each thread, of the lowest priority: an encoding runs where the engine leaves the device idle."""
+
+    def __init__(self, device: Device) -> None:
+        self.stream = device.stream(0)
+
+
+def _noise(count: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(count).astype(np.float32) * np.float32(0.1)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor.engine.once import CacheCounts
 from stentor.engine.sequence import LENGTH, Phase, Sequence
 from stentor.engine.stream import Chunk, Outbox
 from stentor.errors import EngineError, InvalidRequest, Overloaded
@@ -86,6 +87,8 @@ class Health:
     eager_calls: int
     ready: bool = True  # alive, and the last requests did not all fail
     stats: Stats = field(default_factory=Stats)
+    references: CacheCounts = field(default_factory=CacheCounts)  # encoded
+    codec_states: CacheCounts = field(default_factory=CacheCounts)  # after voices. `held` is in bytes
 
 
 class OpenRequests:

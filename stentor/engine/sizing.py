@@ -11,6 +11,7 @@ from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
+from stentor.engine.reference_encoder import ENCODINGS
 from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
 from stentor.layers.types import Column
@@ -26,6 +27,9 @@ second in larger calls, and the next chunk waits for them."""
 CODEC_SHARE, CODEC_COPIES = 0.1, 3
 """Codec calls take at most this share of the free memory. A call's memory counts three times: for eager warm-up, for
 the graphs, and for fragmentation."""
+ENCODER_SHARE = 0.2
+"""Encodings of references take at most this share of the free memory. Where two do not fit, one runs at a time, and
+where not even the longest fits, it is tried with what is left."""
 
 
 def _bytes(columns: Mapping[str, Column]) -> int:
@@ -41,8 +45,9 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     slot_bytes = _bytes({**engine_columns(spec), **spec.columns, "frames": frames}) + _bytes(model.codec.columns)
     page_bytes = _bytes({"kv": Column((kv.layers, 2, page_size, kv.heads, kv.dim), kv.dtype)})
     codec_frames, codec_bytes = _codec(model, config.policy.chunk, slots, device)
+    encodings, encoder_bytes = _encoder(model, device)
     wanted = math.ceil(spec.max_model_len / page_size)  # per request
-    pages = min(slots * wanted, _budget(config, device, slots * slot_bytes, codec_bytes) // page_bytes)
+    pages = min(slots * wanted, _budget(config, device, slots * slot_bytes + encoder_bytes, codec_bytes) // page_bytes)
     if pages < 1:
         raise EngineError(f"no memory for key-value pages beside {slots} slots of {slot_bytes / GIB:.3f} GiB each")
     max_pages = min(pages, wanted)
@@ -57,6 +62,8 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         page_bytes=page_bytes,
         codec_frames=codec_frames,
         codec_bytes=codec_bytes,
+        encodings=encodings,
+        encoder_bytes=encoder_bytes,
     )
 
 
@@ -72,12 +79,26 @@ def _codec(model: SpeechModel, chunk: int, slots: int, device: Device) -> tuple[
         state = CodecStateTable(model.codec.columns, 1, device.torch).columns
         model.codec.decode(given, state)  # compiles kernels and makes the libraries' workspaces
         each = CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state)) / chunk
-    frames = min(frames, max(chunk, int(CODEC_SHARE * free / max(each, 1.0))))
-    return frames, int(frames * each)
+    priming = min(model.spec.codec_prefix, model.spec.codec_chunk)  # frames of a call beside the others
+    frames = min(frames, max(chunk, int(CODEC_SHARE * free / max(each, 1.0)) - priming))
+    return frames, int((frames + priming) * each)
 
 
-def _budget(config: EngineConfig, device: Device, slot_bytes: int, codec_bytes: int) -> int:
-    """Bytes for key-value pages."""
+def _encoder(model: SpeechModel, device: Device) -> tuple[int, int]:
+    """References encoded at a time, and bytes to leave for it. An encoding of the longest one is measured."""
+    spec, free = model.spec, device.free_bytes()
+    if free is None or not spec.takes_reference:
+        return ENCODINGS, 0
+    wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
+    with torch.inference_mode():
+        model.encode(wav[: spec.reference_rate], "reference")  # compiles kernels and makes the libraries' workspaces
+        each = device.peak_bytes(lambda: model.encode(wav, "reference"))
+    count = ENCODINGS if ENCODINGS * each <= ENCODER_SHARE * free else 1
+    return count, min(count * each, int(ENCODER_SHARE * free))
+
+
+def _budget(config: EngineConfig, device: Device, taken: int, codec_bytes: int) -> int:
+    """Bytes for key-value pages. `taken`: bytes of slots and of encodings."""
     if config.memory_gb is not None:
         return int(config.memory_gb * GIB)
     free = device.free_bytes()
@@ -86,4 +107,4 @@ def _budget(config: EngineConfig, device: Device, slot_bytes: int, codec_bytes: 
     usable = free * config.gpu_memory_utilization
     if config.max_memory_gb is not None:
         usable = min(usable, config.max_memory_gb * GIB - device.allocated_bytes())
-    return int(usable - min(GRAPHS + codec_bytes, free * SPARE)) - slot_bytes
+    return int(usable - min(GRAPHS + codec_bytes, free * SPARE)) - taken

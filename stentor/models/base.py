@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor.audio import Recording
 from stentor.kernels.types import RowRef
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column, State
@@ -80,6 +81,7 @@ class ModelSpec:
     phonemes: bool = False  # it reads `[word](/phonemes/)` in a text, without white space inside
     split_granularity: str = "auto"  # how text is cut by default (text/sentences.py)
     codec_chunk: int = 25  # frames that one codec call decodes at most
+    codec_prefix: int = 0  # frames of a prompt's codec prefix at most. 0: no prompt has one
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
@@ -87,10 +89,15 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ReferenceAudio:
-    """Validated reference speech: mono float32 [n] at `spec.reference_rate`, and its transcript if known."""
+    """Validated reference speech at `spec.reference_rate`, and its transcript if known."""
 
-    samples: np.ndarray
+    recording: Recording
     text: str | None
+
+    @property
+    def samples(self) -> np.ndarray:
+        """Mono float32 [n]."""
+        return self.recording.samples
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,7 @@ class Prompt:
     `rows[name]` is [T, *spec.prompt_rows[name].shape]. Given `frames` [M, *frame] stand at positions `frame_at` [M].
     `columns` are initial values of engine and family columns: scalars, or arrays no longer than the column, whose rest
     keeps the column's fill. `codec_prefix` [m, *frame] sets the codec's state before frame 0. Its audio is discarded.
+    The engine puts that state into `codec_state`, on the host.
     """
 
     rows: dict[str, np.ndarray]
@@ -149,6 +157,7 @@ class Prompt:
     """Makes the request's next prompt from this prompt's frames [T, *frame]. It returns None when nothing follows."""
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
+    codec_state: Tensor | None = None  # one row of the codec's state after `codec_prefix`, once it is made
 
     @property
     def length(self) -> int:
@@ -231,8 +240,8 @@ class Codec(Protocol):
         ...
 
 
-Encode = Callable[[np.ndarray, str], dict[str, np.ndarray]]
-"""encode(samples, role): the engine's cached, thread-safe way to `SpeechModel.encode`."""
+Encode = Callable[[Recording, str], dict[str, np.ndarray]]
+"""encode(recording, role): the engine's cached, thread-safe way to `SpeechModel.encode`."""
 
 
 class SpeechModel(Protocol):

@@ -95,11 +95,15 @@ class Limits:
     voice_cache_mb: int = limit(256, "MiB", "decoded reference audio that is kept", "the least recently used goes")
     voice_cache_seconds: float = limit(300.0, "s", "decoded reference audio that is kept", "it is decoded again")
     # engines
-    prepare_threads: int = limit(4, "", "threads per model for prompts and decoding audio", "requests wait")
+    prepare_threads: int = limit(4, "", "threads per model for prompts", "requests wait")
+    reference_threads: int = limit(2, "", "threads per model for decoding and resampling references", "requests wait")
     encoding_threads: int = limit(2, "", "threads per model for encoding new references", "their requests wait")
     trim_seconds: float = limit(30.0, "s", "memory that was freed and is kept", "it goes back to the system")
     parse_threads: int = limit(1, "", "threads that parse large JSON", "bodies wait")
     encoded_references: int = limit(64, "", "encoded references that an engine keeps", "the least recently used goes")
+    codec_states_mb: float = limit(
+        256.0, "MiB", "codec states after references that an engine keeps", "the least recently used goes"
+    )
     parked_mb: float = limit(
         256.0, "MiB", "rows that wait for text or a reader without a slot, per model", "the next keep their slots"
     )

@@ -13,7 +13,7 @@ from stentor.server.audio.playback import ClientPlayback
 from stentor.server.errors import ApiError
 from stentor.server.model_hosts import ModelHosts
 from stentor.server.schemas import ALIASES, BatchBody, SpeechBody
-from stentor.server.voices.references import References
+from stentor.server.voices.recordings import Recordings
 
 PREFIX = "stentor:"
 SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
@@ -26,7 +26,7 @@ FIELDS = frozenset({*SpeechBody.model_fields, *BatchBody.model_fields, *ALIASES,
 class Metrics:
     """All metrics of /metrics, in their own registry."""
 
-    def __init__(self, hosts: ModelHosts, references: References) -> None:
+    def __init__(self, hosts: ModelHosts, recordings: Recordings) -> None:
         r = self.registry = CollectorRegistry()
         self.http = Counter(PREFIX + "http_requests", "HTTP responses", ("path", "status"), registry=r)
         self.success = Counter(
@@ -64,7 +64,7 @@ class Metrics:
         )
         self.live: dict[ClientPlayback, str] = {}  # running streams and their models
         self.sessions: set[object] = set()  # open WebSocket sessions
-        r.register(_Snapshot(hosts, references, self.live, self.sessions))
+        r.register(_Snapshot(hosts, recordings, self.live, self.sessions))
 
     def count_refusal(self, error: ApiError) -> None:
         """Count a request or a message that was refused, by a reason of a fixed set: clients choose names of fields."""
@@ -86,9 +86,9 @@ class _Snapshot(Collector):
     """Metrics that are read from the engines on each scrape."""
 
     def __init__(
-        self, hosts: ModelHosts, references: References, live: dict[ClientPlayback, str], sessions: set[object]
+        self, hosts: ModelHosts, recordings: Recordings, live: dict[ClientPlayback, str], sessions: set[object]
     ) -> None:
-        self.hosts, self.references, self.live, self.sessions = hosts, references, live, sessions
+        self.hosts, self.recordings, self.live, self.sessions = hosts, recordings, live, sessions
 
     def collect(self) -> Iterator[Metric]:
         gauges = {
@@ -99,6 +99,7 @@ class _Snapshot(Collector):
                 ("batch_size", "Requests that share a step now"),
                 ("kv_usage_ratio", "Share of key-value pages in use"),
                 ("slot_usage_ratio", "Share of slots in use"),
+                ("engine_codec_state_bytes", "Codec states after voices that are kept on the host"),
                 ("engine_up", "1 while the engine is alive"),
             )
         }
@@ -111,6 +112,10 @@ class _Snapshot(Collector):
                 ("engine_cached_prompt_tokens", "Of those, tokens whose keys and values were in the prefix cache"),
                 ("engine_preemptions", "Requests that lost their pages for a while"),
                 ("engine_eager_calls", "Steps, prefills and codec calls that no captured graph served"),
+                ("engine_reference_hits", "References that were encoded already, or just then for others"),
+                ("engine_reference_misses", "References encoded"),
+                ("engine_codec_state_hits", "Codec states after a voice that were there, or just then made for others"),
+                ("engine_codec_state_misses", "Codec states after a voice that were made"),
                 ("engine_restarts", "Engines restarted after a crash"),
             )
         }
@@ -131,6 +136,11 @@ class _Snapshot(Collector):
             counters["engine_prefills"].add_metric(label, h.stats.prefills)
             counters["engine_prompt_tokens"].add_metric(label, h.stats.prompt_tokens)
             counters["engine_cached_prompt_tokens"].add_metric(label, h.stats.cached_tokens)
+            counters["engine_reference_hits"].add_metric(label, h.references.hits)
+            counters["engine_reference_misses"].add_metric(label, h.references.misses)
+            counters["engine_codec_state_hits"].add_metric(label, h.codec_states.hits)
+            counters["engine_codec_state_misses"].add_metric(label, h.codec_states.misses)
+            gauges["engine_codec_state_bytes"].add_metric(label, h.codec_states.held)
             counters["engine_preemptions"].add_metric(label, h.preemptions)
             counters["engine_eager_calls"].add_metric(label, h.eager_calls)
             step_time.add_metric(label, h.stats.steps, h.stats.step_seconds)
@@ -153,7 +163,7 @@ class _Snapshot(Collector):
         return lead
 
     def _caches(self) -> Iterator[Metric]:
-        cache = self.references.cache
+        cache = self.recordings.cache
         yield CounterMetricFamily(PREFIX + "voice_cache_hits", "Reference audio found decoded", value=cache.hits)
         yield CounterMetricFamily(PREFIX + "voice_cache_misses", "Reference audio decoded", value=cache.misses)
         yield GaugeMetricFamily(PREFIX + "voice_cache_bytes", "Decoded reference audio kept", value=cache.bytes)

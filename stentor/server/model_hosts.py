@@ -31,8 +31,8 @@ RESTARTS = LIMITS.restarts  # in a row
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
 WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
 WARMUP_TEXT = "Hello there."
-THREADS = LIMITS.prepare_threads  # for reading and tokenising text and audio, per model
-ENCODING_THREADS = LIMITS.encoding_threads  # for encoding reference audio, which may take seconds
+THREADS = LIMITS.prepare_threads  # for tokenising text, per model
+REFERENCE_THREADS = LIMITS.reference_threads  # for decoding and resampling reference audio
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class ModelFactory:
             require_graphs=c.require_graphs,
             threads=c.threads,
             encoded_references=LIMITS.encoded_references,
+            codec_states_mb=LIMITS.codec_states_mb,
             policy=Policy(
                 max_queue=c.max_queued_requests,
                 max_unread=LIMITS.max_unread_seconds,
@@ -78,7 +79,7 @@ class ModelHost:
         self.created = int(time.time())
         self.restarts = 0
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix=f"stentor-prepare-{name}"[:60])
-        self.encoding = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix=f"stentor-reference-{name}"[:60])
+        self.references = ThreadPoolExecutor(REFERENCE_THREADS, thread_name_prefix=f"stentor-reference-{name}"[:60])
         self._make, self._give_up = make, give_up
         self._tts: TTS | None = None
         self._spec: ModelSpec | None = None
@@ -113,7 +114,7 @@ class ModelHost:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._discard()
-        for pool in (self.pool, self.encoding):
+        for pool in (self.pool, self.references):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def note_duration(self, seconds: float) -> None:

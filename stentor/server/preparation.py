@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from stentor.api import TTS
+from stentor.engine.once import Claim
+from stentor.models.base import Prompt, SpeechRequest
 from stentor.text.front_end import Check
 
 T = TypeVar("T")
@@ -32,3 +36,33 @@ async def prepare(pool: Executor, work: Callable[[Check], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, work, check)
     finally:
         abandoned.set()
+
+
+async def make_prompt(pool: Executor, tts: TTS, request: SpeechRequest) -> Prompt | None:
+    """The prompt of a request, made in `pool`. None: there is nothing to speak in it.
+
+    No thread of `pool` waits for reference audio: the engine's own threads encode it meanwhile.
+    """
+    preparation = tts.prepare(request)
+
+    def work(check: Check) -> Prompt | Claim[Any] | None:
+        return preparation.advance(check) if tts.speakable(request.text, check) else None
+
+    try:
+        while isinstance(found := await prepare(pool, work), Claim):
+            await _done(found)
+        return found
+    finally:
+        preparation.leave()
+
+
+async def _done(claim: Claim[Any]) -> None:
+    """Wait until a claim has its result or its error."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(future: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(done.set)
+
+    claim.future.add_done_callback(tell)
+    await done.wait()

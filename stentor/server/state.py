@@ -17,6 +17,7 @@ from stentor.server.metrics import Metrics
 from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, names
 from stentor.server.speech.outcomes import Outcomes
 from stentor.server.speech.plan import Planner
+from stentor.server.voices.recordings import Recordings
 from stentor.server.voices.references import References
 from stentor.server.voices.resolve import VoiceResolver
 from stentor.server.voices.store import DEFAULT_DIR, VoiceStore
@@ -33,10 +34,10 @@ class Server:
         self.hosts = ModelHosts(hosts, config.served_model_name[len(hosts) :])
         folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR
         self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
-        self.references = References(config)
-        self.metrics = Metrics(self.hosts, self.references)
+        self.recordings = Recordings(References(config), self.voices)
+        self.metrics = Metrics(self.hosts, self.recordings)
         self.outcomes = Outcomes()
-        self.planner = Planner(config, self.hosts, VoiceResolver(config, self.voices, self.references))
+        self.planner = Planner(config, self.hosts, VoiceResolver(config, self.voices, self.recordings))
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
         self.parsers = ThreadPoolExecutor(LIMITS.parse_threads, thread_name_prefix="stentor-parse")
         self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish

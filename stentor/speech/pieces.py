@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stentor import audio
+from stentor.audio import Recording, resample
 from stentor.engine.sequence import Place
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Prompt, ReferenceAudio, SpeechRequest
@@ -65,6 +65,11 @@ class GeneratedSegment(NamedTuple):
         in_range = shortest * spec.sample_rate <= len(self.samples) <= longest * spec.sample_rate
         return in_range and bool(REFERENCE_PEAK <= peak < np.inf)
 
+    def recording(self, spec: ModelSpec) -> Recording:
+        """It as a reference, which no other request will bring."""
+        rate = spec.reference_rate
+        return Recording(resample(self.samples, spec.sample_rate, rate), rate, kept=False)
+
 
 class VoicesSoFar:
     """The generated segments whose voices the next one takes: the last one of each speaker, the latest at the end."""
@@ -89,7 +94,7 @@ class VoicesSoFar:
 
 def with_tail_reference(request: SpeechRequest, spec: ModelSpec, tails: tuple[GeneratedSegment, ...]) -> SpeechRequest:
     """The request with segments generated before as its prompt or its references. Resamples: call it in a thread."""
-    given = [ReferenceAudio(audio.resample(t.samples, spec.sample_rate, spec.reference_rate), t.text) for t in tails]
+    given = [ReferenceAudio(t.recording(spec), t.text) for t in tails]
     if spec.takes_prompt:
         return replace(request, prompt=given[-1])
     return replace(request, reference=given[0], more_references=tuple(given[1:]))

@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from stentor.audio import Recording
 from stentor.engine.device import Device
-from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder
+from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures
+from stentor.errors import EngineError
 from stentor.models.base import SpeechModel
 
 SECONDS = 60  # after which a test has hung
+KEPT = 3
 
 
-def audio(value: float) -> np.ndarray:
-    return np.full(4, value, np.float32)
+def audio(value: float, kept: bool = True) -> Recording:
+    return Recording(np.full(4, value, np.float32), 600, kept)
 
 
 def encoder(encode: Callable[[float], None]) -> ReferenceEncoder:
@@ -30,7 +33,7 @@ def encoder(encode: Callable[[float], None]) -> ReferenceEncoder:
         encode(float(wav[0]))
         return {"frames": 2 * wav}
 
-    return ReferenceEncoder(cast(SpeechModel, SimpleNamespace(encode=model_encode)), Device("cpu"), 3)
+    return ReferenceEncoder(cast(SpeechModel, SimpleNamespace(encode=model_encode)), Device("cpu"), KEPT)
 
 
 class Gate:
@@ -112,13 +115,72 @@ def test_a_failure_reaches_all_who_wait_and_the_next_call_tries_again() -> None:
     assert calls == [1.0, 1.0]
 
 
-def test_roles_have_their_own_features_and_a_look_up_never_encodes() -> None:
+def test_roles_have_their_own_features() -> None:
     gate = Gate()
     made = encoder(gate)
-    with pytest.raises(NotEncoded):
-        made.cached(audio(1), "reference")
-    assert not gate.encoded
+    for _ in range(2):
+        for role in ("reference", "prompt"):
+            assert made.encode(audio(1), role)["frames"].tolist() == [2.0] * 4
+    assert gate.encoded == [1.0, 1.0]
+    assert (made.counts().hits, made.counts().misses, made.counts().kept) == (2, 2, 2)
+
+
+def test_the_least_recently_used_features_go_and_audio_that_will_not_come_again_is_not_kept() -> None:
+    gate = Gate()
+    made = encoder(gate)
+    for value in (0, 1, 2, 0, 3, 0, 1):
+        made.encode(audio(value), "reference")
+    assert gate.encoded == [0.0, 1.0, 2.0, 3.0, 1.0]
+    for _ in range(2):
+        made.encode(audio(9, kept=False), "reference")
+    assert gate.encoded[5:] == [9.0, 9.0]
+    assert made.counts().kept == KEPT
     made.encode(audio(1), "reference")
-    assert made.cached(audio(1), "reference")["frames"].tolist() == [2.0] * 4
-    with pytest.raises(NotEncoded):
-        made.cached(audio(1), "prompt")
+    assert len(gate.encoded) == 7
+
+
+def test_who_must_not_wait_is_told_what_to_wait_for_and_keeps_what_it_got() -> None:
+    gate = Gate(1.0)
+    made = encoder(gate)
+    features = RequestFeatures(made)
+    with pytest.raises(NotEncoded) as found:
+        features(audio(1), "reference")
+    gate.wait()
+    gate.going.set()
+    assert found.value.claim.result()["frames"].tolist() == [2.0] * 4
+    for value in range(2, 3 + KEPT):  # others take its place in the cache
+        made.encode(audio(value), "reference")
+    assert features(audio(1), "reference")["frames"].tolist() == [2.0] * 4
+    assert gate.encoded.count(1.0) == 1
+
+
+def test_an_encoding_that_has_not_begun_ends_with_the_last_who_wants_it() -> None:
+    gate = Gate(*range(ENCODINGS))
+    made = encoder(gate)
+    running = [made.claim(audio(i), "reference") for i in range(ENCODINGS)]
+    gate.wait(ENCODINGS)
+    unwanted, wanted = (made.claim(audio(i), "reference") for i in (7, 8))
+    again = made.claim(audio(8), "reference")
+    for claim in (unwanted, wanted, wanted, *running):
+        claim.leave()
+    assert unwanted.done
+    gate.going.set()
+    assert again.result()["frames"].tolist() == [16.0] * 4
+    assert sorted(gate.encoded) == [*range(ENCODINGS), 8.0]
+
+
+def test_closing_waits_for_what_runs_and_fails_what_has_not_begun() -> None:
+    gate = Gate(*range(ENCODINGS))
+    made = encoder(gate)
+    running = [made.claim(audio(i), "reference") for i in range(ENCODINGS)]
+    gate.wait(ENCODINGS)
+    waiting = made.claim(audio(7), "reference")
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(made.close)
+        with pytest.raises(EngineError):
+            waiting.result()
+        gate.going.set()
+        closing.result(SECONDS)
+    assert [claim.result()["frames"][0] for claim in running] == [2.0 * i for i in range(ENCODINGS)]
+    with pytest.raises(EngineError):
+        made.encode(audio(7), "reference")

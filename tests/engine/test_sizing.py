@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from stentor import TTS, InvalidRequest
 from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.device import Device
+from stentor.engine.reference_encoder import ENCODINGS
 from stentor.engine.sizing import CODEC_COPIES, CODEC_FRAMES, CODEC_SHARE, plan_memory
 from stentor.errors import EngineError
 from stentor.models.toy.model import Toy
@@ -48,6 +50,25 @@ def test_pages_rows_and_graphs_stay_within_the_share_of_what_is_free():
     assert pages_bytes(sizes(free=0.002, gpu_memory_utilization=0.6)) < pages_bytes(s)
 
 
+def test_memory_for_encoding_references_is_left_free_for_as_many_as_fit():
+    model = Toy(0, torch.float32, torch.device("cpu"))
+    asked = []
+    model.encode = lambda wav, role: asked.append(len(wav))
+    found = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(GIB / 2, 0, 50 << 20))
+    assert (found.encodings, found.encoder_bytes) == (ENCODINGS, ENCODINGS * 50 << 20)
+    assert "encoding of references (0.10 GiB)" in found.describe()
+    large = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(GIB / 2, 0, 60 << 20))
+    assert (large.encodings, large.encoder_bytes) == (1, 60 << 20)
+    assert plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(GIB / 2, 0, 1 << 40)).encoder_bytes == int(
+        0.2 * GIB / 2
+    )
+    assert max(asked) == int(5.0 * 600)  # the longest
+    model.spec = replace(model.spec, takes_reference=False)
+    more = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(GIB / 2, 0, 50 << 20))
+    assert more.encoder_bytes == 0
+    assert pages_bytes(found) <= pages_bytes(more)
+
+
 def test_codec_calls_are_as_long_as_a_share_of_memory_holds_and_it_is_left_for_them():
     model = Toy(0, torch.float32, torch.device("cpu"))
 
@@ -56,7 +77,7 @@ def test_codec_calls_are_as_long_as_a_share_of_memory_holds_and_it_is_left_for_t
 
     plenty, dear = found(25 << 20), found(25 << 24)
     assert plenty.codec_frames == CODEC_FRAMES
-    assert plenty.codec_bytes == CODEC_COPIES * CODEC_FRAMES << 20
+    assert plenty.codec_bytes == CODEC_COPIES * (CODEC_FRAMES + model.spec.codec_prefix) << 20
     assert 25 <= dear.codec_frames < CODEC_FRAMES
     assert dear.codec_bytes <= CODEC_SHARE * 40 * GIB
     assert found(25 << 30).codec_frames == 25  # one row at least

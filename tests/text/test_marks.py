@@ -111,9 +111,8 @@ def test_a_long_dialogue_over_http_loses_nothing_and_speakers_keep_their_voices(
         return lambda: TTS(CHECKPOINT, device="cpu", max_num_seqs=2, threads=1)
 
     with serving(tmp_path, load) as live:
-        prompt, asked = live.tts.prompt, []
-        live.tts.prompt_if_encoded = lambda request: None
-        live.tts.prompt = lambda request: asked.append(request) or prompt(request)
+        prepare, asked = live.tts.prepare, []
+        live.tts.prepare = lambda request: asked.append(request) or prepare(request)
         answer = live.speech(input=DIALOGUE, seed=3, max_frames=40, min_frames=20, guard=False)
         assert answer.status_code == 200
     assert heard([request.text for request in asked]) == WANTED

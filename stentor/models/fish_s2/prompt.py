@@ -150,7 +150,7 @@ class PromptBuilder:
         for audio in given:
             if not (audio.text or "").strip():
                 raise InvalidRequest("reference", "needs its text: this model clones from audio and transcript")
-        references = [SpokenTurn(a.text or "", encode(a.samples, "reference")["codes"]) for a in given]
+        references = [SpokenTurn(a.text or "", encode(a.recording, "reference")["codes"]) for a in given]
         return self._batch(texts, references, (), request.options)
 
     def _batch(

@@ -154,7 +154,7 @@ class PromptBuilder:
         if request.reference is None:
             wanted = "this model speaks with the voice of a reference: give one, or a speaker_embedding"
             raise InvalidRequest("reference", wanted)
-        return encode(request.reference.samples, "reference")
+        return encode(request.reference.recording, "reference")
 
     def _reference_ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL]

@@ -6,6 +6,7 @@ Defaults come from generation_config.json where it has them, else from the refer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def make_spec(c: Config, codec: CodecConfig, defaults: Mapping[str, Any], dtype:
         languages=tuple(n for n in c.languages if n not in dialects and not n.endswith("_dialect")),
         takes_instructions=c.kind != "base" and c.size != "0b6",
         takes_reference=c.kind == "base",
+        codec_prefix=math.ceil(REFERENCE_SECONDS[1] * codec.sample_rate / codec.decoder.hop) if c.kind == "base" else 0,
         live_text=True,
         speaker_size=c.speaker.dim if c.speaker is not None else 0,
     )

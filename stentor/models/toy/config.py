@@ -6,4 +6,4 @@ from stentor.layers.transformer import StackConfig
 
 HIDDEN, LATENT, CODES, BOOK, TEXT = 32, 4, 3, 24, 256
 STACK = StackConfig(hidden=HIDDEN, ffn=48, layers=2, heads=4, kv_heads=2, head_dim=8, eps=1e-5)
-HOP, WINDOW, MAX_TEXT = 6, 5, 512
+HOP, WINDOW, MAX_TEXT, CODEC_PREFIX = 6, 5, 512, 2

@@ -31,7 +31,7 @@ from stentor.models.base import (
     Rows,
     SpeechRequest,
 )
-from stentor.models.toy.config import BOOK, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT, WINDOW
+from stentor.models.toy.config import BOOK, CODEC_PREFIX, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT, WINDOW
 from stentor.models.toy.spec import make_spec
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words
@@ -100,7 +100,7 @@ class Toy(nn.Module):
         tokens = voice + [TEXT if chr(b) == BROKEN else b for b in request.text.encode()]
         given = np.zeros((0, LATENT + CODES), np.float32)
         if request.reference is not None:
-            given = encode(request.reference.samples, "reference")["frames"]
+            given = encode(request.reference.recording, "reference")["frames"]
         o = request.options
         token = np.array([0] * len(given) + tokens, np.int64)
         return Prompt(
@@ -118,7 +118,7 @@ class Toy(nn.Module):
             },
             max_frames=o["max_frames"],
             min_frames=o["min_frames"],
-            codec_prefix=given[-2:],
+            codec_prefix=given[-CODEC_PREFIX:],
             num_evals=o["flow_steps"],
             runaway_frames=6 * len(tokens),
         )

@@ -6,7 +6,7 @@ import torch
 
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec, Option
-from stentor.models.toy.config import BOOK, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK
+from stentor.models.toy.config import BOOK, CODEC_PREFIX, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK
 
 
 def make_spec(dtype: torch.dtype) -> ModelSpec:
@@ -42,6 +42,7 @@ def make_spec(dtype: torch.dtype) -> ModelSpec:
         voices=("low", "high"),
         languages=("english",),
         takes_prompt=False,
+        codec_prefix=CODEC_PREFIX,
         max_text=MAX_TEXT,
         num_evals=3,
         captured_evals=(8,),

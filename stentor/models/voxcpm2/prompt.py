@@ -105,7 +105,7 @@ class PromptBuilder:
         )
 
     def _patches(self, audio: ReferenceAudio | None, role: str, encode: Encode) -> np.ndarray:
-        return self.empty if audio is None else encode(audio.samples, role)["patches"].astype(np.float32)
+        return self.empty if audio is None else encode(audio.recording, role)["patches"].astype(np.float32)
 
     def _sequence(self, given: GivenAudio, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
         """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their positions [M]."""

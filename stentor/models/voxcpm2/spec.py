@@ -9,7 +9,7 @@ import torch
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec, Option
 from stentor.models.voxcpm2.config import VoxCPM2Config
-from stentor.models.voxcpm2.prompt import MIN_LEN
+from stentor.models.voxcpm2.prompt import MIN_LEN, PRIME
 from stentor.models.voxcpm2.schedule import MAX_STEPS, evaluations
 from stentor.text import languages
 
@@ -55,6 +55,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
         takes_reference=c.takes_reference,
         takes_prompt=c.takes_reference,
         codec_chunk=16,
+        codec_prefix=PRIME if c.takes_reference else 0,
         num_evals=evaluations(int(steps or 1)),
         captured_evals=tuple(evaluations(n) for n in CAPTURED_STEPS),
         threads=c.threads,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.ignored import Ignored
 from stentor.server.model_hosts import ModelHost, ModelHosts
+from stentor.server.preparation import make_prompt
 from stentor.server.schemas import Shared, SpeechBody
 from stentor.server.speech.fields import language, options, usable, without_instructions
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
@@ -75,7 +75,7 @@ class Planner:
         if word_timestamps:
             plan.ignored.field("word_timestamps", NO_WORDS)
         live = body.split_granularity == "auto" and plan.host.spec.live_text
-        live = live and await asyncio.get_running_loop().run_in_executor(plan.host.pool, _accepts_live_text, plan)
+        live = live and await _accepts_live_text(plan)
         return replace(plan, segments=[], continues=continues(plan.host.spec, plan.request), live=live)
 
     async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> SpeechPlan:
@@ -91,7 +91,7 @@ class Planner:
         pieces = self._segments(text, host, granularity)
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
         first = pieces[0].spoken if granularity == "none" else pieces[0].spoken[: spec.max_text]  # signs are not cut
-        request = await _validated(host, first, voice, seed, named)
+        request = _validated(host, first, voice, seed, named)
         return SpeechPlan(
             id=id,
             host=host,
@@ -137,31 +137,23 @@ class Planner:
         return Output(format, body.sample_rate, body.speed)
 
 
-async def _validated(
-    host: ModelHost, text: str, voice: VoiceInput, seed: int, options: Mapping[str, Any]
-) -> SpeechRequest:
-    """The request as the engine takes it. Reference audio is resampled here, in a thread, once for all segments."""
-
-    def build() -> SpeechRequest:
-        return host.tts.request(
-            text,
-            voice=voice.name,
-            reference=voice.references,
-            prompt=voice.prompt,
-            speaker_embedding=voice.embedding,
-            seed=seed,
-            **options,
-        )
-
-    if not voice.references and voice.prompt is None:
-        return build()
-    return await asyncio.get_running_loop().run_in_executor(host.pool, build)
+def _validated(host: ModelHost, text: str, voice: VoiceInput, seed: int, options: Mapping[str, Any]) -> SpeechRequest:
+    """The request as the engine takes it."""
+    return host.tts.request(
+        text,
+        voice=voice.name,
+        reference=voice.references,
+        prompt=voice.prompt,
+        speaker_embedding=voice.embedding,
+        seed=seed,
+        **options,
+    )
 
 
-def _accepts_live_text(plan: SpeechPlan) -> bool:
+async def _accepts_live_text(plan: SpeechPlan) -> bool:
     """Whether the model takes text while it speaks with these parameters. ApiError if it takes none with them."""
     try:
-        plan.host.tts.prompt(replace(plan.request, live=True))
+        await make_prompt(plan.host.pool, plan.host.tts, replace(plan.request, live=True))
     except InvalidRequest as e:
         if e.param != "live":
             raise

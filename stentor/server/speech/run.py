@@ -14,7 +14,7 @@ from stentor.engine.stream import AudioStream
 from stentor.errors import EngineError, InvalidRequest
 from stentor.models.base import Prompt, SpeechRequest
 from stentor.retry import Tries
-from stentor.server.preparation import prepare
+from stentor.server.preparation import make_prompt, prepare
 from stentor.server.speech.guard import Guard
 from stentor.server.speech.live_text import TextTail, extended
 from stentor.server.speech.outcomes import Timing, Usage
@@ -208,35 +208,25 @@ class SegmentRun:
         self.samples, self.frames, self.finish = 0, 0, "stop"
 
     async def _prepare(self) -> Prompt | None:
-        """Tokens and encoded references, made in a thread. It stops when the segment has been given up. None: there is
-        nothing to speak in it."""
+        """Tokens and encoded references. Their making stops when the segment has been given up. None: there is nothing
+        to speak in it."""
         run = self.run
-        request = replace(segment_request(run.plan.request, self.segment, self.first), live=self.tail is not None)
-        speakable, prompt = await prepare(run.plan.host.pool, self._if_encoded(request))
-        if not speakable:
-            return None
+        host, request = run.plan.host, segment_request(run.plan.request, self.segment, self.first)
+        if self.tails:
+            request = await prepare(host.references, self._with_tails(request))
+        prompt = await make_prompt(host.pool, run.tts, replace(request, live=self.tail is not None))
         if prompt is None:
-            prompt = await prepare(run.plan.host.encoding, self._encoding(request))
+            return None
         run.usage.input_tokens += prompt.tokens
         run.usage.audio_tokens += len(prompt.frames)
         return prompt
 
-    def _if_encoded(self, request: SpeechRequest) -> Callable[[Check], tuple[bool, Prompt | None]]:
-        """Work that says whether there is anything to speak, and makes the prompt if no audio must be encoded first."""
+    def _with_tails(self, request: SpeechRequest) -> Callable[[Check], SpeechRequest]:
+        """Work that puts the segments before into the request, resampled."""
 
-        def work(check: Check) -> tuple[bool, Prompt | None]:
-            if not self.run.tts.speakable(request.text, check):
-                return False, None
-            return True, None if self.tails else self.run.tts.prompt_if_encoded(replace(request, check=check))
-
-        return work
-
-    def _encoding(self, request: SpeechRequest) -> Callable[[Check], Prompt]:
-        """Work that encodes the request's audio, or the segments before, and makes the prompt."""
-
-        def work(check: Check) -> Prompt:
-            tails, checked = self.tails, replace(request, check=check)
-            return self.run.tts.prompt(with_tail_reference(checked, self.run.spec, tails) if tails else checked)
+        def work(check: Check) -> SpeechRequest:
+            check()
+            return with_tail_reference(request, self.run.spec, self.tails)
 
         return work
 

@@ -1,14 +1,10 @@
-"""Reference audio from a request, an upload or a stored voice, decoded within limits and kept in a bounded cache."""
+"""Reference audio from a request or an upload, found and decoded within limits."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import io
-import itertools
-import time
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +23,6 @@ Audio = tuple[np.ndarray, int]
 
 MIN_RATE, MAX_RATE, MAX_CHANNELS = LIMITS.min_audio_hz, LIMITS.max_audio_hz, LIMITS.audio_channels
 BLOCK_SECONDS = 1.0
-CACHE_BYTES, CACHE_SECONDS = LIMITS.voice_cache_mb * MIB, LIMITS.voice_cache_seconds
 
 
 class References:
@@ -40,16 +35,12 @@ class References:
         self.local = None if local is None else Path(local).expanduser().resolve()
         domains, resolver = config.allowed_media_domains, Resolver(LIMITS.dns_threads)
         self.fetcher = fetcher or Fetcher(self.max_bytes, config.media_timeout, domains, resolver)
-        self.cache = AudioCache(CACHE_BYTES, CACHE_SECONDS)
 
     async def load(self, source: str, param: str, seconds: float, run: Callable[..., Any]) -> Audio:
         """Decode what `source` names, at most `seconds` long. `run(f, *args)` awaits f in a thread.
 
         ApiError 400 names `param`.
         """
-        key: str = await run(_key, source)  # a hash of megabytes
-        if (kept := self.cache.get(key)) is not None:
-            return kept
         if source[:5].lower() == "data:":
             audio: Audio = await run(lambda: decode(self._data_uri(source, param), param, seconds))
         elif source[:7].lower() == "http://" or source[:8].lower() == "https://":
@@ -57,13 +48,15 @@ class References:
                 raise ApiError(400, f"{param}: this server fetches no URLs; send a data: URI", param=param)
             data = await self.fetcher.get(source, param)
             audio = await run(decode, data, param, seconds)
-        elif source[:5].lower() == "file:" or source.startswith(("/", "./", "../", "~")):
+        elif self.changes(source):
             audio = await run(lambda: decode(self._file(source, param), param, seconds))
-            return audio  # may change on disk
         else:
             audio = await run(lambda: decode(self._base64(source, param), param, seconds))
-        self.cache.put(key, audio)
         return audio
+
+    def changes(self, source: str) -> bool:
+        """Whether it names a file, which may change on disk."""
+        return source[:5].lower() == "file:" or source.startswith(("/", "./", "../", "~"))
 
     def _data_uri(self, source: str, param: str) -> bytes:
         head, comma, payload = source.partition(",")
@@ -115,53 +108,6 @@ class References:
 
     def _too_large(self, param: str) -> ApiError:
         return ApiError(400, f"{param}: is larger than {self.max_bytes / MIB:g} MiB", param=param)
-
-
-def _key(source: str) -> str:
-    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-class AudioCache:
-    """Decoded audio by key, at most `max_bytes` of it. The least recently used goes first. None is returned after
-    `seconds`, and what has not been used for so long goes with the next `put`. It is used on the event loop only."""
-
-    def __init__(self, max_bytes: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.max_bytes, self.seconds, self._clock = max_bytes, seconds, clock
-        self.bytes = self.hits = self.misses = 0
-        self._kept: OrderedDict[str, tuple[float, Audio]] = OrderedDict()
-
-    def get(self, key: str) -> Audio | None:
-        found = self._kept.get(key)
-        if found is None or self._expired(found[0]):
-            self.drop(key)
-            self.misses += 1
-            return None
-        self.hits += 1
-        self._kept.move_to_end(key)
-        return found[1]
-
-    def put(self, key: str, audio: Audio) -> None:
-        if audio[0].nbytes > self.max_bytes // 4:
-            return
-        self.drop(key)
-        self._kept[key] = (self._clock(), audio)
-        self.bytes += audio[0].nbytes
-        while self.bytes > self.max_bytes or self._first_expired():
-            self.drop(next(iter(self._kept)))
-
-    def _first_expired(self) -> bool:
-        return any(self._expired(put) for put, _ in itertools.islice(self._kept.values(), 1))
-
-    def _expired(self, put: float) -> bool:
-        return self._clock() - put > self.seconds
-
-    def drop(self, key: str) -> None:
-        old = self._kept.pop(key, None)
-        if old is not None:
-            self.bytes -= old[1][0].nbytes
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
 
 def decode(data: bytes, param: str, seconds: float) -> Audio:

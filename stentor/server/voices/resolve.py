@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stentor.audio import Reference
-from stentor.models.base import ModelSpec
+from stentor.models.base import ModelSpec, ReferenceAudio
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.ignored import Ignored
 from stentor.server.limits import LIMITS
 from stentor.server.names import OPENAI_VOICES, openai_voice
 from stentor.server.schemas import Shared, VoiceId
-from stentor.server.voices.references import Audio, References
+from stentor.server.voices.recordings import Recordings
 from stentor.server.voices.store import PLACEHOLDERS, VoiceStore
-from stentor.server.voices.voice import Voice
 
 if TYPE_CHECKING:
     from stentor.server.model_hosts import ModelHost
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class VoiceInput:
-    """A request's voice in the arguments of TTS.request. Reference audio is decoded, at its own rate."""
+    """A request's voice in the arguments of TTS.request. Reference audio is as the model takes it."""
 
     name: str | None = None
-    references: list[Reference] = field(default_factory=list)
-    prompt: Reference | None = None
+    references: list[ReferenceAudio] = field(default_factory=list)
+    prompt: ReferenceAudio | None = None
     embedding: list[float] | None = None
 
     @property
@@ -38,10 +36,10 @@ class VoiceInput:
 
 
 class VoiceResolver:
-    """Finds and decodes what a body names: aliases, stored voices, inline and remote audio."""
+    """Finds what a body names: aliases, stored voices, inline and remote audio."""
 
-    def __init__(self, config: ServerConfig, voices: VoiceStore, references: References) -> None:
-        self.voices, self.references = voices, references
+    def __init__(self, config: ServerConfig, voices: VoiceStore, recordings: Recordings) -> None:
+        self.voices, self.recordings = voices, recordings
         self._aliases = config.aliases
 
     async def resolve(self, host: ModelHost, body: Shared, ignored: Ignored) -> VoiceInput:
@@ -76,9 +74,9 @@ class VoiceResolver:
             raise ApiError(400, f"voice: {host.name} speaks only with its own voices", param="voice")
         if voice is not None and voice.kind == "embedding":
             return VoiceInput(embedding=await self._embedding(host, voice.name))
-        stored = None if voice is None else await self._stored(voice)
-        if stored is not None:
-            return VoiceInput(references=[stored])
+        stored = None if voice is None else await self.recordings.stored(host, voice)
+        if voice is not None and stored is not None:
+            return VoiceInput(references=[ReferenceAudio(stored, voice.text)])
         uploaded, count = await asyncio.to_thread(self.voices.some_names, LIMITS.known_voices)
         more = [f"and {count - len(uploaded)} more"] if count > len(uploaded) else []
         known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded, *more])
@@ -93,15 +91,7 @@ class VoiceResolver:
         numbers: list[float] = vector.tolist()
         return numbers
 
-    async def _stored(self, voice: Voice) -> Reference | None:
-        key = f"voice:{voice.name}:{await asyncio.to_thread(self.voices.identity, voice.name)}"
-        samples = self.references.cache.get(key) or await asyncio.to_thread(self.voices.audio, voice.name)
-        if samples is None:
-            return None
-        self.references.cache.put(key, samples)
-        return Reference(samples, voice.text)
-
-    async def _references(self, host: ModelHost, body: Shared) -> list[Reference]:
+    async def _references(self, host: ModelHost, body: Shared) -> list[ReferenceAudio]:
         """What is to be cloned: ref_audio with ref_text, or the items of references."""
         found, param = _sources(body)
         if not found:
@@ -113,32 +103,19 @@ class VoiceResolver:
             raise ApiError(400, f"{param}: {host.name} takes at most {limit}, got {len(found)}", param=param)
         texts = [None if body.x_vector_only_mode else text or None for _, text in found]
         return [
-            Reference(await self._audio(host, source, param), text)
+            ReferenceAudio(await self.recordings.named(host, source, param), text)
             for (source, _), text in zip(found, texts, strict=True)
         ]
 
-    async def _prompt(self, host: ModelHost, body: Shared) -> Reference | None:
+    async def _prompt(self, host: ModelHost, body: Shared) -> ReferenceAudio | None:
         if body.prompt_audio is None:
             if body.prompt_text is not None:
                 raise ApiError(400, "prompt_text: needs prompt_audio", param="prompt_text")
             return None
         if not host.spec.takes_prompt:
             raise ApiError(400, f"prompt_audio: {host.name} takes none", param="prompt_audio")
-        return Reference(await self._audio(host, body.prompt_audio, "prompt_audio"), body.prompt_text or None)
-
-    async def _audio(self, host: ModelHost, source: str, param: str) -> Audio:
-        shortest, longest = host.spec.reference_seconds
-        loop = asyncio.get_running_loop()
-
-        def run(f: Any, *args: Any) -> Any:
-            return loop.run_in_executor(host.pool, f, *args)
-
-        samples, rate = await self.references.load(source, param, longest, run)
-        if len(samples) < shortest * rate:
-            raise ApiError(
-                400, f"{param}: is {len(samples) / rate:.2f} s long, must be {shortest:g} to {longest:g} s", param=param
-            )
-        return samples, rate
+        recording = await self.recordings.named(host, body.prompt_audio, "prompt_audio")
+        return ReferenceAudio(recording, body.prompt_text or None)
 
 
 def _needless(spec: ModelSpec, body: Shared) -> str | None:

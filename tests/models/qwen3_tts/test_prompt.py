@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stentor import TTS, InvalidRequest, Reference
+from stentor.audio import Recording
 from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.qwen3_tts.dummy import SPECIAL, DummyTokenizer, config
 from stentor.models.qwen3_tts.prompt import PromptBuilder
@@ -282,7 +283,7 @@ def test_frames_are_limited_by_what_the_prompt_leaves() -> None:
 def test_a_clone_hears_its_reference_first() -> None:
     codes = np.arange(5 * 16).reshape(5, 16).astype(np.int32)
     speaker = np.linspace(0, 1, 1024, dtype=np.float32)
-    request = replace(ask("one two"), reference=ReferenceAudio(np.zeros(9000, np.float32), "ref"))
+    request = replace(ask("one two"), reference=ReferenceAudio(Recording(np.zeros(9000, np.float32), 24_000), "ref"))
     made = builder("qwen3-tts-0.6b-base")(request, lambda samples, role: {"codes": codes, "speaker": speaker})
     assert made.codec_prefix.tolist() == made.frames.tolist() == codes.tolist()
     assert made.frame_at.tolist() == list(range(made.length - 5, made.length))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stentor.audio import Recording
 from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.prompt import PromptBuilder
@@ -21,14 +22,14 @@ def builder(front_end: FrontEnd = plain) -> PromptBuilder:
     return PromptBuilder(lambda text: [LETTERS + ord(c) for c in text], front_end, PATCH, FEAT, ROOM)
 
 
-def encode(samples: np.ndarray, role: str) -> dict[str, np.ndarray]:
+def encode(audio: Recording, role: str) -> dict[str, np.ndarray]:
     """One patch per sample, holding the sample's value; prompts are negative to tell them apart."""
     sign = -1.0 if role == "prompt" else 1.0
-    return {"patches": sign * np.tile(samples[:, None, None], (1, PATCH, FEAT))}
+    return {"patches": sign * np.tile(audio.samples[:, None, None], (1, PATCH, FEAT))}
 
 
 def audio(count: int, text: str | None = None) -> ReferenceAudio:
-    return ReferenceAudio(np.arange(1, count + 1, dtype=np.float32), text)
+    return ReferenceAudio(Recording(np.arange(1, count + 1, dtype=np.float32), 16_000), text)
 
 
 def build(text: str = "ab", front_end: FrontEnd = plain, **named: Any) -> Prompt:

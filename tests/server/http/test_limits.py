@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stentor.engine.once import Claim
+from stentor.engine.preparation import Preparation
 from stentor.models.base import Prompt, SpeechRequest
+from stentor.text.front_end import Check
 from tests.helpers.server_live import Live, count, held, raw, serving, toy, until
 
 TEXT = "Hello there, you."
@@ -84,17 +88,23 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back(tight: Live) -> None:
 def test_a_long_text_is_not_refused_half_way_by_a_full_queue_and_goes_before_it(
     tight: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    health, prompt = tight.tts.engine.health, tight.tts.prompt_if_encoded
+    health, prepare = tight.tts.engine.health, tight.tts.prepare
     asked, going = threading.Event(), threading.Event()
     order: list[str] = []
 
-    def slow_prompt(request: SpeechRequest) -> Prompt | None:
-        if request.text == "Two is here.":
+    class Slow(Preparation):
+        def advance(self, check: Check) -> Prompt | Claim[Any]:
             asked.set()
             assert going.wait(60)
-        return prompt(request)
+            return super().advance(check)
 
-    monkeypatch.setattr(tight.tts, "prompt_if_encoded", slow_prompt)
+    def slow_second(request: SpeechRequest) -> Preparation:
+        if request.text != "Two is here.":
+            return prepare(request)
+        engine = tight.tts.engine
+        return Slow(engine.model, engine.reference_encoder, engine.codec.primer, request)
+
+    monkeypatch.setattr(tight.tts, "prepare", slow_second)
     ask = {"input": "One is here. Two is here.", "voice": "low", "split_granularity": "sentence", "seed": 1}
 
     def speak() -> bytes:

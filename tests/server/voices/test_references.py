@@ -13,8 +13,10 @@ import av
 import numpy as np
 import pytest
 
+from stentor.audio import Recording
 from stentor.server.errors import ApiError
-from stentor.server.voices.references import AudioCache, decode
+from stentor.server.voices.recordings import RecordingCache
+from stentor.server.voices.references import decode
 from tests.helpers.server_live import Live, serving, tone_wav
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
@@ -156,28 +158,32 @@ def test_local_files_are_read_only_inside_the_allowed_directory(tmp_path: Path) 
             assert answer.json()["error"]["code"] == "path_not_allowed"
 
 
+def silence(count: int) -> Recording:
+    return Recording(np.zeros(count, np.float32), 16_000)
+
+
 def test_the_cache_of_references_is_bounded() -> None:
-    cache = AudioCache(4000, 60.0)
+    cache = RecordingCache(4000, 60.0)
     for i in range(10):
-        cache.put(str(i), (np.zeros(100, np.float32), 16_000))
+        cache.put(str(i), silence(100))
         assert cache.bytes <= 4000
     assert cache.get("0") is not None
     for i in range(10, 16):
-        cache.put(str(i), (np.zeros(200, np.float32), 16_000))
+        cache.put(str(i), silence(200))
     assert cache.bytes <= 4000
     assert cache.get("1") is None
     assert cache.get("15") is not None
-    cache.put("large", (np.zeros(10_000, np.float32), 16_000))
+    cache.put("large", silence(10_000))
     assert cache.get("large") is None
 
 
 def test_references_that_nobody_uses_any_more_leave_the_cache() -> None:
     """They stayed until the cache was full, so that a server's memory grew for hours."""
     now = 0.0
-    cache = AudioCache(1 << 20, 60.0, lambda: now)
+    cache = RecordingCache(1 << 20, 60.0, lambda: now)
     for i in range(100):
         now = 10.0 * i
-        cache.put(str(i), (np.zeros(100, np.float32), 16_000))
+        cache.put(str(i), silence(100))
     assert len(cache) == 7
     assert cache.bytes == 7 * 400
     assert cache.get("99") is not None

@@ -1,0 +1,107 @@
+"""The codec's state after the frames that a request continues, such as a reference's, made once per voice.
+
+It is made beside the engine's thread, on a stream of its own, and kept on the host. Whoever asks for what is kept waits
+for nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stentor.audio import digest
+from stentor.config import EngineConfig
+from stentor.engine.buffer_sizes import MIB
+from stentor.engine.codec_state import CodecStateTable
+from stentor.engine.cuda_graphs import CudaGraphRunner
+from stentor.engine.device import Device
+from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
+from stentor.models.base import Prompt, SpeechModel
+
+
+class CodecPrimer:
+    """One state at a time, in pieces of fixed lengths, each of which is a captured graph. Thread-safe."""
+
+    def __init__(self, model: SpeechModel, config: EngineConfig, device: Device) -> None:
+        spec, where = model.spec, device.torch
+        self.model, self.device = model, device
+        self.sizes = piece_sizes(min(spec.codec_prefix, spec.codec_chunk))
+        self.stream = device.stream(0)
+        self.graphs = CudaGraphRunner("priming", self._decode, device, self.stream, config.require_graphs)
+        self._state = CodecStateTable(model.codec.columns, 1, where)
+        self._row = torch.zeros(1, dtype=torch.int64, device=where)
+        shape = (1, max(self.sizes, default=0), *spec.frame.shape)
+        self._frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
+        kept = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
+        self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
+
+    def capture(self) -> None:
+        """Capture a call of each length."""
+        with self.stream.active():
+            self.graphs.capture((n,) for n in self.sizes)
+
+    def claim(self, prompt: Prompt) -> Claim[Tensor]:
+        """A row of the codec's state [words] after the prompt's codec prefix, on the host."""
+        frames = prompt.codec_prefix
+        return self._once.claim(digest(frames), lambda: self._prime(frames))
+
+    def state(self, prompt: Prompt) -> Tensor:
+        """The same, which the prompt keeps from then on. Waits for it."""
+        if prompt.codec_state is None:
+            prompt.codec_state = self.claim(prompt).result()
+        return prompt.codec_state
+
+    def counts(self) -> CacheCounts:
+        """`held` is in bytes."""
+        return self._once.counts()
+
+    def warm_up(self) -> None:
+        """Run every length once in the thread that will, so that the first voice costs what later ones do."""
+        frames = np.zeros((sum(self.sizes), *self.model.spec.frame.shape), np.float32)
+        if self.sizes:
+            self._once.on_each_thread(1, partial(self._prime, frames))
+
+    def close(self) -> None:
+        """End the thread, after the state that it is making."""
+        self._once.close()
+
+    def _start(self) -> None:
+        self.device.select()
+        torch.set_flush_denormal(True)  # as in the engine's thread
+
+    def _prime(self, frames: np.ndarray) -> Tensor:
+        with torch.inference_mode(), self.device.current(), self.stream.active():
+            self._state.reset(self._row)
+            source = self.device.upload(frames).to(self._frames.dtype)
+            at = 0
+            for count in pieces(len(frames), self.sizes):
+                self._frames[0, :count].copy_(source[at : at + count])
+                self.graphs(count)
+                at += count
+            state, done = self.device.download(self._state.data[0]), self.device.event()
+            done.record()
+            done.wait_host()
+        return state
+
+    def _decode(self, count: int) -> None:
+        """The captured function: the first `count` of `_frames` in, `_state` on to what follows them."""
+        _, new = self.model.codec.decode(self._frames[:, :count], self._state.gather(self._row))
+        self._state.store(self._row, new)
+
+
+def piece_sizes(longest: int) -> list[int]:
+    """Frames of one call, largest first: the longest, and powers of two below it."""
+    return sorted({longest, *(1 << i for i in range(longest.bit_length()))} if longest else (), reverse=True)
+
+
+def pieces(count: int, sizes: list[int]) -> list[int]:
+    """`count` frames as pieces of these sizes, largest first."""
+    found = []
+    for size in sizes:
+        found += [size] * (count // size)
+        count %= size
+    assert count == 0, "the family's codec_prefix says that it has none"
+    return found

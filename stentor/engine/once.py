@@ -1,0 +1,157 @@
+"""Results of slow work, made once for all who ask, in threads of their own, and kept within a budget."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from stentor.errors import EngineError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CacheCounts:
+    """How often a result was there or under way (hits), how often it was made (misses), and what is kept."""
+
+    hits: int = 0
+    misses: int = 0
+    kept: int = 0  # results
+    held: float = 0  # of the budget, in its unit
+
+
+class LruCache(Generic[T]):
+    """The values used last, by key, as long as their weights together are at most `most`."""
+
+    def __init__(self, most: float, weigh: Callable[[T], float] = lambda value: 1) -> None:
+        self.most, self.weigh, self.held = most, weigh, 0.0
+        self._items: OrderedDict[str, T] = OrderedDict()
+
+    def get(self, key: str) -> T | None:
+        if key in self._items:
+            self._items.move_to_end(key)
+        return self._items.get(key)
+
+    def put(self, key: str, value: T) -> None:
+        if key in self._items:
+            self.held -= self.weigh(self._items.pop(key))
+        self._items[key] = value
+        self.held += self.weigh(value)
+        while self.held > self.most:
+            self.held -= self.weigh(self._items.popitem(last=False)[1])
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class Claim(Generic[T]):
+    """One caller's wish for a result. Who does not want it any more calls `leave`. `future` must not be cancelled."""
+
+    def __init__(self, future: Future[T], leave: Callable[[], None]) -> None:
+        self.future, self._leave = future, leave
+        self._left = False
+
+    @property
+    def done(self) -> bool:
+        return self.future.done()
+
+    def result(self) -> T:
+        """Waits. Raises what the work raised, and EngineError when the engine was closed before it."""
+        try:
+            return self.future.result()
+        except CancelledError:
+            raise EngineError("the engine has stopped: closed") from None
+
+    def leave(self) -> None:
+        """Work that nobody wants and that has not begun is not done. Safe to call twice."""
+        if not self._left:
+            self._left = True
+            self._leave()
+
+
+@dataclass(eq=False)
+class _Job(Generic[T]):
+    future: Future[T]
+    waiting: int = 0
+
+
+class OnceCache(Generic[T]):
+    """Work by key. Whoever asks for what is kept waits for nobody: no lock is held while work is done."""
+
+    def __init__(self, name: str, threads: int, kept: LruCache[T], start: Callable[[], None]) -> None:
+        """start: called in each of the threads before its first work."""
+        self._pool = ThreadPoolExecutor(threads, name, start)
+        self._kept = kept
+        self._jobs: dict[str, _Job[T]] = {}
+        self._lock = threading.Lock()  # guards all of this
+        self._hits = self._misses = 0
+
+    def claim(self, key: str, work: Callable[[], T], keep: bool = True) -> Claim[T]:
+        """The result of `work`, which runs only if it is neither kept nor under way.
+
+        All who wait for the same result get the error if it fails. The next claim tries again.
+        """
+        with self._lock:
+            value, job = self._kept.get(key), self._jobs.get(key)
+            self._hits += value is not None or job is not None
+            if value is not None:
+                return _there(value)
+            if job is None:
+                self._misses += 1
+                job = self._jobs[key] = _Job(self._submit(key, work, keep))
+            job.waiting += 1
+            return Claim(job.future, lambda: self._leave(key, job))
+
+    def counts(self) -> CacheCounts:
+        with self._lock:
+            return CacheCounts(self._hits, self._misses, len(self._kept), self._kept.held)
+
+    def on_each_thread(self, count: int, work: Callable[[], object]) -> None:
+        """Run `work` in each of the `count` threads at once, and wait. Only at start."""
+        together = threading.Barrier(count)
+
+        def run() -> None:
+            together.wait()
+            work()
+
+        for future in [self._pool.submit(run) for _ in range(count)]:
+            future.result()
+
+    def close(self) -> None:
+        """End the threads, after the work that they are doing. What waits fails."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _submit(self, key: str, work: Callable[[], T], keep: bool) -> Future[T]:
+        try:
+            return self._pool.submit(self._run, key, work, keep)
+        except RuntimeError as e:  # after close
+            raise EngineError("the engine has stopped: closed") from e
+
+    def _run(self, key: str, work: Callable[[], T], keep: bool) -> T:
+        try:
+            value = work()
+        except BaseException:
+            with self._lock:
+                del self._jobs[key]
+            raise
+        with self._lock:
+            if keep:
+                self._kept.put(key, value)
+            del self._jobs[key]
+        return value
+
+    def _leave(self, key: str, job: _Job[T]) -> None:
+        with self._lock:
+            job.waiting -= 1
+            if job.waiting == 0 and self._jobs.get(key) is job and job.future.cancel():
+                del self._jobs[key]
+
+
+def _there(value: T) -> Claim[T]:
+    future: Future[T] = Future()
+    future.set_result(value)
+    return Claim(future, lambda: None)

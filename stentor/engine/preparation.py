@@ -1,0 +1,62 @@
+"""From a request to its prompt, with what has to be made first: features of its audio, the codec's state after them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from stentor.engine.codec_primer import CodecPrimer
+from stentor.engine.once import Claim
+from stentor.engine.reference_encoder import NotEncoded, ReferenceEncoder, RequestFeatures
+from stentor.models.base import Prompt, SpeechModel, SpeechRequest
+from stentor.text.front_end import Check
+
+
+class Preparation:
+    """A prompt in the making, for callers that must not wait in a thread. Call `leave` when it is done or given up."""
+
+    def __init__(
+        self, model: SpeechModel, encoder: ReferenceEncoder, primer: CodecPrimer, request: SpeechRequest
+    ) -> None:
+        self.request = request
+        self._model, self._primer = model, primer
+        self._features = RequestFeatures(encoder)
+        self._prompt: Prompt | None = None
+        self._state: Claim[Tensor] | None = None
+
+    def advance(self, check: Check) -> Prompt | Claim[Any]:
+        """The prompt, or else what to wait for before the next call. Raises what `check` raises.
+
+        It waits for no encoding.
+        """
+        check()
+        try:
+            if self._prompt is None:
+                self._prompt = self._model.prompt(replace(self.request, check=check), self._features)
+        except NotEncoded as e:
+            return e.claim
+        return self._primed(self._prompt)
+
+    def wait(self) -> Prompt:
+        """The prompt, after all that it needs."""
+        self._features.waits = True
+        while not isinstance(found := self.advance(self.request.check), Prompt):
+            found.result()
+        return found
+
+    def leave(self) -> None:
+        """What only this request needs, and what has not begun, is not made."""
+        self._features.leave()
+        if self._state is not None:
+            self._state.leave()
+
+    def _primed(self, prompt: Prompt) -> Prompt | Claim[Tensor]:
+        if len(prompt.codec_prefix) == 0:
+            return prompt
+        self._state = self._state or self._primer.claim(prompt)
+        if not self._state.done:
+            return self._state
+        prompt.codec_state = self._state.result()
+        return prompt
