@@ -11,11 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from stentor.api import TTS
+from stentor.audio import Recording
 from stentor.config import Policy
 from stentor.engine.request_state import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
-from stentor.models.base import ModelSpec
+from stentor.models.base import ModelSpec, ReferenceAudio
 from stentor.server import memory
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, clipped
@@ -31,6 +34,7 @@ RESTARTS = LIMITS.restarts  # in a row
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
 WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
 WARMUP_TEXT = "Hello there."
+WARMUP_SECONDS = 1.0  # of reference audio
 THREADS = LIMITS.prepare_threads  # for tokenising text, per model
 REFERENCE_THREADS = LIMITS.reference_threads  # for decoding and resampling reference audio
 
@@ -201,14 +205,26 @@ def _public(error: Exception) -> str:
 
 
 def _warm_up(tts: TTS) -> None:
-    """Generate a short utterance as a request would. A model that needs a reference is left as its load made it."""
+    """Generate a short utterance as a request would, and one in the voice of a reference where the model takes one."""
     options: dict[str, Any] = {"max_frames": 8} if "max_frames" in tts.spec.options else {}
+    voices: list[dict[str, Any]] = [{}]
     if tts.spec.speaker_size:
-        options["speaker_embedding"] = [0.0] * tts.spec.speaker_size
-    try:
-        tts.generate(WARMUP_TEXT, retries=1, **options)
-    except InvalidRequest as e:
-        log.info("warm-up skipped: %s", e)
+        voices = [{"speaker_embedding": [0.0] * tts.spec.speaker_size}]
+    if tts.spec.takes_reference:
+        voices.append({"reference": ReferenceAudio(_noise(tts.spec), WARMUP_TEXT)})
+    for voice in voices:
+        try:
+            tts.generate(WARMUP_TEXT, retries=1, **options, **voice)
+        except InvalidRequest as e:
+            log.info("warm-up skipped: %s", e)
+
+
+def _noise(spec: ModelSpec) -> Recording:
+    """A reference that is in nobody's voice."""
+    shortest, longest = spec.reference_seconds
+    count = int(min(max(shortest, WARMUP_SECONDS), longest) * spec.reference_rate)
+    samples = 0.1 * np.random.default_rng(0).standard_normal(count)
+    return Recording(samples.astype(np.float32), spec.reference_rate, kept=False)
 
 
 class ModelHosts:

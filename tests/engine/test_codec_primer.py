@@ -20,6 +20,7 @@ from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
 from stentor.models.base import Prompt, SpeechModel
+from stentor.models.toy.model import Toy
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.tiny import FIXTURES
 
@@ -177,3 +178,20 @@ def test_a_reference_is_resampled_hashed_encoded_and_primed_once_for_all_texts_p
             tts.generate("Seven.", reference=loaded, seed=1, max_frames=4)
         assert sorted(calls) == ["digest", "encode", "resample"]
         assert tts.engine.codec.primer.counts().misses == 2
+
+
+def test_every_thread_and_every_piece_has_run_before_the_engine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[str] = []
+    primed: list[int] = []
+    encode, decode = Toy.encode, CodecPrimer._decode
+
+    def noted(self: Toy, wav: torch.Tensor, role: str) -> dict[str, torch.Tensor]:
+        encoded.append(threading.current_thread().name)
+        return encode(self, wav, role)
+
+    monkeypatch.setattr(Toy, "encode", noted)
+    monkeypatch.setattr(CodecPrimer, "_decode", lambda self, n: (primed.append(n), decode(self, n))[1])
+    with TTS("dummy:toy", **TOY) as tts:
+        assert len(set(encoded)) == tts.engine.sizes.encodings
+        assert primed == [2, 1]
+        assert tts.engine.codec.primer.counts().misses == 0

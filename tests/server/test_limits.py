@@ -28,6 +28,7 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "model_hosts.py WATCH_SECONDS": "how often an engine is looked at",
     "model_hosts.py CRASHED": "an exit code",
     "model_hosts.py WRONG": "an exit code",
+    "model_hosts.py WARMUP_SECONDS": "what is heard at start",
     "state.py ThreadPoolExecutor": "encoders have one thread per CPU",
     "voices/references.py BLOCK_SECONDS": "how audio is read",
 }

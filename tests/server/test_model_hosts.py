@@ -135,3 +135,10 @@ def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) ->
 
     asyncio.run(check())
     assert gc.get_freeze_count() == 0
+
+
+def test_what_a_first_voice_needs_has_run_before_a_model_is_ready(tmp_path: Path) -> None:
+    with serving(tmp_path) as live:
+        health = live.tts.engine.health()
+        assert (health.references.misses, health.codec_states.misses, health.stats.finished) == (1, 1, 2)
+        assert health.references.kept == 0

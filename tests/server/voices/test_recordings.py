@@ -1,0 +1,155 @@
+"""A voice is decoded, resampled and hashed once, however many requests, pieces and tries speak with it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stentor import audio
+from stentor.audio import Recording
+from stentor.server.errors import ApiError
+from stentor.server.voices import references
+from stentor.server.voices.recordings import Recordings
+from tests.helpers.server_live import Live, count, tone_wav
+
+ASK: dict[str, Any] = {"input": "Hello there. And here.", "split_granularity": "sentence", "response_format": "pcm"}
+SPEC = SimpleNamespace(reference_seconds=(0.05, 5.0), reference_rate=600)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often audio was decoded, resampled and hashed."""
+    found: Counter[str] = Counter()
+
+    def counted(module: Any, name: str) -> None:
+        plain = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a: (found.update([name]), plain(*a))[1])
+
+    counted(references, "decode")
+    counted(audio, "resample")
+    counted(audio, "digest")
+    return found
+
+
+def uri(hz: float) -> str:
+    return "data:audio/wav;base64," + base64.b64encode(tone_wav(hz=hz)).decode()
+
+
+def test_an_uploaded_voice_is_resampled_and_hashed_once(live: Live, calls: Counter[str]) -> None:
+    files = {"audio_sample": ("v.wav", tone_wav(hz=317.0), "audio/wav")}
+    assert live.http.post("/v1/audio/voices", data={"name": "ada", "consent": "yes"}, files=files).status_code == 200
+    calls.clear()
+    before = {name: count(live, name) for name in NAMES}
+    assert {live.speech(**ASK, voice="ada", seed=seed).status_code for seed in range(3)} == {200}
+    assert calls == {"resample": 1, "digest": 1}
+    found = {name: count(live, name) - before[name] for name in NAMES}
+    assert found == {
+        'engine_reference_misses_total{model_name="dummy:toy"}': 1,
+        'engine_reference_hits_total{model_name="dummy:toy"}': 5,  # three requests of two pieces
+        'engine_codec_state_misses_total{model_name="dummy:toy"}': 1,
+        'engine_codec_state_hits_total{model_name="dummy:toy"}': 5,
+    }
+    live.http.delete("/v1/audio/voices/ada")
+
+
+NAMES = [
+    f'engine_{cache}_{what}_total{{model_name="dummy:toy"}}'
+    for cache in ("reference", "codec_state")
+    for what in ("hits", "misses")
+]
+
+
+def test_a_voice_that_a_request_brings_is_decoded_resampled_and_hashed_once(live: Live, calls: Counter[str]) -> None:
+    for seed in range(3):
+        assert live.speech(**ASK, ref_audio=uri(523.0), seed=seed).status_code == 200
+    assert calls == {"decode": 1, "resample": 1, "digest": 1}
+
+
+class Source:
+    """Stands for what decodes. It waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.going = asyncio.Event()
+        self.loads: list[str] = []
+        self.ended: list[str] = []
+
+    def changes(self, source: str) -> bool:
+        return False
+
+    async def load(self, source: str, param: str, seconds: float, run: Any) -> tuple[np.ndarray, int]:
+        self.loads.append(source)
+        try:
+            await self.going.wait()
+        finally:
+            self.ended.append(source)
+        if source == "wrong":
+            raise ApiError(400, "wrong", param=param)
+        return np.full(600, 0.5, np.float32), 1200
+
+
+async def until(true: Any) -> None:
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+
+
+def with_recordings(run: Any) -> None:
+    async def main() -> None:
+        source = Source()
+        with ThreadPoolExecutor(1) as pool:
+            host: Any = SimpleNamespace(name="toy", spec=SPEC, pool=pool, references=pool)
+            made: Any = Recordings(source, None)  # type: ignore[arg-type]
+            await run(made, host, source)
+
+    asyncio.run(main())
+
+
+def test_requests_that_bring_the_same_voice_at_once_share_its_decoding() -> None:
+    async def run(made: Recordings, host: Any, source: Source) -> None:
+        asked = [asyncio.create_task(made.named(host, "a", "ref_audio")) for _ in range(5)]
+        await until(lambda: source.loads)
+        asked[0].cancel()
+        source.going.set()
+        found = await asyncio.gather(*asked[1:])
+        assert isinstance(found[0], Recording)
+        assert len({id(recording) for recording in found}) == 1
+        assert await made.named(host, "a", "ref_audio") is found[0]
+        assert source.loads == ["a"]
+
+    with_recordings(run)
+
+
+def test_decoding_that_nobody_waits_for_any_more_ends_and_the_next_request_decodes_again() -> None:
+    async def run(made: Recordings, host: Any, source: Source) -> None:
+        asked = [asyncio.create_task(made.named(host, "a", "ref_audio")) for _ in range(2)]
+        await until(lambda: source.loads)
+        for task in asked:
+            task.cancel()
+        await until(lambda: source.ended)
+        source.going.set()
+        assert isinstance(await made.named(host, "a", "ref_audio"), Recording)
+        assert source.loads == ["a", "a"]
+
+    with_recordings(run)
+
+
+def test_all_who_wait_get_the_error_and_the_next_request_tries_again() -> None:
+    async def run(made: Recordings, host: Any, source: Source) -> None:
+        asked = [asyncio.create_task(made.named(host, "wrong", "ref_audio")) for _ in range(3)]
+        await until(lambda: source.loads)
+        source.going.set()
+        assert {type(e) for e in await asyncio.gather(*asked, return_exceptions=True)} == {ApiError}
+        with pytest.raises(ApiError):
+            await made.named(host, "wrong", "ref_audio")
+        assert len(source.loads) == 2
+        assert len(made.cache) == 0
+
+    with_recordings(run)
