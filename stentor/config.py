@@ -31,7 +31,7 @@ def check_dtype(name: str) -> str:
 class Policy:
     """Parameters of the scheduler. Times are seconds."""
 
-    max_prefill_tokens: int = 2048  # per step. A longer prompt is prefilled alone
+    max_prefill_tokens: int = 2048  # between two frames of a running stream. Longer prompts go in pieces
     prefix_cache: bool = True  # prompts that begin alike, such as with the same voice, share the pages of that
     min_cached_tokens: int = 128  # less is computed again, so that a short prompt gives the same bytes every time
     reserve_tokens: int = 64  # tokens for which pages are allocated ahead when a request needs another page

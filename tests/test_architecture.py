@@ -27,6 +27,7 @@ POLICY = (
     "engine.sequence",
     "engine.page_allocator",
     "engine.page_tables",
+    "engine.prefill_planner",
     "engine.step_plan",
     "engine.victims",
 )

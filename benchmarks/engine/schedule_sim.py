@@ -42,7 +42,7 @@ from stentor import TTS, registry
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import RAMP
 from stentor.engine.codec_runner import CodecRunner
-from stentor.engine.model_runner import PREFILL_TOKENS, ModelRunner, default_batch_sizes
+from stentor.engine.model_runner import MAX_PREFILL_TOKENS, ModelRunner, default_batch_sizes
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
 from stentor.engine.sequence import LENGTH, RUNNING
 from stentor.layers.types import State
@@ -148,9 +148,9 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs) -> None:
         generated[running] += 1
         stop[running] = np.where(generated[running] >= limit[running], LENGTH, RUNNING)
 
-    longest, num_evals = max(PREFILL_TOKENS[1]), spec.num_evals
+    longest, num_evals = MAX_PREFILL_TOKENS, spec.num_evals
     frames = longest if spec.takes_reference else 0
-    runner.prefill_buffers = PrefillBuffers(spec, BatchShape(longest, SLOTS, frames), SLOTS, runner.device)
+    runner.prefill_buffers = PrefillBuffers(spec, BatchShape(longest, SLOTS, frames, longest), SLOTS, runner.device)
     host_idx, ints = runner.idx.numpy(), runner.prefill_buffers.ints.numpy()
 
     def add(graphs: Any, key: tuple[int, ...], ms: float, run: Callable[[], None]) -> None:
@@ -162,6 +162,9 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs) -> None:
     for shape in runner.prefill_keys(SLOTS, num_evals):
         rows = ints[BatchShape(*shape[:3]).parts["idx"]]
         add(runner.prefill_graphs, shape, costs.prefill_ms(shape[1], shape[0]), partial(advance, rows))
+    for tokens, given, replayed in runner.partial_keys():
+        run = partial(advance, ints[:0])
+        add(runner.partial_graphs, (tokens, given, replayed), costs.prefill + costs.token * tokens, run)
     for batch, count in codec.graph_keys(SLOTS):
         silence = torch.zeros(batch, count * spec.hop), torch.zeros(batch, count, *spec.frame.shape)
         speak = partial(codec.outputs.__setitem__, (batch, count), silence)

@@ -65,10 +65,14 @@ class CudaGraphRunner:
             self.fn(*key)
         self.graphs[key] = graph
 
-    def covering_key(self, key: Key) -> Key:
-        """The smallest captured key that covers `key` in every dimension, or `key` itself when there is none."""
-        covering = [k for k in self.graphs if all(a >= b for a, b in zip(k, key, strict=True))]
-        return min(covering, default=key)
+    def covering_key(self, key: Key, exact: int = 0) -> Key:
+        """The smallest captured key that covers `key` in every dimension, or `key` itself when there is none.
+
+        exact: so many numbers at the end must be the same.
+        """
+        same = key[len(key) - exact :]
+        alike = [k for k in self.graphs if k[len(key) - exact :] == same]
+        return min((k for k in alike if all(a >= b for a, b in zip(k, key, strict=True))), default=key)
 
     def __call__(self, *key: int) -> None:
         graph = self.graphs.get(key)

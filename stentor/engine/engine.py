@@ -24,7 +24,7 @@ from stentor.engine.device import Device
 from stentor.engine.inbox import Inbox, Submit
 from stentor.engine.inflight import InFlightStep
 from stentor.engine.launcher import Launcher
-from stentor.engine.model_runner import ModelRunner
+from stentor.engine.model_runner import MAX_PREFILL_TOKENS, ModelRunner
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.prefix import prefix_keys
 from stentor.engine.preparation import Preparation
@@ -103,7 +103,8 @@ class Engine:
         hop_seconds = self.model.spec.hop / self.model.spec.sample_rate
         counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
         seq = Sequence(next(self._ids), *counts, hop_seconds, streaming, place)
-        if self.config.policy.prefix_cache:
+        policy = self.config.policy
+        if policy.prefix_cache and prompt.length >= policy.min_cached_tokens:
             seq.prefix = prefix_keys(prompt, self.sizes.page_size)
         if prompt.live is not None:
             seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
@@ -249,7 +250,7 @@ class Engine:
         seq, columns = request.seq, request.prompt.columns
         held = columns[text.column]
         columns[text.column] = np.concatenate((held, text.values))
-        if seq.phase in (Phase.RUNNING, Phase.PREEMPTED) and len(text.values):
+        if seq.has_row and len(text.values):
             self.runner.extend(seq, text.column, len(held), text.values)
         seq.max_schedulable = sys.maxsize if text.last else seq.max_schedulable + len(text.values)
 
@@ -310,6 +311,8 @@ class Engine:
 
 
 def _policy(config: EngineConfig, device: Device) -> Policy:
-    """The scheduler's policy. Without a ramp of its own, a CPU takes the gentle one."""
+    """The scheduler's policy. Without a ramp of its own, a CPU takes the gentle one. A GPU's prefills are captured."""
     policy = config.policy
-    return replace(policy, ramp=GENTLE_RAMP) if policy.ramp is None and not device.cuda else policy
+    if device.cuda:
+        return replace(policy, max_prefill_tokens=min(policy.max_prefill_tokens, MAX_PREFILL_TOKENS))
+    return replace(policy, ramp=GENTLE_RAMP) if policy.ramp is None else policy

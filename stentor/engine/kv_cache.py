@@ -37,7 +37,8 @@ class PagedKV:
     ) -> KVView:
         """Packed tokens of several slots `idx` [R]. Token n belongs to `slot[n] == idx[row[n]]` and stands at `pos[n]`.
 
-        Each row's tokens are consecutive positions. `max_seqlen` is the largest number of them (a shape).
+        Each row's tokens are consecutive positions. `max_seqlen` is the largest number of them (a shape). Only where
+        attention is not fused are `idx` and `row` read.
         """
         if self.fused:
             return FusedPrefill(self, slot, pos)

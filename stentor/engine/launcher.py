@@ -14,7 +14,7 @@ from stentor.engine.model_runner import ModelRunner
 from stentor.engine.request_state import OpenRequests, SavedRow
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import Phase, Sequence
-from stentor.engine.step_plan import StepPlan, by_num_evals
+from stentor.engine.step_plan import StepPlan, by_num_evals, by_prefill
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
@@ -35,16 +35,16 @@ class Launcher:
         ready = self._each(plan.admitted, self._write_rows) + self._each(plan.unparked, self._restore_rows) + resumed
         for seq in plan.unparked:
             self.requests.of(seq).saved = None
-        group = self._without_unwritten(plan, self._write_pages(ready))
+        self._write_pages(ready)
         self._write_pages(plan.regrown)
+        group = self._without_unwritten(plan)
         if group:
             stats.prefills += 1
-            stats.prompt_tokens += sum(seq.length for seq in group)
-            stats.cached_tokens += sum(seq.num_cached for seq in group)
-            for rows in by_num_evals(group):
+            self._count_tokens(group)
+            for rows in by_prefill(group):
                 steps += self._prefill(rows)
             if steps:
-                self._decode_first_frames([s for s in plan.admitted if not s.cancelled])
+                self._decode_first_frames([s for s in group if s.emits and not s.cancelled])
         decode = [s for s in plan.decode if not s.cancelled]
         if decode:
             stats.steps += 1
@@ -106,13 +106,22 @@ class Launcher:
     def _write_pages(self, sequences: list[Sequence]) -> list[Sequence]:
         return self._each(sequences, self.runner.set_pages)
 
-    def _without_unwritten(self, plan: StepPlan, ready: list[Sequence]) -> list[Sequence]:
+    def _without_unwritten(self, plan: StepPlan) -> list[Sequence]:
         """The requests to prefill. When one has failed, its pages are not written: those that share them try again."""
-        if len(ready) == len(plan.admitted) + len(plan.resumed):
+        ready = [seq for seq in plan.prefill if not seq.cancelled]
+        if len(ready) == len(plan.prefill):
             return ready
         for seq in [s for s in ready if s in plan.dependent]:
             self.scheduler.undo(seq)
         return [s for s in ready if s not in plan.dependent]
+
+    def _count_tokens(self, group: list[Sequence]) -> None:
+        """Count tokens of prompts: those of each piece, and with the first one those that are in pages already."""
+        stats = self.requests.stats
+        for seq in [s for s in group if not s.replays]:
+            cached = seq.num_cached if seq.piece.start == seq.num_cached else 0
+            stats.cached_tokens += cached
+            stats.prompt_tokens += cached + len(seq.piece)
 
     def _each(self, sequences: list[Sequence], write: Callable[[list[Sequence]], None]) -> list[Sequence]:
         """Write something of all at once. If that fails, one by one, so that only the culprit ends. The others."""
@@ -158,7 +167,7 @@ class Launcher:
     def _prefill_later(self, seq: Sequence, error: Exception, again: bool) -> list[InFlightStep]:
         """The step of a row whose frame was made all the same, or none: the row is prefilled `again`, or ends."""
         try:
-            if self.runner.has_run(seq):
+            if seq.emits and self.runner.has_run(seq):
                 return [self.runner.report(seq, True)]
         except Exception as e:
             self.survive(e)

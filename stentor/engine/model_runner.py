@@ -20,7 +20,15 @@ from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import Device, StagingBuffer
 from stentor.engine.inflight import InFlightStep
 from stentor.engine.kv_cache import PagedKV
-from stentor.engine.prefill_batch import BatchShape, Group, PrefillBuffers, batch_shape, build_eager_batch
+from stentor.engine.prefill_batch import (
+    BatchShape,
+    Group,
+    Piece,
+    PrefillBuffers,
+    batch_shape,
+    build_eager_batch,
+    pieces_of,
+)
 from stentor.engine.sequence import RUNNING, Sequence
 from stentor.engine.slot_table import SlotTable
 from stentor.errors import InvalidRequest
@@ -33,6 +41,15 @@ PREFILL_TOKENS = {
     32: (2048, 1536, 1024, 512),
 }
 """Captured prefills: tokens by number of rows. As many rows as there are slots take the tokens of the last entry."""
+LAST_TOKENS = {1: 64, 8: 128}
+"""The same where `emit` loops less or more often than by default. Longer prompts take a partial prefill and then one
+of their last tokens. As many rows as there are slots take the tokens of the last entry, or more if they are more."""
+PARTIAL_TOKENS = (2048, 1536, 1024, 512, 256, 128, 32)
+"""Captured prefills that make no frame: of pieces of prompts."""
+REPLAY_TOKENS = (2048, 512, 128)
+"""The same of frames that preempted requests had."""
+MAX_PREFILL_TOKENS = max(PREFILL_TOKENS[1])
+"""Tokens of one captured prefill at most."""
 DECODE_PAGES = (32, 128)
 """Pages per request of captured steps, besides the most, where attention is not fused and its shape depends on them."""
 
@@ -55,13 +72,17 @@ class ModelRunner:
         self.prefill_graphs = CudaGraphRunner(
             "prefill", self._prefill, device, self.stream, must, shares_pool_of=self.decode_graphs
         )
-        longest = max(PREFILL_TOKENS[1]) if device.cuda else 0
+        self.partial_graphs = CudaGraphRunner(
+            "partial prefill", self._partial_prefill, device, self.stream, must, shares_pool_of=self.decode_graphs
+        )
+        longest = MAX_PREFILL_TOKENS if device.cuda else 0
         frames = longest if model.spec.takes_reference else 0
-        self.prefill_buffers = PrefillBuffers(model.spec, BatchShape(longest, sizes.slots, frames), sizes.slots, device)
+        largest = BatchShape(longest, sizes.slots, frames, longest)
+        self.prefill_buffers = PrefillBuffers(model.spec, largest, sizes.slots, device)
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        return self.decode_graphs, self.prefill_graphs
+        return self.decode_graphs, self.prefill_graphs, self.partial_graphs
 
     def capture(self) -> None:
         """Capture every graph that steady serving needs, largest first."""
@@ -77,15 +98,31 @@ class ModelRunner:
             self.decode_graphs.capture((b, n, e) for b in batches for n in pages for e in evals)
             if self.kv.fused and self.device.cuda:
                 self.prefill_graphs.capture(self.prefill_keys(slots, num_evals))
+                self.partial_graphs.capture(self.partial_keys())
 
     def prefill_keys(self, slots: int, num_evals: int) -> Iterator[tuple[int, int, int, int]]:
         """(tokens, rows, given frames, num_evals): as many frames as tokens, or none."""
+        given = self.model.spec.takes_reference
         sizes = {n: tokens for n, tokens in PREFILL_TOKENS.items() if n < slots}
         sizes[slots] = PREFILL_TOKENS[max(PREFILL_TOKENS)] if slots > 1 else PREFILL_TOKENS[1]
         for rows, counts in sorted(sizes.items(), reverse=True):
             for tokens in counts:
-                for frames in (tokens, 0) if self.model.spec.takes_reference else (0,):
+                for frames in (tokens, 0) if given else (0,):
                     yield (tokens, rows, frames, num_evals)
+        others = {n: tokens for n, tokens in LAST_TOKENS.items() if n < slots}
+        others[slots] = max(slots, LAST_TOKENS[max(LAST_TOKENS)])
+        for evals in sorted(self.evals - {num_evals}, reverse=True):
+            for rows, tokens in sorted(others.items(), reverse=True):
+                yield (tokens, rows, tokens if given else 0, evals)
+
+    def partial_keys(self) -> Iterator[tuple[int, int, int]]:
+        """(tokens, given frames, replayed frames): as many of one kind as tokens, or none."""
+        for tokens in PARTIAL_TOKENS:
+            if self.model.spec.takes_reference:
+                yield (tokens, tokens, 0)
+            yield (tokens, 0, 0)
+            if tokens in REPLAY_TOKENS:
+                yield (tokens, 0, tokens)
 
     # -- host to device --
 
@@ -139,25 +176,51 @@ class ModelRunner:
     # -- steps --
 
     def prefill(self, group: Group) -> InFlightStep:
-        """Prompts of several requests, for resumed ones also the frames they had, and their next frame."""
-        launched_at = time.monotonic()
-        resumed = any(seq.num_scheduled > 1 for seq, _ in group)
-        need = batch_shape(group)
-        key = self.prefill_graphs.covering_key(
-            (need.tokens, need.rows, need.frames, max(seq.num_evals for seq, _ in group))
-        )
+        """Pieces of several requests, all of prompts or all of replayed frames. Who ends a prompt makes frame 0."""
+        launched_at, pieces = time.monotonic(), pieces_of(group)
+        num_evals = max((seq.num_evals for seq, _ in group if seq.emits), default=0)
         with self.stream.active():
-            if resumed or key not in self.prefill_graphs.graphs:
-                self.prefill_graphs.eager_calls += 1
-                batch = build_eager_batch(group, self.model.spec, self.sizes.page_size, self.device)
-                step.prefill(self.model, self.slots, self.kv, batch)
+            key = self._prefill_key(pieces, num_evals)
+            if not any(p.emits for p in pieces):
+                self._launch_partial(pieces)
+            elif key in self.prefill_graphs.graphs or not self.prefill_graphs.graphs:
+                self._launch_prefill(pieces, key)
             else:
-                self.prefill_buffers.write(group, BatchShape(*key[:3]))
-                self.prefill_graphs(*key)
+                self._launch_partial([p.without_frame for p in pieces])
+                ends = [p.last_token for p in pieces if p.emits]
+                self._launch_prefill(ends, self._prefill_key(ends, num_evals))
             return self._in_flight([seq for seq, _ in group], launched_at, True)
+
+    def _prefill_key(self, pieces: list[Piece], num_evals: int) -> tuple[int, ...]:
+        need = batch_shape(pieces)
+        return self.prefill_graphs.covering_key((need.tokens, need.rows, need.frames, num_evals), exact=1)
+
+    def _launch_prefill(self, pieces: list[Piece], key: tuple[int, ...]) -> None:
+        self._run(self.prefill_graphs, key, pieces, BatchShape(*key[:3]), key[3])
+
+    def _launch_partial(self, pieces: list[Piece]) -> None:
+        need = batch_shape(pieces)
+        key = self.partial_graphs.covering_key((need.tokens, need.frames, need.steps))
+        self._run(self.partial_graphs, key, pieces, BatchShape(key[0], 0, *key[1:]), 0)
+
+    def _run(
+        self, graphs: CudaGraphRunner, key: tuple[int, ...], pieces: list[Piece], shape: BatchShape, num_evals: int
+    ) -> None:
+        """Replay a graph for these pieces. Without one they run as they are."""
+        if key in graphs.graphs:
+            self.prefill_buffers.write(pieces, shape)
+            graphs(*key)
+            return
+        graphs.eager_calls += 1
+        batch = build_eager_batch(pieces, num_evals, self.model.spec, self.sizes.page_size, self.device)
+        step.prefill(self.model, self.slots, self.kv, batch)
 
     def _prefill(self, tokens: int, rows: int, frames: int, num_evals: int) -> None:
         batch = self.prefill_buffers.batch(BatchShape(tokens, rows, frames), num_evals)
+        step.prefill(self.model, self.slots, self.kv, batch)
+
+    def _partial_prefill(self, tokens: int, frames: int, steps: int) -> None:
+        batch = self.prefill_buffers.batch(BatchShape(tokens, 0, frames, steps), 0)
         step.prefill(self.model, self.slots, self.kv, batch)
 
     def decode(self, sequences: list[Sequence]) -> InFlightStep:

@@ -65,11 +65,17 @@ class PageAllocator:
             self._holders[page] = self._holders.get(page, 0) + 1
             self._kept.pop(page, None)
 
-    def publish(self, pages: list[int], keys: Iterable[bytes]) -> None:
-        """Say what pages hold, or will hold before anybody else's launch reads them. Known keys keep their page."""
+    def publish(self, pages: list[int], keys: Iterable[bytes]) -> list[int]:
+        """Say what pages hold, or will hold before anybody else's launch reads them. Known keys keep their page.
+
+        Returns the pages that can be found now, and could not before.
+        """
+        new = []
         for page, key in zip(pages, keys, strict=False):
             if key not in self._page_of and page not in self._key_of:
                 self._page_of[key], self._key_of[page] = page, key
+                new.append(page)
+        return new
 
     def forget(self, pages: list[int]) -> None:
         """What these pages hold is not what was published."""

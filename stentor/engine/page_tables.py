@@ -14,11 +14,11 @@ class PageTables:
 
     def __init__(self, pages: PageAllocator, policy: Policy) -> None:
         self.pages, self.policy = pages, policy
-        self._new_keys: dict[bytes, int] = {}  # published by this plan's prefills: num_evals of the launch
+        self._unwritten: dict[int, int] = {}  # pages that this plan's prefills are to write: num_evals of the launch
 
     def begin_plan(self) -> None:
         """What earlier plans have published has been launched."""
-        self._new_keys.clear()
+        self._unwritten.clear()
 
     def shared(self, seq: Sequence) -> list[int]:
         """Pages that hold the beginning of its prompt already. Its last token is computed in any case.
@@ -26,22 +26,18 @@ class PageTables:
         Pages that this plan's own prefills are to write count if one launch writes and reads them: every layer stores
         before it attends.
         """
-        keys = seq.prefix[: (seq.length - 1) // self.pages.page_size]
-        same_launch = takewhile(lambda key: self._new_keys.get(key, seq.num_evals) == seq.num_evals, keys)
-        pages = self.pages.find(same_launch)
+        found = self.pages.find(seq.prefix[: (seq.length - 1) // self.pages.page_size])
+        pages = list(takewhile(lambda page: self._unwritten.get(page, seq.num_evals) == seq.num_evals, found))
         return pages if len(pages) * self.pages.page_size >= self.policy.min_cached_tokens else []
-
-    def depends(self, seq: Sequence) -> bool:
-        """Whether it would share pages that this plan's prefills are to write."""
-        return any(key in self._new_keys for key in seq.prefix[: len(self.shared(seq))])
 
     def tokens_to_prefill(self, seq: Sequence) -> int:
         """Tokens of its prompt and past frames that no page holds."""
-        return seq.length - self.pages.page_size * len(self.shared(seq)) + seq.num_scheduled
+        return seq.prefill_length - self.pages.page_size * len(self.shared(seq))
 
-    def start(self, seq: Sequence) -> bool:
-        """Give `seq` pages for its prompt and past frames, and publish the prompt's. False: there are too few."""
-        seq.pages = shared = self.shared(seq)
+    def start(self, seq: Sequence, shared: list[int]) -> bool:
+        """Give `seq` the pages that were found for it, and new ones for the rest of its prompt and its past frames.
+        False: there are too few."""
+        seq.pages = shared
         self.pages.hold(shared)
         allocated = self.grow(seq)
         if allocated is None:
@@ -49,9 +45,19 @@ class PageTables:
             return False
         seq.pages = shared + allocated
         seq.num_cached = len(shared) * self.pages.page_size
-        self._new_keys |= dict.fromkeys(seq.prefix[len(shared) :], seq.num_evals)
-        self.pages.publish(seq.pages, seq.prefix)
+        seq.piece = range(seq.num_cached, seq.num_cached)
         return True
+
+    def depends(self, shared: list[int]) -> bool:
+        """Whether this plan's prefills are to write some of these pages."""
+        return any(page in self._unwritten for page in shared)
+
+    def publish(self, seq: Sequence) -> None:
+        """Let others find the pages of its prompt that its present piece fills."""
+        size = self.pages.page_size
+        new = slice(seq.piece.start // size, seq.piece.stop // size)
+        for page in self.pages.publish(seq.pages[new], seq.prefix[new]):
+            self._unwritten[page] = seq.num_evals
 
     def grow(self, seq: Sequence) -> list[int] | None:
         """More pages, so that `seq` can hold its next frame: with a reserve if there are enough, else just those."""

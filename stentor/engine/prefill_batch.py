@@ -1,4 +1,4 @@
-"""Prompts of several requests as one packed batch, made on the host: one integer array, and the family's own arrays.
+"""Pieces of several requests as one packed batch, made on the host: one integer array, and the family's own arrays.
 
 Tokens and rows of padding name the padding slot. Frames of padding stand at position N.
 """
@@ -7,94 +7,122 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stentor.engine.device import Device
-from stentor.engine.prefix import PromptRest, rest_of
+from stentor.engine.prefix import part_of
 from stentor.engine.sequence import Sequence
 from stentor.models.base import ModelSpec, Prompt, PromptRows
 
 Group = Seq[tuple[Sequence, Prompt]]
 
 
-def _rests(group: Group) -> list[PromptRest]:
-    """What each prefill computes."""
-    return [rest_of(prompt, seq.num_cached) for seq, prompt in group]
+@dataclass(frozen=True)
+class Piece:
+    """What a launch computes of a request: `positions` of its prompt, or of the frames behind it."""
+
+    slot: int
+    prompt: Prompt
+    positions: range
+    emits: bool  # whether the launch makes its frame 0
+
+    @property
+    def replays(self) -> bool:
+        """Whether these are positions of frames that have been generated."""
+        return self.positions.start >= self.prompt.length
+
+    @property
+    def without_frame(self) -> Piece:
+        """Keys and values only."""
+        return replace(self, emits=False)
+
+    @property
+    def last_token(self) -> Piece:
+        """The end of the prompt alone, where all before it has been computed."""
+        return replace(self, positions=range(self.positions.stop - 1, self.positions.stop))
+
+
+def pieces_of(group: Group) -> list[Piece]:
+    """The pieces that were planned."""
+    return [Piece(seq.slot, prompt, seq.piece, seq.emits) for seq, prompt in group]
 
 
 @dataclass
 class PrefillBatch:
-    """Packed tokens of R requests: their prompts, but for what their pages hold already, and for resumed requests the
-    frames that they already had.
+    """N packed tokens of the pieces of several requests: parts of prompts, or frames that are replayed.
 
-    Token n of the packed sequence is entry `order[n]` of (prompt tokens, replayed frames). It stands at `pos[n]` of
-    request `row[n]`, in slot `slot[n]`. The last token of request r is token `last[r]`, its length `length[r]`.
+    A token stands at `pos[n]` in slot `slot[n]`. R of the pieces end their prompts and make frames in slots `idx[r]`:
+    the last token of such a prompt is token `last[r]`, its length `length[r]`.
     """
 
     idx: Tensor  # [R] slots
-    row: Tensor  # [N], or empty where attention does not need it
+    pieces: Tensor  # [pieces] slots, or empty where attention does not need them
+    row: Tensor  # [N] the piece of each token, or empty where attention does not need it
     slot: Tensor  # [N]
     pos: Tensor  # [N]
     last: Tensor  # [R]
-    length: Tensor  # [R] of the whole prompt and its replayed frames
-    order: Tensor  # [N]
+    length: Tensor  # [R] of the whole prompt
     prompt: PromptRows
-    replay_slot: Tensor  # [K]
-    replay_step: Tensor  # [K] the step at which frame step - 1 was the last
+    step: Tensor  # [N] the step at which frame step - 1 was the last, or empty where the tokens are those of prompts
     max_pages: int  # pages that cover the longest request
-    max_seqlen: int  # packed tokens of the request that has most
+    max_seqlen: int  # packed tokens of the piece that has most
     num_evals: int  # loop length of emit
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Tokens, rows and given frames of a batch, and the offset of each index array in the packed integers."""
+    """Tokens, rows that make frames and given frames of a batch. `steps`: the tokens, where those replay frames."""
 
     tokens: int
     rows: int
     frames: int
+    steps: int = 0
 
     @property
     def parts(self) -> dict[str, slice]:
+        """The offset of each index array in the packed integers."""
         sizes = {"slot": self.tokens, "pos": self.tokens, "idx": self.rows, "last": self.rows, "length": self.rows}
-        sizes["frame_at"] = self.frames
+        sizes |= {"frame_at": self.frames, "step": self.steps}
         ends = list(itertools.accumulate(sizes.values()))
         return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
 
     @property
     def size(self) -> int:
-        return 2 * self.tokens + 3 * self.rows + self.frames
+        return 2 * self.tokens + 3 * self.rows + self.frames + self.steps
 
 
-def batch_shape(group: Group) -> BatchShape:
-    """The sizes that `group` needs without padding."""
-    rests = _rests(group)
-    past = sum(seq.num_scheduled - 1 for seq, _ in group)
-    return BatchShape(sum(p.length for p in rests) + past, len(group), sum(len(p.frames) for p in rests))
+def batch_shape(pieces: Seq[Piece]) -> BatchShape:
+    """The sizes that `pieces` need without padding."""
+    tokens = sum(len(p.positions) for p in pieces)
+    frames = sum(len(part_of(p.prompt, p.positions).frames) for p in pieces)
+    return BatchShape(tokens, sum(p.emits for p in pieces), frames, tokens if pieces[0].replays else 0)
 
 
-def batch_indices(group: Group, size: BatchShape, padding: int) -> np.ndarray:
-    """The packed integers [size.size] of a group without replayed frames, padded up to `size` with slot `padding`."""
-    rests = _rests(group)
-    counts = np.array([p.length for p in rests])
+def batch_indices(pieces: Seq[Piece], size: BatchShape, padding: int) -> np.ndarray:
+    """The packed integers [size.size] of pieces, padded up to `size` with slot `padding`."""
+    counts = np.array([len(p.positions) for p in pieces])
     starts = np.cumsum(counts) - counts
-    tokens, rows = int(counts.sum()), len(group)
+    tokens, emits = int(counts.sum()), [i for i, p in enumerate(pieces) if p.emits]
     out = np.zeros(size.size, np.int64)
     part = {name: out[where] for name, where in size.parts.items()}
     part["idx"][:] = padding
-    part["idx"][:rows] = [seq.slot for seq, _ in group]
+    part["idx"][: len(emits)] = [pieces[i].slot for i in emits]
     part["slot"][:] = padding
-    part["slot"][:tokens] = np.repeat([seq.slot for seq, _ in group], counts)
-    part["pos"][:tokens] = np.concatenate([p.start + np.arange(p.length) for p in rests])
-    part["last"][:rows] = starts + counts - 1
-    part["length"][:rows] = [p.start + p.length for p in rests]
-    at = np.concatenate([p.frame_at + s for p, s in zip(rests, starts, strict=True)])
+    part["slot"][:tokens] = np.repeat([p.slot for p in pieces], counts)
+    part["pos"][:tokens] = np.concatenate([np.asarray(p.positions) for p in pieces])
+    part["last"][: len(emits)] = (starts + counts - 1)[emits]
+    part["length"][: len(emits)] = [pieces[i].prompt.length for i in emits]
+    at = [part_of(p.prompt, p.positions).frame_at + s for p, s in zip(pieces, starts, strict=True)]
     part["frame_at"][:] = size.tokens
-    part["frame_at"][: len(at)] = at
+    part["frame_at"][: sum(map(len, at))] = np.concatenate(at)
+    part["step"][:] = 1
+    if size.steps:
+        lengths = np.repeat([p.prompt.length for p in pieces], counts)
+        part["step"][:tokens] = part["pos"][:tokens] - lengths + 1
     return out
 
 
@@ -105,7 +133,7 @@ class PrefillBuffers:
     """
 
     def __init__(self, spec: ModelSpec, largest: BatchShape, padding: int, device: Device) -> None:
-        self.spec, self.padding, self.device = spec, padding, device
+        self.device, self.padding = device, padding
         where = device.torch
         self.ints = torch.zeros(largest.size, dtype=torch.int64, device=where)
         self.rows = {
@@ -115,13 +143,15 @@ class PrefillBuffers:
         shape = (largest.frames, *spec.frame.shape)
         self.frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
 
-    def write(self, group: Group, size: BatchShape) -> None:
-        """Copy a group that fits `size` to the device."""
-        self.device.fill(self.ints, batch_indices(group, size, self.padding))
-        rests = _rests(group)
+    def write(self, pieces: Seq[Piece], size: BatchShape) -> None:
+        """Copy pieces that fit `size` to the device."""
+        self.device.fill(self.ints, batch_indices(pieces, size, self.padding))
+        if size.steps:
+            return
+        parts = [part_of(p.prompt, p.positions) for p in pieces]
         for name, buffer in self.rows.items():
-            self.device.fill(buffer, np.concatenate([p.rows[name] for p in rests]))
-        frames = np.concatenate([p.frames for p in rests])
+            self.device.fill(buffer, np.concatenate([p.rows[name] for p in parts]))
+        frames = np.concatenate([p.frames for p in parts])
         if len(frames):
             self.device.fill(self.frames, frames)
 
@@ -130,42 +160,31 @@ class PrefillBuffers:
         part = {name: self.ints[where] for name, where in size.parts.items()}
         none = self.ints[:0]
         prompt = PromptRows(
-            {n: t[: size.tokens] for n, t in self.rows.items()}, self.frames[: size.frames], part["frame_at"]
+            {n: t[: size.tokens] for n, t in self.rows.items()}, self.frames[: size.frames], part.pop("frame_at")
         )
-        index = {name: part[name] for name in ("idx", "slot", "pos", "last", "length")}
-        replay = {"row": none, "order": none, "replay_slot": none, "replay_step": none}
-        return PrefillBatch(**index, **replay, prompt=prompt, max_pages=0, max_seqlen=0, num_evals=num_evals)
+        return PrefillBatch(
+            **part, pieces=none, row=none, prompt=prompt, max_pages=0, max_seqlen=0, num_evals=num_evals
+        )
 
 
-def build_eager_batch(group: Group, spec: ModelSpec, page_size: int, device: Device) -> PrefillBatch:
-    """A batch of just this group, without padding, with the frames that resumed requests had."""
+def build_eager_batch(
+    pieces: Seq[Piece], num_evals: int, spec: ModelSpec, page_size: int, device: Device
+) -> PrefillBatch:
+    """A batch of just these pieces, without padding."""
+    size = batch_shape(pieces)
+    ints = device.upload(batch_indices(pieces, size, 0))
+    part = {name: ints[where] for name, where in size.parts.items()}
+    parts = [part_of(p.prompt, p.positions) for p in pieces]
     up = device.upload
-    prompts = _rests(group)
-    past = [seq.num_scheduled - 1 for seq, _ in group]
-    counts = np.array([p.length + n for p, n in zip(prompts, past, strict=True)])
-    lengths = np.array([p.start for p in prompts]) + counts
-    starts = np.cumsum([0, *(p.length for p in prompts)])
-    replayed = np.cumsum([0, *past])
-    order = [
-        part
-        for i, p in enumerate(prompts)
-        for part in (starts[i] + np.arange(p.length), starts[-1] + replayed[i] + np.arange(past[i]))
-    ]
-    frame_at = np.concatenate([p.frame_at + s for p, s in zip(prompts, starts[:-1], strict=True)])
-    rows = {n: up(np.concatenate([p.rows[n] for p in prompts])).to(c.dtype) for n, c in spec.prompt_rows.items()}
-    frames: Tensor = up(np.concatenate([p.frames for p in prompts])).to(spec.frame.dtype)
+    rows = {n: up(np.concatenate([p.rows[n] for p in parts])).to(c.dtype) for n, c in spec.prompt_rows.items()}
+    frames: Tensor = up(np.concatenate([p.frames for p in parts])).to(spec.frame.dtype)
+    counts = [len(p.positions) for p in pieces]
     return PrefillBatch(
-        idx=up([seq.slot for seq, _ in group]),
-        row=up(np.repeat(np.arange(len(group)), counts)),
-        slot=up(np.repeat([seq.slot for seq, _ in group], counts)),
-        pos=up(np.concatenate([p.start + np.arange(n) for p, n in zip(prompts, counts, strict=True)])),
-        last=up(np.cumsum(counts) - 1),
-        length=up(lengths),
-        order=up(np.concatenate(order)),
-        prompt=PromptRows(rows, frames, up(frame_at.astype(np.int64))),
-        replay_slot=up(np.repeat([seq.slot for seq, _ in group], past).astype(np.int64)),
-        replay_step=up(np.concatenate([np.arange(1, n + 1) for n in past]).astype(np.int64)),
-        max_pages=int(-(-lengths.max() // page_size)),
-        max_seqlen=int(counts.max()),
-        num_evals=max(seq.num_evals for seq, _ in group),
+        prompt=PromptRows(rows, frames, part.pop("frame_at")),
+        **part,
+        pieces=up([p.slot for p in pieces]),
+        row=up(np.repeat(np.arange(len(pieces)), counts)),
+        max_pages=-(-max(p.positions.stop for p in pieces) // page_size),
+        max_seqlen=max(counts),
+        num_evals=num_evals,
     )

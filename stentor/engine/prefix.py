@@ -1,4 +1,4 @@
-"""What a prompt has in common with others: keys of its pages, and the rest that its prefill has to compute.
+"""What a prompt has in common with others: keys of its pages, and the part of it that a prefill computes.
 
 Keys and values of a position depend on what stands there and before it, and on nothing else of the request. So
 requests with the same voice, pieces of a long text and resumed requests find the pages of what they have in common.
@@ -38,21 +38,16 @@ def prefix_keys(prompt: Prompt, page_size: int) -> tuple[bytes, ...]:
 
 
 @dataclass(frozen=True)
-class PromptRest:
-    """A prompt from position `start` on: rows [T - start, ...], frames [M, *frame] at `frame_at`, from there."""
+class PromptPart:
+    """Some positions of a prompt: rows [n, ...], and frames [M, *frame] at `frame_at`, counted from the first."""
 
-    start: int
     rows: dict[str, np.ndarray]
     frames: np.ndarray
     frame_at: np.ndarray
 
-    @property
-    def length(self) -> int:
-        return len(next(iter(self.rows.values())))
 
-
-def rest_of(prompt: Prompt, start: int) -> PromptRest:
-    """What a prefill computes of a prompt whose first `start` positions are in pages already."""
-    first = int(np.searchsorted(prompt.frame_at, start))
-    rows = {name: a[start:] for name, a in prompt.rows.items()}
-    return PromptRest(start, rows, prompt.frames[first:], prompt.frame_at[first:] - start)
+def part_of(prompt: Prompt, positions: range) -> PromptPart:
+    """What a prompt has at `positions`. Beyond its end it has nothing."""
+    first, last = np.searchsorted(prompt.frame_at, (positions.start, positions.stop))
+    rows = {name: a[positions.start : positions.stop] for name, a in prompt.rows.items()}
+    return PromptPart(rows, prompt.frames[first:last], prompt.frame_at[first:last] - positions.start)

@@ -1,8 +1,8 @@
 """Which requests run next: admission, prefill, decode, preemption. Pure policy on plain data. It imports no torch.
 
-One step resumes preempted requests, admits queued ones (both are prefills, under a token budget), generates one frame
-for every running request and launches the audio chunks that are due. While requests are queued, a step runs prefill or
-decode, not both (`StepKind`).
+One step goes on with prefills, resumes preempted requests and admits queued ones (all under a token budget), generates
+one frame for every running request and launches the audio chunks that are due. While requests are queued or prefilled,
+a step runs prefill or decode, not both (`StepKind`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.page_tables import PageTables
+from stentor.engine.prefill_planner import PrefillPlanner
 from stentor.engine.sequence import BROKEN, RUNNING, Phase, Place, Sequence
 from stentor.engine.step_plan import StepKind, StepPlan
 from stentor.engine.victims import longest_idle, pick_victim, stuck
@@ -28,10 +29,11 @@ class Scheduler:
         """max_parked: requests whose rows the host may hold."""
         self.slots, self.pages, self.policy, self.max_parked = slots, pages, policy, max_parked
         self.tables = PageTables(pages, policy)
+        self.prefills = PrefillPlanner(self.tables, policy)
         self.audio = AudioScheduler(policy)
         self.queue: deque[Sequence] = deque()
         self.parked: list[Sequence] = []  # in the order in which they were parked
-        self.live: list[Sequence] = []  # RUNNING, PREEMPTED and DRAINING, oldest first
+        self.live: list[Sequence] = []  # those that have a slot, oldest first
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
         self._prefill_seconds: deque[float] = deque((0.0,), maxlen=2)  # of the last prefills
@@ -49,7 +51,7 @@ class Scheduler:
         if seq.phase in (Phase.QUEUED, Phase.PARKED):
             (self.queue if seq.phase is Phase.QUEUED else self.parked).remove(seq)
             seq.move(Phase.DONE)
-        elif seq.phase in (Phase.RUNNING, Phase.PREEMPTED):
+        elif seq.has_row:
             self._drain(seq)
         return seq.phase is Phase.DONE
 
@@ -69,16 +71,18 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan:
         plan = StepPlan()
-        self.tables.begin_plan()
         if self.queue and stuck(self.live, self.parked, self.max_parked):
             for seq in self.live:
                 seq.unread = False
         running = [s for s in self.live if s.phase is Phase.RUNNING and self._can_step(s, now)]
+        self.prefills.begin_plan(bool(running))
         kind = self._step_kind(running, now)
         if kind in (StepKind.BOTH, StepKind.PREFILL):
             self._plan_prefill(plan)
-        if kind in (StepKind.BOTH, StepKind.DECODE) or (kind is StepKind.PREFILL and not plan.launches):
+        decode = kind in (StepKind.BOTH, StepKind.DECODE) or (kind is StepKind.PREFILL and not plan.launches)
+        if decode:
             self._plan_decode(plan, running, now)
+        self.prefills.end_plan(decode)
         plan.audio = self.plan_audio(now)
         return plan
 
@@ -93,23 +97,39 @@ class Scheduler:
         return not (seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead)
 
     def _step_kind(self, running: list[Sequence], now: float) -> StepKind:
-        """Whether the next step runs prefill or decode while requests are queued and `running` ones can be decoded.
+        """Whether the next step runs prefill or decode while requests wait for a prefill and `running` ones can be
+        decoded.
 
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
         """
-        no_slot = not self.free_slots and not any(s.idle for s in self.live)
-        if not self.queue or no_slot or any(s.phase is Phase.PREEMPTED and s.may_go_on for s in self.live):
+        first = self._first_to_prefill()
+        if first is None or any(s.phase is Phase.PREEMPTED and s.may_go_on for s in self.live):
             return StepKind.BOTH
-        waited = now - self.queue[0].arrival
+        begun, waited = first.phase is Phase.PREFILLING, now - first.arrival
         prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live)
         if running and waited < self.policy.max_prefill_delay:
             if self._would_underrun(running, prefilling, now):
                 return StepKind.DECODE
-            if 2 * len(running) >= self.slots and waited < self.policy.batching_window:
+            if not begun and 2 * len(running) >= self.slots and waited < self.policy.batching_window:
                 return StepKind.DECODE
-        if prefilling and sum(s.length for s in self.queue) < self.policy.max_prefill_tokens:
+        if prefilling and not begun and not self._queue_fills_a_prefill():
             return StepKind.WAIT  # more requests may arrive before that prefill has ended
         return StepKind.PREFILL
+
+    def _first_to_prefill(self) -> Sequence | None:
+        """The request whose prefill has begun, or the first of the queue if it can have a slot."""
+        begun = next((s for s in self.live if s.phase is Phase.PREFILLING), None)
+        if begun is not None or not self.queue:
+            return begun
+        return self.queue[0] if self.free_slots or any(s.idle for s in self.live) else None
+
+    def _queue_fills_a_prefill(self) -> bool:
+        left = self.policy.max_prefill_tokens
+        for seq in self.queue:
+            left -= self.tables.tokens_to_prefill(seq)
+            if left <= 0:
+                return True
+        return False
 
     def _would_underrun(self, running: list[Sequence], prefilling: bool, now: float) -> bool:
         """Whether a client's buffer may run dry before another prefill and the step after it have ended."""
@@ -121,37 +141,42 @@ class Scheduler:
         return False
 
     def _plan_prefill(self, plan: StepPlan) -> None:
-        spent = 0
+        for seq in [s for s in self.live if s.phase is Phase.PREFILLING]:
+            self.prefills.go_on(seq, plan)
         for seq in [s for s in self.live if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight]:
             seq.num_scheduled = seq.num_generated
-            while not self._start(seq, plan, spent):
-                if not self._fits(seq, spent) or not self._park_one(plan):
-                    return  # older work first: nothing is admitted while a preempted request waits for pages
+            if not self._start(seq, plan):
+                return  # older work first: nothing is admitted while a preempted request waits for pages
             plan.resumed.append(seq)
-            spent += self._cost(seq)
         for seq in [s for s in self.parked if s.may_go_on]:
             seq.num_scheduled = seq.num_generated
             at = self.parked.index(seq)
             del self.parked[at]  # so that another may take its place
-            if not self._enter(seq, plan, spent):
+            if not self._enter(seq, plan):
                 self.parked.insert(at, seq)
                 return  # and before what has not begun
             plan.unparked.append(seq)
             plan.resumed.append(seq)
-            spent += self._cost(seq)
-        while self.queue and self._enter(self.queue[0], plan, spent):
+        while self.queue and self._enter(self.queue[0], plan):
             plan.admitted.append(self.queue.popleft())
-            spent += self._cost(plan.admitted[-1])
 
-    def _enter(self, seq: Sequence, plan: StepPlan, spent: int) -> bool:
-        """Give a request a slot and pages, if it fits into this step. Idle requests make room for it."""
-        if not self._fits(seq, spent):
+    def _enter(self, seq: Sequence, plan: StepPlan) -> bool:
+        """Give a request a slot and start its prefill, if both are to be had."""
+        if not self._start(seq, plan):
             return False
-        while not self.free_slots or not self._start(seq, plan, spent):
-            if not self._park_one(plan):
-                return False
         seq.slot = self.free_slots.pop()
         self.live.append(seq)
+        return True
+
+    def _start(self, seq: Sequence, plan: StepPlan) -> bool:
+        """Start a prefill if this step has budget and pages for it. Idle requests make room, also in the slot table."""
+        shared = self.tables.shared(seq)
+        if not self.prefills.fits(seq, shared):
+            return False
+        needs_slot = seq.phase is not Phase.PREEMPTED
+        while (needs_slot and not self.free_slots) or not self.prefills.start(seq, shared, plan):
+            if not self._park_one(plan):
+                return False
         return True
 
     def _park_one(self, plan: StepPlan) -> bool:
@@ -166,30 +191,6 @@ class Scheduler:
         self.free_slots.append(seq.slot)
         self.parked.append(seq)
         plan.parked.append(seq)
-        return True
-
-    def _cost(self, seq: Sequence) -> int:
-        """Prefill budget that a started request takes. One that must be alone takes all."""
-        tokens = seq.length - seq.num_cached + seq.num_scheduled - 1
-        return self.policy.max_prefill_tokens if seq.retry_alone else tokens
-
-    def _fits(self, seq: Sequence, spent: int) -> bool:
-        """Whether the step has budget left for a prefill of `seq`."""
-        tokens = self.tables.tokens_to_prefill(seq)
-        return not spent or not (seq.retry_alone or spent + tokens > self.policy.max_prefill_tokens)
-
-    def _start(self, seq: Sequence, plan: StepPlan, spent: int) -> bool:
-        """Give `seq` pages for its prompt and past frames, if it fits into this step."""
-        if not self._fits(seq, spent):
-            return False
-        depends = self.tables.depends(seq)
-        if not self.tables.start(seq):
-            return False
-        if depends:
-            plan.dependent.append(seq)
-        seq.move(Phase.RUNNING)
-        seq.num_scheduled += 1
-        seq.in_flight += 1
         return True
 
     def _plan_decode(self, plan: StepPlan, running: list[Sequence], now: float) -> None:
@@ -241,7 +242,7 @@ class Scheduler:
         seq.num_generated, seq.status = generated, status
         if status == BROKEN:
             self.tables.forget(seq)
-        if status != RUNNING and seq.phase in (Phase.RUNNING, Phase.PREEMPTED):
+        if status != RUNNING and seq.has_row:
             self._drain(seq)
 
     def note_unread(self, seq: Sequence, frames: int) -> None:
@@ -250,9 +251,9 @@ class Scheduler:
         seq.unread = seq.streaming and frames * seq.hop_seconds > (limit / 2 if seq.unread else limit)
 
     def undo(self, seq: Sequence) -> None:
-        """A prefill batch failed: `seq` is queued again and will be tried by itself."""
+        """A prefill batch failed: `seq` will be prefilled again from the beginning, by itself."""
         seq.in_flight -= 1
-        seq.num_scheduled -= 1
+        seq.num_scheduled -= seq.emits
         seq.retry_alone = True
         self.tables.forget(seq)
         self.tables.free(seq)

@@ -14,6 +14,7 @@ class Phase(Enum):
     """Where a request is. MOVES lists the legal changes."""
 
     QUEUED = "queued"  # waits for a slot
+    PREFILLING = "prefilling"  # has a slot and pages. Its prompt, or what it had generated, is computed piece by piece
     RUNNING = "running"  # has a slot and pages, generates frames
     PREEMPTED = "preempted"  # has a slot but no pages. Its frames will be replayed
     PARKED = "parked"  # waits for text or its reader without slot and pages; its row is kept on the host
@@ -22,10 +23,11 @@ class Phase(Enum):
 
 
 MOVES = {
-    Phase.QUEUED: {Phase.RUNNING, Phase.DONE},
+    Phase.QUEUED: {Phase.PREFILLING, Phase.DONE},
+    Phase.PREFILLING: {Phase.RUNNING, Phase.PREEMPTED, Phase.DRAINING},
     Phase.RUNNING: {Phase.PREEMPTED, Phase.PARKED, Phase.DRAINING},
-    Phase.PREEMPTED: {Phase.RUNNING, Phase.PARKED, Phase.DRAINING},
-    Phase.PARKED: {Phase.RUNNING, Phase.DONE},
+    Phase.PREEMPTED: {Phase.PREFILLING, Phase.PARKED, Phase.DRAINING},
+    Phase.PARKED: {Phase.PREFILLING, Phase.DONE},
     Phase.DRAINING: {Phase.DONE},
     Phase.DONE: set(),
 }
@@ -58,6 +60,7 @@ class Sequence:
     prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
     pages: list[int] = field(default_factory=list)
     num_cached: int = 0  # prompt tokens that its first pages held when it was last started
+    piece: range = range(0)  # positions that its last prefill computes. All before them are in its pages
     num_scheduled: int = 0
     num_generated: int = 0
     status: int = 0  # the row's `stop` value as last reported
@@ -72,9 +75,32 @@ class Sequence:
     cancelled: bool = False
     error: BaseException | None = None
 
+    def __post_init__(self) -> None:
+        self.piece = range(self.length)
+
     def move(self, phase: Phase) -> None:
         assert phase in MOVES[self.phase], f"{self.phase} -> {phase}"
         self.phase = phase
+
+    @property
+    def has_row(self) -> bool:
+        """Whether it has a slot and may generate more."""
+        return self.phase in (Phase.PREFILLING, Phase.RUNNING, Phase.PREEMPTED)
+
+    @property
+    def prefill_length(self) -> int:
+        """Positions that must be in its pages before it is decoded: its prompt, and all its frames but the last."""
+        return self.length + max(0, self.num_generated - 1)
+
+    @property
+    def emits(self) -> bool:
+        """Whether its last prefill makes frame 0. That of a request which has frames already makes none."""
+        return not self.num_generated and self.piece.stop == self.length
+
+    @property
+    def replays(self) -> bool:
+        """Whether its last prefill computes frames that it had before it was preempted, and nothing of its prompt."""
+        return self.piece.start >= self.length
 
     @property
     def may_go_on(self) -> bool:

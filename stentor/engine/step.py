@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from stentor.layers.rng import uniform
@@ -28,14 +27,16 @@ def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_p
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
-    """Run the prompts of several requests, with replayed frames, and generate the frame that follows each."""
-    x = model.embed_prompt(batch.prompt)
-    if len(batch.replay_slot):
-        past = model.embed_frame(slots.past(batch.replay_slot, batch.replay_step, batch.num_evals))
-        x = tuple(torch.cat((a, b.to(a.dtype)))[batch.order] for a, b in zip(x, past, strict=True))
+    """Run pieces of prompts, or of generated frames, and make frame 0 of the requests whose prompts end with them."""
+    if len(batch.step):
+        x = model.embed_frame(slots.past(batch.slot, batch.step, batch.num_evals))
+    else:
+        x = model.embed_prompt(batch.prompt)
     h = model.backbone(
-        x, kv.prefill_view(batch.idx, batch.row, batch.slot, batch.pos, batch.max_pages, batch.max_seqlen)
+        x, kv.prefill_view(batch.pieces, batch.row, batch.slot, batch.pos, batch.max_pages, batch.max_seqlen)
     )
+    if not len(batch.idx):
+        return
     rows = slots.rows(batch.idx, batch.num_evals)
     u = uniform(rows["seed"], rows["step"], model.spec.draws)
     out = model.emit(tuple(t[batch.last] for t in h), rows, u)

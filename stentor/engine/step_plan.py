@@ -17,6 +17,12 @@ def by_num_evals(sequences: list[Sequence]) -> list[list[Sequence]]:
     return list(groups.values())
 
 
+def by_prefill(sequences: list[Sequence]) -> list[list[Sequence]]:
+    """Rows that are prefilled by one launch: pieces of prompts, as above, and last those that replay frames."""
+    replays = [seq for seq in sequences if seq.replays]
+    return by_num_evals([seq for seq in sequences if not seq.replays]) + ([replays] if replays else [])
+
+
 class StepKind(Enum):
     """What a step launches besides audio."""
 
@@ -28,10 +34,11 @@ class StepKind(Enum):
 
 @dataclass
 class StepPlan:
-    """One step. `admitted` and `resumed` are prefilled together. `regrown` have new pages for their table row."""
+    """One step. `admitted` and `resumed` begin a prefill. `regrown` have new pages for their table row."""
 
     admitted: list[Sequence] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
+    prefill: list[Sequence] = field(default_factory=list)  # those and others go on with a piece of their prefill
     decode: list[Sequence] = field(default_factory=list)
     regrown: list[Sequence] = field(default_factory=list)
     audio: list[AudioJob] = field(default_factory=list)
@@ -42,7 +49,7 @@ class StepPlan:
     @property
     def launches(self) -> bool:
         """Whether the language model runs."""
-        return bool(self.admitted or self.resumed or self.decode)
+        return bool(self.prefill or self.decode)
 
     @property
     def empty(self) -> bool:

@@ -12,8 +12,8 @@ def pick_victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
     Of equal ones it is the youngest. It is never the oldest request that could go on, so that something always
     finishes, nor one that this very plan prefills. live: oldest first.
     """
-    started = {id(s) for s in (*plan.admitted, *plan.resumed)}
-    holders = [s for s in live if s.phase is Phase.RUNNING and id(s) not in started]
+    named = {id(s) for s in plan.prefill}
+    holders = [s for s in live if s.phase in (Phase.RUNNING, Phase.PREFILLING) and id(s) not in named]
     if len(holders) == 1:
         return holders[0]
     if waiting := [s for s in holders if s.unread or s.num_scheduled >= s.max_schedulable]:

@@ -17,7 +17,7 @@ from stentor.config import EngineConfig
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.device import Device
 from stentor.engine.model_runner import ModelRunner
-from stentor.engine.prefill_batch import PrefillBuffers, batch_shape
+from stentor.engine.prefill_batch import PrefillBuffers, batch_shape, pieces_of
 from stentor.engine.sequence import RUNNING, Sequence
 from stentor.models.base import Prompt
 from tests.helpers.meta_step import to_meta
@@ -76,12 +76,13 @@ def test_letting_requests_in_takes_a_handful_of_launches_however_many_they_are(f
     codec = CodecRunner(bench.model, bench.sizes, config, where, runner.slots, runner.stream)
     for some in (new[:1], new):
         group = [(seq, prompt) for seq, prompt, _ in some]
-        size = batch_shape(group)
+        pieces = pieces_of(group)
+        size = batch_shape(pieces)
         packed = PrefillBuffers(bench.model.spec, size, bench.sizes.slots, where)
         assert launches(lambda some=some: runner.admit(some)) == ROWS[family]
         assert launches(lambda g=group: codec.admit(g)) == CODECS
         assert launches(lambda some=some: runner.set_pages([seq for seq, _, _ in some])) == PAGES
-        assert launches(lambda p=packed, g=group, s=size: p.write(g, s)) == PROMPTS[family]
+        assert launches(lambda b=packed, p=pieces, s=size: b.write(p, s)) == PROMPTS[family]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -24,7 +24,7 @@ import torch
 
 from stentor import TTS
 from stentor.config import Policy
-from stentor.engine.prefill_batch import build_eager_batch
+from stentor.engine.prefill_batch import build_eager_batch, pieces_of
 from tests.helpers.draws import apart
 from tests.helpers.tiny import DEVICE, FAMILIES, VOICE, Bench, checkpoint
 
@@ -153,8 +153,9 @@ def test_a_row_in_bfloat16_depends_on_its_company_only_by_rounding(family, tmp_p
     def hidden(rows: list[int]) -> torch.Tensor:
         """Of row 3, prefilled and decoded in company of `rows`; the keys and values it stored are kept apart."""
         w.kv.pool.zero_()
-        p = build_eager_batch([group[i] for i in rows], spec, bench.sizes.page_size, bench.where)
-        view = w.kv.prefill_view(p.idx, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
+        pieces = pieces_of([group[i] for i in rows])
+        p = build_eager_batch(pieces, spec.num_evals, spec, bench.sizes.page_size, bench.where)
+        view = w.kv.prefill_view(p.pieces, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
         h = bench.model.backbone(bench.model.embed_prompt(p.prompt), view)[0]
         first = h[p.last[rows.index(3)]]
         pos = torch.tensor([group[i][1].length for i in rows], device=bench.where.torch)

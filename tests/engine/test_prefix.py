@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stentor.engine.prefix import prefix_keys, rest_of
+from stentor.engine.prefix import part_of, prefix_keys
 from stentor.models.base import Prompt
 
 
@@ -39,12 +39,23 @@ def test_given_frames_are_part_of_the_content(frame_at: list[int], frames: list[
     assert [a == b for a, b in zip(want, got, strict=True)] == [i < same for i in range(2)]
 
 
-def test_what_is_left_is_counted_from_where_it_begins():
-    rest = rest_of(prompt(list(range(6)), [1, 3, 5], [10, 30, 50]), 2)
-    assert rest.rows["token"].tolist() == [2, 3, 4, 5]
-    assert rest.frame_at.tolist() == [1, 3]
-    assert rest.frames[:, 0].tolist() == [30, 50]
-    assert (rest.start, rest.length) == (2, 4)
+@pytest.mark.parametrize(
+    ("positions", "tokens", "frame_at", "frames"),
+    [
+        (range(2, 6), [2, 3, 4, 5], [1, 3], [30, 50]),
+        (range(3, 4), [3], [0], [30]),
+        (range(4, 5), [4], [], []),
+        (range(6, 9), [], [], []),
+    ],
+    ids=["the rest", "a frame alone", "between frames", "behind the end"],
+)
+def test_a_part_of_a_prompt_is_counted_from_where_it_begins(
+    positions: range, tokens: list[int], frame_at: list[int], frames: list[int]
+):
+    part = part_of(prompt(list(range(6)), [1, 3, 5], [10, 30, 50]), positions)
+    assert part.rows["token"].tolist() == tokens
+    assert part.frame_at.tolist() == frame_at
+    assert part.frames[:, 0].tolist() == frames
 
 
 def test_rows_of_zeros_are_told_from_each_other():

@@ -370,7 +370,7 @@ def test_no_more_rows_without_text_leave_their_slots_than_the_host_may_hold():
     parked = next(q for q in idle if q.phase is Phase.PARKED)
     parked.max_schedulable = 20
     d.step()
-    assert parked.phase is Phase.RUNNING  # one that is idle has taken its place on the host
+    assert parked.phase is Phase.PREFILLING  # one that is idle has taken its place on the host
     assert third.phase is Phase.RUNNING
     assert len(s.parked) == 1
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stentor.engine import step
-from stentor.engine.prefill_batch import build_eager_batch
+from stentor.engine.prefill_batch import build_eager_batch, pieces_of
 from stentor.kernels import Kernel, switches
 from stentor.layers import sampling
 from stentor.models.fish_s2 import sampling as ranked_sampling
@@ -95,7 +95,8 @@ class Led:
             for self.at in range(at + 1):
                 self.draws = []
                 if self.at == 0:
-                    p = build_eager_batch(self.group, spec, self.bench.sizes.page_size, self.bench.where)
+                    pieces, num_evals = pieces_of(self.group), self.group[0][0].num_evals
+                    p = build_eager_batch(pieces, num_evals, spec, self.bench.sizes.page_size, self.bench.where)
                     step.prefill(self.bench.model, w.slots, w.kv, p)
                 else:
                     w.idx[:1] = 0

@@ -33,9 +33,9 @@ class FakeDevice:
         self.now += 0.01
         plan = self.scheduler.plan(self.now)
         check(self.scheduler)
-        for group in ([*plan.admitted, *plan.resumed], plan.decode):
+        for group in (plan.prefill, plan.decode):
             if group:
-                self.in_flight.append([(s, *self._step(s)) for s in group])
+                self.in_flight.append([(s, *self._step(s, group is plan.decode or s.emits)) for s in group])
         while self.in_flight and (len(self.in_flight) > self.overlap_steps or plan.empty):
             for seq, made, status in self.in_flight.popleft():
                 self.scheduler.observe(seq, made, status)
@@ -46,9 +46,9 @@ class FakeDevice:
         check(self.scheduler)
         return plan
 
-    def _step(self, seq: Sequence) -> tuple[int, int]:
+    def _step(self, seq: Sequence, emits: bool) -> tuple[int, int]:
         made, status = self.rows.get(seq.id, (0, RUNNING))
-        if status == RUNNING:
+        if status == RUNNING and emits:
             made += 1
             status = STOPPED if made >= self.stops[seq.id] else LENGTH if made >= seq.max_frames else RUNNING
         self.rows[seq.id] = (made, status)
@@ -72,9 +72,9 @@ class SlowCodec(FakeDevice):
     def step(self) -> StepPlan:
         self.now += 0.01
         plan = self.scheduler.plan(self.now)
-        for group in ([*plan.admitted, *plan.resumed], plan.decode):
+        for group in (plan.prefill, plan.decode):
             for seq in group:
-                self.scheduler.observe(seq, *self._step(seq))
+                self.scheduler.observe(seq, *self._step(seq, group is plan.decode or seq.emits))
         self.given += plan.audio
         for job in plan.audio:
             self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from stentor.engine import step
-from stentor.engine.prefill_batch import BatchShape, PrefillBuffers, batch_shape
+from stentor.engine.prefill_batch import BatchShape, PrefillBuffers, batch_shape, pieces_of
 from stentor.kernels import switches
 from tests.helpers.interpreter import prepare
 from tests.helpers.tiny import FAMILIES, Bench, checkpoint
@@ -31,11 +31,11 @@ def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
     assert w.kv.fused == wanted
     with torch.inference_mode():
         group = [bench.admit(family, 1, text="Hello.", **OPTIONS[family])]
-        need, num_evals = batch_shape(group), group[0][0].num_evals
+        need, num_evals = batch_shape(pieces_of(group)), group[0][0].num_evals
         if wanted:
             size = BatchShape(need.tokens + 3, 1, 2 if spec.takes_reference else 0)
             packed = PrefillBuffers(spec, size, padding, bench.where)
-            packed.write(group, size)
+            packed.write(pieces_of(group), size)
             step.prefill(bench.model, w.slots, w.kv, packed.batch(size, num_evals))
         else:
             w.prefill(group)

@@ -18,9 +18,10 @@ def check(scheduler: Scheduler) -> None:
     assert len(scheduler.parked) <= scheduler.max_parked
     for s in live:
         assert s.in_flight >= 0
-        assert (s.phase is Phase.RUNNING) == bool(s.pages), s
-        if s.phase is Phase.RUNNING:
+        assert (s.phase in (Phase.RUNNING, Phase.PREFILLING)) == bool(s.pages), s
+        if s.pages:
             assert s.length + s.num_scheduled - 1 <= len(s.pages) * pages.page_size
+            assert s.piece.stop <= s.length + s.num_scheduled
 
 
 def check_pages(pages: PageAllocator, held: list[int]) -> None:

@@ -69,11 +69,10 @@ def prefill_batch(model: SpeechModel, device: str) -> PrefillBatch:
     given = torch.zeros(frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
     columns = {n: torch.zeros(tokens, *c.shape, dtype=c.dtype, device=device) for n, c in spec.prompt_rows.items()}
     packed = {name: index(tokens) for name in ("row", "slot", "pos")}
-    per_row = {name: index(rows) for name in ("idx", "last", "length")}
-    replay = {name: index(0) for name in ("order", "replay_slot", "replay_step")}
+    per_row = {name: index(rows) for name in ("idx", "last", "length", "pieces")}
     prompt = PromptRows(columns, given, index(frames))
     return PrefillBatch(
-        **packed, **per_row, **replay, prompt=prompt, max_pages=2, max_seqlen=8, num_evals=spec.num_evals
+        **packed, **per_row, step=index(0), prompt=prompt, max_pages=2, max_seqlen=8, num_evals=spec.num_evals
     )
 
 

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import torch
 
-from stentor.engine.prefill_batch import BatchShape, Group
+from stentor.engine.prefill_batch import BatchShape, Group, Piece
 from tests.helpers.tiny import Bench
 
 GIVEN = 8  # codes that every codebook has
 
 
-def cut(bench: Bench, group: Group, size: BatchShape) -> Group:
+def cut(bench: Bench, group: Group, size: BatchShape) -> list[Piece]:
     """Requests of `group`, a row less than there is room for where there is room for several, shortened to fit; every
-    other token carries a given frame as long as there is room."""
+    other token carries a given frame as long as there is room. Where frames are replayed, the tokens are behind the
+    prompts."""
     frame, count = bench.model.spec.frame, max(1, min(len(group), size.rows - 1))
     out = []
     for seq, prompt in group[:count]:
@@ -24,7 +25,9 @@ def cut(bench: Bench, group: Group, size: BatchShape) -> Group:
         frames = torch.randn(shape) if frame.dtype.is_floating_point else torch.randint(GIVEN, shape, dtype=frame.dtype)
         rows = {name: values[:length] for name, values in prompt.rows.items()}
         at = torch.arange(given).numpy() * 2
-        out.append((seq, replace(prompt, rows=rows, frames=frames.numpy(), frame_at=at)))
+        short = replace(prompt, rows=rows, frames=frames.numpy(), frame_at=at)
+        positions = range(length, min(2 * length, length + size.tokens // count)) if size.steps else range(length)
+        out.append(Piece(seq.slot, short, positions, size.rows > 0))
     return out
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stentor.engine.codec_state import CodecStateTable
-from stentor.engine.prefill_batch import build_eager_batch
+from stentor.engine.prefill_batch import build_eager_batch, pieces_of
 from stentor.layers.linear import linear
 from stentor.layers.rng import uniform
 from stentor.models.voxcpm2.modules import FSQ
@@ -150,13 +150,13 @@ class Pair:
 
     def prefill(self) -> None:
         batches = [
-            build_eager_batch(g, b.model.spec, b.sizes.page_size, b.where)
+            build_eager_batch(pieces_of(g), g[0][0].num_evals, b.model.spec, b.sizes.page_size, b.where)
             for g, b in zip(self.groups, (self.ref, self.dut), strict=True)
         ]
         self.length = batches[0].length
         x = [b.model.embed_prompt(p.prompt) for b, p in zip((self.ref, self.dut), batches, strict=True)]
         views = [
-            b.runner.kv.prefill_view(p.idx, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
+            b.runner.kv.prefill_view(p.pieces, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
             for b, p in zip((self.ref, self.dut), batches, strict=True)
         ]
         h = self.step("prompt", x, views)

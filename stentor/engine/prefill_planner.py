@@ -1,0 +1,73 @@
+"""Which pieces of prompts one step computes: as many tokens as its budget has, between decode steps. No torch."""
+
+from __future__ import annotations
+
+from stentor.config import Policy
+from stentor.engine.page_tables import PageTables
+from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.step_plan import StepPlan
+
+
+class PrefillPlanner:
+    """Starts prefills and cuts those that are longer than the budget, `Policy.max_prefill_tokens`, into pieces.
+
+    A request gets all its pages before its first piece. The prompt and the frames that a resumed request had are never
+    in one piece. Rows that could be decoded wait for one budget at most between two of their frames.
+    """
+
+    def __init__(self, tables: PageTables, policy: Policy) -> None:
+        self.tables, self.policy = tables, policy
+        self._spent = 0  # tokens of the present plan, and those below
+        self._waited = 0  # tokens computed since the rows that can be decoded had their last frame
+        self._kept_waiting = False  # whether there are such rows
+
+    def begin_plan(self, kept_waiting: bool) -> None:
+        """A step is planned. kept_waiting: there are rows that could be decoded."""
+        self.tables.begin_plan()
+        self._kept_waiting = kept_waiting
+        self._spent = self._waited if kept_waiting else 0
+
+    def end_plan(self, decoded: bool) -> None:
+        """decoded: the step has a frame for every row that can be decoded."""
+        self._waited = self._spent if self._kept_waiting and not decoded else 0
+
+    def fits(self, seq: Sequence, shared: list[int]) -> bool:
+        """Whether the step has budget left for a piece of `seq` that begins behind its `shared` pages."""
+        return self._count(seq, len(shared) * self.tables.pages.page_size) > 0
+
+    def start(self, seq: Sequence, shared: list[int], plan: StepPlan) -> bool:
+        """Give `seq` pages and its first piece, which fits. False: there are too few pages."""
+        if not self.tables.start(seq, shared):
+            return False
+        if self.tables.depends(shared):
+            plan.dependent.append(seq)
+        seq.move(Phase.PREFILLING)
+        self.go_on(seq, plan)
+        return True
+
+    def go_on(self, seq: Sequence, plan: StepPlan) -> None:
+        """Plan the next piece of a prefill that has begun, if it fits into this step."""
+        start = seq.piece.stop
+        count = self._count(seq, start)
+        if not count:
+            return
+        seq.piece = range(start, start + count)
+        seq.in_flight += 1
+        self._spent += self.policy.max_prefill_tokens if seq.retry_alone else count
+        self.tables.publish(seq)
+        plan.prefill.append(seq)
+        if seq.piece.stop == seq.prefill_length:
+            seq.move(Phase.RUNNING)
+            seq.num_scheduled += seq.emits
+
+    def _count(self, seq: Sequence, start: int) -> int:
+        """Tokens of the piece of `seq` that begins at `start`. 0: it has to wait for another step.
+
+        Only what is longer than a whole budget is cut.
+        """
+        budget = self.policy.max_prefill_tokens
+        left = max(0, budget - self._spent)
+        if seq.retry_alone and self._spent:
+            return 0
+        rest = (seq.length if start < seq.length else seq.prefill_length) - start
+        return rest if rest <= left else left if rest > budget else 0

@@ -1,0 +1,182 @@
+"""Prompts in pieces give what whole prompts give, in shapes that a GPU captures, whatever happens in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stentor import TTS, Reference, Speech
+from stentor.config import Policy
+from stentor.engine.sequence import Phase
+from tests.engine.test_engine import VOICE, _checked, assert_all_free, assert_equal, toy  # noqa: F401
+from tests.helpers.captured import TOKENS, capture_prefills, eager_prefills, small_shapes
+from tests.helpers.stepped_engine import SteppedEngine, stepped_engines
+from tests.helpers.tiny import FAMILIES, checkpoint
+from tests.helpers.tiny import VOICE as VOICES
+
+PAGE = 4
+TEXTS = ("a long text that goes in pieces " * 3, "a long text that goes in pieces and ends soon", "short")
+OPTIONS: dict[str, Any] = {"reference": VOICE, "max_frames": 20, "min_frames": 20, "seed": 7}
+BUDGETS = (7, 16, TOKENS)
+
+
+def policy(budget: int, **more: Any) -> Policy:
+    return Policy(max_prefill_tokens=budget, min_cached_tokens=PAGE, reserve_tokens=4, **more)
+
+
+def spoken(tts: TTS, count: int = 1, **options: Any) -> list[Speech]:
+    """All texts at once, `count` times."""
+    requests = [tts.request(text, **{**OPTIONS, **options}) for text in TEXTS * count]
+    streams = [tts.submit(request) for request in requests]
+    return [tts.speech(list(s), s.seed) for s in streams]
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[list[Speech]]:
+    """What each text says from a prompt that is computed whole."""
+    with toy(page_size=PAGE, policy=Policy(prefix_cache=False)) as tts:
+        yield [tts.generate(text, retries=1, **OPTIONS) for text in TEXTS]
+
+
+def assert_all_equal(whole: list[Speech], got: list[Speech]) -> None:
+    for i, speech in enumerate(got):
+        assert_equal(whole[i % len(TEXTS)], speech)
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["as it is", "captured"])
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_prompt_in_pieces_says_what_it_says_whole(
+    monkeypatch: pytest.MonkeyPatch, whole: list[Speech], budget: int, captured: bool
+) -> None:
+    """The cache is cold, warm, and shared by 15 requests that come at once."""
+    small_shapes(monkeypatch)
+    with toy(page_size=PAGE, policy=policy(budget)) as tts:
+        if captured:
+            capture_prefills(tts)
+        for count in (1, 1, 5):
+            assert_all_equal(whole, spoken(tts, count))
+        assert tts.engine.stats.cached_tokens > 0.5 * tts.engine.stats.prompt_tokens
+        assert_all_free(tts)
+        if captured:
+            assert eager_prefills(tts) == 0
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["as it is", "captured"])
+def test_preempted_requests_go_on_in_pieces_of_captured_shapes(
+    monkeypatch: pytest.MonkeyPatch, whole: list[Speech], captured: bool
+) -> None:
+    """Few pages: requests are preempted, and pages of voices are evicted while others are in their middle."""
+    small_shapes(monkeypatch)
+    pages = 44 * PAGE * 2 * 2 * 2 * 8 * 8 / 2**30
+    with toy(page_size=PAGE, memory_gb=pages, policy=policy(7)) as tts:
+        if captured:
+            capture_prefills(tts)
+        assert_all_equal(whole, spoken(tts, 5))
+        health = tts.engine.health()
+        assert health.preemptions > 0
+        if captured:
+            assert eager_prefills(tts) == 0
+        assert_all_free(tts)
+
+
+def test_prompts_with_other_loop_lengths_take_captured_shapes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their last tokens are computed again, behind a prefill that makes no frame."""
+    small_shapes(monkeypatch)
+    with toy(page_size=PAGE, policy=Policy(prefix_cache=False)) as tts:
+        want = [tts.generate(text, retries=1, **{**OPTIONS, "flow_steps": 5}) for text in TEXTS]
+    with toy(page_size=PAGE, policy=policy(16)) as tts:
+        capture_prefills(tts)
+        assert_all_equal(want, spoken(tts, 2, flow_steps=5))
+        assert eager_prefills(tts) == 0
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2, 4])
+def test_a_piece_that_fails_is_computed_again_and_says_the_same(
+    monkeypatch: pytest.MonkeyPatch, whole: list[Speech], failing: int
+) -> None:
+    with toy(page_size=PAGE, policy=policy(7)) as tts:
+        plain, calls = tts.engine.runner.prefill, iter(range(1000))
+
+        def prefill(group: Any) -> Any:
+            if next(calls) == failing and len(group) > 1:
+                raise torch.OutOfMemoryError("full")
+            return plain(group)
+
+        monkeypatch.setattr(tts.engine.runner, "prefill", prefill)
+        assert_all_equal(whole, spoken(tts, 2))
+        assert_all_free(tts)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_who_shares_pages_of_a_prefill_that_is_cancelled_halfway_says_the_same(whole: list[Speech], after: int) -> None:
+    """Pages whose tokens were launched are found. Those of pieces that were never planned are not."""
+    with stepped_engines(), toy(page_size=PAGE, policy=policy(7)) as tts:
+        engine: SteppedEngine = tts.engine  # type: ignore[assignment]
+        first = tts.submit(tts.request(TEXTS[0], **OPTIONS))
+        engine.step(1 + after)
+        (seq,) = engine.scheduler.live
+        assert seq.phase is Phase.PREFILLING
+        launched = seq.piece.stop // PAGE
+        assert len(engine.scheduler.pages.find(seq.prefix)) == launched
+        first.cancel()
+        engine.step(2)
+        assert len(engine.scheduler.pages.find(seq.prefix)) == launched
+        other = tts.submit(tts.request(TEXTS[0], **OPTIONS))
+        engine.step(120)
+        assert_equal(whole[0], tts.speech(list(other), other.seed))
+        assert engine.stats.cached_tokens == launched * PAGE
+        assert_all_free(tts)
+
+
+def test_tokens_are_counted_once_however_many_pieces_they_take() -> None:
+    with toy(page_size=PAGE, policy=policy(7)) as tts:
+        length = tts.prompt(tts.request(TEXTS[0], **OPTIONS)).length
+        for time in range(2):
+            tts.generate(TEXTS[0], retries=1, **OPTIONS)
+            assert tts.engine.stats.prompt_tokens == (1 + time) * length
+        assert tts.engine.stats.cached_tokens == (length - 1) // PAGE * PAGE
+
+
+def asked(family: str) -> dict[str, Any]:
+    """Options with which a prompt has given frames where the family takes them, so that pieces are cut inside those."""
+    if family == "qwen3_tts":
+        return VOICES[family]
+    t = np.arange(12000) / 16000
+    sound = (0.3 * np.sin(2 * np.pi * 220 * t) * np.sin(9 * t)).astype(np.float32), 16000
+    return {"reference": Reference(sound, "what is said" if family == "fish_s2" else None)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_says_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch, family: str, tmp_path: Path) -> None:
+    """An odd budget, captured shapes, a cache that is cold, warm, shared by 16 and evicted, and preemptions."""
+    small_shapes(monkeypatch)
+    path = checkpoint(family, tmp_path)
+    sizes: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_num_seqs": 4, "page_size": 4}
+    options = {**asked(family), "max_frames": 12, "seed": 3}
+    texts = ["Hello there, one two three.", "Hello there, one two four."]
+    with TTS(path, memory_gb=0.02, policy=Policy(prefix_cache=False), **sizes) as tts:
+        options |= {"ignore_eos": True} if "ignore_eos" in tts.spec.options else {}
+        want = [tts.generate(t, retries=1, **options) for t in texts]
+        longest = max(tts.prompt(tts.request(t, **options)).length for t in texts)
+        few = (-(-(longest + 12) // 4) + 3) * tts.engine.sizes.page_bytes / 2**30
+    with TTS(path, memory_gb=few, policy=policy(13), **sizes) as tts:
+        capture_prefills(tts)
+        for count in (1, 1, 8):
+            for i, got in enumerate(tts.generate(texts * count, retries=1, **options)):
+                assert_close(want[i % 2], got)
+        assert eager_prefills(tts) == 0
+        assert tts.engine.stats.cached_tokens > 0
+        assert tts.engine.health().preemptions > 0
+        assert_all_free(tts)
+
+
+def assert_close(want: Speech, got: Speech) -> None:
+    if want.frames.dtype.kind == "f":
+        np.testing.assert_allclose(got.frames, want.frames, atol=1e-4)
+    else:
+        np.testing.assert_array_equal(got.frames, want.frames)
