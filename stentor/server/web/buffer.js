@@ -1,7 +1,8 @@
 // When to begin: how fast speech arrives, against how fast it is heard. Nothing here knows a clock or a network.
 
 const LEAST = 0.25; // seconds gathered however fast the server is
-const CAUTION = 0.9; // of the measured rate: the machine may slow down
+const DOUBT = 0.1; // of the measured rate, at first: the machine may slow down. Half of it after SETTLED
+const SETTLED = 4; // seconds of speech
 const MARGIN = 1.1; // of the expected length: texts are longer than they look
 const CHUNK = 1; // seconds of speech; the server's parts grow up to about so long, and arrive when they are whole
 const STEADY = 0.5; // RTF at which a part arrives before the one before it, half as long, has been heard
@@ -74,9 +75,10 @@ export class StartBuffer {
     const { rate } = this;
     if (rate === null) return Infinity;
     const rest = Math.max(0, this.expected - position);
-    const behind = rest * Math.max(0, 1 - rate * CAUTION);
+    const doubt = DOUBT / (1 + this.received / SETTLED);
+    const behind = rest * Math.max(0, 1 - rate * (1 - doubt));
     const parts = CHUNK * Math.max(0, 1 / rate - STEADY);
-    return Math.max(LEAST + behind + parts, this.gap);
+    return Math.max(LEAST + behind + parts, Math.min(this.gap, rest));
   }
 
   /** Seconds until need() is met, or null where that cannot be told. */

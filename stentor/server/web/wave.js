@@ -23,6 +23,7 @@ export class Wave {
     this.seconds = 0;
     this.expected = 0; // seconds that it will be, while it is made
     this.loudest = 0.1;
+    this.canvas.dataset.seconds = 0;
   }
 
   /** Seconds from the left edge to the right one. */
@@ -33,6 +34,7 @@ export class Wave {
   add(samples, rate) {
     this.rate = rate;
     this.seconds += samples.length / rate;
+    this.canvas.dataset.seconds = this.seconds;
     let peak = this.filled ? this.bins.pop() : 0;
     for (const s of samples) {
       peak = Math.max(peak, Math.abs(s) / 32768);
