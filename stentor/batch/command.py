@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
 from filelock import FileLock, Timeout
@@ -66,12 +69,22 @@ def _locked(asked: Plan) -> Iterator[None]:
         raise InvalidRequest("output", f"cannot make {str(asked.folder)!r}: {e.strerror}") from None
     try:
         with FileLock(asked.folder / ".lock", timeout=0):
-            for left in asked.work.iterdir():
-                if left.suffix != ".tar":
-                    left.unlink()
-            yield
+            _clean(asked.work)
+            try:
+                yield
+            finally:
+                _clean(asked.work)
     except Timeout:
         raise InvalidRequest("output", f"another process writes to {str(asked.folder)!r}") from None
+
+
+def _clean(work: Path) -> None:
+    """Remove what no run goes on with: all but open shards."""
+    for left in work.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        elif left.suffix != ".tar":
+            left.unlink()
 
 
 def _taken_up(asked: Plan, items: Catalogue, output: Output, retry_failed: bool) -> Manifest:
@@ -91,7 +104,8 @@ def _taken_up(asked: Plan, items: Catalogue, output: Output, retry_failed: bool)
 def _speak(asked: Plan, items: Catalogue, output: Output, listed: Manifest, strict: bool, told: Told) -> None:
     """Load the model, if there is anything to speak, and speak it."""
     started = time.perf_counter()
-    with closing(_loaded(asked, items, strict)) if items.count(TODO) else nullcontext() as pool:
+    audio = Path(tempfile.mkdtemp(prefix="audio-", dir=asked.work))  # processes of a killed run may write to its own
+    with closing(_loaded(asked, items, audio, strict)) if items.count(TODO) else nullcontext() as pool:
         told.load = time.perf_counter() - started
         settings.write(asked.folder, asked.settings)
         done = items.chars() - items.chars(TODO)
@@ -105,25 +119,31 @@ def _speak(asked: Plan, items: Catalogue, output: Output, listed: Manifest, stri
             told.speaking = time.perf_counter() - started
 
 
-def _loaded(asked: Plan, items: Catalogue, strict: bool) -> Pool:
-    """The model, which takes the defaults of the run."""
+def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
+    """The model, which takes the defaults of the run. audio: the folder for audio on its way."""
     with loading(asked.load["model"] or "the embedded voice"):
         from stentor.batch.speaker import Speaker, Work
 
         load = {name: value for name, value in asked.load.items() if value is not None}
-        speaker = Speaker(Work(load, asked.format, asked.inputs, asked.work))
+        how = Work(load, asked.format, asked.inputs, audio)
+        if asked.replicas is None:
+            pool: Pool = LocalPool(Speaker(how))
+        else:
+            from stentor.batch.over_ray import RayPool
+
+            pool = RayPool(how, asked.replicas)
     try:
-        speaker.check(asked.defaults)
+        pool.check(asked.defaults)
         for name, line in items.fields.items():
-            if name not in FIELDS and name not in speaker.spec.options:
+            if name not in FIELDS and name not in pool.options:
                 what = f"line {line} is the first with {name!r}, which this model does not take"
                 if strict:
                     raise InvalidRequest("input", what)
                 print(f"stentor: warning: {what}", file=sys.stderr)
     except BaseException:
-        speaker.close()
+        pool.close()
         raise
-    return LocalPool(speaker)
+    return pool
 
 
 @contextmanager

@@ -26,7 +26,12 @@ def add_batch(commands: Any, run: Run) -> None:
     batch.add_argument("--format", choices=FORMATS, default="wav", help="format of the audio (default wav)")
     batch.add_argument("--shards", type=int, metavar="N", help="tar files of N items (WebDataset), no file per item")
     batch.add_argument("--parquet", action="store_true", help=f"Parquet shards (of {SHARD_ITEMS} items by default)")
-    batch.add_argument("--replicas", type=int, metavar="N", help="processes, by Ray (needs stentor[ray])")
+    batch.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="speak in N processes, one GPU each where there are any (needs stentor[ray])",
+    )
     batch.add_argument("--max-num-seqs", type=int, metavar="N", help="texts that the engine speaks at once")
     add_model(batch)
     batch.add_argument("--threads", type=int, help="CPU threads")

@@ -25,7 +25,7 @@ SHOWN = 5  # wrong lines and failed items that are told on standard error
 @dataclass(frozen=True)
 class Plan:
     """A checked command line. shard: items of a shard, 0 for one file per item. defaults: of lines. load: arguments of
-    `TTS`."""
+    `TTS`. replicas: processes that speak, None for this one."""
 
     input: Path
     csv: bool
@@ -36,6 +36,7 @@ class Plan:
     seed: int
     defaults: dict[str, Any]
     load: dict[str, Any]
+    replicas: int | None
 
     @property
     def work(self) -> Path:
@@ -97,13 +98,14 @@ def plan(args: argparse.Namespace) -> Plan:
     return Plan(
         input=args.input,
         csv=as_csv,
-        folder=args.output.expanduser(),
+        folder=args.output.expanduser().resolve(),
         format=available(args.format, WRITTEN),
         shard=args.shards or (SHARD_ITEMS if args.parquet else 0),
         parquet=args.parquet,
         seed=args.seed or 0,
         defaults=_defaults(args),
         load={**named, **engine, "device": args.device, "dtype": args.dtype},
+        replicas=args.replicas,
     )
 
 
@@ -113,7 +115,7 @@ def _check_flags(args: argparse.Namespace) -> None:
     for name in ("shards", "replicas"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise InvalidRequest(name, f"must be at least 1, got {getattr(args, name)}")
-    if args.replicas is not None:
+    if args.replicas is not None and importlib.util.find_spec("ray") is None:
         raise InvalidRequest("replicas", "needs Ray: pip install 'stentor[ray]'")
     if args.parquet and importlib.util.find_spec("pyarrow") is None:
         raise InvalidRequest("parquet", "needs pyarrow: pip install 'stentor[parquet]'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +24,15 @@ class Pool(Protocol):
         """Items that should be with it at a time."""
         ...
 
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of the options that the model takes."""
+        ...
+
+    def check(self, defaults: Mapping[str, Any]) -> None:
+        """Before anything else. InvalidRequest if the model does not take the defaults of the run."""
+        ...
+
     def submit(self, item: Item) -> Future[Outcome]:
         """Have an item spoken. The future raises what ends the run."""
         ...
@@ -40,6 +49,10 @@ class LocalPool:
         self._speaker = speaker
         self._threads = ThreadPoolExecutor(speaker.at_once, thread_name_prefix="stentor-batch")
         self.at_once = 2 * speaker.at_once
+        self.options = speaker.options
+
+    def check(self, defaults: Mapping[str, Any]) -> None:
+        self._speaker.check(defaults)
 
     def submit(self, item: Item) -> Future[Outcome]:
         return self._threads.submit(self._speaker.speak, item)

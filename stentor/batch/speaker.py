@@ -41,7 +41,11 @@ class Speaker:
         self._how = how
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
         self._tts = TTS(**how.load, policy=policy)
-        self.spec = self._tts.spec
+
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of the options that its model takes."""
+        return frozenset(self._tts.spec.options)
 
     @property
     def at_once(self) -> int:

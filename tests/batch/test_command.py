@@ -149,7 +149,7 @@ def test_an_input_that_is_wrong_as_a_whole_is_refused_before_anything_is_loaded_
         (["--strict"], "input: line 2: text: must not be empty"),
         (["--voice", "nobody"], "voice: 'nobody' is not known; known: low, high"),
         (["--shards", "2"], "line 3: id: 'a.b' has a dot"),
-        (["--replicas", "2"], "replicas: needs Ray: pip install 'stentor[ray]'"),
+        (["--replicas", "0"], "replicas: must be at least 1"),
         (["--resume"], ""),
     ],
 )
@@ -161,6 +161,20 @@ def test_flags_that_no_line_can_mend_are_refused(
     assert speak(tmp_path, items, *flags) == expected
     assert says in capsys.readouterr().err
     assert (tmp_path / "out" / "run.json").exists() == (expected != 2)
+
+
+def test_without_the_extra_that_a_flag_needs_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for flags, says in (
+        (["--replicas", "2"], "replicas: needs Ray: pip install 'stentor[ray]'"),
+        (["--parquet"], "parquet: needs pyarrow: pip install 'stentor[parquet]'"),
+        (["--format", "opus"], "format: opus needs PyAV: pip install 'stentor[audio]'"),
+    ):
+        assert speak(tmp_path, GOOD, *flags) == 2
+        assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("format", ["flac", "mp3", "opus", "ogg", "m4a", "aac"])
