@@ -20,7 +20,8 @@ from stentor.server.http.authentication import Authentication, Preflight
 from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import AccessLog
-from stentor.server.model_hosts import GiveUp, ModelFactory
+from stentor.server.model_factory import ModelFactory
+from stentor.server.model_hosts import GiveUp
 from stentor.server.state import Server
 from stentor.server.ws import session
 

@@ -47,6 +47,9 @@ class ServerConfig:
     require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
     threads: int | None = option(None, "torch threads of the engine on a CPU")
     warmup: bool = option(True, "speak a sentence before /ready says yes")
+    idle_unload_seconds: float | None = option(
+        None, "unload a model that was idle for so long; the next request loads it again; default: it stays"
+    )
     on_crash: str = option(
         "auto", "restart a crashed engine or exit with code 70; auto: exit on CUDA", choices=("auto", "restart", "exit")
     )
@@ -148,6 +151,7 @@ _POSITIVE = (
     "memory_gb",
     "max_memory_gb",
     "threads",
+    "idle_unload_seconds",
     "max_input_chars",
     "max_instructions_chars",
     "max_body_mb",

@@ -98,6 +98,10 @@ class Limits:
     prepare_threads: int = limit(4, "", "threads per model for prompts", "requests wait")
     reference_threads: int = limit(2, "", "threads per model for decoding and resampling references", "requests wait")
     encoding_threads: int = limit(2, "", "threads per model for encoding new references", "their requests wait")
+    load_seconds: float = limit(
+        120.0, "s", "a request that waits until its model is loaded again", "503 `model_loading`"
+    )
+    load_waiting: int = limit(256, "", "requests that wait for one model to be loaded again", "503 `model_loading`")
     trim_seconds: float = limit(30.0, "s", "memory that was freed and is kept", "it goes back to the system")
     parse_threads: int = limit(1, "", "threads that parse large JSON", "bodies wait")
     encoded_references: int = limit(64, "", "encoded references that an engine keeps", "the least recently used goes")

@@ -100,7 +100,9 @@ class _Snapshot(Collector):
                 ("kv_usage_ratio", "Share of key-value pages in use"),
                 ("slot_usage_ratio", "Share of slots in use"),
                 ("engine_codec_state_bytes", "Codec states after voices that are kept on the host"),
-                ("engine_up", "1 while the engine is alive"),
+                ("engine_up", "1 while the engine is alive, or unloaded and ready to be loaded"),
+                ("model_resident", "1 while the model is in memory"),
+                ("num_requests_waiting_for_load", "Requests that wait until the model is loaded again"),
             )
         }
         counters = {
@@ -117,13 +119,20 @@ class _Snapshot(Collector):
                 ("engine_codec_state_hits", "Codec states after a voice that were there, or just then made for others"),
                 ("engine_codec_state_misses", "Codec states after a voice that were made"),
                 ("engine_restarts", "Engines restarted after a crash"),
+                ("model_loads", "Times the model was loaded"),
+                ("model_unloads", "Times the model was unloaded because it was idle"),
             )
         }
         step_time = SummaryMetricFamily(PREFIX + "step_time_s", "Engine iterations that generated frames", labels=MODEL)
         for host in self.hosts.all:
             h = host.health
             label = [host.name]
-            gauges["engine_up"].add_metric(label, float(h is not None and h.alive))
+            away = host.serves and h is None
+            gauges["engine_up"].add_metric(label, float(away or (h is not None and h.alive)))
+            gauges["model_resident"].add_metric(label, float(host.resident))
+            gauges["num_requests_waiting_for_load"].add_metric(label, host.residency.waiting)
+            counters["model_loads"].add_metric(label, host.residency.loads)
+            counters["model_unloads"].add_metric(label, host.residency.unloads)
             counters["engine_restarts"].add_metric(label, host.restarts)
             if h is None:
                 continue

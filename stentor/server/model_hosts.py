@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from stentor.api import TTS
 from stentor.audio import Recording
-from stentor.config import Policy
 from stentor.engine.request_state import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
 from stentor.models.base import ModelSpec, ReferenceAudio
@@ -23,12 +20,19 @@ from stentor.server import memory
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS
+from stentor.server.loader import Loader
 from stentor.server.names import OPENAI_MODELS, is_usual_model
+from stentor.server.residency import Residency
+from stentor.text.lexicon import Lexicon
+
+if TYPE_CHECKING:
+    from stentor.api import TTS
 
 log = logging.getLogger("stentor.server")
 
 GiveUp = Callable[[int], None]  # ends the process with an exit code
-Phase = Literal["loading", "warming", "ready", "restarting", "failed", "closed"]
+Phase = Literal["loading", "warming", "ready", "restarting", "unloading", "unloaded", "reloading", "failed", "closed"]
+AWAY = ("unloading", "unloaded", "reloading")  # phases in which a request has the model loaded
 WATCH_SECONDS = 0.5
 RESTARTS = LIMITS.restarts  # in a row
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
@@ -39,45 +43,15 @@ THREADS = LIMITS.prepare_threads  # for tokenising text, per model
 REFERENCE_THREADS = LIMITS.reference_threads  # for decoding and resampling reference audio
 
 
-@dataclass(frozen=True)
-class ModelFactory:
-    """Creates a model: calling it runs TTS with the server's options."""
-
-    name: str
-    model: str | None
-    config: ServerConfig
-
-    def __call__(self) -> TTS:
-        c = self.config
-        return TTS(
-            self.model,
-            name=self.name,
-            device=c.device,
-            dtype=c.dtype,
-            lora=c.lora,
-            lexicon=c.lexicon,
-            max_num_seqs=c.max_num_seqs,
-            memory_gb=c.memory_gb,
-            gpu_memory_utilization=c.gpu_memory_utilization,
-            max_memory_gb=c.max_memory_gb,
-            require_graphs=c.require_graphs,
-            threads=c.threads,
-            encoded_references=LIMITS.encoded_references,
-            codec_states_mb=LIMITS.codec_states_mb,
-            policy=Policy(
-                max_queue=c.max_queued_requests,
-                max_unread=LIMITS.max_unread_seconds,
-                parked_mb=LIMITS.parked_mb,
-                unready_after=LIMITS.unready_after,
-            ),
-        )
-
-
 class ModelHost:
     """One model and its engine. Everything but the work of its two pools happens on the event loop."""
 
-    def __init__(self, name: str, make: Callable[[], TTS], config: ServerConfig, give_up: GiveUp) -> None:
-        self.name, self.config = name, config
+    def __init__(
+        self, name: str, make: Callable[[], TTS], config: ServerConfig, give_up: GiveUp, loader: Loader
+    ) -> None:
+        self.name, self.config, self.loader = name, config, loader
+        self.lexicon = Lexicon.of(None)  # the model's, from the first load on
+        self.residency = Residency()
         self.phase: Phase = "loading"
         self.reason: str | None = None
         self.created = int(time.time())
@@ -90,9 +64,31 @@ class ModelHost:
         self._task: asyncio.Task[None] | None = None
         self._seconds_per_request = 1.0
 
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[TTS]:
+        """The model, which stays loaded inside. If it was unloaded, it is loaded first. ApiError 503 while there is
+        none, and where that takes too long.
+
+        Nothing outside may hold the model or its engine, or they would stay in memory.
+        """
+        with self.residency.use():
+            if self.phase in AWAY:
+                await self.residency.wait(self.name, lambda: self.phase in (*AWAY, "restarting"))
+            yield self.tts
+
+    @property
+    def resident(self) -> bool:
+        """Whether the model is in memory."""
+        return self._tts is not None
+
+    @property
+    def serves(self) -> bool:
+        """Whether a request would be taken now, perhaps after the model has been loaded again."""
+        return self.phase == "ready" or self.phase in AWAY
+
     @property
     def tts(self) -> TTS:
-        """The loaded model. ApiError 503 while there is none."""
+        """The loaded model. ApiError 503 while there is none. What may wait is inside `in_use`."""
         if self._tts is None or self.phase != "ready":
             reason = f": {self.reason}" if self.reason else ""
             raise ApiError(503, f"model {self.name!r} is {self.phase}{reason}", code="not_ready", retry_after=5)
@@ -113,11 +109,11 @@ class ModelHost:
         self._task = asyncio.create_task(self._live(), name=f"host {self.name}")
 
     async def close(self) -> None:
-        self.phase = "closed"
+        self._become("closed")
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._discard()
+        await self._discard(collect=False)
         for pool in (self.pool, self.references):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -130,21 +126,28 @@ class ModelHost:
         """Seconds after which a refused request has a chance, from 1 to 60."""
         health = self.health
         if health is None:
-            return 5.0
+            return self.residency.retry_after if self.phase in AWAY else 5.0
         slots = max(1, health.free_slots + health.running)
         return min(60.0, max(1.0, health.queued * self._seconds_per_request / slots))
 
+    def _become(self, phase: Phase) -> None:
+        self.phase = phase
+        self.residency.changed()
+
     async def _live(self) -> None:
-        """Load, watch and restart the model until it fails for good or the server ends."""
+        """Load, watch, unload and restart the model until it fails for good or the server ends."""
         failures, code = 0, CRASHED
         while failures <= RESTARTS:
             began = time.monotonic()
             try:
                 await self._load()
                 await self._watch()
+                await self._unload()
+                continue
             except Exception as e:
                 first = self._spec is None
-                self.phase, self.reason = "failed", _public(e)
+                self._become("failed")
+                self.reason = _public(e)
                 log.error("model %s: %s", self.name, e)
                 if first and isinstance(e, InvalidRequest | ModelNotFound):
                     code = WRONG
@@ -152,26 +155,29 @@ class ModelHost:
                     break
             failures = 1 if time.monotonic() - began > LIMITS.settled_seconds else failures + 1
             self.restarts += 1
-            self.phase = "restarting" if failures <= RESTARTS else "failed"
+            self._become("restarting" if failures <= RESTARTS else "failed")
             await self._discard()
             await asyncio.sleep(0.2 * failures)
-        self.phase = "failed"
+        self._become("failed")
         self._give_up(code)
 
     async def _load(self) -> None:
-        tts = await asyncio.to_thread(self._make)
-        self._tts, self._spec = tts, tts.spec
-        if self.config.warmup:
+        """Load the model, and speak with it unless a request waits to do so."""
+        began, again = time.monotonic(), self.phase == "reloading"
+        self._tts = await self.loader.load(self._make)
+        self._spec, self.lexicon = self._tts.spec, self._tts.lexicon
+        if self.config.warmup and not again:
             if self.phase == "loading":
-                self.phase = "warming"
-            await asyncio.to_thread(_warm_up, tts)
-        await asyncio.to_thread(memory.collect)
-        gc.freeze()  # a full collection would visit all objects of torch and the model: 130 ms without audio
-        self.phase, self.reason = "ready", None
-        log.info("model %s is ready", self.name)
+                self._become("warming")
+            await asyncio.to_thread(_warm_up, self._tts)
+        await self.loader.settle(collect=not again)
+        self.reason = None
+        self.residency.loaded(time.monotonic() - began)
+        self._become("ready")
+        log.info("model %s is ready after %.2f s", self.name, self.residency.load_seconds)
 
     async def _watch(self) -> None:
-        """Check the engine until it fails, then raise EngineError."""
+        """Check the engine until it fails, which raises EngineError, or has been idle for `idle_unload_seconds`."""
         assert self._tts is not None
         loop = asyncio.get_running_loop()
         trimmed = loop.time()
@@ -179,16 +185,33 @@ class ModelHost:
             health = self._tts.engine.health()
             if not health.alive:
                 raise EngineError(f"the engine has stopped: {health.error}")
+            left = self.residency.seconds_left(self.config.idle_unload_seconds)
+            if left <= 0:
+                return
             if loop.time() - trimmed >= LIMITS.trim_seconds:
                 await asyncio.to_thread(memory.trim)
                 trimmed = loop.time()
-            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.sleep(min(WATCH_SECONDS, left))
 
-    async def _discard(self) -> None:
+    async def _unload(self) -> None:
+        """Free the idle model's memory, and return when a request wants it."""
+        self._become("unloading")
+        await self._discard()
+        self.residency.unloads += 1
+        self._become("unloaded")
+        log.info("model %s is unloaded: it was idle", self.name)
+        await self.residency.wanted.wait()
+        self._become("reloading")
+
+    async def _discard(self, collect: bool = True) -> None:
         if self._tts is not None:
-            await asyncio.to_thread(self._tts.close)
-            self._tts = None
-            gc.unfreeze()
+            await self.loader.unload(self._taken(), collect)
+
+    def _taken(self) -> TTS:
+        """The model, which is not held here any more."""
+        assert self._tts is not None
+        tts, self._tts = self._tts, None
+        return tts
 
     def _restartable(self) -> bool:
         """Whether a new engine can work. After a CUDA fault the process cannot use the device any more."""

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from stentor.api import TTS
 from stentor.server.config import ServerConfig
 from stentor.server.limits import LIMITS
+from stentor.server.loader import Loader
 from stentor.server.metrics import Metrics
 from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, names
 from stentor.server.speech.outcomes import Outcomes
@@ -30,7 +31,8 @@ class Server:
         self, config: ServerConfig, give_up: GiveUp, load: Callable[[str, str | None], Callable[[], TTS]]
     ) -> None:
         self.config = config
-        hosts = [ModelHost(name, load(name, model), config, give_up) for name, model in names(config)]
+        self.loader = Loader()
+        hosts = [ModelHost(name, load(name, model), config, give_up, self.loader) for name, model in names(config)]
         self.hosts = ModelHosts(hosts, config.served_model_name[len(hosts) :])
         folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR
         self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
@@ -45,6 +47,7 @@ class Server:
     async def close(self) -> None:
         """Stop every engine and the encoder and parser threads."""
         await asyncio.gather(*(h.close() for h in self.hosts.all))
+        self.loader.close()
         for pool in (self.encoders, self.parsers):
             pool.shutdown(wait=False, cancel_futures=True)
 

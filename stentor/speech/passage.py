@@ -53,10 +53,10 @@ class Passage:
     ) -> None:
         self.spec, self.request, self.segments, self.tries = engine.model.spec, request, segments, tries
         self.carries = len(segments) > 1 and continues(self.spec, request)
-        self.queue = PieceQueue(engine, streaming)
+        self.queue = PieceQueue(streaming)
         self.pieces: list[Piece] = []
         self.error: StentorError | None = None  # why it has no speech
-        self._prompt, self._speakable = prompt, speakable
+        self._engine, self._prompt, self._speakable = engine, prompt, speakable
         self._voices = VoicesSoFar(self.spec)
         self._prepared: Piece | None = self._prepare()
 
@@ -141,7 +141,7 @@ class Passage:
             request = segment_request(request, segment, first=not spoken or not self.carries)
         if tails := self._voices.of(segment.spoken):
             request = with_tail_reference(request, self.spec, tails)
-        return EnginePiece(self.queue, segment, self._prompt(request), Tries(request.seed, self.tries))
+        return EnginePiece(self._engine, self.queue, segment, self._prompt(request), Tries(request.seed, self.tries))
 
 
 def speak(passages: Sequence[Passage]) -> list[Speech | StentorError]:

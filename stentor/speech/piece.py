@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from stentor.retry import Tries, runaway_frames
 from stentor.speech.joiner import unspoken
 from stentor.speech.pieces import PieceQueue
 from stentor.text.sentences import Segment
+
+if TYPE_CHECKING:
+    from stentor.engine.engine import Engine
 
 
 class Piece(ABC):
@@ -68,14 +72,14 @@ class SilentPiece(Piece):
 class EnginePiece(Piece):
     """A segment in the engine."""
 
-    def __init__(self, queue: PieceQueue, segment: Segment, prompt: Prompt, tries: Tries) -> None:
+    def __init__(self, engine: Engine, queue: PieceQueue, segment: Segment, prompt: Prompt, tries: Tries) -> None:
         super().__init__(segment, [])
-        queue.engine.fit(prompt)
-        self.queue, self.prompt, self.tries = queue, prompt, tries
+        engine.fit(prompt)
+        self.engine, self.queue, self.prompt, self.tries = engine, queue, prompt, tries
         self._stream: AudioStream | None = None
 
     def start(self) -> None:
-        self._stream = self.queue.submit(self.prompt, self.tries.seed)
+        self._stream = self.queue.submit(self.engine, self.prompt, self.tries.seed)
         self.done = False
 
     def stream(self) -> Iterator[Chunk]:

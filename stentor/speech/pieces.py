@@ -104,15 +104,15 @@ class PieceQueue:
     """Submits the prompts of one request. Once the engine has taken one, the others are not refused, and each takes the
     place of one that has ended."""
 
-    def __init__(self, engine: Engine, streaming: bool) -> None:
-        self.engine, self.streaming = engine, streaming
+    def __init__(self, streaming: bool) -> None:
+        self.streaming = streaming
         self._admitted = False
         self._places = 0  # of prompts that have ended, for those that follow
 
-    def submit(self, prompt: Prompt, seed: int) -> AudioStream:
-        """Give the engine a prompt. Overloaded if it is the first and the queue is full."""
+    def submit(self, engine: Engine, prompt: Prompt, seed: int) -> AudioStream:
+        """Give an engine a prompt. Overloaded if it is the first and the queue is full."""
         place = Place.NEXT if self._places else Place.ADMITTED if self._admitted else Place.NEW
-        stream = self.engine.submit(prompt, seed, self.streaming, place)
+        stream = engine.submit(prompt, seed, self.streaming, place)
         self._admitted, self._places = True, max(0, self._places - 1)
         return stream
 

@@ -16,6 +16,7 @@ import pytest
 from stentor.server import memory
 from stentor.server.config import ServerConfig
 from stentor.server.limits import LIMITS
+from stentor.server.loader import Loader
 from stentor.server.model_hosts import ModelHost
 from tests.helpers import virtual_time
 
@@ -43,7 +44,7 @@ def test_a_model_that_runs_has_free_memory_given_back_now_and_then(monkeypatch: 
     trims: list[float] = []
 
     async def main(loop: virtual_time.VirtualTimeLoop) -> None:
-        host = ModelHost("toy", lambda: pytest.fail("loaded"), ServerConfig(), lambda code: None)
+        host = ModelHost("toy", lambda: pytest.fail("loaded"), ServerConfig(), lambda code: None, Loader())
         engine: Any = SimpleNamespace(health=lambda: SimpleNamespace(alive=True, error=None))
         monkeypatch.setattr(host, "_tts", SimpleNamespace(engine=engine))
         monkeypatch.setattr(asyncio, "to_thread", at_once)  # a thread takes real time, which the clock does not see

@@ -27,12 +27,12 @@ def _model(name: str, host: ModelHost) -> dict[str, Any]:
     """OpenAI's Model object, and what our page and other clients need to know. `root` is the model's first name."""
     base = {"id": name, "object": "model", "created": host.created, "owned_by": "stentor", "name": name}
     base["root"] = host.name
-    if host.phase not in ("ready", "warming", "restarting"):
-        return {**base, "phase": host.phase}
+    base |= {"phase": host.phase, "resident": host.resident}
+    if not host.serves and host.phase not in ("warming", "restarting"):
+        return base
     spec = host.spec
     return {
         **base,
-        "phase": host.phase,
         "family": spec.family,
         "sample_rate": spec.sample_rate,
         "voices": list(spec.voices),
@@ -89,6 +89,7 @@ async def health(request: Request) -> Response:
 
 def _state(host: ModelHost) -> dict[str, Any]:
     state: dict[str, Any] = {"phase": host.phase, "reason": host.reason, "restarts": host.restarts}
+    state |= {"resident": host.resident, "waiting_for_load": host.residency.waiting}
     h = host.health
     if h is not None:
         state |= {
@@ -107,10 +108,12 @@ def _state(host: ModelHost) -> dict[str, Any]:
 @router.head("/ready", include_in_schema=False)
 @router.get("/ready", tags=["state"], responses={503: {"description": "Not yet, or not any more. The phase says why"}})
 async def ready(request: Request) -> Response:
-    """200 once every model has finished warming up, 503 with the phase until then."""
-    waiting = [h for h in server(request).hosts.all if h.phase != "ready" or (h.health and not h.health.ready)]
+    """200 once every model has finished warming up, 503 with the phase until then. An idle model that was unloaded is
+    ready: a request has it loaded."""
+    hosts = server(request).hosts.all
+    waiting = [h for h in hosts if not h.serves or (h.health and not h.health.ready)]
     if not waiting:
-        return json_response({"ready": True, "phase": "ready"})
+        return json_response({"ready": True, "phase": next((h.phase for h in hosts if h.phase != "ready"), "ready")})
     body = {"ready": False, "phase": waiting[0].phase, "model": waiting[0].name, "reason": _reason(waiting[0])}
     return json_response(body, 503, {"Retry-After": "2"})
 

@@ -63,7 +63,7 @@ async def voice(request: Request, name: Name) -> dict[str, Any]:
 def _built_in(s: Server, model: str | None) -> list[str]:
     """The voices of one model, or of all."""
     hosts = s.hosts.all if model is None else [s.hosts.named(model)]
-    return [v for h in hosts if h.phase == "ready" for v in h.spec.voices]
+    return [v for h in hosts if h.serves for v in h.spec.voices]
 
 
 @router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 429, 503, 507))
@@ -114,7 +114,7 @@ async def add(
 def _check_taken(s: Server, embedding: bool) -> None:
     """ApiError 400 for a voice with which none of the models can speak."""
     hosts, what = s.hosts.all, "speaker embedding" if embedding else "voice to clone"
-    if any(h.phase != "ready" or (h.spec.speaker_size if embedding else h.spec.takes_reference) for h in hosts):
+    if any(not h.serves or (h.spec.speaker_size if embedding else h.spec.takes_reference) for h in hosts):
         return
     param = "speaker_embedding" if embedding else "audio_sample"
     raise ApiError(400, f"{param}: {', '.join(h.name for h in hosts)} takes no {what}", param=param)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, SpeechRequest
@@ -20,6 +20,9 @@ from stentor.server.speech.fields import language, options, usable, without_inst
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
 from stentor.speech.pieces import continues, segments
 from stentor.text.sentences import Segment
+
+if TYPE_CHECKING:
+    from stentor.api import TTS
 
 PROBE = "Hello."  # stands for text that arrives later when parameters are checked
 NO_WORDS = "no aligner is loaded; timestamps gives the times of sentences"
@@ -75,13 +78,15 @@ class Planner:
         if word_timestamps:
             plan.ignored.field("word_timestamps", NO_WORDS)
         live = body.split_granularity == "auto" and plan.host.spec.live_text
-        live = live and await _accepts_live_text(plan)
+        if live:
+            async with plan.host.in_use() as tts:
+                live = await _accepts_live_text(plan, tts)
         return replace(plan, segments=[], continues=continues(plan.host.spec, plan.request), live=live)
 
     async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> SpeechPlan:
         """A plan to speak `text` with the parameters of `body`."""
         host = self.hosts.named(body.model)
-        spec, ignored = host.tts.spec, Ignored(self.config.strict)
+        spec, ignored = host.spec, Ignored(self.config.strict)
         body = usable(body, spec, ignored)
         named = {**options(body, spec, ignored), "language": language(body, spec, ignored)}
         voice = await self.voices.resolve(host, body, ignored)
@@ -91,7 +96,7 @@ class Planner:
         pieces = self._segments(text, host, granularity)
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
         first = pieces[0].spoken if granularity == "none" else pieces[0].spoken[: spec.max_text]  # signs are not cut
-        request = _validated(host, first, voice, seed, named)
+        request = await _validated(host, first, voice, seed, named)
         return SpeechPlan(
             id=id,
             host=host,
@@ -123,7 +128,7 @@ class Planner:
             )
         if not text.strip():
             raise ApiError(400, "input: must not be empty", param="input")
-        return segments(host.tts.spec, text, granularity, self.config.split_chars, host.tts.lexicon)
+        return segments(host.spec, text, granularity, self.config.split_chars, host.lexicon)
 
     def _output(self, spec: ModelSpec, body: Shared) -> Output:
         format = body.response_format or self.config.default_response_format
@@ -137,23 +142,26 @@ class Planner:
         return Output(format, body.sample_rate, body.speed)
 
 
-def _validated(host: ModelHost, text: str, voice: VoiceInput, seed: int, options: Mapping[str, Any]) -> SpeechRequest:
+async def _validated(
+    host: ModelHost, text: str, voice: VoiceInput, seed: int, options: Mapping[str, Any]
+) -> SpeechRequest:
     """The request as the engine takes it."""
-    return host.tts.request(
-        text,
-        voice=voice.name,
-        reference=voice.references,
-        prompt=voice.prompt,
-        speaker_embedding=voice.embedding,
-        seed=seed,
-        **options,
-    )
+    async with host.in_use() as tts:
+        return tts.request(
+            text,
+            voice=voice.name,
+            reference=voice.references,
+            prompt=voice.prompt,
+            speaker_embedding=voice.embedding,
+            seed=seed,
+            **options,
+        )
 
 
-async def _accepts_live_text(plan: SpeechPlan) -> bool:
+async def _accepts_live_text(plan: SpeechPlan, tts: TTS) -> bool:
     """Whether the model takes text while it speaks with these parameters. ApiError if it takes none with them."""
     try:
-        await make_prompt(plan.host.pool, plan.host.tts, replace(plan.request, live=True))
+        await make_prompt(plan.host.pool, tts, replace(plan.request, live=True))
     except InvalidRequest as e:
         if e.param != "live":
             raise

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,21 +33,23 @@ from stentor.speech.timing import SegmentTiming
 from stentor.text.front_end import Check
 from stentor.text.sentences import Segment
 
+if TYPE_CHECKING:
+    from stentor.api import TTS
+
 
 class SpeechRun:
     """One plan while it runs. Call `audio()` once. The other fields may be read at any time."""
 
     def __init__(self, plan: SpeechPlan, timing: Timing) -> None:
         self.plan, self.timing = plan, timing
-        self.tts = plan.host.tts
-        self.spec = self.tts.spec
+        self.spec = plan.host.spec
         self.seed = plan.seed
         self.usage = Usage()
         self.finish: str | None = None
         self.guarded: list[str] = []  # actions of the guard: "cut", "retried"
         self.unspoken: list[SegmentTiming] = []  # segments that cannot be spoken, with the silence in their place
         self.joined = JoinedAudio(self.spec.sample_rate, plan.output.speed)
-        self.queue = PieceQueue(self.tts.engine, plan.streaming)
+        self.queue = PieceQueue(plan.streaming)
         self._voices = VoicesSoFar(self.spec)
 
     @property
@@ -74,12 +77,13 @@ class SpeechRun:
     async def _name_unspeakable(self) -> None:
         """Note the segments that cannot be spoken before the first is."""
         texts = [s.spoken for s in self.plan.segments]
+        async with self.plan.host.in_use() as tts:
 
-        def work(check: Check) -> list[str]:
-            return [t for t in texts if not self.tts.speakable(t, check)]
+            def work(check: Check) -> list[str]:
+                return [t for t in texts if not tts.speakable(t, check)]
 
-        for text in await prepare(self.plan.host.pool, work):
-            self.plan.ignored.piece(text)
+            for text in await prepare(self.plan.host.pool, work):
+                self.plan.ignored.piece(text)
 
     def end(self) -> None:
         """All segments have been spoken."""
@@ -163,19 +167,22 @@ class SegmentRun:
         self.samples = self.frames = 0
 
     async def stream(self) -> AsyncGenerator[np.ndarray, None]:
-        """float32 samples [n] as they are generated. Where a retry is possible, all come at the end."""
-        plan = self.run.plan
-        prompt = await self._prepare()
-        if prompt is None:
-            yield self._silence()
-            return
-        if plan.streaming:
-            async with aclosing(self._once(prompt, plan.seed)) as blocks:
+        """float32 samples [n] as they are generated. Where a retry is possible, all come at the end.
+
+        The model is in use meanwhile, and only then: a session that waits for text does not keep it in memory.
+        """
+        async with self.run.plan.host.in_use() as tts:
+            prompt = await self._prepare(tts)
+            if prompt is None:
+                yield self._silence()
+                return
+            if not self.run.plan.streaming:
+                for samples in await self._retried(tts, prompt):
+                    yield samples
+                return
+            async with aclosing(self._once(tts, prompt, self.run.plan.seed)) as blocks:
                 async for samples in blocks:
                     yield samples
-            return
-        for samples in await self._retried(prompt):
-            yield samples
 
     def _silence(self) -> np.ndarray:
         """Samples in place of a text in which there is nothing to speak."""
@@ -187,12 +194,12 @@ class SegmentRun:
         self.samples = len(silence)
         return silence
 
-    async def _retried(self, prompt: Prompt) -> list[np.ndarray]:
+    async def _retried(self, tts: TTS, prompt: Prompt) -> list[np.ndarray]:
         """The samples of the first try that does not run on, or of the last one."""
         plan = self.run.plan
         tries = Tries(plan.seed, 1 if plan.seed_given or not plan.guard else 1 + plan.host.config.guard_retries)
         while True:
-            async with aclosing(self._once(prompt, tries.seed)) as blocks:
+            async with aclosing(self._once(tts, prompt, tries.seed)) as blocks:
                 generated = [b async for b in blocks]
             if not tries.again(self.finish == "guard_length"):
                 break
@@ -207,14 +214,14 @@ class SegmentRun:
         self.run.usage.frames -= self.frames
         self.samples, self.frames, self.finish = 0, 0, "stop"
 
-    async def _prepare(self) -> Prompt | None:
+    async def _prepare(self, tts: TTS) -> Prompt | None:
         """Tokens and encoded references. Their making stops when the segment has been given up. None: there is nothing
         to speak in it."""
         run = self.run
         host, request = run.plan.host, segment_request(run.plan.request, self.segment, self.first)
         if self.tails:
             request = await prepare(host.references, self._with_tails(request))
-        prompt = await make_prompt(host.pool, run.tts, replace(request, live=self.tail is not None))
+        prompt = await make_prompt(host.pool, tts, replace(request, live=self.tail is not None))
         if prompt is None:
             return None
         run.usage.input_tokens += prompt.tokens
@@ -230,10 +237,10 @@ class SegmentRun:
 
         return work
 
-    async def _once(self, prompt: Prompt, seed: int) -> AsyncGenerator[np.ndarray, None]:
+    async def _once(self, tts: TTS, prompt: Prompt, seed: int) -> AsyncGenerator[np.ndarray, None]:
         run = self.run
         guard = Guard(run.spec, prompt) if run.plan.guard else None
-        stream = run.queue.submit(prompt, seed)
+        stream = run.queue.submit(tts.engine, prompt, seed)
         if run.timing.submitted is None:
             run.timing.submitted = time.monotonic()
         writing = None if self.tail is None else asyncio.create_task(self._append_text(prompt, stream, self.tail))

@@ -11,6 +11,7 @@ const PHASES = {
   failed: "could not be started",
   closed: "is being shut down",
 };
+const AWAY = ["unloading", "unloaded", "reloading"]; // phases in which a request has the model loaded again
 const BANNERS = {
   never: "The server does not answer. Is it running? This page connects by itself once it does.",
   down: "The server does not answer any more. This page connects again by itself; what was spoken stays here.",
@@ -42,7 +43,8 @@ export class Connection {
 
   /** Whether the chosen model can speak now. */
   get ready() {
-    return (this.state.kind === "ready" || this.state.kind === "unready") && this.form.model?.phase === "ready";
+    const phase = this.form.model?.phase;
+    return (this.state.kind === "ready" || this.state.kind === "unready") && (phase === "ready" || AWAY.includes(phase));
   }
 
   /** Look at the server now: something has gone wrong, or may have changed. */
@@ -113,7 +115,8 @@ export class Connection {
     const { model } = this.form;
     if (!model) return "Connecting…";
     if (!this.ready) return `${this.form.name} ${PHASES[model.phase] ?? "is not ready"}`;
-    return `${this.form.name}, ${model.sample_rate / 1000} kHz`;
+    const rate = `${this.form.name}, ${model.sample_rate / 1000} kHz`;
+    return AWAY.includes(model.phase) ? `${rate}, loads when it speaks` : rate;
   }
 
   banner() {

@@ -42,7 +42,7 @@ class Utterance:
         granularity = settings.split_granularity
         spec = plan.host.spec
         most = min(server.config.split_chars, spec.max_text)
-        reading = Reading(spec.marks, spec.phonemes, plan.host.tts.lexicon)
+        reading = Reading(spec.marks, spec.phonemes, plan.host.lexicon)
         self.feed = TextFeed(granularity, most, plan.live, reading, spec.split_granularity)
         self.running: RunningRequest | None = None
         self.current: tuple[SegmentRun, float] | None = None  # the segment being spoken, and where its audio begins

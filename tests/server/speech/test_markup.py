@@ -10,7 +10,7 @@ import pytest
 
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
-from stentor.server.model_hosts import ModelFactory
+from stentor.server.model_factory import ModelFactory
 from stentor.speech.joiner import PAUSE
 from tests.helpers.server_live import Live, pcm, serving
 from tests.helpers.ws_talk import talk

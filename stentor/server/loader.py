@@ -1,0 +1,78 @@
+"""Loads and unloads the models of a process, one after another, in one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from stentor.server import memory
+
+if TYPE_CHECKING:
+    from stentor.api import TTS
+    from stentor.engine.device import Device
+
+T = TypeVar("T")
+
+
+class Loader:
+    """One per server. It alone freezes and thaws what the garbage collector visits, which is the whole process's."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stentor-load")
+        self._resident = 0
+
+    async def load(self, make: Callable[[], TTS]) -> TTS:
+        """`make()`, once the loads before it have ended. If this call is cancelled, what is made is closed."""
+        making = self._thread.submit(make)
+        try:
+            made = await asyncio.wrap_future(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_close)
+            raise
+        self._resident += 1
+        return made
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """`work()` in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def settle(self, collect: bool) -> None:
+        """A model is loaded. Its objects are not visited by later collections, which would take 130 ms without audio.
+
+        collect: what the load has left is freed first. That takes 0.1 s or more.
+        """
+        if collect:
+            await self.run(memory.collect)
+        gc.freeze()
+
+    async def unload(self, tts: TTS, collect: bool) -> None:
+        """Stop a model and free what it takes. The caller keeps no reference to it.
+
+        collect: its memory is needed. At the end of a server it is not, and nobody waits for other loads.
+        """
+        device = tts.engine.device
+        await (self.run(tts.close) if collect else asyncio.to_thread(tts.close))
+        del tts
+        self._resident -= 1
+        gc.unfreeze()
+        if collect:
+            await self.run(lambda: _free(device))
+        if self._resident:
+            gc.freeze()
+
+    def close(self) -> None:
+        """Accept no more work. What runs ends."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _close(making: Future[TTS]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()
+
+
+def _free(device: Device) -> None:
+    memory.collect()
+    device.release_cached()

@@ -1,0 +1,209 @@
+"""A model that is idle is unloaded, and loaded again for the next request. None is lost, nothing grows.
+
+A hundred times, with what is taken afterwards: python -m tests.server.test_idle_unload 100
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stentor
+from stentor.server.config import ServerConfig
+from stentor.server.errors import ApiError
+from stentor.server.limits import Limits
+from stentor.server.residency import Residency
+from tests.helpers import virtual_time
+from tests.helpers.server_live import Live, count, pcm, serving, toy, until
+from tests.helpers.ws_talk import talk
+
+BODY = {"input": "Hello there, you.", "seed": 7, "response_format": "pcm", "max_frames": 8, "guard": False}
+TALK = {"response_format": "pcm", "max_frames": 8, "guard": False}
+SOON = 0.05  # seconds of --idle-unload-seconds, so that a test unloads as often as it likes
+
+
+def phase(live: Live) -> str:
+    return live.server.hosts.all[0].phase
+
+
+def unloaded(live: Live) -> bool:
+    return until(lambda: phase(live) == "unloaded")
+
+
+class Gate:
+    """How models are made here: each load waits until the gate is open."""
+
+    def __init__(self) -> None:
+        self.open, self.made, self.waiting = threading.Event(), [], threading.Event()
+        self.open.set()
+
+    def load(self, name: str, model: str | None) -> Callable[[], stentor.TTS]:
+        def make() -> stentor.TTS:
+            self.waiting.set()
+            assert self.open.wait(60)
+            tts = toy()(name, model)()
+            self.made.append(weakref.ref(tts.engine))
+            return tts
+
+        return make
+
+
+def taken() -> dict[str, int]:
+    """What the process takes: threads, descriptors and pages of anonymous memory."""
+    anonymous = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return {
+        "threads": threading.active_count(),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "KiB": int(anonymous.split()[1]),
+    }
+
+
+def cycle(live: Live, pool: ThreadPoolExecutor, expected: bytes, times: int) -> None:
+    """Unload and load again, with requests that arrive while it is away."""
+    for _ in range(times):
+        assert unloaded(live)
+        answers = [pool.submit(live.speech, **BODY) for _ in range(3)]
+        live.speech(**BODY)  # while it loads, or is there
+        for answer in answers:
+            assert answer.result().status_code == 200
+            assert np.abs(pcm(answer.result().content) - pcm(expected)).max() < 1e-3  # a batch rounds differently
+
+
+def again_and_again(folder: Path, times: int) -> tuple[dict[str, int], dict[str, int], float, int]:
+    gate = Gate()
+    with serving(folder, load=gate.load, idle_unload_seconds=SOON) as live, ThreadPoolExecutor(4) as pool:
+        expected = live.speech(**BODY).content
+        cycle(live, pool, expected, times // 4)
+        assert unloaded(live)
+        before = taken()
+        cycle(live, pool, expected, times)
+        assert unloaded(live)
+        after, unloads = taken(), count(live, "model_unloads_total")
+        still = sum(engine() is not None for engine in gate.made)
+    return before, after, unloads, still
+
+
+def test_unloading_and_loading_again_loses_no_request_and_grows_by_nothing(tmp_path: Path) -> None:
+    before, after, unloads, still = again_and_again(tmp_path, 8)
+    assert unloads >= 8 + 2
+    assert still == 0
+    assert after["threads"] <= before["threads"] + 2  # of pools that have not all their threads yet
+    assert after["descriptors"] <= before["descriptors"]
+    assert after["KiB"] - before["KiB"] < 20_000
+
+
+def test_what_is_said_of_a_model_that_is_not_in_memory(tmp_path: Path) -> None:
+    with serving(tmp_path, idle_unload_seconds=SOON) as live:
+        assert unloaded(live)
+        model = live.http.get("/v1/models").json()["data"][0]
+        assert (model["phase"], model["resident"], model["sample_rate"]) == ("unloaded", False, 600)
+        ready = live.http.get("/ready")
+        assert (ready.status_code, ready.json()) == (200, {"ready": True, "phase": "unloaded"})
+        assert live.http.get("/health").status_code == 200
+        assert (count(live, "model_resident"), count(live, "engine_up")) == (0, 1)
+        assert live.speech(**BODY, temperature=-9).status_code == 400
+        assert live.speech(**BODY).status_code == 200
+        assert count(live, "model_loads_total") >= 2
+
+
+def test_a_session_that_is_open_counts_as_use_only_while_it_speaks(tmp_path: Path) -> None:
+    gate = Gate()
+    with serving(tmp_path, load=gate.load, idle_unload_seconds=SOON) as live, talk(live, **TALK) as ws:
+        _, first = ws.say("Hello there. ")
+        assert unloaded(live)
+        assert all(engine() is None for engine in gate.made)  # the session holds none of it
+        events, second = ws.say("Hello there. ")
+        assert events[-1]["type"] == "session.done"
+        assert first
+        assert second
+        ws.send("input.text", text="An utterance that is not complete. And")
+        ws.until("audio.done")
+        assert unloaded(live)
+        events, _ = ws.say(" this is the rest.")
+        assert events[-1]["type"] == "session.done"
+
+
+def test_a_request_that_comes_during_the_unload_is_served_after_the_next_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, go = threading.Event(), threading.Event()
+    plain = stentor.TTS.close
+
+    def slow_close(tts: stentor.TTS) -> None:
+        closing.set()
+        assert go.wait(60)
+        plain(tts)
+
+    monkeypatch.setattr(stentor.TTS, "close", slow_close)
+    with serving(tmp_path, idle_unload_seconds=SOON) as live, ThreadPoolExecutor(1) as pool:
+        assert closing.wait(60)
+        assert phase(live) == "unloading"
+        answer = pool.submit(live.speech, **BODY)
+        assert until(lambda: live.server.hosts.all[0].residency.waiting == 1)
+        go.set()
+        assert answer.result().status_code == 200
+
+
+def test_requests_beyond_the_limits_of_a_load_get_503_with_retry_after() -> None:
+    refused: list[tuple[float, ApiError]] = []
+
+    async def main(loop: virtual_time.VirtualTimeLoop) -> None:
+        residency = Residency(Limits(load_seconds=10.0, load_waiting=2))
+        residency.loaded(3.4)
+        began = loop.time()
+
+        async def request() -> None:
+            try:
+                await residency.wait("toy", lambda: True)
+            except ApiError as e:
+                refused.append((loop.time() - began, e))
+
+        await asyncio.gather(*(request() for _ in range(3)))
+        assert residency.waiting == 0
+
+    virtual_time.run(main)
+    assert [seconds for seconds, _ in refused] == [0.0, 10.0, 10.0]
+    assert {(e.status, e.code, e.headers["Retry-After"]) for _, e in refused} == {(503, "model_loading", "4")}
+
+
+def test_a_model_that_cannot_be_loaded_again_is_tried_again_and_then_lost(tmp_path: Path) -> None:
+    given_up: list[int] = []
+    loads: list[int] = []
+
+    def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
+        def make() -> stentor.TTS:
+            loads.append(1)
+            if len(loads) > 1:
+                raise stentor.EngineError("no memory")
+            return toy()(name, model)()
+
+        return make
+
+    with serving(tmp_path, load=load, give_up=given_up.append, idle_unload_seconds=SOON) as live:
+        assert unloaded(live)
+        answer = live.speech(**BODY)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+        assert until(lambda: given_up == [70])
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0])
+def test_idle_seconds_must_be_above_zero(seconds: float) -> None:
+    with pytest.raises(stentor.InvalidRequest, match="idle_unload_seconds: must be above 0"):
+        ServerConfig(idle_unload_seconds=seconds)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        found: Any = again_and_again(Path(made), int(sys.argv[1]))
+    print("before {}\nafter  {}\nunloads {:g}, engines still in memory {}".format(*found))
