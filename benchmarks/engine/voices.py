@@ -4,8 +4,10 @@ Run: python benchmarks/engine/voices.py [--out FILE] [--no-prefix-cache] [MODEL 
      python benchmarks/engine/voices.py dummy:toy --device cpu --seconds 0.2            a dry run without a GPU
 Needs: a GPU and nothing but stentor.
 
-Milliseconds from the call to the first chunk, medians: plain text, a voice that was used before, a voice that is new,
-and the last of 16 that start at once. `computed` are the prompt tokens of a request that no page held.
+Milliseconds from the call to the first chunk, medians: plain text, a voice that was used before, the same one loaded
+before, a voice that is new, and the last of 16 that start at once. `computed` are the prompt tokens of a request that
+no page held. Then 16 streams run, alone and with two new voices: the largest gap between chunks of a stream,
+and the slower first audio of the two, the worst of three runs.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ MODELS = ("dummy:fish-s2-pro", "dummy:qwen3-tts-1.7b-base", "dummy:voxcpm2")
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
 WORDS = "These are the words of the recording, which nobody checks. "
 REPEATS = 15
-TOGETHER = 16
+TOGETHER, FRAMES = 16, 200
 
 
 def voice(tts: TTS, seconds: float, seed: int) -> Reference:
@@ -64,6 +67,29 @@ def at_once(tts: TTS, seed: int, **options: Any) -> list[float]:
     return sorted(times)
 
 
+def beside(tts: TTS, plain: dict[str, Any], voices: list[Reference]) -> dict[str, float]:
+    """Streams that run, and voices that are new to them: milliseconds to the first audio of each of these, and the
+    largest gap between two chunks of any stream from then on."""
+    idle(tts)
+    arrived: list[list[float]] = [[] for _ in range(TOGETHER)]
+    long = {"min_frames": FRAMES, "max_frames": FRAMES} if "min_frames" in tts.spec.options else {"max_frames": FRAMES}
+
+    def listen(i: int) -> None:
+        for _ in tts.stream(f"Listener {i}. {TEXT}", seed=i, **long, **plain):
+            arrived[i].append(time.perf_counter())
+
+    with ThreadPoolExecutor(TOGETHER + max(1, len(voices))) as pool:
+        listeners = [pool.submit(listen, i) for i in range(TOGETHER)]
+        while not all(len(times) > 3 for times in arrived):
+            time.sleep(0.001)
+        begun = time.perf_counter()
+        firsts = list(pool.map(lambda v: first_audio(tts, 7, reference=v), voices))
+        for listener in listeners:
+            listener.result()
+    gaps = [b - a for times in arrived for a, b in pairwise(times) if b > begun]
+    return {"largest gap": round(1e3 * max(gaps), 2), "slowest first audio": round(max(firsts, default=0.0), 2)}
+
+
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     policy = Policy(prefix_cache=not args.no_prefix_cache)
     with TTS(name, device=args.device, policy=policy) as tts:
@@ -84,11 +110,21 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         plain: dict[str, Any] = {} if not name.endswith("base") else {"reference": voice(tts, 1.0, 1)}
         alone("plain", lambda i: plain)
         alone("same voice", lambda i: {"reference": known})
+        loaded = tts.load_reference(known)
+        alone("same voice, loaded", lambda i: {"reference": loaded})
         alone("new voice", lambda i: {"reference": voice(tts, args.seconds, i)})
         for label, options in (("plain", plain), ("same voice", {"reference": known})):
             runs = [at_once(tts, i, **options) for i in range(1, 5)][1:]
             found[f"{TOGETHER} at once, {label}, median"] = round(statistics.median(r[TOGETHER // 2] for r in runs), 2)
             found[f"{TOGETHER} at once, {label}, last"] = round(statistics.median(r[-1] for r in runs), 2)
+        for count in (0, 2):
+            runs = [
+                beside(tts, plain, [voice(tts, args.seconds, 1000 * i + n) for n in range(count)]) for i in (1, 2, 3)
+            ]
+            for what in runs[0]:
+                found[f"beside {TOGETHER} streams, {count} new voices, {what}"] = max(r[what] for r in runs)
+        health = tts.engine.health()
+        found["references, codec states"] = [str(health.references), str(health.codec_states)]
         found["eager calls"] = tts.engine.eager_calls
     return found
 

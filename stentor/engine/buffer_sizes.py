@@ -23,6 +23,7 @@ class BufferSizes:
     codec_bytes: int  # left free for codec calls
     encodings: int  # references encoded at a time
     encoder_bytes: int  # left free for encoding references
+    codec_states: int  # codec states after voices that the host keeps, about
 
     def parked(self, mb: float) -> int:
         """Rows that so many MiB of the host hold."""
@@ -33,5 +34,6 @@ class BufferSizes:
         return (
             f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page_size} tokens ({kv:.2f} GiB), "
             f"{self.max_model_len} tokens per request, codec calls of {self.codec_frames} frames "
-            f"({self.codec_bytes / GIB:.2f} GiB), encoding of references ({self.encoder_bytes / GIB:.2f} GiB)"
+            f"({self.codec_bytes / GIB:.2f} GiB), encoding of references ({self.encoder_bytes / GIB:.2f} GiB), "
+            f"codec states of {self.codec_states} voices on the host"
         )

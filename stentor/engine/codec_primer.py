@@ -17,7 +17,7 @@ from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import MIB
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
-from stentor.engine.device import Device
+from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
 from stentor.models.base import Prompt, SpeechModel
 
@@ -29,7 +29,7 @@ class CodecPrimer:
         spec, where = model.spec, device.torch
         self.model, self.device = model, device
         self.sizes = piece_sizes(min(spec.codec_prefix, spec.codec_chunk))
-        self.stream = device.stream(0)
+        self.stream = device.stream(BACKGROUND)
         self.graphs = CudaGraphRunner("priming", self._decode, device, self.stream, config.require_graphs)
         self._state = CodecStateTable(model.codec.columns, 1, where)
         self._row = torch.zeros(1, dtype=torch.int64, device=where)

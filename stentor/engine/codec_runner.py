@@ -17,7 +17,7 @@ from stentor.engine.buffer_sizes import BufferSizes
 from stentor.engine.codec_primer import CodecPrimer
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
-from stentor.engine.device import CudaStream, Device
+from stentor.engine.device import CODEC, CudaStream, Device
 from stentor.engine.inflight import InFlightAudio
 from stentor.engine.sequence import Phase, Sequence
 from stentor.engine.slot_table import SlotTable
@@ -45,8 +45,8 @@ class CodecRunner:
         where = device.torch
         self.states = CodecStateTable(model.codec.columns, sizes.slots + 1, where)
         self.primer = CodecPrimer(model, config, device)
-        self.stream = device.stream(0)
-        self.copies = device.stream(0)  # copies audio to the host beside the codec's next call
+        self.stream = device.stream(CODEC)
+        self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
         self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
         self.counts = sorted({*(config.policy.ramp or RAMP), config.policy.chunk})
         self.inputs = torch.zeros(2, sizes.slots, dtype=torch.int64, device=where)  # row 0: slots, row 1: first frames

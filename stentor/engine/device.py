@@ -52,6 +52,9 @@ class CudaStream:
                 yield
 
 
+LANGUAGE_MODEL, CODEC, BACKGROUND = -2, -1, 0
+"""Priorities of streams: steps before audio, and audio before encoding references and priming the codec with them."""
+
 Shape = tuple[tuple[int, ...], torch.dtype]
 ALIGN = 16  # bytes
 
@@ -99,7 +102,7 @@ class Device:
         else:
             yield
 
-    def stream(self, priority: int = 0) -> CudaStream:
+    def stream(self, priority: int) -> CudaStream:
         return CudaStream(self.torch, priority)
 
     def event(self) -> Event:

@@ -17,7 +17,7 @@ from stentor.config import EngineConfig
 from stentor.engine import step
 from stentor.engine.buffer_sizes import BufferSizes
 from stentor.engine.cuda_graphs import CudaGraphRunner
-from stentor.engine.device import Device, StagingBuffer
+from stentor.engine.device import LANGUAGE_MODEL, Device, StagingBuffer
 from stentor.engine.inflight import InFlightStep
 from stentor.engine.kv_cache import PagedKV
 from stentor.engine.prefill_batch import (
@@ -66,7 +66,7 @@ class ModelRunner:
         self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
         self.evals = {model.spec.num_evals, *model.spec.captured_evals} if device.cuda else set()
-        self.stream = device.stream(-1)
+        self.stream = device.stream(LANGUAGE_MODEL)
         must = config.require_graphs
         self.decode_graphs = CudaGraphRunner("decode", self._decode, device, self.stream, must)
         self.prefill_graphs = CudaGraphRunner(

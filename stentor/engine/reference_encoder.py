@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import numpy as np
 import torch
 
 from stentor.audio import Recording
-from stentor.engine.device import Device
+from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
 from stentor.models.base import SpeechModel
+
+log = logging.getLogger("stentor.engine")
 
 ENCODINGS = 2  # at a time: each takes memory on the device beside the engine's
 WARM_SECONDS = 8.0  # of audio, besides the longest, that is encoded at start on CUDA
@@ -55,8 +58,16 @@ class ReferenceEncoder:
         shortest, longest = spec.reference_seconds
         lengths = (longest, min(WARM_SECONDS, longest)) if self.device.cuda else (shortest,)
         noise = [_noise(int(n * spec.reference_rate)) for n in lengths] if spec.takes_reference else []
+
+        def encode() -> None:
+            for samples in noise:
+                try:
+                    self._encode(samples, "reference")
+                except torch.OutOfMemoryError:  # requests with audio of this length will fail as this does
+                    log.warning("no memory to encode %.0f s of reference audio", len(samples) / spec.reference_rate)
+
         if noise:
-            self._once.on_each_thread(self.threads, lambda: [self._encode(samples, "reference") for samples in noise])
+            self._once.on_each_thread(self.threads, encode)
 
     def close(self) -> None:
         """End the threads, after the encodings that they are doing."""
@@ -64,8 +75,12 @@ class ReferenceEncoder:
 
     def _encode(self, samples: np.ndarray, role: str) -> Features:
         with torch.inference_mode(), self.device.current(), self._own.stream.active():
-            wav = torch.from_numpy(samples).to(self.device.torch)
-            return {name: self.device.read(value) for name, value in self.model.encode(wav, role).items()}
+            try:
+                wav = torch.from_numpy(samples).to(self.device.torch)
+                return {name: self.device.read(value) for name, value in self.model.encode(wav, role).items()}
+            except torch.OutOfMemoryError:
+                self.device.release_cached()
+                raise
 
 
 class RequestFeatures:
@@ -96,7 +111,7 @@ class _ThreadStream(threading.local):
     """A stream for each thread, of the lowest priority: an encoding runs where the engine leaves the device idle."""
 
     def __init__(self, device: Device) -> None:
-        self.stream = device.stream(0)
+        self.stream = device.stream(BACKGROUND)
 
 
 def _noise(count: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from stentor.config import EngineConfig
-from stentor.engine.buffer_sizes import GIB, BufferSizes
+from stentor.engine.buffer_sizes import GIB, MIB, BufferSizes
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
 from stentor.engine.reference_encoder import ENCODINGS
@@ -51,6 +51,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     if pages < 1:
         raise EngineError(f"no memory for key-value pages beside {slots} slots of {slot_bytes / GIB:.3f} GiB each")
     max_pages = min(pages, wanted)
+    states = int(config.codec_states_mb * MIB) // _bytes(model.codec.columns) if spec.codec_prefix else 0
     return BufferSizes(
         slots=slots,
         max_frames=max_frames,
@@ -64,6 +65,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         codec_bytes=codec_bytes,
         encodings=encodings,
         encoder_bytes=encoder_bytes,
+        codec_states=states,
     )
 
 
@@ -92,7 +94,11 @@ def _encoder(model: SpeechModel, device: Device) -> tuple[int, int]:
     wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
     with torch.inference_mode():
         model.encode(wav[: spec.reference_rate], "reference")  # compiles kernels and makes the libraries' workspaces
-        each = device.peak_bytes(lambda: model.encode(wav, "reference"))
+        try:
+            each = device.peak_bytes(lambda: model.encode(wav, "reference"))
+        except torch.OutOfMemoryError:  # with what is free, which pages will take later
+            device.release_cached()
+            each = free
     count = ENCODINGS if ENCODINGS * each <= ENCODER_SHARE * free else 1
     return count, min(count * each, int(ENCODER_SHARE * free))
 

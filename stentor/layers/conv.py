@@ -10,6 +10,7 @@ tensors that it returns are [B, C, n] views of that memory.
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -40,10 +41,36 @@ class StreamingState:
         return y
 
 
+class ExactConvolutions:
+    """A context in which cuDNN computes float32 in float32.
+
+    The switch is one of the whole process. It stays off until the last thread inside has left.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside, self._before = 0, True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                torch.backends.cudnn.allow_tf32 = self._before
+
+
+EXACT = ExactConvolutions()
+
+
 def without_tf32(x: Tensor) -> AbstractContextManager[None]:
     """A context in which cuDNN computes float32 x in float32. TF32 has ten bits, which changes codes."""
     if x.is_cuda and x.dtype == torch.float32 and torch.is_inference_mode_enabled():
-        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+        return EXACT
     return nullcontext()
 
 

@@ -14,12 +14,14 @@ import torch
 
 from stentor.audio import Recording
 from stentor.engine.device import Device
+from stentor.engine.once import CacheCounts
 from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures
 from stentor.errors import EngineError
 from stentor.models.base import SpeechModel
 
 SECONDS = 60  # after which a test has hung
 KEPT = 3
+SPEC = SimpleNamespace(takes_reference=True, reference_seconds=(1.0, 2.0), reference_rate=600)
 
 
 def audio(value: float, kept: bool = True) -> Recording:
@@ -33,7 +35,7 @@ def encoder(encode: Callable[[float], None]) -> ReferenceEncoder:
         encode(float(wav[0]))
         return {"frames": 2 * wav}
 
-    return ReferenceEncoder(cast(SpeechModel, SimpleNamespace(encode=model_encode)), Device("cpu"), KEPT)
+    return ReferenceEncoder(cast(SpeechModel, SimpleNamespace(encode=model_encode, spec=SPEC)), Device("cpu"), KEPT)
 
 
 class Gate:
@@ -184,3 +186,13 @@ def test_closing_waits_for_what_runs_and_fails_what_has_not_begun() -> None:
     assert [claim.result()["frames"][0] for claim in running] == [2.0 * i for i in range(ENCODINGS)]
     with pytest.raises(EngineError):
         made.encode(audio(7), "reference")
+
+
+def test_a_start_with_too_little_memory_for_the_longest_reference_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(value: float) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    made = encoder(fail)
+    made.warm_up()
+    assert caplog.messages == ["no memory to encode 1 s of reference audio"] * ENCODINGS
+    assert made.counts() == CacheCounts()

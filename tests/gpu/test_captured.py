@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
 from stentor import TTS
 from stentor.engine.prefill_batch import BatchShape
+from stentor.models.base import Prompt
 from tests.helpers.prefill import write
-from tests.helpers.tiny import FAMILIES, TEXT, VOICE, Bench, checkpoint
+from tests.helpers.tiny import FAMILIES, FIXTURES, TEXT, VOICE, Bench, checkpoint
 
 pytestmark = pytest.mark.gpu
 STREAMS, FRAMES = 4, 40
@@ -60,6 +62,22 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, tmp_pat
                     after.append([t.clone() for t in held])
                 for captured, eager in zip(*after, strict=True):
                     assert torch.equal(captured.nan_to_num(), eager.nan_to_num()), f"{graphs.name}{key}"
+
+
+@pytest.mark.parametrize("path", ["dummy:toy", FIXTURES / "voxcpm2"])
+def test_the_codec_is_primed_by_graphs_as_it_is_eagerly(path):
+    bench = Bench(path, "cuda", torch.float32, require_graphs=True, codec_states_mb=0)
+    primer, shape = bench.codec.primer, bench.model.spec.frame.shape
+    bench.where.synchronize()
+    frames = np.random.default_rng(0).random((7, *shape)).astype(np.float32)
+    prompt = Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames)
+    eager = primer.claim(prompt).result()
+    calls = primer.graphs.eager_calls
+    with torch.inference_mode():
+        primer.capture()
+    assert torch.equal(primer.claim(prompt).result(), eager)
+    assert primer.graphs.eager_calls == calls > 0
+    primer.close()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

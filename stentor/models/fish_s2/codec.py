@@ -7,7 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.codec_blocks import Snake, UpsampleBlock
-from stentor.layers.conv import CausalConv1d, StreamingState, cast_decoder, convolve, state_columns, upcast
+from stentor.layers.conv import (
+    CausalConv1d,
+    StreamingState,
+    cast_decoder,
+    convolve,
+    state_columns,
+    upcast,
+    without_tf32,
+)
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.types import Column, State
@@ -107,7 +115,7 @@ class FishCodec(nn.Module):
         True float32: TF32 convolutions change some of the codes.
         """
         padded = F.pad(wav.float(), (0, -len(wav) % self.config.hop))
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with without_tf32(padded):
             return self.quantizer.encode(self.encoder(padded[None, None], self.rope), self.rope)[0]
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
