@@ -16,6 +16,8 @@ from stentor.errors import InvalidRequest
 Row = dict[str, Any]
 """A line of the manifest."""
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
 SAID, LOST = "ok", "error"  # values of a row's `status`
 
 
@@ -78,8 +80,7 @@ def derived_seed(run: int, id: str) -> int:
 
 def digest(value: Any) -> str:
     """A short hash of JSON data. Equal data has an equal hash, whatever the order of its fields."""
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(_CANONICAL.encode(value).encode(), digest_size=8).hexdigest()
 
 
 def _length(fields: Mapping[str, Any], inputs: Path) -> int:

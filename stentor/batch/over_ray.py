@@ -8,6 +8,7 @@ each batch, with an engine that empties.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -48,7 +49,7 @@ class Replica:
 @dataclass
 class _Actor:
     handle: Any
-    running: int = 0
+    running: int = 0  # items. Counted under the pool's lock
 
 
 class RayPool:
@@ -68,6 +69,7 @@ class RayPool:
         self._actors = [_Actor(actor.remote(how)) for _ in range(replicas)]
         self.options: frozenset[str] = frozenset()
         self.at_once = 0
+        self._lock = threading.Lock()  # Ray calls back in a thread of its own
 
     def check(self, defaults: Mapping[str, Any]) -> None:
         """Wait until every speaker is ready. InvalidRequest if the model does not take the defaults of the run."""
@@ -79,12 +81,14 @@ class RayPool:
         self.at_once = 2 * sum(count for count, _ in ready)
 
     def submit(self, item: Item) -> Future[Outcome]:
-        actor = min(self._actors, key=lambda each: each.running)
-        actor.running += 1
+        with self._lock:
+            actor = min(self._actors, key=lambda each: each.running)
+            actor.running += 1
         given: Future[Outcome] = Future()
 
         def ended(spoken: Future[Outcome]) -> None:
-            actor.running -= 1
+            with self._lock:
+                actor.running -= 1
             error = spoken.exception()
             if error is None:
                 given.set_result(spoken.result())

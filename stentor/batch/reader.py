@@ -61,7 +61,7 @@ def _json_lines(file: IO[bytes]) -> Iterator[Record]:
 
 def _json_record(line: int, raw: bytes) -> Record:
     try:
-        found = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_fields, parse_constant=_constant)
+        found = _JSON.decode(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as e:
         return Record(line, {}, (None, f"is not UTF-8: byte {e.start} is {raw[e.start]:#04x}"))
     except json.JSONDecodeError as e:
@@ -85,6 +85,9 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_fields, parse_constant=_constant)
 
 
 def _csv(file: IO[bytes]) -> Iterator[Record]:

@@ -62,11 +62,14 @@ class Speaker:
             speech = self._tts.generate(text, **self._options(item.fields))
         except InvalidRequest as e:
             return failed(item, e.param, e.message)
-        except StentorError as e:
-            if not self._tts.engine.health().alive:
-                raise EngineError(str(e)) from e
-            return failed(item, None, str(e))
-        return self._written(item, text, speech)
+        except Exception as e:  # whatever one item raises, the others are spoken
+            return self._unforeseen(item, e)
+        try:
+            return self._written(item, text, speech)
+        except OSError:
+            raise
+        except Exception as e:
+            return self._unforeseen(item, e)
 
     def check(self, defaults: Mapping[str, Any]) -> None:
         """InvalidRequest if the model does not take the defaults of a run."""
@@ -76,6 +79,12 @@ class Speaker:
     def close(self) -> None:
         """Stop the engine. What is being spoken fails with EngineError."""
         self._tts.close()
+
+    def _unforeseen(self, item: Item, error: Exception) -> Outcome:
+        if not self._tts.engine.health().alive:
+            raise EngineError(str(error)) from error
+        words = str(error) if isinstance(error, StentorError) else f"{type(error).__name__}: {error}"
+        return failed(item, None, words)
 
     def _text(self, fields: Mapping[str, Any]) -> str:
         if "text" in fields:

@@ -71,6 +71,7 @@ def test_bad_items_are_recorded_and_counted_among_good_ones(tmp_path: Path, caps
         "",
         "{",
         '{"id": "l", "text": "\\ud800"}',
+        '{"id": "m", "text": "x", "reference": "%s.wav"}' % ("x" * 5000),
         '{"id": "z", "text": "good too"}',
     ]
     assert speak(tmp_path, "\n".join(bad)) == SOME_FAILED
@@ -80,19 +81,31 @@ def test_bad_items_are_recorded_and_counted_among_good_ones(tmp_path: Path, caps
     fields = {id: error["field"] for id, error in errors.items()}
     assert fields == {
         "b": "vioce", "c": "temperature", "d": "temprature", "e": "text_file", "f": "reference", "g": None, "h": "text",
-        "00000009": "id", "00000010": "text", "k": "seed", "00000013": None, "l": "text",
+        "00000009": "id", "00000010": "text", "k": "seed", "00000013": None, "l": "text", "m": None,
     }  # fmt: skip
     assert "known: id, text, text_file, voice" in errors["b"]["message"]
     assert "it takes cfg, flow_steps" in errors["d"]["message"]
     said = capsys.readouterr()
-    assert "14 items: 2 spoken" in said.out
-    assert "12 failed" in said.out
+    assert "15 items: 2 spoken" in said.out
+    assert "13 failed" in said.out
     for words in (
         "line 2: vioce: is not a known field",
         "line 4 is the first with 'temprature'",
         "line 13: is not JSON",
     ):
         assert words in said.err
+
+
+def test_an_item_that_nobody_foresaw_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = stentor.TTS.generate
+
+    def broken(self: stentor.TTS, text: str, **options: object) -> object:
+        return {}["missing"] if text == "text 1" else generate(self, text, **options)
+
+    monkeypatch.setattr(stentor.TTS, "generate", broken)
+    assert speak(tmp_path, GOOD[:3]) == SOME_FAILED
+    assert check(tmp_path / "out") == ["a0", "a2"]
+    assert manifest(tmp_path / "out")[1]["error"] == {"field": None, "message": "KeyError: 'missing'"}
 
 
 def test_audio_depends_on_the_seed_and_the_id_alone(tmp_path: Path) -> None:
