@@ -25,7 +25,7 @@ import stentor.server.main
 from stentor.cli import main
 from stentor.models.base import SpeechRequest
 from stentor.say.command import CUT
-from stentor.server.config import ServerConfig, from_file
+from stentor.server.config import ServerConfig, from_file, typed
 from stentor.text.lexicon import Lexicon
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.markdown import Block, blocks, commands
@@ -138,13 +138,16 @@ def execute(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @to_run("yaml")
 def test_the_files_of_a_page_are_read(run: list[Block], here: Path):
-    """A lexicon says in its first line that it is words.yaml. The others configure a server."""
+    """A lexicon says in its first line that it is words.yaml. Ray Serve's has applications. The others configure a server."""
     for block in run:
         file, lines = here / "file.yaml", yaml.safe_load(block.text)
         file.write_text(block.text, encoding="utf-8")
         if block.text.startswith("# words.yaml"):
             lexicon = Lexicon.read(file)
             assert all(lexicon.reading(word) for word in lines)
+        elif "applications" in lines:
+            for application in lines["applications"]:
+                ServerConfig(**typed(application["args"]))
         else:
             values = from_file(file)
             assert len(values) == len(lines)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import FastAPI
@@ -22,6 +23,7 @@ from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import AccessLog
 from stentor.server.model_factory import ModelFactory
 from stentor.server.model_hosts import GiveUp
+from stentor.server.speech.outcomes import Outcomes
 from stentor.server.state import Server
 from stentor.server.ws import session
 
@@ -47,13 +49,16 @@ def create_app(
     give_up: GiveUp = lambda code: None,
     load: Callable[[str, str | None], Callable[[], TTS]] | None = None,
     limits: Limits = LIMITS,
+    outcomes: Outcomes | None = None,
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> FastAPI:
     """An ASGI app that loads its models when it starts.
 
     give_up(code) is called with an exit code when a model is lost for good. `load(name, model)` replaces how models
-    are made (tests).
+    are made (tests). outcomes: where outcomes are kept, default in this process. labels: of every metric.
     """
-    server = Server(config, give_up, load or (lambda name, model: ModelFactory(name, model, config)))
+    make = load or (lambda name, model: ModelFactory(name, model, config))
+    server = Server(config, give_up, make, outcomes or Outcomes(), labels)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -88,9 +88,13 @@ def run(args: argparse.Namespace) -> int:
     except ModelNotFound as e:
         print(f"stentor serve: {e}", file=sys.stderr)
         return 2
+    extra = "ray" if config.scaled else "server"
     try:
-        from stentor.server.main import serve
+        if config.scaled:
+            from stentor.ray.local import serve
+        else:
+            from stentor.server.main import serve
     except ImportError as e:
-        print(f"stentor serve: {e}; install the server's libraries: pip install 'stentor[server]'", file=sys.stderr)
+        print(f"stentor serve: {e}; install what it needs: pip install 'stentor[{extra}]'", file=sys.stderr)
         return 2
     return serve(config)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -20,6 +21,7 @@ from stentor.text.sentences import MAX_CHARS
 
 FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm")
 MIB = 1 << 20
+HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
@@ -100,6 +102,12 @@ class ServerConfig:
     )
     guard: bool = option(True, "end speech that runs on far beyond what its text needs")
     guard_retries: int = option(2, "times that a run-on answer (not streamed, no seed given) is spoken again")
+    # replicas, with stentor[ray]
+    replicas: int | None = option(None, "whole servers side by side, which Ray starts, balances and replaces")
+    min_replicas: int | None = option(None, "with --max-replicas: replicas that always run; default 1")
+    max_replicas: int | None = option(None, "replicas at most; their number then follows the load")
+    gpus_per_replica: float | None = option(None, "GPUs of each replica, such as 1 or 0.5; default 1 if there are any")
+    session_header: str | None = option(None, "requests with one value of this header go to one replica")
     # voices and references
     voices_dir: str | None = option(None, "where uploaded voices live (also SPEAKER_SAMPLES_DIR)")
     max_voices: int = option(LIMITS.max_voices, "uploaded voices at most (also SPEAKER_MAX_UPLOADED)")
@@ -136,9 +144,33 @@ class ServerConfig:
             raise InvalidRequest("api_key", "must not be empty: an empty key would let everybody in")
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise InvalidRequest("ssl_keyfile", "and ssl_certfile go together")
+        self._check_replicas()
         for alias in self.voice_alias:
             if not all(alias.partition("=")):
                 raise InvalidRequest("voice_alias", f"must look like name=voice, got {alias!r}")
+
+    @property
+    def scaled(self) -> bool:
+        """Whether Ray runs replicas of this server."""
+        return self.replicas is not None or self.max_replicas is not None
+
+    def _check_replicas(self) -> None:
+        low, high = self.min_replicas, self.max_replicas
+        if low is not None and (high is None or low > high):
+            raise InvalidRequest("min_replicas", f"must be at most max_replicas, got {low} and {high}")
+        if high is not None and self.replicas is not None:
+            raise InvalidRequest("replicas", "is a fixed number: leave it out beside max_replicas")
+        if self.session_header is not None and not HEADER.fullmatch(self.session_header):
+            raise InvalidRequest("session_header", f"must be the name of a header, got {self.session_header!r}")
+        if self.gpus_per_replica is not None and self.gpus_per_replica < 0:
+            raise InvalidRequest("gpus_per_replica", f"must be 0 or more, got {self.gpus_per_replica}")
+        if not self.scaled:
+            return
+        for name in ("uds", "ssl_keyfile", "ssl_ca_certs"):
+            if getattr(self, name) is not None:
+                raise InvalidRequest(name, "does not go with replicas: a proxy in front of them has TLS and sockets")
+        if self.port == 0:
+            raise InvalidRequest("port", "must be a number of its own with replicas, not 0")
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -165,6 +197,9 @@ _POSITIVE = (
     "media_timeout",
     "ws_idle_seconds",
     "ws_max_sessions",
+    "replicas",
+    "min_replicas",
+    "max_replicas",
 )
 
 
@@ -189,7 +224,7 @@ def from_env(env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def from_file(path: str | Path) -> dict[str, Any]:
-    """Settings of a YAML file: keys are flag names with - or _. InvalidRequest names the key that is wrong."""
+    """Settings of a YAML file, as `typed` reads them."""
     import yaml
 
     try:
@@ -198,6 +233,11 @@ def from_file(path: str | Path) -> dict[str, Any]:
         raise InvalidRequest("config", f"cannot read {str(path)!r}: {e}") from e
     if not isinstance(read, dict):
         raise InvalidRequest("config", f"{str(path)!r} must hold a mapping of option names to values")
+    return typed(read)
+
+
+def typed(read: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by field. Keys are flag names with - or _. InvalidRequest names the key that is wrong."""
     known = {f.name: f for f in fields(ServerConfig)}
     values: dict[str, Any] = {}
     for key, value in read.items():

@@ -122,6 +122,10 @@ class Limits:
 
 LIMITS = Limits()
 
+SWITCH_SECONDS = 1e-4
+"""How long the event loop may hold the GIL while the engine's thread, which needs it a dozen times per step, waits.
+With Python's default of 5 ms, a step would wait for the handling of other streams' audio."""
+
 
 def table(limits: Limits = LIMITS) -> str:
     """The limits as the Markdown table of docs/serving.md."""

@@ -17,14 +17,10 @@ from stentor.server import logs
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from stentor.server.http.connections import limited
-from stentor.server.limits import LIMITS
+from stentor.server.limits import LIMITS, SWITCH_SECONDS
 from stentor.server.state import Server
 
 log = logging.getLogger("stentor.server")
-
-SWITCH_SECONDS = 1e-4
-"""How long the event loop may hold the GIL while the engine's thread, which needs it a dozen times per step, waits.
-With Python's default of 5 ms, a step would wait for the handling of other streams' audio."""
 
 
 class _Uvicorn(uvicorn.Server):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -23,11 +23,24 @@ MODEL = ("model_name",)
 FIELDS = frozenset({*SpeechBody.model_fields, *BatchBody.model_fields, *ALIASES, *ALIASES.values()})
 
 
-class Metrics:
-    """All metrics of /metrics, in their own registry."""
+class LabelledCollector(Collector):
+    """The metrics of a registry with further labels, such as the replica that counts them."""
 
-    def __init__(self, hosts: ModelHosts, recordings: Recordings) -> None:
+    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        self.registry, self.labels = registry, labels
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self.registry.collect():
+            metric.samples = [s._replace(labels={**s.labels, **self.labels}) for s in metric.samples]
+            yield metric
+
+
+class Metrics:
+    """All metrics of /metrics, in their own registry. `labels` are added to each when it is read."""
+
+    def __init__(self, hosts: ModelHosts, recordings: Recordings, labels: Mapping[str, str]) -> None:
         r = self.registry = CollectorRegistry()
+        self.labelled = LabelledCollector(r, labels)
         self.http = Counter(PREFIX + "http_requests", "HTTP responses", ("path", "status"), registry=r)
         self.success = Counter(
             PREFIX + "requests_success", "Requests completed", (*MODEL, "finished_reason"), registry=r

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,7 +28,12 @@ class Server:
     """The models, voices, metrics and pools that all routes share. There is one per app."""
 
     def __init__(
-        self, config: ServerConfig, give_up: GiveUp, load: Callable[[str, str | None], Callable[[], TTS]]
+        self,
+        config: ServerConfig,
+        give_up: GiveUp,
+        load: Callable[[str, str | None], Callable[[], TTS]],
+        outcomes: Outcomes,
+        labels: Mapping[str, str],
     ) -> None:
         self.config = config
         self.loader = Loader()
@@ -37,8 +42,8 @@ class Server:
         folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR
         self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
         self.recordings = Recordings(References(config), self.voices)
-        self.metrics = Metrics(self.hosts, self.recordings)
-        self.outcomes = Outcomes()
+        self.metrics = Metrics(self.hosts, self.recordings, labels)
+        self.outcomes = outcomes
         self.planner = Planner(config, self.hosts, VoiceResolver(config, self.voices, self.recordings))
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
         self.parsers = ThreadPoolExecutor(LIMITS.parse_threads, thread_name_prefix="stentor-parse")

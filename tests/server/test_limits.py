@@ -22,7 +22,6 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "http/routes_speech.py BATCH_RESPONSES": "HTTP statuses",
     "http/routes_speech.py SPEECH_RESPONSES": "HTTP statuses",
     "loader.py ThreadPoolExecutor": "models are loaded one after another",
-    "main.py SWITCH_SECONDS": "an interval of the interpreter",
     "metrics.py SECONDS": "buckets of histograms",
     "metrics.py FAST": "buckets of histograms",
     "metrics.py RTF": "buckets of histograms",

@@ -131,4 +131,4 @@ async def version() -> dict[str, str]:
 @router.get("/metrics", response_class=Response, tags=["state"], responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
-    return Response(generate_latest(server(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(server(request).metrics.labelled), media_type=CONTENT_TYPE_LATEST)

@@ -192,7 +192,7 @@ Id = Annotated[str, Path(max_length=LIMITS.name_chars)]
 @router.get("/v1/audio/speech/{request_id}", responses={**failures(401, 404)}, tags=["speech"])
 async def outcome(request: Request, request_id: Id) -> dict[str, Any]:
     """What became of one of the last 1024 requests: status, finish reason, usage, seed, sentence times."""
-    found = server(request).outcomes.get(request_id)
+    found = await server(request).outcomes.find(request_id)
     if found is None:
         raise ApiError(404, f"no recent request has the id {request_id[:80]!r}", param="request_id")
     return found.as_dict()
@@ -211,7 +211,7 @@ async def timestamps(
     request: Request, request_id: Id, format: Annotated[Literal["srt", "vtt", "json"], Query()] = "srt"
 ) -> Response:
     """Sentence times of a finished request, as subtitles."""
-    found = server(request).outcomes.get(request_id)
+    found = await server(request).outcomes.find(request_id)
     if found is None:
         raise ApiError(404, f"no recent request has the id {request_id[:80]!r}", param="request_id")
     if found.status == "running":

@@ -69,7 +69,7 @@ class Outcome:
 
 
 class Outcomes:
-    """The last MAX_OUTCOMES requests by id."""
+    """The last MAX_OUTCOMES requests of this process by id."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Outcome] = OrderedDict()
@@ -80,5 +80,9 @@ class Outcomes:
         while len(self._kept) > MAX_OUTCOMES:
             self._kept.popitem(last=False)
 
-    def get(self, id: str) -> Outcome | None:
+    def note_end(self, outcome: Outcome) -> None:
+        """The request has ended, and its outcome changes no more. This process needs to do nothing."""
+
+    async def find(self, id: str) -> Outcome | None:
+        """The outcome of a request that this process has served."""
         return self._kept.get(id)

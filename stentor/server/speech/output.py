@@ -117,6 +117,7 @@ class RunningRequest:
         self.ended = True
         o.status, o.finish_reason, o.seed = status, finish, run.seed
         o.duration, o.usage, o.segments = round(run.duration, 4), run.usage.as_dict(), run.timings
+        self.server.outcomes.note_end(o)
         m.prompt_tokens.labels(name).inc(run.usage.input_tokens)
         m.generation_tokens.labels(name).inc(run.usage.frames)
         m.audio_frames.labels(name).inc(run.joined.samples)

@@ -32,6 +32,7 @@ from stentor.server.voices.voice import Voice, described
 log = logging.getLogger("stentor.server")
 
 SUFFIX, PARTIAL = ".safetensors", ".partial"
+NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 NAME = re.compile(r"[^\W_][\w.-]{0,63}")
 PLACEHOLDERS = ("default", "auto")
 DEFAULT_DIR = Path("~/.cache/stentor/voices")
@@ -221,7 +222,9 @@ class VoiceStore:
             os.replace(partial, path)
             return
         try:
-            os.link(partial, path)
+            if not _linked(partial, path):
+                path.touch(0o600, exist_ok=False)  # claims the name: an empty file is no voice yet
+                os.replace(partial, path)
         except FileExistsError:  # another server was first, on a file system without locks
             raise _taken(path) from None
 
@@ -258,6 +261,17 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except (OSError, ValueError):
         return None
     return s.st_mtime_ns, s.st_size, s.st_ino
+
+
+def _linked(partial: str, path: Path) -> bool:
+    """Link the voice into place. False where the file system has no hard links. FileExistsError if there is a voice."""
+    try:
+        os.link(partial, path)
+    except OSError as e:
+        if e.errno not in NO_HARD_LINKS:
+            raise
+        return False
+    return True
 
 
 def _taken(path: Path) -> ApiError:

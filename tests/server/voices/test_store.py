@@ -104,6 +104,21 @@ def test_an_upload_that_is_deleted_at_once_was_still_stored(tmp_path: Path, monk
     assert store.get("brief") is None
 
 
+def test_a_file_system_without_hard_links_keeps_names_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(source: Any, target: Any) -> None:
+        raise OSError(errno.ENOTSUP, "no hard links here")
+
+    monkeypatch.setattr(os, "link", no_link)
+    store = VoiceStore(tmp_path, 9, False)
+    store.add("anna", "yes", embedding=VECTOR, text="first")
+    with pytest.raises(ApiError, match="exists"):
+        VoiceStore(tmp_path, 9, False).add("anna", "yes", embedding=VECTOR, text="second")
+    found = store.get("anna")
+    assert found is not None
+    assert found.text == "first"
+    assert [p.name for p in tmp_path.iterdir() if "partial" in p.name] == []
+
+
 def test_what_add_returns_is_what_the_file_says(tmp_path: Path) -> None:
     stored = VoiceStore(tmp_path, 9, False).add("a", "yes", audio=(np.ones(800, np.float32), 8000), text="t")
     assert VoiceStore(tmp_path, 9, False).get("a") == stored

@@ -1,0 +1,68 @@
+"""`stentor serve --replicas N`: Ray on this machine, started and stopped with this process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import urllib.request
+from dataclasses import replace
+
+import ray
+
+from stentor.ray import environment
+from stentor.server import logs
+from stentor.server.config import ServerConfig
+from stentor.server.model_hosts import CRASHED
+
+log = logging.getLogger("stentor.server")
+
+WATCH_S = 0.5
+
+
+def serve(config: ServerConfig) -> int:
+    """Serve until SIGTERM or SIGINT, then let running requests end. Returns the exit code of the process."""
+    if "RAY_ADDRESS" in os.environ:
+        print("stentor serve: --replicas starts a Ray of its own; on a cluster use `serve run`", file=sys.stderr)
+        return 2
+    environment.prepare(config)
+    from ray import serve as ray_serve  # reads the environment when it is imported
+
+    from stentor.ray.replica import application
+
+    logs.configure(config.uvicorn_log_level, config.log_format)
+    stop = threading.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: stop.set())
+    ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", configure_logging=False)
+    try:
+        if config.gpus_per_replica is None:
+            gpus = ray.cluster_resources().get("GPU", 0) if config.device != "cpu" else 0
+            config = replace(config, gpus_per_replica=1.0 if gpus else 0.0)
+        ray_serve.start(proxy_location="HeadOnly", http_options={"host": config.host, "port": config.port})
+        try:
+            ray_serve.run(application(config), name="stentor", route_prefix="/")
+        except RuntimeError as e:
+            log.error("the replicas could not be started: %s", e)
+            return CRASHED
+        while not stop.is_set() and not _answers(config):
+            stop.wait(WATCH_S)
+        log.info("%s replicas on http://%s:%d", config.max_replicas or config.replicas, config.host, config.port)
+        stop.wait()
+        log.info("no new requests; waiting for those that run")
+        return 0
+    finally:
+        ray_serve.shutdown()
+        ray.shutdown()
+
+
+def _answers(config: ServerConfig) -> bool:
+    """Whether the proxy passes requests on. It is started beside the replicas, and again if it was too slow."""
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
+    try:
+        with urllib.request.urlopen(f"http://{host}:{config.port}/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -1,0 +1,127 @@
+"""A replica: one whole stentor server in a process that Ray Serve starts, feeds and replaces."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from dataclasses import replace
+from typing import Any
+
+from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingContext
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stentor.ray import environment
+from stentor.ray.outcomes import SharedOutcomes, shared_store
+from stentor.server import logs
+from stentor.server.app import create_app
+from stentor.server.config import ServerConfig
+from stentor.server.limits import SWITCH_SECONDS
+from stentor.server.state import Server
+
+log = logging.getLogger("stentor.server")
+
+TARGET_LOAD = 0.7  # of all slots: what autoscaling keeps
+OTHER_CONNECTIONS = 64  # lists, probes and metrics beside requests and sessions
+POLL_S = 0.05
+HEALTH_CHECK_S = 2
+
+
+@serve.ingress()  # the app is made in the replica, by __serve_build_asgi_app__
+class Replica:
+    """One server. config: as of `stentor serve`."""
+
+    server: Server
+
+    def __init__(self, config: ServerConfig) -> None:
+        environment.check(os.environ)
+        logs.configure(config.uvicorn_log_level, config.log_format)
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self.config = config
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Called by Ray after __init__. A lost model ends the process: Ray starts another in its place."""
+        context = serve.get_replica_context()
+        app = create_app(
+            self.config,
+            give_up=os._exit,
+            outcomes=SharedOutcomes(shared_store(context.app_name)),
+            labels={"replica": context.replica_id.unique_id},
+        )
+        self.server = app.state.server
+        app.add_middleware(WithoutRequestId)
+        return app
+
+    async def reconfigure(self, user_config: Any) -> None:
+        """Called by Ray before a new replica gets requests: wait until every model has spoken."""
+        while any(h.phase in ("loading", "warming") for h in self.server.hosts.all):
+            await asyncio.sleep(POLL_S)
+        await self.check_health()
+
+    async def check_health(self) -> None:
+        """RuntimeError if a model is lost: Ray then starts another replica."""
+        for host in self.server.hosts.all:
+            if host.phase == "failed":
+                raise RuntimeError(f"{host.name}: {host.reason}")
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """slot_load: requests that run or wait, per slot."""
+        held = [h.health for h in self.server.hosts.all if h.health is not None]
+        slots = sum(h.running + h.free_slots for h in held)
+        return {"slot_load": sum(h.running + h.queued for h in held) / max(1, slots)}
+
+
+class WithoutRequestId:
+    """Removes our X-Request-Id from answers: Serve adds one, which is equal."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_without(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                del MutableHeaders(scope=message)["X-Request-Id"]
+            await send(message)
+
+        await self.app(scope, receive, send_without)
+
+
+def slot_policy(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+    """How many replicas keep `TARGET_LOAD` of all slots busy, within the limits. Serve calls it."""
+    loads = list(((context.aggregated_metrics or {}).get("slot_load") or {}).values())
+    if not loads:
+        return context.current_num_replicas, {}
+    wanted = -int(-sum(loads) / TARGET_LOAD // 1)
+    low, high = context.capacity_adjusted_min_replicas, context.capacity_adjusted_max_replicas
+    return min(max(wanted, low, 1), high), {}
+
+
+def application(config: ServerConfig) -> serve.Application:
+    """The Serve application of a configuration. Requests that are too many are refused by the server, not by Serve."""
+    options: dict[str, Any] = {
+        "name": "stentor",
+        "user_config": {},  # so that Serve calls `reconfigure` before it sends requests
+        "max_ongoing_requests": config.max_active_requests + config.ws_max_sessions + OTHER_CONNECTIONS,
+        "max_queued_requests": -1,
+        "graceful_shutdown_timeout_s": config.drain_seconds,
+        "health_check_period_s": HEALTH_CHECK_S,
+        "logging_config": {"enable_access_log": False},  # the server has its own
+        "ray_actor_options": {"num_cpus": 1, "num_gpus": config.gpus_per_replica or 0},
+    }
+    if config.max_replicas is None:
+        options["num_replicas"] = config.replicas or 1
+    else:
+        options["autoscaling_config"] = AutoscalingConfig(
+            min_replicas=config.min_replicas or 1,
+            max_replicas=config.max_replicas,
+            metrics_interval_s=1,
+            look_back_period_s=5,
+            upscale_delay_s=2,
+            downscale_delay_s=120,
+            policy={"policy_function": "stentor.ray.replica:slot_policy"},
+        )
+    on_crash = "exit" if config.on_crash == "auto" else config.on_crash
+    return serve.deployment(Replica).options(**options).bind(replace(config, on_crash=on_crash))

@@ -1,0 +1,188 @@
+"""Two replicas on a Ray of their own: what a client sees through the proxy is what one server shows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from tests.helpers.server_live import tone_wav, until
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'stentor[ray]'"
+    ),
+    pytest.mark.xdist_group("ray"),  # one cluster at a time
+]
+
+LONG = {"input": "x" * 60, "stream_format": "audio", "response_format": "pcm", "max_new_tokens": 900, "min_frames": 900}
+
+
+@dataclass
+class Cluster:
+    """`stentor serve --replicas 2`, and clients that open a connection for each request."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: list[str] = field(default_factory=list)
+    cut_off: bool = False  # a metric has told of a client that did not read
+
+    def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
+        return httpx.request(method, self.url + path, timeout=60, trust_env=False, **given)
+
+    def speech(self, **body: Any) -> httpx.Response:
+        return self.ask("POST", "/v1/audio/speech", json=body)
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Replica to metric to value. Asked until both replicas have answered."""
+        seen: dict[str, dict[str, float]] = {}
+
+        def both() -> bool:
+            with ThreadPoolExecutor(4) as pool:  # at once: one after another, the one with fewer connections gets all
+                pages = list(pool.map(lambda _: self.ask("GET", "/metrics").text, range(4)))
+            for line in "".join(pages).splitlines():
+                if match := re.match(r'(\S+?)\{.*replica="(\w+)".*\} (\S+)$', line):
+                    seen.setdefault(match[2], {})[match[1]] = float(match[3])
+                    self.cut_off |= 'reason="slow_client"' in line
+            return len(seen) >= 2
+
+        assert until(both)
+        return seen
+
+    def running(self) -> float:
+        return sum(m["stentor:num_requests_running"] for m in self.metrics().values())
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    voices = str(tmp_path_factory.mktemp("voices"))
+    flags = ["--replicas", "2", "--port", str(port), "--max-num-seqs", "4", "--voices-dir", voices, "--no-guard"]
+    words = [sys.executable, "-m", "stentor", "serve", "dummy:toy", *flags, "--max-buffered-mb", "0.25"]
+    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        made = Cluster(f"http://127.0.0.1:{port}", process)
+        for line in process.stdout:
+            made.log.append(line)
+            if "2 replicas on" in line:
+                break
+        assert process.poll() is None, "".join(made.log[-40:])
+        threading.Thread(target=lambda: made.log.extend(process.stdout or ()), daemon=True).start()
+        yield made
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0, "".join(made.log[-40:])
+
+
+def test_errors_ids_and_limits_are_the_servers_own(cluster: Cluster) -> None:
+    refused = cluster.speech(input="")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+    assert cluster.ask("GET", "/nowhere").status_code == 404
+    big = cluster.ask(
+        "POST", "/v1/audio/speech", content=b"x" * (40 << 20), headers={"Content-Type": "application/json"}
+    )
+    assert big.status_code == 413
+    named = cluster.ask("GET", "/v1/models", headers={"X-Request-Id": "mine-1"})
+    assert named.headers.get_list("x-request-id") == ["mine-1"]
+    assert len(cluster.speech(input="Hello.").headers.get_list("x-request-id")) == 1
+    assert cluster.ask("GET", "/").status_code == 200
+
+
+def test_audio_of_a_seed_is_the_same_from_any_replica(cluster: Cluster) -> None:
+    answers = [cluster.speech(input="Hello there.", seed=7, response_format="wav").content for _ in range(6)]
+    assert len({len(a) for a in answers}) == 1
+
+
+def test_parts_come_as_they_are_made(cluster: Cluster) -> None:
+    with httpx.stream("POST", cluster.url + "/v1/audio/speech", json=LONG, timeout=60, trust_env=False) as answer:
+        parts = [len(part) for part in answer.iter_raw()]
+    assert len(parts) > 5
+    with httpx.stream(
+        "POST", cluster.url + "/v1/audio/speech", json={**LONG, "stream_format": "sse"}, timeout=60, trust_env=False
+    ) as answer:
+        events = [line for line in answer.iter_lines() if line.startswith("event:")]
+    assert events[-1] == "event: speech.audio.done"
+
+
+def test_a_session_over_websocket(cluster: Cluster) -> None:
+    with connect(cluster.url.replace("http", "ws") + "/v1/audio/speech/stream", proxy=None) as ws:
+        ws.send(json.dumps({"type": "session.config", "response_format": "pcm", "max_new_tokens": 60}))
+        assert json.loads(ws.recv())["type"] == "session.configured"
+        ws.send(json.dumps({"type": "input.text", "text": "Hello there. How are you? "}))
+        ws.send(json.dumps({"type": "input.done"}))
+        received = [ws.recv()]
+        while not isinstance(received[-1], str) or json.loads(received[-1])["type"] not in ("session.done", "error"):
+            received.append(ws.recv())
+    assert json.loads(received[-1])["type"] == "session.done"
+    assert any(isinstance(m, bytes) for m in received)
+
+
+def test_any_replica_tells_the_outcome_of_a_request(cluster: Cluster) -> None:
+    def told(i: int) -> int:
+        id = f"outcome-{i}"
+        spoken = cluster.ask("POST", "/v1/audio/speech", json={"input": "Hello."}, headers={"X-Request-Id": id})
+        assert spoken.status_code == 200
+        return cluster.ask("GET", f"/v1/audio/speech/{id}").status_code
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(told, range(100))) == [200] * 100
+
+
+def test_a_voice_uploaded_once_is_known_to_both(cluster: Cluster) -> None:
+    files = {"audio_sample": ("a.wav", tone_wav(), "audio/wav")}
+    added = cluster.ask("POST", "/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files)
+    assert added.status_code in (200, 201), added.text
+    lists = [cluster.ask("GET", "/v1/audio/voices", params={"format": "names"}).json()["voices"] for _ in range(8)]
+    assert all("anna" in names for names in lists)
+
+
+def test_a_client_that_leaves_frees_its_slot(cluster: Cluster) -> None:
+    with httpx.stream("POST", cluster.url + "/v1/audio/speech", json=LONG, timeout=60, trust_env=False) as answer:
+        next(answer.iter_raw())
+    assert until(lambda: cluster.running() == 0)
+
+
+def test_a_client_that_stops_reading_is_cut_off(cluster: Cluster) -> None:
+    text = " ".join(f"This is sentence number {i} of a long text that nobody reads." for i in range(60))
+    body = {**LONG, "input": text, "response_format": "wav", "sample_rate": 48000, "speed": 0.25}
+    data = json.dumps(body).encode()
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        s.connect(("127.0.0.1", int(cluster.url.rsplit(":", 1)[1])))
+        s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        s.sendall(b"Content-Length: %d\r\n\r\n" % len(data) + data)
+        assert s.recv(100).startswith(b"HTTP/1.1 200")
+        assert until(lambda: cluster.running() == 0, 120)
+    assert cluster.cut_off
+
+
+def test_every_metric_names_its_replica(cluster: Cluster) -> None:
+    assert len(cluster.metrics()) == 2
+
+
+def test_a_lost_replica_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    """The process of a replica is killed. Requests meanwhile reach the other one."""
+    before = set(cluster.metrics())
+    children = subprocess.run(["pgrep", "-f", "ray::ServeReplica:stentor"], capture_output=True, text=True, check=True)
+    os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+    assert until(lambda: cluster.speech(input="Hello.").status_code == 200)
+    assert until(lambda: len(set(cluster.metrics()) - before) == 1, 120)

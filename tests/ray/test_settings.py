@@ -1,0 +1,85 @@
+"""Flags, environment and shared outcomes of replicas. No Ray is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from stentor.errors import InvalidRequest
+from stentor.ray import environment
+from stentor.server.config import ServerConfig, build, typed
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"replicas": 0}, "replicas"),
+        ({"replicas": 2, "max_replicas": 4}, "replicas"),
+        ({"min_replicas": 2}, "min_replicas"),
+        ({"min_replicas": 3, "max_replicas": 2}, "min_replicas"),
+        ({"replicas": 2, "uds": "/tmp/x"}, "uds"),
+        ({"replicas": 2, "ssl_keyfile": "k", "ssl_certfile": "c"}, "ssl_keyfile"),
+        ({"replicas": 2, "port": 0}, "port"),
+        ({"replicas": 2, "session_header": "x session"}, "session_header"),
+        ({"replicas": 2, "gpus_per_replica": -1.0}, "gpus_per_replica"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused_by_name(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as e:
+        ServerConfig(**given)
+    assert e.value.param == field
+
+
+def test_a_plain_server_is_not_scaled() -> None:
+    assert not ServerConfig().scaled
+    assert ServerConfig(replicas=1).scaled
+    assert ServerConfig(max_replicas=3).scaled
+
+
+def test_yaml_arguments_are_the_flags() -> None:
+    config = build(typed({"models": ["dummy:toy"], "max-num-seqs": "8", "api_key": "secret"}), env={})
+    assert (config.models, config.max_num_seqs, config.api_key) == (("dummy:toy",), 8, ("secret",))
+    with pytest.raises(InvalidRequest, match="is not an option"):
+        typed({"max-seqs": 8})
+
+
+def test_the_environment_that_streams_need() -> None:
+    config = ServerConfig(replicas=2, request_timeout=900, session_header="x-session-id")
+    wanted = environment.wanted(config)
+    environment.check(wanted)
+    assert wanted["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"] == "hdr(x-session-id)"
+    assert int(wanted["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > 900
+    for name in environment.REQUIRED:
+        with pytest.raises(environment.WrongEnvironment, match=name):
+            environment.check({**wanted, name: "2"})
+
+
+def test_what_a_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in environment.wanted(ServerConfig()):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    environment.prepare(ServerConfig())
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"
+    environment.check(os.environ)
+
+
+def test_without_ray_the_flag_names_the_extra() -> None:
+    hide = "import sys; sys.modules['ray'] = None; from stentor.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", hide, "serve", "dummy:toy", "--replicas", "2"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "pip install 'stentor[ray]'" in ended.stderr
+
+
+def test_a_server_keeps_outcomes_of_its_own() -> None:
+    from stentor.server.speech.outcomes import Outcome, Outcomes
+
+    outcomes = Outcomes()
+    outcomes.add(Outcome("a", "model"))
+    assert asyncio.run(outcomes.find("a")) is not None
+    assert asyncio.run(outcomes.find("b")) is None
