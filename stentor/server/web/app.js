@@ -140,6 +140,7 @@ $("form").addEventListener("submit", (event) => {
   clearError();
   speaking.speak();
 });
+for (const kind of ["input", "change"]) $("form").addEventListener(kind, () => $("error").hidden || clearError());
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !$("controls").disabled) $("form").requestSubmit();
   if (event.key === "Escape") speaking.stop();

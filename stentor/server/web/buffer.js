@@ -73,8 +73,8 @@ export class StartBuffer {
     if (this.ended) return 0;
     if (this.fixed !== null) return this.fixed;
     const { rate } = this;
-    if (rate === null) return Infinity;
     const rest = Math.max(0, this.expected - position);
+    if (rate === null) return Math.max(LEAST, rest); // all that is expected
     const doubt = DOUBT / (1 + this.received / SETTLED);
     const behind = rest * Math.max(0, 1 - rate * (1 - doubt));
     const parts = CHUNK * Math.max(0, 1 / rate - STEADY);

@@ -91,6 +91,7 @@ export class Connection {
     if ($("model-state").textContent !== words) $("model-state").textContent = words;
     const banner = this.banner();
     $("banner").hidden = !banner;
+    $("retry").hidden = kind !== "down";
     if ($("banner-text").textContent !== banner) $("banner-text").textContent = banner;
   }
 

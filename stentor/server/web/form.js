@@ -73,7 +73,7 @@ export class Form {
     const usable = (v) => v.embedding_source !== "embedding" || model.speaker_size > 0;
     const uploaded = takes.reference ? this.uploaded.filter(usable) : [];
     this.voices = [...(model?.voices ?? []), ...uploaded.map((v) => v.name)];
-    fill($("voice"), [["", "The model's own"], ...this.voices.map((v) => [v, capital(v)])], $("voice").value);
+    fill($("voice"), [["", "Default"], ...this.voices.map((v) => [v, capital(v)])], $("voice").value);
     const languages = model?.languages ?? [];
     fill($("language"), [["", "Automatic"], ...languages.map((v) => [v, capital(v)])], $("language").value);
     $("language-field").hidden = languages.length < 2;

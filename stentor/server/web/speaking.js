@@ -133,7 +133,7 @@ export class Speaking {
     this.wave.expected = 0;
     this.transport.stop();
     this.restore();
-    this.to("failed", midway ? "Not spoken to the end." : "Nothing was spoken.");
+    this.to("failed", midway ? "Not spoken to the end." : `Nothing was spoken.${this.current ? " Here is the speech before it." : ""}`);
     this.fail(outcome?.error ? new Refused(outcome.error.message, outcome.error) : error, midway);
   }
 
@@ -152,7 +152,8 @@ export class Speaking {
     const { whole } = current;
     this.halt();
     this.restore();
-    this.to("stopped", whole ? this.summary() : `Stopped after ${current.seconds.toFixed(2)} s of audio`);
+    if (whole) this.to("stopped", this.summary());
+    else this.to("stopped", current.length ? `Stopped after ${current.seconds.toFixed(2)} s of audio` : "Stopped.");
   }
 
   /** Silence, and no more work on the server. */

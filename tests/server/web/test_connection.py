@@ -198,5 +198,5 @@ def test_what_was_spoken_stays_when_the_next_request_fails(tab: Page, live: Live
     tab.until("window.speech")
     tab.eval("speech.fail()")
     tab.until(f"{STATE} == 'failed'")
-    assert tab.text("status") == "Nothing was spoken."
+    assert tab.text("status") == "Nothing was spoken. Here is the speech before it."
     assert tab.text("time") == "0:00 / 0:03"

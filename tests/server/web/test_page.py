@@ -98,7 +98,7 @@ def test_the_page_loads_without_a_complaint_and_shows_what_the_model_takes(page:
     visible = "[...document.querySelectorAll('#modes label')].filter(e => e.offsetParent).map(e => e.textContent)"
     assert page.eval(visible) == ["Voice design", "Controllable cloning"]
     voices = "[...document.getElementById('voice').options].map(o => o.text)"
-    assert page.eval(voices) == ["The model's own", "Low", "High"]
+    assert page.eval(voices) == ["Default", "Low", "High"]
     assert page.eval("document.querySelector('[name=temperature]').placeholder") == "0.9"
     page.eval("(m => { m.value = 'tiny'; m.dispatchEvent(new Event('change')); })(document.getElementById('model'))")
     page.until("document.getElementById('model-state').textContent.includes('tiny')")
@@ -111,8 +111,6 @@ def test_the_page_loads_without_a_complaint_and_shows_what_the_model_takes(page:
 def test_a_stream_plays_without_underrun_and_its_figures_are_shown(page: Page, http: httpx.Client):
     page.fill(input="Every boat waited for the wind.", seed=7, **GATHERED)
     page.click("#speak")
-    page.until(f"{STATE} == 'speaking' && document.getElementById('lead').textContent != '–'")
-    assert re.fullmatch(r"\d+\.\d s", page.text("lead"))
     finished(page)
     assert page.eval(STATE) == "done"
     assert page.text("underruns") == "0"
@@ -178,6 +176,7 @@ def test_what_is_wrong_is_said_in_words_and_the_field_is_marked(page: Page):
     assert page.eval("document.getElementById('more').open")
     assert page.eval("document.activeElement.name") == "temperature"
     page.fill(temperature="", input="Hello." + " [pause 10s]" * 200)
+    assert page.eval("document.getElementById('error').hidden")  # it goes once something is mended
     page.click("#speak")  # only the server knows that this is too long
     page.until("document.getElementById('error').textContent.startsWith('The text')")
     assert page.eval(STATE) == "failed"
@@ -186,21 +185,6 @@ def test_what_is_wrong_is_said_in_words_and_the_field_is_marked(page: Page):
     finished(page)
     assert page.eval("document.getElementById('error').hidden")
     assert page.eval(STATE) == "done"
-
-
-@browser
-def test_the_keyboard_speaks_stops_and_replays(page: Page):
-    page.fill(min_frames=300, max_frames=300, wait=0)
-    page.eval("document.getElementById('text').focus()")
-    page.press("Enter", ctrl=True)
-    page.until(f"{STATE} == 'speaking'")
-    page.press("Escape")
-    assert page.eval(STATE) == "stopped"
-    page.eval("document.getElementById('play').focus()")
-    page.press("Enter")
-    page.until(f"{STATE} == 'speaking'")
-    finished(page)
-    assert (page.eval(STATE), page.text("underruns")) == ("done", "0")
 
 
 @browser
@@ -216,7 +200,7 @@ def test_a_voice_is_recorded_cloned_and_kept(page: Page, http: httpx.Client):
     page.until("/Recording, \\d\\.\\d s/.test(document.getElementById('reference-name').textContent)")
     page.click("#speak")
     finished(page)
-    assert (page.eval(STATE), page.text("error")) == ("done", "Record a reference or choose a file first.")
+    assert (page.eval(STATE), page.eval("document.getElementById('error').hidden")) == ("done", True)
     page.click("#keep summary")
     page.fill(name="mine", consent="Mine; I agree")
     page.click("#keep-button")
