@@ -13,6 +13,7 @@ import torch
 from stentor import registry, request, retry
 from stentor.audio import Reference
 from stentor.config import EngineConfig, check_dtype
+from stentor.engine.adapters import Adapters
 from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
 from stentor.engine.preparation import Preparation
@@ -36,6 +37,7 @@ class TTS:
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
     "float32", "bfloat16", "float16", or "float64" (for checks). name: what errors call the model, by default `model`.
     lexicon: how words are said (docs/python_api.md): a mapping or the path of a YAML file.
+    loras: LoRA adapters that requests may name (`lora=`), each a file or folder of weights, by name.
     options: fields of EngineConfig (max_num_seqs, memory_gb, threads, ...) and the family's load options, such as
     `lora` (weights to merge) and `flow_steps` (the default of requests). docs/models lists them.
     """
@@ -48,17 +50,21 @@ class TTS:
         dtype: str = "auto",
         name: str | None = None,
         lexicon: Lexicon | Mapping[object, object] | str | Path | None = None,
+        loras: Mapping[str, str | Path] | None = None,
         **options: Any,
     ) -> None:
         check_dtype(dtype)
         self.lexicon = Lexicon.of(lexicon)
         config = EngineConfig(**{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options})
         where = Device(pick_device(device))
-        load = {k: v for k, v in options.items() if v is not None}
+        load = {k: v for k, v in {**options, "loras": loras or None}.items() if v is not None}
         precision = None if dtype == "auto" else getattr(torch, dtype)
         self.name = name or ("the embedded voice" if model is None else str(model))
         with where.current():
             self._model = registry.load(self._named(model), where.torch, precision, load)
+            self._adapters = Adapters(self._model.adapters, where)
+            for lora, path in (loras or {}).items():
+                self._adapters.load(lora, path)
             self.engine = Engine(self._model, where, config)
 
     @staticmethod
@@ -89,6 +95,23 @@ class TTS:
         """Values of `language=` besides "auto"."""
         return self.spec.languages
 
+    @property
+    def loras(self) -> tuple[str, ...]:
+        """Names of the loaded adapters, values of `lora=`."""
+        return tuple(self._adapters.loaded)
+
+    def load_lora(self, name: str, path: str | Path) -> None:
+        """Load a LoRA adapter, a file or folder of weights, for requests that name it. Running requests go on.
+
+        InvalidRequest: the name is taken, or all `max_loras` slots are. CheckpointError names the tensor that does not
+        fit this model, its `max_lora_rank` or its `lora_targets`.
+        """
+        self._adapters.load(name, path)
+
+    def unload_lora(self, name: str) -> None:
+        """Refuse an adapter's name from now on. Requests that have it keep it to their end."""
+        self._adapters.unload(name)
+
     @overload
     def generate(self, text: str, **options: Any) -> Speech: ...
 
@@ -101,11 +124,11 @@ class TTS:
         Long text is cut at sentences, as the model wants it, and spoken piece by piece in one voice.
 
         Options: voice, language="auto", instructions, reference, prompt, speaker_embedding (in place of a reference,
-        where `spec.speaker_size` is not 0), seed, and those in `spec.options` (temperature, top_k, top_p, cfg,
-        flow_steps, min_frames, max_frames, ...). retries: tries for an utterance that runs on, default 3. Each takes
-        the next seed. split_granularity: "auto", "none", "sentence", "clause". InvalidRequest (a ValueError) names
-        what is wrong. BatchError has the results of a list of which some texts failed. Overloaded: the queue has no
-        room for the first text.
+        where `spec.speaker_size` is not 0), lora (the name of a loaded adapter), seed, and those in `spec.options`
+        (temperature, top_k, top_p, cfg, flow_steps, min_frames, max_frames, ...). retries: tries for an utterance that
+        runs on, default 3. Each takes the next seed. split_granularity: "auto", "none", "sentence", "clause".
+        InvalidRequest (a ValueError) names what is wrong. BatchError has the results of a list of which some texts
+        failed. Overloaded: the queue has no room for the first text.
         """
         retries = options.pop("retries", None)
         if retries is not None and (
@@ -173,7 +196,9 @@ class TTS:
     def request(self, text: str, **options: Any) -> SpeechRequest:
         """Check a request. Its reference audio is read and resampled. Nothing is queued."""
         named = {k: options.pop(k) for k in _NAMED if k in options}
-        return request.build(self.spec, text, model=self.name, options=options, **named)
+        lora = options.pop("lora", None)
+        adapter = None if lora is None else self._adapters.named(lora)
+        return request.build(self.spec, text, model=self.name, lora=adapter, options=options, **named)
 
     def prompt(self, req: SpeechRequest) -> Prompt:
         """Tokenise a request and encode its reference audio (cached by content). Raises what `req.check` raises,

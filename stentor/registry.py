@@ -12,7 +12,6 @@ import torch
 from stentor.errors import CheckpointError
 from stentor.model_names import DUMMY, directory, dummy_family, families
 from stentor.models.base import SpeechModel
-from stentor.models.load_options import check_load_options
 from stentor.models.weights import read_config
 
 
@@ -25,9 +24,8 @@ def load(
     """
     name = str(model)
     if name.startswith(DUMMY):
-        check_load_options(options, ())
         name = name.removeprefix(DUMMY)
-        made: SpeechModel = _module(dummy_family(name), "dummy").make(name, device, dtype)
+        made: SpeechModel = _module(dummy_family(name), "dummy").make(name, device, dtype, options)
         return made
     path = directory(model)
     config = read_config(path)

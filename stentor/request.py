@@ -6,7 +6,7 @@ import math
 import reprlib
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from stentor import audio
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
 from stentor.retry import MAX_SEED
+
+if TYPE_CHECKING:
+    from stentor.models.lora import Adapter
 
 Given = audio.Reference | ReferenceAudio
 """Reference audio as a caller gives it, or as `load` made it."""
@@ -35,6 +38,7 @@ def build(
     speaker_embedding: Sequence[float] | np.ndarray | None = None,
     seed: int | None = None,
     live: bool = False,
+    lora: Adapter | None = None,
     options: Mapping[str, Any],
 ) -> SpeechRequest:
     """A checked request. Audio that was loaded before is not loaded again. Options that are None take the family's
@@ -53,6 +57,7 @@ def build(
         live=_live(spec, live, model),
         seed=_seed(seed),
         options=values,
+        lora=lora,
     )
 
 

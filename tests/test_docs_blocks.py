@@ -66,7 +66,7 @@ def short(request: Callable[..., SpeechRequest]) -> Callable[..., SpeechRequest]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a recording and a book, where models of the Hub are tiny."""
+    """A folder with a recording, a book and adapters, where models of the Hub are tiny."""
 
     def checkpoint(name: str, **_: object) -> str:
         if name.startswith("Qwen/"):
@@ -80,6 +80,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "me.wav").write_bytes(tone_wav(2.0))
     (tmp_path / "book.txt").write_text("One sentence. And another.")
+    for name in ("anna", "ben"):
+        shutil.copytree(FIXTURES / "voxcpm2" / "lora", tmp_path / "adapters" / name)
     return tmp_path
 
 

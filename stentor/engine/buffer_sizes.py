@@ -24,6 +24,7 @@ class BufferSizes:
     encodings: int  # references encoded at a time
     encoder_bytes: int  # left free for encoding references
     codec_states: int  # codec states after voices that the host keeps, about
+    adapter_bytes: int = 0  # of all slots for LoRA adapters, taken at load
 
     def parked(self, mb: float) -> int:
         """Rows that so many MiB of the host hold."""
@@ -31,9 +32,10 @@ class BufferSizes:
 
     def describe(self) -> str:
         kv, rows = self.pages * self.page_bytes / GIB, (self.slots + 1) * self.slot_bytes / GIB
+        adapters = f", adapters {self.adapter_bytes / GIB:.2f} GiB" if self.adapter_bytes else ""
         return (
             f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page_size} tokens ({kv:.2f} GiB), "
             f"{self.max_model_len} tokens per request, codec calls of {self.codec_frames} frames "
             f"({self.codec_bytes / GIB:.2f} GiB), encoding of references ({self.encoder_bytes / GIB:.2f} GiB), "
-            f"codec states of {self.codec_states} voices on the host"
+            f"codec states of {self.codec_states} voices on the host{adapters}"
         )

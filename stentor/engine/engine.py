@@ -290,6 +290,7 @@ class Engine:
                 self._requests.finish(request)
                 return
             self.fit(prompt)
+            prompt.lora = request.prompt.lora
         except Exception as e:
             request.seq.error = e
             self._requests.end(request)

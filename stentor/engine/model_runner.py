@@ -32,6 +32,7 @@ from stentor.engine.prefill_batch import (
 from stentor.engine.sequence import RUNNING, Sequence
 from stentor.engine.slot_table import SlotTable
 from stentor.errors import InvalidRequest
+from stentor.layers.types import ADAPTER
 from stentor.models.base import Prompt, SpeechModel
 
 PREFILL_TOKENS = {
@@ -269,6 +270,8 @@ class ModelRunner:
 def _columns(prompt: Prompt, seed: int) -> dict[str, Any]:
     """Column values of a request's row."""
     given = {"seed": seed, "max_frames": prompt.max_frames, "min_frames": prompt.min_frames, "stop": RUNNING}
+    if prompt.lora is not None:
+        given[ADAPTER] = prompt.lora.number
     return {**given, **prompt.columns}
 
 

@@ -1,7 +1,8 @@
 """What a prompt has in common with others: keys of its pages, and the part of it that a prefill computes.
 
-Keys and values of a position depend on what stands there and before it, and on nothing else of the request. So
-requests with the same voice, pieces of a long text and resumed requests find the pages of what they have in common.
+Keys and values of a position depend on what stands there and before it, on the request's adapter, and on nothing else
+of the request. So requests with the same voice, pieces of a long text and resumed requests find the pages of what they
+have in common.
 This is automatic prefix caching as in vLLM (docs.vllm.ai, "Automatic Prefix Caching").
 """
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 
 def prefix_keys(prompt: Prompt, page_size: int) -> tuple[bytes, ...]:
-    """A key for each full page of the prompt, of its tokens and given frames and of all pages before it."""
-    names, keys, key = sorted(prompt.rows), [], b""
+    """A key for each full page of the prompt, of its tokens and given frames, of all pages before it, and of the
+    adapter's weights (not of its number, which another gets)."""
+    names, keys, key = sorted(prompt.rows), [], b"" if prompt.lora is None else prompt.lora.identity
     for start in range(0, prompt.length - page_size + 1, page_size):
         part = slice(start, start + page_size)
         content = hashlib.blake2b(key, digest_size=16)

@@ -35,6 +35,7 @@ class Preparation:
         try:
             if self._prompt is None:
                 self._prompt = self._model.prompt(replace(self.request, check=check), self._features)
+                self._prompt.lora = self.request.lora
         except NotEncoded as e:
             return e.claim
         return self._primed(self._prompt)

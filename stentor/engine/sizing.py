@@ -37,7 +37,10 @@ def _bytes(columns: Mapping[str, Column]) -> int:
 
 
 def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> BufferSizes:
-    """Buffer sizes for `model` on `device`. EngineError when not even one request fits."""
+    """Buffer sizes for `model` on `device`. EngineError when not even one request fits.
+
+    The weights and the slots for adapters have been made: what is free and what is taken count them.
+    """
     spec, kv = model.spec, model.spec.kv
     slots, page_size = config.max_num_seqs or (64 if device.cuda else 8), config.page_size
     max_frames = min(config.max_frames, spec.max_model_len)
@@ -49,7 +52,9 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     wanted = math.ceil(spec.max_model_len / page_size)  # per request
     pages = min(slots * wanted, _budget(config, device, slots * slot_bytes + encoder_bytes, codec_bytes) // page_bytes)
     if pages < 1:
-        raise EngineError(f"no memory for key-value pages beside {slots} slots of {slot_bytes / GIB:.3f} GiB each")
+        adapters = f" and adapters of {model.adapters.bytes / GIB:.2f} GiB" if model.adapters.count else ""
+        each = f"{slots} slots of {slot_bytes / GIB:.3f} GiB each"
+        raise EngineError(f"no memory for key-value pages beside {each}{adapters}")
     max_pages = min(pages, wanted)
     states = int(config.codec_states_mb * MIB) // _bytes(model.codec.columns) if spec.codec_prefix else 0
     return BufferSizes(
@@ -66,6 +71,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         encodings=encodings,
         encoder_bytes=encoder_bytes,
         codec_states=states,
+        adapter_bytes=model.adapters.bytes,
     )
 
 

@@ -159,3 +159,32 @@ def _wide_conv_configs(outputs: int, block_k: int) -> list[ConvConfig]:
     if outputs % 96 == 0 and beyond:
         return [ConvConfig(128, 64, 32, block_k, 8, num_stages=4)]
     return [ConvConfig(128, 128, 0, block_k, 8, max_registers=128)]
+
+
+LORA_ROWS = 16
+"""Rows of a tile of low-rank products: the fewest that tensor cores take."""
+LORA_SINGLE_ROWS = 256
+"""Rows up to which each has a tile of its own, since neighbours seldom have the same adapter."""
+
+
+class LoraConfig(NamedTuple):
+    """`block_r` ranks (a power of two, all of them), `block_k` inputs or `block_n` outputs at a time, and the warps."""
+
+    block_r: int
+    block_k: int
+    block_n: int
+    num_warps: int
+
+
+def lora_config(rank: int) -> LoraConfig:
+    """For low-rank weights of so many ranks. Chosen by their size in shared memory, not measured."""
+    block_r = max(16, 1 << (rank - 1).bit_length())
+    return LoraConfig(block_r, 128 if block_r <= 64 else 32, 128 if block_r <= 64 else 64, 4)
+
+
+def lora_tile(rows: int, per_row: int) -> int:
+    """Rows of a tile, up to LORA_ROWS. `per_row` consecutive rows have one adapter: a tile holds them alone if it can.
+    Prompts have many tokens with the same adapter side by side."""
+    if per_row == 1:
+        return 1 if rows <= LORA_SINGLE_ROWS else LORA_ROWS
+    return min(per_row, LORA_ROWS)

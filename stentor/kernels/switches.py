@@ -43,6 +43,8 @@ class Kernel(StrEnum):
     """Sampling that filters the logits before and writes the next token's embedding after."""
     GEMV = "gemv"
     """Linear layers of one or two rows, fused with norm, gate, bias and residual addition."""
+    LORA = "lora"
+    """Low-rank weights of each row's adapter."""
     CONV1D = "conv1d"
     """Convolutions and activations of codec decoders in 16 bits."""
     SLOTS = "slots"

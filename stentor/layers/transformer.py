@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
+from stentor.layers.lora import LoraLinear
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
 from stentor.layers.rope import Rope
@@ -105,7 +106,14 @@ class Block(nn.Module):
 
     def uses_gemv(self, x: Tensor) -> bool:
         """Whether x [..., hidden] has so few rows that norms, gate and additions are fused into GEMVs."""
-        return kernels.is_gemv(x) and x.dtype == self.input_layernorm.weight.dtype
+        return kernels.is_gemv(x) and x.dtype == self.input_layernorm.weight.dtype and not self.has_lora
+
+    @property
+    def has_lora(self) -> bool:
+        """Whether rows have adapters in any of its linear layers."""
+        attention, mlp = self.self_attn, self.mlp
+        layers = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
+        return any(isinstance(layer, LoraLinear) for layer in layers)
 
     def _gemv_forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
         fused_linear, attention, mlp = kernels.gemv.fused_linear, self.self_attn, self.mlp

@@ -18,3 +18,7 @@ class Column:
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     fill: float = 0
+
+
+ADAPTER = "adapter"
+"""The column with the number of each row's LoRA adapter, 0 for none, in a model that takes adapters."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column, State
 from stentor.text.front_end import Check, proceed
 from stentor.text.marks import NO_MARKS, TextMarks
+
+if TYPE_CHECKING:
+    from stentor.models.lora import Adapter, AdapterSlots
 
 Hidden = tuple[Tensor, ...]
 """What a family's functions pass on to each other: tensors with the same leading dimension N. The engine does not look
@@ -118,6 +121,7 @@ class SpeechRequest:
     live: bool = False  # `text` is only the beginning of the text
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    lora: Adapter | None = None  # with which it is spoken
     check: Check = proceed
 
 
@@ -158,6 +162,7 @@ class Prompt:
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
     codec_state: Tensor | None = None  # one row of the codec's state after `codec_prefix`, once it is made
+    lora: Adapter | None = None  # the request's, kept until its end. Families leave it alone
 
     @property
     def length(self) -> int:
@@ -252,6 +257,15 @@ class SpeechModel(Protocol):
 
     @property
     def codec(self) -> Codec: ...
+
+    @property
+    def adapters(self) -> AdapterSlots:
+        """Where its linear layers keep the LoRA weights that a request may name, or `models.lora.NO_ADAPTERS`.
+
+        The engine says which adapter each row of a call uses. A function whose linear layers see other rows than it was
+        given says so itself (`adapters.rows.at`).
+        """
+        ...
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         """Reference audio [n] at `spec.reference_rate` -> features (latents, codes). On the device.

@@ -141,7 +141,7 @@ def load_weights(
     used: set[str] = set()
     state: dict[str, Tensor] = {}
     for name, want in module.state_dict().items():
-        parts = _checkpoint_names(name)
+        parts = checkpoint_names(name)
         missing = [p for p in parts if p not in tensors]
         if missing:
             raise CheckpointError(f"{source}: tensor {file_name(missing[0])} is missing")
@@ -157,7 +157,7 @@ def load_weights(
     module.load_state_dict(state, assign=True)
 
 
-def _checkpoint_names(name: str) -> list[str]:
+def checkpoint_names(name: str) -> list[str]:
     """The checkpoint tensors that make up one module tensor."""
     for fused, parts in FUSED.items():
         if f".{fused}." in name:

@@ -7,6 +7,7 @@ import pytest
 
 from stentor.engine.prefix import part_of, prefix_keys
 from stentor.models.base import Prompt
+from stentor.models.lora import Adapter
 
 
 def prompt(tokens: list[int], frame_at: list[int] | None = None, frames: list[int] | None = None) -> Prompt:
@@ -56,6 +57,19 @@ def test_a_part_of_a_prompt_is_counted_from_where_it_begins(
     assert part.rows["token"].tolist() == tokens
     assert part.frame_at.tolist() == frame_at
     assert part.frames[:, 0].tolist() == frames
+
+
+def test_the_weights_of_the_adapter_are_part_of_the_content_and_their_slot_is_not():
+    def keys(lora: Adapter | None) -> tuple[bytes, ...]:
+        given = prompt([0] * 5)
+        given.lora = lora
+        return prefix_keys(given, 2)
+
+    first, again = Adapter("a", 1, b"weights", "a"), Adapter("b", 2, b"weights", "b")
+    other = Adapter("a", 1, b"other weights", "a")
+    assert keys(first) == keys(again)
+    assert not {*keys(first)} & {*keys(other)}
+    assert not {*keys(first)} & {*keys(None)}
 
 
 def test_rows_of_zeros_are_told_from_each_other():

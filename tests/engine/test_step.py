@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from stentor import registry
 from stentor.engine import step
 from stentor.engine.kv_cache import PagedKV
 from stentor.engine.sequence import Sequence
 from stentor.engine.slot_table import SlotTable
+from stentor.layers.lora import LoraLinear
+from stentor.layers.types import ADAPTER
 from tests.helpers.child import python
-from tests.helpers.meta_step import FAMILIES, Operations, checkpoint, load, prefill_batch, to_meta
+from tests.helpers.meta_step import FAMILIES, FIXTURES, Operations, checkpoint, load, prefill_batch, to_meta
 from tests.helpers.tiny import Bench
 
 STORED = Path(__file__).parents[1] / "helpers" / "launches.json"
@@ -60,6 +63,27 @@ def test_a_step_launches_no_more_than_it_did(family, tmp_path):
     assert counts[0] == counts[1], "the number of launches does not depend on the batch"
     assert counts[0] <= MOST[family], counts
     assert counts[0] >= MOST[family] * 0.8, f"{counts}: fewer by far; lower the bound"
+
+
+def test_a_step_with_adapters_reads_no_value_and_any_mix_launches_the_same():
+    model = registry.load(FIXTURES / "voxcpm2", torch.device("cpu"), torch.float32, {"max_loras": 2})
+    layers = {id(m) for m in model.net.modules() if isinstance(m, LoraLinear)}
+    spec, counts = model.spec, []
+    slots, kv = SlotTable(spec, 4, 64, torch.device("cpu")), PagedKV(spec.kv, 4, 16, 16, 8, torch.device("cpu"))
+    for mix in ([0, 0, 0], [1, 0, 2], [2, 2, 2]):
+        slots.table[ADAPTER][:3] = torch.tensor(mix)
+        with torch.inference_mode(), Operations() as operations:
+            step.decode(model, slots, kv, torch.arange(3), 4, spec.num_evals)
+            step.prefill(model, slots, kv, prefill_batch(model, "cpu"))
+        counts.append(operations.count)
+    assert len(layers) > 10
+    assert len(set(counts)) == 1, counts
+    to_meta(model, {})
+    device = torch.device("meta")
+    slots, kv = SlotTable(spec, 4, 64, device), PagedKV(spec.kv, 4, 16, 16, 8, device)
+    with torch.inference_mode():
+        step.decode(model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.num_evals)
+        step.prefill(model, slots, kv, prefill_batch(model, "meta"))
 
 
 def test_a_step_with_kernels_launches_no_more_than_is_stored():

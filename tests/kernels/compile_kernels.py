@@ -11,6 +11,7 @@ from stentor.kernels import (
     conv1d,
     gemv,
     kv_cache,
+    lora,
     norm_rope,
     paged_attention,
     prefill_attention,
@@ -73,6 +74,12 @@ def linear(dtype: torch.dtype, rows: int, n: int, k: int, norm: bool, gate: bool
     gemv.fused_linear(x, weight, (meta(k, dtype=dtype), 1e-6, True) if norm else None, residual, gate, bias)
 
 
+def low_rank(dtype: torch.dtype, shape: tuple[int, ...], widths: tuple[int, ...], rank: int) -> None:
+    a, b = meta(len(widths), 32, rank, 2048, dtype=dtype), meta(32, rank, sum(widths), dtype=dtype)
+    x, y = meta(*shape, 2048, dtype=dtype), meta(*shape, sum(widths), dtype=dtype)
+    lora.add_lora(y, x, integers(shape[0]), a, b, widths)
+
+
 def params(batch: int) -> SamplingParams:
     return SamplingParams(floats(batch, 16)[:, 1], floats(batch), integers(batch), floats(batch))
 
@@ -116,6 +123,8 @@ CASES: dict[str, Case] = {
     "local without norm and RoPE": lambda t: local(t, 128, 2, None),
     "linear": lambda t: linear(t, 1, 4096, 2048, norm=True, gate=False, more=False),
     "gated linear of two": lambda t: linear(t, 2, 6144, 2048, norm=True, gate=True, more=False),
+    "low rank": lambda t: low_rank(t, (64,), (2048, 256, 256), 32),
+    "low rank of a flow": lambda t: low_rank(t, (128, 11), (1024,), 128),
     "linear, uneven": lambda t: linear(t, 1, 300, 2000, norm=False, gate=False, more=True),
     "sample": lambda t: sample(t, with_token=True),
     "sample of the last code": lambda t: sample(t, with_token=False),

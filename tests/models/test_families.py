@@ -44,7 +44,7 @@ def test_a_family_has_the_files_that_every_family_has(family: ModuleType):
 def test_a_family_is_loaded_and_made_by_functions_of_one_signature(family: ModuleType):
     loader, dummy = (importlib.import_module(f"{family.__name__}.{name}") for name in ("loader", "dummy"))
     assert list(inspect.signature(loader.load).parameters) == ["path", "raw", "device", "dtype", "options"]
-    assert list(inspect.signature(dummy.make).parameters) == ["name", "device", "dtype"]
+    assert list(inspect.signature(dummy.make).parameters) == ["name", "device", "dtype", "options"]
 
 
 def test_finding_the_families_imports_none_of_their_modules():

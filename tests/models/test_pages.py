@@ -36,7 +36,7 @@ def qwen3_tts() -> Mapping[str, Option]:
 
 
 def voxcpm2() -> Mapping[str, Option]:
-    return vox_spec.make_spec(vox_config.parse(vox_dummy.RELEASED), torch.float32).options
+    return vox_spec.make_spec(vox_config.parse(vox_dummy.RELEASED), torch.float32, {}).options
 
 
 FAMILIES = {"fish_s2": (fish_s2, fish_loader), "qwen3_tts": (qwen3_tts, qwen_loader), "voxcpm2": (voxcpm2, vox_loader)}

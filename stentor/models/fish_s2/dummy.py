@@ -14,7 +14,7 @@ from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.loader import build_model, make_codec
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import Tokens, select_tokens
-from stentor.models.load_options import codec_dtype, model_dtype
+from stentor.models.load_options import check_load_options, codec_dtype, model_dtype
 
 SEED = 0
 IDS = {"<|im_start|>": 151644, "<|im_end|>": 151645, "<|voice|>": 151673}
@@ -70,8 +70,9 @@ RELEASED_CODEC = CodecConfig(
 """Sizes of its codec.pth."""
 
 
-def make(name: str, device: torch.device, dtype: torch.dtype | None) -> FishS2:
+def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> FishS2:
     """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU."""
+    check_load_options(options, ())
     c = config.parse(RELEASED)
     tokens = make_tokens(c.codes, c.vocab)
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, torch.bfloat16, device))

@@ -20,12 +20,15 @@ from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.prompt import PromptBuilder
 from stentor.models.fish_s2.spec import make_spec
 from stentor.models.fish_s2.tokenizer import Tokens
+from stentor.models.lora import NO_ADAPTERS
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words
 
 
 class FishS2:
     """A loaded checkpoint (implements models.base.SpeechModel)."""
+
+    adapters = NO_ADAPTERS
 
     def __init__(self, language: Language, codec: FishCodec, tokens: Tokens) -> None:
         self.language, self.codec = language, codec

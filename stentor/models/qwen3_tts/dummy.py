@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from stentor.layers.transformer import StackConfig
 from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
-from stentor.models.load_options import codec_dtype, model_dtype
+from stentor.models.load_options import check_load_options, codec_dtype, model_dtype
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.config import (
@@ -139,8 +141,9 @@ class DummyTokenizer:
         return ids
 
 
-def make(name: str, device: torch.device, dtype: torch.dtype | None) -> Qwen3TTS:
+def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Qwen3TTS:
     """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU."""
+    check_load_options(options, ())
     c, codec = config(name), codec_config()
     weights = make_weights(c, model_dtype(dtype, torch.bfloat16, device), torch.float32)
     initialize_dummy_weights(weights, device, SEED, constants=CONSTANTS)

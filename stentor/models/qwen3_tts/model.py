@@ -12,6 +12,7 @@ from stentor.kernels.types import MinFrames, SamplingParams
 from stentor.layers.conv import without_tf32
 from stentor.layers.linear import linear
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
+from stentor.models.lora import NO_ADAPTERS
 from stentor.models.qwen3_tts.codec_decoder import Codec, Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.config import CodecConfig, Config
@@ -46,6 +47,8 @@ class CloneEncoder:
 
 class Qwen3TTS:
     """A loaded checkpoint (implements models.base.SpeechModel)."""
+
+    adapters = NO_ADAPTERS
 
     def __init__(
         self,

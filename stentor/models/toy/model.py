@@ -31,6 +31,7 @@ from stentor.models.base import (
     Rows,
     SpeechRequest,
 )
+from stentor.models.lora import NO_ADAPTERS
 from stentor.models.toy.config import BOOK, CODEC_PREFIX, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT, WINDOW
 from stentor.models.toy.spec import make_spec
 from stentor.text.front_end import Check
@@ -68,6 +69,8 @@ class ToyCodec(nn.Module):
 
 class Toy(nn.Module):
     """See the module docstring. Frame: LATENT floats of a flow, then CODES integers (as floats) of a depth loop."""
+
+    adapters = NO_ADAPTERS
 
     def __init__(self, seed: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()

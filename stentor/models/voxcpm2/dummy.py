@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
-from stentor.models.load_options import codec_dtype
+from stentor.models.load_options import check_load_options, codec_dtype
+from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan
 from stentor.models.voxcpm2.config import parse
 from stentor.models.voxcpm2.loader import build_model, make_modules
+from stentor.models.voxcpm2.lora import USUAL_TARGETS, read_lora
 from stentor.models.voxcpm2.model import VoxCPM2
 
 SEED = 0
@@ -126,10 +129,15 @@ RELEASED: dict[str, Any] = {
 """config.json of openbmb/VoxCPM2."""
 
 
-def make(name: str, device: torch.device, dtype: torch.dtype | None) -> VoxCPM2:
-    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Words take the place of tokens."""
-    c = parse(RELEASED)
+def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> VoxCPM2:
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Words take the place of tokens.
+
+    Load options: those of adapters (models/lora.py).
+    """
+    check_load_options(options, ADAPTER_OPTIONS)
+    c, plan = parse(RELEASED), AdapterPlan.of(options, read_lora, USUAL_TARGETS)
     net, vae = make_modules(c, device, dtype)
     for module in (net, vae):
         initialize_dummy_weights(module, device, SEED, gain=1.0)
-    return build_model(c, net, vae, device, codec_dtype({}, device, dtype), lambda text: dummy_tokens(text, c.vocab))
+    audio_dtype = codec_dtype({}, device, dtype)
+    return build_model(c, net, vae, device, audio_dtype, lambda text: dummy_tokens(text, c.vocab), plan)

@@ -13,9 +13,10 @@ from torch import Tensor
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_decoder
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
+from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
-from stentor.models.voxcpm2.lora import merge_lora
+from stentor.models.voxcpm2.lora import USUAL_TARGETS, merge_lora, read_lora, serves_adapters
 from stentor.models.voxcpm2.model import VoxCPM2
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import PromptBuilder, Tokenize
@@ -33,7 +34,7 @@ from stentor.text import front_end
 from stentor.text.front_end import FrontEnd
 
 UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
-LOAD_OPTIONS = ("lora", "flow_steps", CODEC_DTYPE)
+LOAD_OPTIONS = ("lora", "flow_steps", CODEC_DTYPE, *ADAPTER_OPTIONS)
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
@@ -43,11 +44,12 @@ def load(
     """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
     Load options: `lora` (a file or directory of LoRA weights to merge), `flow_steps` (another default of the request
-    option) and `codec_dtype`. Raises CheckpointError and InvalidRequest.
+    option), `codec_dtype`, and those of adapters (models/lora.py). Raises CheckpointError and InvalidRequest.
     """
     check_load_options(options, LOAD_OPTIONS)
     c = _with_steps(parse(raw), options.get("flow_steps"))
     audio_dtype = codec_dtype(options, device, dtype)
+    plan = AdapterPlan.of(options, read_lora, USUAL_TARGETS)
     net, vae = make_modules(c, device, dtype)
     weights = _main_weights(path)
     if "lora" in options:
@@ -55,7 +57,7 @@ def load(
     load_weights(net, weights, f"{path}: model", device)
     load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
     tokenize = TextTokenizer(path / "tokenizer.json")
-    return build_model(c, net, vae, device, audio_dtype, tokenize)
+    return build_model(c, net, vae, device, audio_dtype, tokenize, plan)
 
 
 def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
@@ -81,15 +83,17 @@ def build_model(
     device: torch.device,
     audio_dtype: torch.dtype,
     tokenize: Tokenize,
+    plan: AdapterPlan,
 ) -> VoxCPM2:
     """A model of loaded parts, all on `device`. Audio is decoded in `audio_dtype`."""
     for module in (net, vae):
         module.to(device).eval().requires_grad_(False)
+    adapters = install_adapters(net, plan, serves_adapters, read_lora)
     cast_decoder(vae.decoder, audio_dtype)
     prompts = PromptBuilder(
         tokenize, _front_end(c), c.patch, c.feat, c.max_length, (c.patches_per_token, c.patches_around)
     )
-    return VoxCPM2(c, net, vae, prompts)
+    return VoxCPM2(c, net, vae, prompts, adapters)
 
 
 def _front_end(c: VoxCPM2Config) -> FrontEnd:

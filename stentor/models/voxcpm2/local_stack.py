@@ -5,10 +5,10 @@ The last layer computes queries, output projection and MLP for those tokens alon
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from stentor.layers.attention import full
+from stentor.layers.lora import some_outputs
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Block, Stack
@@ -28,9 +28,9 @@ def last_layer_subset(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tenso
 def _attend_to_all(block: Block, h: Tensor, positions: RopePositions, keep: slice) -> Tensor:
     """The attention branch of the tokens `keep`, which see all tokens of h [N, T, hidden]."""
     attention = block.self_attn
-    weight, width, dim = attention.qkv_proj.weight, attention.widths[0], attention.head_dim
-    q = F.linear(h[:, keep], weight[:width])
-    k, v = F.linear(h, weight[width:]).chunk(2, dim=-1)
+    layer, widths, dim = attention.qkv_proj, attention.widths, attention.head_dim
+    q = some_outputs(layer, h[:, keep], widths, 0, 1)
+    k, v = some_outputs(layer, h, widths, 1, 3).chunk(2, dim=-1)
     q, k, v = (t.reshape(*t.shape[:2], -1, dim) for t in (q, k, v))
     first = keep.indices(h.shape[1])[0]
     out: Tensor = attention.o_proj(full(0, q, k, v, attention.norm_rope(positions, first)).flatten(-2))

@@ -1,4 +1,4 @@
-"""LoRA weights (Hu et al., 2022), merged into the checkpoint's tensors before they are loaded."""
+"""LoRA weights of VoxCPM2 as its training writes them: merged into the checkpoint's tensors, or one adapter of many."""
 
 from __future__ import annotations
 
@@ -8,33 +8,52 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError
 from stentor.models.config_reader import ConfigReader
+from stentor.models.lora import LoraWeights
 from stentor.models.weights import read_json, read_pickle, read_safetensors
 
 DEFAULT_ALPHA = 16.0  # of the reference, for files without a lora_config.json
+STACKS = ("base_lm.layers.", "residual_lm.layers.", "feat_decoder.estimator.decoder.layers.")
+PROJECTIONS = ("enc_to_lm_proj", "lm_to_dit_proj", "res_to_dit_proj", "fusion_concat_proj")
+USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", *PROJECTIONS)  # of the reference's training
 
 
-def merge_lora(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """W + alpha / r * B A for every pair in `path` (a file, or a directory with lora_weights.safetensors or .ckpt).
+def serves_adapters(name: str) -> bool:
+    """Whether a request's adapter may change this layer: those of the language models, of the flow's transformer, and
+    the projections between them. All rows of a step run through these."""
+    return name in PROJECTIONS or name.startswith(STACKS)
+
+
+def read_lora(path: Path) -> LoraWeights:
+    """The weights in `path`, a file or a directory with lora_weights.safetensors or .ckpt.
 
     alpha comes from lora_config.json beside the weights, r from the tensors (and must agree with the file).
-    CheckpointError names a pair that is incomplete, misshapen or for no tensor of this model.
+    CheckpointError names a pair that is incomplete, or a tensor that is none of a LoRA.
     """
     file = _weights_file(path)
-    pairs = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
+    tensors = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
     settings = _settings(file.parent / "lora_config.json")
     alpha = settings.number("alpha", DEFAULT_ALPHA, above=0)
-    merged = dict(tensors)
-    other = [k for k in pairs if not k.endswith((".lora_A", ".lora_B"))]
-    if other or not pairs:
+    other = [k for k in tensors if not k.endswith((".lora_A", ".lora_B"))]
+    if other or not tensors:
         raise CheckpointError(f"{file}: tensor {other[0]} is not a LoRA tensor" if other else f"{file} is empty")
-    names = sorted({k.rpartition(".")[0] for k in pairs})
-    for name in names:
-        a, b = _pair(pairs, name, tensors, file)
+    pairs = {name: _pair(tensors, name, file) for name in sorted({k.rpartition(".")[0] for k in tensors})}
+    for name, (a, _) in pairs.items():
         rank = settings.number("r", float(a.shape[0]), above=0)
         if rank != a.shape[0]:
             raise CheckpointError(f"{file}: tensor {name}.lora_A has rank {a.shape[0]}, lora_config.json says {rank:g}")
+    return LoraWeights(str(file), pairs, alpha)
+
+
+def merge_lora(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """W + alpha / r * B A for every pair of `read_lora(path)`. CheckpointError names a pair that does not fit."""
+    weights, merged = read_lora(path), dict(tensors)
+    for name in weights.pairs:
+        if f"{name}.weight" not in tensors:
+            raise CheckpointError(f"{weights.source}: tensor {name}.lora_A belongs to no weight of this model")
         weight = tensors[f"{name}.weight"]
-        merged[f"{name}.weight"] = (weight.float() + alpha / rank * (b.float() @ a.float())).to(weight.dtype)
+        weights.check_shape(name, weight.shape)
+        a, b = weights.scaled(name)
+        merged[f"{name}.weight"] = (weight.float() + b @ a).to(weight.dtype)
     return merged
 
 
@@ -53,15 +72,13 @@ def _settings(file: Path) -> ConfigReader:
     return ConfigReader(data, str(file)).section("lora_config", data)
 
 
-def _pair(pairs: dict[str, Tensor], name: str, tensors: dict[str, Tensor], file: Path) -> tuple[Tensor, Tensor]:
+def _pair(tensors: dict[str, Tensor], name: str, file: Path) -> tuple[Tensor, Tensor]:
     for part in ("lora_A", "lora_B"):
-        if f"{name}.{part}" not in pairs:
-            raise CheckpointError(f"{file}: tensor {name}.{part} is missing")
-    if f"{name}.weight" not in tensors:
-        raise CheckpointError(f"{file}: tensor {name}.lora_A belongs to no weight of this model")
-    a, b = pairs[f"{name}.lora_A"], pairs[f"{name}.lora_B"]
-    want = tensors[f"{name}.weight"].shape
-    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or (b.shape[0], a.shape[1]) != tuple(want):
-        got = f"lora_A {list(a.shape)} and lora_B {list(b.shape)}"
-        raise CheckpointError(f"{file}: {name} has {got}, which do not make its weight {list(want)}")
-    return a, b
+        tensor = f"{name}.{part}"
+        if tensor not in tensors:
+            raise CheckpointError(f"{file}: tensor {tensor} is missing")
+        if tensors[tensor].ndim != 2 or not tensors[tensor].numel():
+            raise CheckpointError(
+                f"{file}: tensor {tensor} has shape {list(tensors[tensor].shape)}, not two dimensions"
+            )
+    return tensors[f"{name}.lora_A"], tensors[f"{name}.lora_B"]

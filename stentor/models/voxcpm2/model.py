@@ -17,6 +17,7 @@ from stentor.models.base import (
     Rows,
     SpeechRequest,
 )
+from stentor.models.lora import AdapterSlots
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.flow import euler_solve
@@ -30,10 +31,13 @@ from stentor.text.front_end import Check
 class VoxCPM2:
     """A loaded checkpoint (implements SpeechModel). Frames are float32 patches [patch, feat]."""
 
-    def __init__(self, c: VoxCPM2Config, net: VoxCPM2Net, vae: AudioVAE, prompts: PromptBuilder) -> None:
+    def __init__(
+        self, c: VoxCPM2Config, net: VoxCPM2Net, vae: AudioVAE, prompts: PromptBuilder, adapters: AdapterSlots
+    ) -> None:
         self.net, self.vae, self.prompts, self.reads = net, vae, prompts, reads(c.text_frontend)
+        self.adapters = adapters
         self.dtype = net.stop_head.weight.dtype
-        self.spec = make_spec(c, self.dtype)
+        self.spec = make_spec(c, self.dtype, adapters.columns)
         self.codec = PatchCodec(vae)
         self.patch, self.feat = c.patch, c.feat
         self.dit = net.feat_decoder.estimator
@@ -63,7 +67,8 @@ class VoxCPM2:
         feat = text.new_zeros(count + 1, text.shape[1])
         if len(p.frames):
             audio = audio.index_fill(0, p.frame_at, True)  # a scalar, which a graph can hold
-            feat[p.frame_at] = self.net.embed_patches(p.frames)
+            with self.adapters.rows.at(p.frame_at):
+                feat[p.frame_at] = self.net.embed_patches(p.frames)
         audio, feat = audio[:count], feat[:count]
         return torch.where(audio.unsqueeze(-1), feat, text), feat, audio
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from stentor.layers.attention import Attend
 from stentor.layers.linear import linear
+from stentor.layers.lora import LoraLinear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.voxcpm2.config import VoxCPM2Config
@@ -21,7 +22,8 @@ from stentor.models.voxcpm2.ops import fsq_round, patch_tokens, select_and_conca
 
 
 def _project(layer: nn.Linear, x: Tensor) -> Tensor:
-    return linear(x, layer.weight, layer.bias)
+    out: Tensor = layer(x) if isinstance(layer, LoraLinear) else linear(x, layer.weight, layer.bias)
+    return out
 
 
 class TextLM(Stack):

@@ -31,8 +31,8 @@ def _options(defaults: Mapping[str, float]) -> dict[str, Option]:
     }
 
 
-def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
-    """Facts about one checkpoint."""
+def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, Column]) -> ModelSpec:
+    """Facts about one checkpoint. more_columns: what its adapters need."""
     choices = _options(c.defaults)
     steps = choices["flow_steps"].default
     return ModelSpec(
@@ -43,7 +43,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype) -> ModelSpec:
         kv=KVSpec(c.base.layers + c.residual.layers, c.base.kv_heads, c.base.head_dim, dtype),
         max_model_len=c.max_length,
         draws=c.patch * c.feat,
-        columns={"cfg": Column(fill=1.0), "flow_steps": Column(dtype=torch.int64, fill=1)},
+        columns={"cfg": Column(fill=1.0), "flow_steps": Column(dtype=torch.int64, fill=1), **more_columns},
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=choices,
         stop_keeps_frame=True,

@@ -1,0 +1,88 @@
+"""LoRA adapters by name, loaded and unloaded while requests run.
+
+Weights are in a free slot before their name is known, so loading touches no running request. A request holds its
+`Adapter` from its check to its end, with all its pieces. The slot of an unloaded adapter is free when nobody holds it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from pathlib import Path
+
+import torch
+
+from stentor.engine.device import Device
+from stentor.errors import InvalidRequest
+from stentor.models.lora import Adapter, AdapterSlots
+
+
+class Adapters:
+    """The adapters of one model. Thread-safe."""
+
+    def __init__(self, slots: AdapterSlots, device: Device) -> None:
+        self.slots, self.device = slots, device
+        self._stream = device.stream(0)
+        self._lock = threading.Lock()  # guards changes of `_by_name`
+        self._by_name: dict[str, Adapter] = {}
+        self._free = deque(
+            range(1, slots.count + 1)
+        )  # numbers. What is collected comes back at any time, in any thread
+
+    @property
+    def loaded(self) -> dict[str, Adapter]:
+        """By name, in the order in which they were loaded."""
+        with self._lock:
+            return dict(self._by_name)
+
+    def named(self, name: object) -> Adapter:
+        """The adapter of a name. InvalidRequest if there is none."""
+        found = self._by_name.get(name) if isinstance(name, str) else None
+        if found is None:
+            known = ", ".join(self._by_name) or "none"
+            raise InvalidRequest("lora", f"{str(name)[:80]!r} is not loaded; loaded: {known}")
+        return found
+
+    def load(self, name: str, path: str | Path) -> None:
+        """Read a file or folder of LoRA weights and give them a name. Waits for the copy to the device.
+
+        InvalidRequest: the name is taken or empty, or no slot is free. CheckpointError names the tensor that is wrong.
+        """
+        if not self.slots.count:
+            raise InvalidRequest("lora", "this model was loaded without slots for adapters: give loras or max_loras")
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidRequest("lora", f"the name of an adapter must be a string that is not empty, got {name!r}")
+        weights = self.slots.read(Path(path).expanduser())
+        self.slots.check(weights)
+        identity = weights.identity()
+        with self._lock:
+            if name in self._by_name:
+                raise InvalidRequest("lora", f"{name!r} is loaded already")
+            number = self._take()
+            try:
+                with self.device.current(), self._stream.active(), torch.inference_mode():
+                    self.slots.write(number, weights)
+                    written = self.device.event()
+                    written.record()
+                    written.wait_host()
+            except BaseException:
+                self._free.append(number)
+                raise
+            adapter = Adapter(name, number, identity, str(path))
+            weakref.finalize(adapter, self._free.append, number).atexit = False
+            self._by_name[name] = adapter
+
+    def unload(self, name: str) -> None:
+        """Refuse a name from now on. Requests that have the adapter keep it. InvalidRequest if it is not loaded."""
+        with self._lock:
+            self.named(name)
+            del self._by_name[name]
+
+    def _take(self) -> int:
+        try:
+            return self._free.popleft()
+        except IndexError:
+            kept = self.slots.count - len(self._by_name)
+            more = f", {kept} of them by requests that run with unloaded adapters" if kept else ""
+            raise InvalidRequest("max_loras", f"all {self.slots.count} slots are taken{more}") from None

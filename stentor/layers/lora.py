@@ -1,0 +1,109 @@
+"""Linear layers that hold low-rank weights (LoRA, Hu et al., 2022) of several adapters and serve a batch of any mix.
+
+The adapter of a row is a number on the device, so a captured step serves every mix. Number 0 adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor import kernels
+from stentor.kernels import Kernel
+from stentor.layers.linear import linear
+
+
+class LoraRows:
+    """Which adapter each row of the present call uses: `index` [G] int64, 0 for none.
+
+    Row n of a layer's input [N, ...] uses `index[n % G]`, since a flow puts rows for guidance behind the others.
+    """
+
+    def __init__(self) -> None:
+        self.index = torch.empty(0, dtype=torch.int64)
+
+    @contextmanager
+    def of(self, index: Tensor) -> Iterator[None]:
+        """Inside, these are the adapters of the rows."""
+        before, self.index = self.index, index
+        try:
+            yield
+        finally:
+            self.index = before
+
+    @contextmanager
+    def at(self, places: Tensor) -> Iterator[None]:
+        """Inside, row m is what row places[m] was. A place behind the last row uses no adapter."""
+        with self.of(F.pad(self.index, (0, 1))[places] if len(self.index) else self.index):
+            yield
+
+
+class LoraLinear(nn.Linear):
+    """x W^T + b, plus (x A^T) B^T of each row's adapter. Takes over the weight and bias of a linear layer.
+
+    The layer may be several of the checkpoint stacked, of `widths` outputs each. They share their input and have an A
+    and a B of their own: `lora_a` [parts, slots, rank, in], `lora_b` [slots, rank, out]. Slot s is adapter s + 1.
+    """
+
+    def __init__(self, base: nn.Linear, widths: Sequence[int], slots: int, rank: int, rows: LoraRows) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.weight, self.bias = base.weight, base.bias
+        self.widths, self.rows = tuple(widths), rows
+        a, b = (len(widths), slots, rank, self.in_features), (slots, rank, self.out_features)
+        self.register_buffer("lora_a", self.weight.new_zeros(a), persistent=False)
+        self.register_buffer("lora_b", self.weight.new_zeros(b), persistent=False)
+
+    lora_a: Tensor
+    lora_b: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [N, ..., in] -> [N, ..., out]."""
+        return add_lora(linear(x, self.weight, self.bias), x, self.rows.index, self.lora_a, self.lora_b, self.widths)
+
+    def some(self, x: Tensor, first: int, last: int) -> Tensor:
+        """The outputs of parts `first` to `last` - 1. The layer has no bias."""
+        start, stop = sum(self.widths[:first]), sum(self.widths[:last])
+        y = F.linear(x, self.weight[start:stop])
+        a, b = self.lora_a[first:last], self.lora_b[:, :, start:stop]
+        return add_lora(y, x, self.rows.index, a, b, self.widths[first:last])
+
+    @torch.no_grad()
+    def write(self, slot: int, part: int, a: Tensor, b: Tensor) -> None:
+        """Store A [r, in] and B [out, r] of a part, with zeros up to the rank of the slots."""
+        start, rank = sum(self.widths[:part]), len(a)
+        self.lora_a[part, slot, :rank].copy_(a)
+        self.lora_a[part, slot, rank:].zero_()
+        own = self.lora_b[slot, :, start : start + self.widths[part]]
+        own[:rank].copy_(b.T)
+        own[rank:].zero_()
+
+
+def some_outputs(layer: nn.Linear, x: Tensor, widths: Sequence[int], first: int, last: int) -> Tensor:
+    """The outputs of parts `first` to `last` - 1 of a stacked layer without bias, of `widths` outputs each."""
+    if isinstance(layer, LoraLinear):
+        return layer.some(x, first, last)
+    return F.linear(x, layer.weight[sum(widths[:first]) : sum(widths[:last])])
+
+
+def add_lora(y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, widths: Sequence[int]) -> Tensor:
+    """y [N, ..., out] + (x [N, ..., in] A^T) B^T of each row's adapter, see `LoraRows` and `LoraLinear`. May write y.
+
+    The reference multiplies by the weights of all slots and drops what is not the row's own, so its shapes do not
+    depend on the mix. Stored weights must be finite.
+    """
+    if not len(index) or not len(x):
+        return y
+    if kernels.enabled(Kernel.LORA, x):
+        return kernels.lora.add_lora(y, x, index, a, b, widths)
+    slots, rank = b.shape[:2]
+    own = index.repeat(len(x) // len(index))[:, None] == torch.arange(1, slots + 1, device=index.device)
+    own = own.view(len(x), *[1] * (x.ndim - 2), 1, slots, 1)
+    h = F.linear(x, a.reshape(-1, a.shape[-1])).view(*x.shape[:-1], len(widths), slots, rank)
+    h = torch.where(own, h, 0).flatten(-2)
+    parts = torch.split(b.reshape(slots * rank, -1), list(widths), dim=1)
+    return y + torch.cat([h[..., i, :] @ part for i, part in enumerate(parts)], dim=-1)

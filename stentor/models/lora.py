@@ -1,0 +1,206 @@
+"""LoRA adapters of a model: their weights as read from files, and slots in the model's linear layers that hold them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stentor.errors import CheckpointError, InvalidRequest
+from stentor.layers.lora import LoraLinear, LoraRows
+from stentor.layers.transformer import Attention
+from stentor.layers.types import ADAPTER, Column
+from stentor.models.weights import checkpoint_names
+
+ADAPTER_OPTIONS = ("loras", "max_loras", "max_lora_rank", "lora_targets")
+"""Load options of a family whose requests may name adapters."""
+USUAL_RANK, MOST_RANK, MOST_SLOTS = 32, 256, 1024
+
+
+@dataclass(frozen=True)
+class LoraWeights:
+    """Low-rank weights A [r, in] and B [out, r] by the checkpoint's name of the layer, which gets alpha / r * B A."""
+
+    source: str  # for errors
+    pairs: Mapping[str, tuple[Tensor, Tensor]]
+    alpha: float
+
+    @property
+    def rank(self) -> int:
+        """The largest rank."""
+        return max(len(a) for a, _ in self.pairs.values())
+
+    def scaled(self, name: str) -> tuple[Tensor, Tensor]:
+        """(A, alpha / r * B) of a layer, in float32."""
+        a, b = self.pairs[name]
+        return a.float(), self.alpha / len(a) * b.float()
+
+    def check_shape(self, name: str, shape: Sequence[int]) -> None:
+        """CheckpointError if the pair of a layer does not make its weight [out, in]."""
+        a, b = self.pairs[name]
+        if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or (b.shape[0], a.shape[1]) != tuple(shape):
+            got = f"lora_A {list(a.shape)} and lora_B {list(b.shape)}"
+            raise CheckpointError(f"{self.source}: {name} has {got}, which do not make its weight {list(shape)}")
+
+    def identity(self) -> bytes:
+        """The same for the same weights: keys of cached pages name it."""
+        content = hashlib.blake2b(repr(self.alpha).encode(), digest_size=16)
+        for name, (a, b) in sorted(self.pairs.items()):
+            for part in (a, b):
+                content.update(f"{name} {part.dtype} {list(part.shape)}".encode())
+                content.update(part.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return content.digest()
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """A loaded adapter. Whoever holds it may use it: its slot is free when nobody does."""
+
+    name: str
+    number: int  # of its slot, from 1 on
+    identity: bytes
+    path: str
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A layer of the checkpoint: a part of a linear layer that has slots."""
+
+    layer: LoraLinear
+    part: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.layer.widths[self.part], self.layer.in_features
+
+
+class AdapterSlots:
+    """Where a model keeps the weights of adapters. `count` 0: it takes none.
+
+    places: the layers that take adapters, by the checkpoint's names. read: makes LoraWeights of a file or folder.
+    """
+
+    def __init__(
+        self, places: Mapping[str, _Place], count: int, rank: int, read: Callable[[Path], LoraWeights], rows: LoraRows
+    ) -> None:
+        self.count, self.rank, self.read, self.rows = count, rank, read, rows
+        self._places = places
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        """What the slot table needs for them."""
+        return {ADAPTER: Column(dtype=torch.int64)} if self.count else {}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """(outputs, inputs) of each layer that takes adapters, by the checkpoint's name."""
+        return {name: place.shape for name, place in self._places.items()}
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all slots."""
+        layers = {id(p.layer): p.layer for p in self._places.values()}
+        return sum(layer.lora_a.nbytes + layer.lora_b.nbytes for layer in layers.values())
+
+    def check(self, weights: LoraWeights) -> None:
+        """CheckpointError names the first tensor that does not fit these slots."""
+        for name, (a, _) in weights.pairs.items():
+            tensor = f"{weights.source}: tensor {name}.lora_A"
+            if name not in self._places:
+                kinds = ", ".join(sorted({n.rpartition(".")[2] for n in self._places}))
+                raise CheckpointError(f"{tensor} belongs to no layer that takes adapters here; those are {kinds}")
+            place = self._places[name]
+            weights.check_shape(name, place.shape)
+            if len(a) > self.rank:
+                raise CheckpointError(f"{tensor} has rank {len(a)}, above max_lora_rank {self.rank}")
+            for part, value in zip("AB", weights.scaled(name), strict=True):
+                if not value.to(place.layer.weight.dtype).isfinite().all():
+                    raise CheckpointError(f"{weights.source}: tensor {name}.lora_{part} has values that are not finite")
+
+    def write(self, number: int, weights: LoraWeights) -> None:
+        """Store checked weights as adapter `number`, which no row uses."""
+        for name, place in self._places.items():
+            a, b = weights.scaled(name) if name in weights.pairs else _nothing(place)
+            place.layer.write(number - 1, place.part, a, b)
+
+
+def _nothing(place: _Place) -> tuple[Tensor, Tensor]:
+    out, inputs = place.shape
+    like = place.layer.weight
+    return like.new_zeros(0, inputs), like.new_zeros(out, 0)
+
+
+def _no_reader(path: Path) -> LoraWeights:
+    raise CheckpointError(f"{path}: this model takes no adapters")
+
+
+NO_ADAPTERS = AdapterSlots({}, 0, 0, _no_reader, LoraRows())
+"""Of a model whose requests cannot name adapters."""
+
+
+@dataclass(frozen=True)
+class AdapterPlan:
+    """How many adapters a model holds, of what rank at most, and the last parts of the names of their layers."""
+
+    slots: int
+    rank: int
+    targets: frozenset[str]
+
+    @classmethod
+    def of(
+        cls, options: Mapping[str, Any], read: Callable[[Path], LoraWeights], usual_targets: Iterable[str]
+    ) -> AdapterPlan:
+        """From load options. The defaults are made for the adapters in `loras`. InvalidRequest and CheckpointError."""
+        given = {name: read(Path(path).expanduser()) for name, path in dict(options.get("loras") or {}).items()}
+        slots = _whole(options, "max_loras", len(given), MOST_SLOTS, least=0)
+        if slots < len(given):
+            raise InvalidRequest("max_loras", f"is {slots}, and {len(given)} loras are given")
+        usual_rank = max((w.rank for w in given.values()), default=USUAL_RANK)
+        targets = options.get("lora_targets")
+        if targets is None:
+            targets = {*usual_targets, *(n.rpartition(".")[2] for w in given.values() for n in w.pairs)}
+        return cls(slots, _whole(options, "max_lora_rank", usual_rank, MOST_RANK), frozenset(targets))
+
+
+def _whole(options: Mapping[str, Any], name: str, usual: int, most: int, least: int = 1) -> int:
+    value = options.get(name, usual)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidRequest(name, f"must be a whole number from {least} to {most}, got {value!r}")
+    return value
+
+
+def install_adapters(
+    net: nn.Module, plan: AdapterPlan, serves: Callable[[str], bool], read: Callable[[Path], LoraWeights]
+) -> AdapterSlots:
+    """Give linear layers of a loaded `net` slots for adapters: those that `serves` names and the plan wants.
+
+    `serves` takes the checkpoint's name of a layer. InvalidRequest for a target that no such layer has.
+    """
+    if not plan.slots:
+        return NO_ADAPTERS
+    rows, places = LoraRows(), dict[str, _Place]()
+    for name, module in list(net.named_modules()):
+        parts = [n.removesuffix(".weight") for n in checkpoint_names(f"{name}.weight")]
+        served = [p for p in parts if serves(p)]
+        if not isinstance(module, nn.Linear) or not any(p.rpartition(".")[2] in plan.targets for p in served):
+            continue
+        parent = net.get_submodule(name.rpartition(".")[0])
+        layer = LoraLinear(module, _widths(parent, module, len(parts)), plan.slots, plan.rank, rows)
+        setattr(parent, name.rpartition(".")[2], layer)
+        places |= {p: _Place(layer, i) for i, p in enumerate(parts)}
+    unknown = plan.targets - {name.rpartition(".")[2] for name in places}
+    if unknown:
+        raise InvalidRequest("lora_targets", f"no layer that takes adapters is named {', '.join(sorted(unknown))}")
+    return AdapterSlots(places, plan.slots, plan.rank, read, rows)
+
+
+def _widths(parent: nn.Module, layer: nn.Linear, parts: int) -> tuple[int, ...]:
+    """The outputs of each of the checkpoint's layers that are stacked in `layer`."""
+    if isinstance(parent, Attention) and layer is parent.qkv_proj:
+        return parent.widths
+    return (layer.out_features // parts,) * parts

@@ -1,0 +1,74 @@
+"""Low-rank products of rows with different adapters, against the reference of layers/lora.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
+from stentor.kernels import lora
+from stentor.kernels.configs import LORA_ROWS, LORA_SINGLE_ROWS, lora_tile
+from stentor.layers.lora import add_lora
+from tests.helpers.kernel_tests import DOTS, close, integers, random
+
+pytestmark = pytest.mark.usefixtures("kernel_test")
+
+
+def weights(widths, inputs, slots, rank, dtype):
+    return random(len(widths), slots, rank, inputs, dtype=dtype) / inputs**0.5, random(
+        slots, rank, sum(widths), dtype=dtype
+    )
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+@pytest.mark.parametrize(
+    ("shape", "widths", "rank"),
+    [
+        ((5,), (40, 24, 24), 4),  # a decode step, stacked queries, keys and values
+        ((10, 11), (33,), 20),  # a flow: rows of tokens, and those for guidance behind
+        ((10, 1), (16, 16), 16),
+        ((5, 40), (64,), 3),  # more tokens of a row than a tile has
+    ],
+)
+def test_products_of_mixed_rows_equal_the_reference(dtype, shape, widths, rank):
+    inputs = 136
+    a, b = weights(widths, inputs, 4, rank, dtype)
+    x, y = random(*shape, inputs, dtype=dtype), random(*shape, sum(widths), dtype=dtype)
+    index = integers(4, 0, 1, 1, 2)
+    want = add_lora(y.clone(), x, index, a, b, widths)
+    close(lora.add_lora(y.clone(), x, index, a, b, widths), want)
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+def test_prompts_whose_tokens_share_tiles_equal_the_reference(dtype):
+    a, b = weights((24,), 32, 3, 8, dtype)
+    count = LORA_SINGLE_ROWS + 9
+    index = integers(*[0] * 5, *[3] * 70, *[1] * (count - 84), *[0] * 9)
+    x, y = random(count, 32, dtype=dtype), random(count, 24, dtype=dtype)
+    want = add_lora(y.clone(), x, index, a, b, (24,))
+    close(lora.add_lora(y.clone(), x, index, a, b, (24,)), want)
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+def test_some_parts_of_a_stacked_layer_and_rows_that_lie_apart(dtype):
+    widths = (16, 8, 8)
+    a, b = weights(widths, 32, 2, 4, dtype)
+    x, y = random(3, 7, 32, dtype=dtype)[:, -4:], random(3, 4, 16, dtype=dtype)
+    index = integers(2, 0, 1)
+    given = (x, index, a[1:], b[:, :, 16:], widths[1:])
+    close(lora.add_lora(y.clone(), *given), add_lora(y.clone(), *given))
+
+
+def test_rows_without_adapter_are_not_written():
+    a, b = weights((16,), 32, 2, 4, torch.float32)
+    y = random(4, 16)
+    got = lora.add_lora(y.clone(), random(4, 32), integers(0, 0, 1, 0), a, b, (16,))
+    assert torch.equal(got[[0, 1, 3]], y[[0, 1, 3]])
+    assert not torch.equal(got[2], y[2])
+
+
+def test_tiles_hold_the_rows_of_one_adapter_where_they_can():
+    assert lora_tile(64, 1) == 1
+    assert lora_tile(2048, 1) == LORA_ROWS
+    assert lora_tile(128 * 11, 11) == 11
+    assert lora_tile(128 * 40, 40) == LORA_ROWS
