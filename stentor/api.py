@@ -156,10 +156,11 @@ class TTS:
     def speaker_embedding(self, reference: Reference) -> np.ndarray:
         """The voice of a reference as a vector, float32 [spec.speaker_size], for later requests instead of audio.
 
-        InvalidRequest where the model takes none.
+        InvalidRequest where the model takes none, EngineError in a forked child.
         """
         if not self.spec.speaker_size:
             raise InvalidRequest("speaker_embedding", f"{self.name} takes none")
+        self.engine.inbox.check_process()
         audio = self.load_reference(reference)
         return self.engine.reference_encoder.encode(audio.recording, "reference")["speaker"]
 

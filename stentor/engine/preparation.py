@@ -37,6 +37,8 @@ class Preparation:
                 self._prompt = self._model.prompt(replace(self.request, check=check), self._features)
                 self._prompt.lora = self.request.lora
         except NotEncoded as e:
+            for audio in self.request.more_references:  # which the family asks for next, in the same role
+                self._features.begin(audio.recording, e.role)
             return e.claim
         return self._primed(self._prompt)
 

@@ -22,11 +22,11 @@ Features = dict[str, np.ndarray]
 
 
 class NotEncoded(Exception):
-    """The features of some audio are not made yet. `claim` waits for them."""
+    """The features of some audio are not made yet. `claim` waits for them. role: what the audio is."""
 
-    def __init__(self, claim: Claim[Features]) -> None:
+    def __init__(self, claim: Claim[Features], role: str) -> None:
         super().__init__("not encoded yet")
-        self.claim = claim
+        self.claim, self.role = claim, role
 
 
 class ReferenceEncoder:
@@ -94,12 +94,17 @@ class RequestFeatures:
         self._claims: dict[str, Claim[Features]] = {}
 
     def __call__(self, audio: Recording, role: str) -> Features:
-        key = role + audio.digest
-        claim = self._claims.get(key) or self._encoder.claim(audio, role)
-        self._claims[key] = claim
+        claim = self.begin(audio, role)
         if not claim.done and not self.waits:
-            raise NotEncoded(claim)
+            raise NotEncoded(claim, role)
         return claim.result()
+
+    def begin(self, audio: Recording, role: str) -> Claim[Features]:
+        """The same without the features: they are encoded meanwhile."""
+        key = role + audio.digest
+        if key not in self._claims:
+            self._claims[key] = self._encoder.claim(audio, role)
+        return self._claims[key]
 
     def leave(self) -> None:
         """The request has its prompt, or was given up."""

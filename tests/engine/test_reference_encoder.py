@@ -14,10 +14,12 @@ import torch
 
 from stentor.audio import Recording
 from stentor.engine.device import Device
-from stentor.engine.once import CacheCounts
+from stentor.engine.once import CacheCounts, Claim
+from stentor.engine.preparation import Preparation
 from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures
 from stentor.errors import EngineError
-from stentor.models.base import SpeechModel
+from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechModel, SpeechRequest
+from stentor.text.front_end import proceed
 
 SECONDS = 60  # after which a test has hung
 KEPT = 3
@@ -154,6 +156,26 @@ def test_who_must_not_wait_is_told_what_to_wait_for_and_keeps_what_it_got() -> N
         made.encode(audio(value), "reference")
     assert features(audio(1), "reference")["frames"].tolist() == [2.0] * 4
     assert gate.encoded.count(1.0) == 1
+
+
+def test_several_new_references_of_a_request_are_encoded_side_by_side() -> None:
+    gate = Gate(*range(ENCODINGS))
+    made = encoder(gate)
+    given = [ReferenceAudio(audio(i), None) for i in range(ENCODINGS)]
+    request = SpeechRequest("text", reference=given[0], more_references=tuple(given[1:]))
+
+    def prompt(asked: SpeechRequest, encode: Encode) -> Prompt:
+        frames = np.concatenate([encode(a.recording, "reference")["frames"] for a in given])
+        return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames[:0])
+
+    preparation = Preparation(cast(SpeechModel, SimpleNamespace(prompt=prompt)), made, cast(Any, None), request)
+    waits = preparation.advance(proceed)
+    gate.wait(ENCODINGS)  # all are inside
+    gate.going.set()
+    assert isinstance(waits, Claim)
+    assert preparation.wait().frames.tolist() == [2.0 * i for i in range(ENCODINGS) for _ in range(4)]
+    preparation.leave()
+    assert sorted(gate.encoded) == [*range(ENCODINGS)]
 
 
 def test_an_encoding_that_has_not_begun_ends_with_the_last_who_wants_it() -> None:
