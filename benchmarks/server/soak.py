@@ -259,7 +259,7 @@ class Soak:
         ask = self.ask()
         async with self.http.ws_connect(self.url + "/v1/audio/speech/stream") as ws:
             config = {k: v for k, v in ask.items() if k != "input"}
-            await ws.send_json({"type": "session.config", "split_granularity": "none", **config})
+            await ws.send_json({"type": "session.config", **config})
             for word in re.findall(r"\S+\s*", ask["input"]):
                 await ws.send_json({"type": "input.text", "text": word})
             await ws.send_json({"type": "input.done"})

@@ -29,7 +29,7 @@ Answers = dict[tuple[str, int], np.ndarray]
 
 def ask(text: str, seed: int) -> dict[str, Any]:
     """The body of a request whose answer depends on nothing else."""
-    return {"input": text, "seed": seed, "response_format": "pcm", "guard": False}
+    return {"input": text, "seed": seed, "response_format": "pcm", "guard": False, "split_granularity": "none"}
 
 
 async def answers(url: str, http: aiohttp.ClientSession) -> Answers:

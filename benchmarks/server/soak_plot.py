@@ -34,8 +34,14 @@ def memory(result: dict[str, Any]) -> Chart:
 def latency(result: dict[str, Any]) -> Chart:
     """The 99th percentile of honest requests in each round, with twice that of all quiet windows."""
     rounds = result["judged"]["rounds"]
+
+    def known(key: str) -> tuple[list[float], list[float]]:
+        """The rounds in which an honest request ended, and their figures."""
+        pairs = [(i, r[key]) for i, r in enumerate(rounds, 1) if r[key] is not None]
+        return [float(i) for i, _ in pairs], [ms for _, ms in pairs]
+
     series = [
-        Series(f"{kind} {figure}", range(1, len(rounds) + 1), [r[f"{kind}_{figure}_ms"] for r in rounds])
+        Series(f"{kind} {figure}", *known(f"{kind}_{figure}_ms"))
         for figure in ("p99", "p50")
         for kind in ("mixed", "quiet")
     ]
