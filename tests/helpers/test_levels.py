@@ -33,19 +33,30 @@ def spoken(text: str, options: dict[str, Any], flips: dict[int, list[int]] | Non
     return np.stack([s.frame for s in alone.steps(12)])
 
 
+@pytest.fixture(scope="module")
+def growing() -> np.ndarray:
+    return spoken(GROWING, GROWS)
+
+
+@pytest.fixture(scope="module")
+def other() -> np.ndarray:
+    """Frames of another request."""
+    return spoken(NEAR, GROWS)
+
+
 def judged(text: str, options: dict[str, Any], want: np.ndarray, got: np.ndarray) -> tuple[float, int, str]:
     return apart(PATH, "voxcpm2", text, options, want, got)
 
 
-def test_rounding_that_grew_from_frame_to_frame_is_explained(monkeypatch):
-    want, exact, noise = spoken(GROWING, GROWS), F.linear, torch.Generator()
+def test_rounding_that_grew_from_frame_to_frame_is_explained(monkeypatch, growing):
+    want, exact, noise = growing, F.linear, torch.Generator()
 
     def rough(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out = exact(x, weight, bias)
         return out * (1 + NOISE * (2 * torch.rand(out.shape, generator=noise) - 1))
 
     explained = 0
-    for seed in range(12):
+    for seed in range(8):
         noise.manual_seed(seed)
         alone = Followed(PATH, "voxcpm2", GROWING, GROWS, NONE)
         with monkeypatch.context() as patch:
@@ -74,8 +85,8 @@ def test_a_level_is_within_rounding_only_where_its_value_is_near_a_half():
         assert (by <= EDGE) == within
 
 
-def test_what_belongs_to_another_request_is_infinitely_far():
-    want, other = spoken(GROWING, GROWS), spoken(NEAR, GROWS)
+def test_what_belongs_to_another_request_is_infinitely_far(growing, other):
+    want = growing
     for at in (0, 5, 11):
         got = want.copy()
         got[at:] = other[at:]
@@ -84,8 +95,8 @@ def test_what_belongs_to_another_request_is_infinitely_far():
     assert judged(GROWING, GROWS, want, got)[0] == float("inf")
 
 
-def test_a_frame_made_beside_another_requests_last_frame_is_infinitely_far():
-    want, other = spoken(GROWING, GROWS), spoken(NEAR, GROWS)
+def test_a_frame_made_beside_another_requests_last_frame_is_infinitely_far(growing, other):
+    want = growing
     followed = Followed(PATH, "voxcpm2", GROWING, GROWS, np.concatenate((want[:5], other[5:6])))
     got = np.stack([s.frame for s in followed.steps(12)])
     assert np.array_equal(got[:6], want[:6])
@@ -94,7 +105,7 @@ def test_a_frame_made_beside_another_requests_last_frame_is_infinitely_far():
     assert "frame 6" in what
 
 
-def test_frames_that_are_missing_or_too_many_are_infinitely_far():
-    want = spoken(GROWING, GROWS)
+def test_frames_that_are_missing_or_too_many_are_infinitely_far(growing):
+    want = growing
     assert judged(GROWING, GROWS, want, want[:9])[0] == float("inf")
     assert judged(GROWING, GROWS, want, want)[0] == 0

@@ -32,8 +32,11 @@ CASES: list[dict[str, Any]] = json.loads((FIXTURES / "codes.json").read_text(enc
 VOICE = Reference((tiny.reference_audio(2.03), 24000))
 SAMPLED = {
     "temperature": 1.1, "top_k": 7, "top_p": 0.9, "subtalker_temperature": 0.7, "subtalker_top_k": 3,
-    "subtalker_top_p": 0.95, "repetition_penalty": 1.3, "min_frames": 9, "max_frames": 15, "seed": 5,
+    "subtalker_top_p": 0.95, "repetition_penalty": 1.3, "min_frames": 9, "max_frames": 11, "seed": 5,
 }  # fmt: skip
+
+OTHERS = 5  # sampled requests beside the cases
+ALONE = 4  # cases of each checkpoint that are spoken alone as well
 
 
 def arguments(case: dict[str, Any]) -> dict[str, Any]:
@@ -69,62 +72,68 @@ def model(request: pytest.FixtureRequest, checkpoints: Path) -> Iterator[tuple[s
 
 
 @pytest.fixture(scope="module")
-def solo(model: tuple[str, TTS]) -> dict[str, Speech]:
-    """Each case alone."""
+def spoken(model: tuple[str, TTS]) -> tuple[dict[str, Speech], list[tuple[Speech, int]]]:
+    """All cases in one batch, and sampled requests that join and leave between them, with the most frames of each."""
     kind, tts = model
-    return {case["name"]: tts.generate(case["request"]["text"], **arguments(case)) for case in of(kind)}
+    cases, others = {}, []
+    for i, case in enumerate(of(kind)):
+        text, options = case["request"]["text"], arguments(case)
+        if i < OTHERS:
+            sampled = {**options, **SAMPLED, "seed": i, "max_frames": 3 + 3 * i}
+            others.append((tts.submit(tts.request(text, **sampled)), 3 + 3 * i))
+        cases[case["name"]] = tts.submit(tts.request(text, **options), False)
+    return {n: tts.speech(list(s), 0) for n, s in cases.items()}, [(tts.speech(list(s), 0), n) for s, n in others]
 
 
-def test_greedy_codes_of_every_mode_equal_the_official_packages(
-    model: tuple[str, TTS], solo: dict[str, Speech]
+@pytest.fixture(scope="module")
+def speeches(spoken: tuple[dict[str, Speech], list[tuple[Speech, int]]]) -> dict[str, Speech]:
+    """Every case as it was spoken in the batch."""
+    return spoken[0]
+
+
+def test_greedy_codes_of_every_mode_equal_the_official_packages_in_a_batch_with_sampled_requests(
+    model: tuple[str, TTS], spoken: tuple[dict[str, Speech], list[tuple[Speech, int]]]
 ) -> None:
+    speeches, others = spoken
     for case in of(model[0]):
-        assert solo[case["name"]].frames.tolist() == case["codes"], case["name"]
+        speech = speeches[case["name"]]
+        assert speech.frames.tolist() == case["codes"], case["name"]
         ended = len(case["codes"]) < case["max_frames"]
-        assert (solo[case["name"]].finish_reason == "stop") >= ended
+        assert (speech.finish_reason == "stop") >= ended
+    assert len(others) == OTHERS
+    for speech, max_frames in others:
+        assert min(9, max_frames) <= len(speech.frames) <= max_frames
+        assert speech.frames.min() >= 0
+        assert speech.frames.max() < 2048
 
 
-def test_frames_are_integers_of_sixteen_codes(solo: dict[str, Speech]) -> None:
-    for speech in solo.values():
+def test_frames_are_integers_of_sixteen_codes(speeches: dict[str, Speech]) -> None:
+    for speech in speeches.values():
         assert np.issubdtype(speech.frames.dtype, np.integer)
         assert speech.frames.shape[1] == 16
         assert len(speech.samples) == 1920 * len(speech.frames)
 
 
-def test_audio_equals_the_official_packages_to_a_thousandth_of_its_peak(solo: dict[str, Speech]) -> None:
+def test_audio_equals_the_official_packages_to_a_thousandth_of_its_peak(speeches: dict[str, Speech]) -> None:
     with np.load(FIXTURES / "audio.npz") as audio:
-        names = solo.keys() & set(audio.files)
+        names = speeches.keys() & set(audio.files)
         assert names
         for name in names:
-            want, got = audio[name], solo[name].samples[::5]
+            want, got = audio[name], speeches[name].samples[::5]
             # The package cuts a clone's reference by a float ratio and may keep one sample more.
             shift = len(want) - len(got)
             assert shift in (0, 1)
             assert np.abs(want[shift:] - got).max() < 1e-3 * np.abs(want).max(), name
 
 
-def test_codes_are_the_same_in_a_batch_with_other_sampled_requests(model: tuple[str, TTS]) -> None:
+def test_streamed_chunks_of_a_request_alone_are_the_whole_of_the_batch(
+    model: tuple[str, TTS], speeches: dict[str, Speech]
+) -> None:
     kind, tts = model
-    others = []
-    for i, case in enumerate(of(kind)):
-        options = {**arguments(case), **SAMPLED, "seed": i, "max_frames": 3 + i}
-        others.append((tts.submit(tts.request(case["request"]["text"], **options)), options["max_frames"]))
-    streams = [tts.submit(tts.request(case["request"]["text"], **arguments(case)), False) for case in of(kind)]
-    for case, stream in zip(of(kind), streams, strict=True):
-        assert tts.speech(list(stream), 0).frames.tolist() == case["codes"], case["name"]
-    for stream, max_frames in others:
-        frames = tts.speech(list(stream), 0).frames
-        assert min(9, max_frames) <= len(frames) <= max_frames
-        assert frames.min() >= 0
-        assert frames.max() < 2048
-
-
-def test_streamed_chunks_joined_are_the_whole(model: tuple[str, TTS], solo: dict[str, Speech]) -> None:
-    kind, tts = model
-    for case in of(kind)[:6]:
+    for case in of(kind)[:ALONE]:
         chunks = list(tts.stream(case["request"]["text"], **arguments(case)))
         assert np.concatenate([c.frames for c in chunks]).tolist() == case["codes"]
-        whole = solo[case["name"]].samples
+        whole = speeches[case["name"]].samples
         np.testing.assert_allclose(np.concatenate([c.samples for c in chunks]), whole, atol=1e-5)
         assert len(chunks) > 1
 

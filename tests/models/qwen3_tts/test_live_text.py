@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor import TTS, InvalidRequest, Reference
+from stentor import TTS, InvalidRequest, Reference, Speech
 from stentor.engine.stream import AudioStream
 from stentor.models.base import Prompt
 from stentor.models.qwen3_tts.prompt import Continuation, settled
@@ -58,21 +58,26 @@ def waits(tts: TTS, beyond: int = 0) -> int:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("size", [1, 5, 17])
-def test_text_that_comes_in_parts_is_spoken_as_if_it_had_come_at_once(tts: TTS, size: int) -> None:
-    whole = tts.generate(TEXT, **ASK)
-    start = TEXT.index(",")
-    stream = begin(tts, TEXT[:start])
-    for at in range(start, len(TEXT), size):
-        stream.append(TEXT[at : at + size])
-    stream.append("", last=True)
-    spoken = tts.speech(list(stream), 0)
-    np.testing.assert_array_equal(spoken.frames, whole.frames)
-    np.testing.assert_allclose(spoken.samples, whole.samples, atol=1e-5)
+@pytest.fixture(scope="module")
+def whole(tts: TTS) -> Speech:
+    """TEXT as it is spoken when all of it is there."""
+    return tts.generate(TEXT, **ASK)
 
 
-def test_rows_that_wait_for_text_block_nobody_and_go_on_as_if_they_had_not_waited(tts: TTS) -> None:
-    whole = tts.generate(TEXT, **ASK)
+def test_text_that_comes_in_parts_is_spoken_as_if_it_had_come_at_once(tts: TTS, whole: Speech) -> None:
+    start, sizes = TEXT.index(","), (1, 5, 17)
+    streams = [begin(tts, TEXT[:start]) for _ in sizes]
+    for stream, size in zip(streams, sizes, strict=True):
+        for at in range(start, len(TEXT), size):
+            stream.append(TEXT[at : at + size])
+        stream.append("", last=True)
+    for stream in streams:
+        spoken = tts.speech(list(stream), 0)
+        np.testing.assert_array_equal(spoken.frames, whole.frames)
+        np.testing.assert_allclose(spoken.samples, whole.samples, atol=1e-5)
+
+
+def test_rows_that_wait_for_text_block_nobody_and_go_on_as_if_they_had_not_waited(tts: TTS, whole: Speech) -> None:
     start = TEXT.index(",")
     streams = [begin(tts, TEXT[:start]) for _ in range(2 * tts.engine.sizes.slots)]  # more than there are slots
     for half in (TEXT[start : start + 20], TEXT[start + 20 :]):
@@ -89,8 +94,7 @@ def test_rows_that_wait_for_text_block_nobody_and_go_on_as_if_they_had_not_waite
     assert not tts.engine.scheduler.parked
 
 
-def test_a_row_waits_for_its_text_and_is_heard_as_far_as_that_goes(tts: TTS) -> None:
-    whole = tts.generate(TEXT, **ASK)
+def test_a_row_waits_for_its_text_and_is_heard_as_far_as_that_goes(tts: TTS, whole: Speech) -> None:
     stream = begin(tts, "Hello there, ")
     first = waits(tts)
     assert 1 <= first < 30
@@ -109,8 +113,8 @@ def test_a_row_waits_for_its_text_and_is_heard_as_far_as_that_goes(tts: TTS) -> 
 def test_a_live_row_that_loses_its_pages_is_replayed_with_its_text(tmp_path: Path) -> None:
     path = tiny.write("custom_voice", tmp_path / "m")
     texts = [f"number {i} " * (i + 2) for i in range(4)]
-    with TTS(path, device="cpu", max_num_seqs=1, dtype="float64") as alone:
-        want = [alone.generate(t, **ASK).frames.tolist() for t in texts]
+    with TTS(path, device="cpu", max_num_seqs=4, dtype="float64") as rich:
+        want = [speech.frames.tolist() for speech in rich.generate(texts, **ASK)]
     with TTS(path, device="cpu", max_num_seqs=4, dtype="float64", memory_gb=0.0002) as starved:
         streams = [begin(starved, t[:9]) for t in texts]
         for at in range(9, max(map(len, texts)), 6):
@@ -122,8 +126,7 @@ def test_a_live_row_that_loses_its_pages_is_replayed_with_its_text(tmp_path: Pat
         assert starved.engine.health().preemptions > 0
 
 
-def test_text_may_come_while_the_request_still_waits_for_a_slot(tts: TTS) -> None:
-    whole = tts.generate(TEXT, **ASK)
+def test_text_may_come_while_the_request_still_waits_for_a_slot(tts: TTS, whole: Speech) -> None:
     waiting = [begin(tts, "Hello there, ") for _ in range(3)]  # every slot
     last = begin(tts, TEXT[:20])
     last.append(TEXT[20:], last=True)
@@ -138,7 +141,7 @@ def test_cancelling_a_row_that_waits_for_text_frees_it(tts: TTS) -> None:
     stream.cancel()
     assert list(stream)[-1].finish == "cancelled"
     stream.append("more", last=True)  # too late; nobody is harmed
-    assert tts.generate("Hello.", **ASK).finish_reason == "length"
+    assert tts.generate("Hello.", **{**ASK, "max_frames": 4}).finish_reason == "length"
     end = time.monotonic() + 60
     while (health := tts.engine.health()).running or health.free_pages < health.pages:
         assert time.monotonic() < end, health

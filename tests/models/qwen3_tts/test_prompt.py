@@ -172,7 +172,7 @@ def test_x_vector_only_clones_without_the_references_codes(models: dict[str, TTS
 
 
 def test_a_speaker_embedding_speaks_as_its_reference_does_by_x_vector(models: dict[str, TTS]) -> None:
-    tts, ask = models["base"], {"max_frames": 12, "ignore_eos": True, "seed": 3}
+    tts, ask = models["base"], {"max_frames": 4, "ignore_eos": True, "seed": 3}
     vector = tts.speaker_embedding(voice(1.0, "some words"))
     assert vector.shape == (tts.spec.speaker_size,)
     for whole in (False, True):
@@ -213,9 +213,11 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
     requests = [
         (f"number {i} " * (i + 1), {"reference": voice(0.8 + i / 4, "with words"), "seed": i}) for i in range(4)
     ]
-    options = {"max_frames": 70, "ignore_eos": True, "non_streaming_mode": False}
-    with TTS(path, device="cpu", max_num_seqs=1, dtype="float64") as tts:
-        want = [tts.generate(text, **more, **options).frames.tolist() for text, more in requests]
+    options = {"max_frames": 40, "ignore_eos": True, "non_streaming_mode": False}
+    with TTS(path, device="cpu", max_num_seqs=4, dtype="float64") as tts:
+        streams = [tts.submit(tts.request(text, **more, **options), False) for text, more in requests]
+        want = [tts.speech(list(s), 0).frames.tolist() for s in streams]
+        assert tts.engine.health().preemptions == 0
     with TTS(path, device="cpu", max_num_seqs=4, dtype="float64", memory_gb=0.0002) as tts:
         streams = [tts.submit(tts.request(text, **more, **options), False) for text, more in requests]
         assert [tts.speech(list(s), 0).frames.tolist() for s in streams] == want
