@@ -22,7 +22,7 @@ from tests.helpers.virtual_time import VirtualTimeLoop, run
 TEXT = "Hello there, you."
 
 
-LONG = {"input": "A long text, said slowly.", "min_frames": 900, "max_frames": 900, "guard": False}
+LONG = {"input": "A long text, said slowly.", "min_frames": 300, "max_frames": 300, "guard": False}
 
 
 def refuses(url: str) -> bool:
@@ -63,7 +63,7 @@ def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
             running.send_signal(signal.SIGTERM)
             assert until(partial(refuses, url))
             data += b"".join(parts)
-        assert len(data) == 900 * 6 * 2
+        assert len(data) == 300 * 6 * 2
         assert running.wait(60) == 0
 
 

@@ -12,7 +12,7 @@ from stentor.output.encode import CONTAINERS
 from tests.helpers.server_live import Live, decoded, held, pcm
 
 TEXT = "Hello there, you."
-LONG = {"input": "A long text. " * 20, "max_frames": 700, "min_frames": 700, "guard": False}
+LONG = {"input": "A long text. " * 20, "max_frames": 700, "min_frames": 700, "flow_steps": 1, "guard": False}
 
 
 def events(body: bytes) -> list[dict]:

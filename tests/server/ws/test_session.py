@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.helpers.server_live import Live, decoded, pcm, serving, tone_wav
+from tests.helpers.server_live import Live, decoded, held, pcm, serving, tone_wav
 from tests.helpers.ws_talk import talk
 
 
@@ -143,22 +143,23 @@ def test_speed_holds_over_websocket_too(live: Live) -> None:
     assert events[-1]["duration"] == pytest.approx(len(fast) / 2 / 600, abs=0.01)
 
 
-LONG = {"min_frames": 600, "max_frames": 600}
+LONG = {"min_frames": 120, "max_frames": 120}  # 1.2 s of audio
 
 
 def test_cancel_stops_at_once_and_says_what_was_heard(live: Live) -> None:
     text = "A long sentence that goes on."
     with talk(live, **LONG) as t:
-        t.send("input.text", text=text)
-        t.send("input.done")
-        first = t.until("audio.start")[0]
-        assert first[-1]["sentence_text"] == text
-        while not isinstance(t.get(), bytes):
-            pass
-        t.send("response.cancel")
-        events, _ = t.until("response.cancelled")
+        with held(live, frames=[20]):
+            t.send("input.text", text=text)
+            t.send("input.done")
+            first = t.until("audio.start")[0]
+            assert first[-1]["sentence_text"] == text
+            while not isinstance(t.get(), bytes):
+                pass
+            t.send("response.cancel")
+            events, _ = t.until("response.cancelled")
         cancelled = events[-1]
-        assert 0 < cancelled["spoken_ms"] < 6000
+        assert 0 < cancelled["spoken_ms"] < 1200
         assert 0 <= cancelled["heard_ms"] <= cancelled["spoken_ms"]
         assert text.startswith(cancelled["heard_text"])
         assert len(cancelled["heard_text"]) == cancelled["text_index"] < len(text)
@@ -170,18 +171,18 @@ def test_cancel_stops_at_once_and_says_what_was_heard(live: Live) -> None:
 
 
 def test_cancel_after_the_last_audio_tells_how_far_the_listener_is(live: Live) -> None:
-    with talk(live, split_granularity="sentence", **LONG) as t:  # six seconds each, made in a fraction of that
+    with talk(live, split_granularity="sentence", **LONG) as t:  # made faster than it is heard
         began = time.monotonic()
         _, audio = t.say("One is here. Two is here.")
-        assert len(audio) / 2 / 600 > 12
+        assert len(audio) / 2 / 600 > 2.4
         t.send("response.cancel")
         cancelled = t.until("response.cancelled")[0][-1]
-        assert cancelled["spoken_ms"] > 12_000
+        assert cancelled["spoken_ms"] > 2_400
         listened = (time.monotonic() - began) * 1000  # nobody can have heard more than that
         assert 0 < cancelled["heard_ms"] < min(listened, cancelled["spoken_ms"]) + 1
-        t.send("response.cancel", played_ms=6_000.0)
+        t.send("response.cancel", played_ms=1_200.0)
         assert t.until("response.cancelled")[0][-1]["heard_text"] == "One is here."
-        t.send("response.cancel", played_ms=9_150.0)
+        t.send("response.cancel", played_ms=1_950.0)
         assert t.until("response.cancelled")[0][-1]["heard_text"].startswith("One is here. Two")
         t.send("response.cancel", played_ms=1e9)
         assert t.until("response.cancelled")[0][-1]["heard_text"] == "One is here. Two is here."
@@ -204,7 +205,7 @@ def test_cancel_forgets_what_waits(live: Live) -> None:
 
 
 def test_leaving_frees_everything(live: Live) -> None:
-    with talk(live, **LONG) as t:
+    with held(live, frames=[20]), talk(live, **LONG) as t:
         t.send("input.text", text="A long sentence. And another.")
         while not isinstance(t.get(), bytes):
             pass
@@ -245,13 +246,14 @@ def test_nothing_to_say_is_answered_too(live: Live) -> None:
 
 def test_sessions_end_in_order_when_the_server_does(tmp_path: Path) -> None:
     with serving(tmp_path) as live, talk(live, **LONG) as busy, talk(live) as idle:
-        busy.send("input.text", text="A long sentence.")
-        busy.send("input.done")
-        busy.until("audio.start")
-        live.drain()
-        assert idle.close_code()[0] == 1001
+        with held(live, frames=[20]):
+            busy.send("input.text", text="A long sentence.")
+            busy.send("input.done")
+            busy.until("audio.start")
+            live.drain()
+            assert idle.close_code()[0] == 1001
         _, audio = busy.until("session.done")
-        assert len(audio) / 2 / 600 > 3
+        assert len(audio) / 2 / 600 > 1
         assert busy.close_code()[0] == 1001
         with pytest.raises(InvalidStatus), talk(live):
             pass
