@@ -85,7 +85,7 @@ def test_every_script_makes_its_environment_with_the_one_script(script: str):
 
 def test_ci_calls_the_scripts_and_installs_no_package_itself():
     text = (SCRIPTS.parent / ".ci" / "run").read_text()
-    assert text.endswith("system_packages\nscripts/check\nscripts/test\n")
+    assert text.endswith("system_packages &\nscripts/check\nwait\nscripts/test\n")
     assert "pip install" not in text
 
 
