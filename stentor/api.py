@@ -60,7 +60,7 @@ class TTS:
         load = {k: v for k, v in {**options, "loras": loras or None}.items() if v is not None}
         precision = None if dtype == "auto" else getattr(torch, dtype)
         self.name = name or ("the embedded voice" if model is None else str(model))
-        with where.current():
+        with where.current(), where.loading():
             self._model = registry.load(self._named(model), where.torch, precision, load)
             self._adapters = Adapters(self._model.adapters, where)
             for lora, path in (loras or {}).items():

@@ -61,12 +61,13 @@ class EngineConfig:
     batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these. Default on a CPU: no padding
     require_graphs: bool = False  # a CUDA graph that cannot be captured is an error instead of a warning
     threads: int | None = None  # torch threads of the engine on a CPU. Default: the model's, else torch's
+    max_threads: int | None = None  # at most so many where none are given: the share of an engine beside others
     encoded_references: int = 64  # that are kept, by content
     codec_states_mb: float = 256.0  # MiB of the host for the codec's state after voices
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "page_size", "max_frames", "threads", "encoded_references"):
+        for name in ("max_num_seqs", "page_size", "max_frames", "threads", "max_threads", "encoded_references"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidRequest(name, f"must be at least 1, got {value}")

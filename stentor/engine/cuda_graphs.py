@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ class CudaGraphRunner:
             self.pool = shares_pool_of.pool if shares_pool_of is not None else torch.cuda.graph_pool_handle()
 
     def capture(self, keys: Iterable[Key]) -> None:
-        """Capture `keys`. A key that fails is logged and runs eagerly. EngineError if graphs are required."""
+        """Capture `keys` with `stream` active. A key that fails is logged and runs eagerly. EngineError if graphs are
+        required."""
         if not self.device.cuda:
             return
         for key in keys:
@@ -55,14 +57,22 @@ class CudaGraphRunner:
                     raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
                 self.failed[key] = str(e)
                 log.warning("graph capture of %s%s failed, it will run eagerly: %s", self.name, key, e)
-        torch.cuda.empty_cache()  # what the calls before each capture took: graphs have memory of their own
+        self.device.release_cached()  # what the calls before each capture took: graphs have memory of their own
 
     def _capture(self, key: Key) -> None:
+        """`torch.cuda.graph` would wait for the whole device, which other engines use, and which is an error while
+        one of them captures."""
         self.fn(*key)  # lazy initialisation and compilation must happen outside the capture
-        torch.cuda.synchronize()
+        self.stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream.cuda, capture_error_mode="thread_local"):
+        graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+        try:
             self.fn(*key)
+        except BaseException:
+            with suppress(RuntimeError):  # the capture is broken, which the first error says
+                graph.capture_end()
+            raise
+        graph.capture_end()
         self.graphs[key] = graph
 
     def covering_key(self, key: Key, exact: int = 0) -> Key:

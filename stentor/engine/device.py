@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from stentor.config import check_device
 from stentor.errors import InvalidRequest
+
+_LOADING = threading.Lock()
 
 
 class Event:
@@ -51,6 +54,11 @@ class CudaStream:
             with torch.cuda.stream(self.cuda):
                 yield
 
+    def synchronize(self) -> None:
+        """Wait for this stream's work. Only at start."""
+        if self.cuda is not None:
+            self.cuda.synchronize()
+
 
 LANGUAGE_MODEL, CODEC, BACKGROUND = -2, -1, 0
 """Priorities of streams: steps before audio, and audio before encoding references and priming the codec with them."""
@@ -87,6 +95,10 @@ class Device:
     def __init__(self, name: str) -> None:
         self.torch = torch.device(name)
         self.cuda = self.torch.type == "cuda"
+        self._before = 0  # bytes that torch had taken when the model's load began
+
+        if self.cuda:
+            _configure_process()
 
     def select(self) -> None:
         """Make this the calling thread's current device, on which Triton launches its kernels."""
@@ -100,6 +112,17 @@ class Device:
             with torch.cuda.device(self.torch):
                 yield
         else:
+            yield
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Inside, no other model of the process is loaded or captured. What torch takes from now on is this model's."""
+        if not self.cuda:
+            yield
+            return
+        with _LOADING:
+            self.release_cached()
+            self._before = torch.cuda.memory_reserved(self.torch)
             yield
 
     def stream(self, priority: int) -> CudaStream:
@@ -119,18 +142,27 @@ class Device:
         target[: len(host)].copy_(host.pin_memory() if self.cuda else host, non_blocking=True)
 
     def release_cached(self) -> None:
-        """Give memory that torch holds and does not use back to the driver, after it ran out."""
+        """Give memory that torch holds and does not use back to the driver: after it ran out, a load or an unload."""
         if self.cuda:
             torch.cuda.empty_cache()
 
     def synchronize(self) -> None:
-        """Wait for all work of the device. Only at start."""
+        """Wait for the work of this thread's current stream. Only at start. Other engines' streams are not waited for,
+        and one of them may be capturing."""
         if self.cuda:
-            torch.cuda.synchronize(self.torch)
+            torch.cuda.current_stream(self.torch).synchronize()
+
+    def answers(self) -> bool:
+        """Whether the device still works. After a fault of a kernel, nothing that the process asks of it does."""
+        try:
+            with self.current():
+                return bool(torch.ones(1, device=self.torch).cpu().item() == 1)
+        except RuntimeError:
+            return False
 
     def allocated_bytes(self) -> int:
-        """Device memory that torch has taken from the driver. On a CPU 0."""
-        return torch.cuda.memory_reserved(self.torch) if self.cuda else 0
+        """Device memory that torch has taken from the driver since this model's load began. On a CPU 0."""
+        return torch.cuda.memory_reserved(self.torch) - self._before if self.cuda else 0
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
         """Device memory that `run` takes at its peak, beyond what was taken before. Only at start. On a CPU 0."""
@@ -166,6 +198,12 @@ class Device:
     def free_bytes(self) -> int | None:
         """Free device memory. On a CPU None."""
         return torch.cuda.mem_get_info(self.torch)[0] if self.cuda else None
+
+
+def _configure_process() -> None:
+    """What engines share and all models agree on: cuDNN computes float32 in float32. TF32 has ten bits, which changes
+    codes. Two engines that set and reset it around their calls would undo each other's."""
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def pick_device(name: str) -> str:

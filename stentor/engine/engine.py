@@ -157,8 +157,10 @@ class Engine:
     def _run(self) -> None:
         self.device.select()  # the current device belongs to a thread
         threads = self.config.threads or self.model.spec.threads
+        if self.config.threads is None and self.config.max_threads is not None:
+            threads = min(threads or self.config.max_threads, self.config.max_threads)
         if threads is not None:
-            torch.set_num_threads(threads)
+            torch.set_num_threads(threads)  # of this thread: OpenMP counts for each by itself
         torch.set_flush_denormal(True)  # silence decays into denormals, which are slow on a CPU
         try:
             self._warm_up()

@@ -10,9 +10,6 @@ tensors that it returns are [B, C, n] views of that memory.
 
 from __future__ import annotations
 
-import threading
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,39 +36,6 @@ class StreamingState:
         # A small part must not keep all of a long input alive until the end of the call.
         self.new[key] = (last.clone() if y.shape[dim] > 2 * count else last).movedim(dim, 1)
         return y
-
-
-class ExactConvolutions:
-    """A context in which cuDNN computes float32 in float32.
-
-    The switch is one of the whole process. It stays off until the last thread inside has left.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside, self._before = 0, True
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
-            self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                torch.backends.cudnn.allow_tf32 = self._before
-
-
-EXACT = ExactConvolutions()
-
-
-def without_tf32(x: Tensor) -> AbstractContextManager[None]:
-    """A context in which cuDNN computes float32 x in float32. TF32 has ten bits, which changes codes."""
-    if x.is_cuda and x.dtype == torch.float32 and torch.is_inference_mode_enabled():
-        return EXACT
-    return nullcontext()
 
 
 class CausalModule(nn.Module):
@@ -114,8 +78,7 @@ class CausalConv1d(CausalModule):
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         x = self.with_history(x, state)
-        with without_tf32(x):
-            return F.conv1d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+        return F.conv1d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
 class CausalConvTranspose1d(CausalModule):
@@ -135,8 +98,7 @@ class CausalConvTranspose1d(CausalModule):
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         length = x.shape[-1] * self.stride
-        with without_tf32(x):
-            y = F.conv_transpose1d(self.with_history(x, state), self.weight, self.bias, self.stride)
+        y = F.conv_transpose1d(self.with_history(x, state), self.weight, self.bias, self.stride)
         # The history's own outputs were returned by the call before.
         start = self.tail * self.stride
         return y[..., start : start + length]

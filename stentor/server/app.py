@@ -22,7 +22,7 @@ from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import AccessLog
 from stentor.server.model_factory import ModelFactory
-from stentor.server.model_hosts import GiveUp
+from stentor.server.model_hosts import GiveUp, names
 from stentor.server.speech.outcomes import Outcomes
 from stentor.server.state import Server
 from stentor.server.ws import session
@@ -57,7 +57,8 @@ def create_app(
     give_up(code) is called with an exit code when a model is lost for good. `load(name, model)` replaces how models
     are made (tests). outcomes: where outcomes are kept, default in this process. labels: of every metric.
     """
-    make = load or (lambda name, model: ModelFactory(name, model, config))
+    places = [name for name, _ in names(config)]
+    make = load or (lambda name, model: ModelFactory(name, model, config, places.index(name)))
     server = Server(config, give_up, make, outcomes or Outcomes(), labels)
 
     @asynccontextmanager

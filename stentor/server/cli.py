@@ -10,7 +10,7 @@ from typing import Any
 
 from stentor import model_names
 from stentor.errors import InvalidRequest, ModelNotFound
-from stentor.server.config import ServerConfig, build, default, items, kind
+from stentor.server.config import ServerConfig, build, default, items, kind, numbers
 
 NO_OPS = {  # accepted flags: two of vLLM, and one of ours from when it was not the default
     "--omni": "has no effect here",
@@ -65,7 +65,8 @@ def _add(parser: argparse.ArgumentParser, f: Any) -> None:
     elif kind(f) == "list":
         parser.add_argument(*names, dest=f.name, action=_Extend, help=help)
     else:
-        make: Callable[[str], Any] = {"int": int, "float": float, "str": str}[kind(f)]
+        kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "numbers": numbers}
+        make = kinds[kind(f)]
         parser.add_argument(*names, dest=f.name, type=make, choices=f.metadata.get("choices"), help=help)
 
 

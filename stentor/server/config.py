@@ -45,7 +45,10 @@ class ServerConfig:
     max_num_seqs: int | None = option(None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA")
     memory_gb: float | None = option(None, "memory for key-value pages, in GB")
     gpu_memory_utilization: float = option(0.9, "share of the GPU's free memory that may be used")
-    max_memory_gb: float | None = option(None, "GPU memory for all of a model: weights, rows, pages, graphs")
+    max_memory_gb: tuple[float, ...] = option(
+        (),
+        "GPU memory for all of a model: weights, rows, pages, graphs; 8,6,4 gives each model its own",
+    )
     require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
     threads: int | None = option(None, "torch threads of the engine on a CPU")
     warmup: bool = option(True, "speak a sentence before /ready says yes")
@@ -53,7 +56,9 @@ class ServerConfig:
         None, "unload a model that was idle for so long; the next request loads it again; default: it stays"
     )
     on_crash: str = option(
-        "auto", "restart a crashed engine or exit with code 70; auto: exit on CUDA", choices=("auto", "restart", "exit")
+        "auto",
+        "restart a crashed engine or exit with code 70; auto: exit if the GPU fails",
+        choices=("auto", "restart", "exit"),
     )
     # where it listens
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all")
@@ -129,6 +134,7 @@ class ServerConfig:
             value = getattr(self, f.name)
             if choices and value not in choices:
                 raise InvalidRequest(f.name, f"must be one of {', '.join(choices)}, got {value!r}")
+        _check_budgets(self.max_memory_gb, max(1, len(self.models)))
         check_device(self.device)
         Lexicon.of(self.lexicon)
         for name in _POSITIVE:
@@ -178,10 +184,17 @@ class ServerConfig:
         return {a.partition("=")[0].lower(): a.partition("=")[2] for a in self.voice_alias}
 
 
+def _check_budgets(given: tuple[float, ...], models: int) -> None:
+    """InvalidRequest if these are not one budget for every model, or one for each."""
+    if any(value <= 0 for value in given):
+        raise InvalidRequest("max_memory_gb", f"must be above 0, got {min(given):g}")
+    if len(given) not in (0, 1, models):
+        raise InvalidRequest("max_memory_gb", f"give one number, or one per model ({models})")
+
+
 _POSITIVE = (
     "max_num_seqs",
     "memory_gb",
-    "max_memory_gb",
     "threads",
     "idle_unload_seconds",
     "max_input_chars",
@@ -204,8 +217,10 @@ _POSITIVE = (
 
 
 def kind(f: Field[Any]) -> str:
-    """The type of a field, from its annotation: bool, int, float, str, or "list"."""
+    """The type of a field, from its annotation: bool, int, float, str, "numbers" or "list"."""
     name = str(f.type).removesuffix(" | None")
+    if name == "tuple[float, ...]":
+        return "numbers"
     return "list" if name.startswith("tuple") else name
 
 
@@ -274,6 +289,11 @@ def items(value: str) -> tuple[str, ...]:
     return (value,)
 
 
+def numbers(value: str) -> tuple[float, ...]:
+    """Numbers with commas between them."""
+    return tuple(float(part) for part in value.split(","))
+
+
 def default(f: Field[Any]) -> Any:
     assert f.default is not MISSING
     return f.default
@@ -281,6 +301,9 @@ def default(f: Field[Any]) -> Any:
 
 def _typed(f: Field[Any], value: Any) -> Any:
     wanted = kind(f)
+    if wanted == "numbers" and value is not None:
+        parts = value if isinstance(value, list) else str(value).split(",")
+        value = tuple(_number(f.name, part, float) for part in parts)
     if wanted == "list":
         if isinstance(value, str):
             return items(value)
@@ -293,8 +316,8 @@ def _typed(f: Field[Any], value: Any) -> Any:
         if not isinstance(value, bool):
             raise InvalidRequest(f.name, f"must be true or false, got {value!r}")
         return value
-    if wanted == "str":
-        return str(value)
+    if wanted in ("str", "numbers"):
+        return value if wanted == "numbers" else str(value)
     if isinstance(value, bool):
         raise InvalidRequest(f.name, f"must be a number, got {value!r}")
     return _number(f.name, value, int if wanted == "int" else float)

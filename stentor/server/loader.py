@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
+
+import torch
 
 from stentor.server import memory
 
@@ -20,8 +23,14 @@ T = TypeVar("T")
 class Loader:
     """One per server. It alone freezes and thaws what the garbage collector visits, which is the whole process's."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stentor-load")
+    def __init__(self, threads: int | None = None) -> None:
+        """threads: of torch, which a load takes on a CPU beside other models. None: all."""
+
+        def begin() -> None:
+            if threads is not None:
+                torch.set_num_threads(threads)
+
+        self._thread = ThreadPoolExecutor(1, "stentor-load", begin)
         self._resident = 0
 
     async def load(self, make: Callable[[], TTS]) -> TTS:
@@ -76,3 +85,8 @@ def _close(making: Future[TTS]) -> None:
 def _free(device: Device) -> None:
     memory.collect()
     device.release_cached()
+
+
+def cpu_share(models: int) -> int | None:
+    """CPU threads that each of several models takes at most. None: there is one, which may take all."""
+    return None if models <= 1 else max(1, (os.cpu_count() or 1) // models)

@@ -8,18 +8,21 @@ from stentor.api import TTS
 from stentor.config import Policy
 from stentor.server.config import ServerConfig
 from stentor.server.limits import LIMITS
+from stentor.server.loader import cpu_share
 
 
 @dataclass(frozen=True)
 class ModelFactory:
-    """Creates a model: calling it runs TTS with the server's options."""
+    """Creates a model: calling it runs TTS with the server's options. at: its place among the server's models."""
 
     name: str
     model: str | None
     config: ServerConfig
+    at: int = 0
 
     def __call__(self) -> TTS:
         c = self.config
+        models, budgets = max(1, len(c.models)), c.max_memory_gb
         return TTS(
             self.model,
             name=self.name,
@@ -29,10 +32,11 @@ class ModelFactory:
             lexicon=c.lexicon,
             max_num_seqs=c.max_num_seqs,
             memory_gb=c.memory_gb,
-            gpu_memory_utilization=c.gpu_memory_utilization,
-            max_memory_gb=c.max_memory_gb,
+            gpu_memory_utilization=c.gpu_memory_utilization / (models - self.at),  # equal shares, one after another
+            max_memory_gb=budgets[self.at] if len(budgets) > 1 else budgets[0] if budgets else None,
             require_graphs=c.require_graphs,
             threads=c.threads,
+            max_threads=cpu_share(models),
             encoded_references=LIMITS.encoded_references,
             codec_states_mb=LIMITS.codec_states_mb,
             policy=Policy(

@@ -52,6 +52,7 @@ class ModelHost:
         self.name, self.config, self.loader = name, config, loader
         self.lexicon = Lexicon.of(None)  # the model's, from the first load on
         self.residency = Residency()
+        self.others: list[ModelHost] = []  # of the same server
         self.phase: Phase = "loading"
         self.reason: str | None = None
         self.created = int(time.time())
@@ -80,6 +81,11 @@ class ModelHost:
     def resident(self) -> bool:
         """Whether the model is in memory."""
         return self._tts is not None
+
+    @property
+    def known(self) -> bool:
+        """Whether the model was ready once."""
+        return self.residency.loads > 0
 
     @property
     def serves(self) -> bool:
@@ -151,15 +157,17 @@ class ModelHost:
                 log.error("model %s: %s", self.name, e)
                 if first and isinstance(e, InvalidRequest | ModelNotFound):
                     code = WRONG
-                if first or not self._restartable():
-                    break
+                if first or not await asyncio.to_thread(self._restartable):
+                    self._give_up(code)
+                    return
             failures = 1 if time.monotonic() - began > LIMITS.settled_seconds else failures + 1
             self.restarts += 1
             self._become("restarting" if failures <= RESTARTS else "failed")
             await self._discard()
             await asyncio.sleep(0.2 * failures)
         self._become("failed")
-        self._give_up(code)
+        if not any(host.serves for host in self.others):
+            self._give_up(code)
 
     async def _load(self) -> None:
         """Load the model, and speak with it unless a request waits to do so."""
@@ -214,9 +222,9 @@ class ModelHost:
         return tts
 
     def _restartable(self) -> bool:
-        """Whether a new engine can work. After a CUDA fault the process cannot use the device any more."""
+        """Whether a new engine can work. After a fault of a CUDA kernel the process cannot use the device."""
         if self.config.on_crash == "auto":
-            return self._tts is None or not self._tts.engine.device.cuda
+            return self._tts is None or self._tts.engine.device.answers()
         return self.config.on_crash == "restart"
 
 
@@ -256,6 +264,8 @@ class ModelHosts:
 
     def __init__(self, hosts: list[ModelHost], aliases: Sequence[str]) -> None:
         self.all, self.aliases = hosts, aliases
+        for host in hosts:
+            host.others = [other for other in hosts if other is not host]
 
     def served(self) -> list[tuple[str, ModelHost]]:
         """Every name that a list of models has, with its model."""

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from stentor.api import TTS
 from stentor.server.config import ServerConfig
 from stentor.server.limits import LIMITS
-from stentor.server.loader import Loader
+from stentor.server.loader import Loader, cpu_share
 from stentor.server.metrics import Metrics
 from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, names
 from stentor.server.speech.outcomes import Outcomes
@@ -36,7 +36,7 @@ class Server:
         labels: Mapping[str, str],
     ) -> None:
         self.config = config
-        self.loader = Loader()
+        self.loader = Loader(cpu_share(len(config.models)))
         hosts = [ModelHost(name, load(name, model), config, give_up, self.loader) for name, model in names(config)]
         self.hosts = ModelHosts(hosts, config.served_model_name[len(hosts) :])
         folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR

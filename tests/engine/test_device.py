@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -63,23 +64,26 @@ def test_the_current_device_is_that_of_the_tensors(monkeypatch: pytest.MonkeyPat
 def test_models_are_loaded_and_references_encoded_with_their_device_as_the_current_one(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    inside, seen = [False], []
+    threads, seen = threading.local(), []
+
+    def inside() -> bool:
+        return bool(threads.__dict__.get("inside"))
 
     @contextmanager
     def current(device: Device) -> Iterator[None]:
-        inside[0] = True
+        threads.inside = True
         yield
-        inside[0] = False
+        threads.inside = False
 
     monkeypatch.setattr(Device, "current", current)
     plain = registry.load
-    monkeypatch.setattr(registry, "load", lambda *a: seen.append(("load", inside[0])) or plain(*a))
+    monkeypatch.setattr(registry, "load", lambda *a: seen.append(("load", inside())) or plain(*a))
     plain_sizes = Device.free_bytes
-    monkeypatch.setattr(Device, "free_bytes", lambda d: seen.append(("sizes", inside[0])) or plain_sizes(d))
+    monkeypatch.setattr(Device, "free_bytes", lambda d: seen.append(("sizes", inside())) or plain_sizes(d))
     plain_read = Device.read
-    monkeypatch.setattr(Device, "read", lambda d, t: seen.append(("encode", inside[0])) or plain_read(d, t))
+    monkeypatch.setattr(Device, "read", lambda d, t: seen.append(("encode", inside())) or plain_read(d, t))
     with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.001) as tts:
-        assert not inside[0]
+        assert not inside()
         tts.prompt(tts.request("hello", reference=VOICE))
     assert {what for what, _ in seen} >= {"load", "encode"}
     assert all(within for _, within in seen)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, ExactConvolutions, StreamingState, state_columns
+from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, StreamingState, state_columns
 
 
 def fresh(columns, batch: int, dtype=torch.float64):
@@ -53,18 +53,3 @@ def test_an_upsampling_convolution_equals_torch_without_its_look_ahead():
 def test_a_kernel_that_would_need_more_history_is_refused():
     with pytest.raises(ValueError, match="kernel must be"):
         CausalConvTranspose1d(3, 2, 4, kernel=12)
-
-
-def test_exact_convolutions_last_until_the_last_thread_has_left():
-    exact, switch = ExactConvolutions(), torch.backends.cudnn
-    before = switch.allow_tf32
-    try:
-        switch.allow_tf32 = True
-        exact.__enter__()
-        exact.__enter__()  # of another thread
-        exact.__exit__()
-        assert not switch.allow_tf32
-        exact.__exit__()
-        assert switch.allow_tf32
-    finally:
-        switch.allow_tf32 = before

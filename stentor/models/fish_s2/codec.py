@@ -14,7 +14,6 @@ from stentor.layers.conv import (
     convolve,
     state_columns,
     upcast,
-    without_tf32,
 )
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
@@ -112,11 +111,10 @@ class FishCodec(nn.Module):
     def encode(self, wav: Tensor) -> Tensor:
         """Mono float32 [n] at the codec's rate, padded with zeros to whole frames -> codes [ceil(n / hop), books].
 
-        True float32: TF32 convolutions change some of the codes.
+        True float32: TF32 convolutions would change some of the codes, and the engine has turned them off.
         """
         padded = F.pad(wav.float(), (0, -len(wav) % self.config.hop))
-        with without_tf32(padded):
-            return self.quantizer.encode(self.encoder(padded[None, None], self.rope), self.rope)[0]
+        return self.quantizer.encode(self.encoder(padded[None, None], self.rope), self.rope)[0]
 
     def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
         """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the reference."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from stentor.kernels.types import MinFrames, SamplingParams
-from stentor.layers.conv import without_tf32
 from stentor.layers.linear import linear
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
@@ -40,9 +39,8 @@ class CloneEncoder:
 
     def __call__(self, samples: Tensor) -> dict[str, Tensor]:
         """samples [n] at 24 kHz -> codes [ceil(n / 1920), 16] int32 and speaker [dim] float32."""
-        with without_tf32(samples):  # its convolutions are torch's own
-            speaker = self._speaker(self._mel(samples))[0].float()
-            return {"codes": self._encoder(samples).int(), "speaker": speaker}
+        speaker = self._speaker(self._mel(samples))[0].float()
+        return {"codes": self._encoder(samples).int(), "speaker": speaker}
 
 
 class Qwen3TTS:

@@ -109,11 +109,14 @@ def _state(host: ModelHost) -> dict[str, Any]:
 @router.get("/ready", tags=["state"], responses={503: {"description": "Not yet, or not any more. The phase says why"}})
 async def ready(request: Request) -> Response:
     """200 once every model has finished warming up, 503 with the phase until then. An idle model that was unloaded is
-    ready: a request has it loaded."""
+    ready: a request has it loaded. Once all models were ready, it is 200 as long as one of them is."""
     hosts = server(request).hosts.all
     waiting = [h for h in hosts if not h.serves or (h.health and not h.health.ready)]
     if not waiting:
         return json_response({"ready": True, "phase": next((h.phase for h in hosts if h.phase != "ready"), "ready")})
+    if len(waiting) < len(hosts) and all(h.known for h in waiting):  # the others go on
+        lost = {h.name: h.phase for h in waiting}
+        return json_response({"ready": True, "phase": "ready", "without": lost})
     body = {"ready": False, "phase": waiting[0].phase, "model": waiting[0].name, "reason": _reason(waiting[0])}
     return json_response(body, 503, {"Retry-After": "2"})
 

@@ -1,0 +1,134 @@
+"""Several models in one process: each answers as it does alone, and one that is lost leaves the others serving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import stentor
+from stentor.config import EngineConfig
+from stentor.engine.device import Device
+from stentor.server.config import ServerConfig, build
+from stentor.server.loader import cpu_share
+from stentor.server.model_factory import ModelFactory
+from tests.helpers.server_live import Live, count, pcm, serving, until
+from tests.helpers.tiny import FIXTURES
+
+FISH, VOX = str(FIXTURES / "fish_s2" / "checkpoint"), str(FIXTURES / "voxcpm2")
+MODELS = ("dummy:toy", FISH, VOX)
+NAMES = ("toy", "fish", "vox")
+BODY = {"seed": 5, "response_format": "pcm", "max_frames": 3, "guard": False}
+TEXTS = ("Hello there.", "One two three.")
+
+
+def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
+    return lambda: stentor.TTS(model, name=name, memory_gb=0.02, max_num_seqs=4, threads=1, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    folder = tmp_path_factory.mktemp("voices")
+    with serving(folder, load=load, model=MODELS, served_model_name=NAMES, warmup=False) as live:
+        yield live
+
+
+def alone(model: str) -> list[np.ndarray]:
+    with load("alone", model)() as tts:
+        return [s.samples for s in tts.generate(TEXTS, seed=5, max_frames=3, retries=1)]
+
+
+def test_three_models_answer_mixed_requests_as_each_does_alone(three: Live) -> None:
+    expected = {(n, t): s for n, m in zip(NAMES, MODELS, strict=True) for t, s in zip(TEXTS, alone(m), strict=True)}
+    asked = [(NAMES[i % 3], TEXTS[(i // 3) % 2]) for i in range(18)]
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda a: three.speech(model=a[0], input=a[1], **BODY), asked))
+    for key, answer in zip(asked, answers, strict=True):
+        assert answer.status_code == 200, answer.text
+        assert np.abs(pcm(answer.content) - np.clip(expected[key], -1, 1)).max() < 2e-3, key
+    assert {m["id"]: m["resident"] for m in three.http.get("/v1/models").json()["data"]} == dict.fromkeys(NAMES, True)
+
+
+def test_an_engine_whose_device_raises_leaves_the_others_serving(three: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last test of this server."""
+    hosts = {h.name: h for h in three.server.hosts.all}
+    given_up: list[int] = []
+    for host in hosts.values():
+        monkeypatch.setattr(host, "_give_up", given_up.append)
+
+    def fault(*_: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    def broken() -> stentor.TTS:
+        raise stentor.EngineError("it does not start again")
+
+    engine: Any = hosts["fish"].tts.engine
+    monkeypatch.setattr(hosts["fish"], "_make", broken)
+    monkeypatch.setattr(engine.scheduler, "plan", fault)
+    assert three.speech(model="fish", input=TEXTS[0], **BODY).status_code in (500, 503)
+    assert until(lambda: hosts["fish"].phase == "failed" and hosts["fish"].restarts > 3)
+    for name in ("toy", "vox"):
+        assert three.speech(model=name, input=TEXTS[0], **BODY).status_code == 200
+    refused = three.speech(model="fish", input=TEXTS[0], **BODY)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
+    ready = three.http.get("/ready")
+    assert (ready.status_code, ready.json()["without"]) == (200, {"fish": "failed"})
+    assert three.http.get("/health").status_code == 503
+    assert count(three, 'engine_up{model_name="toy"}') == 1
+    assert given_up == []
+
+
+def test_each_model_has_its_budget_and_its_share_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = build({"models": MODELS, "max_memory_gb": (8.0, 6.0, 4.0)}, env={})
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr("stentor.server.model_factory.TTS", lambda model, **options: made.append(options))
+    for at, name in enumerate(MODELS):
+        ModelFactory(name, name, config, at)()
+    assert [o["max_memory_gb"] for o in made] == [8, 6, 4]
+    free = 1.0
+    for options in made:  # of what those before have left
+        taken = free * options["gpu_memory_utilization"]
+        assert 0.3 - 0.05 < taken < 0.3 + 0.05
+        free -= taken
+    assert {o["max_threads"] for o in made} == {cpu_share(3)}
+
+
+@pytest.mark.parametrize("given", [(8.0, 6.0), (1.0, 2.0, -3.0)])
+def test_budgets_that_fit_no_model_are_named(given: tuple[float, ...]) -> None:
+    with pytest.raises(stentor.InvalidRequest, match="max_memory_gb"):
+        ServerConfig(models=MODELS, max_memory_gb=given)
+
+
+def test_an_engine_beside_others_takes_its_share_of_the_threads() -> None:
+    seen = []
+
+    def threads(tts: stentor.TTS) -> int:
+        plan = tts.engine.scheduler.plan
+
+        def seeing(now: float) -> Any:
+            seen.append(torch.get_num_threads())
+            return plan(now)
+
+        tts.engine.scheduler.plan = seeing  # type: ignore[method-assign]
+        tts.generate("Hello.", max_frames=2, retries=1)
+        return seen[-1]
+
+    with stentor.TTS("dummy:toy", memory_gb=0.01, max_threads=3) as tts:
+        assert threads(tts) == 3
+    with stentor.TTS("dummy:toy", memory_gb=0.01, max_threads=3, threads=2) as tts:
+        assert threads(tts) == 2
+    assert (cpu_share(1), EngineConfig().max_threads) == (None, None)
+
+
+def test_a_device_that_has_failed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Device("cpu").answers()
+
+    def fault(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "ones", fault)
+    assert not Device("cpu").answers()
