@@ -61,6 +61,7 @@ WRONG = {  # command line: what the error says
     "batch in.jsonl out --model /nowhere": "no such directory",
     "batch in.jsonl out --max-num-seqs 0": "max_num_seqs: must be at least 1",
     "batch in.jsonl out --shards 0": "shards: must be at least 1",
+    "batch in.jsonl out --loras anna": "loras: must be NAME=PATH, where the path exists, got 'anna'",
     "batch in.jsonl README.md": "output: 'README.md' is a file",
     "batch /nowhere.jsonl out": "input: cannot read '/nowhere.jsonl'",
     "batch README.md out --input-format csv": "input: line 1: the header must name text or text_file",

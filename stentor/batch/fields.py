@@ -51,6 +51,7 @@ FIELDS: Mapping[str, Kind] = {
     "reference_text": _STRINGS,
     "prompt": _STRING,
     "prompt_text": _STRING,
+    "lora": _STRING,
     "speaker_embedding": (lambda v: isinstance(v, list) and all(map(_number, v)), "a list of numbers"),
     "seed": _WHOLE,
     "speed": (_number, "a number"),
@@ -64,6 +65,7 @@ REPLACED = {
     "text_file": ("text",),
     "reference": ("reference_text", "speaker_embedding"),
     "prompt": ("prompt_text",),
+    "lora": _STRING,
     "speaker_embedding": ("reference", "reference_text"),
 }
 """A line that says the first does not take the others from the defaults of the run."""

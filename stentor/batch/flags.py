@@ -36,6 +36,9 @@ def add_batch(commands: Any, run: Run) -> None:
     add_model(batch)
     batch.add_argument("--threads", type=int, help="CPU threads")
     batch.add_argument("--lora", type=Path, help="LoRA weights to merge at load")
+    batch.add_argument(
+        "--loras", metavar="NAME=PATH", action="append", default=[], help="LoRA adapter that lines may name; repeatable"
+    )
     batch.add_argument("--lexicon", type=Path, help="YAML file of words and how they are said")
     given = batch.add_argument_group("for lines that do not say it themselves")
     add_request(given, seed="seed of the run, from which each item's own is made with its id (default 0)")

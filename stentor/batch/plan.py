@@ -52,7 +52,7 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """What a resumed run must share."""
         kept = "parquet" if self.parquet else "tar" if self.shard else "files"
-        load = {name: self.load[name] for name in ("model", "dtype", "lora", "lexicon")}
+        load = {name: self.load[name] for name in ("model", "dtype", "lora", "loras", "lexicon")}
         return {"format": self.format, "kept_as": kept, "seed": self.seed, **load, **self.defaults}
 
     def output(self) -> Output:
@@ -95,6 +95,7 @@ def plan(args: argparse.Namespace) -> Plan:
     as_csv = args.input_format == "csv" or (args.input_format is None and args.input.suffix.lower() == ".csv")
     engine = {"max_num_seqs": args.max_num_seqs, "threads": args.threads}
     named = {"model": args.model, "lora": _absolute(args.lora), "lexicon": _absolute(args.lexicon)}
+    named["loras"] = dict(map(_adapter, args.loras)) or None
     return Plan(
         input=args.input,
         csv=as_csv,
@@ -147,6 +148,14 @@ def _defaults(args: argparse.Namespace) -> dict[str, Any]:
         **{name: getattr(args, name) for name in OPTIONS},
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _adapter(given: str) -> tuple[str, str]:
+    """The name and the path of NAME=PATH."""
+    name, _, path = given.partition("=")
+    if not name or not Path(path).expanduser().exists() or not path:
+        raise InvalidRequest("loras", f"must be NAME=PATH, where the path exists, got {given!r}")
+    return name, str(Path(path).expanduser().resolve())
 
 
 def _absolute(path: Path | None) -> str | None:

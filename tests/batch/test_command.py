@@ -21,6 +21,7 @@ from stentor.batch.item import derived_seed
 from stentor.cli import main
 from stentor.errors import EngineError
 from tests.batch.runs import CUT, INTERRUPTED, SOME_FAILED, TOY, audio, check, manifest, speak
+from tests.helpers import adapters
 from tests.helpers.server_live import decoded, tone_wav
 
 GOOD = [{"id": f"a{n}", "text": f"text {n}"} for n in range(4)]
@@ -94,6 +95,18 @@ def test_bad_items_are_recorded_and_counted_among_good_ones(tmp_path: Path, caps
         "line 13: is not JSON",
     ):
         assert words in said.err
+
+
+def test_a_line_may_name_an_adapter(tmp_path: Path) -> None:
+    made = adapters.make(tmp_path / "anna", 1, 4, ("q_proj", "v_proj"))
+    said = {"text": "Hello there.", "seed": 5, "max_frames": 3, "flow_steps": 2}
+    items = [{"id": "plain", **said}, {"id": "anna", **said, "lora": "anna"}, {"id": "ben", **said, "lora": "ben"}]
+    tiny = ("--model", str(adapters.TINY), "--loras", f"anna={made}", "--max-num-seqs", "1")
+    assert speak(tmp_path, items, toy=tiny) == SOME_FAILED
+    found = audio(tmp_path / "out")
+    assert sorted(found) == ["anna", "plain"]
+    assert found["anna"] != found["plain"]
+    assert manifest(tmp_path / "out")[2]["error"]["field"] == "lora"
 
 
 def test_an_item_that_nobody_foresaw_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
