@@ -1,11 +1,10 @@
 // When to begin: how fast speech arrives, against how fast it is heard. Nothing here knows a clock or a network.
 
 const LEAST = 0.25; // seconds gathered however fast the server is
-const DOUBT = 0.1; // of the measured rate, at first: the machine may slow down. Half of it after SETTLED
-const SETTLED = 4; // seconds of speech
-const MARGIN = 1.1; // of the expected length: texts are longer than they look
+const DOUBT = 0.15; // of the measured rate, at first: the machine may slow down. Half of it after SETTLED
+const SETTLED = 8; // seconds of speech
+const MARGINS = { guessed: 1.2, learned: 1.1 }; // of the expected length: speech may be longer than its text looks
 const CHUNK = 1; // seconds of speech; the server's parts grow up to about so long, and arrive when they are whole
-const STEADY = 0.5; // RTF at which a part arrives before the one before it, half as long, has been heard
 const SPAN = 0.1; // seconds of arrivals that tell a rate,
 const ENOUGH = 1; // or so many seconds of speech
 
@@ -38,7 +37,7 @@ export class StartBuffer {
    * @param {number?} fixed seconds to gather whatever the rate, if the user has said so
    */
   constructor(expected, rate = null, fixed = null) {
-    this.expected = expected * MARGIN;
+    this.expected = expected * (rate === null ? MARGINS.guessed : MARGINS.learned); // who knows the rate knows the pace
     this.known = rate;
     this.fixed = fixed;
     this.received = 0;
@@ -77,7 +76,8 @@ export class StartBuffer {
     if (rate === null) return Math.max(LEAST, rest); // all that is expected
     const doubt = DOUBT / (1 + this.received / SETTLED);
     const behind = rest * Math.max(0, 1 - rate * (1 - doubt));
-    const parts = CHUNK * Math.max(0, 1 / rate - STEADY);
+    // Parts come late by their own length. From twice the speed on, each is here before the one half as long is heard.
+    const parts = CHUNK * (rate < 1 ? rate : Math.max(0, 2 / rate - 1));
     return Math.max(LEAST + behind + parts, Math.min(this.gap, rest));
   }
 

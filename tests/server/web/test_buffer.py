@@ -111,13 +111,10 @@ def test_the_time_until_it_begins_is_told(page: Page):
       told.push(buffer.startsIn());
       buffer.arrived(1, 0.5);  // half as fast as it is heard
       told.push(buffer.startsIn());
-      buffer.arrived(17, 8);
-      told.push(buffer.startsIn());
-      buffer.ended = true;
+      for (let i = 1; i <= 8; i++) buffer.arrived(1 + 2 * i, 1);
       told.push(buffer.startsIn());
       return told;
     })""")
     assert found[:2] == [None, None]
     assert 10 < found[2] < 20
-    assert 0 <= found[3] < 6
-    assert found[4] == 0
+    assert found[3] == 0
