@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import queue
 import sys
@@ -26,17 +25,17 @@ from stentor.engine.inflight import InFlightStep
 from stentor.engine.launcher import Launcher
 from stentor.engine.model_runner import MAX_PREFILL_TOKENS, ModelRunner
 from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.prefix import prefix_keys
 from stentor.engine.preparation import Preparation
 from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.request_state import Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
+from stentor.engine.sequence import BROKEN, Phase, Place
+from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.sizing import plan_memory
 from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier, Taken
-from stentor.errors import EngineError, too_long
+from stentor.engine.turns import Turns
+from stentor.errors import EngineError
 from stentor.models.base import Prompt, SpeechModel, SpeechRequest
-from stentor.retry import next_seed
 
 log = logging.getLogger("stentor.engine")
 
@@ -60,10 +59,11 @@ class Engine:
         self.scheduler = Scheduler(self.sizes.slots, pages, _policy(config, device), parked)
         self.stats = Stats()
         self._requests = OpenRequests(model.spec.frame, self.stats)
+        self.sequences = SequenceMaker(model.spec, self.sizes, config.policy, self.runner.covering_evals)
+        self._turns = Turns(self._requests, self.scheduler, self.sequences)
         self._notifier = LoopNotifier()
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec.hop)
-        self._ids = itertools.count()
         self.inbox = Inbox()
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
@@ -93,30 +93,15 @@ class Engine:
         self._requests.enter_queue(self.config.policy.max_queue if place is Place.NEW else None)
         stream = AudioStream(seed, prompt.live, self.inbox.put, self._notifier)
         try:
-            self.inbox.put(Submit(Request(self._sequence(prompt, streaming, place), prompt, stream.outbox, seed)))
+            self.inbox.put(Submit(Request(self.sequences.new(prompt, streaming, place), prompt, stream.outbox, seed)))
         except EngineError:
             self._requests.leave_queue()
             raise
         return stream
 
-    def _sequence(self, prompt: Prompt, streaming: bool, place: Place) -> Sequence:
-        hop_seconds = self.model.spec.hop / self.model.spec.sample_rate
-        counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
-        seq = Sequence(next(self._ids), *counts, hop_seconds, streaming, place)
-        policy = self.config.policy
-        if policy.prefix_cache and prompt.length >= policy.min_cached_tokens:
-            seq.prefix = prefix_keys(prompt, self.sizes.page_size)
-        if prompt.live is not None:
-            seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
-        return seq
-
     def fit(self, prompt: Prompt) -> None:
         """Bound a prompt, as `submit` does, by what these buffers can serve. InvalidRequest if that is too little."""
-        free = self.sizes.max_model_len - prompt.length
-        if free < 1:
-            raise too_long(prompt.length, self.sizes.max_model_len - 1)
-        prompt.max_frames = max(1, min(prompt.max_frames, free, self.sizes.max_frames))
-        prompt.num_evals = self.runner.covering_evals(prompt.num_evals)
+        self.sequences.fit(prompt)
 
     def health(self) -> Health:
         s = self.scheduler
@@ -206,8 +191,10 @@ class Engine:
             self._observe(step)
             self._delivery.add(self._launcher.audio(self.scheduler.plan_audio(time.monotonic())))
         self._delivery.ready(wait=plan.empty and not self._in_flight)
+        for seq in self.scheduler.complete():
+            self._turns.prepare(seq)
         for seq in self.scheduler.finished():
-            self._close(self._requests.remove(seq))
+            self._turns.close(self._requests.remove(seq))
         self._notifier.flush()
         if plan.launches:
             self.stats.step_seconds += time.monotonic() - now
@@ -228,7 +215,7 @@ class Engine:
     def _handle(self, message: Submit | Cancel | AppendText | Taken) -> None:
         if isinstance(message, Submit):
             self.stats.submitted += 1
-            self._queue(message.request)
+            self._turns.queue(message.request)
             return
         request = self._requests.of_outbox(message.outbox)
         if request is not None and isinstance(message, Cancel):
@@ -242,10 +229,6 @@ class Engine:
                 self._launcher.survive(e)
                 request.seq.error = e
                 self._cancel(request)
-
-    def _queue(self, request: Request) -> None:
-        self._requests.add(request)
-        self.scheduler.add(request.seq, time.monotonic())
 
     def _append(self, request: Request, text: AppendText) -> None:
         """Append live text to the row, if the request has one, and to the prompt, which becomes a row on admission."""
@@ -274,33 +257,6 @@ class Engine:
             if status == BROKEN and not seq.cancelled:
                 self.scheduler.abort(seq, EngineError("the model produced a frame that is not finite"))
                 self._requests.end(self._requests.of(seq))
-
-    def _close(self, request: Request) -> None:
-        """The present prompt holds nothing any more. That it has ended may be known only after its last audio."""
-        if not request.closed and request.prompt.continuation is None:
-            self._requests.finish(request)
-        elif not request.closed:
-            self._continue(request)
-
-    def _continue(self, request: Request) -> None:
-        """Queue the next prompt of a request, made from the frames of the last. It takes the place of the last."""
-        assert request.prompt.continuation is not None
-        frames = np.concatenate(request.delivered_frames) if request.delivered_frames else self._requests.no_frames()
-        try:
-            prompt = request.prompt.continuation(frames)
-            if prompt is None:
-                self._requests.finish(request)
-                return
-            self.fit(prompt)
-            prompt.lora = request.prompt.lora
-        except Exception as e:
-            request.seq.error = e
-            self._requests.end(request)
-            return
-        request.seq, request.prompt = self._sequence(prompt, request.seq.streaming, Place.NEXT), prompt
-        request.seed, request.frames, request.delivered_frames = next_seed(request.seed), 0, []
-        self._requests.enter_queue()
-        self._queue(request)
 
     def _abandon(self) -> None:
         """The thread ends: every open request fails, also those in the inbox. No command runs and no device is used."""

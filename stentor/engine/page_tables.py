@@ -28,7 +28,8 @@ class PageTables:
         """
         found = self.pages.find(seq.prefix[: (seq.length - 1) // self.pages.page_size])
         pages = list(takewhile(lambda page: self._unwritten.get(page, seq.num_evals) == seq.num_evals, found))
-        return pages if len(pages) * self.pages.page_size >= self.policy.min_cached_tokens else []
+        enough = 0 if seq.continues else self.policy.min_cached_tokens
+        return pages if len(pages) * self.pages.page_size >= enough else []
 
     def tokens_to_prefill(self, seq: Sequence) -> int:
         """Tokens of its prompt and past frames that no page holds."""
@@ -58,6 +59,14 @@ class PageTables:
         new = slice(seq.piece.start // size, seq.piece.stop // size)
         for page in self.pages.publish(seq.pages[new], seq.prefix[new]):
             self._unwritten[page] = seq.num_evals
+
+    def hand_on(self, seq: Sequence, following: Sequence) -> None:
+        """Let the prompt that follows `seq` in its request find the pages of what it repeats.
+
+        The last frame may not be there: only the step after it computes its keys and values.
+        """
+        full = (seq.length + seq.num_generated - 1) // self.pages.page_size
+        self.pages.publish(seq.pages[:full], following.prefix[:full])
 
     def grow(self, seq: Sequence) -> list[int] | None:
         """More pages, so that `seq` can hold its next frame: with a reserve if there are enough, else just those."""

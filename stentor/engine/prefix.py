@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from stentor.models.base import Prompt
 
 
-def prefix_keys(prompt: Prompt, page_size: int) -> tuple[bytes, ...]:
+def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
     """A key for each full page of the prompt, of its tokens and given frames, of all pages before it, and of the
-    adapter's weights (not of its number, which another gets)."""
-    names, keys, key = sorted(prompt.rows), [], b"" if prompt.lora is None else prompt.lora.identity
-    for start in range(0, prompt.length - page_size + 1, page_size):
+    adapter's weights (not of its number, which another gets).
+
+    known: the keys of its first pages.
+    """
+    names, keys, first = sorted(prompt.rows), list(known), b"" if prompt.lora is None else prompt.lora.identity
+    key = keys[-1] if keys else first
+    for start in range(len(keys) * page_size, prompt.length - page_size + 1, page_size):
         part = slice(start, start + page_size)
         content = hashlib.blake2b(key, digest_size=16)
         rows = [prompt.rows[name][part] for name in names]

@@ -37,6 +37,7 @@ class Request:
     frames: int = 0  # delivered, of the present prompt
     delivered_frames: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
     saved: SavedRow | None = None  # while it is parked
+    following: tuple[Sequence, Prompt] | None = None  # the next prompt, while the present one ends
     audible: bool = False  # audio that is not silent has come
     closed: bool = False  # the stream has had its last event
 

@@ -8,6 +8,7 @@ a step runs prefill or decode, not both (`StepKind`).
 from __future__ import annotations
 
 from collections import deque
+from itertools import accumulate
 
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
@@ -97,13 +98,14 @@ class Scheduler:
         return not (seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead)
 
     def _step_kind(self, running: list[Sequence], now: float) -> StepKind:
-        """Whether the next step runs prefill or decode while requests wait for a prefill and `running` ones can be
-        decoded.
+        """Whether the next step runs prefill or decode while requests wait for one and `running` ones for the other.
 
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
         """
         first = self._first_to_prefill()
         if first is None or any(s.phase is Phase.PREEMPTED and s.may_go_on for s in self.live):
+            return StepKind.BOTH
+        if first.continues:
             return StepKind.BOTH
         begun, waited = first.phase is Phase.PREFILLING, now - first.arrival
         prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live)
@@ -124,12 +126,8 @@ class Scheduler:
         return self.queue[0] if self.free_slots or any(s.idle for s in self.live) else None
 
     def _queue_fills_a_prefill(self) -> bool:
-        left = self.policy.max_prefill_tokens
-        for seq in self.queue:
-            left -= self.tables.tokens_to_prefill(seq)
-            if left <= 0:
-                return True
-        return False
+        tokens = accumulate(map(self.tables.tokens_to_prefill, self.queue))
+        return any(total >= self.policy.max_prefill_tokens for total in tokens)
 
     def _would_underrun(self, running: list[Sequence], prefilling: bool, now: float) -> bool:
         """Whether a client's buffer may run dry before another prefill and the step after it have ended."""
@@ -143,6 +141,8 @@ class Scheduler:
     def _plan_prefill(self, plan: StepPlan) -> None:
         for seq in [s for s in self.live if s.phase is Phase.PREFILLING]:
             self.prefills.go_on(seq, plan)
+        while self.queue and self.queue[0].continues and self._enter(self.queue[0], plan):
+            plan.admitted.append(self.queue.popleft())
         for seq in [s for s in self.live if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight]:
             seq.num_scheduled = seq.num_generated
             if not self._start(seq, plan):
@@ -210,6 +210,9 @@ class Scheduler:
     def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> bool:
         """Allocate pages for the next frame, preempting others if needed. False: `seq` itself was preempted."""
         while (allocated := self.tables.grow(seq)) is None:
+            if ended := next((s for s in self.live if s.phase is Phase.DRAINING and s.pages), None):
+                self.tables.free(ended)
+                continue
             victim = pick_victim(self.live, plan, now)
             self._preempt(victim)
             if victim is seq:
@@ -260,15 +263,21 @@ class Scheduler:
         seq.move(Phase.PREEMPTED)
 
     def _drain(self, seq: Sequence) -> None:
-        # The pages may be allocated again at once, although a launched step may still write them: all steps run on one
-        # stream, and the next owner of the pages writes later on it.
-        self.tables.free(seq)
+        # Freed pages may be allocated again at once, although a launched step may still write them: all steps run on
+        # one stream, and the next owner writes later on it.
+        if not seq.keeps_pages or seq.cancelled:
+            self.tables.free(seq)
         seq.move(Phase.DRAINING)
 
+    def complete(self) -> list[Sequence]:
+        """Requests whose frames and audio have all come. `finished` takes what they still hold."""
+        return [s for s in self.live if s.phase is Phase.DRAINING and not s.in_flight and self._complete(s)]
+
     def finished(self) -> list[Sequence]:
-        """Requests that are complete and hold nothing any more. Their slots are free again."""
-        done = [s for s in self.live if s.phase is Phase.DRAINING and not s.in_flight and self._complete(s)]
+        """The complete requests, which hold nothing any more. Their slots are free again."""
+        done = self.complete()
         for seq in done:
+            self.tables.free(seq)
             seq.move(Phase.DONE)
             self.free_slots.append(seq.slot)
         if done:  # last: a thread that reads how many run must find the slots of the others free

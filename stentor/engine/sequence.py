@@ -58,6 +58,8 @@ class Sequence:
     max_schedulable: int = sys.maxsize  # frames for which there is text. Below max_frames only for live text
     slot: int = -1
     prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
+    keeps_pages: bool = False  # holds its pages until it is complete: the request's next prompt may repeat them
+    continues: bool = False  # repeats its request's last prompt and frames, which are in pages that it can find
     pages: list[int] = field(default_factory=list)
     num_cached: int = 0  # prompt tokens that its first pages held when it was last started
     piece: range = range(0)  # positions that its last prefill computes. All before them are in its pages

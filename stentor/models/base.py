@@ -159,6 +159,7 @@ class Prompt:
     trim_silent_frames: int = 0  # so many first frames are not delivered if they are silent
     continuation: Callable[[np.ndarray], Prompt | None] | None = None
     """Makes the request's next prompt from this prompt's frames [T, *frame]. It returns None when nothing follows."""
+    repeats: int = 0  # its first positions are the last prompt and all its frames, embedded as they were. 0: not so
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
     codec_state: Tensor | None = None  # one row of the codec's state after `codec_prefix`, once it is made

@@ -91,7 +91,7 @@ def test_a_launch_that_fails_once_fails_nobody(
 def test_a_row_that_no_decode_can_serve_fails_alone(
     monkeypatch: pytest.MonkeyPatch, tts: TTS, honest: list[Speech | EngineError]
 ):
-    plain, victim = tts.engine.runner.decode, next(tts.engine._ids) + 5
+    plain, victim = tts.engine.runner.decode, next(tts.engine.sequences.ids) + 5
 
     def decode(sequences: list[Any]) -> object:
         if any(s.id == victim for s in sequences):

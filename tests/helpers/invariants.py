@@ -18,8 +18,9 @@ def check(scheduler: Scheduler) -> None:
     assert len(scheduler.parked) <= scheduler.max_parked
     for s in live:
         assert s.in_flight >= 0
-        assert (s.phase in (Phase.RUNNING, Phase.PREFILLING)) == bool(s.pages), s
-        if s.pages:
+        holds = s.phase in (Phase.RUNNING, Phase.PREFILLING)
+        assert holds == bool(s.pages) or (s.phase is Phase.DRAINING and s.keeps_pages), s
+        if holds:
             assert s.length + s.num_scheduled - 1 <= len(s.pages) * pages.page_size
             assert s.piece.stop <= s.length + s.num_scheduled
 

@@ -167,9 +167,10 @@ class PromptBuilder:
             left = None if o["max_frames"] is None else o["max_frames"] - len(spoken)
             if left == 0:
                 return None
-            return self._batch(
-                texts[1:], references, [*history, SpokenTurn(texts[0], spoken)], {**o, "max_frames": left}
-            )
+            spoken_turns = [*history, SpokenTurn(texts[0], spoken)]
+            following = self._batch(texts[1:], references, spoken_turns, {**o, "max_frames": left})
+            following.repeats = prompt.length + len(spoken)
+            return following
 
         if len(texts) > 1:
             prompt.continuation = next_batch
