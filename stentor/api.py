@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, overload
@@ -212,7 +213,7 @@ class TTS:
 
     def prepare(self, req: SpeechRequest) -> Preparation:
         """The same for callers that must not wait for an encoding in a thread."""
-        return self.engine.prepare(req)
+        return self.engine.prepare(replace(req, lora=self._adapters.current(req.lora)))
 
     def speakable(self, text: str, check: Check = proceed) -> bool:
         """Whether a text has anything that the model can speak: not an emoji, "..." or a script that it cannot read."""

@@ -26,6 +26,7 @@ class Adapters:
         self._stream = device.stream(0)
         self._lock = threading.Lock()  # guards changes of `_by_name`
         self._by_name: dict[str, Adapter] = {}
+        self._made: weakref.WeakSet[Adapter] = weakref.WeakSet()
         self._free = deque(
             range(1, slots.count + 1)
         )  # numbers. What is collected comes back at any time, in any thread
@@ -43,6 +44,10 @@ class Adapters:
             known = ", ".join(self._by_name) or "none"
             raise InvalidRequest("lora", f"{str(name)[:80]!r} is not loaded; loaded: {known}")
         return found
+
+    def current(self, adapter: Adapter | None) -> Adapter | None:
+        """The adapter itself. One of another model, such as this one before it was unloaded: ours of that name."""
+        return adapter if adapter is None or adapter in self._made else self.named(adapter.name)
 
     def load(self, name: str, path: str | Path) -> None:
         """Read a file or folder of LoRA weights and give them a name. Waits for the copy to the device.
@@ -71,6 +76,7 @@ class Adapters:
                 raise
             adapter = Adapter(name, number, identity, str(path))
             weakref.finalize(adapter, self._free.append, number).atexit = False
+            self._made.add(adapter)
             self._by_name[name] = adapter
 
     def unload(self, name: str) -> None:

@@ -16,7 +16,7 @@ import stentor
 from stentor.api import TTS
 from stentor.server import errors
 from stentor.server.config import ServerConfig
-from stentor.server.http import routes_info, routes_page, routes_speech, routes_voices
+from stentor.server.http import routes_info, routes_lora, routes_page, routes_speech, routes_voices
 from stentor.server.http.authentication import Authentication, Preflight
 from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath
 from stentor.server.limits import LIMITS, Limits
@@ -94,7 +94,7 @@ def create_app(
     )
     app.state.server = server
     errors.install(app)
-    for part in (routes_speech, routes_voices, routes_info, routes_page, session):
+    for part in (routes_speech, routes_voices, routes_lora, routes_info, routes_page, session):
         app.include_router(part.router)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app

@@ -27,7 +27,8 @@ class _Extend(argparse.Action):
     ) -> None:
         del flag
         try:
-            setattr(space, self.dest, (*getattr(space, self.dest, ()), *items(value)))
+            for given in [value] if isinstance(value, str) else value:
+                setattr(space, self.dest, (*getattr(space, self.dest, ()), *items(given)))
         except InvalidRequest as e:
             parser.error(f"{self.option_strings[0]}: {e.message}")
 
@@ -63,7 +64,7 @@ def _add(parser: argparse.ArgumentParser, f: Any) -> None:
     if kind(f) == "bool":
         parser.add_argument(*names, dest=f.name, action=argparse.BooleanOptionalAction, help=help)
     elif kind(f) == "list":
-        parser.add_argument(*names, dest=f.name, action=_Extend, help=help)
+        parser.add_argument(*names, dest=f.name, action=_Extend, nargs=f.metadata.get("nargs"), help=help)
     else:
         kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "numbers": numbers}
         make = kinds[kind(f)]

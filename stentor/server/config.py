@@ -16,6 +16,7 @@ from typing import Any
 from stentor.config import DTYPES, check_device
 from stentor.errors import InvalidRequest
 from stentor.server.limits import LIMITS
+from stentor.server.lora_modules import lora_modules
 from stentor.text.lexicon import Lexicon
 from stentor.text.sentences import MAX_CHARS
 
@@ -41,6 +42,13 @@ class ServerConfig:
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     dtype: str = option("auto", "precision of the language model", choices=DTYPES)
     lora: str | None = option(None, "LoRA weights to merge at load")
+    lora_modules: tuple[str, ...] = option(
+        (), "name=path, adapters whose names requests may give as model, one or more; repeatable", nargs="+"
+    )
+    max_loras: int | None = option(None, "adapters held at once; default: as many as --lora-modules has")
+    max_lora_rank: int | None = option(None, "largest rank of an adapter; default: that of --lora-modules, or 32")
+    allow_runtime_lora_updating: bool = option(False, "answer /v1/load_lora_adapter and /v1/unload_lora_adapter")
+    allowed_lora_path: str | None = option(None, "directory from which adapters may be loaded at run time")
     lexicon: str | None = option(None, "YAML file of words and how they are said: phonemes between slashes, or words")
     max_num_seqs: int | None = option(None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA")
     memory_gb: float | None = option(None, "memory for key-value pages, in GB")
@@ -148,12 +156,27 @@ class ServerConfig:
             raise InvalidRequest("served_model_name", f"give one per model ({len(self.models)})")
         if not all(key.strip() for key in self.api_key):
             raise InvalidRequest("api_key", "must not be empty: an empty key would let everybody in")
+        self._check_adapters()
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise InvalidRequest("ssl_keyfile", "and ssl_certfile go together")
         self._check_replicas()
         for alias in self.voice_alias:
             if not all(alias.partition("=")):
                 raise InvalidRequest("voice_alias", f"must look like name=voice, got {alias!r}")
+
+    def loras_of(self, model: str) -> dict[str, str]:
+        """Paths of the adapters that a model has from the start, by their names."""
+        first = (*self.served_model_name, *self.models, "stentor")[0]
+        return {m.name: m.path for m in lora_modules(self.lora_modules) if (m.base_model_name or first) == model}
+
+    def _check_adapters(self) -> None:
+        for module in lora_modules(self.lora_modules):
+            if module.base_model_name not in (None, *(self.served_model_name or self.models)):
+                raise InvalidRequest("lora_modules", f"{module.base_model_name!r} is no model of this server")
+        if self.allow_runtime_lora_updating and not self.api_key:
+            raise InvalidRequest("allow_runtime_lora_updating", "needs an api_key: who may load adapters must be known")
+        if self.allow_runtime_lora_updating and self.scaled:
+            raise InvalidRequest("allow_runtime_lora_updating", "does not go with replicas: each would have its own")
 
     @property
     def scaled(self) -> bool:
@@ -193,6 +216,8 @@ def _check_budgets(given: tuple[float, ...], models: int) -> None:
 
 
 _POSITIVE = (
+    "max_loras",
+    "max_lora_rank",
     "max_num_seqs",
     "memory_gb",
     "threads",

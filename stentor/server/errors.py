@@ -93,6 +93,7 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     words = {
         400: "A field is wrong; `param` names it",
         401: "No valid API key",
+        403: "Not allowed here",
         404: "Not found",
         409: "Conflict",
         413: "The body is too large",

@@ -55,6 +55,7 @@ class Limits:
     piece_chars: int = limit(40, "characters", "an ignored piece of text in an answer", "the rest is left out")
     text_chars: int = limit(1_000_000, "characters", "any text in a JSON body", "400")
     name_chars: int = limit(500, "characters", "the name of a model, a language or a voice in a request", "400")
+    lora_path_chars: int = limit(4096, "characters", "the path of an adapter to load", "400")
     request_id_chars: int = limit(128, "characters", "`X-Request-Id` of a client", "the server makes one of its own")
     pause_seconds: float = limit(LONGEST_PAUSE, "s", "a pause that a text asks for", "it is so long")
     all_pauses_seconds: float = limit(MOST_SILENCE, "s", "all pauses of a text", "400")

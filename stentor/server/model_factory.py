@@ -23,12 +23,17 @@ class ModelFactory:
     def __call__(self) -> TTS:
         c = self.config
         models, budgets = max(1, len(c.models)), c.max_memory_gb
+        loras = c.loras_of(self.name)
+        adapted = bool(loras) or self.at == 0
         return TTS(
             self.model,
             name=self.name,
             device=c.device,
             dtype=c.dtype,
             lora=c.lora,
+            loras=loras,
+            max_loras=c.max_loras if adapted else None,
+            max_lora_rank=c.max_lora_rank if adapted else None,
             lexicon=c.lexicon,
             max_num_seqs=c.max_num_seqs,
             memory_gb=c.memory_gb,

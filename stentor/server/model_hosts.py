@@ -17,6 +17,7 @@ from stentor.engine.request_state import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
 from stentor.models.base import ModelSpec, ReferenceAudio
 from stentor.server import memory
+from stentor.server.adapters import HostAdapters
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError, clipped
 from stentor.server.limits import LIMITS
@@ -53,6 +54,7 @@ class ModelHost:
         self.lexicon = Lexicon.of(None)  # the model's, from the first load on
         self.residency = Residency()
         self.others: list[ModelHost] = []  # of the same server
+        self.adapters = HostAdapters(config.loras_of(name))
         self.phase: Phase = "loading"
         self.reason: str | None = None
         self.created = int(time.time())
@@ -172,7 +174,7 @@ class ModelHost:
     async def _load(self) -> None:
         """Load the model, and speak with it unless a request waits to do so."""
         began, again = time.monotonic(), self.phase == "reloading"
-        self._tts = await self.loader.load(self._make)
+        self._tts = await self.loader.load(lambda: self.adapters.into(self._make()))
         self._spec, self.lexicon = self._tts.spec, self._tts.lexicon
         if self.config.warmup and not again:
             if self.phase == "loading":
@@ -259,8 +261,8 @@ def _noise(spec: ModelSpec) -> Recording:
 
 
 class ModelHosts:
-    """All models by name. A request that names none, or one of `aliases`, gets the first. Where there is one model,
-    usual names such as tts-1 mean it."""
+    """All models by name or by that of one of their adapters. A request that names none, or one of `aliases`, gets the
+    first. Where there is one model, usual names such as tts-1 mean it."""
 
     def __init__(self, hosts: list[ModelHost], aliases: Sequence[str]) -> None:
         self.all, self.aliases = hosts, aliases
@@ -274,6 +276,14 @@ class ModelHosts:
             found |= {name: self.all[0] for name in OPENAI_MODELS if name not in found}
         return list(found.items())
 
+    def listed(self) -> list[tuple[str, ModelHost]]:
+        """The same with the names of adapters."""
+        return [*self.served(), *((name, h) for h in self.all for name in h.adapters.paths)]
+
+    def of_adapter(self, name: str) -> ModelHost | None:
+        """The model that has an adapter of this name."""
+        return next((h for h in self.all if name in h.adapters.paths), None)
+
     def named(self, name: str | None) -> ModelHost:
         """The model of a name, the first for none. ApiError 404 for a model that is not here."""
         if not name or name in self.aliases:
@@ -281,9 +291,11 @@ class ModelHosts:
         for host in self.all:
             if host.name == name:
                 return host
+        if (adapted := self.of_adapter(name)) is not None:
+            return adapted
         if len(self.all) == 1 and is_usual_model(name):
             return self.all[0]
-        known = ", ".join(h.name for h in self.all)
+        known = ", ".join(n for h in self.all for n in (h.name, *h.adapters.paths))
         raise ApiError(
             404, f"model: {name!r} is not served here; served: {known}", param="model", code="model_not_found"
         )

@@ -40,6 +40,18 @@ def test_the_slot_of_an_unloaded_adapter_is_free_when_its_last_holder_lets_go(ad
     assert list(adapters.loaded) == ["b", "c"]
 
 
+def test_an_adapter_of_a_model_that_was_unloaded_is_ours_of_that_name(adapters: Adapters, folder: Path) -> None:
+    others = Adapters(registry.load(TINY, torch.device("cpu"), None, {"max_loras": 2}).adapters, Device("cpu"))
+    for name in ("a", "b"):
+        others.load(name, folder)
+    adapters.load("b", folder)
+    assert adapters.current(None) is None
+    assert adapters.current(adapters.named("b")) is adapters.named("b")
+    assert adapters.current(others.named("b")) is adapters.named("b")
+    with pytest.raises(InvalidRequest, match="'a' is not loaded"):
+        adapters.current(others.named("a"))
+
+
 def test_names_are_unique_and_unknown_ones_are_told_what_is_loaded(adapters: Adapters, folder: Path) -> None:
     adapters.load("a", folder)
     with pytest.raises(InvalidRequest, match="'a' is loaded already"):

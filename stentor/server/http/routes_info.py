@@ -24,9 +24,11 @@ def _option(o: Option) -> dict[str, Any]:
 
 
 def _model(name: str, host: ModelHost) -> dict[str, Any]:
-    """OpenAI's Model object, and what our page and other clients need to know. `root` is the model's first name."""
+    """OpenAI's Model object, and what our page and other clients need to know. `root` is the model's first name.
+    Of an adapter it is its path, and `parent` is the model, as in vLLM."""
     base = {"id": name, "object": "model", "created": host.created, "owned_by": "stentor", "name": name}
-    base["root"] = host.name
+    path = host.adapters.paths.get(name)
+    base |= {"root": path or host.name, "parent": host.name if path else None}
     base |= {"phase": host.phase, "resident": host.resident}
     if not host.serves and host.phase not in ("warming", "restarting"):
         return base
@@ -73,7 +75,7 @@ async def audio_models(request: Request) -> dict[str, Any]:
 
 
 def _models(request: Request) -> list[dict[str, Any]]:
-    return [_model(name, host) for name, host in server(request).hosts.served()]
+    return [_model(name, host) for name, host in server(request).hosts.listed()]
 
 
 @router.head("/health", include_in_schema=False)

@@ -89,6 +89,8 @@ class Planner:
         spec, ignored = host.spec, Ignored(self.config.strict)
         body = usable(body, spec, ignored)
         named = {**options(body, spec, ignored), "language": language(body, spec, ignored)}
+        if body.model in host.adapters.paths:
+            named["lora"] = body.model
         voice = await self.voices.resolve(host, body, ignored)
         if voice.continued and not spec.instructs_prompt:
             body = without_instructions(body, ignored)

@@ -1,0 +1,78 @@
+"""The LoRA adapters of a model that a server holds. A model that is loaded again has them again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stentor.errors import InvalidRequest, StentorError
+from stentor.server.config import ServerConfig
+from stentor.server.errors import ApiError
+from stentor.server.lora_modules import lora_modules
+
+if TYPE_CHECKING:
+    from stentor.api import TTS
+
+log = logging.getLogger("stentor.server")
+
+
+class HostAdapters:
+    """Names and folders of the adapters of one model. Changed on the event loop only."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given = dict(given)  # at start: the model is made with them
+        self.paths = dict(given)  # at present, in the order in which they were loaded
+        self._lock = asyncio.Lock()
+
+    def into(self, tts: TTS) -> TTS:
+        """The model, just made, with what was loaded and without what was unloaded since the start.
+
+        An adapter that cannot be loaded again is logged and left out.
+        """
+        for name in tts.loras:
+            if self.paths.get(name) != self.given.get(name):
+                tts.unload_lora(name)
+        for name in [n for n in self.paths if n not in tts.loras]:
+            try:
+                tts.load_lora(name, self.paths[name])
+            except StentorError as e:
+                log.error("adapter %s is lost: %s", name, e)
+                del self.paths[name]
+        return tts
+
+    async def load(self, tts: TTS, name: str, path: str) -> None:
+        """Load an adapter while requests run. ApiError 400: a name is taken, no slot is free, or a tensor is wrong."""
+        async with self._lock:
+            if name in self.paths:
+                raise ApiError(400, f"the lora adapter {name!r} has already been loaded", param="lora_name")
+            try:
+                await asyncio.to_thread(tts.load_lora, name, path)
+            except StentorError as e:
+                param = "lora_name" if isinstance(e, InvalidRequest) else "lora_path"
+                raise ApiError(400, f"{param}: {e}", param=param) from e
+            self.paths[name] = path
+
+    async def unload(self, tts: TTS, name: str) -> None:
+        """Refuse the name from now on. Requests that have the adapter keep it. ApiError 404 if it is not loaded."""
+        async with self._lock:
+            if name not in self.paths:
+                raise ApiError(404, f"the lora adapter {name!r} cannot be found", param="lora_name", code="not_found")
+            tts.unload_lora(name)
+            del self.paths[name]
+
+
+def allowed(config: ServerConfig, path: str) -> str:
+    """The path of an adapter, if the operator allows to load it at run time: it is one of --lora-modules, or lies in
+    --allowed-lora-path. ApiError 403 for others, whether they exist or not, and 404 for one that does not exist."""
+    if path in {m.path for m in lora_modules(config.lora_modules)}:
+        return path
+    folder = config.allowed_lora_path
+    found = Path(path).resolve() if folder is None else Path(folder, path).resolve()
+    if folder is None or not found.is_relative_to(Path(folder).resolve()):
+        raise ApiError(403, "lora_path: lies outside of --allowed-lora-path", param="lora_path")
+    if not found.exists():
+        raise ApiError(404, f"lora_path: there is no adapter at {path!r}", param="lora_path", code="not_found")
+    return str(found)

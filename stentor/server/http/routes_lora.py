@@ -1,0 +1,66 @@
+"""LoRA adapters at run time, with the paths and bodies of vLLM."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import Field
+from starlette.responses import PlainTextResponse, Response
+
+from stentor.server.adapters import allowed
+from stentor.server.errors import ApiError, failures
+from stentor.server.http.json_body import JsonRoute
+from stentor.server.limits import LIMITS
+from stentor.server.names import is_usual_model
+from stentor.server.schemas import Body
+from stentor.server.state import server
+
+
+def _permitted(request: Request) -> None:
+    """ApiError 404 unless the operator allows to load adapters at run time."""
+    if not server(request).config.allow_runtime_lora_updating:
+        told = "adapters are not loaded at run time here; the operator may start with --allow-runtime-lora-updating"
+        raise ApiError(404, told, code="not_found")
+
+
+router = APIRouter(route_class=JsonRoute, tags=["adapters"], dependencies=[Depends(_permitted)])
+Name = Annotated[str, Field(min_length=1, max_length=LIMITS.name_chars)]
+
+
+class LoadLora(Body):
+    """The adapter at `lora_path` gets the name `lora_name`, for the model `base_model_name` or else the first."""
+
+    lora_name: Name
+    lora_path: Annotated[str, Field(min_length=1, max_length=LIMITS.lora_path_chars)]
+    base_model_name: str | None = None
+
+
+class UnloadLora(Body):
+    """The adapter to unload."""
+
+    lora_name: Name
+
+
+@router.post("/v1/load_lora_adapter", responses=failures(400, 401, 403, 404, 503), response_class=PlainTextResponse)
+async def load(request: Request, body: LoadLora) -> Response:
+    """Load an adapter. Its name is a `model` from then on. Running requests go on."""
+    s = server(request)
+    host = s.hosts.named(body.base_model_name)
+    if body.lora_name in dict(s.hosts.served()) or is_usual_model(body.lora_name):
+        raise ApiError(400, f"lora_name: {body.lora_name!r} is the name of a model here", param="lora_name")
+    path = allowed(s.config, body.lora_path)
+    async with host.in_use() as tts:
+        await host.adapters.load(tts, body.lora_name, path)
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+
+@router.post("/v1/unload_lora_adapter", responses=failures(400, 401, 404, 503), response_class=PlainTextResponse)
+async def unload(request: Request, body: UnloadLora) -> Response:
+    """Unload an adapter. Requests that have it keep it to their end, and new ones are refused."""
+    host = server(request).hosts.of_adapter(body.lora_name)
+    if host is None:
+        raise ApiError(404, f"the lora adapter {body.lora_name!r} cannot be found", param="lora_name", code="not_found")
+    async with host.in_use() as tts:
+        await host.adapters.unload(tts, body.lora_name)
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")

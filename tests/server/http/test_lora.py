@@ -1,0 +1,185 @@
+"""Adapters over HTTP: their names as models, and loading and unloading at run time."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stentor.errors import CheckpointError, InvalidRequest
+from stentor.server.adapters import HostAdapters
+from stentor.server.cli import add_parser
+from stentor.server.config import ServerConfig
+from stentor.server.lora_modules import LoraModule, lora_modules
+from stentor.server.model_factory import ModelFactory
+from tests.helpers import adapters
+from tests.helpers.server_live import Live, pcm, serving
+
+SHORT = {"ignore_eos": True, "flow_steps": 2}
+ASK = {"input": "Hello there.", "seed": 3, "response_format": "pcm", "max_new_tokens": 3, "extra_params": SHORT}
+KEY = {"api_key": ("secret",), "allow_runtime_lora_updating": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("adapters")
+    for i, name in enumerate(("one", "two", "outside")):
+        adapters.make(root / ("in" if name != "outside" else "") / name, i)
+    wrong = adapters.weights(1, 4)
+    wrong["base_lm.layers.0.self_attn.q_proj.lora_A"] = torch.zeros(4, 5)
+    adapters.store(root / "in" / "wrong", wrong)
+    return root
+
+
+@pytest.fixture(scope="module")
+def live(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    settings: dict[str, Any] = {
+        "served_model_name": ("base",),
+        "lora_modules": (f"one={folder / 'in' / 'one'}",),
+        "max_loras": 2,
+        "allowed_lora_path": str(folder / "in"),
+        **KEY,
+    }
+    config = ServerConfig((str(adapters.TINY),), memory_gb=0.01, max_num_seqs=2, threads=1, **settings)
+
+    def load(name: str, model: str | None) -> ModelFactory:
+        return ModelFactory(name, model, config)
+
+    with serving(
+        tmp_path_factory.mktemp("voices"), load, model=str(adapters.TINY), warmup=False, **settings
+    ) as running:
+        yield running
+
+
+def manage(live: Live, what: str, **body: Any) -> tuple[int, str]:
+    answer = live.http.post(f"/v1/{what}_lora_adapter", json=body)
+    return answer.status_code, answer.text
+
+
+def test_the_name_of_an_adapter_is_a_model(live: Live) -> None:
+    base, one = (pcm(live.speech(**ASK, model=name).content) for name in ("base", "one"))
+    want = live.tts.generate("Hello there.", seed=3, max_frames=3, lora="one", retries=1, **SHORT).samples
+    assert np.abs(one - want).max() < 2e-4
+    assert np.abs(one - base).max() > 0.01
+    found = {m["id"]: m for m in live.http.get("/v1/models").json()["data"]}
+    assert (found["one"]["parent"], found["base"]["parent"]) == ("base", None)
+    assert found["one"]["root"].endswith("/in/one")
+    assert found["one"]["options"] == found["base"]["options"]
+    assert live.http.get("/v1/models/one").json()["parent"] == "base"
+
+
+def test_adapters_are_loaded_and_unloaded_at_run_time(live: Live, folder: Path) -> None:
+    before = live.speech(**ASK, model="two")
+    assert before.status_code == 404
+    assert before.json()["error"]["message"] == "model: 'two' is not served here; served: base, one"
+    told = manage(live, "load", lora_name="two", lora_path=str(folder / "in" / "two"))
+    assert told == (200, "Success: LoRA adapter 'two' added successfully.")
+    two = live.speech(**ASK, model="two")
+    assert two.status_code == 200
+    assert two.content != live.speech(**ASK, model="one").content
+    assert "two" in live.http.get("/v1/models").text
+    assert manage(live, "load", lora_name="two", lora_path="two")[0] == 400
+    status, told_full = manage(live, "load", lora_name="three", lora_path="two")
+    assert (status, "all 2 slots are taken" in told_full) == (400, True)
+    assert manage(live, "unload", lora_name="two") == (200, "Success: LoRA adapter 'two' removed successfully.")
+    assert live.speech(**ASK, model="two").status_code == 404
+    assert manage(live, "unload", lora_name="two")[0] == 404
+    assert manage(live, "load", lora_name="again", lora_path="two")[0] == 200  # from the folder that is allowed
+    assert live.speech(**ASK, model="again").content == two.content
+    assert manage(live, "unload", lora_name="again")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "status", "words"),
+    [
+        ("a", "/etc", 403, "lora_path: lies outside of --allowed-lora-path"),
+        ("a", "../outside", 403, "lora_path: lies outside"),
+        ("a", "/nowhere/at/all", 403, "lora_path: lies outside"),
+        ("a", "nowhere", 404, "there is no adapter at 'nowhere'"),
+        ("a", "wrong", 400, "base_lm.layers.0.self_attn.q_proj has lora_A [4, 5]"),
+        ("base", "two", 400, "is the name of a model here"),
+        ("tts-1", "two", 400, "is the name of a model here"),
+        ("one", "two", 400, "has already been loaded"),
+        ("", "two", 400, "lora_name"),
+        ("a", None, 400, "lora_path: Field required"),
+    ],
+)
+def test_what_may_not_be_loaded_is_refused(live: Live, name: str, path: str | None, status: int, words: str) -> None:
+    answer = live.http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": path})
+    assert (answer.status_code, words in answer.json()["error"]["message"]) == (status, True), answer.text
+    assert live.tts.loras == ("one",)
+
+
+def test_nobody_loads_adapters_without_a_key_or_where_the_operator_does_not_allow_it(
+    live: Live, tmp_path: Path
+) -> None:
+    body = {"lora_name": "a", "lora_path": "two"}
+    headers = {"Authorization": "Bearer wrong"}
+    assert live.http.post("/v1/load_lora_adapter", json=body, headers=headers).status_code == 401
+    with serving(tmp_path) as plain:
+        for what in ("load", "unload"):
+            status, told = manage(plain, what, **body)
+            assert (status, "--allow-runtime-lora-updating" in told) == (404, True)
+
+
+def test_modules_are_pairs_or_json_objects_as_vllm_takes_them() -> None:
+    given = ('{"name": "b", "path": "/b", "base_model_name": "m"}', "a=/x=y")
+    assert lora_modules(given) == [LoraModule("b", "/b", "m"), LoraModule("a", "/x=y")]
+    for wrong in ("a", "=x", "a=", '{"name": "a"}', '{"name": "a", "path": 3}', "{", '{"name":"a","path":"b","c":"d"}'):
+        with pytest.raises(InvalidRequest, match="lora_modules"):
+            lora_modules((wrong,))
+    with pytest.raises(InvalidRequest, match="'a' is given more than once"):
+        lora_modules(("a=x", "a=y"))
+
+
+def test_each_adapter_belongs_to_one_model() -> None:
+    modules = ("a=/a", '{"name": "b", "path": "/b", "base_model_name": "second"}')
+    config = ServerConfig(models=("x", "y"), served_model_name=("first", "second"), lora_modules=modules)
+    assert (config.loras_of("first"), config.loras_of("second")) == ({"a": "/a"}, {"b": "/b"})
+    with pytest.raises(InvalidRequest, match="'second' is no model of this server"):
+        ServerConfig(models=("x",), lora_modules=modules)
+
+
+@pytest.mark.parametrize("more", [{"api_key": ()}, {"replicas": 2}])
+def test_run_time_loading_needs_a_key_and_one_process(more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="allow_runtime_lora_updating"):
+        ServerConfig(**(KEY | more))
+
+
+def test_the_flag_takes_several_modules() -> None:
+    program = argparse.ArgumentParser()
+    add_parser(program.add_subparsers())
+    args = program.parse_args(["serve", "m", "--lora-modules", "a=1", "b=2", "--lora-modules", "c=3"])
+    assert (args.models, args.lora_modules) == (["m"], ("a=1", "b=2", "c=3"))
+
+
+class Model:
+    """What a TTS does with adapters. One path cannot be read."""
+
+    def __init__(self, loras: dict[str, str]) -> None:
+        self.held = dict(loras)
+
+    @property
+    def loras(self) -> tuple[str, ...]:
+        return tuple(self.held)
+
+    def load_lora(self, name: str, path: str) -> None:
+        if path == "gone":
+            raise CheckpointError("no such file")
+        self.held[name] = path
+
+    def unload_lora(self, name: str) -> None:
+        del self.held[name]
+
+
+def test_a_model_that_is_loaded_again_has_the_adapters_of_that_moment() -> None:
+    held = HostAdapters({"a": "/a", "b": "/b", "c": "/c"})
+    held.paths = {"a": "/a", "c": "/other", "d": "/d", "e": "gone"}
+    model: Any = held.into(Model(held.given))  # type: ignore[arg-type]
+    assert model.held == {"a": "/a", "c": "/other", "d": "/d"}
+    assert "e" not in held.paths
