@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 import numpy as np
+from triton.language import core
 from triton.runtime import interpreter
 
 
@@ -16,6 +17,7 @@ def prepare() -> None:
     _allow_loop_bounds()
     _patch_language_once()
     _keep_numpy_dtypes()
+    _type_tuples_when_asked()
     builder = interpreter.interpreter_builder
     # Its check of integers for overflow computes them again in int64, and asserts nothing where debug is off.
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
@@ -56,3 +58,21 @@ def _keep_numpy_dtypes() -> None:
         return found[name]
 
     interpreter._get_np_dtype = numpy_dtype
+
+
+def _type_tuples_when_asked() -> None:
+    """Triton makes a type, with its name, for the shape of each value: a third of the time of small kernels."""
+    plain = core.tuple.__getattr__
+
+    def init(self: Any, args: Any, type: Any = None) -> None:
+        self.values = list(args)
+        if type is not None:
+            self.type = type if isinstance(type, core.tuple_type) else core.tuple_type(type)
+
+    def attribute(self: Any, name: str) -> Any:
+        if name != "type":
+            return plain(self, name)
+        self.type = core._type_for_tuple_values(self.values)
+        return self.type
+
+    core.tuple.__init__, core.tuple.__getattr__ = init, attribute
