@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
         return lambda: stentor.TTS(checkpoint, device="cpu", max_num_seqs=4, memory_gb=0.05, threads=1)
 
-    with serving(folder / "voices", load, ws_idle_seconds=8.0, max_instructions_chars=50) as running:
+    with serving(folder / "voices", load, ws_idle_seconds=300.0, max_instructions_chars=50) as running:
         yield running
 
 
@@ -79,7 +80,8 @@ def test_cancel_while_it_waits_for_text_says_what_was_heard_and_frees_the_slot(l
         assert t.say("Hello.")[0][-1]["type"] == "session.done"
 
 
-def test_a_client_that_stops_in_the_middle_of_a_text_is_hung_up_on(live: Live) -> None:
+def test_a_client_that_stops_in_the_middle_of_a_text_is_hung_up_on(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.server, "config", replace(live.server.config, ws_idle_seconds=1.0))
     with talk(live, **ASK) as t:
         t.send("input.text", text="Hello there, this is ")
         code, events = t.close_code()
