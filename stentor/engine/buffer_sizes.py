@@ -19,6 +19,8 @@ class BufferSizes:
     max_model_len: int  # tokens (prompt and frames) that one request can take
     slot_bytes: int
     page_bytes: int
+    prefill_tokens: int  # of the largest captured prefill
+    graph_bytes: int  # left free for graphs of the language model and workspaces
     codec_frames: int  # rows times frames of one codec call at most
     codec_bytes: int  # left free for codec calls
     encodings: int  # references encoded at a time
@@ -35,7 +37,8 @@ class BufferSizes:
         adapters = f", adapters {self.adapter_bytes / GIB:.2f} GiB" if self.adapter_bytes else ""
         return (
             f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page_size} tokens ({kv:.2f} GiB), "
-            f"{self.max_model_len} tokens per request, codec calls of {self.codec_frames} frames "
+            f"{self.max_model_len} tokens per request, prefills of {self.prefill_tokens} tokens "
+            f"({self.graph_bytes / GIB:.2f} GiB of graphs), codec calls of {self.codec_frames} frames "
             f"({self.codec_bytes / GIB:.2f} GiB), encoding of references ({self.encoder_bytes / GIB:.2f} GiB), "
             f"codec states of {self.codec_states} voices on the host{adapters}"
         )

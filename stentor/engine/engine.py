@@ -23,7 +23,7 @@ from stentor.engine.device import Device
 from stentor.engine.inbox import Inbox, Submit
 from stentor.engine.inflight import InFlightStep
 from stentor.engine.launcher import Launcher
-from stentor.engine.model_runner import MAX_PREFILL_TOKENS, ModelRunner
+from stentor.engine.model_runner import ModelRunner
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.preparation import Preparation
 from stentor.engine.reference_encoder import ReferenceEncoder
@@ -56,7 +56,7 @@ class Engine:
         self.reference_encoder = ReferenceEncoder(model, device, config.encoded_references, self.sizes.encodings)
         pages = PageAllocator(self.sizes.pages, self.sizes.page_size)
         parked = self.sizes.parked(config.policy.parked_mb)
-        self.scheduler = Scheduler(self.sizes.slots, pages, _policy(config, device), parked)
+        self.scheduler = Scheduler(self.sizes.slots, pages, _policy(config, device, self.sizes.prefill_tokens), parked)
         self.stats = Stats()
         self._requests = OpenRequests(model.spec.frame, self.stats)
         self.sequences = SequenceMaker(model.spec, self.sizes, config.policy, self.runner.covering_evals)
@@ -269,9 +269,9 @@ class Engine:
         self._notifier.flush()
 
 
-def _policy(config: EngineConfig, device: Device) -> Policy:
+def _policy(config: EngineConfig, device: Device, captured_tokens: int) -> Policy:
     """The scheduler's policy. Without a ramp of its own, a CPU takes the gentle one. A GPU's prefills are captured."""
     policy = config.policy
     if device.cuda:
-        return replace(policy, max_prefill_tokens=min(policy.max_prefill_tokens, MAX_PREFILL_TOKENS))
+        return replace(policy, max_prefill_tokens=min(policy.max_prefill_tokens, captured_tokens))
     return replace(policy, ramp=GENTLE_RAMP) if policy.ramp is None else policy

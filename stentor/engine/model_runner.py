@@ -76,7 +76,7 @@ class ModelRunner:
         self.partial_graphs = CudaGraphRunner(
             "partial prefill", self._partial_prefill, device, self.stream, must, shares_pool_of=self.decode_graphs
         )
-        longest = MAX_PREFILL_TOKENS if device.cuda else 0
+        longest = min(MAX_PREFILL_TOKENS, sizes.prefill_tokens) if device.cuda else 0
         frames = longest if model.spec.takes_reference else 0
         largest = BatchShape(longest, sizes.slots, frames, longest)
         self.prefill_buffers = PrefillBuffers(model.spec, largest, sizes.slots, device)
@@ -103,11 +103,11 @@ class ModelRunner:
 
     def prefill_keys(self, slots: int, num_evals: int) -> Iterator[tuple[int, int, int, int]]:
         """(tokens, rows, given frames, num_evals): as many frames as tokens, or none."""
-        given = self.model.spec.takes_reference
+        given, most = self.model.spec.takes_reference, self.sizes.prefill_tokens
         sizes = {n: tokens for n, tokens in PREFILL_TOKENS.items() if n < slots}
         sizes[slots] = PREFILL_TOKENS[max(PREFILL_TOKENS)] if slots > 1 else PREFILL_TOKENS[1]
         for rows, counts in sorted(sizes.items(), reverse=True):
-            for tokens in counts:
+            for tokens in [n for n in counts if n <= most] or [most]:
                 for frames in (tokens, 0) if given else (0,):
                     yield (tokens, rows, frames, num_evals)
         others = {n: tokens for n, tokens in LAST_TOKENS.items() if n < slots}
@@ -118,7 +118,7 @@ class ModelRunner:
 
     def partial_keys(self) -> Iterator[tuple[int, int, int]]:
         """(tokens, given frames, replayed frames): as many of one kind as tokens, or none."""
-        for tokens in PARTIAL_TOKENS:
+        for tokens in (n for n in PARTIAL_TOKENS if n <= self.sizes.prefill_tokens):
             if self.model.spec.takes_reference:
                 yield (tokens, tokens, 0)
             yield (tokens, 0, 0)

@@ -11,25 +11,18 @@ from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import GIB, MIB, BufferSizes
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
+from stentor.engine.memory_plan import LEVELS, Needs, Shares, advice, fewer, fit
 from stentor.engine.reference_encoder import ENCODINGS
 from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
 from stentor.layers.types import Column
 from stentor.models.base import SpeechModel
 
-GRAPHS = 6 * GIB
-"""Bytes left free on CUDA for the language model's graphs and eager calls."""
-SPARE = 0.3
-"""At most this share of the free memory is left for graphs of the language model and of the codec."""
-CODEC_FRAMES = 512
-"""Rows times frames of one codec call, such as 64 chunks of 8 frames or 20 of 25. An H200 decodes no more audio per
-second in larger calls, and the next chunk waits for them."""
-CODEC_SHARE, CODEC_COPIES = 0.1, 3
-"""Codec calls take at most this share of the free memory. A call's memory counts three times: for eager warm-up, for
-the graphs, and for fragmentation."""
+CODEC_COPIES = 3
+"""A codec call's memory counts three times: for eager warm-up, for the graphs, and for fragmentation."""
 ENCODER_SHARE = 0.2
-"""Encodings of references take at most this share of the free memory. Where two do not fit, one runs at a time, and
-where not even the longest fits, it is tried with what is left."""
+"""Encodings of references take at most this share of the memory beside the weights. Where two do not fit, one runs at
+a time, and where not even the longest fits, it is tried with what is left."""
 
 
 def _bytes(columns: Mapping[str, Column]) -> int:
@@ -37,66 +30,99 @@ def _bytes(columns: Mapping[str, Column]) -> int:
 
 
 def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> BufferSizes:
-    """Buffer sizes for `model` on `device`. EngineError when not even one request fits.
+    """Buffer sizes for `model` on `device`. EngineError, which says what would fit, when this does not.
 
     The weights and the slots for adapters have been made: what is free and what is taken count them.
     """
     spec, kv = model.spec, model.spec.kv
-    slots, page_size = config.max_num_seqs or (64 if device.cuda else 8), config.page_size
-    max_frames = min(config.max_frames, spec.max_model_len)
+    page_size, max_frames = config.page_size, min(config.max_frames, model.spec.max_model_len)
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     slot_bytes = _bytes({**engine_columns(spec), **spec.columns, "frames": frames}) + _bytes(model.codec.columns)
-    page_bytes = _bytes({"kv": Column((kv.layers, 2, page_size, kv.heads, kv.dim), kv.dtype)})
-    codec_frames, codec_bytes = _codec(model, config.policy.chunk, slots, device)
-    encodings, encoder_bytes = _encoder(model, device)
-    wanted = math.ceil(spec.max_model_len / page_size)  # per request
-    pages = min(slots * wanted, _budget(config, device, slots * slot_bytes + encoder_bytes, codec_bytes) // page_bytes)
-    if pages < 1:
-        adapters = f" and adapters of {model.adapters.bytes / GIB:.2f} GiB" if model.adapters.count else ""
-        each = f"{slots} slots of {slot_bytes / GIB:.3f} GiB each"
-        raise EngineError(f"no memory for key-value pages beside {each}{adapters}")
-    max_pages = min(pages, wanted)
-    states = int(config.codec_states_mb * MIB) // _bytes(model.codec.columns) if spec.codec_prefix else 0
+    usable, total = _usable(config, device)
+    encodings, encoder_bytes = _encoder(model, device, usable)
+    needs = Needs(
+        slot=slot_bytes,
+        page=_bytes({"kv": Column((kv.layers, 2, page_size, kv.heads, kv.dim), kv.dtype)}),
+        codec_frame=_codec_frame(model, config.policy.chunk, device),
+        encoder=encoder_bytes,
+        page_size=page_size,
+        wanted=math.ceil(spec.max_model_len / page_size),
+        chunk=config.policy.chunk,
+        priming=min(spec.codec_prefix, spec.codec_chunk),  # frames of a call beside the others
+    )
+    shares = _shares(model, needs, config, usable, total)
+    max_pages = min(shares.pages, needs.wanted)
     return BufferSizes(
-        slots=slots,
+        slots=shares.slots,
         max_frames=max_frames,
         page_size=page_size,
-        pages=pages,
+        pages=shares.pages,
         max_pages=max_pages,
         max_model_len=min(spec.max_model_len, max_pages * page_size),
         slot_bytes=slot_bytes,
-        page_bytes=page_bytes,
-        codec_frames=codec_frames,
-        codec_bytes=codec_bytes,
+        page_bytes=needs.page,
+        prefill_tokens=shares.prefill_tokens,
+        graph_bytes=shares.graph_bytes,
+        codec_frames=shares.codec_frames,
+        codec_bytes=shares.codec_bytes,
         encodings=encodings,
         encoder_bytes=encoder_bytes,
-        codec_states=states,
+        codec_states=int(config.codec_states_mb * MIB) // _bytes(model.codec.columns) if spec.codec_prefix else 0,
         adapter_bytes=model.adapters.bytes,
     )
 
 
-def _codec(model: SpeechModel, chunk: int, slots: int, device: Device) -> tuple[int, int]:
-    """Frames of the largest codec call, and bytes to leave for codec calls. A call of one row is measured."""
-    frames = min(CODEC_FRAMES, slots * chunk)
-    free = device.free_bytes()
+def _shares(model: SpeechModel, needs: Needs, config: EngineConfig, usable: int | None, total: int) -> Shares:
+    """How the memory beside the weights is divided. `usable` None: it is a CPU's, of which nothing is planned."""
+    tokens, frames = LEVELS[0]
+    if usable is None or config.memory_gb is not None:
+        slots = config.max_num_seqs or (8 if usable is None else 64)
+        frames = min(frames, slots * needs.chunk)
+        codec = (frames + needs.priming) * needs.codec_frame
+        pages = int((1.0 if config.memory_gb is None else config.memory_gb) * GIB) // needs.page
+        found = Shares(slots, tokens, frames, 0, codec, min(slots * needs.wanted, pages))
+        if found.pages >= 1:
+            return found
+        raise EngineError(f"no memory for key-value pages: one takes {needs.page / GIB:.4f} GiB")
+    wanted = [config.max_num_seqs] if config.max_num_seqs is not None else fewer(64)
+    found_shares = fit(needs, wanted, usable, total)
+    if found_shares is not None:
+        return found_shares
+    adapters = f", {model.adapters.bytes / GIB:.2f} GiB of adapters among them" if model.adapters.count else ""
+    weights = f"{(total - usable) / GIB:.2f} GiB of {total / GIB:.2f} are taken by weights{adapters}"
+    told = advice(needs, wanted[-1], usable, total)
+    raise EngineError(f"no memory for key-value pages beside {wanted[-1]} slots: {weights}; {told}")
+
+
+def _usable(config: EngineConfig, device: Device) -> tuple[int | None, int]:
+    """Bytes beside the weights, and bytes with them. On a CPU None."""
+    free, taken = device.free_bytes(), device.allocated_bytes()
     if free is None:
-        return frames, 0
+        return None, 0
+    usable = int(free * config.gpu_memory_utilization)
+    if config.max_memory_gb is not None:
+        usable = min(usable, int(config.max_memory_gb * GIB) - taken)
+    return usable, usable + taken
+
+
+def _codec_frame(model: SpeechModel, chunk: int, device: Device) -> int:
+    """Bytes of a codec call, by frame. A call of one row is measured. On a CPU 0."""
+    if device.free_bytes() is None:
+        return 0
     spec = model.spec.frame
     given = torch.zeros(1, chunk, *spec.shape, dtype=spec.dtype, device=device.torch)
     with torch.inference_mode():
         state = CodecStateTable(model.codec.columns, 1, device.torch).columns
         model.codec.decode(given, state)  # compiles kernels and makes the libraries' workspaces
-        each = CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state)) / chunk
-    priming = min(model.spec.codec_prefix, model.spec.codec_chunk)  # frames of a call beside the others
-    frames = min(frames, max(chunk, int(CODEC_SHARE * free / max(each, 1.0)) - priming))
-    return frames, int((frames + priming) * each)
+        return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state)) / chunk)
 
 
-def _encoder(model: SpeechModel, device: Device) -> tuple[int, int]:
+def _encoder(model: SpeechModel, device: Device, usable: int | None) -> tuple[int, int]:
     """References encoded at a time, and bytes to leave for it. An encoding of the longest one is measured."""
-    spec, free = model.spec, device.free_bytes()
-    if free is None or not spec.takes_reference:
+    spec = model.spec
+    if usable is None or not spec.takes_reference:
         return ENCODINGS, 0
+    room = int(ENCODER_SHARE * max(0, usable))
     wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
     with torch.inference_mode():
         model.encode(wav[: spec.reference_rate], "reference")  # compiles kernels and makes the libraries' workspaces
@@ -104,19 +130,6 @@ def _encoder(model: SpeechModel, device: Device) -> tuple[int, int]:
             each = device.peak_bytes(lambda: model.encode(wav, "reference"))
         except torch.OutOfMemoryError:  # with what is free, which pages will take later
             device.release_cached()
-            each = free
-    count = ENCODINGS if ENCODINGS * each <= ENCODER_SHARE * free else 1
-    return count, min(count * each, int(ENCODER_SHARE * free))
-
-
-def _budget(config: EngineConfig, device: Device, taken: int, codec_bytes: int) -> int:
-    """Bytes for key-value pages. `taken`: bytes of slots and of encodings."""
-    if config.memory_gb is not None:
-        return int(config.memory_gb * GIB)
-    free = device.free_bytes()
-    if free is None:
-        return GIB
-    usable = free * config.gpu_memory_utilization
-    if config.max_memory_gb is not None:
-        usable = min(usable, config.max_memory_gb * GIB - device.allocated_bytes())
-    return int(usable - min(GRAPHS + codec_bytes, free * SPARE)) - taken
+            each = room
+    count = ENCODINGS if ENCODINGS * each <= room else 1
+    return count, min(count * each, room)

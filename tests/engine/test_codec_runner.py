@@ -10,7 +10,7 @@ import pytest
 from stentor import TTS
 from stentor.config import Policy
 from stentor.engine.codec_runner import CodecRunner, rows_of_call
-from stentor.engine.sizing import CODEC_FRAMES
+from stentor.engine.memory_plan import CODEC_FRAMES
 
 ROWS = {1, 2, 4, 8, 16, 20}
 

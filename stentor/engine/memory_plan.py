@@ -1,0 +1,92 @@
+"""How memory is divided between pages, graphs, codec calls and encodings. Arithmetic on bytes, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stentor.engine.buffer_sizes import GIB
+
+WORKSPACE = GIB // 4
+"""Bytes for libraries' workspaces and eager calls, whatever is captured."""
+GRAPHS = 7 * GIB // 4
+"""Bytes of the language model's graphs with prefills of 2048 tokens. With 64 slots and 512 frames in a codec call, all
+of graphs, codec and workspace was 2.3 to 2.7 GiB for the released models (docs/models). It grows with the tokens."""
+LEVELS = ((2048, 512), (1024, 256), (512, 128), (256, 64), (128, 0))
+"""(tokens of the largest captured prefill, frames of a codec call), from what suits a large GPU to the least. An H200
+decodes no more audio per second in calls of more than 512 frames, such as 64 chunks of 8 frames or 20 of 25."""
+CODEC_FRAMES = LEVELS[0][1]
+CODEC_SHARE = 0.1
+"""Of all memory, codec calls take at most this share before smaller ones are tried."""
+ENOUGH_TOKENS = 512
+"""Key-value tokens per slot, below which smaller graphs and codec calls are tried first."""
+SPARE = 0.3
+"""At the last level, at most this share of all memory is left for graphs and codec calls, for models that are tiny."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a model takes for each part."""
+
+    slot: int
+    page: int
+    codec_frame: int  # of a codec call, by frame
+    encoder: int  # of encodings, all together
+    page_size: int  # tokens of a page
+    wanted: int  # pages of the longest request
+    chunk: int  # frames that a codec call holds at least
+    priming: int  # frames of a codec call beside the others
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What fits."""
+
+    slots: int
+    prefill_tokens: int
+    codec_frames: int
+    graph_bytes: int
+    codec_bytes: int
+    pages: int
+
+
+def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
+    """The largest level at which every slot has enough pages, or the last if it has at least one. None: nothing fits.
+
+    usable: bytes beside the weights. total: with them.
+    """
+    enough = slots * min(needs.wanted, -(-ENOUGH_TOKENS // needs.page_size))
+    for level in LEVELS:
+        tokens, last = level[0], level == LEVELS[-1]
+        frames = min(max(level[1], needs.chunk), slots * needs.chunk)
+        graphs = WORKSPACE + GRAPHS * tokens // LEVELS[0][0]
+        codec = (frames + needs.priming) * needs.codec_frame
+        left = graphs + codec
+        if last:
+            left = min(left, int(SPARE * total))
+        pages = (usable - left - slots * needs.slot - needs.encoder) // needs.page
+        if pages >= slots if last else (pages >= enough and codec <= CODEC_SHARE * total):
+            pages = min(pages, slots * needs.wanted)
+            return Shares(slots, tokens, frames, graphs, codec, pages)
+    return None
+
+
+def fit(needs: Needs, slots: Sequence[int], usable: int, total: int) -> Shares | None:
+    """What fits with the first of these numbers of slots that does."""
+    found = (divide(needs, n, usable, total) for n in slots)
+    return next((f for f in found if f is not None), None)
+
+
+def fewer(slots: int) -> list[int]:
+    """Numbers of slots to try, from so many down to one."""
+    return [slots >> i for i in range(slots.bit_length())]
+
+
+def advice(needs: Needs, slots: int, usable: int, total: int) -> str:
+    """What would fit instead of `slots` slots, in words."""
+    most = fit(needs, range(slots, 0, -1), usable, total)
+    more = total
+    while divide(needs, slots, usable + more - total, more) is None:
+        more += max(1, total // 50)
+    larger = f"{more / GIB:.2f} GiB hold {slots} slots"
+    return larger if most is None else f"{most.slots} slots fit, or {larger}"

@@ -1,0 +1,91 @@
+"""What fits into a card: the released models, by the sizes on their pages (docs/models)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from stentor.engine.buffer_sizes import GIB, MIB
+from stentor.engine.memory_plan import CODEC_FRAMES, ENOUGH_TOKENS, LEVELS, Needs, Shares, advice, divide, fewer, fit
+
+CODEC_FRAME = 6 * MIB  # three times what a frame of a call was predicted to take at most
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights in GiB, bytes of a token, MB of a slot, tokens of the longest request."""
+
+    weights: float
+    token: int
+    slot: float
+    tokens: int
+
+    def needs(self, usable: int) -> Needs:
+        """With a fifth of what is beside the weights for encoding references, which is the most."""
+        encoder = int(0.2 * usable)
+        return Needs(int(self.slot * 1e6), 16 * self.token, CODEC_FRAME, encoder, 16, self.tokens // 16, 25, 25)
+
+
+RELEASED = {
+    "qwen3-tts 0.6B in 4": (Model(1.9, 114_688, 2.9, 8192), 4),
+    "qwen3-tts 1.7B in 8": (Model(4.1, 114_688, 2.9, 8192), 8),
+    "voxcpm2 in 8": (Model(4.5, 36_864, 4.5, 8192), 8),
+    "fish s2 pro in 16": (Model(9.7, 147_456, 4.8, 32_768), 16),
+}
+
+
+def taken(needs: Needs, found: Shares) -> int:
+    """All that the shares are, beside the weights."""
+    return found.graph_bytes + found.codec_bytes + needs.encoder + found.slots * needs.slot + found.pages * needs.page
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_each_released_model_has_eight_slots_with_room_in_its_card(name: str) -> None:
+    model, gib = RELEASED[name]
+    usable = int((gib - model.weights) * GIB)
+    needs = model.needs(usable)
+    found = divide(needs, 8, usable, gib * GIB)
+    assert found is not None
+    assert found.pages * 16 >= 8 * ENOUGH_TOKENS
+    assert taken(needs, found) <= usable
+    assert found.codec_frames >= 25
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_with_more_memory_nothing_gets_smaller(name: str) -> None:
+    model, gib = RELEASED[name]
+    held = None
+    for more in (1, 1.5, 2, 4, 8):
+        total = int(gib * more * GIB)
+        usable = total - int(model.weights * GIB)
+        found = divide(replace(model.needs(0), encoder=0), 8, usable, total)
+        assert found is not None
+        assert held is None or (found.prefill_tokens, found.codec_frames) >= (held.prefill_tokens, held.codec_frames)
+        held = found
+    assert (held.prefill_tokens, held.codec_frames) == (LEVELS[0][0], min(CODEC_FRAMES, 8 * 25))
+
+
+def test_slots_become_fewer_where_nobody_asked_for_a_number() -> None:
+    model, _ = RELEASED["qwen3-tts 0.6B in 4"]
+    usable = int(0.9 * GIB)
+    needs = replace(model.needs(0), slot=100 * MIB)
+    assert divide(needs, 64, usable, 3 * GIB) is None
+    found = fit(needs, fewer(64), usable, 3 * GIB)
+    assert found is not None
+    assert 1 <= found.slots < 16
+    assert fewer(64) == [64, 32, 16, 8, 4, 2, 1]
+
+
+def test_what_would_fit_is_named() -> None:
+    model, _ = RELEASED["fish s2 pro in 16"]
+    usable = int(1.0 * GIB)
+    needs = replace(model.needs(0), slot=150 * MIB)
+    total = int(model.weights * GIB) + usable
+    told = advice(needs, 8, usable, total)
+    slots, more = int(told.split()[0]), float(told.split("or ")[1].split()[0])
+    assert divide(needs, slots, usable, total) is not None
+    assert divide(needs, slots + 1, usable, total) is None
+    larger = int((more + 0.01) * GIB)
+    assert divide(needs, 8, larger - (total - usable), larger) is not None
+    assert "slots fit" not in advice(needs, 8, 0, total)
