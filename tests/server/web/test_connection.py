@@ -14,6 +14,10 @@ from tests.helpers.server_live import Live, serving, tone_wav
 
 KEY = "schlüssel-1"
 LOCKED = "document.readyState == 'complete' && document.getElementById('login').checkVisibility()"
+STATES = """
+  window.states = [];
+  new MutationObserver(() => states.push(document.body.dataset.state)).observe(document.body, { attributes: true });
+"""
 SHORT = {"min_frames": 20, "max_frames": 20}
 
 
@@ -136,9 +140,9 @@ def test_the_page_follows_a_server_that_dies_and_returns(tab: Page, tmp_path: Pa
         True,
     ]
     assert axe_violations(tab) == []
+    tab.eval(STATES)
     tab.click("#play")  # what was spoken is still here
-    finished(tab)
-    assert tab.eval(STATE) == "done"
+    tab.until("states.includes('speaking') && states.at(-1) == 'done'")
     with serving(tmp_path / "two", port=port, served_model_name=("/models/other",)) as live:
         files = {"audio_sample": ("a.wav", tone_wav(), "audio/wav")}
         assert live.http.post("/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files).is_success
