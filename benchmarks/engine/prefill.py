@@ -4,7 +4,8 @@ Run: python benchmarks/engine/prefill.py [--out FILE] [MODEL ...]
      python benchmarks/engine/prefill.py dummy:toy --device cpu --tokens 40 2x30        a dry run without a GPU
 Needs: a GPU and nothing but stentor.
 
-A case is a number of packed prompts of equal length, such as 16x1400. FLOPs are those of the GEMMs, as torch counts
+A case is a number of packed prompts of equal length, such as 16x1400. With --piece 2048 it is computed as the engine
+does, in pieces of so many packed tokens. FLOPs are those of the GEMMs, as torch counts
 them, and 4 * heads * dim for each pair of a token and a key that it sees.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,28 @@ def prefill(model: SpeechModel, kv: PagedKV, rows: int, tokens: int) -> tuple[An
     return x, kv.prefill_view(torch.arange(rows, device=where), made, made, pos, each, tokens)
 
 
-def measure(name: str, cases: list[tuple[int, int]], device: torch.device) -> dict[str, Any]:
+def in_pieces(model: SpeechModel, kv: PagedKV, x: Any, rows: int, tokens: int, piece: int) -> Callable[[], None]:
+    """The backbone over a prompt of `tokens` tokens, or several, piece by piece."""
+    where, total = kv.pool.device, rows * tokens
+    made, pos = (
+        torch.arange(rows, device=where).repeat_interleave(tokens),
+        torch.arange(tokens, device=where).repeat(rows),
+    )
+    parts = []
+    for start in range(0, total, piece):
+        part = slice(start, min(total, start + piece))
+        slots, row = made[part].unique(return_inverse=True)
+        view = kv.prefill_view(slots, row, made[part], pos[part], -(-tokens // PAGE), int(row.bincount().max()))
+        parts.append((tuple(t[part] for t in x), view))
+
+    def run() -> None:
+        for part, view in parts:
+            model.backbone(part, view)
+
+    return run
+
+
+def measure(name: str, cases: list[tuple[int, int]], device: torch.device, piece: int) -> dict[str, Any]:
     with torch.inference_mode():
         model = registry.load(name, device, None, {})
         found = {}
@@ -71,7 +94,7 @@ def measure(name: str, cases: list[tuple[int, int]], device: torch.device) -> di
             counted, gemms = Counted(view, rows, tokens), FlopCounterMode(display=False)
             with gemms:
                 model.backbone(x, counted)
-            ms = milliseconds(lambda x=x, view=view: model.backbone(x, view))
+            ms = milliseconds(in_pieces(model, kv, x, rows, tokens, piece or rows * tokens))
             flops = gemms.get_total_flops() + counted.flops
             found[f"{rows}x{tokens}"] = {
                 "ms": round(ms, 3),
@@ -88,14 +111,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--tokens", nargs="+", default=list(CASES), help="prompts x tokens of each, or tokens")
+    parser.add_argument("--piece", type=int, default=0, help="packed tokens of one launch, 0 for all")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     cases = [tuple(int(n) for n in ("1x" * ("x" not in c) + c).split("x")) for c in args.tokens]
     device = torch.device(args.device)
     result: dict[str, Any] = {"machine": machine_speed(device), "torch": torch.__version__, "models": {}}
+    result["piece"] = args.piece
     for name in args.models:
-        result["models"][name] = measure(name, cases, device)
+        result["models"][name] = measure(name, cases, device, args.piece)
         if args.out:
             args.out.write_text(json.dumps(result, indent=1))
 

@@ -7,7 +7,8 @@ Needs: a GPU and nothing but stentor.
 Milliseconds from the call to the first chunk, medians: plain text, a voice that was used before, the same one loaded
 before, a voice that is new, and the last of 16 that start at once. `computed` are the prompt tokens of a request that
 no page held. Then 16 streams run, alone and with two new voices: the largest gap between chunks of a stream,
-and the slower first audio of the two, the worst of three runs.
+and the slower first audio of the two, the worst of three runs. A dialogue has 12 speaker turns, where the model takes
+any: the tokens of its prompts, and those that were computed.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.timing import machine_speed
 from stentor import TTS, Reference
 from stentor.config import Policy
+from stentor.text.marks import NO_MARKS
 
 MODELS = ("dummy:fish-s2-pro", "dummy:qwen3-tts-1.7b-base", "dummy:voxcpm2")
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
 WORDS = "These are the words of the recording, which nobody checks. "
+DIALOGUE = "\n".join(f"<|speaker:{i % 2}|>This is turn number {i}. {TEXT} {TEXT}" for i in range(12))
 REPEATS = 15
 TOGETHER, FRAMES = 16, 200
 
@@ -123,6 +126,11 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
             ]
             for what in runs[0]:
                 found[f"beside {TOGETHER} streams, {count} new voices, {what}"] = max(r[what] for r in runs)
+        if tts.spec.marks.speaker != NO_MARKS.speaker:
+            tokens, cached = stats.prompt_tokens, stats.cached_tokens
+            list(tts.submit(tts.request(DIALOGUE, seed=1, max_frames=12 * 40)))
+            found["dialogue, tokens of its prompts"] = stats.prompt_tokens - tokens
+            found["dialogue, computed"] = stats.prompt_tokens - tokens - stats.cached_tokens + cached
         health = tts.engine.health()
         found["references, codec states"] = [str(health.references), str(health.codec_states)]
         found["eager calls"] = tts.engine.eager_calls

@@ -44,9 +44,17 @@ class RandomFaults(RuleBasedStateMachine):
         self.talks: list[Talk] = []
         self.engines: list[SteppedEngine] = []
 
-    @initialize(slots=st.integers(1, 4), pages=st.sampled_from((40, 70, 400)), overlap=st.integers(0, 2))
-    def start(self, slots: int, pages: int, overlap: int) -> None:
-        policy = Policy(reserve_tokens=4, max_queue=4, max_ahead=0.3, max_unread=0.06, max_frames_in_codec=30)
+    @initialize(
+        slots=st.integers(1, 4),
+        pages=st.sampled_from((40, 70, 400)),
+        overlap=st.integers(0, 2),
+        budget=st.sampled_from((5, 2048)),
+    )
+    def start(self, slots: int, pages: int, overlap: int, budget: int) -> None:
+        policy = Policy(
+            reserve_tokens=4, max_queue=4, max_ahead=0.3, max_unread=0.06, max_frames_in_codec=30,
+            max_prefill_tokens=budget, min_cached_tokens=8,
+        )  # fmt: skip
         self.how = {
             "max_num_seqs": slots, "memory_gb": pages * PAGE_BYTES / 2**30, "overlap_steps": overlap, "policy": policy,
         }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,11 @@ def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_pa
     frames = torch.zeros(2, 3, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
     with torch.inference_mode():
         step.decode(model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.num_evals)
-        step.prefill(model, slots, kv, prefill_batch(model, "meta"))
+        batch = prefill_batch(model, "meta")
+        none = batch.idx[:0]
+        partial = replace(batch, idx=none, last=none, length=none)
+        for prefill in (batch, partial, replace(partial, step=batch.pos)):  # the last replays frames
+            step.prefill(model, slots, kv, prefill)
         samples, _ = model.codec.decode(frames, state)
     assert samples.is_meta
     assert samples.shape == (2, 3 * spec.hop)
