@@ -23,8 +23,8 @@ Place = Callable[[TTS], tuple[Any, str]]
 
 
 def spoken(tts: TTS) -> list[Speech | EngineError]:
-    """What becomes of twelve requests that are submitted together."""
-    work = [(text, {k: v for k, v in o.items() if k != "retries"}) for text, o in requests(12)]
+    """What becomes of eight requests that are submitted together, two more than there are slots."""
+    work = [(text, {k: v for k, v in o.items() if k != "retries"}) for text, o in requests(8)]
     streams = [tts.submit(tts.request(text, **options)) for text, options in work]
     results: list[Speech | EngineError] = []
     for stream in streams:
