@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from stentor import TTS, InvalidRequest
+from stentor import TTS, InvalidRequest, registry
 from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.device import Device
@@ -101,6 +102,15 @@ def test_a_limit_for_everything_counts_the_weights():
     limited = sizes(free=0.1, taken=0.02, max_memory_gb=0.029)
     assert 0 < pages_bytes(limited) < pages_bytes(free)
     assert pages_bytes(limited) + limited.slots * limited.slot_bytes + 0.02 * GIB <= 0.029 * GIB
+
+
+def test_slots_for_adapters_are_among_the_sizes_and_are_said() -> None:
+    path = Path(__file__).parents[1] / "fixtures" / "voxcpm2"
+    for slots, said in ((0, False), (3, True)):
+        model = registry.load(path, torch.device("cpu"), None, {"max_loras": slots})
+        found = plan_memory(model, EngineConfig(max_num_seqs=1, max_frames=8), Device("cpu"))
+        assert found.adapter_bytes == model.adapters.bytes
+        assert (", adapters " in found.describe()) == (found.adapter_bytes > 0) == said
 
 
 def test_memory_for_pages_is_taken_as_it_is_given():

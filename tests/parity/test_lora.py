@@ -12,6 +12,7 @@ import pytest
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.api import Speech
+from stentor.config import Policy
 from tests.helpers import adapters
 from tests.helpers.adapters import ALL, TINY
 
@@ -115,6 +116,17 @@ def test_preempted_requests_equal_the_merged_checkpoint(
         for name, stream in zip(names, streams, strict=True):
             same(poor.speech(list(stream), stream.seed), merged[name, "plain"])
         assert poor.engine.health().preemptions > 0
+
+
+def test_prompts_that_are_prefilled_in_pieces_equal_the_merged_checkpoint(
+    folders: dict[str, Path], merged: dict[tuple[str | None, str], Speech]
+) -> None:
+    names = (None, *RANKS)
+    with TTS(TINY, device="cpu", loras=folders, max_num_seqs=3, policy=Policy(max_prefill_tokens=8)) as engine:
+        streams = [engine.submit(engine.request(TEXT, lora=n, **options("clone"))) for n in names]
+        for name, stream in zip(names, streams, strict=True):
+            same(engine.speech(list(stream), stream.seed), merged[name, "clone"])
+        assert engine.engine.stats.prefills > 2 * len(names)
 
 
 def test_pages_of_a_prompt_are_shared_by_requests_of_one_adapter_only(tts: TTS) -> None:

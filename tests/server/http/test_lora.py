@@ -19,6 +19,7 @@ from stentor.server.lora_modules import LoraModule, lora_modules
 from stentor.server.model_factory import ModelFactory
 from tests.helpers import adapters
 from tests.helpers.server_live import Live, pcm, serving
+from tests.helpers.ws_talk import talk
 
 SHORT = {"ignore_eos": True, "flow_steps": 2}
 ASK = {"input": "Hello there.", "seed": 3, "response_format": "pcm", "max_new_tokens": 3, "extra_params": SHORT}
@@ -71,6 +72,16 @@ def test_the_name_of_an_adapter_is_a_model(live: Live) -> None:
     assert found["one"]["root"].endswith("/in/one")
     assert found["one"]["options"] == found["base"]["options"]
     assert live.http.get("/v1/models/one").json()["parent"] == "base"
+
+
+def test_a_websocket_speaks_with_an_adapter(live: Live) -> None:
+    more = {"max_new_tokens": 3, "extra_params": SHORT}
+    headers = {"Authorization": "Bearer secret"}
+    with talk(live, model="one", headers=headers, seed=3, **more) as session:
+        events, audio = session.say("Hello there.")
+    assert events[-1]["type"] == "session.done"
+    spoken, want = pcm(audio), pcm(live.speech(**ASK, model="one").content)
+    assert np.abs(spoken - want)[: len(want) // 2].max() < 2e-4  # a session's end fades out
 
 
 def test_adapters_are_loaded_and_unloaded_at_run_time(live: Live, folder: Path) -> None:
