@@ -55,6 +55,16 @@ class SharedPages(RuleBasedStateMachine):
         if live:
             self.scheduler.cancel(data.draw(st.sampled_from(live)))
 
+    @rule(voice=st.integers(0, 1), count=st.integers(1, 3))
+    def leave_a_prefill_halfway(self, voice: int, count: int) -> None:
+        """What was launched of it is found by the next request with this voice, and nothing else."""
+        self.join(voice, 20, 6, [], 2, 9)
+        first = self.open[-1]
+        self.step(count)
+        if first.phase is Phase.PREFILLING:
+            self.scheduler.cancel(first)
+            self.join(voice, 20, 5, [], 2, 9)
+
     @invariant()
     def every_page_is_accounted_for(self) -> None:
         check(self.scheduler)
