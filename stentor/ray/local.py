@@ -34,13 +34,13 @@ def serve(config: ServerConfig) -> int:
 
     logs.configure(config.uvicorn_log_level, config.log_format)
     stop = threading.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: stop.set())
     ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", configure_logging=False)
     try:
         if config.gpus_per_replica is None:
             gpus = ray.cluster_resources().get("GPU", 0) if config.device != "cpu" else 0
             config = replace(config, gpus_per_replica=1.0 if gpus else 0.0)
+        for number in (signal.SIGTERM, signal.SIGINT):  # after `ray.init`, which has handlers of its own
+            signal.signal(number, lambda *_: stop.set())
         ray_serve.start(proxy_location="HeadOnly", http_options={"host": config.host, "port": config.port})
         try:
             ray_serve.run(application(config), name="stentor", route_prefix="/")

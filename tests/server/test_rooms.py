@@ -39,6 +39,7 @@ def test_no_route_imports_another() -> None:
     assert {i.source for i in imports} == {"stentor.server.app"}
 
 
-def test_only_the_process_knows_the_app() -> None:
+def test_only_processes_know_the_app() -> None:
+    """The server's own, and a replica, which is one in a process of Ray's."""
     users = {i.source for i in GRAPH.imports if i.target == "stentor.server.app"}
-    assert users == {"stentor.server.main"}
+    assert users == {"stentor.server.main", "stentor.ray.replica"}
