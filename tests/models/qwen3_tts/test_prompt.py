@@ -214,13 +214,19 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
         (f"number {i} " * (i + 1), {"reference": voice(0.8 + i / 4, "with words"), "seed": i}) for i in range(4)
     ]
     options = {"max_frames": 40, "ignore_eos": True, "non_streaming_mode": False}
+
+    def spoken(tts: TTS) -> list[list[list[int]]]:
+        """The frames of all. Their prompts are made first, so that they are in the engine at once."""
+        asked = [tts.request(text, **more, **options) for text, more in requests]
+        prompts = [tts.prompt(request) for request in asked]
+        streams = [tts.engine.submit(p, r.seed, streaming=False) for p, r in zip(prompts, asked, strict=True)]
+        return [tts.speech(list(s), 0).frames.tolist() for s in streams]
+
     with TTS(path, device="cpu", max_num_seqs=4, dtype="float64") as tts:
-        streams = [tts.submit(tts.request(text, **more, **options), False) for text, more in requests]
-        want = [tts.speech(list(s), 0).frames.tolist() for s in streams]
+        want = spoken(tts)
         assert tts.engine.health().preemptions == 0
     with TTS(path, device="cpu", max_num_seqs=4, dtype="float64", memory_gb=0.0002) as tts:
-        streams = [tts.submit(tts.request(text, **more, **options), False) for text, more in requests]
-        assert [tts.speech(list(s), 0).frames.tolist() for s in streams] == want
+        assert spoken(tts) == want
         assert tts.engine.health().preemptions > 0
 
 
