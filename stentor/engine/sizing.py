@@ -34,32 +34,21 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
 
     The weights and the slots for adapters have been made: what is free and what is taken count them.
     """
-    spec, kv = model.spec, model.spec.kv
-    page_size, max_frames = config.page_size, min(config.max_frames, model.spec.max_model_len)
-    frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
-    slot_bytes = _bytes({**engine_columns(spec), **spec.columns, "frames": frames}) + _bytes(model.codec.columns)
+    spec = model.spec
     usable, total = _usable(config, device)
     encodings, encoder_bytes = _encoder(model, device, usable)
-    needs = Needs(
-        slot=slot_bytes,
-        page=_bytes({"kv": Column((kv.layers, 2, page_size, kv.heads, kv.dim), kv.dtype)}),
-        codec_frame=_codec_frame(model, config.policy.chunk, device),
-        encoder=encoder_bytes,
-        page_size=page_size,
-        wanted=math.ceil(spec.max_model_len / page_size),
-        chunk=config.policy.chunk,
-        priming=min(spec.codec_prefix, spec.codec_chunk),  # frames of a call beside the others
-    )
+    max_frames = min(config.max_frames, spec.max_model_len)
+    needs = _needs(model, config, device, max_frames, encoder_bytes)
     shares = _shares(model, needs, config, usable, total)
     max_pages = min(shares.pages, needs.wanted)
     return BufferSizes(
         slots=shares.slots,
         max_frames=max_frames,
-        page_size=page_size,
+        page_size=config.page_size,
         pages=shares.pages,
         max_pages=max_pages,
-        max_model_len=min(spec.max_model_len, max_pages * page_size),
-        slot_bytes=slot_bytes,
+        max_model_len=min(spec.max_model_len, max_pages * config.page_size),
+        slot_bytes=needs.slot,
         page_bytes=needs.page,
         prefill_tokens=shares.prefill_tokens,
         graph_bytes=shares.graph_bytes,
@@ -69,6 +58,22 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         encoder_bytes=encoder_bytes,
         codec_states=int(config.codec_states_mb * MIB) // _bytes(model.codec.columns) if spec.codec_prefix else 0,
         adapter_bytes=model.adapters.bytes,
+    )
+
+
+def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames: int, encoder_bytes: int) -> Needs:
+    """What each part takes. max_frames: frames that a slot holds. encoder_bytes: of the encodings that run at once."""
+    spec, kv = model.spec, model.spec.kv
+    frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
+    return Needs(
+        slot=_bytes({**engine_columns(spec), **spec.columns, "frames": frames}) + _bytes(model.codec.columns),
+        page=_bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)}),
+        codec_frame=_codec_frame(model, config.policy.chunk, device),
+        encoder=encoder_bytes,
+        page_size=config.page_size,
+        wanted=math.ceil(spec.max_model_len / config.page_size),
+        chunk=config.policy.chunk,
+        priming=min(spec.codec_prefix, spec.codec_chunk),  # frames of a call beside the others
     )
 
 
