@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from stentor import TTS, EngineError
-from stentor.engine.engine import Engine
 from stentor.engine.inbox import Inbox
 from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier, Outbox
 from tests.helpers.stepped_engine import stepped_engines
@@ -92,13 +91,13 @@ def test_a_close_between_the_inboxs_check_and_its_queue_loses_no_message(monkeyp
 
 def test_a_close_between_a_callers_check_and_its_message_refuses_the_request(monkeypatch: pytest.MonkeyPatch):
     tts = toy()
-    plain = Engine._sequence
+    plain = tts.engine.sequences.new
 
-    def closes(self: Engine, *args: object) -> object:
+    def closes(*args: object) -> object:
         tts.close()
-        return plain(self, *args)  # type: ignore[arg-type]
+        return plain(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Engine, "_sequence", closes)
+    monkeypatch.setattr(tts.engine.sequences, "new", closes)
     with pytest.raises(EngineError, match="stopped"):
         tts.submit(tts.request("hello", seed=1))
     assert tts.engine.health().queued == 0
