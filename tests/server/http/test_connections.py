@@ -123,9 +123,16 @@ def test_headers_without_end_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Eight connections, 2 MiB of bodies."""
-    limits = replace(LIMITS, max_connections=8, bodies_mb=2.0)
-    with serving(tmp_path_factory.mktemp("narrow"), limits=limits, max_body_mb=1.5) as live:
+    """Eight connections."""
+    with serving(tmp_path_factory.mktemp("narrow"), limits=replace(LIMITS, max_connections=8)) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """2 MiB of bodies. Connections are many: with eight, one that waits may be closed for those that come."""
+    limits = replace(LIMITS, bodies_mb=2.0)
+    with serving(tmp_path_factory.mktemp("tight"), limits=limits, max_body_mb=1.5) as live:
         yield live
 
 
@@ -152,27 +159,27 @@ def is_open(s: socket.socket) -> bool:
         return False
 
 
-def test_all_bodies_in_flight_have_one_budget(narrow: Live) -> None:
+def test_all_bodies_in_flight_have_one_budget(tight: Live) -> None:
     body = json.dumps({"input": TEXT, "ref_text": "x" * 1_400_000}).encode()
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(connect(narrow))
+        first = stack.enter_context(connect(tight))
         first.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:-1])
 
         def full() -> bool:
             """Whether a second body of this size is refused because the first one is there."""
-            answer = narrow.http.post("/v1/audio/speech", content=body, headers={"Content-Type": "application/json"})
+            answer = tight.http.post("/v1/audio/speech", content=body, headers={"Content-Type": "application/json"})
             return answer.status_code == 503 and answer.json()["error"]["code"] == "bodies_in_flight"
 
         assert until(full)
-        assert narrow.speech(input=TEXT).status_code == 200  # a small body needs none of it
+        assert tight.speech(input=TEXT).status_code == 200  # a small body needs none of it
         first.sendall(body[-1:])
         assert first.recv(100).startswith(b"HTTP/1.1 400")  # ref_text is too long
     assert until(lambda: not full())
 
 
-def test_a_request_gives_its_bytes_back_before_it_is_spoken(narrow: Live) -> None:
+def test_a_request_gives_its_bytes_back_before_it_is_spoken(tight: Live) -> None:
     large = {"input": TEXT, "user": "x" * 1_400_000, "min_frames": 900, "max_frames": 900, "guard": False}
-    with held(narrow, steps=[3]) as engine, contextlib.closing(raw(narrow, large)):
+    with held(tight, steps=[3]) as engine, contextlib.closing(raw(tight, large)):
         engine.wait()
-        assert narrow.speech(**{**large, "voice": "nobody"}).status_code == 400
-    assert narrow.idle()
+        assert tight.speech(**{**large, "voice": "nobody"}).status_code == 400
+    assert tight.idle()
