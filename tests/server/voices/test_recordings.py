@@ -144,7 +144,7 @@ def test_decoding_that_nobody_waits_for_any_more_ends_and_the_next_request_decod
 def test_all_who_wait_get_the_error_and_the_next_request_tries_again() -> None:
     async def run(made: Recordings, host: Any, source: Source) -> None:
         asked = [asyncio.create_task(made.named(host, "wrong", "ref_audio")) for _ in range(3)]
-        await until(lambda: source.loads)
+        await until(lambda: [m.waiting for m in made._under_way.values()] == [3])
         source.going.set()
         assert {type(e) for e in await asyncio.gather(*asked, return_exceptions=True)} == {ApiError}
         with pytest.raises(ApiError):
