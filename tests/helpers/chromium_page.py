@@ -96,12 +96,18 @@ class Page:
             )
 
     def click(self, selector: str) -> None:
-        """A real click of the mouse in the middle of an element."""
-        box = self.eval(
+        """A real click of the mouse in the middle of an element, once it stands still and nothing covers it."""
+        place = (
             f"(() => {{ const e = document.querySelector({selector!r}); e.scrollIntoView({{block: 'center'}});"
-            "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+            "const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;"
+            "return [x, y, e.contains(document.elementFromPoint(x, y))]; })()"
         )
-        where = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        end, last, now = time.monotonic() + 120, None, self.eval(place)
+        while now != last or not now[2]:
+            assert time.monotonic() < end, (selector, now, self.eval("document.body.innerText"))
+            time.sleep(0.05)
+            last, now = now, self.eval(place)
+        where = {"x": now[0], "y": now[1], "button": "left", "clickCount": 1}
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, **where)
 

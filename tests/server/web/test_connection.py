@@ -120,9 +120,11 @@ def test_the_text_box_grows_with_its_text_within_the_window(page: Page):
 @browser
 def test_the_page_follows_a_server_that_dies_and_returns(tab: Page, tmp_path: Path):
     tab.resize(1280, 800)
-    with serving(tmp_path / "one") as live:
+    with serving(tmp_path / "voices") as live:
         port = int(live.url.rpartition(":")[2])
         tab.open(live.url, READY)
+        files = {"audio_sample": ("a.wav", tone_wav(), "audio/wav")}
+        assert live.http.post("/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files).is_success
         tab.fill(**SHORT)
         tab.click("#speak")
         finished(tab)
@@ -143,9 +145,8 @@ def test_the_page_follows_a_server_that_dies_and_returns(tab: Page, tmp_path: Pa
     tab.eval(STATES)
     tab.click("#play")  # what was spoken is still here
     tab.until("states.includes('speaking') && states.at(-1) == 'done'")
-    with serving(tmp_path / "two", port=port, served_model_name=("/models/other",)) as live:
-        files = {"audio_sample": ("a.wav", tone_wav(), "audio/wav")}
-        assert live.http.post("/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files).is_success
+    assert not tab.eval("[...document.getElementById('voice').options].some(o => o.value == 'anna')")
+    with serving(tmp_path / "voices", port=port, served_model_name=("/models/other",)):
         tab.until(READY)
         assert tab.eval("window.same")  # no reload
         assert not visible(tab, "banner")
