@@ -69,15 +69,16 @@ class Outcome:
 
 
 class Outcomes:
-    """The last MAX_OUTCOMES requests of this process by id."""
+    """The last `most` requests of this process by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_OUTCOMES) -> None:
+        self._most = most
         self._kept: OrderedDict[str, Outcome] = OrderedDict()
 
     def add(self, outcome: Outcome) -> None:
         self._kept[outcome.id] = outcome
         self._kept.move_to_end(outcome.id)
-        while len(self._kept) > MAX_OUTCOMES:
+        while len(self._kept) > self._most:
             self._kept.popitem(last=False)
 
     def note_end(self, outcome: Outcome) -> None:
