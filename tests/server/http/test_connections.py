@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +18,11 @@ from stentor.server.config import ServerConfig
 from stentor.server.errors import install
 from stentor.server.http.connections import limited
 from stentor.server.http.middleware import RequestIds, RequestLimits
-from stentor.server.limits import LIMITS
-from tests.helpers.server_live import Live, held, raw, serving, until
+from stentor.server.limits import LIMITS, Limits
+from tests.helpers.server_live import Live, held, raw, serving
 from tests.helpers.virtual_time import VirtualTimeLoop, run
 
 TEXT = "Hello there, you."
-HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
 def connect(live: Live) -> socket.socket:
@@ -45,38 +43,47 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 def answers(*parts: tuple[float, bytes]) -> tuple[bytes, float]:
     """What a client gets that sends these parts so many seconds after its last, and when the server has closed."""
+    return answers_of(LIMITS, parts)[0]
 
-    async def main(loop: VirtualTimeLoop) -> tuple[bytes, float]:
+
+def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]]) -> list[tuple[bytes, float]]:
+    """`answers` for several clients at once. Time goes on once the server has read all that was sent."""
+
+    async def main(loop: VirtualTimeLoop) -> list[tuple[bytes, float]]:
         inner = FastAPI()
         install(inner)
         inner.mount("/", echo)
-        app = RequestIds(RequestLimits(inner, ServerConfig(), LIMITS), lambda route, status: None)
-        config = uvicorn.Config(app, http=limited(LIMITS), log_config=None, lifespan="off", timeout_keep_alive=30)
+        app = RequestIds(RequestLimits(inner, ServerConfig(max_body_mb=1.5), limits), lambda route, status: None)
+        config = uvicorn.Config(app, http=limited(limits), log_config=None, lifespan="off", timeout_keep_alive=30)
         config.load()
         state = uvicorn.server.ServerState()
-        ours, theirs = socket.socketpair()
         began = loop.time()
-        await loop.connect_accepted_socket(
-            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}), ours
-        )
-        theirs.setblocking(False)
 
-        async def send() -> None:
-            for seconds, part in parts:
-                await asyncio.sleep(seconds)
-                with contextlib.suppress(ConnectionError):
-                    await loop.sock_sendall(theirs, part)
+        async def client(parts: Sequence[tuple[float, bytes]]) -> tuple[bytes, float]:
+            ours, theirs = socket.socketpair()
+            await loop.connect_accepted_socket(
+                lambda: config.http_protocol_class(config=config, server_state=state, app_state={}), ours
+            )
+            theirs.setblocking(False)
 
-        sending = asyncio.ensure_future(send())
-        received = b""
-        with contextlib.suppress(ConnectionError):
-            while data := await loop.sock_recv(theirs, 1 << 16):
-                received += data
-        sending.cancel()
-        theirs.close()
-        return received, loop.time() - began
+            async def send() -> None:
+                for seconds, part in parts:
+                    await asyncio.sleep(seconds)
+                    with contextlib.suppress(ConnectionError):
+                        await loop.sock_sendall(theirs, part)
 
-    result: tuple[bytes, float] = run(main)
+            sending = asyncio.ensure_future(send())
+            received = b""
+            with contextlib.suppress(ConnectionError):
+                while data := await loop.sock_recv(theirs, 1 << 16):
+                    received += data
+            sending.cancel()
+            theirs.close()
+            return received, loop.time() - began
+
+        return await asyncio.gather(*map(client, clients))
+
+    result: list[tuple[bytes, float]] = run(main)
     return result
 
 
@@ -159,22 +166,24 @@ def is_open(s: socket.socket) -> bool:
         return False
 
 
-def test_all_bodies_in_flight_have_one_budget(tight: Live) -> None:
-    body = json.dumps({"input": TEXT, "ref_text": "x" * 1_400_000}).encode()
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(connect(tight))
-        first.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:-1])
+def post(size: int) -> bytes:
+    return f"POST / HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode() + b"x" * size
 
-        def full() -> bool:
-            """Whether a second body of this size is refused because the first one is there."""
-            answer = tight.http.post("/v1/audio/speech", content=body, headers={"Content-Type": "application/json"})
-            return answer.status_code == 503 and answer.json()["error"]["code"] == "bodies_in_flight"
 
-        assert until(full)
-        assert tight.speech(input=TEXT).status_code == 200  # a small body needs none of it
-        first.sendall(body[-1:])
-        assert first.recv(100).startswith(b"HTTP/1.1 400")  # ref_text is too long
-    assert until(lambda: not full())
+def test_all_bodies_in_flight_have_one_budget() -> None:
+    large = post(1_570_000)
+    first, second, small, late = answers_of(
+        replace(LIMITS, bodies_mb=1.5),
+        [(0, large[:-1]), (9, large[-1:])],
+        [(3, large)],
+        [(6, post(60_000))],
+        [(12, large)],
+    )
+    assert second[0].startswith(b"HTTP/1.1 503")
+    assert b'"bodies_in_flight"' in second[0]
+    assert small[0].startswith(b"HTTP/1.1 200")  # a small body needs none of it
+    assert first[0].startswith(b"HTTP/1.1 200")
+    assert late[0].startswith(b"HTTP/1.1 200")  # the first has given its bytes back
 
 
 def test_a_request_gives_its_bytes_back_before_it_is_spoken(tight: Live) -> None:
