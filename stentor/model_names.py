@@ -14,12 +14,20 @@ import stentor.models
 from stentor.errors import CheckpointError, ModelNotFound
 
 DUMMY = "dummy:"
+CONFIG = "config.json"
+NOT_LOADED = ("*.md", "*.png", "*.jpg", "*.mp4", "*.wav")
+"""Files that no family reads. They are not downloaded, nor are the UNUSED_FILES of the families."""
 
 
 def families() -> list[ModuleType]:
-    """The family folders. Each names its ARCHITECTURES and DUMMIES, and importing one is cheap."""
+    """The family folders. Each names its ARCHITECTURES, DUMMIES, FILES and UNUSED_FILES. Importing one is cheap."""
     found = pkgutil.iter_modules(stentor.models.__path__)
     return [importlib.import_module(f"stentor.models.{m.name}") for m in found if m.ispkg]
+
+
+def family_of_files(path: Path) -> ModuleType | None:
+    """The family whose checkpoints have a file that this directory has. None where config.json has to say it."""
+    return next((f for f in families() if any((path / name).is_file() for name in f.FILES)), None)
 
 
 def check(model: str | Path | None) -> None:
@@ -31,8 +39,8 @@ def check(model: str | Path | None) -> None:
         dummy_family(name.removeprefix(DUMMY))
         return
     path = Path(model).expanduser()
-    if path.exists() and not (path / "config.json").is_file():
-        raise ModelNotFound(f"model {name!r}: this directory holds no model: it has no config.json")
+    if path.exists() and not (path / CONFIG).is_file() and family_of_files(path) is None:
+        raise ModelNotFound(f"model {name!r}: this directory holds no model: it has no {CONFIG}")
     if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") != 1):
         raise ModelNotFound(
             f"model {name!r}: no such directory, and not a Hub id of the form owner/name. "
@@ -58,7 +66,8 @@ def directory(model: str | Path) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     try:
-        return Path(snapshot_download(name, ignore_patterns=["*.md", "*.png", "*.jpg", "*.mp4", "*.wav"]))
+        unused = [pattern for family in families() for pattern in family.UNUSED_FILES]
+        return Path(snapshot_download(name, ignore_patterns=[*NOT_LOADED, *unused]))
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as e:
         raise ModelNotFound(f"model {name!r}: not a local directory, and the Hub has no such model: {e}") from e
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as e:

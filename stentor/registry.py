@@ -1,4 +1,7 @@
-"""From a model name to a loaded family: config.json says which folder under stentor/models serves it."""
+"""From a model name to a loaded family: which folder under stentor/models serves a checkpoint.
+
+A family's own file says so (its FILES), or else config.json.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from types import ModuleType
 import torch
 
 from stentor.errors import CheckpointError
-from stentor.model_names import DUMMY, directory, dummy_family, families
+from stentor.model_names import CONFIG, DUMMY, directory, dummy_family, families, family_of_files
 from stentor.models.base import SpeechModel
 from stentor.models.weights import read_config
 
@@ -28,14 +31,21 @@ def load(
         made: SpeechModel = _module(dummy_family(name), "dummy").make(name, device, dtype, options)
         return made
     path = directory(model)
-    config = read_config(path)
+    family = family_of_files(path)
+    config = read_config(path) if family is None or (path / CONFIG).is_file() else {}
+    family = family or _family_of_config(path, config)
+    loaded: SpeechModel = _module(family, "loader").load(path, config, device, dtype, options)
+    return loaded
+
+
+def _family_of_config(path: Path, config: Mapping[str, object]) -> ModuleType:
+    """The family that serves what config.json names."""
     architecture = config.get("architecture", config.get("model_type"))
     for family in families():
         if architecture in family.ARCHITECTURES:
-            loaded: SpeechModel = _module(family, "loader").load(path, config, device, dtype, options)
-            return loaded
+            return family
     known = sorted(a for f in families() for a in f.ARCHITECTURES)
-    raise CheckpointError(f"{path / 'config.json'} says architecture {architecture!r}; known: {', '.join(known)}")
+    raise CheckpointError(f"{path / CONFIG} says architecture {architecture!r}; known: {', '.join(known)}")
 
 
 def _module(family: ModuleType, name: str) -> ModuleType:

@@ -2,3 +2,5 @@
 
 ARCHITECTURES = ("fish_qwen3_omni",)
 DUMMIES = ("fish-s2-pro",)
+FILES = ()
+UNUSED_FILES = ()

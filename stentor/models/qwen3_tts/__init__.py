@@ -8,3 +8,5 @@ DUMMIES = (
     "qwen3-tts-1.7b-voicedesign",
     "qwen3-tts-1.7b-base",
 )
+FILES = ()
+UNUSED_FILES = ()

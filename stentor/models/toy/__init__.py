@@ -2,3 +2,5 @@
 
 ARCHITECTURES = ("toy",)
 DUMMIES = ("toy",)
+FILES = ("toy.json",)
+UNUSED_FILES = ("toy.unused",)

@@ -2,3 +2,5 @@
 
 ARCHITECTURES = ("voxcpm2",)
 DUMMIES = ("voxcpm2",)
+FILES = ()
+UNUSED_FILES = ()
