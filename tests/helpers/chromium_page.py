@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
+from tests.helpers.patience import STUCK_S
+
 BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run",
@@ -35,7 +37,7 @@ class Page:
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         self.count += 1
         self.socket.send(json.dumps({"id": self.count, "method": method, "params": params}))
-        while (message := json.loads(self.socket.recv(60))).get("id") != self.count:
+        while (message := json.loads(self.socket.recv(STUCK_S))).get("id") != self.count:
             self._note(message)
         assert "error" not in message, (method, message["error"])
         result: dict[str, Any] = message["result"]
@@ -61,7 +63,7 @@ class Page:
         self.call("Page.navigate", url=url)
         self.until(ready)
 
-    def until(self, expression: str, seconds: float = 120) -> None:
+    def until(self, expression: str, seconds: float = STUCK_S) -> None:
         end = time.monotonic() + seconds
         while not self.eval(expression):
             assert time.monotonic() < end, (expression, self.problems, self.eval("document.body.innerText"))
@@ -102,7 +104,7 @@ class Page:
             "const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;"
             "return [x, y, e.contains(document.elementFromPoint(x, y))]; })()"
         )
-        end, last, now = time.monotonic() + 120, None, self.eval(place)
+        end, last, now = time.monotonic() + STUCK_S, None, self.eval(place)
         while now != last or not now[2]:
             assert time.monotonic() < end, (selector, now, self.eval("document.body.innerText"))
             time.sleep(0.05)
@@ -133,18 +135,18 @@ def opened(folder: Path, width: int = 1280, height: int = 800) -> Iterator[Page]
     process = subprocess.Popen((BINARY, *flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port = _port(folder / "DevToolsActivePort", process)
-        tabs = httpx.get(f"http://127.0.0.1:{port}/json/list", timeout=60, trust_env=False).json()
+        tabs = httpx.get(f"http://127.0.0.1:{port}/json/list", timeout=STUCK_S, trust_env=False).json()
         url = next(t["webSocketDebuggerUrl"] for t in tabs if t["type"] == "page")
-        with connect(url, max_size=None, proxy=None, open_timeout=60, ping_interval=None) as socket:
+        with connect(url, max_size=None, proxy=None, open_timeout=STUCK_S, ping_interval=None) as socket:
             page = Page(socket, folder)
             page.resize(width, height)
             yield page
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(STUCK_S)
 
 
-def _port(file: Path, process: subprocess.Popen[bytes], seconds: float = 120) -> int:
+def _port(file: Path, process: subprocess.Popen[bytes], seconds: float = STUCK_S) -> int:
     end = time.monotonic() + seconds
     while not (file.is_file() and len(lines := file.read_text().split("\n")) > 1):
         assert process.poll() is None, "Chromium ended"

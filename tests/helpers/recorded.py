@@ -21,6 +21,7 @@ import httpx
 import yaml
 from websockets.sync.client import connect
 
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, held, raw, until
 
 FOLDER = Path(__file__).parents[1] / "server" / "clients"
@@ -90,7 +91,7 @@ class Replay:
         if step.get("streamed"):
             with (
                 held(self.live, frames=[1]),
-                httpx.Client(base_url=self.live.url, timeout=60) as client,
+                httpx.Client(base_url=self.live.url, timeout=STUCK_S) as client,
                 client.stream(**self._request(step)) as answer,
             ):
                 assert answer.status_code == 200, answer.read()
@@ -129,12 +130,12 @@ class Replay:
     def _talk(self, step: dict[str, Any]) -> None:
         """Send all messages, then read until an event of the type `until`."""
         url = self.live.url.replace("http", "ws") + self.filled(step["send"]).split(" ")[1]
-        with connect(url, proxy=None, max_size=None, open_timeout=60, ping_interval=None) as socket:
+        with connect(url, proxy=None, max_size=None, open_timeout=STUCK_S, ping_interval=None) as socket:
             for message in self.filled(step["socket"]):
                 socket.send(json.dumps(message))
             heard: list[dict[str, Any] | bytes] = []
             while not heard or isinstance(heard[-1], bytes) or heard[-1]["type"] != step["until"]:
-                message = socket.recv(timeout=60)
+                message = socket.recv(timeout=STUCK_S)
                 heard.append(json.loads(message) if isinstance(message, str) else message)
                 assert isinstance(heard[-1], bytes) or heard[-1]["type"] != "error", heard[-1]
         holds = self.filled(step.get("holds", {}))

@@ -14,6 +14,7 @@ import soundfile
 
 from tests.helpers import chromium_page
 from tests.helpers.chromium_page import Page
+from tests.helpers.patience import STUCK_S
 
 browser = pytest.mark.skipif(chromium_page.BINARY is None, reason="no Chromium on this machine")
 READY = "document.readyState == 'complete' && !document.getElementById('speak').disabled"
@@ -62,7 +63,7 @@ SCRIPTED = """
 """
 
 
-def finished(page: Page, seconds: float = 120) -> None:
+def finished(page: Page, seconds: float = STUCK_S) -> None:
     page.until(f"!['idle', 'waiting', 'speaking'].includes({STATE})", seconds)
 
 
@@ -77,7 +78,7 @@ def downloaded_file(page: Page) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
     page.click("#save")
-    end = time.monotonic() + 60
+    end = time.monotonic() + STUCK_S
     while not (found := [f for f in folder.glob("stentor-*") if f.suffix != ".crdownload"]):
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -32,6 +32,7 @@ from stentor.server.http.connections import limited
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.model_hosts import GiveUp
 from stentor.server.state import Server
+from tests.helpers.patience import STUCK_S
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Live:
     def tts(self) -> stentor.TTS:
         return self.server.hosts.all[0].tts
 
-    def idle(self, seconds: float = 60.0) -> bool:
+    def idle(self, seconds: float = STUCK_S) -> bool:
         """Whether every slot and page is free again, within some time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -70,7 +71,7 @@ class Live:
 
 
 class Held:
-    """An engine that stops at certain numbers of steps or delivered frames until it is told to go on.
+    """An engine that stops at certain numbers of steps, delivered frames or finished requests until it is told to go on.
 
     What a client sees while it stands is what it sees before the speech is complete, however busy the machine is.
     """
@@ -83,7 +84,7 @@ class Held:
 
     def wait(self) -> None:
         """Wait until the engine stands."""
-        assert self.standing.wait(60)
+        assert self.standing.wait(STUCK_S)
 
     def go(self) -> None:
         """Let it go on, to the next limit if there is one."""
@@ -94,17 +95,20 @@ class Held:
 
     def check(self) -> None:
         """Called in the engine's thread before each step."""
-        if self.limits and getattr(self.engine.stats, self.counter) - self.begin >= self.limits[0]:
+        limit = next(iter(self.limits), None)  # looked at once: the test may clear them meanwhile
+        if limit is not None and getattr(self.engine.stats, self.counter) - self.begin >= limit:
             self.standing.set()
-            self.going.wait(60)
+            self.going.wait(STUCK_S)
             self.going.clear()
 
 
 @contextmanager
-def held(live: Live, *, steps: Sequence[int] = (), frames: Sequence[int] = ()) -> Iterator[Held]:
-    """Stop the engine after so many steps, or once so many frames have been delivered."""
-    scheduler = live.tts.engine.scheduler
-    hold, plan = Held(live, "steps" if steps else "frames", steps or frames), scheduler.plan
+def held(
+    live: Live, *, steps: Sequence[int] = (), frames: Sequence[int] = (), finished: Sequence[int] = ()
+) -> Iterator[Held]:
+    """Stop the engine after so many steps, or once so many frames have been delivered or requests have finished."""
+    scheduler, counter = live.tts.engine.scheduler, "steps" if steps else "frames" if frames else "finished"
+    hold, plan = Held(live, counter, steps or frames or finished), scheduler.plan
 
     def held_plan(now: float) -> Any:
         hold.check()
@@ -144,8 +148,10 @@ def serving(
     limits: Limits = LIMITS,
     model: str | tuple[str, ...] | None = "dummy:toy",
     port: int = 0,
+    send_buffer: int | None = None,
     **settings: Any,
 ) -> Iterator[Live]:
+    """A server that is ready. `send_buffer`: bytes that the system takes for a client that does not read."""
     models = () if model is None else (model,) if isinstance(model, str) else model
     config = ServerConfig(models=models, voices_dir=str(voices), **settings)
     app = create_app(config, give_up, load or toy(), limits)
@@ -172,22 +178,23 @@ def serving(
         while not runner.started:
             assert thread.is_alive()
             time.sleep(0.01)
-        port = runner.servers[0].sockets[0].getsockname()[1]
+        listening = runner.servers[0].sockets[0]
+        if send_buffer is not None:  # what it accepts has the same
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        port = listening.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         headers = {"Authorization": f"Bearer {config.api_key[0]}"} if config.api_key else {}
-        with httpx.Client(base_url=url, timeout=60, headers=headers, trust_env=False) as http:
+        with httpx.Client(base_url=url, timeout=STUCK_S, headers=headers, trust_env=False) as http:
             live = Live(url, app.state.server, http, loops[0])
-            deadline = time.monotonic() + 60
-            while http.get("/ready").status_code != 200 and time.monotonic() < deadline:
-                time.sleep(0.05)
+            assert until(lambda: http.get("/ready").status_code == 200)
             yield live
     finally:
         runner.should_exit = True
-        thread.join(60)
+        thread.join(STUCK_S)
         assert not thread.is_alive()
 
 
-def until(true: Callable[[], object], seconds: float = 60.0) -> bool:
+def until(true: Callable[[], object], seconds: float = STUCK_S) -> bool:
     """Whether something becomes true within some time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -209,7 +216,7 @@ def raw(live: Live, body: dict, buffer: int | None = None) -> socket.socket:
     s = socket.socket()
     if buffer is not None:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    s.settimeout(60)
+    s.settimeout(STUCK_S)
     s.connect((host, int(port)))
     data = json.dumps(body).encode()
     head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
@@ -251,7 +258,8 @@ def process(
     model: Sequence[str] = ("dummy:toy",),
     log: list[str] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`stentor serve` in a process of its own; the process and its address once it is ready. `log` gets its lines."""
+    """`stentor serve` in a process of its own; the process and its address once it is ready. `log` gets its
+    lines, all of them when it has ended."""
     words = [*command, "serve", *model, "--port", "0", "--memory-gb", "0.01", "--threads", "1", *flags]
     log = [] if log is None else log
     with subprocess.Popen(
@@ -259,6 +267,7 @@ def process(
     ) as running:
         assert running.stdout is not None
         lines = iter(running.stdout.readline, "")
+        reader = threading.Thread(target=lambda: log.extend(lines), daemon=True)
         try:
             url = ""
             for line in lines:
@@ -267,11 +276,12 @@ def process(
                     url = found.group(1)
                     break
             assert url, "".join(log)
-            threading.Thread(target=lambda: log.extend(lines), daemon=True).start()
-            deadline = time.monotonic() + 60
-            while not any("is ready" in line for line in log) and time.monotonic() < deadline:
-                time.sleep(0.05)
+            reader.start()
+            assert until(lambda: running.poll() is not None or any("is ready" in line for line in log))
+            assert running.poll() is None, "".join(log)
             yield running, url
         finally:
             if running.poll() is None:
                 running.kill()
+            if reader.is_alive():
+                reader.join(STUCK_S)  # the log is whole

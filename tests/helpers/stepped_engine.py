@@ -14,8 +14,7 @@ from unittest import mock
 from stentor import api
 from stentor.engine.engine import Engine
 from tests.helpers.invariants import check
-
-STUCK_S = 60.0  # real seconds after which a step has hung
+from tests.helpers.patience import STUCK_S
 
 
 class Clock:

@@ -12,7 +12,7 @@ import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-STUCK_S = 30.0  # real seconds without a timer or an event after which a test has hung
+from tests.helpers.patience import STUCK_S
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live
 
 PATH = "/v1/audio/speech/stream"
@@ -25,7 +27,7 @@ class Talk:
         self.socket.send(json.dumps({"type": kind, **body}))
 
     def get(self) -> dict | bytes:
-        message = self.socket.recv(timeout=60)
+        message = self.socket.recv(timeout=STUCK_S)
         return json.loads(message) if isinstance(message, str) else message
 
     def until(self, *kinds: str) -> tuple[list[dict], bytes]:
@@ -59,14 +61,38 @@ class Talk:
 
 
 @contextmanager
-def talk(live: Live, configure: bool = True, headers: dict | None = None, **settings: Any) -> Iterator[Talk]:
-    url = live.url.replace("http", "ws") + PATH
+def talk(
+    live: Live, configure: bool = True, headers: dict | None = None, receive_buffer: int | None = None, **settings: Any
+) -> Iterator[Talk]:
+    """A session. `receive_buffer`: bytes that the system takes while the client does not read."""
+    made = socket.socket()
+    if receive_buffer is not None:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    host, port = live.url.removeprefix("http://").split(":")
+    made.connect((host, int(port)))
     with connect(
-        url, proxy=None, additional_headers=headers, max_size=None, open_timeout=60, ping_interval=None
-    ) as socket:
-        talking = Talk(socket)
+        live.url.replace("http", "ws") + PATH,
+        sock=made,
+        proxy=None,
+        additional_headers=headers,
+        max_size=None,
+        open_timeout=STUCK_S,
+        ping_interval=None,
+    ) as connection:
+        talking = Talk(connection)
         if configure:
             talking.send("session.config", **{"response_format": "pcm", "seed": 5, "guard": False, **settings})
             events, _ = talking.until("session.configured", "error")
             assert events[-1]["type"] == "session.configured", events
         yield talking
+
+
+class IdleClock:
+    """What sessions take for the time. It stands until it may pass, however slow the machine is."""
+
+    def __init__(self) -> None:
+        self.now, self.passes = 1000.0, False
+
+    def monotonic(self) -> float:
+        self.now += 1000.0 if self.passes else 0.0
+        return self.now

@@ -25,6 +25,7 @@ from stentor.server.errors import ApiError
 from stentor.server.limits import Limits
 from stentor.server.residency import Residency
 from tests.helpers import virtual_time
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, count, pcm, serving, toy, until
 from tests.helpers.ws_talk import talk
 
@@ -51,7 +52,7 @@ class Gate:
     def load(self, name: str, model: str | None) -> Callable[[], stentor.TTS]:
         def make() -> stentor.TTS:
             self.waiting.set()
-            assert self.open.wait(60)
+            assert self.open.wait(STUCK_S)
             tts = toy()(name, model)()
             self.made.append(weakref.ref(tts.engine))
             return tts
@@ -69,12 +70,14 @@ def taken() -> dict[str, int]:
     }
 
 
-def cycle(live: Live, pool: ThreadPoolExecutor, expected: bytes, times: int) -> None:
-    """Unload and load again, with requests that arrive while it is away."""
+def cycle(live: Live, gate: Gate, pool: ThreadPoolExecutor, expected: bytes, times: int) -> None:
+    """Unload and load again. All requests arrive while it is away, so each cycle takes as many connections."""
     for _ in range(times):
         assert unloaded(live)
-        answers = [pool.submit(live.speech, **BODY) for _ in range(3)]
-        live.speech(**BODY)  # while it loads, or is there
+        gate.open.clear()
+        answers = [pool.submit(live.speech, **BODY) for _ in range(4)]
+        assert until(lambda: live.server.hosts.all[0].residency.waiting == 4)
+        gate.open.set()
         for answer in answers:
             assert answer.result().status_code == 200
             assert np.abs(pcm(answer.result().content) - pcm(expected)).max() < 1e-3  # a batch rounds differently
@@ -84,10 +87,10 @@ def again_and_again(folder: Path, times: int) -> tuple[dict[str, int], dict[str,
     gate = Gate()
     with serving(folder, load=gate.load, idle_unload_seconds=SOON) as live, ThreadPoolExecutor(4) as pool:
         expected = live.speech(**BODY).content
-        cycle(live, pool, expected, times // 4)
+        cycle(live, gate, pool, expected, times // 4)
         assert unloaded(live)
         before = taken()
-        cycle(live, pool, expected, times)
+        cycle(live, gate, pool, expected, times)
         assert unloaded(live)
         after, unloads = taken(), count(live, "model_unloads_total")
         still = sum(engine() is not None for engine in gate.made)
@@ -142,12 +145,12 @@ def test_a_request_that_comes_during_the_unload_is_served_after_the_next_load(
 
     def slow_close(tts: stentor.TTS) -> None:
         closing.set()
-        assert go.wait(60)
+        assert go.wait(STUCK_S)
         plain(tts)
 
     monkeypatch.setattr(stentor.TTS, "close", slow_close)
     with serving(tmp_path, idle_unload_seconds=SOON) as live, ThreadPoolExecutor(1) as pool:
-        assert closing.wait(60)
+        assert closing.wait(STUCK_S)
         assert phase(live) == "unloading"
         answer = pool.submit(live.speech, **BODY)
         assert until(lambda: live.server.hosts.all[0].residency.waiting == 1)

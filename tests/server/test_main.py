@@ -16,6 +16,7 @@ import pytest
 import uvicorn
 
 from stentor.server.main import _Uvicorn
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import process, until
 from tests.helpers.virtual_time import VirtualTimeLoop, run
 
@@ -54,7 +55,7 @@ def test_http_and_websockets_have_one_time_to_end() -> None:
 def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
     with (
         process("--voices-dir", str(tmp_path), "--drain-seconds", "300") as (running, url),
-        httpx.Client(base_url=url, timeout=60, trust_env=False) as http,
+        httpx.Client(base_url=url, timeout=STUCK_S, trust_env=False) as http,
     ):
         ask = {**LONG, "stream_format": "audio", "response_format": "pcm", "seed": 5}
         with http.stream("POST", "/v1/audio/speech", json=ask) as answer:
@@ -64,7 +65,7 @@ def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
             assert until(partial(refuses, url))
             data += b"".join(parts)
         assert len(data) == 300 * 6 * 2
-        assert running.wait(60) == 0
+        assert running.wait(STUCK_S) == 0
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the test's certificate, is not here")
@@ -76,10 +77,10 @@ def test_tls_is_spoken_with_a_certificate(tmp_path: Path) -> None:
     with process(*flags) as (_, url):
         assert url.startswith("https://")
         trust = ssl.create_default_context(cafile=str(certificate))
-        with httpx.Client(verify=trust, base_url=url, timeout=60, trust_env=False) as http:
+        with httpx.Client(verify=trust, base_url=url, timeout=STUCK_S, trust_env=False) as http:
             assert http.post("/v1/audio/speech", json={"input": TEXT}).status_code == 200
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{url}/health", timeout=60, trust_env=False)
+            httpx.get(f"{url}/health", timeout=STUCK_S, trust_env=False)
 
 
 def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
@@ -91,14 +92,14 @@ def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
     log: list[str] = []
     with (
         process(*flags, "--log-format", "json", log=log) as (running, _),
-        httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://x", timeout=60) as http,
+        httpx.Client(transport=httpx.HTTPTransport(uds=str(sock)), base_url="http://x", timeout=STUCK_S) as http,
     ):
         answer = http.post("/v1/audio/speech", json={"input": TEXT, "voice": "alloy"})
         assert answer.headers["content-type"] == "audio/wav"
         assert answer.headers["x-sample-rate"] == "24000"
         assert http.post("/v1/audio/speech", json={"input": "x" * 51}).status_code == 400
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0
+        assert running.wait(STUCK_S) == 0
     lines = [json.loads(line) for line in log]
     assert {line["logger"] for line in lines} >= {"uvicorn.error", "stentor.server", "stentor.access"}
     access = sorted(line["status"] for line in lines if line["logger"] == "stentor.access")

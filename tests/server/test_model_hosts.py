@@ -14,7 +14,8 @@ import pytest
 import stentor
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
-from tests.helpers.server_live import Live, count, raw, serving, toy, until
+from tests.helpers.patience import STUCK_S
+from tests.helpers.server_live import Live, count, held, raw, serving, toy, until
 
 TEXT = "Hello there, you."
 
@@ -25,18 +26,31 @@ LONG = {"input": "A long text, said slowly.", "min_frames": 900, "max_frames": 9
 def crash(live: Live) -> None:
     """A fault in the engine's own thread."""
 
-    def fault(now: float) -> None:
+    def fault() -> None:
         raise RuntimeError("the device is gone")
 
-    live.tts.engine.scheduler.plan = fault  # type: ignore[method-assign, assignment]
+    live.tts.engine.scheduler.complete = fault  # type: ignore[method-assign, assignment]
     live.tts.engine.inbox.put(None)
 
 
 def test_a_crashed_engine_is_seen_in_health_and_restarted(tmp_path: Path) -> None:
-    with serving(tmp_path) as live:
-        s = raw(live, {**LONG, "stream_format": "audio"})
-        assert until(lambda: live.tts.engine.health().running == 1)
-        crash(live)
+    made, going = toy(), threading.Event()
+
+    def load(name: str, model: str | None) -> object:
+        loads = []
+
+        def make() -> stentor.TTS:
+            loads.append(name)
+            assert len(loads) == 1 or going.wait(STUCK_S)  # until all has been seen
+            return made(name, model)()
+
+        return make
+
+    with serving(tmp_path, load=load) as live:
+        with held(live, steps=[5]) as engine:
+            s = raw(live, {**LONG, "stream_format": "audio"})
+            engine.wait()
+            crash(live)
         seen = []
 
         def unhealthy() -> bool:
@@ -51,6 +65,7 @@ def test_a_crashed_engine_is_seen_in_health_and_restarted(tmp_path: Path) -> Non
             data = b"".join(iter(lambda: s.recv(1 << 16), b""))
         assert b" 500 " in data[:20] or not data.endswith(b"0\r\n\r\n")
         s.close()
+        going.set()
         assert until(lambda: live.http.get("/health").status_code == 200)
         assert until(lambda: live.http.get("/ready").status_code == 200)
         assert live.speech(input=TEXT).status_code == 200
@@ -109,7 +124,7 @@ def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) ->
 
     def slow(name: str, model: str | None) -> object:
         def load() -> stentor.TTS:
-            assert go.wait(60)
+            assert go.wait(STUCK_S)
             return made(name, model)()
 
         return load

@@ -19,7 +19,8 @@ from stentor.server.errors import install
 from stentor.server.http.connections import limited
 from stentor.server.http.middleware import RequestIds, RequestLimits
 from stentor.server.limits import LIMITS, Limits
-from tests.helpers.server_live import Live, held, raw, serving
+from tests.helpers.patience import STUCK_S
+from tests.helpers.server_live import Live, held, raw, serving, until
 from tests.helpers.virtual_time import VirtualTimeLoop, run
 
 TEXT = "Hello there, you."
@@ -27,7 +28,7 @@ TEXT = "Hello there, you."
 
 def connect(live: Live) -> socket.socket:
     host, port = live.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), 60)
+    return socket.create_connection((host, int(port)), STUCK_S)
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -46,14 +47,15 @@ def answers(*parts: tuple[float, bytes]) -> tuple[bytes, float]:
     return answers_of(LIMITS, parts)[0]
 
 
-def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]]) -> list[tuple[bytes, float]]:
+def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]], **settings: Any) -> list[tuple[bytes, float]]:
     """`answers` for several clients at once. Time goes on once the server has read all that was sent."""
 
     async def main(loop: VirtualTimeLoop) -> list[tuple[bytes, float]]:
         inner = FastAPI()
         install(inner)
         inner.mount("/", echo)
-        app = RequestIds(RequestLimits(inner, ServerConfig(max_body_mb=1.5), limits), lambda route, status: None)
+        given = ServerConfig(max_body_mb=1.5, **settings)
+        app = RequestIds(RequestLimits(inner, given, limits), lambda route, status: None)
         config = uvicorn.Config(app, http=limited(limits), log_config=None, lifespan="off", timeout_keep_alive=30)
         config.load()
         state = uvicorn.server.ServerState()
@@ -130,8 +132,9 @@ def test_headers_without_end_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Eight connections."""
-    with serving(tmp_path_factory.mktemp("narrow"), limits=replace(LIMITS, max_connections=8)) as live:
+    """Eight connections, one request at a time."""
+    limits = replace(LIMITS, max_connections=8)
+    with serving(tmp_path_factory.mktemp("narrow"), limits=limits, max_active_requests=1) as live:
         yield live
 
 
@@ -149,7 +152,7 @@ def test_silent_connections_make_room_for_those_who_ask(narrow: Live) -> None:
         for s in silent[::2]:
             with contextlib.suppress(ConnectionError):
                 s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nX: ")
-        with httpx.Client(base_url=narrow.url, timeout=60, trust_env=False) as newcomer:
+        with httpx.Client(base_url=narrow.url, timeout=STUCK_S, trust_env=False) as newcomer:
             assert newcomer.post("/v1/audio/speech", json={"input": TEXT}).status_code == 200
             assert newcomer.get("/health").status_code == 200
             assert sum(map(is_open, silent)) <= 8
@@ -184,6 +187,28 @@ def test_all_bodies_in_flight_have_one_budget() -> None:
     assert small[0].startswith(b"HTTP/1.1 200")  # a small body needs none of it
     assert first[0].startswith(b"HTTP/1.1 200")
     assert late[0].startswith(b"HTTP/1.1 200")  # the first has given its bytes back
+
+
+def test_too_many_requests_are_429_before_their_bodies_are_read() -> None:
+    body = post(9)
+    slow = [(0, body[:-1]), (6, body[-1:])]
+    first, second, third, probe, late = answers_of(
+        LIMITS, slow, slow, [(3, body[:-1])], [(3, b"GET / HTTP/1.1\r\n\r\n")], [(9, body)], max_active_requests=2
+    )
+    assert third[0].startswith(b"HTTP/1.1 429")
+    assert b'"too_many_requests"' in third[0]
+    assert b"\r\nretry-after: 1\r\n" in third[0]
+    for answer in (first, second, probe, late):
+        assert answer[0].startswith(b"HTTP/1.1 200")
+
+
+def test_a_request_that_is_spoken_is_in_progress(narrow: Live) -> None:
+    with held(narrow, steps=[1]) as engine, contextlib.closing(raw(narrow, {"input": TEXT})):
+        engine.wait()
+        answer = narrow.speech(input=TEXT)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_requests")
+        assert narrow.http.get("/health").status_code == 200
+    assert until(lambda: narrow.speech(input=TEXT).status_code == 200)
 
 
 def test_a_request_gives_its_bytes_back_before_it_is_spoken(tight: Live) -> None:

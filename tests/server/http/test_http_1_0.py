@@ -47,12 +47,12 @@ def test_an_answer_has_no_chunks_and_is_the_same(live: Live, how: dict) -> None:
 
 
 def test_a_stream_comes_while_it_is_made(live: Live) -> None:
-    ask = {**ASK, "stream": True, "min_frames": 200, "max_frames": 200}
+    ask = {**ASK, "stream": True, "min_frames": 60, "max_frames": 60}
     with held(live, frames=[20]) as engine, sent(live, "POST", "/v1/audio/speech", ask) as s, answered(s) as answer:
         assert answer.read(2)
         assert live.tts.engine.health().running == 1
         engine.go()
-        assert len(answer.read()) == 200 * 6 * 2 - 2
+        assert len(answer.read()) == 60 * 6 * 2 - 2
 
 
 def test_errors_and_lists_have_their_length(live: Live) -> None:

@@ -16,7 +16,7 @@ from tests.helpers.server_live import Live, decoded, held, pcm, serving, until
 
 TEXT = "Hello there, you."
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
-LONG = {"min_frames": 200, "max_frames": 200, "guard": False}
+LONG = {"min_frames": 60, "max_frames": 60, "guard": False}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
 from stentor.server.voices.fetch import Fetcher, is_public
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, raw, serving, tone_wav
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
@@ -121,7 +122,9 @@ def fetch(at: Site, url: str, names: dict[str, list[str]], **settings: Any) -> b
         found = answers.pop(0) if len(answers) > 1 else answers[0]
         return found.split(",")
 
-    made = Fetcher(settings.pop("most", 1 << 20), settings.pop("seconds", 5.0), settings.pop("domains", ()), resolve)
+    made = Fetcher(
+        settings.pop("most", 1 << 20), settings.pop("seconds", STUCK_S), settings.pop("domains", ()), resolve
+    )
     made._backend._inner = at  # type: ignore[assignment]
     return asyncio.run(made.get(url, "ref_audio"))
 
@@ -200,7 +203,7 @@ def test_answers_that_are_too_large_too_slow_or_wrong_are_refused() -> None:
     with site(endless) as at:
         assert "larger than 1 MiB" in refused(at, "http://a.example/", PUBLIC)
     over = threading.Event()
-    with site(lambda h: over.wait(60)) as at:
+    with site(lambda h: over.wait(STUCK_S)) as at:
         assert "did not answer" in refused(at, "http://a.example/", PUBLIC, seconds=0.2)
         over.set()
     with site(lambda h: reply(h, 404, b"secret page")) as at:
@@ -220,7 +223,7 @@ def test_slow_names_hold_up_no_request_with_a_stored_voice(
     def slow(host: Any, *rest: Any, **more: Any) -> Any:
         if str(host).endswith(".slow.example"):
             asked.set()
-            going.wait(120)
+            going.wait(STUCK_S)
             raise socket.gaierror("no such name")
         return look_up(host, *rest, **more)
 
@@ -229,7 +232,7 @@ def test_slow_names_hold_up_no_request_with_a_stored_voice(
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     clients = [raw(live, {**ASK, "ref_audio": f"http://n{i}.slow.example/"}) for i in range(60)]
     try:
-        assert asked.wait(60)
+        assert asked.wait(STUCK_S)
         assert live.speech(**ASK, voice="kept").status_code == 200
         assert "kept" in live.voice_names()
         assert live.http.delete("/v1/audio/voices/kept").status_code == 200

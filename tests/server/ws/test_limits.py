@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from stentor.server.ws import session as ws_module
-from tests.helpers.server_live import Live, serving
-from tests.helpers.ws_talk import talk
+from tests.helpers.patience import STUCK_S
+from tests.helpers.server_live import Live, held, serving, until
+from tests.helpers.ws_talk import IdleClock, talk
 
 MOST_LETTERS = 19_000  # the server takes 20,000 characters
 LONG = {"min_frames": 300, "max_frames": 300}
@@ -95,20 +96,21 @@ def test_a_flood_of_mistakes_ends_the_session_and_disturbs_nobody(live: Live) ->
 
 
 def test_a_flood_of_letters_is_only_text(live: Live) -> None:
-    with talk(live) as t:
-        answers = []
-        aside = threading.Thread(target=lambda: answers.append(live.http.get("/health").status_code))
-        for i in range(MOST_LETTERS):
+    """It ends when another client, who asked in the middle of it, was answered."""
+    with talk(live) as t, ThreadPoolExecutor(1) as pool:
+        end, aside = time.monotonic() + STUCK_S, None
+        for i in count(1):
             t.send("input.text", text="x")
+            if i % MOST_LETTERS == 0:
+                t.send("response.cancel")  # what follows is another utterance
             if i == 1000:
-                aside.start()
-            if i > 3000 and answers:  # another client was answered while the letters came
+                aside = pool.submit(live.http.get, "/health")
+            if i > 3000 and aside.done():
                 break
+            assert time.monotonic() < end
         t.send("response.cancel")
         t.until("response.cancelled")
-        aside.join()
-        assert answers == [200]
-        assert i < MOST_LETTERS - 1
+        assert aside.result().status_code == 200
 
 
 def test_a_failure_in_the_engine_ends_the_utterance_not_the_session(live: Live) -> None:
@@ -125,7 +127,7 @@ def test_a_failure_in_the_engine_ends_the_utterance_not_the_session(live: Live) 
 
 
 def test_too_many_utterances_ahead_are_refused(live: Live) -> None:
-    with talk(live, **LONG) as t:
+    with held(live, steps=[1]), talk(live, **LONG) as t:
         for _ in range(10):
             t.send("input.text", text="A long sentence.")
             t.send("input.done")
@@ -138,16 +140,15 @@ def test_too_many_utterances_ahead_are_refused(live: Live) -> None:
 def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server with a key and tight limits."""
     folder = tmp_path_factory.mktemp("strict")
-    with serving(folder, api_key=("secret",), ws_max_sessions=2, max_buffered_mb=0.002) as live:
+    settings = {"ws_max_sessions": 2, "max_buffered_mb": 0.002, "send_buffer": 1 << 14}
+    with serving(folder, api_key=("secret",), **settings) as live:
         yield live
 
 
 @pytest.fixture
 def strict(strict_server: Live) -> Live:
     """The same, once it has let go of the sessions of the test before: it takes two at once."""
-    end = time.monotonic() + 60
-    while strict_server.server.metrics.sessions and time.monotonic() < end:
-        time.sleep(0.01)
+    assert until(lambda: not strict_server.server.metrics.sessions)
     return strict_server
 
 
@@ -161,18 +162,18 @@ def test_a_client_that_sends_no_configuration_is_hung_up_on(strict: Live, monkey
         assert (code, events[-1]["code"]) == (1008, "config_timeout")
 
 
-def test_a_silent_client_is_hung_up_on(tmp_path: Path) -> None:
-    with serving(tmp_path, ws_idle_seconds=0.4) as live:
-        with talk(live) as t:
-            code, events = t.close_code()
-            assert (code, events[-1]["code"]) == (1008, "idle_timeout")
-        with talk(live) as t:  # also one that leaves an utterance open
-            t.send("input.text", text="Once upon a time there")
-            assert t.close_code()[1][-1]["code"] == "idle_timeout"
-        with talk(live) as t:  # also one whose text failed and was never completed
-            t.send("input.text", text="Good one. \x01 breaks the toy. And ")
+@pytest.mark.parametrize("left_open", ["", "Once upon a time there", "Good one. \x01 breaks the toy. And "])
+def test_a_silent_client_is_hung_up_on(live: Live, idle_clock: IdleClock, left_open: str) -> None:
+    """Also one that leaves an utterance open, and one whose text failed and was never completed."""
+    with talk(live) as t:
+        if left_open:
+            t.send("input.text", text=left_open, sequence=1)
+            t.until("input.ack")
+        if "breaks" in left_open:
             assert t.until("error")[0][-1]["code"] == "engine_error"
-            assert t.close_code()[1][-1]["code"] == "idle_timeout"
+        idle_clock.passes = True
+        code, events = t.close_code()
+        assert (code, events[-1]["code"]) == (1008, "idle_timeout")
 
 
 def test_the_key_is_asked_for_at_the_handshake(strict: Live) -> None:
@@ -201,12 +202,15 @@ def test_more_sessions_than_allowed_are_refused_with_retry_after(strict: Live) -
         assert int(e.value.response.headers["Retry-After"]) > 0
 
 
-def test_a_client_that_does_not_read_is_cut_off(strict: Live) -> None:
-    """Audio beyond what sockets hold and the server buffers."""
+def test_a_client_that_does_not_read_is_cut_off(strict: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audio beyond what sockets hold and the server buffers. It reads again once it has been cut off."""
+    monkeypatch.setattr(ws_module, "FLUSH_SECONDS", STUCK_S)
+    stopped = strict.tts.engine.stats.cancelled
     settings = {"response_format": "wav", "stream_audio": True, "sample_rate": 48000, "speed": 0.25}
-    with talk(strict, headers=KEY, **settings, min_frames=900, max_frames=900) as t:
+    with talk(strict, headers=KEY, receive_buffer=4096, **settings, min_frames=900, max_frames=900) as t:
         t.send("input.text", text="A long sentence. " * 8)
         t.send("input.done")
+        assert until(lambda: strict.tts.engine.stats.cancelled > stopped)
         code, events = t.close_code()
     assert code == 1008
     assert events[-1]["code"] == "slow_client"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from stentor.text.sentences import Segment
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.invariants import check
 from tests.helpers.server_live import Live, pcm, serving
-from tests.helpers.ws_talk import talk
+from tests.helpers.ws_talk import IdleClock, talk
 
 TEXT = "Hello there, this is the voice. And you, there, speak."
 
@@ -80,10 +79,12 @@ def test_cancel_while_it_waits_for_text_says_what_was_heard_and_frees_the_slot(l
         assert t.say("Hello.")[0][-1]["type"] == "session.done"
 
 
-def test_a_client_that_stops_in_the_middle_of_a_text_is_hung_up_on(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.server, "config", replace(live.server.config, ws_idle_seconds=1.0))
+def test_a_client_that_stops_in_the_middle_of_a_text_is_hung_up_on(live: Live, idle_clock: IdleClock) -> None:
     with talk(live, **ASK) as t:
         t.send("input.text", text="Hello there, this is ")
+        while not isinstance(t.get(), bytes):
+            pass
+        idle_clock.passes = True
         code, events = t.close_code()
         assert (code, events[-1]["code"]) == (1008, "idle_timeout")
     assert live.idle()
