@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from stentor.config import Policy
 from stentor.engine.sequence import RUNNING, Sequence
+from stentor.models.codec_timing import CAUSAL, CodecTiming
 
 RAMP = (1, 2, 4, 8, 16, 25)
 GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
@@ -24,7 +25,10 @@ NON_STREAMING_LEAD_S = 5.0
 
 @dataclass(frozen=True)
 class AudioJob:
-    """Decode `count` frames of `seq` from frame `start`. `last`: nothing follows."""
+    """Decode `count` frames of `seq` from frame `start`. `last`: nothing follows.
+
+    Frames before 0 are the last of the prompt's codec prefix.
+    """
 
     seq: Sequence
     start: int
@@ -35,10 +39,15 @@ class AudioJob:
 class AudioScheduler:
     """Counts the frames that the codec holds. Every method is called from the engine's thread."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.ramp = policy.ramp or RAMP
+    def __init__(self, policy: Policy, timing: CodecTiming = CAUSAL) -> None:
+        self.policy, self.timing = policy, timing
+        self.chunk, self.ramp = chunk_sizes(policy, timing)
         self.in_codec = 0  # frames given to the codec whose audio has not come
+
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether frame 0 is a stream's first chunk."""
+        return self.ramp[0] == 1 and not self.timing.lookahead
 
     @property
     def busy(self) -> bool:
@@ -71,18 +80,28 @@ class AudioScheduler:
         seq.in_flight += 1
         return job
 
-    def on_audio(self, seq: Sequence, count: int, now: float) -> None:
-        """The audio of `count` frames has arrived on the host."""
+    def on_audio(self, job: AudioJob, now: float) -> range:
+        """The audio of a chunk has arrived on the host. The frames whose audio it is."""
+        seq, audio = job.seq, self.timing.audio(job.start, job.count, job.last)
         seq.in_flight -= 1
-        self.in_codec -= count
-        seq.last_audio = now
-        if seq.first_audio is None or seq.lead(now) < 0:  # a client that ran dry plays on from now
-            seq.first_audio = now - seq.audio_delivered * seq.hop_seconds
-        seq.audio_delivered += count
+        self.in_codec -= job.count
+        if audio:
+            seq.last_audio = now
+            if seq.first_audio is None or seq.lead(now) < 0:  # a client that ran dry plays on from now
+                seq.first_audio = now - seq.audio_delivered * seq.hop_seconds
+            seq.audio_delivered += len(audio)
+        return audio
+
+    def seconds(self, seq: Sequence, frames: int) -> float:
+        """Seconds of audio that so many frames of a stream that goes on give."""
+        offset = min(0, seq.audio_scheduled)
+        decoded = self.timing.chunks_of(frames - offset) + offset
+        return max(0, decoded - self.timing.delay) * seq.hop_seconds
 
     def _next_chunk(self, seq: Sequence) -> tuple[int, bool]:
         """Frames of the next chunk (0: it is not due), and whether it is the last."""
-        ready, ended = seq.num_generated - seq.audio_scheduled, seq.status != RUNNING
+        ended = seq.status != RUNNING
+        ready = 0 if seq.decoded else seq.num_generated - seq.audio_scheduled - (0 if ended else self.timing.lookahead)
         size = self._ramp_size(seq)
         if ready < size and not ended:
             if ready <= 0 or seq.may_go_on:
@@ -97,22 +116,28 @@ class AudioScheduler:
 
     def _largest_chunk(self, ready: int) -> int:
         """The longest chunk of the ramp that `ready` frames fill."""
-        limit = min(ready, self.policy.chunk)
+        limit = min(ready, self.chunk) // self.timing.grid * self.timing.grid
         return max((n for n in self.ramp if n <= limit), default=limit)
 
     def _ramp_size(self, seq: Sequence) -> int:
         """Frames of the next chunk by the ramp."""
         if not seq.streaming:
-            return self.policy.chunk
+            return self.chunk
         extra = 0 if seq.audio_chunks else seq.trim_frames
-        return min(self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + extra, self.policy.chunk)
+        wanted = self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + extra
+        return min(self.timing.on_grid(wanted), self.chunk)
 
-    @staticmethod
-    def _urgency(seq: Sequence, now: float) -> tuple[float, float]:
+    def _urgency(self, seq: Sequence, now: float) -> tuple[float, float]:
         """Sort key. First chunks come in the order of their requests, then chunks by the seconds of audio that each
         client will have buffered. No client waits for the parts of an utterance that is not streamed."""
         if not seq.streaming:
             return NON_STREAMING_LEAD_S, seq.arrival
         if not seq.audio_chunks:
             return float("-inf"), seq.arrival
-        return seq.audio_scheduled * seq.hop_seconds - seq.played(now), seq.arrival
+        return max(0, seq.audio_scheduled - self.timing.delay) * seq.hop_seconds - seq.played(now), seq.arrival
+
+
+def chunk_sizes(policy: Policy, timing: CodecTiming) -> tuple[int, tuple[int, ...]]:
+    """The longest chunk and the ramp, on the codec's grid."""
+    chunk = max(1, policy.chunk // timing.grid) * timing.grid
+    return chunk, tuple(min(timing.on_grid(n), chunk) for n in policy.ramp or RAMP)

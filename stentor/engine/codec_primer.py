@@ -1,4 +1,4 @@
-"""The codec's state after the frames that a request continues, such as a reference's, made once per voice.
+"""The codec's state with the conditions of a voice and after the frames that a request continues, made once per voice.
 
 It is made beside the engine's thread, on a stream of its own, and kept on the host. Whoever asks for what is kept waits
 for nothing.
@@ -6,6 +6,7 @@ for nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
+from stentor.layers.types import NO_END, CodecCall
 from stentor.models.base import Prompt, SpeechModel
 
 
@@ -28,13 +30,15 @@ class CodecPrimer:
     def __init__(self, model: SpeechModel, config: EngineConfig, device: Device) -> None:
         spec, where = model.spec, device.torch
         self.model, self.device = model, device
-        self.sizes = piece_sizes(min(spec.codec_prefix, spec.codec_chunk))
+        self.timing = spec.codec_timing
+        self.sizes = piece_sizes(min(spec.codec_prefix, spec.codec_chunk), self.timing.grid)
         self.stream = device.stream(BACKGROUND)
         self.graphs = CudaGraphRunner("priming", self._decode, device, self.stream, config.require_graphs)
         self._state = CodecStateTable(model.codec.columns, 1, where)
         self._row = torch.zeros(1, dtype=torch.int64, device=where)
-        shape = (1, max(self.sizes, default=0), *spec.frame.shape)
+        shape = (1, max(self.sizes, default=0) + self.timing.lookahead, *spec.frame.shape)
         self._frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
+        self._call = CodecCall(*(torch.full((1,), NO_END, dtype=torch.int64, device=where) for _ in CodecCall._fields))
         kept = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
 
@@ -44,9 +48,10 @@ class CodecPrimer:
             self.graphs.capture((n,) for n in self.sizes)
 
     def claim(self, prompt: Prompt) -> Claim[Tensor]:
-        """A row of the codec's state [words] after the prompt's codec prefix, on the host."""
-        frames = prompt.codec_prefix
-        return self._once.claim(digest(frames), lambda: self._prime(frames))
+        """A row of the codec's state [words] with the prompt's conditions, after its codec prefix, on the host."""
+        frames, conditions = prompt.codec_prefix, prompt.codec_conditions
+        key = digest(frames) + "".join(f" {name} {digest(conditions[name])}" for name in sorted(conditions))
+        return self._once.claim(key, lambda: self._prime(frames, conditions))
 
     def state(self, prompt: Prompt) -> Tensor:
         """The same, which the prompt keeps from then on. Waits for it."""
@@ -60,9 +65,10 @@ class CodecPrimer:
 
     def warm_up(self) -> None:
         """Run every length once in the thread that will, so that the first voice costs what later ones do."""
-        frames = np.zeros((sum(self.sizes), *self.model.spec.frame.shape), np.float32)
+        count = sum(self.sizes) + self.timing.lookahead
+        frames = np.zeros((count, *self.model.spec.frame.shape), np.float32)
         if self.sizes:
-            self._once.on_each_thread(1, partial(self._prime, frames))
+            self._once.on_each_thread(1, partial(self._prime, frames, {}))
 
     def close(self) -> None:
         """End the thread, after the state that it is making."""
@@ -72,13 +78,18 @@ class CodecPrimer:
         self.device.select()
         torch.set_flush_denormal(True)  # as in the engine's thread
 
-    def _prime(self, frames: np.ndarray) -> Tensor:
+    def _prime(self, frames: np.ndarray, conditions: Mapping[str, np.ndarray]) -> Tensor:
         with torch.inference_mode(), self.device.current(), self.stream.active():
             self._state.reset(self._row)
+            for name, value in conditions.items():
+                column = self._state.columns[name]
+                self.device.fill(column[0] if value.ndim else column, np.atleast_1d(value))
             source = self.device.upload(frames).to(self._frames.dtype)
             at = 0
-            for count in pieces(len(frames), self.sizes):
-                self._frames[0, :count].copy_(source[at : at + count])
+            for count in pieces(self.timing.chunks_of(len(frames)), self.sizes):
+                given = count + self.timing.lookahead
+                self._frames[0, :given].copy_(source[at : at + given])
+                self._call.start.fill_(at - len(frames))
                 self.graphs(count)
                 at += count
             state, done = self.device.download(self._state.data[0]), self.device.event()
@@ -88,13 +99,15 @@ class CodecPrimer:
 
     def _decode(self, count: int) -> None:
         """The captured function: the first `count` of `_frames` in, `_state` on to what follows them."""
-        _, new = self.model.codec.decode(self._frames[:, :count], self._state.gather(self._row))
+        frames = self._frames[:, : count + self.timing.lookahead]
+        _, new = self.model.codec.decode(frames, self._state.gather(self._row), self._call)
         self._state.store(self._row, new)
 
 
-def piece_sizes(longest: int) -> list[int]:
-    """Frames of one call, largest first: the longest, and powers of two below it."""
-    return sorted({longest, *(1 << i for i in range(longest.bit_length()))} if longest else (), reverse=True)
+def piece_sizes(longest: int, grid: int = 1) -> list[int]:
+    """Frames of one call, largest first: the longest, and powers of two below it, in steps of the codec's grid."""
+    most = longest // grid
+    return sorted({n * grid for n in (most, *(1 << i for i in range(most.bit_length())))} if most else (), reverse=True)
 
 
 def pieces(count: int, sizes: list[int]) -> list[int]:

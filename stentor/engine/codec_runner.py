@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine.audio_scheduler import RAMP, AudioJob
+from stentor.engine.audio_scheduler import AudioJob, chunk_sizes
 from stentor.engine.buffer_sizes import BufferSizes
 from stentor.engine.codec_primer import CodecPrimer
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import CODEC, CudaStream, Device
 from stentor.engine.inflight import InFlightAudio
-from stentor.engine.sequence import Phase, Sequence
+from stentor.engine.sequence import RUNNING, Phase, Sequence
 from stentor.engine.slot_table import SlotTable
+from stentor.layers.types import NO_END, CodecCall
 from stentor.models.base import Prompt, SpeechModel
 
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
@@ -48,9 +49,11 @@ class CodecRunner:
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
         self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
-        self.counts = sorted({*(config.policy.ramp or RAMP), config.policy.chunk})
-        self.inputs = torch.zeros(2, sizes.slots, dtype=torch.int64, device=where)  # row 0: slots, row 1: first frames
-        self.inputs[0] = sizes.slots
+        self.timing = model.spec.codec_timing
+        chunk, ramp = chunk_sizes(config.policy, self.timing)
+        self.counts = sorted({*ramp, chunk})
+        self.inputs = torch.full((3 * sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
+        """Of a call with B rows: B slots, B first frames and B ends of streams, one after the other."""
         self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
         self._launching: list[AudioJob] = []  # of the call that is being launched
         self.at_risk: list[AudioJob] = []  # of a call that failed after it had written the codec's state
@@ -72,7 +75,7 @@ class CodecRunner:
     # -- state --
 
     def admit(self, new: list[tuple[Sequence, Prompt]]) -> None:
-        """Set the codec state of new requests: silence, or what follows their codec prefix, copied once per voice."""
+        """Set the codec state of new requests: silence, or that of their voice, copied once per voice."""
         with self.stream.active():
             self.states.reset(self.device.upload([seq.slot for seq, _ in new]))
             for state, slots in self._primed(new):
@@ -89,13 +92,13 @@ class CodecRunner:
             self.states.data[seq.slot].copy_(saved, non_blocking=True)
 
     def _primed(self, new: list[tuple[Sequence, Prompt]]) -> Iterable[tuple[Tensor, list[int]]]:
-        """The states of requests that have a codec prefix, each with the slots that get it.
+        """The states of requests whose codec is primed, each with the slots that get it.
 
         Who prepares a prompt has made its state. For a prompt without one, this waits until it is made.
         """
         found: dict[int, tuple[Tensor, list[int]]] = {}
         for seq, prompt in new:
-            if len(prompt.codec_prefix):
+            if prompt.primes_codec:
                 state = self.primer.state(prompt)
                 found.setdefault(id(state), (state, []))[1].append(seq.slot)
         return found.values()
@@ -145,20 +148,21 @@ class CodecRunner:
             yield replace(call, jobs=own, rows=rows)
 
     def parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
-        """Jobs by call: chunks of equal length together, chunks of one request in order."""
+        """Jobs by call: chunks of equal length (on the codec's grid) together, chunks of one request in order."""
         rounds: dict[tuple[int, int], list[AudioJob]] = {}
         round_of: dict[int, int] = {}
         for job in jobs:
             round_of[job.seq.id] = round_of.get(job.seq.id, -1) + 1
-            rounds.setdefault((round_of[job.seq.id], job.count), []).append(job)
+            rounds.setdefault((round_of[job.seq.id], self.timing.on_grid(job.count)), []).append(job)
         return [part for key in sorted(rounds) for part in self._equal_parts(rounds[key])]
 
     def _equal_parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
-        sizes = {b for b, n in self.graphs.graphs if n >= jobs[0].count}
+        count = self.timing.on_grid(jobs[0].count)
+        sizes = {b for b, n in self.graphs.graphs if n >= count}
         parts, at = [], 0
         while at < len(jobs):
-            rows = rows_of_call(len(jobs) - at, jobs[0].count, sizes)
+            rows = rows_of_call(len(jobs) - at, count, sizes)
             parts.append(jobs[at : at + rows])
             at += rows
         return parts
@@ -175,12 +179,13 @@ class CodecRunner:
     def _launch(self, jobs: list[AudioJob]) -> InFlightAudio:
         batch, count = self._graph_key(jobs)
         padding = batch - len(jobs)
-        self.device.fill(self.inputs[0], [j.seq.slot for j in jobs] + [self.sizes.slots] * padding)
-        self.device.fill(self.inputs[1], [j.start for j in jobs] + [0] * padding)
+        slots = [j.seq.slot for j in jobs] + [self.sizes.slots] * padding
+        ends = [j.seq.num_generated if j.seq.status != RUNNING else NO_END for j in jobs]
+        self.device.fill(self.inputs, slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding)
         self.graphs(batch, count)
         self.at_risk = jobs  # also where a graph has run
         samples, frames = self.outputs[batch, count]
-        used = jobs[0].count
+        used = max(j.count for j in jobs) + self.timing.delay
         samples, frames = samples[: len(jobs), : used * self.model.spec.hop], frames[: len(jobs), :used]
         staged = self.device.stage(samples), self.device.stage(frames)
         decoded = self.device.event()
@@ -188,24 +193,26 @@ class CodecRunner:
         with self.copies.active():
             decoded.wait_stream()
             on_host = [self.device.download(t) for t in staged]
-            call = InFlightAudio(jobs, range(len(jobs)), on_host[0], on_host[1], self.device.event(), staged)
+            rows, delay = range(len(jobs)), self.timing.delay
+            call = InFlightAudio(jobs, rows, on_host[0], on_host[1], self.device.event(), staged, delay)
             call.done.record()
         self.at_risk = []
         return call
 
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
         """Rows and frames to decode. A stream's last chunk may be padded: its state does not matter any more."""
-        need, last = jobs[0].count, all(j.last for j in jobs)
+        need, last = self.timing.on_grid(jobs[0].count), all(j.last for j in jobs)
         fits = [k for k in self.graphs.graphs if k[0] >= len(jobs) and (k[1] == need or (last and k[1] > need))]
         batch, count = min(fits, key=lambda k: (k[1], k[0]), default=(len(jobs), need))
         return batch, count
 
     def _decode_call(self, batch: int, count: int) -> None:
         """The captured function: `inputs` in, `outputs` and new states out."""
-        idx, start = self.inputs[0, :batch], self.inputs[1, :batch]
-        at = start[:, None] + torch.arange(count, device=self.device.torch)
-        frames = self.slots.frames[idx[:, None], at.clamp_max(self.sizes.max_frames - 1)]
-        samples, new = self.model.codec.decode(frames, self.states.gather(idx))
+        idx, start, end = self.inputs[: 3 * batch].view(3, batch)
+        delay = self.timing.delay
+        at = start[:, None] + torch.arange(-delay, count + self.timing.lookahead, device=self.device.torch)
+        frames = self.slots.frames[idx[:, None], at.clamp(0, self.sizes.max_frames - 1)]
+        samples, new = self.model.codec.decode(frames[:, delay:], self.states.gather(idx), CodecCall(start, end))
         self.at_risk = self._launching
         self.states.store(idx, new)
         self.outputs[batch, count] = samples, frames

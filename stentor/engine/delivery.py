@@ -53,9 +53,12 @@ class AudioDelivery:
         now = time.monotonic()
         samples, frames = call.samples.numpy(), call.frames.numpy()
         for job, row in zip(call.jobs, call.rows, strict=True):
-            self.scheduler.audio.on_audio(job.seq, job.count, now)
-            self.requests.stats.frames += job.count
-            self._put(self.requests.of(job.seq), job, Chunk(samples[row], frames[row], None))
+            audio = self.scheduler.audio.on_audio(job, now)
+            self.requests.stats.frames += len(audio)
+            first = call.first_frame(job)
+            at, end = audio.start - first, audio.stop - first
+            chunk = Chunk(samples[row, at * self.hop : end * self.hop], frames[row, at:end], None)
+            self._put(self.requests.of(job.seq), job, chunk)
 
     def _put(self, request: Request, job: AudioJob, chunk: Chunk) -> None:
         """Give a request its chunk, without the silence that it wants trimmed. The chunk is copied: a view would keep
@@ -64,7 +67,8 @@ class AudioDelivery:
             self.scheduler.abort(request.seq, EngineError("the codec produced samples that are not finite"))
             self.requests.end(request)
         trim = request.silent_frames(chunk.samples, self.hop)
-        request.frames += job.count
+        count = len(chunk.frames)
+        request.frames += count
         if request.closed:
             return
         continues = request.prompt.continuation is not None
@@ -73,7 +77,7 @@ class AudioDelivery:
         finish = request.finish if job.last and not continues else None
         if finish is not None:
             self.requests.end(request)  # first, so that whoever has the last chunk finds it counted
-        if trim < job.count or finish is not None:
+        if trim < count or finish is not None:
             request.outbox.put(Chunk(chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy(), finish))
         self.note_unread(request)
 

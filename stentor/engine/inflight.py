@@ -32,7 +32,7 @@ class InFlightStep:
 @dataclass
 class InFlightAudio:
     """A launched codec call. `rows` of samples [B, n * hop] and frames [B, n, *frame] belong to `jobs`. They are on the
-    host once `done` is ready."""
+    host once `done` is ready. They begin `delay` frames before the chunks."""
 
     jobs: list[AudioJob]
     rows: Seq[int]
@@ -40,3 +40,8 @@ class InFlightAudio:
     frames: Tensor
     done: Event
     staged: tuple[Tensor, ...]  # device tensors that must live until `done`
+    delay: int
+
+    def first_frame(self, job: AudioJob) -> int:
+        """The frame of the stream with which its row of samples and frames begins."""
+        return job.start - self.delay

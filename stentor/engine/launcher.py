@@ -147,7 +147,7 @@ class Launcher:
         """
         audio, live = self.scheduler.audio, self.scheduler.live
         first = [s for s in admitted if s.phase is Phase.RUNNING and s.streaming and not s.trim_frames]
-        if first and audio.ramp[0] == 1 and 2 * len(first) >= len(live) and not audio.busy:
+        if first and audio.starts_at_once and 2 * len(first) >= len(live) and not audio.busy:
             try:
                 self.codec.decode_first_frames(first)
             except Exception as e:

@@ -56,7 +56,7 @@ class Preparation:
             self._state.leave()
 
     def _primed(self, prompt: Prompt) -> Prompt | Claim[Tensor]:
-        if len(prompt.codec_prefix) == 0:
+        if not prompt.primes_codec:
             return prompt
         self._state = self._state or self._primer.claim(prompt)
         if not self._state.done:

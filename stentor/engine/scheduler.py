@@ -18,6 +18,7 @@ from stentor.engine.prefill_planner import PrefillPlanner
 from stentor.engine.sequence import BROKEN, RUNNING, Phase, Place, Sequence
 from stentor.engine.step_plan import StepKind, StepPlan
 from stentor.engine.victims import longest_idle, pick_victim, stuck
+from stentor.models.codec_timing import CAUSAL, CodecTiming
 
 MIN_LEAD_S = 0.04
 """Seconds of audio that a stream must still have buffered after 1.5 prefills."""
@@ -26,12 +27,19 @@ MIN_LEAD_S = 0.04
 class Scheduler:
     """Owns queue, slots and pages. Every method is called from the engine's thread."""
 
-    def __init__(self, slots: int, pages: PageAllocator, policy: Policy, max_parked: int) -> None:
-        """max_parked: requests whose rows the host may hold."""
+    def __init__(
+        self,
+        slots: int,
+        pages: PageAllocator,
+        policy: Policy,
+        max_parked: int,
+        timing: CodecTiming = CAUSAL,
+    ) -> None:
+        """max_parked: requests whose rows the host may hold. timing: how the codec takes a stream."""
         self.slots, self.pages, self.policy, self.max_parked = slots, pages, policy, max_parked
         self.tables = PageTables(pages, policy)
         self.prefills = PrefillPlanner(self.tables, policy)
-        self.audio = AudioScheduler(policy)
+        self.audio = AudioScheduler(policy, timing)
         self.queue: deque[Sequence] = deque()
         self.parked: list[Sequence] = []  # in the order in which they were parked
         self.live: list[Sequence] = []  # those that have a slot, oldest first
@@ -134,7 +142,7 @@ class Scheduler:
         for seq in running:
             behind_prefill = prefilling and seq.num_generated > 0  # a prefill of others is in flight
             margin = MIN_LEAD_S + (2.5 if behind_prefill else 1.5) * self.prefill_seconds
-            if seq.streaming and seq.num_scheduled * seq.hop_seconds - seq.played(now) < margin:
+            if seq.streaming and self.audio.seconds(seq, seq.num_scheduled) - seq.played(now) < margin:
                 return True
         return False
 
@@ -286,7 +294,7 @@ class Scheduler:
 
     @staticmethod
     def _complete(seq: Sequence) -> bool:
-        return seq.cancelled or seq.audio_delivered == seq.num_generated
+        return seq.cancelled or seq.decoded
 
     @property
     def idle(self) -> bool:

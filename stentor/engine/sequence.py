@@ -67,8 +67,9 @@ class Sequence:
     num_generated: int = 0
     status: int = 0  # the row's `stop` value as last reported
     in_flight: int = 0  # launches that name this sequence and whose result the host has not read
-    audio_scheduled: int = 0  # frames handed to the codec
+    audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
     audio_chunks: int = 0
+    held_frames: int = 0  # so many last frames, at most, wait for those that follow before they are decoded
     audio_delivered: int = 0  # frames whose audio has arrived
     last_audio: float = 0.0  # when audio last arrived
     first_audio: float | None = None  # when the first audio arrived, moved on by as long as the client ran dry
@@ -113,7 +114,12 @@ class Sequence:
     def idle(self) -> bool:
         """Whether it has a slot, and all that its text and its reader allow has been generated and delivered."""
         open = self.phase in (Phase.RUNNING, Phase.PREEMPTED) and self.status == RUNNING and not self.in_flight
-        return open and not self.may_go_on and self.audio_delivered == self.num_generated
+        return open and not self.may_go_on and self.num_generated - self.audio_scheduled <= self.held_frames
+
+    @property
+    def decoded(self) -> bool:
+        """Whether the codec has had all frames of a request that has ended."""
+        return self.num_generated in (0, self.audio_scheduled)
 
     def lead(self, now: float) -> float:
         """Seconds of audio that a client still has buffered if it plays the stream as it comes."""

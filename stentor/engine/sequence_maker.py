@@ -22,6 +22,7 @@ class SequenceMaker:
         self.sizes, self.policy = sizes, policy
         self.ids = itertools.count()
         self._hop_seconds = spec.hop / spec.sample_rate
+        self._timing = spec.codec_timing
         self._covering_evals = covering_evals
 
     def fit(self, prompt: Prompt) -> None:
@@ -36,6 +37,7 @@ class SequenceMaker:
         """The sequence of a prompt that fits."""
         counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
         seq = Sequence(next(self.ids), *counts, self._hop_seconds, streaming, place)
+        seq.audio_scheduled, seq.held_frames = -self._timing.offset(len(prompt.codec_prefix)), self._timing.held
         seq.keeps_pages = self.policy.prefix_cache and prompt.continuation is not None
         if self.policy.prefix_cache and prompt.length >= self.policy.min_cached_tokens:
             seq.prefix = prefix_keys(prompt, self.sizes.page_size)

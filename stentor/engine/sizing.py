@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from stentor.config import EngineConfig
+from stentor.engine.audio_scheduler import chunk_sizes
 from stentor.engine.buffer_sizes import GIB, MIB, BufferSizes
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
@@ -15,7 +16,7 @@ from stentor.engine.memory_plan import LEVELS, Needs, Shares, advice, fewer, fit
 from stentor.engine.reference_encoder import ENCODINGS
 from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
-from stentor.layers.types import Column
+from stentor.layers.types import NO_END, CodecCall, Column
 from stentor.models.base import SpeechModel
 
 CODEC_COPIES = 3
@@ -65,14 +66,15 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
     """What each part takes. max_frames: frames that a slot holds. encoder_bytes: of the encodings that run at once."""
     spec, kv = model.spec, model.spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
+    chunk, _ = chunk_sizes(config.policy, spec.codec_timing)
     return Needs(
         slot=_bytes({**engine_columns(spec), **spec.columns, "frames": frames}) + _bytes(model.codec.columns),
         page=_bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)}),
-        codec_frame=_codec_frame(model, config.policy.chunk, device),
+        codec_frame=_codec_frame(model, chunk, device),
         encoder=encoder_bytes,
         page_size=config.page_size,
         wanted=math.ceil(spec.max_model_len / config.page_size),
-        chunk=config.policy.chunk,
+        chunk=chunk,
         priming=min(spec.codec_prefix, spec.codec_chunk),  # frames of a call beside the others
     )
 
@@ -114,12 +116,13 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device) -> int:
     """Bytes of a codec call, by frame. A call of one row is measured. On a CPU 0."""
     if device.free_bytes() is None:
         return 0
-    spec = model.spec.frame
-    given = torch.zeros(1, chunk, *spec.shape, dtype=spec.dtype, device=device.torch)
+    spec, where = model.spec.frame, device.torch
+    given = torch.zeros(1, chunk + model.spec.codec_timing.lookahead, *spec.shape, dtype=spec.dtype, device=where)
     with torch.inference_mode():
-        state = CodecStateTable(model.codec.columns, 1, device.torch).columns
-        model.codec.decode(given, state)  # compiles kernels and makes the libraries' workspaces
-        return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state)) / chunk)
+        state = CodecStateTable(model.codec.columns, 1, where).columns
+        call = CodecCall(*torch.tensor([[0], [NO_END]], device=where))
+        model.codec.decode(given, state, call)  # compiles kernels and makes the libraries' workspaces
+        return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
 
 
 def _encoder(model: SpeechModel, device: Device, usable: int | None) -> tuple[int, int]:

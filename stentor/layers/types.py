@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
 """Tensors [B, ...] that a codec carries from one call to the next, by name."""
+
+
+class CodecCall(NamedTuple):
+    """Which part of each stream a codec call is given. A causal codec need not know.
+
+    start: [B] int64, the stream's frame that comes first. Negative where a first chunk begins inside the codec prefix.
+    end: [B] int64, the number of the stream's frames where it has ended, and otherwise NO_END.
+    """
+
+    start: Tensor
+    end: Tensor
+
+
+NO_END = 1 << 40
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from torch import Tensor
 from stentor.audio import Recording
 from stentor.kernels.types import RowRef
 from stentor.layers.qk_norm_rope import NormRope
-from stentor.layers.types import Column, State
+from stentor.layers.types import CodecCall, Column, State
+from stentor.models.codec_timing import CAUSAL, CodecTiming
 from stentor.text.front_end import Check, proceed
 from stentor.text.marks import NO_MARKS, TextMarks
 
@@ -85,6 +86,7 @@ class ModelSpec:
     split_granularity: str = "auto"  # how text is cut by default (text/sentences.py)
     codec_chunk: int = 25  # frames that one codec call decodes at most
     codec_prefix: int = 0  # frames of a prompt's codec prefix at most. 0: no prompt has one
+    codec_timing: CodecTiming = CAUSAL  # its grid, look-ahead and delay
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
@@ -143,8 +145,9 @@ class Prompt:
 
     `rows[name]` is [T, *spec.prompt_rows[name].shape]. Given `frames` [M, *frame] stand at positions `frame_at` [M].
     `columns` are initial values of engine and family columns: scalars, or arrays no longer than the column, whose rest
-    keeps the column's fill. `codec_prefix` [m, *frame] sets the codec's state before frame 0. Its audio is discarded.
-    The engine puts that state into `codec_state`, on the host.
+    keeps the column's fill. `codec_conditions` are such values of the codec's columns. Then `codec_prefix` [m, *frame]
+    is decoded, and its audio discarded. The engine puts the codec's state before frame 0 into `codec_state`, on the
+    host. It is made once for all requests with the same conditions and prefix.
     """
 
     rows: dict[str, np.ndarray]
@@ -154,6 +157,7 @@ class Prompt:
     max_frames: int  # the request ends after so many frames
     min_frames: int  # a stop counts only after so many frames
     codec_prefix: np.ndarray
+    codec_conditions: dict[str, np.ndarray] = field(default_factory=dict)
     num_evals: int = 0  # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
     runaway_frames: int | None = None  # a result of so many frames is probably a run-on (see retry.py)
     trim_silent_frames: int = 0  # so many first frames are not delivered if they are silent
@@ -162,13 +166,18 @@ class Prompt:
     repeats: int = 0  # its first positions are the last prompt and all its frames, embedded as they were. 0: not so
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
-    codec_state: Tensor | None = None  # one row of the codec's state after `codec_prefix`, once it is made
+    codec_state: Tensor | None = None  # one row of the codec's state before frame 0, once it is made
     lora: Adapter | None = None  # the request's, kept until its end. Families leave it alone
 
     @property
     def length(self) -> int:
         """Positions T."""
         return len(next(iter(self.rows.values())))
+
+    @property
+    def primes_codec(self) -> bool:
+        """Whether the codec's state before frame 0 is not that of silence."""
+        return bool(len(self.codec_prefix) or self.codec_conditions)
 
     @property
     def tokens(self) -> int:
@@ -234,15 +243,23 @@ class Emit(NamedTuple):
 
 
 class Codec(Protocol):
-    """Frames to audio, causal and stateful: decoded chunks, concatenated, equal the decoded whole."""
+    """Frames to audio, stateful: decoded chunks, concatenated, equal the decoded whole.
+
+    It is causal, or says in `spec.codec_timing` how far it looks ahead.
+    """
 
     @property
     def columns(self) -> Mapping[str, Column]:
         """Decoder state of one request."""
         ...
 
-    def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
-        """frames [B, n, *frame] and state rows [B, ...] -> samples [B, n * hop] float32 in [-1, 1], next state."""
+    def decode(self, frames: Tensor, state: State, call: CodecCall, /) -> tuple[Tensor, State]:
+        """frames [B, n + lookahead, *frame] and state rows [B, ...] -> samples, next state after n frames.
+
+        Samples are [B, (delay + n) * hop] float32 in [-1, 1]: of the n frames, and of those before them whose audio is
+        owed. In rows whose stream goes on, the last `delay` frames' samples are not used. Frames before 0 and from
+        `call.end` on have any values. A row's n reaches beyond its end only in its last chunk.
+        """
         ...
 
 

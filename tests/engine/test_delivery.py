@@ -222,8 +222,8 @@ def test_samples_that_are_not_finite_fail_their_request_and_no_other(monkeypatch
         codec = tts._model.codec
         plain = codec.decode
 
-        def decode(frames, state):
-            samples, new = plain(frames, state)
+        def decode(frames, state, call):
+            samples, new = plain(frames, state, call)
             return torch.where(frames[:, :1, 0] > 1e6, float("nan"), samples), new
 
         monkeypatch.setattr(codec, "decode", decode)

@@ -7,6 +7,7 @@ from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import LENGTH, RUNNING, STOPPED, Sequence
 from stentor.engine.step_plan import StepPlan
+from stentor.models.codec_timing import CAUSAL, CodecTiming
 from tests.helpers.invariants import check
 
 
@@ -41,7 +42,7 @@ class FakeDevice:
                 self.scheduler.observe(seq, made, status)
         for job in plan.audio:
             self.chunks.setdefault(job.seq.id, []).append((job.start, job.count))
-            self.scheduler.audio.on_audio(job.seq, job.count, self.now)
+            self.scheduler.audio.on_audio(job, self.now)
         self.done += self.scheduler.finished()
         check(self.scheduler)
         return plan
@@ -83,11 +84,18 @@ class SlowCodec(FakeDevice):
     def answer(self, count: int) -> None:
         for _ in range(count):
             job = self.given.popleft()
-            self.scheduler.audio.on_audio(job.seq, job.count, self.now)
+            self.scheduler.audio.on_audio(job, self.now)
 
 
-def scheduler(slots: int = 4, pages: int = 64, size: int = 4, max_parked: int = 100, **policy: object) -> Scheduler:
-    return Scheduler(slots, PageAllocator(pages, size), Policy(**{"reserve_tokens": 8, **policy}), max_parked)
+def scheduler(
+    slots: int = 4,
+    pages: int = 64,
+    size: int = 4,
+    max_parked: int = 100,
+    timing: CodecTiming = CAUSAL,
+    **policy: object,
+) -> Scheduler:
+    return Scheduler(slots, PageAllocator(pages, size), Policy(**{"reserve_tokens": 8, **policy}), max_parked, timing)
 
 
 def all_free(s: Scheduler, slots: int) -> bool:

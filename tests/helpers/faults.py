@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stentor.engine.engine import Engine
 from stentor.engine.sequence import Sequence
-from stentor.layers.types import State
+from stentor.layers.types import CodecCall, State
 
 SITES = ("admit", "set_pages", "extend", "prefill", "decode", "codec", "download", "encode", "save", "restore")
 """What the engine asks of the device. `save` and `restore` are of parked rows."""
@@ -45,8 +45,8 @@ class Faults:
 
         decode = engine.model.codec.decode
 
-        def decoded(frames: Tensor, state: State) -> tuple[Tensor, State]:
-            samples, new = decode(frames, state)
+        def decoded(frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
+            samples, new = decode(frames, state, call)
             if self.bad_samples:
                 self.bad_samples -= 1
                 self.fired.append("samples")

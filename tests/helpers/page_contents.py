@@ -72,7 +72,7 @@ class PageContents(FakeDevice):
             for seq, made, status in self.in_flight.popleft():
                 self.scheduler.observe(seq, made, status)
         for job in plan.audio:
-            self.scheduler.audio.on_audio(job.seq, job.count, self.now)
+            self.scheduler.audio.on_audio(job, self.now)
         following = [self._following(seq) for seq in self.scheduler.complete()]
         self.done += self.scheduler.finished()
         for seq in filter(None, following):

@@ -17,7 +17,7 @@ from stentor.layers.conv import (
 )
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.types import Column, State
+from stentor.layers.types import CodecCall, Column, State
 from stentor.models.fish_s2.codec_blocks import EncoderBlock
 from stentor.models.fish_s2.codec_config import HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
 from stentor.models.fish_s2.codec_quantizer import Quantizer
@@ -116,7 +116,7 @@ class FishCodec(nn.Module):
         padded = F.pad(wav.float(), (0, -len(wav) % self.config.hop))
         return self.quantizer.encode(self.encoder(padded[None, None], self.rope), self.rope)[0]
 
-    def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
         """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the reference."""
         streaming = StreamingState(state)
         pos = state["frames"][:, None] + torch.arange(frames.shape[1], device=frames.device)

@@ -24,7 +24,7 @@ from stentor.layers.conv import (
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Block, Stack, StackConfig
-from stentor.layers.types import Column, State
+from stentor.layers.types import CodecCall, Column, State
 from stentor.models.qwen3_tts.config import DecoderConfig
 
 USAGE_FLOOR = 1e-5
@@ -262,7 +262,7 @@ class Codec:
         window = window_columns(WINDOW, c.stack.layers, c.stack.kv_heads, c.stack.head_dim, c.window, decoder.dtype)
         self.columns: Mapping[str, Column] = {**state_columns(decoder), **window, CLOCK: Column(dtype=torch.int64)}
 
-    def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
         """frames [B, n, codebooks] -> samples [B, n * hop] float32 in [-1, 1], and the streams' next state."""
         streaming = StreamingState(state)
         count = frames.shape[1]

@@ -1,4 +1,4 @@
-"""`dummy:toy`, which is the toy of seed 0."""
+"""`dummy:toy` and `dummy:toy-lookahead`, which are toys of seed 0."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ from stentor.models.toy.model import Toy
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Toy:
     """The dummy `name`. `dtype` None: float32."""
     check_load_options(options, ())
-    return Toy(seed=0, dtype=dtype or torch.float32, device=device)
+    return Toy(0, dtype or torch.float32, device, lookahead=name == "toy-lookahead")

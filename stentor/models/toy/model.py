@@ -1,8 +1,8 @@
 """A toy speech model with the traits that make engines go wrong.
 
 A frame has a float part and a discrete part. There is a flow with a loop length and guidance per request, a depth loop,
-a resample that depends on history, a long column read by step, given frames inside the prompt, and a codec with
-convolution and attention state.
+a resample that depends on history, a long column read by step and given frames inside the prompt. Its codec is causal,
+with convolution and attention state, or looks ahead.
 """
 
 from __future__ import annotations
@@ -13,14 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.errors import InvalidRequest
-from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, StreamingState, state_columns
-from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.rng import normal
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import sample
-from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Stack
-from stentor.layers.types import Column, State
 from stentor.models.base import (
     Emit,
     Encode,
@@ -32,7 +28,9 @@ from stentor.models.base import (
     SpeechRequest,
 )
 from stentor.models.lora import NO_ADAPTERS
-from stentor.models.toy.config import BOOK, CODEC_PREFIX, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT, WINDOW
+from stentor.models.toy.codec import ToyCodec
+from stentor.models.toy.config import BOOK, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT
+from stentor.models.toy.lookahead_codec import LookaheadCodec
 from stentor.models.toy.spec import make_spec
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words
@@ -40,39 +38,12 @@ from stentor.text.marks import has_words
 BROKEN = "\x01"  # outside the embedding table: its prefill fails, which must break nothing else
 
 
-class ToyCodec(nn.Module):
-    """Frames [B, n, LATENT + CODES] -> HOP samples each: causal conv, windowed attention, transposed conv."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inp = CausalConv1d(LATENT + CODES, 8, 3)
-        self.up = CausalConvTranspose1d(8, 4, 3)
-        self.out = CausalConv1d(4, 1, 5)
-        self.up2 = CausalConvTranspose1d(4, 4, 2)
-        self.columns = {
-            **state_columns(self),
-            **window_columns("attn", 1, 2, 4, WINDOW),
-            "count": Column(dtype=torch.int64),
-        }
-
-    def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
-        streaming = StreamingState(state)
-        x = self.inp(frames.transpose(1, 2), streaming).tanh()
-        pos = state["count"][:, None] + torch.arange(frames.shape[1], device=frames.device)
-        heads = x.transpose(1, 2).unflatten(-1, (2, 4))
-        kv = WindowKV("attn", WINDOW, pos, streaming)
-        x = x + kv.attend(0, heads, heads, heads, NormRope()).flatten(-2).transpose(1, 2)
-        y = self.out(self.up2(self.up(x, streaming), streaming), streaming).tanh()
-        streaming.new["count"] = state["count"] + frames.shape[1]
-        return y[:, 0].float(), streaming.new
-
-
 class Toy(nn.Module):
     """See the module docstring. Frame: LATENT floats of a flow, then CODES integers (as floats) of a depth loop."""
 
     adapters = NO_ADAPTERS
 
-    def __init__(self, seed: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, seed: int, dtype: torch.dtype, device: torch.device, lookahead: bool = False) -> None:
         super().__init__()
         self.text = nn.Embedding(TEXT, HIDDEN)
         self.trail = nn.Embedding(TEXT, HIDDEN)
@@ -82,13 +53,13 @@ class Toy(nn.Module):
         self.flow = nn.Linear(HIDDEN + 2 * LATENT + 1, LATENT)
         self.heads = nn.ModuleList(nn.Linear(HIDDEN, BOOK) for _ in range(CODES))
         self.stop_head = nn.Linear(HIDDEN, 1)
-        self.codec = ToyCodec()
+        self.codec = LookaheadCodec() if lookahead else ToyCodec()
         generator = torch.Generator().manual_seed(seed)
         for p in self.parameters():
             p.data = torch.randn(p.shape, generator=generator) / max(1.0, p.shape[-1] ** 0.5)
         self.rope = Rope(angles(STACK.head_dim, 4096, 1e4), torch.float32, interleaved=False, in_float32=True)
         self.to(device=device, dtype=dtype).requires_grad_(False)
-        self.spec = make_spec(dtype)
+        self.spec = make_spec(dtype, self.codec.timing, self.codec.prefix)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         frames = F.pad(wav, (0, -len(wav) % HOP)).view(-1, HOP)
@@ -104,7 +75,7 @@ class Toy(nn.Module):
         given = np.zeros((0, LATENT + CODES), np.float32)
         if request.reference is not None:
             given = encode(request.reference.recording, "reference")["frames"]
-        o = request.options
+        o, prefix = request.options, given[-self.codec.prefix :]
         token = np.array([0] * len(given) + tokens, np.int64)
         return Prompt(
             rows={"token": token, "given": np.arange(len(token)) < len(given)},
@@ -121,7 +92,8 @@ class Toy(nn.Module):
             },
             max_frames=o["max_frames"],
             min_frames=o["min_frames"],
-            codec_prefix=given[-CODEC_PREFIX:],
+            codec_prefix=prefix,
+            codec_conditions=self.codec.conditions(prefix),
             num_evals=o["flow_steps"],
             runaway_frames=6 * len(tokens),
         )

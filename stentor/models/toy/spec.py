@@ -6,11 +6,12 @@ import torch
 
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.codec_timing import CAUSAL, CodecTiming
 from stentor.models.toy.config import BOOK, CODEC_PREFIX, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK
 
 
-def make_spec(dtype: torch.dtype) -> ModelSpec:
-    """Facts of a toy whose weights and cache are `dtype`."""
+def make_spec(dtype: torch.dtype, timing: CodecTiming = CAUSAL, codec_prefix: int = CODEC_PREFIX) -> ModelSpec:
+    """Facts of a toy whose weights and cache are `dtype`. timing, codec_prefix: of its codec."""
     return ModelSpec(
         family="toy",
         sample_rate=600,
@@ -42,7 +43,8 @@ def make_spec(dtype: torch.dtype) -> ModelSpec:
         voices=("low", "high"),
         languages=("english",),
         takes_prompt=False,
-        codec_prefix=CODEC_PREFIX,
+        codec_prefix=codec_prefix,
+        codec_timing=timing,
         max_text=MAX_TEXT,
         num_evals=3,
         captured_evals=(8,),

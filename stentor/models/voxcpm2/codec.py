@@ -18,7 +18,7 @@ from stentor.layers.conv import (
     state_columns,
     upcast,
 )
-from stentor.layers.types import State
+from stentor.layers.types import CodecCall, State
 from stentor.models.voxcpm2.config import VAEConfig
 
 
@@ -138,7 +138,7 @@ class PatchCodec:
         self.vae = vae
         self.columns = state_columns(vae.decoder)
 
-    def decode(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
         """frames [B, n, patch, latent_dim] float32 -> samples [B, n * patch * upsampling], next state."""
         streaming = StreamingState(state)
         return self.vae.decode(frames.flatten(1, 2), streaming), streaming.new

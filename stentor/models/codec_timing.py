@@ -1,0 +1,49 @@
+"""How a codec takes a stream: the grid of its chunks, its look-ahead and its delay. Plain Python, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CodecTiming:
+    """All in frames. A causal codec without delay decodes any frame as soon as it exists: the defaults.
+
+    grid: every chunk but a stream's last has a multiple of so many. The prompt's codec prefix counts.
+    lookahead: so many frames behind a chunk must exist before it is decoded, unless the stream ends.
+    delay: the audio of so many last frames of a chunk comes with the next one, or with this one if the stream ends.
+    """
+
+    grid: int = 1
+    lookahead: int = 0
+    delay: int = 0
+
+    def __post_init__(self) -> None:
+        # Otherwise a stream could end after its last chunk, and the audio that is owed would never come.
+        assert self.delay == 0 or self.lookahead > 0, "a codec with a delay needs a look-ahead"
+
+    @property
+    def held(self) -> int:
+        """So many last frames, at most, wait for those that follow."""
+        return self.grid - 1 + self.lookahead
+
+    def on_grid(self, count: int) -> int:
+        """`count` frames, up to the grid."""
+        return -(-count // self.grid) * self.grid
+
+    def chunks_of(self, frames: int) -> int:
+        """Frames of whole chunks that can be decoded of so many, while more follow."""
+        return max(0, frames - self.lookahead) // self.grid * self.grid
+
+    def offset(self, prefix: int) -> int:
+        """Last frames of a codec prefix that are decoded with the stream's first chunks, since those complete them."""
+        return prefix - self.chunks_of(prefix)
+
+    def audio(self, start: int, count: int, last: bool) -> range:
+        """The frames whose audio comes with a chunk. Those before 0 are the prompt's, and are not heard."""
+        end = start + count - (0 if last else self.delay)
+        first = max(0, start - self.delay)
+        return range(first, max(first, end))
+
+
+CAUSAL = CodecTiming()

@@ -1,0 +1,203 @@
+"""A codec with look-ahead, a grid, a delay and a voice's conditions: chunks, joined, equal the stream decoded whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from stentor import TTS, Reference
+from stentor.config import Policy
+from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
+from stentor.engine.sequence import STOPPED
+from stentor.models.codec_timing import CodecTiming
+from stentor.models.toy.config import DELAY, GRID, HOP, LONG_PREFIX, LOOKAHEAD
+from stentor.models.toy.lookahead_codec import LookaheadCodec
+from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
+
+TIMING = CodecTiming(GRID, LOOKAHEAD, DELAY)
+SMALL: dict[str, Any] = {"device": "cpu", "memory_gb": 0.002, "dtype": "float64"}
+
+
+def voice(frames: int, hz: float = 90.0) -> Reference:
+    """Audio that the toy encodes as so many frames."""
+    at = np.arange(10 * HOP * frames) / 6000
+    return Reference(((0.5 * np.sin(2 * np.pi * hz * at)).astype(np.float32), 6000), "la")
+
+
+def whole(codec: LookaheadCodec, prefix: np.ndarray, frames: np.ndarray) -> np.ndarray:
+    """The samples of a stream, by what the codec is and without state: float64 [n * hop]."""
+    given = torch.from_numpy(np.concatenate((prefix, frames))).double()
+    x = F.pad(codec.inp(given), (0, 0, 0, LOOKAHEAD))
+    y = codec.ahead(torch.cat([x[i : i + len(given)] for i in range(LOOKAHEAD + 1)], -1))
+    about = codec.conditions(prefix)
+    speaker = about.get("speaker", np.zeros(3))
+    y = y + codec.speaker(torch.from_numpy(np.asarray(speaker)).double())
+    if len(prefix):
+        y = y + F.pad(codec.tone(torch.from_numpy(about["tone"]).double()), (0, 0, 0, len(frames)))
+    y = y.tanh()
+    ends = [min(len(y), (i // GRID + 1) * GRID) for i in range(len(y))]
+    mean = torch.stack([y[:end].mean(0) for end in ends])
+    z = F.pad(codec.out(torch.cat((y, mean), -1))[len(prefix) :], (0, 0, 0, DELAY))
+    out = torch.stack([z[i : i + len(frames)] * codec.late[i] for i in range(DELAY + 1)]).sum(0)
+    return out.tanh().flatten().numpy()
+
+
+@pytest.fixture(scope="module")
+def tts() -> Iterator[TTS]:
+    with TTS("dummy:toy-lookahead", max_num_seqs=6, **SMALL) as made:
+        yield made
+
+
+def ask(tts: TTS, i: int, prefix: int, frames: int) -> Any:
+    options: dict[str, Any] = {"seed": i, "max_frames": frames, "min_frames": frames}
+    return tts.request(f"number {i}", reference=voice(prefix, 90.0 + i % 3) if prefix else None, **options)
+
+
+def want(tts: TTS, request: Any, frames: np.ndarray) -> np.ndarray:
+    with torch.inference_mode():
+        return whole(tts._model.codec, tts.prompt(request).codec_prefix, frames)
+
+
+def heard(stream: Any) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Samples, frames and the frames of each chunk."""
+    chunks = list(stream)
+    counts = [len(c.frames) for c in chunks]
+    assert [len(c.samples) for c in chunks] == [HOP * n for n in counts]
+    return np.concatenate([c.samples for c in chunks]), np.concatenate([c.frames for c in chunks]), counts
+
+
+@pytest.mark.parametrize("prefix", [0, 5, 6, 7, 8, LONG_PREFIX + 2])
+def test_a_stream_joined_equals_the_whole_for_every_prefix_and_length(tts: TTS, prefix: int) -> None:
+    """Together: rows of a call are in their first, middle and last chunks."""
+    requests = [ask(tts, i, prefix, frames) for i, frames in enumerate((1, 2, 3, 4, 7, 8, 9, 12, 23))]
+    streams = [tts.submit(request) for request in requests]
+    for request, stream in zip(requests, streams, strict=True):
+        samples, frames, counts = heard(stream)
+        assert len(frames) == request.options["max_frames"]
+        np.testing.assert_allclose(samples, want(tts, request, frames), atol=1e-6)
+        assert all(counts[:-1])
+
+
+def test_first_audio_needs_one_chunk_and_its_look_ahead_whatever_the_ramp(tts: TTS) -> None:
+    first = {}
+    for prefix in (0, 5, 6, 7, 8):
+        _, _, counts = heard(tts.submit(ask(tts, 1, prefix, 9)))
+        held = TIMING.offset(min(prefix, LONG_PREFIX))
+        first[held] = counts[0]
+        assert (counts[0] + DELAY + held) % GRID == 0
+    assert first == {0: 2, 3: 3, 4: 2, 5: 1, 6: 4}
+
+
+@pytest.mark.parametrize("frames", [1, 5, 30])
+def test_a_request_that_is_not_streamed_has_the_same_audio(tts: TTS, frames: int) -> None:
+    request = ask(tts, 3, 7, frames)
+    spoken = tts.generate("number 3", reference=voice(7), seed=3, max_frames=frames, min_frames=frames, retries=1)
+    np.testing.assert_allclose(spoken.samples, want(tts, request, spoken.frames), atol=1e-6)
+
+
+def test_a_preempted_stream_goes_on_with_its_codec_state() -> None:
+    with TTS("dummy:toy-lookahead", max_num_seqs=3, page_size=4, policy=Policy(reserve_tokens=1), **SMALL) as tts:
+        requests = [ask(tts, i, 7, 40) for i in range(3)]
+        need = tts.engine.scheduler.pages.pages_for(tts.prompt(requests[0]).length + 40)
+        tts.engine.scheduler.pages.allocate(tts.engine.scheduler.pages.available - need - 4)
+        streams = [tts.submit(request) for request in requests]
+        for request, stream in zip(requests, streams, strict=True):
+            samples, frames, _ = heard(stream)
+            np.testing.assert_allclose(samples, want(tts, request, frames), atol=1e-6)
+        assert tts.engine.health().preemptions
+
+
+def test_captured_calls_of_fixed_sizes_give_the_same_audio() -> None:
+    with TTS("dummy:toy-lookahead", max_num_seqs=6, **SMALL) as tts:
+        codec = tts.engine.codec
+        keys = codec.graph_keys(6)
+        assert {n for _, n in keys} == {4, 8, 16, 24}
+        codec.graphs.graphs = {key: SimpleNamespace(replay=lambda key=key: codec._decode_call(*key)) for key in keys}
+        requests = [ask(tts, i, 5 + i, 21 + i) for i in range(6)]
+        for request, stream in zip(requests, [tts.submit(r) for r in requests], strict=True):
+            samples, frames, _ = heard(stream)
+            np.testing.assert_allclose(samples, want(tts, request, frames), atol=1e-6)
+        assert codec.graphs.eager_calls == 0
+
+
+def test_a_voice_is_primed_once_by_its_conditions_and_prefix(tts: TTS) -> None:
+    before = tts.engine.codec.primer.counts().misses
+    made = [tts.prompt(ask(tts, 3, 9, 4)) for _ in range(2)]
+    assert made[0].codec_state is made[1].codec_state
+    assert tts.engine.codec.primer.counts().misses - before <= 1
+    other = tts.prompt(ask(tts, 3, 9, 4))
+    other.codec_state, other.codec_conditions = None, {**other.codec_conditions, "speaker": np.ones(3, np.float32)}
+    assert not torch.equal(tts.engine.codec.primer.state(other), made[0].codec_state)
+
+
+def test_a_chunk_brings_the_audio_that_is_owed_and_owes_its_own() -> None:
+    assert list(TIMING.audio(0, 4, last=False)) == [0, 1]
+    assert list(TIMING.audio(4, 4, last=False)) == [2, 3, 4, 5]
+    assert list(TIMING.audio(8, 3, last=True)) == [6, 7, 8, 9, 10]
+    assert list(TIMING.audio(-3, 4, last=False)) == []
+    assert list(TIMING.audio(-5, 4, last=True)) == []
+    assert [TIMING.offset(n) for n in range(12)] == [0, 1, 2, 3, 4, 5, 6, 3, 4, 5, 6, 3]
+
+
+def test_a_delay_without_look_ahead_is_refused() -> None:
+    with pytest.raises(AssertionError, match="needs a look-ahead"):
+        CodecTiming(delay=1)
+
+
+def test_chunks_lie_on_the_grid_behind_the_prefix_and_wait_for_their_look_ahead() -> None:
+    s = scheduler(timing=TIMING, ramp=(1, 2, 4), chunk=9)
+    assert (s.audio.chunk, s.audio.ramp) == (8, (4, 4, 4))
+    d = FakeDevice(s)
+    seq = d.add(0, 4, 21)
+    seq.audio_scheduled, seq.held_frames = -6, TIMING.held
+    while not d.chunks:
+        d.step()
+    assert d.chunks[0] == [(-6, 4)]
+    assert seq.num_generated <= 2
+    d.run()
+    assert d.chunks[0] == [(-6, 4), (-2, 4), (2, 4), (6, 4), (10, 4), (14, 4), (18, 3)]
+    assert seq.audio_delivered == 21
+    assert all_free(s, 4)
+
+
+def test_a_stream_without_frames_calls_no_codec() -> None:
+    s = scheduler(timing=TIMING)
+    d = SlowCodec(s)
+    seq = d.add(0, 4, 9)
+    seq.audio_scheduled, seq.held_frames = -5, TIMING.held
+    d.step()
+    seq.num_generated, seq.status = 0, STOPPED
+    assert s.audio.plan(s.live, 0.0) == []
+    assert seq.decoded
+
+
+def test_a_stream_that_waits_for_text_is_idle_with_frames_that_wait_for_others() -> None:
+    s = scheduler(timing=TIMING, ramp=(4,), chunk=8)
+    d = FakeDevice(s)
+    seq = d.add(0, 4, 40)
+    seq.held_frames, seq.max_schedulable = TIMING.held, 10
+    for _ in range(20):
+        d.step()
+    assert seq.num_generated == 10
+    assert seq.audio_scheduled == 4  # the next chunk needs 8 + 3
+    assert seq.idle
+    seq.max_schedulable = 11
+    for _ in range(3):
+        d.step()
+    assert seq.audio_scheduled == 8
+
+
+def test_buffered_seconds_are_those_of_decoded_chunks() -> None:
+    audio = AudioScheduler(Policy(), TIMING)
+    seq = SimpleNamespace(audio_scheduled=0, hop_seconds=1.0)
+    assert [audio.seconds(seq, n) for n in (0, 6, 7, 10, 11)] == [0, 0, 2, 2, 6]
+    plain = AudioScheduler(Policy())
+    assert [plain.seconds(seq, n) for n in (0, 1, 7)] == [0, 1, 7]
+    job = AudioJob(seq, 4, 4, False)
+    assert list(TIMING.audio(job.start, job.count, job.last)) == [2, 3, 4, 5]
