@@ -5,19 +5,44 @@ A replica is one whole stentor server. Ray starts, places, watches, replaces and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from stentor.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ray.serve import Application
+
+    from stentor.server.config import ServerConfig
+
+OF_SERVE = ("host", "port")  # of the proxy, which all applications of a cluster share
 
 
 def app(args: Mapping[str, Any]) -> Application:
     """The Serve application, for `serve run`, `serve deploy` and KubeRay.
 
     args: options of `stentor serve`, with - or _, as in a file for `--config`. InvalidRequest names what is wrong.
+    WrongEnvironment: Ray was started without the variables that streams need.
     """
-    from stentor.ray.replica import application
+    config = configured(args)
+    from stentor.ray.replica import application  # imports Ray Serve, which reads the environment then
+
+    return application(config)
+
+
+def configured(args: Mapping[str, Any]) -> ServerConfig:
+    """The configuration of each replica, from the arguments of `app`. Raises what `app` raises."""
+    from stentor.ray import environment
     from stentor.server.config import build, typed
 
-    return application(build(typed(args)))
+    given = typed(args)
+    for name in OF_SERVE:
+        if name in given:
+            raise InvalidRequest(name, "belongs to Serve's own http_options, not to args")
+    config = build(given)
+    if not config.scaled:
+        config = replace(config, replicas=1)
+    environment.check(os.environ, config)
+    return config

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from stentor.errors import StentorError
+from stentor.errors import InvalidRequest, StentorError
 from stentor.server.config import ServerConfig
 
 HARD_STOP_MARGIN_S = 30  # HAProxy ends what an old worker of it holds so long after a request may take
@@ -17,6 +17,8 @@ REQUIRED = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",  # bytes go to a replica's own port, not through an actor
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",  # else nothing stops a stream whose client does not read
 }
+HARD_STOP, HARD_STOP_DEFAULT = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "120"
+BALANCE = "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"
 
 
 class WrongEnvironment(StentorError):
@@ -27,12 +29,12 @@ def wanted(config: ServerConfig) -> dict[str, str]:
     """Variables for a Ray that we start."""
     variables = {
         **REQUIRED,
-        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(int(config.request_timeout) + HARD_STOP_MARGIN_S),
+        HARD_STOP: str(int(config.request_timeout) + HARD_STOP_MARGIN_S),
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PROXY_START_S),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     if config.session_header is not None:
-        variables["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"] = f"hdr({config.session_header})"
+        variables[BALANCE] = _by_header(config.session_header)
     return variables
 
 
@@ -42,8 +44,23 @@ def prepare(config: ServerConfig) -> None:
         os.environ.setdefault(name, value)
 
 
-def check(environment: Mapping[str, str]) -> None:
-    """WrongEnvironment if a Ray that others have started lacks what streams need."""
-    wrong = [f"{name}={value}" for name, value in REQUIRED.items() if environment.get(name) != value]
+def check(environment: Mapping[str, str], config: ServerConfig) -> None:
+    """WrongEnvironment if a Ray that others have started lacks what streams of this configuration need."""
+    needed = dict(REQUIRED)
+    if config.session_header is not None:
+        needed[BALANCE] = _by_header(config.session_header)
+    wrong = [f"{name}={value}" for name, value in needed.items() if environment.get(name) != value]
+    if float(environment.get(HARD_STOP, HARD_STOP_DEFAULT)) < config.request_timeout:
+        wrong.append(f"{HARD_STOP}={wanted(config)[HARD_STOP]}")
     if wrong:
         raise WrongEnvironment(f"start Ray on every node with {' '.join(wrong)} in its environment")
+
+
+def check_gpus(config: ServerConfig, gpus_seen: bool) -> None:
+    """InvalidRequest if replicas have no GPUs of Ray's, but see some: each would take the first one."""
+    if gpus_seen and not config.gpus_per_replica and config.device != "cpu":
+        raise InvalidRequest("gpus_per_replica", "must be above 0 where there are GPUs. To use none, set device to cpu")
+
+
+def _by_header(name: str) -> str:
+    return f"hdr({name})"

@@ -28,6 +28,11 @@ def serve(config: ServerConfig) -> int:
         print("stentor serve: --replicas starts a Ray of its own; on a cluster use `serve run`", file=sys.stderr)
         return 2
     environment.prepare(config)
+    try:
+        environment.check(os.environ, config)
+    except environment.WrongEnvironment as e:
+        print(f"stentor serve: {e}", file=sys.stderr)
+        return 2
     from ray import serve as ray_serve  # reads the environment when it is imported
 
     from stentor.ray.replica import application

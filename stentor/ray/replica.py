@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import torch
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
 from starlette.datastructures import MutableHeaders
@@ -37,7 +38,8 @@ class Replica:
     server: Server
 
     def __init__(self, config: ServerConfig) -> None:
-        environment.check(os.environ)
+        environment.check(os.environ, config)
+        environment.check_gpus(config, torch.cuda.is_available())
         logs.configure(config.uvicorn_log_level, config.log_format)
         sys.setswitchinterval(SWITCH_SECONDS)
         self.config = config
@@ -99,8 +101,11 @@ def slot_policy(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     return min(max(wanted, low, 1), high), {}
 
 
-def application(config: ServerConfig) -> serve.Application:
-    """The Serve application of a configuration. Requests that are too many are refused by the server, not by Serve."""
+def application(config: ServerConfig, replica: type[Any] = Replica) -> serve.Application:
+    """The Serve application of a configuration. Requests that are too many are refused by the server, not by Serve.
+
+    replica: a class of replicas made from a configuration.
+    """
     options: dict[str, Any] = {
         "name": "stentor",
         "user_config": {},  # so that Serve calls `reconfigure` before it sends requests
@@ -124,4 +129,4 @@ def application(config: ServerConfig) -> serve.Application:
             policy={"policy_function": "stentor.ray.replica:slot_policy"},
         )
     on_crash = "exit" if config.on_crash == "auto" else config.on_crash
-    return serve.deployment(Replica).options(**options).bind(replace(config, on_crash=on_crash))
+    return serve.deployment(replica).options(**options).bind(replace(config, on_crash=on_crash))

@@ -193,6 +193,10 @@ class ServerConfig:
             raise InvalidRequest("session_header", f"must be the name of a header, got {self.session_header!r}")
         if self.gpus_per_replica is not None and self.gpus_per_replica < 0:
             raise InvalidRequest("gpus_per_replica", f"must be 0 or more, got {self.gpus_per_replica}")
+        if 0 < (self.gpus_per_replica or 0) < 1 and not self.max_memory_gb:
+            raise InvalidRequest(
+                "max_memory_gb", "is needed for a share of a GPU: Ray packs shares and limits no memory"
+            )
         if not self.scaled:
             return
         for name in ("uds", "ssl_keyfile", "ssl_ca_certs"):
@@ -338,6 +342,7 @@ def _typed(f: Field[Any], value: Any) -> Any:
     if value is None:
         return default(f)
     if wanted == "bool":
+        value = {"true": True, "false": False}.get(str(value).lower(), value)  # `serve run` gives text
         if not isinstance(value, bool):
             raise InvalidRequest(f.name, f"must be true or false, got {value!r}")
         return value

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stentor.errors import InvalidRequest
-from stentor.ray import environment
+from stentor.ray import configured, environment
 from stentor.server.config import ServerConfig, build, typed
 
 
@@ -27,6 +27,7 @@ from stentor.server.config import ServerConfig, build, typed
         ({"replicas": 2, "port": 0}, "port"),
         ({"replicas": 2, "session_header": "x session"}, "session_header"),
         ({"replicas": 2, "gpus_per_replica": -1.0}, "gpus_per_replica"),
+        ({"replicas": 2, "gpus_per_replica": 0.5}, "max_memory_gb"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused_by_name(given: dict[str, Any], field: str) -> None:
@@ -51,12 +52,24 @@ def test_yaml_arguments_are_the_flags() -> None:
 def test_the_environment_that_streams_need() -> None:
     config = ServerConfig(replicas=2, request_timeout=900, session_header="x-session-id")
     wanted = environment.wanted(config)
-    environment.check(wanted)
+    environment.check(wanted, config)
     assert wanted["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"] == "hdr(x-session-id)"
     assert int(wanted["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > 900
-    for name in environment.REQUIRED:
+    for name in (*environment.REQUIRED, environment.BALANCE, environment.HARD_STOP):
         with pytest.raises(environment.WrongEnvironment, match=name):
-            environment.check({**wanted, name: "2"})
+            environment.check({**wanted, name: "2"}, config)
+        with pytest.raises(environment.WrongEnvironment, match=name):
+            environment.check({k: v for k, v in wanted.items() if k != name}, config)
+
+
+def test_replicas_beside_gpus_that_ray_was_not_asked_for_are_refused() -> None:
+    """All of them would take the first one."""
+    with pytest.raises(InvalidRequest) as e:
+        environment.check_gpus(ServerConfig(replicas=2), gpus_seen=True)
+    assert e.value.param == "gpus_per_replica"
+    environment.check_gpus(ServerConfig(replicas=2), gpus_seen=False)
+    environment.check_gpus(ServerConfig(replicas=2, device="cpu"), gpus_seen=True)
+    environment.check_gpus(ServerConfig(replicas=2, gpus_per_replica=1), gpus_seen=True)
 
 
 def test_what_a_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +78,49 @@ def test_what_a_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
     environment.prepare(ServerConfig())
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"
-    environment.check(os.environ)
+    environment.check(os.environ, ServerConfig())
+
+
+def needed(monkeypatch: pytest.MonkeyPatch, config: ServerConfig) -> None:
+    for name, value in environment.wanted(config).items():
+        monkeypatch.setenv(name, value)
+
+
+def test_words_of_serve_run_are_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`serve run stentor.ray:app model=dummy:toy guard=false max-num-seqs=8` gives text for everything."""
+    needed(monkeypatch, ServerConfig())
+    two = '["dummy:toy", "voice"]'
+    config = configured({"models": two, "guard": "false", "max-num-seqs": "8", "max_memory_gb": "6,4"})
+    assert (config.guard, config.max_num_seqs, config.max_memory_gb) == (False, 8, (6.0, 4.0))
+    assert config.models == ("dummy:toy", "voice")
+    assert config.scaled
+
+
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [
+        ({"port": 9000}, "port"),
+        ({"host": "0.0.0.0"}, "host"),
+        ({"ssl-keyfile": "k", "ssl-certfile": "c"}, "ssl_keyfile"),
+        ({"uds": "/tmp/x"}, "uds"),
+        ({"allow-runtime-lora-updating": True, "api-key": ["k"]}, "allow_runtime_lora_updating"),
+        ({"guard": "perhaps"}, "guard"),
+        ({"max-seqs": 8}, "max-seqs"),
+    ],
+)
+def test_arguments_that_a_cluster_has_no_use_for_are_refused(
+    args: dict[str, Any], field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed(monkeypatch, ServerConfig())
+    with pytest.raises(InvalidRequest) as e:
+        configured({"model": "dummy:toy", **args})
+    assert e.value.param == field
+
+
+def test_the_app_says_what_ray_was_started_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed(monkeypatch, ServerConfig())
+    with pytest.raises(environment.WrongEnvironment, match=r"HARD_STOP_AFTER_S=1230"):
+        configured({"model": "dummy:toy", "request-timeout": 1200})
 
 
 def test_without_ray_the_flag_names_the_extra() -> None:

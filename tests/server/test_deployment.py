@@ -13,7 +13,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from stentor import ray
 from stentor.cli import parser
+from stentor.errors import StentorError
 from stentor.server.config import ServerConfig, build
 from tests.helpers.server_live import Live
 
@@ -206,3 +208,57 @@ def test_the_autoscaler_reads_a_metric_that_the_server_has(live: Live):
     assert rule["name"]["as"] == metric["pods"]["metric"]["name"]
     (series,) = set(re.findall(r'__name__="([^"]+)"', rule["seriesQuery"] + rule["metricsQuery"]))
     assert f"\n{series}{{" in live.http.get("/metrics").text
+
+
+# -- KubeRay
+
+
+def service() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "kuberay" / "rayservice.yaml").read_text(encoding="utf-8"))
+    return found["spec"]
+
+
+def ray_pods() -> list[dict[str, Any]]:
+    """The pods of head and workers."""
+    groups = [service()["rayClusterConfig"]["headGroupSpec"], *service()["rayClusterConfig"]["workerGroupSpecs"]]
+    return [group["template"] for group in groups]
+
+
+def environment(pod: dict[str, Any]) -> dict[str, str]:
+    (container,) = pod["spec"]["containers"]
+    return {pair["name"]: pair["value"] for pair in container["env"] if "value" in pair}
+
+
+@pytest.mark.parametrize("pod", ray_pods(), ids=["head", "worker"])
+def test_the_pods_of_ray_fit_the_schema_and_have_what_streams_need(
+    pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    kubernetes_validate.validate(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, **pod}, "1.32", strict=True
+    )
+    for name, value in environment(pod).items():
+        monkeypatch.setenv(name, value)
+    (application,) = yaml.safe_load(service()["serveConfigV2"])["applications"]
+    served = ray.configured(application["args"])
+    assert served.models == ("openbmb/VoxCPM2",)
+    assert pod["spec"]["terminationGracePeriodSeconds"] > served.drain_seconds + 30  # and HAProxy's time
+    assert {"/cache", "/voices"} == {mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+    for name in ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"):
+        with monkeypatch.context() as without:
+            without.delenv(name)
+            with pytest.raises(StentorError, match=name):
+                ray.configured(application["args"])
+
+
+def test_what_serve_deploys_is_the_app_and_fits_the_nodes():
+    config = yaml.safe_load(service()["serveConfigV2"])
+    (application,) = config["applications"]
+    assert application["import_path"] == f"{ray.__name__}:{ray.app.__name__}"
+    (deployment,) = application["deployments"]
+    (group,) = service()["rayClusterConfig"]["workerGroupSpecs"]
+    assert deployment["num_replicas"] * application["args"]["gpus-per-replica"] <= group["replicas"]
+    ports = {p["name"]: p["containerPort"] for pod in ray_pods() for p in pod["spec"]["containers"][0]["ports"]}
+    assert ports["serve"] == config["http_options"]["port"]
+    version = re.search(r"ray\[serve,data\]>=([\d.]+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert version is not None
+    assert service()["rayClusterConfig"]["rayVersion"].startswith(version[1])

@@ -17,6 +17,7 @@ from stentor.server.json_sse import json_bytes
 from stentor.server.limits import LIMITS
 from stentor.server.schemas import Body, Shared
 
+MAX_CONFIG_BYTES = LIMITS.ws_config_mb << 20  # of any message. A replica's uvicorn, which Ray starts, takes more
 MAX_MESSAGE_BYTES = LIMITS.ws_message_kib << 10  # of a message other than session.config
 
 
@@ -103,6 +104,10 @@ def parse(message: Mapping[str, Any]) -> Message:
     text = message.get("text")
     if text is None:
         raise ApiError(400, "messages must be JSON in text frames", code="invalid_message")
+    if len(text) > MAX_CONFIG_BYTES:
+        raise CloseSession(
+            1009, ApiError(413, f"the message is larger than {LIMITS.ws_config_mb} MiB", code="message_too_large")
+        )
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:

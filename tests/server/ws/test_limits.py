@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from stentor.server.ws import session as ws_module
+from stentor.server.ws.messages import CloseSession, parse
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, held, serving, until
 from tests.helpers.ws_talk import IdleClock, talk
@@ -81,6 +83,16 @@ def test_a_message_that_is_too_large_ends_the_session(live: Live) -> None:
     with talk(live, configure=False) as t:
         t.send("session.config", ref_audio="A" * (5 << 20))
         assert t.close_code()[0] == 1009
+
+
+def test_the_size_of_a_message_is_checked_whoever_received_it() -> None:
+    """uvicorn closes the connection before that, but not the one that Ray starts in a replica."""
+    text = json.dumps({"type": "session.config", "ref_audio": "A" * (4 << 20)})
+    with pytest.raises(CloseSession) as e:
+        parse({"text": text})
+    assert e.value.code == 1009
+    assert e.value.error is not None
+    assert e.value.error.code == "message_too_large"
 
 
 def test_a_flood_of_mistakes_ends_the_session_and_disturbs_nobody(live: Live) -> None:
