@@ -282,8 +282,8 @@ def test_first_frames_that_are_silent_are_trimmed_and_others_are_not(
         codec, hop = tts._model.codec, tts.spec.hop
         plain = codec.decode
 
-        def quiet_start(frames, state):
-            samples, new = plain(frames, state)
+        def quiet_start(frames, state, call):
+            samples, new = plain(frames, state, call)
             at = state["count"][:, None] + torch.arange(frames.shape[1] * hop)[None] // hop
             return torch.where(at < silent, 0.0, samples), new
 
