@@ -34,6 +34,7 @@ class AudioJob:
     start: int
     count: int
     last: bool
+    whole: bool = False  # the utterance, with its codec prefix, in one call
 
 
 class AudioScheduler:
@@ -73,7 +74,7 @@ class AudioScheduler:
         return jobs
 
     def _schedule(self, seq: Sequence, count: int, last: bool) -> AudioJob:
-        job = AudioJob(seq, seq.audio_scheduled, count, last)
+        job = AudioJob(seq, seq.audio_scheduled, count, last, self._is_whole(seq))
         self.in_codec += count
         seq.audio_scheduled += count
         seq.audio_chunks += 1
@@ -102,6 +103,8 @@ class AudioScheduler:
         """Frames of the next chunk (0: it is not due), and whether it is the last."""
         ended = seq.status != RUNNING
         ready = 0 if seq.decoded else seq.num_generated - seq.audio_scheduled - (0 if ended else self.timing.lookahead)
+        if self._is_whole(seq):
+            return (ready, True) if ended else (0, False)
         size = self._ramp_size(seq)
         if ready < size and not ended:
             if ready <= 0 or seq.may_go_on:
@@ -113,6 +116,9 @@ class AudioScheduler:
             )  # more frames wait than were due: longer chunks cost the codec less
         count = min(ready, size)
         return count, ended and count == ready
+
+    def _is_whole(self, seq: Sequence) -> bool:
+        return self.timing.whole and not seq.streaming
 
     def _largest_chunk(self, ready: int) -> int:
         """The longest chunk of the ramp that `ready` frames fill."""

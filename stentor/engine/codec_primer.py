@@ -38,7 +38,7 @@ class CodecPrimer:
         self._row = torch.zeros(1, dtype=torch.int64, device=where)
         shape = (1, max(self.sizes, default=0) + self.timing.lookahead, *spec.frame.shape)
         self._frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
-        self._call = CodecCall(*(torch.full((1,), NO_END, dtype=torch.int64, device=where) for _ in CodecCall._fields))
+        self._call = CodecCall(*torch.full((2, 1), NO_END, dtype=torch.int64, device=where))
         kept = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
 

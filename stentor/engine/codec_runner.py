@@ -149,16 +149,20 @@ class CodecRunner:
 
     def parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs by call: chunks of equal length (on the codec's grid) together, chunks of one request in order."""
-        rounds: dict[tuple[int, int], list[AudioJob]] = {}
+        rounds: dict[tuple[int, bool, int], list[AudioJob]] = {}
         round_of: dict[int, int] = {}
         for job in jobs:
             round_of[job.seq.id] = round_of.get(job.seq.id, -1) + 1
-            rounds.setdefault((round_of[job.seq.id], self.timing.on_grid(job.count)), []).append(job)
+            key = round_of[job.seq.id], job.whole, self.timing.on_grid(job.count)
+            rounds.setdefault(key, []).append(job)
         return [part for key in sorted(rounds) for part in self._equal_parts(rounds[key])]
 
     def _equal_parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
         count = self.timing.on_grid(jobs[0].count)
+        if jobs[0].whole:
+            most = max(1, self.sizes.codec_frames // count)
+            return [jobs[at : at + most] for at in range(0, len(jobs), most)]
         sizes = {b for b, n in self.graphs.graphs if n >= count}
         parts, at = [], 0
         while at < len(jobs):
@@ -177,15 +181,10 @@ class CodecRunner:
             return self._launch(jobs)
 
     def _launch(self, jobs: list[AudioJob]) -> InFlightAudio:
-        batch, count = self._graph_key(jobs)
-        padding = batch - len(jobs)
-        slots = [j.seq.slot for j in jobs] + [self.sizes.slots] * padding
-        ends = [j.seq.num_generated if j.seq.status != RUNNING else NO_END for j in jobs]
-        self.device.fill(self.inputs, slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding)
-        self.graphs(batch, count)
-        self.at_risk = jobs  # also where a graph has run
-        samples, frames = self.outputs[batch, count]
-        used = max(j.count for j in jobs) + self.timing.delay
+        whole = jobs[0].whole
+        delay = 0 if whole else self.timing.delay
+        samples, frames = self._decode_whole(jobs) if whole else self._decode_chunks(jobs)
+        used = max(j.count for j in jobs) + delay
         samples, frames = samples[: len(jobs), : used * self.model.spec.hop], frames[: len(jobs), :used]
         staged = self.device.stage(samples), self.device.stage(frames)
         decoded = self.device.event()
@@ -193,11 +192,38 @@ class CodecRunner:
         with self.copies.active():
             decoded.wait_stream()
             on_host = [self.device.download(t) for t in staged]
-            rows, delay = range(len(jobs)), self.timing.delay
-            call = InFlightAudio(jobs, rows, on_host[0], on_host[1], self.device.event(), staged, delay)
+            call = InFlightAudio(jobs, range(len(jobs)), on_host[0], on_host[1], self.device.event(), staged, delay)
             call.done.record()
         self.at_risk = []
         return call
+
+    def _decode_chunks(self, jobs: list[AudioJob]) -> tuple[Tensor, Tensor]:
+        """Samples and frames of chunks, from `delay` frames before each on. The codec's state has moved on."""
+        batch, count = self._graph_key(jobs)
+        self._fill_inputs(jobs, batch)
+        self.graphs(batch, count)
+        self.at_risk = jobs  # also where a graph has run
+        return self.outputs[batch, count]
+
+    def _decode_whole(self, jobs: list[AudioJob]) -> tuple[Tensor, Tensor]:
+        """The same of utterances of about one length, which have lengths of their own and are not captured."""
+        count = self.timing.on_grid(jobs[0].count)
+        self._fill_inputs(jobs, len(jobs))
+        idx, call, frames = self._given(len(jobs), 0, count)
+        samples, _ = self.model.codec.decode(frames, self.states.gather(idx), call._replace(whole=True))
+        return samples, frames
+
+    def _fill_inputs(self, jobs: list[AudioJob], batch: int) -> None:
+        padding = batch - len(jobs)
+        slots = [j.seq.slot for j in jobs] + [self.sizes.slots] * padding
+        ends = [j.seq.num_generated if j.seq.status != RUNNING else NO_END for j in jobs]
+        self.device.fill(self.inputs, slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding)
+
+    def _given(self, batch: int, before: int, count: int) -> tuple[Tensor, CodecCall, Tensor]:
+        """Slots and call of `inputs`, and `count` frames of each row with so many before them."""
+        idx, start, end = self.inputs[: 3 * batch].view(3, batch)
+        at = start[:, None] + torch.arange(-before, count, device=self.device.torch)
+        return idx, CodecCall(start, end), self.slots.frames[idx[:, None], at.clamp(0, self.sizes.max_frames - 1)]
 
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
         """Rows and frames to decode. A stream's last chunk may be padded: its state does not matter any more."""
@@ -208,11 +234,9 @@ class CodecRunner:
 
     def _decode_call(self, batch: int, count: int) -> None:
         """The captured function: `inputs` in, `outputs` and new states out."""
-        idx, start, end = self.inputs[: 3 * batch].view(3, batch)
         delay = self.timing.delay
-        at = start[:, None] + torch.arange(-delay, count + self.timing.lookahead, device=self.device.torch)
-        frames = self.slots.frames[idx[:, None], at.clamp(0, self.sizes.max_frames - 1)]
-        samples, new = self.model.codec.decode(frames[:, delay:], self.states.gather(idx), CodecCall(start, end))
+        idx, call, frames = self._given(batch, delay, count + self.timing.lookahead)
+        samples, new = self.model.codec.decode(frames[:, delay:], self.states.gather(idx), call)
         self.at_risk = self._launching
         self.states.store(idx, new)
         self.outputs[batch, count] = samples, frames

@@ -37,7 +37,8 @@ class SequenceMaker:
         """The sequence of a prompt that fits."""
         counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
         seq = Sequence(next(self.ids), *counts, self._hop_seconds, streaming, place)
-        seq.audio_scheduled, seq.held_frames = -self._timing.offset(len(prompt.codec_prefix)), self._timing.held
+        seq.audio_scheduled = self._timing.start(len(prompt.codec_prefix), streaming)
+        seq.held_frames = self._timing.held
         seq.keeps_pages = self.policy.prefix_cache and prompt.continuation is not None
         if self.policy.prefix_cache and prompt.length >= self.policy.min_cached_tokens:
             seq.prefix = prefix_keys(prompt, self.sizes.page_size)

@@ -17,10 +17,12 @@ class CodecCall(NamedTuple):
 
     start: [B] int64, the stream's frame that comes first. Negative where a first chunk begins inside the codec prefix.
     end: [B] int64, the number of the stream's frames where it has ended, and otherwise NO_END.
+    whole: whether each row is an utterance as a whole, from the first frame of its codec prefix on.
     """
 
     start: Tensor
     end: Tensor
+    whole: bool = False
 
 
 NO_END = 1 << 40

@@ -259,6 +259,9 @@ class Codec(Protocol):
         Samples are [B, (delay + n) * hop] float32 in [-1, 1]: of the n frames, and of those before them whose audio is
         owed. In rows whose stream goes on, the last `delay` frames' samples are not used. Frames before 0 and from
         `call.end` on have any values. A row's n reaches beyond its end only in its last chunk.
+
+        Where `call.whole`, which only `spec.codec_timing` asks for, a row has an utterance and its codec prefix. frames
+        [B, n, *frame] give samples [B, n * hop]. The state is as it was before the stream, and is not read again.
         """
         ...
 

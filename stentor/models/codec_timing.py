@@ -12,11 +12,13 @@ class CodecTiming:
     grid: every chunk but a stream's last has a multiple of so many. The prompt's codec prefix counts.
     lookahead: so many frames behind a chunk must exist before it is decoded, unless the stream ends.
     delay: the audio of so many last frames of a chunk comes with the next one, or with this one if the stream ends.
+    whole: an utterance that is not streamed is decoded in one call when it has ended, since that is another result.
     """
 
     grid: int = 1
     lookahead: int = 0
     delay: int = 0
+    whole: bool = False
 
     def __post_init__(self) -> None:
         # Otherwise a stream could end after its last chunk, and the audio that is owed would never come.
@@ -38,6 +40,10 @@ class CodecTiming:
     def offset(self, prefix: int) -> int:
         """Last frames of a codec prefix that are decoded with the stream's first chunks, since those complete them."""
         return prefix - self.chunks_of(prefix)
+
+    def start(self, prefix: int, streaming: bool) -> int:
+        """The frame of a stream that is decoded first. Below 0 it is one of the codec prefix."""
+        return -(self.offset(prefix) if streaming or not self.whole else prefix)
 
     def audio(self, start: int, count: int, last: bool) -> range:
         """The frames whose audio comes with a chunk. Those before 0 are the prompt's, and are not heard."""

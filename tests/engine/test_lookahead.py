@@ -30,7 +30,7 @@ def voice(frames: int, hz: float = 90.0) -> Reference:
     return Reference(((0.5 * np.sin(2 * np.pi * hz * at)).astype(np.float32), 6000), "la")
 
 
-def whole(codec: LookaheadCodec, prefix: np.ndarray, frames: np.ndarray) -> np.ndarray:
+def whole(codec: LookaheadCodec, prefix: np.ndarray, frames: np.ndarray, grid: int = GRID) -> np.ndarray:
     """The samples of a stream, by what the codec is and without state: float64 [n * hop]."""
     given = torch.from_numpy(np.concatenate((prefix, frames))).double()
     x = F.pad(codec.inp(given), (0, 0, 0, LOOKAHEAD))
@@ -41,7 +41,7 @@ def whole(codec: LookaheadCodec, prefix: np.ndarray, frames: np.ndarray) -> np.n
     if len(prefix):
         y = y + F.pad(codec.tone(torch.from_numpy(about["tone"]).double()), (0, 0, 0, len(frames)))
     y = y.tanh()
-    ends = [min(len(y), (i // GRID + 1) * GRID) for i in range(len(y))]
+    ends = [min(len(y), (i // grid + 1) * grid) for i in range(len(y))]
     mean = torch.stack([y[:end].mean(0) for end in ends])
     z = F.pad(codec.out(torch.cat((y, mean), -1))[len(prefix) :], (0, 0, 0, DELAY))
     out = torch.stack([z[i : i + len(frames)] * codec.late[i] for i in range(DELAY + 1)]).sum(0)
@@ -59,9 +59,9 @@ def ask(tts: TTS, i: int, prefix: int, frames: int) -> Any:
     return tts.request(f"number {i}", reference=voice(prefix, 90.0 + i % 3) if prefix else None, **options)
 
 
-def want(tts: TTS, request: Any, frames: np.ndarray) -> np.ndarray:
+def want(tts: TTS, request: Any, frames: np.ndarray, grid: int = GRID) -> np.ndarray:
     with torch.inference_mode():
-        return whole(tts._model.codec, tts.prompt(request).codec_prefix, frames)
+        return whole(tts._model.codec, tts.prompt(request).codec_prefix, frames, grid)
 
 
 def heard(stream: Any) -> tuple[np.ndarray, np.ndarray, list[int]]:
@@ -94,11 +94,17 @@ def test_first_audio_needs_one_chunk_and_its_look_ahead_whatever_the_ramp(tts: T
     assert first == {0: 2, 3: 3, 4: 2, 5: 1, 6: 4}
 
 
-@pytest.mark.parametrize("frames", [1, 5, 30])
-def test_a_request_that_is_not_streamed_has_the_same_audio(tts: TTS, frames: int) -> None:
-    request = ask(tts, 3, 7, frames)
-    spoken = tts.generate("number 3", reference=voice(7), seed=3, max_frames=frames, min_frames=frames, retries=1)
-    np.testing.assert_allclose(spoken.samples, want(tts, request, spoken.frames), atol=1e-6)
+def test_requests_that_are_not_streamed_are_one_chunk_each_alone_and_together(tts: TTS) -> None:
+    """Those that end together and are about as long share a call."""
+    requests = [ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 5), (7, 5), (9, 6), (13, 30)])]
+    streams = [tts.submit(request, streaming=False) for request in requests]
+    beside = tts.submit(ask(tts, 9, 7, 20))
+    for request, stream in zip(requests, streams, strict=True):
+        samples, frames, counts = heard(stream)
+        assert counts == [request.options["max_frames"]]
+        np.testing.assert_allclose(samples, want(tts, request, frames, grid=1000), atol=1e-6)
+    samples, frames, _ = heard(beside)
+    np.testing.assert_allclose(samples, want(tts, ask(tts, 9, 7, 20), frames), atol=1e-6)
 
 
 def test_a_preempted_stream_goes_on_with_its_codec_state() -> None:

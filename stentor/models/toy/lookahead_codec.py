@@ -1,14 +1,15 @@
 """The toy's codec that looks ahead, as one that solves a flow in chunks does.
 
-A frame is decoded with the LOOKAHEAD frames behind it and with all frames of its chunk and before. The audio of a
-frame also depends on the DELAY frames behind it. The codec is given its voice: a speaker vector, and the prefix with a
-tone for each frame, whose audio it does not make.
+A frame is decoded with the LOOKAHEAD frames behind it and with all frames of its chunk and before. An utterance that
+is not streamed is one chunk. The audio of a frame also depends on the DELAY frames behind it. The codec is given its
+voice: a speaker vector, and the prefix with a tone for each frame, whose audio it does not make.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.types import CodecCall, Column, State
@@ -21,7 +22,7 @@ FRAME, WIDTH = LATENT + CODES, 8
 class LookaheadCodec(nn.Module):
     """Frames [B, n + LOOKAHEAD, FRAME] -> HOP samples each of the n, and of the DELAY before them."""
 
-    timing = CodecTiming(GRID, LOOKAHEAD, DELAY)
+    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True)
     prefix = LONG_PREFIX
 
     def __init__(self) -> None:
@@ -55,6 +56,14 @@ class LookaheadCodec(nn.Module):
         }
 
     def decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
+        if call.whole:
+            fresh = {name: torch.zeros_like(state[name]) for name in ("sum", "count", "owed")}
+            frames = F.pad(frames, (0, 0, 0, LOOKAHEAD))
+            samples, new = self._decode(frames, {**state, **fresh}, call)
+            return samples[:, DELAY * HOP :], new
+        return self._decode(frames, state, call)
+
+    def _decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
         count = frames.shape[1] - LOOKAHEAD
         at = call.start[:, None] + torch.arange(count + LOOKAHEAD, device=frames.device)
         in_prefix = (at + state["prefix"][:, None]).clamp(0, LONG_PREFIX - 1)[..., None]
@@ -69,7 +78,8 @@ class LookaheadCodec(nn.Module):
             + self.speaker(state["speaker"].to(y.dtype))[:, None]
             + torch.where((at[:, :count] < 0)[..., None], tone, 0)
         )
-        new, mean = self._means(torch.where(exists[:, :count, None], y.tanh(), 0.0), exists[:, :count], state)
+        grid = count if call.whole else GRID
+        new, mean = self._means(torch.where(exists[:, :count, None], y.tanh(), 0.0), exists[:, :count], state, grid)
         z = self.out(torch.cat((y.tanh(), mean.to(y.dtype)), -1))
         heard = (exists & (at >= 0))[:, :count, None]
         owed = state["owed"].to(z.dtype)
@@ -77,12 +87,12 @@ class LookaheadCodec(nn.Module):
         samples = torch.stack([z[:, i : i + DELAY + count] * self.late[i] for i in range(DELAY + 1)]).sum(0)
         return samples.tanh().flatten(1).float(), {**state, **new, "owed": z[:, count : count + DELAY]}
 
-    def _means(self, y: Tensor, exists: Tensor, state: State) -> tuple[State, Tensor]:
+    def _means(self, y: Tensor, exists: Tensor, state: State, grid: int) -> tuple[State, Tensor]:
         """Means [B, n, WIDTH] of all that each frame's chunk and those before it have, and the state after them."""
         total, seen = state["sum"], state["count"]
         means = []
-        for at in range(0, y.shape[1], GRID):
-            total = total + y[:, at : at + GRID].sum(1)
-            seen = seen + exists[:, at : at + GRID].sum(1)
-            means.append((total / seen[:, None].clamp_min(1))[:, None].expand(-1, GRID, -1))
+        for at in range(0, y.shape[1], grid):
+            total = total + y[:, at : at + grid].sum(1)
+            seen = seen + exists[:, at : at + grid].sum(1)
+            means.append((total / seen[:, None].clamp_min(1))[:, None].expand(-1, grid, -1))
         return {"sum": total, "count": seen}, torch.cat(means, 1)
