@@ -48,6 +48,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LSB = {"dummy:toy": 2.1, "voice": 65.0}  # answers alone and in company differ by rounding
 PHASES = 3  # after each of them all is counted
 HOSTILE_PAUSE_S = 1.0  # on average, in long runs
+SETTLE_SECONDS = 120.0  # in which a busy machine has ended what clients have left
+SLACK = {"files": 3, "tasks": 3, "threads": 10}  # pools of threads, which have a bound, fill with time
 GROWTH_MB = 30.0  # of resident memory between the first count and the last
 
 # On SIGUSR1: gives what is free back to the system, and tells how many asyncio tasks are alive.
@@ -124,7 +126,7 @@ class Server:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(30)
+        return self.process.wait(SETTLE_SECONDS)
 
 
 class Soak:
@@ -314,8 +316,8 @@ class Soak:
         return state
 
     async def settled(self) -> dict[str, Any]:
-        """The engine's state once nothing runs any more, or what is left after 20 s."""
-        end = time.monotonic() + 20
+        """The engine's state once nothing runs any more, or what is left after SETTLE_SECONDS."""
+        end = time.monotonic() + SETTLE_SECONDS
         while True:
             state = await self.engine()
             async with self.http.get(self.url + "/metrics") as answer:
@@ -336,15 +338,14 @@ async def soak(server: Server, clients: int, seconds: float, seed: int, voices: 
         for _ in range(PHASES):
             await run.run(clients, seconds / PHASES)
             states.append(await run.settled())
-            await asyncio.sleep(1.5)  # connections close
-            held.append(await asyncio.to_thread(server.held))
+            held.append(await counted(server, held))
         await run.whole()
-    grown = held[-1]["memory_mb"] - held[0]["memory_mb"] - (states[-1]["cache_mb"] - states[0]["cache_mb"])
-    if grown > GROWTH_MB:
-        run.problems.append(f"memory grew by {grown:.0f} MB beside the cache of voices, which is bounded")
+    growth = held[-1]["memory_mb"] - held[0]["memory_mb"] - (states[-1]["cache_mb"] - states[0]["cache_mb"])
+    if growth > GROWTH_MB:
+        run.problems.append(f"memory grew by {growth:.0f} MB beside the cache of voices, which is bounded")
     return {
         "clients": clients, "seconds": seconds, "seed": seed, **_found(run, states, held, voices),
-        "memory_growth_mb": grown,
+        "memory_growth_mb": growth,
     }  # fmt: skip
 
 
@@ -374,8 +375,7 @@ async def long_soak(
         )
         await clients.stop()
         states.append(await run.settled())
-        await asyncio.sleep(1.5)  # connections close
-        held.append(await asyncio.to_thread(server.held))
+        held.append(await counted(server, held))
         await run.whole()
         return result(windows)
 
@@ -390,9 +390,7 @@ def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]]
     """What clients and the server say, with what is wrong as `problems`."""
     problems = [*run.problems]
     problems += [f"not idle afterwards: {s}" for s in states if not s["idle"]]
-    first, last = held[0], held[-1]
-    slack = {"files": 3, "tasks": 3, "threads": 10}  # pools of threads, which have a bound, fill with time
-    problems += [f"{k} grew: {first[k]} -> {last[k]}" for k, more in slack.items() if last[k] > first[k] + more]
+    problems += grown(held[0], held[-1])
     if left := [p.name for p in voices.iterdir() if not p.name.endswith(".safetensors")]:
         problems.append(f"files left in the voice directory: {left}")
     return {
@@ -401,6 +399,21 @@ def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]]
         "held": held, "engine": states[-1], "problems": problems,
         "python": platform.python_version(), "cores": os.cpu_count(), "nice": os.nice(0), "autogroup": _autogroup(),
     }  # fmt: skip
+
+
+def grown(first: dict[str, float], last: dict[str, float]) -> list[str]:
+    """What the process holds more of than at the first count."""
+    return [f"{k} grew: {first[k]} -> {last[k]}" for k, more in SLACK.items() if last[k] > first[k] + more]
+
+
+async def counted(server: Server, before: Sequence[dict[str, float]]) -> dict[str, float]:
+    """What the process holds, once connections have closed and it is no more than at first, or after SETTLE_SECONDS."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while True:
+        await asyncio.sleep(1.5)
+        held = await asyncio.to_thread(server.held)
+        if not before or not grown(before[0], held) or time.monotonic() > end:
+            return held
 
 
 def _autogroup() -> str | None:

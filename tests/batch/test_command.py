@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import tarfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from stentor.cli import main
 from stentor.errors import EngineError
 from tests.batch.runs import CUT, INTERRUPTED, SOME_FAILED, TOY, audio, check, manifest, speak
 from tests.helpers import adapters
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import decoded, tone_wav
 
 GOOD = [{"id": f"a{n}", "text": f"text {n}"} for n in range(4)]
@@ -373,15 +375,25 @@ def test_several_items_are_in_the_engine_at_once_and_the_longest_first(
 ) -> None:
     submitted: list[int] = []
     largest: list[int] = []
-    submit = stentor.engine.engine.Engine.submit
+    four = threading.Event()
+    engine = stentor.engine.engine.Engine
+    submit, step = engine.submit, engine._step
 
-    def counted(self: stentor.engine.engine.Engine, prompt: object, *rest: object) -> object:
+    def counted(self: engine, prompt: object, *rest: object) -> object:
         submitted.append(prompt.length)
         stream = submit(self, prompt, *rest)
         largest.append(self.health().queued + self.health().running)
+        if len(largest) >= 4:
+            four.set()
         return stream
 
-    monkeypatch.setattr(stentor.engine.engine.Engine, "submit", counted)
+    def held(self: engine) -> None:
+        if submitted:
+            assert four.wait(STUCK_S)
+        step(self)
+
+    monkeypatch.setattr(engine, "submit", counted)
+    monkeypatch.setattr(engine, "_step", held)
     items = [{"id": f"i{n}", "text": "x" * (n + 1)} for n in range(24)]
     assert speak(tmp_path, items, toy=SEVERAL) == CUT
     assert max(largest) >= 4

@@ -6,14 +6,16 @@
 import asyncio
 import base64
 import json
+import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from aiohttp import WSMsgType, web
 
 from tests.bench.fake_server import tone
+from tests.helpers.patience import STUCK_S
 
 
 @dataclass
@@ -36,13 +38,17 @@ class SpeechServer:
         self.behaviour = behaviour
         self.bodies: list[dict] = []
         self.running = 0
-        self.app = web.Application()
-        self.app.router.add_post("/v1/audio/speech", self.speech)
-        self.app.router.add_get("/v1/audio/speech/stream", self.socket)
-        self.app.router.add_post("/generate", self.generate)
-        self.app.router.add_post("/v1/tts", self.tts)
-        self.app.router.add_get("/v1/models", self.models)
-        self.app.router.add_get("/version", self.version)
+
+    def app(self) -> web.Application:
+        """For one event loop."""
+        made = web.Application()
+        made.router.add_post("/v1/audio/speech", self.speech)
+        made.router.add_get("/v1/audio/speech/stream", self.socket)
+        made.router.add_post("/generate", self.generate)
+        made.router.add_post("/v1/tts", self.tts)
+        made.router.add_get("/v1/models", self.models)
+        made.router.add_get("/version", self.version)
+        return made
 
     def audio(self, text: str) -> np.ndarray:
         samples = tone(max(0.2, len(text) * self.behaviour.seconds_per_letter), self.behaviour.rate)
@@ -145,6 +151,19 @@ class SpeechServer:
         return web.json_response({"version": "1.2.3"})
 
 
+@asynccontextmanager
+async def on_socket(app):
+    """The path of a Unix socket on which `app` answers."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    with tempfile.TemporaryDirectory() as folder:
+        await web.UnixSite(runner, f"{folder}/socket").start()
+        try:
+            yield f"{folder}/socket"
+        finally:
+            await runner.cleanup()
+
+
 @contextmanager
 def serving(behaviour: Behaviour | None = None):
     """The server on a free port, in a thread; yields (url, server)."""
@@ -153,7 +172,7 @@ def serving(behaviour: Behaviour | None = None):
     address: list = []
 
     async def serve():
-        runner = web.AppRunner(server.app, access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         stop = asyncio.Event()
@@ -164,10 +183,10 @@ def serving(behaviour: Behaviour | None = None):
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    ready.wait(10)
+    assert ready.wait(STUCK_S)
     url, loop, stop = address
     try:
         yield url, server
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(STUCK_S)

@@ -13,6 +13,7 @@ import pytest
 
 import stentor
 from stentor.bench.cli import add_parser
+from tests.helpers.patience import STUCK_S
 
 VOICE = Path(stentor.__file__).parent / "assets" / "voice" / "config.json"
 MODEL = [] if VOICE.is_file() else ["dummy:toy"]
@@ -38,14 +39,14 @@ def url():
             started.set()
 
         threading.Thread(target=read, daemon=True).start()
-        started.wait(60)
+        started.wait(STUCK_S)
         found = re.search(r"running on (http://127\.0\.0\.1:\d+)", "".join(log))
         try:
             assert found, "".join(log)
             yield found.group(1)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(STUCK_S)
 
 
 @pytest.mark.parametrize("backend", ["stentor", "openai-audio-speech-sse", "websocket"])

@@ -17,6 +17,7 @@ from stentor.bench.offline import CallOptions, InProcess, offline
 from stentor.bench.report.table import TableOptions
 from stentor.bench.session import Level, Settings
 from tests.bench.fake_server import silence, tone
+from tests.helpers.patience import STUCK_S
 
 RATE = 16000
 
@@ -104,7 +105,7 @@ def test_chunks_of_the_engine_are_timed_like_those_of_a_server(capsys):
 
 
 def test_as_many_requests_run_at_once_as_the_concurrency_says(capsys):
-    engine = FakeTTS(together=threading.Barrier(2, timeout=60))  # a request that ran alone would break it
+    engine = FakeTTS(together=threading.Barrier(2, timeout=STUCK_S))  # a request that ran alone would break it
     assert offline(engine, CallOptions(), job(["one", "two", "three", "four"]), threads=4) == 0
     assert "Successful requests:                     4" in capsys.readouterr().out
     assert engine.most == 2

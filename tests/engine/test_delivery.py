@@ -1,7 +1,6 @@
 """Audio reaches its stream as soon as it exists, whatever else the device is busy with."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from stentor.engine.model_runner import ModelRunner
 from stentor.engine.prefill_batch import Group
 from stentor.engine.sequence import Sequence
 from stentor.engine.stream import Chunk, Outbox
+from tests.helpers.patience import STUCK_S
+from tests.helpers.stepped_engine import hold
 
 
 class Late:
@@ -30,21 +31,7 @@ class Late:
         return self.until.is_set()
 
     def wait_host(self) -> None:
-        assert self.until.wait(60)
-
-
-def hold(tts: TTS) -> Callable[[threading.Event], None]:
-    """A function that keeps the engine's thread, once it has read all messages before, until an event is set."""
-    plain = tts.engine._handle
-
-    def handle(message: Any) -> None:
-        if isinstance(message, threading.Event):
-            assert message.wait(60)
-        else:
-            plain(message)
-
-    tts.engine._handle = handle  # type: ignore[method-assign]
-    return tts.engine.inbox.put  # type: ignore[return-value]
+        assert self.until.wait(STUCK_S)
 
 
 def test_a_first_chunk_is_delivered_while_the_next_step_still_runs(monkeypatch: pytest.MonkeyPatch):
@@ -73,7 +60,7 @@ def test_a_first_chunk_is_delivered_while_the_next_step_still_runs(monkeypatch: 
         first: list[Chunk] = []
         reader = threading.Thread(target=lambda: first.append(next(chunks)))
         reader.start()
-        reader.join(120)
+        reader.join(STUCK_S)
         came = len(first)
         delivered.set()
         reader.join()
@@ -153,7 +140,7 @@ def test_a_first_chunk_is_delivered_while_the_next_prefill_still_runs(monkeypatc
         first: list[Chunk] = []
         reader = threading.Thread(target=lambda: first.append(next(iter(streams[0]))))
         reader.start()
-        reader.join(120)
+        reader.join(STUCK_S)
         came = len(first)
         delivered.set()
         reader.join()

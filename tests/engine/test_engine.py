@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,8 +15,11 @@ from stentor.engine.engine import Engine
 from stentor.engine.sequence import Place
 from stentor.retry import MAX_SEED
 from tests.helpers.invariants import check
+from tests.helpers.patience import STUCK_S
+from tests.helpers.stepped_engine import hold, stepped_engines
 
 LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
+READ = Policy(max_unread=0.5)  # a stream is generated as it is read, so it is under way until its reader is done
 VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
 
 
@@ -43,13 +47,18 @@ def assert_equal(a: Speech, b: Speech) -> None:
     assert a.finish_reason == b.finish_reason
 
 
+def wait_for(happens: Callable[[], bool]) -> None:
+    end = time.monotonic() + STUCK_S
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def assert_all_free(tts: TTS) -> None:
     """Slots and pages come back in the step that hands out the last chunk, and a cancel is read in the next step: the
     caller may be a moment early."""
-    deadline = time.monotonic() + 60
-    while ((health := tts.engine.health()).running or health.queued) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert health.running == health.queued == 0
+    wait_for(lambda: (h := tts.engine.health()).running == h.queued == 0)
+    health = tts.engine.health()
     assert health.free_slots == tts.engine.sizes.slots
     assert health.free_pages == health.pages
 
@@ -84,8 +93,10 @@ def solo() -> list[Speech]:
 
 
 def in_threads(tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bool = False) -> list[Speech]:
-    """All requests at once, each from its own thread."""
+    """All requests at once, each from its own thread. The engine sees none before all are there."""
     results: list[Speech | None] = [None] * len(work)
+    all_there = threading.Event()
+    hold(tts)(all_there)
 
     def speak(i: int) -> None:
         text, options = work[i]
@@ -100,6 +111,8 @@ def in_threads(tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bo
     threads = [threading.Thread(target=speak, args=(i,)) for i in range(len(work))]
     for t in threads:
         t.start()
+    wait_for(lambda: tts.engine.health().queued >= len(work))
+    all_there.set()
     for t in threads:
         t.join()
     return [r for r in results if r is not None]
@@ -160,7 +173,7 @@ def test_temperature_zero_needs_no_seed():
 
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_cancelling_frees_slot_and_pages_and_leaves_others_alone(after: int):
-    with toy(max_num_seqs=2) as tts:
+    with toy(max_num_seqs=2, policy=READ) as tts:
         other = tts.submit(tts.request("other", seed=3, max_frames=40, min_frames=40))
         stream = tts.submit(tts.request("cancel me", seed=1, max_frames=200, min_frames=200))
         count = 0
@@ -178,17 +191,19 @@ def test_cancelling_frees_slot_and_pages_and_leaves_others_alone(after: int):
 
 
 def test_a_queued_request_can_be_cancelled():
-    with toy(max_num_seqs=1) as tts:
+    with stepped_engines(), toy(max_num_seqs=1) as tts:
         running = tts.submit(tts.request("running", seed=1, max_frames=60, min_frames=60))
         queued = tts.submit(tts.request("queued", seed=1, max_frames=60, min_frames=60))
+        tts.engine.step(5)
         queued.cancel()
+        tts.engine.gate.open()
         assert [c.finish for c in queued] == ["cancelled"]
         assert list(running)[-1].finish == "length"
         assert_all_free(tts)
 
 
 def test_leaving_a_stream_early_cancels_the_rest():
-    with toy() as tts:
+    with toy(policy=READ) as tts:
         for _ in tts.stream("hello", seed=1, max_frames=500, min_frames=500):
             break
         tts.generate("next", seed=1, **LONG)
@@ -220,11 +235,10 @@ def test_a_frame_that_is_not_finite_fails_its_own_request_only():
 
 
 def test_a_full_queue_is_refused_at_once():
-    with toy(max_num_seqs=1, policy=Policy(max_queue=2)) as tts:
-        req = tts.request("hello", seed=1, max_frames=1500, min_frames=1500)  # runs until it is cancelled
+    with stepped_engines(), toy(max_num_seqs=1, policy=Policy(max_queue=2)) as tts:
+        req = tts.request("hello", seed=1, max_frames=1500, min_frames=1500)
         streams = [tts.submit(req)]
-        while tts.engine.health().queued:  # until the only slot is taken
-            time.sleep(0.001)
+        tts.engine.step()  # the only slot is taken
         streams += [tts.submit(req) for _ in range(2)]
         with pytest.raises(Overloaded, match="2 requests are waiting"):
             tts.submit(req)
@@ -433,7 +447,7 @@ def test_the_largest_seed_is_followed_by_0():
 
 
 def test_a_stream_that_is_dropped_before_its_first_chunk_is_cancelled():
-    with toy(max_num_seqs=1) as tts:
+    with toy(max_num_seqs=1, policy=READ) as tts:
         stream = tts.stream("hello", seed=1, max_frames=900, min_frames=900)
         del stream
         assert tts.generate("next", seed=1, **LONG).finish_reason == "length"

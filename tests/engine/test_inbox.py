@@ -2,19 +2,22 @@
 
 import os
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from stentor import TTS, EngineError
+from stentor.config import Policy
 from stentor.engine.inbox import Inbox
 from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier, Outbox
+from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import stepped_engines
 
 
-def toy() -> TTS:
-    return TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002)
+def toy(**engine: Any) -> TTS:
+    return TTS("dummy:toy", dtype="float64", max_num_seqs=2, memory_gb=0.002, **engine)
 
 
 def outbox(inbox: Inbox) -> Outbox:
@@ -120,12 +123,12 @@ def test_a_dead_device_ends_every_stream_whatever_is_in_the_inbox(monkeypatch: p
 
     def dies(*_: object) -> None:
         held.set()
-        go.wait(60)
+        go.wait(STUCK_S)
         raise torch.AcceleratorError("the device is gone")
 
     monkeypatch.setattr(tts.engine.runner, "extend", dies)
     monkeypatch.setattr(tts.engine.scheduler, "plan", dies)
-    assert held.wait(60)
+    assert held.wait(STUCK_S)
     late = tts.submit(req)
     tts.engine.inbox.put(AppendText(running.outbox, "trail", np.ones(1, np.int64), False))
     go.set()
@@ -137,8 +140,8 @@ def test_a_dead_device_ends_every_stream_whatever_is_in_the_inbox(monkeypatch: p
 
 
 def test_text_that_cannot_be_written_fails_its_request_and_no_other(monkeypatch: pytest.MonkeyPatch):
-    with toy() as tts:
-        req = tts.request("hello", seed=1, max_frames=400, min_frames=400)
+    with toy(policy=Policy(max_unread=0.5)) as tts:  # the victim is under way until its reader is done
+        req = tts.request("hello", seed=1, max_frames=200, min_frames=200)
         victim, other = tts.submit(req), tts.submit(req)
         next(iter(victim))
 

@@ -20,8 +20,8 @@ from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEnc
 from stentor.errors import EngineError
 from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechModel, SpeechRequest
 from stentor.text.front_end import proceed
+from tests.helpers.patience import STUCK_S
 
-SECONDS = 60  # after which a test has hung
 KEPT = 3
 SPEC = SimpleNamespace(takes_reference=True, reference_seconds=(1.0, 2.0), reference_rate=600)
 
@@ -52,11 +52,11 @@ class Gate:
         self.encoded.append(value)
         self.entered.release()
         if value in self.values:
-            assert self.going.wait(SECONDS)
+            assert self.going.wait(STUCK_S)
 
     def wait(self, count: int = 1) -> None:
         for _ in range(count):
-            assert self.entered.acquire(timeout=SECONDS)
+            assert self.entered.acquire(timeout=STUCK_S)
 
 
 def test_what_is_cached_does_not_wait_for_audio_that_is_encoded() -> None:
@@ -69,7 +69,7 @@ def test_what_is_cached_does_not_wait_for_audio_that_is_encoded() -> None:
         gate.wait()
         quick = pool.submit(made.encode, audio(1), "reference")
         try:
-            assert quick.result(SECONDS / 2)["frames"].tolist() == [2.0] * 4
+            assert quick.result(STUCK_S)["frames"].tolist() == [2.0] * 4
             assert not slow.done()
         finally:
             gate.going.set()
@@ -106,7 +106,7 @@ def test_a_failure_reaches_all_who_wait_and_the_next_call_tries_again() -> None:
     def fail_once(value: float) -> None:
         calls.append(value)
         if len(calls) == 1:
-            assert going.wait(SECONDS)
+            assert going.wait(STUCK_S)
             raise torch.OutOfMemoryError("no room")
 
     made = encoder(fail_once)
@@ -114,7 +114,7 @@ def test_a_failure_reaches_all_who_wait_and_the_next_call_tries_again() -> None:
         failing = pool.submit(made.encode, audio(1), "reference")
         going.set()
         with pytest.raises(torch.OutOfMemoryError):
-            failing.result(SECONDS)
+            failing.result(STUCK_S)
     assert made.encode(audio(1), "reference")["frames"].tolist() == [2.0] * 4
     assert calls == [1.0, 1.0]
 
@@ -204,7 +204,7 @@ def test_closing_waits_for_what_runs_and_fails_what_has_not_begun() -> None:
         with pytest.raises(EngineError):
             waiting.result()
         gate.going.set()
-        closing.result(SECONDS)
+        closing.result(STUCK_S)
     assert [claim.result()["frames"][0] for claim in running] == [2.0 * i for i in range(ENCODINGS)]
     with pytest.raises(EngineError):
         made.encode(audio(7), "reference")

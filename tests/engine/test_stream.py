@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +12,7 @@ from stentor import TTS, EngineError, Speech
 from stentor.config import Policy
 from stentor.engine.engine import Engine
 from stentor.engine.stream import AudioStream
-from tests.engine.test_engine import _checked, assert_all_free, assert_equal, toy  # noqa: F401
+from tests.engine.test_engine import _checked, assert_all_free, assert_equal, toy, wait_for  # noqa: F401
 from tests.helpers.stepped_engine import SteppedEngine, stepped_engines
 
 MAX_UNREAD = 10  # frames of 10 ms
@@ -33,13 +32,6 @@ def begin(tts: TTS, streaming: bool = True) -> AudioStream:
 
 def whole(tts: TTS, stream: AudioStream) -> Speech:
     return tts.speech(list(stream), stream.seed)
-
-
-def wait_for(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def stepped(tts: TTS) -> SteppedEngine:
@@ -143,7 +135,7 @@ def test_a_parked_stream_fails_when_the_engine_is_closed(alone: Speech):
 
 
 def test_a_stream_that_is_dropped_is_cancelled_though_it_was_submitted_by_hand():
-    with toy(max_num_seqs=1) as tts:
+    with toy(policy=POLICY, max_num_seqs=1) as tts:
         begin(tts)
         wait_for(lambda: tts.engine.stats.cancelled == 1)
         assert_all_free(tts)

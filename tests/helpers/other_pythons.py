@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.patience import STUCK_S
+
 NODE_PACKAGES = ("openai", "ai", "@ai-sdk/openai")
 
 
@@ -54,6 +56,6 @@ def run(words: list[str], cwd: Path | None = None) -> str:
     """What a program prints. Its errors are shown if it fails."""
     plain = {k: v for k, v in os.environ.items() if k.lower() not in ("http_proxy", "https_proxy", "all_proxy")}
     env = {**plain, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "AI_SDK_LOG_WARNINGS": "false", "PYTHONPATH": ""}
-    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=STUCK_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

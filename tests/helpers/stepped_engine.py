@@ -1,4 +1,4 @@
-"""An engine whose thread takes a step only when the test says so, on a clock that only steps move."""
+"""An engine whose thread takes a step only when the test says so, on a clock that only steps move, and one that waits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from stentor import api
+from stentor import TTS, api
 from stentor.engine.engine import Engine
 from tests.helpers.invariants import check
 from tests.helpers.patience import STUCK_S
@@ -106,3 +106,17 @@ def stepped_engines() -> Iterator[Clock]:
             if name.startswith("stentor.engine") and getattr(module, "time", None) is time:
                 stack.enter_context(mock.patch.object(module, "time", clock))
         yield clock
+
+
+def hold(tts: TTS) -> Callable[[threading.Event], None]:
+    """A function that keeps the engine's thread, once it has read all messages before, until an event is set."""
+    plain = tts.engine._handle
+
+    def handle(message: Any) -> None:
+        if isinstance(message, threading.Event):
+            assert message.wait(STUCK_S)
+        else:
+            plain(message)
+
+    tts.engine._handle = handle  # type: ignore[method-assign]
+    return tts.engine.inbox.put  # type: ignore[return-value]

@@ -14,6 +14,7 @@ import pytest
 
 from stentor import TTS, Speech
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+from tests.helpers.patience import STUCK_S
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -63,7 +64,7 @@ def test_the_three_families_speak_at_once_each_in_its_engine(engines: dict[str, 
     def speak(name: str) -> None:
         tts, (arguments, expected) = engines[name], cases[name]
         for _ in range(ROUNDS):
-            together.wait(timeout=60)
+            together.wait(timeout=STUCK_S)
             chunks = list(tts.stream(**arguments))
             frames = np.concatenate([c.frames for c in chunks])
             samples = np.concatenate([c.samples for c in chunks])
@@ -75,7 +76,7 @@ def test_the_three_families_speak_at_once_each_in_its_engine(engines: dict[str, 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=STUCK_S)
     assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
     assert [tts.engine.health().stats.finished for tts in engines.values()] == [ROUNDS] * 3

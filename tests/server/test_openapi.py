@@ -12,6 +12,7 @@ import pytest
 
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live
 
 ROOT = Path(__file__).parents[2]
@@ -54,8 +55,8 @@ def test_no_request_made_from_the_description_is_a_5xx(live: Live, tmp_path: Pat
         "--max-time",
         "12",
     ]
-    words += ["--seed", "1", "--request-timeout", "30", "--phases", "examples,coverage,fuzzing", "--no-color"]
-    run = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    words += ["--seed", "1", "--request-timeout", str(STUCK_S), "--phases", "examples,coverage,fuzzing", "--no-color"]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=2 * STUCK_S, check=False, cwd=tmp_path)
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
     assert live.idle()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import tempfile
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,6 +12,7 @@ from stentor.bench.load.client import ServerTarget
 from stentor.bench.load.prompts import TextItem
 from stentor.bench.load.record import Spool
 from tests.bench.fake_server import chunks, tone
+from tests.bench.speech_server import on_socket
 from tests.bench.unix_client import URL, UnixClient, result_of
 from tests.helpers import virtual_time
 
@@ -45,21 +45,8 @@ async def scripted(script, log, handshake=0.0):
 
     app = web.Application()
     app.router.add_get("/v1/audio/speech/stream", handler)
-    async with serving(app) as path:
+    async with on_socket(app) as path:
         yield path
-
-
-@asynccontextmanager
-async def serving(app):
-    """The path of a Unix socket on which `app` answers."""
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    with tempfile.TemporaryDirectory() as folder:
-        await web.UnixSite(runner, f"{folder}/socket").start()
-        try:
-            yield f"{folder}/socket"
-        finally:
-            await runner.cleanup()
 
 
 async def ask(path, text="One two three.", text_rate=None, timeout_s=5.0):
@@ -175,7 +162,7 @@ def test_a_refused_handshake_is_named_by_its_status():
 
         app = web.Application()
         app.router.add_get("/v1/audio/speech/stream", full)
-        async with serving(app) as path:
+        async with on_socket(app) as path:
             return await ask(path)
 
     assert virtual_time.run(check).failure.kind == "http_503"

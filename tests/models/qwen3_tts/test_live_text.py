@@ -18,6 +18,7 @@ from stentor.models.qwen3_tts.prompt import Continuation, settled
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+from tests.helpers.patience import STUCK_S
 
 TEXT = "Hello there, this is the voice; it's 3.14 you and I speak of."
 ASK = {"voice": "ryan", "max_frames": 70, "ignore_eos": True, "temperature": 0.0, "non_streaming_mode": False}
@@ -49,7 +50,7 @@ def frames(tts: TTS, stream: AudioStream) -> np.ndarray:
 
 def waits(tts: TTS, beyond: int = 0) -> int:
     """Frames of the one live request, once there are more than `beyond`, all are delivered, and it waits for text."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + STUCK_S
     while True:
         rows = [s for s in tts.engine.scheduler.live if s.max_schedulable < 1000]
         if rows and rows[0].audio_delivered >= rows[0].max_schedulable > beyond:
@@ -142,7 +143,7 @@ def test_cancelling_a_row_that_waits_for_text_frees_it(tts: TTS) -> None:
     assert list(stream)[-1].finish == "cancelled"
     stream.append("more", last=True)  # too late; nobody is harmed
     assert tts.generate("Hello.", **{**ASK, "max_frames": 4}).finish_reason == "length"
-    end = time.monotonic() + 60
+    end = time.monotonic() + STUCK_S
     while (health := tts.engine.health()).running or health.free_pages < health.pages:
         assert time.monotonic() < end, health
         time.sleep(0.02)

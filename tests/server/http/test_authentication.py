@@ -12,6 +12,7 @@ from stentor.errors import InvalidRequest
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig, build
 from stentor.server.http.authentication import authorized, from_own_origin
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, serving
 
 TEXT = "Hello there, you."
@@ -26,7 +27,7 @@ def test_keys_guard_what_is_under_v1_and_nothing_else(tmp_path: Path) -> None:
                 assert answer.json()["error"]["code"] == "invalid_api_key"
         assert live.speech(input=TEXT).status_code == 200
         assert live.http.get("/v1/models", headers={b"Authorization": "Bearer schlüssel".encode()}).status_code == 200
-        with httpx.Client(base_url=live.url, timeout=60, trust_env=False) as anyone:
+        with httpx.Client(base_url=live.url, timeout=STUCK_S, trust_env=False) as anyone:
             for path in ("/health", "/ready", "/metrics", "/version"):
                 assert anyone.get(path).status_code == 200
 
@@ -41,7 +42,7 @@ def prefixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def test_no_route_under_v1_is_open_by_a_prefix(prefixed: Live) -> None:
     routes = {k: v for k, v in create_app(ServerConfig()).openapi()["paths"].items() if k.startswith("/v1/")}
     assert len(routes) > 5
-    with httpx.Client(base_url=prefixed.url, timeout=60, trust_env=False) as anyone:
+    with httpx.Client(base_url=prefixed.url, timeout=STUCK_S, trust_env=False) as anyone:
         for route, methods in routes.items():
             path = route.replace("{name}", "x").replace("{request_id}", "x")
             for method in methods:

@@ -9,6 +9,7 @@ from http.client import HTTPResponse
 import numpy as np
 import pytest
 
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, held, pcm
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
@@ -18,7 +19,7 @@ def sent(live: Live, method: str, path: str, body: dict | None = None) -> socket
     host, port = live.url.removeprefix("http://").split(":")
     data = b"" if body is None else json.dumps(body).encode()
     head = f"{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    s = socket.create_connection((host, int(port)), 60)
+    s = socket.create_connection((host, int(port)), STUCK_S)
     s.sendall(head.encode() + data)
     return s
 

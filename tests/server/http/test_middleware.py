@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, serving
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
@@ -16,7 +17,7 @@ ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard
 
 def test_bodies_of_100_mb_are_refused_before_they_are_read(live: Live) -> None:
     host, port = live.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), 60) as s:
+    with socket.create_connection((host, int(port)), STUCK_S) as s:
         s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 104857600\r\n\r\n{")
         assert s.recv(100).startswith(b"HTTP/1.1 413")
 
@@ -43,7 +44,7 @@ def test_bodies_that_hide_their_size_are_cut_off(live: Live) -> None:
 @pytest.mark.parametrize("length", ["-1", "1e9", "99999999999999999999", "0x10"])
 def test_lengths_that_are_none_are_refused(live: Live, length: str) -> None:
     host, port = live.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), 60) as s:
+    with socket.create_connection((host, int(port)), STUCK_S) as s:
         s.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{{".encode())
         assert s.recv(100).split(b" ")[1] in (b"400", b"413")
 
@@ -55,7 +56,7 @@ def test_no_header_of_an_answer_can_be_made_by_a_request(live: Live) -> None:
         b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\x0bb\r\nContent-Type: application/json\r\n"
         b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n"
     )
-    with socket.create_connection((host, int(port)), 60) as s:
+    with socket.create_connection((host, int(port)), STUCK_S) as s:
         s.sendall(head + body)
         answer = s.recv(10_000)
     assert b"\r\nx-evil" not in answer.lower()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import serving, tone_wav
 
 
@@ -27,7 +28,7 @@ def test_a_list_has_the_default_own_voices_aliases_and_uploads(tmp_path: Path) -
         for voice in found["voices"]:
             assert live.http.get(f"/v1/audio/voices/{voice['id']}").json()["type"] == voice["type"]
             assert live.speech(input="Hello.", voice=voice["id"]).status_code == 200
-        with httpx.Client(base_url=live.url, timeout=60, trust_env=False) as anyone:
+        with httpx.Client(base_url=live.url, timeout=STUCK_S, trust_env=False) as anyone:
             open_list = anyone.get("/v1/audio/voices")
             assert open_list.json() == {"object": "list", "voices": found["voices"]}  # no consent, no words
             assert anyone.get("/v1/audio/models").json()["models"][0]["id"] == "dummy:toy"
@@ -37,6 +38,9 @@ def test_a_list_has_the_default_own_voices_aliases_and_uploads(tmp_path: Path) -
 
 
 def test_without_the_flag_no_list_is_open(tmp_path: Path) -> None:
-    with serving(tmp_path, api_key=("key",)) as live, httpx.Client(base_url=live.url, trust_env=False) as anyone:
+    with (
+        serving(tmp_path, api_key=("key",)) as live,
+        httpx.Client(base_url=live.url, timeout=STUCK_S, trust_env=False) as anyone,
+    ):
         for path in ("/v1/audio/voices", "/v1/audio/models"):
             assert anyone.get(path).status_code == 401

@@ -15,6 +15,7 @@ import pytest
 
 from stentor.server.errors import ApiError
 from stentor.server.voices.store import VoiceStore
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, serving, tone_wav
 
 VECTOR = np.ones(4, np.float32)
@@ -87,7 +88,7 @@ def test_voices_are_listed_while_others_come_and_go(tmp_path: Path) -> None:
         ended.set()
         sys.setswitchinterval(interval)
         for t in threads:
-            t.join(60)
+            t.join(STUCK_S)
     assert not failures
 
 
@@ -133,7 +134,7 @@ def test_uploads_at_the_same_time_do_not_exceed_the_limit(tmp_path: Path, monkey
     def fsync_together(handle: int) -> None:
         if not getattr(passed, "yes", False):
             passed.yes = True
-            ready.wait(60)
+            ready.wait(STUCK_S)
         fsync(handle)
 
     def add(i: int) -> None:
@@ -147,7 +148,7 @@ def test_uploads_at_the_same_time_do_not_exceed_the_limit(tmp_path: Path, monkey
     for t in threads:
         t.start()
     for t in threads:
-        t.join(60)
+        t.join(STUCK_S)
     assert codes == ["too_many_voices"] * 6
     assert len(list(tmp_path.iterdir())) == 2
 

@@ -24,7 +24,8 @@ from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
 from stentor.server.voices.store import VoiceStore
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
-from tests.helpers.server_live import Live, process, serving, tone_wav
+from tests.helpers.patience import STUCK_S
+from tests.helpers.server_live import Live, process, serving, tone_wav, until
 
 TEXT = "Hello there, you."
 TONE = (np.sin(np.arange(16_000) / 9).astype(np.float32) * 0.3, 16_000)
@@ -303,17 +304,14 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_voice(tmp_path: Path) 
             files = {"audio_sample": ("v.wav", tone_wav(), "audio/wav")}
             data = {"name": "half", "consent": "y"}
             with suppress(httpx.HTTPError):
-                httpx.post(f"{url}/v1/audio/voices", data=data, files=files, timeout=60, trust_env=False)
+                httpx.post(f"{url}/v1/audio/voices", data=data, files=files, timeout=STUCK_S, trust_env=False)
 
         thread = threading.Thread(target=post)
         thread.start()
-        deadline = time.monotonic() + 60
-        while not (parts := list(tmp_path.glob(".upload-*"))) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert parts
+        assert until(lambda: list(tmp_path.glob(".upload-*")))
         os.kill(running.pid, signal.SIGKILL)
-        running.wait(60)
-        thread.join(60)
+        running.wait(STUCK_S)
+        thread.join(STUCK_S)
     with serving(tmp_path) as live:
         listed = live.http.get("/v1/audio/voices").json()
         assert [v["name"] for v in listed["uploaded_voices"]] == ["kept"]

@@ -12,14 +12,15 @@ import httpx
 import pytest
 
 from tests.helpers.chromium_page import Page
+from tests.helpers.patience import STUCK_S
 from tests.helpers.served_page import browser
 
 
-def listening(process: subprocess.Popen[bytes], log: Path, seconds: float = 120) -> str:
+def listening(process: subprocess.Popen[bytes], log: Path, seconds: float = STUCK_S) -> str:
     """Where the server listens, once it is ready."""
     end = time.monotonic() + seconds
     while not (found := re.search(r"running on (http://\S+)", log.read_text())) or (
-        httpx.get(found[1] + "/ready", timeout=60, trust_env=False).status_code != 200
+        httpx.get(found[1] + "/ready", timeout=STUCK_S, trust_env=False).status_code != 200
     ):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < end, log.read_text()
@@ -43,4 +44,4 @@ def test_the_gradio_demo_speaks_through_the_same_player(tab: Page, tmp_path: Pat
         assert re.match(r"First audio \d+ ms   RTF \d", tab.text("figures"))
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(STUCK_S)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.helpers.server_live import Live, decoded, held, pcm, serving, tone_wav
+from tests.helpers.server_live import Live, decoded, held, pcm, serving, tone_wav, until
 from tests.helpers.ws_talk import talk
 
 
@@ -211,10 +211,7 @@ def test_leaving_frees_everything(live: Live) -> None:
             pass
         assert live.tts.engine.health().running
     assert live.idle()
-    deadline = time.monotonic() + 60
-    while live.server.metrics.sessions and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not live.server.metrics.sessions
+    assert until(lambda: not live.server.metrics.sessions)
     assert "stentor:websocket_sessions 0.0" in live.http.get("/metrics").text
 
 
