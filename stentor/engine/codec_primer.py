@@ -31,7 +31,8 @@ class CodecPrimer:
         spec, where = model.spec, device.torch
         self.model, self.device = model, device
         self.timing = spec.codec_timing
-        self.sizes = piece_sizes(min(spec.codec_prefix, spec.codec_chunk), self.timing.grid)
+        longest = min(spec.codec_prefix, spec.codec_chunk) if self.timing.chunks else 0
+        self.sizes = piece_sizes(longest, self.timing.grid)
         self.stream = device.stream(BACKGROUND)
         self.graphs = CudaGraphRunner("priming", self._decode, device, self.stream, config.require_graphs)
         self._state = CodecStateTable(model.codec.columns, 1, where)

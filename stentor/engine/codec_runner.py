@@ -51,7 +51,7 @@ class CodecRunner:
         self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
         self.timing = model.spec.codec_timing
         chunk, ramp = chunk_sizes(config.policy, self.timing)
-        self.counts = sorted({*ramp, chunk})
+        self.counts = sorted({*ramp, chunk}) if self.timing.chunks else []
         self.inputs = torch.full((3 * sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
         """Of a call with B rows: B slots, B first frames and B ends of streams, one after the other."""
         self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run

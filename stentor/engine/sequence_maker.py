@@ -35,6 +35,7 @@ class SequenceMaker:
 
     def new(self, prompt: Prompt, streaming: bool, place: Place) -> Sequence:
         """The sequence of a prompt that fits."""
+        streaming = streaming and self._timing.chunks
         counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
         seq = Sequence(next(self.ids), *counts, self._hop_seconds, streaming, place)
         seq.audio_scheduled = self._timing.start(len(prompt.codec_prefix), streaming)

@@ -116,11 +116,12 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device) -> int:
     """Bytes of a codec call, by frame. A call of one row is measured. On a CPU 0."""
     if device.free_bytes() is None:
         return 0
-    spec, where = model.spec.frame, device.torch
-    given = torch.zeros(1, chunk + model.spec.codec_timing.lookahead, *spec.shape, dtype=spec.dtype, device=where)
+    spec, timing, where = model.spec.frame, model.spec.codec_timing, device.torch
+    given = torch.zeros(1, chunk + timing.lookahead, *spec.shape, dtype=spec.dtype, device=where)
     with torch.inference_mode():
         state = CodecStateTable(model.codec.columns, 1, where).columns
-        call = CodecCall(*torch.tensor([[0], [NO_END]], device=where))
+        start, end = torch.tensor([[0], [NO_END]], device=where)
+        call = CodecCall(start, end, whole=not timing.chunks)
         model.codec.decode(given, state, call)  # compiles kernels and makes the libraries' workspaces
         return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
 

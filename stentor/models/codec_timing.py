@@ -13,16 +13,19 @@ class CodecTiming:
     lookahead: so many frames behind a chunk must exist before it is decoded, unless the stream ends.
     delay: the audio of so many last frames of a chunk comes with the next one, or with this one if the stream ends.
     whole: an utterance that is not streamed is decoded in one call when it has ended, since that is another result.
+    chunks: whether streams are decoded in chunks. Otherwise their audio comes when they have ended, as a whole.
     """
 
     grid: int = 1
     lookahead: int = 0
     delay: int = 0
     whole: bool = False
+    chunks: bool = True
 
     def __post_init__(self) -> None:
         # Otherwise a stream could end after its last chunk, and the audio that is owed would never come.
         assert self.delay == 0 or self.lookahead > 0, "a codec with a delay needs a look-ahead"
+        assert self.chunks or self.whole, "a codec decodes chunks, or an utterance as a whole"
 
     @property
     def held(self) -> int:
@@ -35,7 +38,7 @@ class CodecTiming:
 
     def chunks_of(self, frames: int) -> int:
         """Frames of whole chunks that can be decoded of so many, while more follow."""
-        return max(0, frames - self.lookahead) // self.grid * self.grid
+        return max(0, frames - self.lookahead) // self.grid * self.grid if self.chunks else 0
 
     def offset(self, prefix: int) -> int:
         """Last frames of a codec prefix that are decoded with the stream's first chunks, since those complete them."""

@@ -107,6 +107,19 @@ def test_requests_that_are_not_streamed_are_one_chunk_each_alone_and_together(tt
     np.testing.assert_allclose(samples, want(tts, ask(tts, 9, 7, 20), frames), atol=1e-6)
 
 
+def test_a_codec_without_chunks_gives_a_stream_when_it_has_ended() -> None:
+    """And nothing is decoded before, for no voice."""
+    with TTS("dummy:toy-whole", max_num_seqs=3, **SMALL) as tts:
+        requests = [ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 12), (13, 30)])]
+        streams = [tts.submit(request) for request in requests]
+        for request, stream in zip(requests, streams, strict=True):
+            samples, frames, counts = heard(stream)
+            assert counts == [request.options["max_frames"]]
+            np.testing.assert_allclose(samples, want(tts, request, frames, grid=1000), atol=1e-6)
+        assert tts.engine.codec.primer.sizes == []
+        assert tts.engine.codec.graph_keys(3) == []
+
+
 def test_a_preempted_stream_goes_on_with_its_codec_state() -> None:
     with TTS("dummy:toy-lookahead", max_num_seqs=3, page_size=4, policy=Policy(reserve_tokens=1), **SMALL) as tts:
         requests = [ask(tts, i, 7, 40) for i in range(3)]

@@ -96,3 +96,9 @@ class LookaheadCodec(nn.Module):
             seen = seen + exists[:, at : at + grid].sum(1)
             means.append((total / seen[:, None].clamp_min(1))[:, None].expand(-1, grid, -1))
         return {"sum": total, "count": seen}, torch.cat(means, 1)
+
+
+class WholeCodec(LookaheadCodec):
+    """The same without chunks."""
+
+    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, chunks=False)

@@ -43,7 +43,13 @@ class Toy(nn.Module):
 
     adapters = NO_ADAPTERS
 
-    def __init__(self, seed: int, dtype: torch.dtype, device: torch.device, lookahead: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        codec: type[ToyCodec | LookaheadCodec] = ToyCodec,
+    ) -> None:
         super().__init__()
         self.text = nn.Embedding(TEXT, HIDDEN)
         self.trail = nn.Embedding(TEXT, HIDDEN)
@@ -53,7 +59,7 @@ class Toy(nn.Module):
         self.flow = nn.Linear(HIDDEN + 2 * LATENT + 1, LATENT)
         self.heads = nn.ModuleList(nn.Linear(HIDDEN, BOOK) for _ in range(CODES))
         self.stop_head = nn.Linear(HIDDEN, 1)
-        self.codec = LookaheadCodec() if lookahead else ToyCodec()
+        self.codec = codec()
         generator = torch.Generator().manual_seed(seed)
         for p in self.parameters():
             p.data = torch.randn(p.shape, generator=generator) / max(1.0, p.shape[-1] ** 0.5)
