@@ -102,7 +102,7 @@ class AudioScheduler:
     def _next_chunk(self, seq: Sequence) -> tuple[int, bool]:
         """Frames of the next chunk (0: it is not due), and whether it is the last."""
         ended = seq.status != RUNNING
-        ready = 0 if seq.decoded else seq.num_generated - seq.audio_scheduled - (0 if ended else self.timing.lookahead)
+        ready = 0 if seq.decoded else seq.num_heard - seq.audio_scheduled - (0 if ended else self.timing.lookahead)
         if self._is_whole(seq):
             return (ready, True) if ended else (0, False)
         size = self._ramp_size(seq)

@@ -216,14 +216,14 @@ class CodecRunner:
     def _fill_inputs(self, jobs: list[AudioJob], batch: int) -> None:
         padding = batch - len(jobs)
         slots = [j.seq.slot for j in jobs] + [self.sizes.slots] * padding
-        ends = [j.seq.num_generated if j.seq.status != RUNNING else NO_END for j in jobs]
+        ends = [j.seq.num_heard if j.seq.status != RUNNING else NO_END for j in jobs]
         self.device.fill(self.inputs, slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding)
 
     def _given(self, batch: int, before: int, count: int) -> tuple[Tensor, CodecCall, Tensor]:
         """Slots and call of `inputs`, and `count` frames of each row with so many before them."""
         idx, start, end = self.inputs[: 3 * batch].view(3, batch)
         at = start[:, None] + torch.arange(-before, count, device=self.device.torch)
-        return idx, CodecCall(start, end), self.slots.frames[idx[:, None], at.clamp(0, self.sizes.max_frames - 1)]
+        return idx, CodecCall(start, end), self.slots.heard(idx, at)
 
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
         """Rows and frames to decode. A stream's last chunk may be padded: its state does not matter any more."""

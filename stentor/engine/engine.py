@@ -253,8 +253,8 @@ class Engine:
         if step.prefill:
             self.scheduler.prefilled(now - max(step.launched_at, self._last_done))
         self._last_done = now
-        for seq, (generated, status) in zip(step.sequences, results, strict=True):
-            self.scheduler.observe(seq, generated, status)
+        for seq, (generated, status, unheard) in zip(step.sequences, results, strict=True):
+            self.scheduler.observe(seq, generated, status, unheard)
             if status == BROKEN and not seq.cancelled:
                 self.scheduler.abort(seq, EngineError("the model produced a frame that is not finite"))
                 self._requests.end(self._requests.of(seq))

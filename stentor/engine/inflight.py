@@ -17,16 +17,17 @@ class InFlightStep:
     """A launched step: the requests that it names, and where their report will be."""
 
     sequences: list[Sequence]
-    report: Tensor  # host [2, slots + 1]: frames generated, stop value
+    report: Tensor  # host [2, slots + 1]: frames generated, stop value. Or [4, slots + 1]: also positions, frames heard
     done: Event
     prefill: bool
     launched_at: float  # time.monotonic()
 
-    def result(self) -> list[tuple[int, int]]:
-        """(frames generated, stop value) of each named request. Waits until the step has run."""
+    def result(self) -> list[tuple[int, int, int]]:
+        """(frames generated, stop value, frames not heard) of each named request. Waits until the step has run."""
         self.done.wait_host()
-        generated, stop = self.report.tolist()
-        return [(generated[s.slot], stop[s.slot]) for s in self.sequences]
+        generated, stop, *rest = self.report.tolist()
+        heard = rest[-1] if rest else generated
+        return [(generated[s.slot], stop[s.slot], generated[s.slot] - heard[s.slot]) for s in self.sequences]
 
 
 @dataclass

@@ -147,7 +147,8 @@ class Launcher:
         """
         audio, live = self.scheduler.audio, self.scheduler.live
         first = [s for s in admitted if s.phase is Phase.RUNNING and s.streaming and not s.trim_frames]
-        if first and audio.starts_at_once and 2 * len(first) >= len(live) and not audio.busy:
+        at_once = audio.starts_at_once and not self.runner.model.spec.hides_frames
+        if first and at_once and 2 * len(first) >= len(live) and not audio.busy:
             try:
                 self.codec.decode_first_frames(first)
             except Exception as e:

@@ -261,7 +261,7 @@ class ModelRunner:
         step.decode(self.model, self.slots, self.kv, self.idx[:batch], max_pages, num_evals)
 
     def _in_flight(self, sequences: list[Sequence], launched_at: float, prefill: bool) -> InFlightStep:
-        report = self.device.download(self.slots.progress[:2])
+        report = self.device.download(self.slots.reported)
         launched = InFlightStep(sequences, report, self.device.event(), prefill, launched_at)
         launched.done.record()
         return launched

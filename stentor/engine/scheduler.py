@@ -142,7 +142,10 @@ class Scheduler:
         for seq in running:
             behind_prefill = prefilling and seq.num_generated > 0  # a prefill of others is in flight
             margin = MIN_LEAD_S + (2.5 if behind_prefill else 1.5) * self.prefill_seconds
-            if seq.streaming and self.audio.seconds(seq, seq.num_scheduled) - seq.played(now) < margin:
+            if (
+                seq.streaming
+                and self.audio.seconds(seq, seq.num_scheduled - seq.num_unheard) - seq.played(now) < margin
+            ):
                 return True
         return False
 
@@ -245,12 +248,13 @@ class Scheduler:
         """The longer of the last two prefills. A long one raises the margin of streams for one more, not for ten."""
         return max(self._prefill_seconds)
 
-    def observe(self, seq: Sequence, generated: int, status: int) -> None:
-        """A step of `seq` has ended: `generated` frames exist and the row's stop value is `status`."""
+    def observe(self, seq: Sequence, generated: int, status: int, unheard: int = 0) -> None:
+        """A step of `seq` has ended: `generated` frames exist, of which so many are not heard, and the row's stop value
+        is `status`."""
         seq.in_flight -= 1
         if seq.cancelled:
             return
-        seq.num_generated, seq.status = generated, status
+        seq.num_generated, seq.num_unheard, seq.status = generated, unheard, status
         if status == BROKEN:
             self.tables.forget(seq)
         if status != RUNNING and seq.has_row:

@@ -65,6 +65,7 @@ class Sequence:
     piece: range = range(0)  # positions that its last prefill computes. All before them are in its pages
     num_scheduled: int = 0
     num_generated: int = 0
+    num_unheard: int = 0  # of those, given neither to the codec nor to the caller
     status: int = 0  # the row's `stop` value as last reported
     in_flight: int = 0  # launches that name this sequence and whose result the host has not read
     audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
@@ -96,6 +97,10 @@ class Sequence:
         return self.length + max(0, self.num_generated - 1)
 
     @property
+    def num_heard(self) -> int:
+        return self.num_generated - self.num_unheard
+
+    @property
     def emits(self) -> bool:
         """Whether its last prefill makes frame 0. That of a request which has frames already makes none."""
         return not self.num_generated and self.piece.stop == self.length
@@ -114,12 +119,12 @@ class Sequence:
     def idle(self) -> bool:
         """Whether it has a slot, and all that its text and its reader allow has been generated and delivered."""
         open = self.phase in (Phase.RUNNING, Phase.PREEMPTED) and self.status == RUNNING and not self.in_flight
-        return open and not self.may_go_on and self.num_generated - self.audio_scheduled <= self.held_frames
+        return open and not self.may_go_on and self.num_heard - self.audio_scheduled <= self.held_frames
 
     @property
     def decoded(self) -> bool:
         """Whether the codec has had all frames of a request that has ended."""
-        return self.num_generated in (0, self.audio_scheduled)
+        return self.num_heard in (0, self.audio_scheduled)
 
     def lead(self, now: float) -> float:
         """Seconds of audio that a client still has buffered if it plays the stream as it comes."""

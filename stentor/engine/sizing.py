@@ -66,9 +66,10 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
     """What each part takes. max_frames: frames that a slot holds. encoder_bytes: of the encodings that run at once."""
     spec, kv = model.spec, model.spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
+    heard = {"heard_at": Column((max_frames,), torch.int64)} if spec.hides_frames else {}
     chunk, _ = chunk_sizes(config.policy, spec.codec_timing)
     return Needs(
-        slot=_bytes({**engine_columns(spec), **spec.columns, "frames": frames}) + _bytes(model.codec.columns),
+        slot=_bytes({**engine_columns(spec), **spec.columns, **heard, "frames": frames}) + _bytes(model.codec.columns),
         page=_bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)}),
         codec_frame=_codec_frame(model, chunk, device),
         encoder=encoder_bytes,

@@ -24,12 +24,16 @@ from stentor.models.base import Emit, ModelSpec
 
 
 def engine_columns(spec: ModelSpec) -> dict[str, Column]:
-    """Columns that every family has. `step` counts generated frames, `pos` counts tokens in the key-value cache."""
+    """Columns that every family has. `step` counts generated frames, `pos` counts tokens in the key-value cache.
+
+    A family that hides frames also has `heard`, which counts those that are heard.
+    """
     i64 = torch.int64
     return {
         "step": Column(dtype=i64),
         "stop": Column(dtype=i64, fill=STOPPED),
         "pos": Column(dtype=i64),
+        **({"heard": Column(dtype=i64)} if spec.hides_frames else {}),
         "seed": Column(dtype=i64),
         "max_frames": Column(dtype=i64),
         "min_frames": Column(dtype=i64),
@@ -40,7 +44,7 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
     }
 
 
-PROGRESS = 3  # step, stop and pos: the first numbers, written by every step
+PROGRESS = ("step", "stop", "pos", "heard")  # the first numbers, written by every step
 STATES = RowStatus(RUNNING=RUNNING, STOPPED=STOPPED, LENGTH=LENGTH, BROKEN=BROKEN)
 GATHERED = (torch.int64, torch.float32)  # dtypes of numbers that a kernel gathers
 Row = tuple[int, Mapping[str, Any]]
@@ -66,7 +70,11 @@ class SlotTable:
         self.arrays = [name for name, c in self.columns.items() if c.shape]
         self.table |= {name: self._filled(slots + 1, self.columns[name], device) for name in self.arrays}
         self.frames = torch.zeros(slots + 1, max_frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
-        self.progress = self.numbers[torch.int64][:PROGRESS]
+        shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
+        self.heard_at = torch.zeros(shape, dtype=torch.int64, device=device)  # the steps of a row's heard frames
+        self.hides_frames = spec.hides_frames
+        self.progress = self.numbers[torch.int64][: sum(name in self.columns for name in PROGRESS)]
+        self.reported = self.progress if spec.hides_frames else self.progress[:2]  # what the host reads after a step
         self.fused_gather = bool(spec.frame.shape)
         """Whether one kernel gathers last frames and numbers: frames must lie in a tensor of their own."""
         self.report = self.progress[:2].T  # (step, stop) per slot
@@ -118,7 +126,13 @@ class SlotTable:
     def _parts(self, slot: int, frames: int) -> list[Tensor]:
         """Views of everything that the table has of a slot."""
         numbers = [numbers[:, slot] for numbers in self.numbers.values()]
-        return [*numbers, *(self.table[name][slot] for name in self.arrays), self.frames[slot, :frames]]
+        heard = [self.heard_at[slot, :frames]] if self.hides_frames else []
+        return [*numbers, *(self.table[name][slot] for name in self.arrays), *heard, self.frames[slot, :frames]]
+
+    def heard(self, idx: Tensor, at: Tensor) -> Tensor:
+        """The frames [B, n, *frame] of slots idx [B] that are heard as numbers at [B, n]. What is not there is any."""
+        rows, at = idx[:, None], at.clamp(0, self.max_frames - 1)
+        return self.frames[rows, self.heard_at[rows, at] if self.hides_frames else at]
 
     def rows(self, idx: Tensor, num_evals: int) -> SlotRows:
         """The rows `idx` [B]. A column is gathered when it is first read."""
@@ -151,7 +165,14 @@ class SlotTable:
         given = {"prev": out.frame, **out.columns}
         new = {name: _choose(keep, value, rows[name]) for name, value in given.items()}
         status = torch.where(running, ended, rows["stop"])
-        progress = torch.stack((num_frames, status, _choose(running, pos, rows["pos"])))
+        counted = [num_frames, status, _choose(running, pos, rows["pos"])]
+        if out.heard is not None:
+            heard = keep & out.heard
+            counted.append(rows["heard"] + heard)
+            heard_as = rows["heard"].clamp_max(self.max_frames - 1)
+            heard_at = _choose(heard, step, self.heard_at[rows.idx, heard_as])
+            self.heard_at[rows.idx, heard_as] = heard_at
+        progress = torch.stack(counted)
         # All memory has been allocated. `progress` is last: it tells whether the step has run.
         self.frames[rows.idx, at] = frames
         for name, value in new.items():
@@ -164,7 +185,8 @@ class SlotTable:
         given = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
         new = {name: value.to(self.table[name].dtype) for name, value in out.columns.items()}
-        kept = kernels.slot_table.commit(given, length, out.stop, out.frame, table, STATES, self.keeps_frame)
+        hidden = None if out.heard is None else (out.heard, rows["heard"], self.heard_at)
+        kept = kernels.slot_table.commit(given, length, out.stop, out.frame, table, STATES, self.keeps_frame, hidden)
         for name, value in new.items():
             kernels.slot_table.masked_write(rows.idx, kept, value, self.table[name])
 

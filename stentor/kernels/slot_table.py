@@ -56,8 +56,10 @@ def gather(idx: Tensor, ints: Tensor, floats: Tensor, frames: Tensor) -> Gathere
 @triton.jit(do_not_specialize=["stride_frame", "stride_item", "num_slots", "max_stored", "frame_size"])
 def _commit_kernel(
     idx_ptr, step_ptr, stop_ptr, pos_ptr, max_frames_ptr, min_frames_ptr, length_ptr, ended_ptr, frame_ptr,
-    progress_ptr, frames_ptr, last_ptr, kept_ptr, stride_frame, stride_item, num_slots, max_stored, frame_size,
-    HAS_LENGTH: tl.constexpr, STOP_KEEPS_FRAME: tl.constexpr, IS_FLOAT: tl.constexpr, RUNNING: tl.constexpr,
+    progress_ptr, frames_ptr, last_ptr, kept_ptr, heard_ptr, num_heard_ptr, heard_at_ptr,
+    stride_frame, stride_item, num_slots, max_stored, frame_size,
+    HAS_LENGTH: tl.constexpr, HIDES_FRAMES: tl.constexpr, STOP_KEEPS_FRAME: tl.constexpr, IS_FLOAT: tl.constexpr,
+    RUNNING: tl.constexpr,
     STOPPED: tl.constexpr, LENGTH: tl.constexpr, BROKEN: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     pdl_wait(USE_PDL)
@@ -92,6 +94,11 @@ def _commit_kernel(
     tl.store(progress_ptr + slot, num_frames)
     tl.store(progress_ptr + num_slots + slot, tl.where(running, new_status, status))
     tl.store(progress_ptr + 2 * num_slots + slot, tl.where(running, new_pos, pos))
+    if HIDES_FRAMES:
+        heard = keep & (tl.load(heard_ptr + row) != 0)
+        num_heard = tl.load(num_heard_ptr + row)
+        tl.store(progress_ptr + 3 * num_slots + slot, num_heard + heard.to(tl.int64))
+        tl.store(heard_at_ptr + slot * max_stored + tl.minimum(num_heard, max_stored - 1), step, heard)
     mask_store = mask & keep
     frame_at = tl.minimum(step, max_stored - 1)
     tl.store(frames_ptr + (slot * max_stored + frame_at) * frame_size + offs, value, mask_store)
@@ -107,6 +114,7 @@ def commit(
     table: tuple[Tensor, Tensor, Tensor],
     status: RowStatus,
     stop_keeps: bool,
+    hidden: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Commit one frame per row, without the family's own columns. Returns [B] uint8, whether a row keeps its frame.
 
@@ -114,15 +122,19 @@ def commit(
     length: [B] tokens in the key-value cache, None for one more.
     ended: [B] bool. frame: [B, *frame].
     table: progress [3, slots], frames [slots, max_frames, *frame] and last frames [slots, *frame].
+    hidden: where frames may be hidden, whether each is heard [B] bool, how many were [B], and their steps
+    [slots, max_frames]. Then progress is [4, slots].
     """
     progress, frames, last = table
     batch, size = len(ended), last[0].numel()
     frame = frame.flatten(1)
     kept = torch.empty(batch, dtype=torch.uint8, device=frame.device)
+    heard = (kept, rows[0], rows[0]) if hidden is None else (hidden[0].contiguous().view(torch.uint8), *hidden[1:])
     _commit_kernel[(batch,)](
         *rows, rows[0] if length is None else length, ended.contiguous().view(torch.uint8), frame, progress, frames,
-        last, kept, frame.stride(0), frame.stride(1), progress.shape[1], frames.shape[1], size,
-        HAS_LENGTH=length is not None, STOP_KEEPS_FRAME=stop_keeps, IS_FLOAT=frame.is_floating_point(),
+        last, kept, *heard, frame.stride(0), frame.stride(1), progress.shape[1], frames.shape[1], size,
+        HAS_LENGTH=length is not None, HIDES_FRAMES=hidden is not None, STOP_KEEPS_FRAME=stop_keeps,
+        IS_FLOAT=frame.is_floating_point(),
         **status._asdict(), BLOCK=triton.next_power_of_2(size), USE_PDL=USE_PDL, num_warps=1 if size <= 64 else 4,
         **PDL_LAUNCH,
     )  # fmt: skip

@@ -87,6 +87,7 @@ class ModelSpec:
     codec_chunk: int = 25  # frames that one codec call decodes at most
     codec_prefix: int = 0  # frames of a prompt's codec prefix at most. 0: no prompt has one
     codec_timing: CodecTiming = CAUSAL  # its grid, look-ahead and delay
+    hides_frames: bool = False  # emit says of each frame whether it is heard
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
@@ -154,15 +155,16 @@ class Prompt:
     frames: np.ndarray
     frame_at: np.ndarray
     columns: dict[str, Any]
-    max_frames: int  # the request ends after so many frames
-    min_frames: int  # a stop counts only after so many frames
+    max_frames: int  # the request ends after so many frames, heard or not
+    min_frames: int  # a stop counts only after so many frames, heard or not
     codec_prefix: np.ndarray
     codec_conditions: dict[str, np.ndarray] = field(default_factory=dict)
     num_evals: int = 0  # loop length that emit needs for this row (flow steps). A step runs the largest of its batch
     runaway_frames: int | None = None  # a result of so many frames is probably a run-on (see retry.py)
     trim_silent_frames: int = 0  # so many first frames are not delivered if they are silent
     continuation: Callable[[np.ndarray], Prompt | None] | None = None
-    """Makes the request's next prompt from this prompt's frames [T, *frame]. It returns None when nothing follows."""
+    """Makes the request's next prompt from the frames [T, *frame] that are heard. It returns None when nothing
+    follows."""
     repeats: int = 0  # its first positions are the last prompt and all its frames, embedded as they were. 0: not so
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
@@ -235,11 +237,15 @@ class Emit(NamedTuple):
     """What one step makes per row: `frame` [B, *frame], `stop` [B] bool, and new values of family columns.
 
     A frame with a NaN, an infinity or a code below 0 (kernels.constants.NO_ID) ends its row as broken.
+    `heard` [B] bool, None unless `spec.hides_frames`: a frame that is not heard is `prev` of the next step and part of
+    the row's history, counts for min_frames and max_frames, and is given neither to the codec nor to the caller. So is
+    what a step feeds besides frames, such as a text token.
     """
 
     frame: Tensor
     stop: Tensor
     columns: dict[str, Tensor]
+    heard: Tensor | None = None
 
 
 class Codec(Protocol):

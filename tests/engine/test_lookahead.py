@@ -16,7 +16,7 @@ from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.sequence import STOPPED
 from stentor.models.codec_timing import CodecTiming
-from stentor.models.toy.config import DELAY, GRID, HOP, LONG_PREFIX, LOOKAHEAD
+from stentor.models.toy.config import BOOK, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD
 from stentor.models.toy.lookahead_codec import LookaheadCodec
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 
@@ -54,8 +54,8 @@ def tts() -> Iterator[TTS]:
         yield made
 
 
-def ask(tts: TTS, i: int, prefix: int, frames: int) -> Any:
-    options: dict[str, Any] = {"seed": i, "max_frames": frames, "min_frames": frames}
+def ask(tts: TTS, i: int, prefix: int, frames: int, hide: int = 0) -> Any:
+    options: dict[str, Any] = {"seed": i, "max_frames": frames, "min_frames": frames, "hide": hide}
     return tts.request(f"number {i}", reference=voice(prefix, 90.0 + i % 3) if prefix else None, **options)
 
 
@@ -120,9 +120,29 @@ def test_a_codec_without_chunks_gives_a_stream_when_it_has_ended() -> None:
         assert tts.engine.codec.graph_keys(3) == []
 
 
+@pytest.mark.parametrize("prefix", [0, 6])
+def test_hidden_frames_are_generated_and_counted_but_given_to_nobody(tts: TTS, prefix: int) -> None:
+    """The language model goes on as if they were heard, and the codec as if they did not exist."""
+    stats, asked = tts.engine.stats, [(i, hide) for i in range(3) for hide in (0, 4, 12, BOOK)]
+    before = stats.frames
+    streams = {of: tts.submit(ask(tts, of[0], prefix, 18, of[1])) for of in asked}
+    found = {of: heard(stream) for of, stream in streams.items()}
+    counts = []
+    for (i, hide), (samples, frames, _) in found.items():
+        all_frames = found[i, 0][1]
+        assert len(all_frames) == 18
+        np.testing.assert_allclose(frames, all_frames[all_frames[:, LATENT + 1] >= hide], atol=1e-9)
+        if len(frames):
+            np.testing.assert_allclose(samples, want(tts, ask(tts, i, prefix, 18, hide), frames), atol=1e-6)
+        counts.append(len(frames))
+    assert 0 in counts
+    assert len(set(counts)) > 3
+    assert stats.frames - before == sum(counts)
+
+
 def test_a_preempted_stream_goes_on_with_its_codec_state() -> None:
     with TTS("dummy:toy-lookahead", max_num_seqs=3, page_size=4, policy=Policy(reserve_tokens=1), **SMALL) as tts:
-        requests = [ask(tts, i, 7, 40) for i in range(3)]
+        requests = [ask(tts, i, 7, 40, 4 * i) for i in range(3)]
         need = tts.engine.scheduler.pages.pages_for(tts.prompt(requests[0]).length + 40)
         tts.engine.scheduler.pages.allocate(tts.engine.scheduler.pages.available - need - 4)
         streams = [tts.submit(request) for request in requests]
@@ -138,7 +158,7 @@ def test_captured_calls_of_fixed_sizes_give_the_same_audio() -> None:
         keys = codec.graph_keys(6)
         assert {n for _, n in keys} == {4, 8, 16, 24}
         codec.graphs.graphs = {key: SimpleNamespace(replay=lambda key=key: codec._decode_call(*key)) for key in keys}
-        requests = [ask(tts, i, 5 + i, 21 + i) for i in range(6)]
+        requests = [ask(tts, i, 5 + i, 21 + i, i) for i in range(6)]
         for request, stream in zip(requests, [tts.submit(r) for r in requests], strict=True):
             samples, frames, _ = heard(stream)
             np.testing.assert_allclose(samples, want(tts, request, frames), atol=1e-6)

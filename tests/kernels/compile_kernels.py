@@ -91,12 +91,13 @@ def sample(dtype: torch.dtype, with_token: bool) -> None:
     sampling.sample_into(meta(16, 2048, dtype=dtype), params(16), out)
 
 
-def commit(dtype: torch.dtype, frame: Tensor, stored: torch.dtype, counted: bool) -> None:
+def commit(dtype: torch.dtype, frame: Tensor, stored: torch.dtype, counted: bool, hides: bool = False) -> None:
     rows = tuple(integers(16) for _ in range(6))
     shape = frame.shape[1:]
-    table = integers(3, 65), meta(65, 100, *shape, dtype=stored), meta(65, *shape, dtype=stored)
+    hidden = (meta(16, dtype=torch.bool), integers(16), integers(65, 100)) if hides else None
+    table = integers(4 if hides else 3, 65), meta(65, 100, *shape, dtype=stored), meta(65, *shape, dtype=stored)
     length = integers(16) if counted else None
-    slot_table.commit(rows, length, meta(16, dtype=torch.bool), frame, table, STATUS, counted)
+    slot_table.commit(rows, length, meta(16, dtype=torch.bool), frame, table, STATUS, counted, hidden)
 
 
 CASES: dict[str, Case] = {
@@ -135,6 +136,7 @@ CASES: dict[str, Case] = {
     ),
     "gather of latents": lambda t: slot_table.gather(integers(16), integers(8, 65), floats(7, 65), floats(65, 4, 64)),
     "commit of codes": lambda t: commit(t, integers(16, 16), torch.int32, counted=False),
+    "commit, hidden frames": lambda t: commit(t, integers(16, 16), torch.int32, counted=False, hides=True),
     "commit of latents": lambda t: commit(t, meta(16, 4, 64, dtype=t), torch.float32, counted=True),
     "masked write": lambda t: slot_table.masked_write(
         integers(16), meta(16, dtype=torch.uint8), meta(16, 3072, dtype=torch.bool), meta(65, 3072, dtype=torch.bool)

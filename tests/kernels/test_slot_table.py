@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -35,6 +37,8 @@ def filled(made: ModelSpec) -> SlotTable:
             column.copy_(torch.randint(0, 2 if column.dtype == torch.bool else 99, column.shape))
     table.table["stop"].copy_(integers(RUNNING, RUNNING, STOPPED, RUNNING, LENGTH, RUNNING, STOPPED))
     table.table["step"].copy_(integers(0, 3, 7, 7, 8, 5, 0))
+    if made.hides_frames:
+        table.table["heard"].copy_(integers(0, 2, 7, 1, 8, 0, 0))
     table.table["max_frames"].copy_(integers(1, 8, 8, 8, 8, 8, 0))
     table.table["min_frames"].copy_(integers(0, 4, 0, 0, 0, 0, 0))
     table.frames.copy_(torch.randint(0, 99, table.frames.shape))
@@ -46,15 +50,15 @@ def committed(table: SlotTable, out: Emit, idx: torch.Tensor, length: torch.Tens
     step_before = rows["step"].clone()
     table.commit(rows, out, length)
     assert torch.equal(rows["step"], step_before), "gathered rows are a copy"
-    return {**table.table, "frames": table.frames}
+    return {**table.table, "frames": table.frames, "heard_at": table.heard_at}
 
 
 @pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("stop_keeps", [True, False])
-@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize(("counted", "hides"), [(True, False), (False, False), (False, True)])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5, 6, 6], [5], [3, 6, 6], [6]])
-def test_a_step_writes_what_the_formulas_write(frame, stop_keeps, counted, rows, monkeypatch):
-    made = spec(frame, stop_keeps, OWN)
+def test_a_step_writes_what_the_formulas_write(frame, stop_keeps, counted, hides, rows, monkeypatch):
+    made = replace(spec(frame, stop_keeps, OWN), hides_frames=hides)
     tables = [filled(made)]
     tables.append(SlotTable(made, 6, 8, torch.device(DEVICE)))
     for name, column in tables[0].table.items():
@@ -75,7 +79,7 @@ def test_a_step_writes_what_the_formulas_write(frame, stop_keeps, counted, rows,
     for values in (value, *new.values()):
         values[idx == 6] = 1  # every padding row writes the same
     length = idx + 40 if counted else None
-    out = Emit(value, stop, new)
+    out = Emit(value, stop, new, idx % 2 == 0 if hides else None)
     monkeypatch.setattr(switches, "AVAILABLE", False)
     want = committed(tables[0], out, idx, length)
     monkeypatch.setattr(switches, "AVAILABLE", True)

@@ -11,14 +11,13 @@ from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.types import CodecCall, Column, State
 from stentor.models.codec_timing import CAUSAL
-from stentor.models.toy.config import CODEC_PREFIX, CODES, LATENT, WINDOW
+from stentor.models.toy.config import CODES, LATENT, WINDOW
 
 
 class ToyCodec(nn.Module):
     """Frames [B, n, LATENT + CODES] -> HOP samples each: causal conv, windowed attention, transposed conv."""
 
     timing = CAUSAL
-    prefix = CODEC_PREFIX
 
     def __init__(self) -> None:
         super().__init__()

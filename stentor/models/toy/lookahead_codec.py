@@ -23,7 +23,6 @@ class LookaheadCodec(nn.Module):
     """Frames [B, n + LOOKAHEAD, FRAME] -> HOP samples each of the n, and of the DELAY before them."""
 
     timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True)
-    prefix = LONG_PREFIX
 
     def __init__(self) -> None:
         super().__init__()

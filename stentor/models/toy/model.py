@@ -2,7 +2,7 @@
 
 A frame has a float part and a discrete part. There is a flow with a loop length and guidance per request, a depth loop,
 a resample that depends on history, a long column read by step and given frames inside the prompt. Its codec is causal,
-with convolution and attention state, or looks ahead.
+with convolution and attention state, or looks ahead. With that one, frames may be hidden.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Toy(nn.Module):
             p.data = torch.randn(p.shape, generator=generator) / max(1.0, p.shape[-1] ** 0.5)
         self.rope = Rope(angles(STACK.head_dim, 4096, 1e4), torch.float32, interleaved=False, in_float32=True)
         self.to(device=device, dtype=dtype).requires_grad_(False)
-        self.spec = make_spec(dtype, self.codec.timing, self.codec.prefix)
+        self.spec = make_spec(dtype, self.codec.timing)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         frames = F.pad(wav, (0, -len(wav) % HOP)).view(-1, HOP)
@@ -81,7 +81,7 @@ class Toy(nn.Module):
         given = np.zeros((0, LATENT + CODES), np.float32)
         if request.reference is not None:
             given = encode(request.reference.recording, "reference")["frames"]
-        o, prefix = request.options, given[-self.codec.prefix :]
+        o, prefix = request.options, given[-self.spec.codec_prefix :]
         token = np.array([0] * len(given) + tokens, np.int64)
         return Prompt(
             rows={"token": token, "given": np.arange(len(token)) < len(given)},
@@ -95,6 +95,7 @@ class Toy(nn.Module):
                 "steps": o["flow_steps"],
                 "trail": np.array(tokens[::-1], np.int64),
                 "trail_len": len(tokens),
+                **({"hide": o["hide"]} if self.spec.hides_frames else {}),
             },
             max_frames=o["max_frames"],
             min_frames=o["min_frames"],
@@ -144,7 +145,8 @@ class Toy(nn.Module):
             depth = depth + self.codes[j](code.clamp_min(0))
         made = torch.stack(codes, -1)
         frame = torch.cat((latent, made.to(latent.dtype).masked_fill(made < 0, float("nan"))), dim=-1)
-        return Emit(frame, self.stop_head(hidden)[:, 0] > 1.5, {"mood": torch.tanh(rows["mood"] + hidden)})
+        heard = made[:, 1] >= rows["hide"] if self.spec.hides_frames else None
+        return Emit(frame, self.stop_head(hidden)[:, 0] > 1.5, {"mood": torch.tanh(rows["mood"] + hidden)}, heard)
 
     def _flow(self, hidden: Tensor, rows: Rows, u: Tensor) -> Tensor:
         """Euler steps with guidance. A row whose `steps` are done does not change any more."""

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec, ModelSpec, Option
 from stentor.models.codec_timing import CAUSAL, CodecTiming
-from stentor.models.toy.config import BOOK, CODEC_PREFIX, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK
+from stentor.models.toy.config import (
+    BOOK,
+    CODEC_PREFIX,
+    CODES,
+    HIDDEN,
+    HOP,
+    LATENT,
+    LONG_PREFIX,
+    MAX_TEXT,
+    STACK,
+)
 
 
-def make_spec(dtype: torch.dtype, timing: CodecTiming = CAUSAL, codec_prefix: int = CODEC_PREFIX) -> ModelSpec:
-    """Facts of a toy whose weights and cache are `dtype`. timing, codec_prefix: of its codec."""
+def make_spec(dtype: torch.dtype, timing: CodecTiming = CAUSAL) -> ModelSpec:
+    """Facts of a toy whose weights and cache are `dtype`. timing: of its codec. With look-ahead it hides frames."""
+    spec = _plain(dtype)
+    if not timing.lookahead:
+        return spec
+    hide = Option(0, 0, BOOK, int, "frames whose second code is below this are not heard")
+    return replace(
+        spec,
+        codec_timing=timing,
+        codec_prefix=LONG_PREFIX,
+        hides_frames=True,
+        columns={**spec.columns, "hide": Column(dtype=torch.int64)},
+        options={**spec.options, "hide": hide},
+    )
+
+
+def _plain(dtype: torch.dtype) -> ModelSpec:
     return ModelSpec(
         family="toy",
         sample_rate=600,
@@ -43,8 +70,7 @@ def make_spec(dtype: torch.dtype, timing: CodecTiming = CAUSAL, codec_prefix: in
         voices=("low", "high"),
         languages=("english",),
         takes_prompt=False,
-        codec_prefix=codec_prefix,
-        codec_timing=timing,
+        codec_prefix=CODEC_PREFIX,
         max_text=MAX_TEXT,
         num_evals=3,
         captured_evals=(8,),
