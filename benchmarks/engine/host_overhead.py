@@ -33,7 +33,9 @@ def without_device_work(engine: Engine) -> None:
         report[:, 0] += 1
         report[:, 1] = (report[:, 0] >= limit) * LENGTH
 
-    def silence(frames: torch.Tensor, state: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def silence(
+        frames: torch.Tensor, state: dict[str, torch.Tensor], call: object
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         return torch.zeros(frames.shape[0], frames.shape[1] * spec.hop), state
 
     engine.runner.decode_graphs.fn = decode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from stentor.config import Policy
 from stentor.engine.sequence import Phase
 from tests.engine.test_engine import VOICE, _checked, assert_all_free, assert_equal, toy  # noqa: F401
 from tests.helpers.captured import TOKENS, capture_prefills, eager_prefills, small_shapes
-from tests.helpers.stepped_engine import SteppedEngine, stepped_engines
+from tests.helpers.stepped_engine import SteppedEngine, hold, stepped_engines
 from tests.helpers.tiny import FAMILIES, checkpoint
 from tests.helpers.tiny import VOICE as VOICES
 
@@ -29,10 +30,14 @@ def policy(budget: int, **more: Any) -> Policy:
     return Policy(max_prefill_tokens=budget, min_cached_tokens=PAGE, reserve_tokens=4, **more)
 
 
-def spoken(tts: TTS, count: int = 1, **options: Any) -> list[Speech]:
-    """All texts at once, `count` times."""
+def spoken(tts: TTS, count: int = 1, together: bool = False, **options: Any) -> list[Speech]:
+    """All texts at once, `count` times. `together`: the engine sees none before all are there."""
     requests = [tts.request(text, **{**OPTIONS, **options}) for text in TEXTS * count]
+    all_there = threading.Event()
+    if together:
+        hold(tts)(all_there)
     streams = [tts.submit(request) for request in requests]
+    all_there.set()
     return [tts.speech(list(s), s.seed) for s in streams]
 
 
@@ -76,7 +81,7 @@ def test_preempted_requests_go_on_in_pieces_of_captured_shapes(
     with toy(page_size=PAGE, memory_gb=pages, policy=policy(7)) as tts:
         if captured:
             capture_prefills(tts)
-        assert_all_equal(whole, spoken(tts, 5))
+        assert_all_equal(whole, spoken(tts, 5, together=True))
         health = tts.engine.health()
         assert health.preemptions > 0
         if captured:

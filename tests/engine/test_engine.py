@@ -20,6 +20,7 @@ from tests.helpers.stepped_engine import hold, stepped_engines
 
 LONG = {"max_frames": 40, "min_frames": 40, "retries": 1}
 READ = Policy(max_unread=0.5)  # a stream is generated as it is read, so it is under way until its reader is done
+COUNT = 16  # more than twice the slots
 VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
 
 
@@ -87,9 +88,9 @@ def requests(count: int, seed: int = 0) -> list[tuple[str, dict[str, object]]]:
 
 @pytest.fixture(scope="module")
 def solo() -> list[Speech]:
-    """What each of 24 requests sounds like when it has the engine for itself."""
+    """What each of COUNT requests sounds like when it has the engine for itself."""
     with toy(max_num_seqs=1) as tts:
-        return [tts.generate(text, **options) for text, options in requests(24)]
+        return [tts.generate(text, **options) for text, options in requests(COUNT)]
 
 
 def in_threads(tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bool = False) -> list[Speech]:
@@ -121,27 +122,27 @@ def in_threads(tts: TTS, work: list[tuple[str, dict[str, object]]], streamed: bo
 @pytest.mark.parametrize("overlap_steps", [0, 1, 2])
 def test_a_request_sounds_the_same_alone_and_in_any_batch_with_any_overlap(solo: list[Speech], overlap_steps: int):
     with toy(overlap_steps=overlap_steps) as tts:
-        for alone, together in zip(solo, in_threads(tts, requests(24)), strict=True):
+        for alone, together in zip(solo, in_threads(tts, requests(COUNT)), strict=True):
             assert_equal(alone, together)
         assert_all_free(tts)
 
 
 def test_padding_rows_change_nothing(solo: list[Speech]):
     with toy(batch_sizes=(4, 8)) as tts:
-        for alone, padded in zip(solo, in_threads(tts, requests(24)), strict=True):
+        for alone, padded in zip(solo, in_threads(tts, requests(COUNT)), strict=True):
             assert_equal(alone, padded)
 
 
 def test_streamed_chunks_joined_equal_the_whole(solo: list[Speech]):
     with toy() as tts:
-        for whole, streamed in zip(solo, in_threads(tts, requests(24), streamed=True), strict=True):
+        for whole, streamed in zip(solo, in_threads(tts, requests(COUNT), streamed=True), strict=True):
             assert_equal(whole, streamed)
 
 
 def test_preemption_and_resume_leave_the_audio_as_it_was(solo: list[Speech]):
     policy = Policy(reserve_tokens=4)
     with toy(page_size=4, memory_gb=60 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, policy=policy) as tts:
-        results = in_threads(tts, requests(24))
+        results = in_threads(tts, requests(COUNT))
         assert tts.engine.health().preemptions > 0
         for alone, resumed in zip(solo, results, strict=True):
             assert_equal(alone, resumed)
@@ -214,7 +215,7 @@ def test_leaving_a_stream_early_cancels_the_rest():
 def test_a_request_that_fails_in_its_prefill_touches_no_other(solo: list[Speech]):
     with toy() as tts:
         bad = [tts.submit(tts.request("broken \x01", seed=1), streaming=False) for _ in range(2)]
-        good = in_threads(tts, requests(24))
+        good = in_threads(tts, requests(COUNT))
         for stream in bad:
             with pytest.raises(EngineError, match="failed while it was being served"):
                 list(stream)
@@ -312,7 +313,7 @@ def test_first_frames_that_are_silent_are_trimmed_and_others_are_not(
         np.testing.assert_allclose(cut.frames, whole.frames[dropped:], atol=1e-6)
 
 
-def test_two_hundred_random_requests_are_all_served_and_all_is_free_after():
+def test_a_hundred_random_requests_are_all_served_and_all_is_free_after():
     with toy(
         max_num_seqs=5,
         page_size=4,
@@ -323,9 +324,9 @@ def test_two_hundred_random_requests_are_all_served_and_all_is_free_after():
         r = random.Random(1)
         streams = [
             tts.submit(tts.request(text, **{k: v for k, v in o.items() if k != "retries"}), r.random() < 0.5)
-            for text, o in requests(200, seed=2)
+            for text, o in requests(100, seed=2)
         ]
-        victims = set(r.sample(range(200), 40))
+        victims = set(r.sample(range(100), 20))
         for i in victims:
             streams[i].cancel()
         for i, stream in enumerate(streams):

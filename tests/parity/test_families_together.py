@@ -18,7 +18,7 @@ from tests.helpers.patience import STUCK_S
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
-ROUNDS = 3
+ROUNDS = 2
 Expected = Callable[[Speech], bool]
 
 
