@@ -60,12 +60,11 @@ FIELDS: Mapping[str, Kind] = {
 }
 """Fields that every model knows, and what they must be. Others are options of the model: numbers and booleans."""
 
-REPLACED = {
+REPLACED: Mapping[str, tuple[str, ...]] = {
     "text": ("text_file",),
     "text_file": ("text",),
     "reference": ("reference_text", "speaker_embedding"),
     "prompt": ("prompt_text",),
-    "lora": _STRING,
     "speaker_embedding": ("reference", "reference_text"),
 }
 """A line that says the first does not take the others from the defaults of the run."""

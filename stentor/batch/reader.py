@@ -15,6 +15,7 @@ from typing import IO, Any, NoReturn
 from stentor.batch.fields import FIELDS
 from stentor.errors import InvalidRequest
 
+LISTS = ("reference", "reference_text")  # of which a cell may have one, or several as a JSON list
 LINE_BYTES = 16 * 2**20  # of one record at most
 
 
@@ -129,9 +130,16 @@ def _csv_record(line: int, header: list[str], cells: list[str]) -> Record:
 
 def _value(name: str, cell: str) -> Any:
     """A cell as its field wants it: text stays text, the rest is a number, true, false or a list."""
+    if name in LISTS and cell.lstrip().startswith("["):
+        return _parsed(cell, cell)
     if name in FIELDS and FIELDS[name][0](cell):
         return cell
+    return _parsed(cell.strip().lower(), cell)
+
+
+def _parsed(words: str, cell: str) -> Any:
+    """JSON as what it means, anything else as the cell."""
     try:
-        return json.loads(cell.strip().lower(), parse_constant=_constant)
+        return json.loads(words, parse_constant=_constant)
     except (ValueError, RecursionError):
         return cell

@@ -13,8 +13,10 @@ from stentor.api import TTS
 from stentor.audio import Reference
 from stentor.batch.fields import listed
 from stentor.batch.item import SAID, Item, Outcome, failed
+from stentor.batch.references import References
 from stentor.config import Policy
 from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.request import Given
 from stentor.say.target import FileSink
 from stentor.speech.result import Speech
 from stentor.speech.timing import faster
@@ -41,6 +43,7 @@ class Speaker:
         self._how = how
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
         self._tts = TTS(**how.load, policy=policy)
+        self.references = References(self._tts.load_reference)
 
     @property
     def options(self) -> frozenset[str]:
@@ -79,6 +82,7 @@ class Speaker:
     def close(self) -> None:
         """Stop the engine. What is being spoken fails with EngineError."""
         self._tts.close()
+        self.references.close()
 
     def _unforeseen(self, item: Item, error: Exception) -> Outcome:
         if not self._tts.engine.health().alive:
@@ -103,13 +107,17 @@ class Speaker:
         if "reference" in fields:
             paths = listed(fields["reference"])
             texts = listed(fields["reference_text"]) if "reference_text" in fields else [None] * len(paths)
-            options["reference"] = [self._reference(p, t) for p, t in zip(paths, texts, strict=True)]
+            taken = self._tts.spec.takes_reference
+            options["reference"] = [self._audio("reference", p, t, taken) for p, t in zip(paths, texts, strict=True)]
         if "prompt" in fields:
-            options["prompt"] = self._reference(fields["prompt"], fields.get("prompt_text"))
+            taken = self._tts.spec.takes_prompt
+            options["prompt"] = self._audio("prompt", fields["prompt"], fields.get("prompt_text"), taken)
         return options
 
-    def _reference(self, path: str, text: str | None) -> Reference:
-        return Reference(self._how.inputs / Path(path).expanduser(), text)
+    def _audio(self, param: str, path: str, text: str | None, taken: bool) -> Given:
+        """The audio of a file. It is not read for a model that takes none, which says so."""
+        file = self._how.inputs / Path(path).expanduser()
+        return self.references.load(param, file, text) if taken else Reference(file, text)
 
     def _written(self, item: Item, text: str, speech: Speech) -> Outcome:
         """Write the audio, so that it lasts."""
