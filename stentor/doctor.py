@@ -11,6 +11,7 @@ import torch
 
 import stentor
 from stentor.engine.device import Device, pick_device
+from stentor.kernels.gpus import known
 
 SENTENCE = "The quick brown fox jumps over the lazy dog near the old stone bridge."
 EXTRAS = {"server": ("fastapi", "uvicorn", "av"), "bench": ("aiohttp",), "cuda": ("triton",)}
@@ -25,6 +26,7 @@ def run(model: str | None) -> int:
     device = Device(pick_device("auto"))
     free = device.free_bytes()
     print(f"device    {device.describe()}" + ("" if free is None else f", {free / 2**30:.1f} GiB free"))
+    print(f"gpu       {known(device.describe(), device.compute_capability())}")
     for extra, packages in EXTRAS.items():
         missing = [p for p in packages if not _installed(p)]
         print(f"{extra:9s} " + ("ready" if not missing else f"not installed: {', '.join(missing)} (stentor[{extra}])"))

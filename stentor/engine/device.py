@@ -195,6 +195,13 @@ class Device:
     def describe(self) -> str:
         return torch.cuda.get_device_name(self.torch) if self.cuda else "CPU"
 
+    def compute_capability(self) -> int | None:
+        """Such as 90 for sm_90. On a CPU None."""
+        if not self.cuda:
+            return None
+        major, minor = torch.cuda.get_device_capability(self.torch)
+        return 10 * major + minor
+
     def free_bytes(self) -> int | None:
         """Free device memory. On a CPU None."""
         return torch.cuda.mem_get_info(self.torch)[0] if self.cuda else None

@@ -1,4 +1,4 @@
-"""Programmatic dependent launch (PDL, Hopper).
+"""Programmatic dependent launch (PDL, from Hopper on).
 
 A kernel starts while the one before it still runs and brings its weights into the cache. It waits before it touches
 anything that the step computes: weights may be read before `pdl_wait`, nothing else may be read or written. A kernel
@@ -13,15 +13,16 @@ from triton.backends import backends
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime import driver
 
+from stentor.kernels.gpus import has_pdl
 from stentor.kernels.switches import INTERPRETED, pdl_enabled
 
 
-def _hopper() -> bool:
+def _there() -> bool:
     """Whether there is a GPU that has PDL."""
-    return bool(backends["nvidia"].driver.is_active()) and driver.active.get_current_target().arch >= 90
+    return bool(backends["nvidia"].driver.is_active()) and has_pdl(driver.active.get_current_target().arch)
 
 
-USE_PDL: bool = pdl_enabled() and not INTERPRETED and _hopper()
+USE_PDL: bool = pdl_enabled() and not INTERPRETED and _there()
 PDL_LAUNCH: dict[str, bool] = {"launch_pdl": True} if USE_PDL else {}
 """Launch options of a kernel that calls `pdl_wait`."""
 

@@ -1,13 +1,16 @@
-"""Compiles kernels for a Hopper GPU on any machine, as their launchers would launch them.
+"""Compiles kernels for GPUs of several generations on any machine, as their launchers would launch them.
 
 A launcher runs on tensors of the meta device, which have no values. Its launches are recorded and then compiled with
 the signature, constants and options that Triton itself derives from the arguments. Needs a process in which
 TRITON_INTERPRET is not set.
+
+Every launch is compiled for Hopper, and each kernel for one of the other GPUs in turn, which takes a minute less than
+all. benchmarks/kernels/compile_targets.py compiles every launch for every GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,9 +22,10 @@ from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-HOPPER = GPUTarget("cuda", 90, 32)
-SHARED_BYTES = 227 * 1024
-"""Shared memory of an SM that one CTA can have."""
+from stentor.kernels.gpus import COMPILED, has_pdl
+
+HOPPER = 90
+OTHERS = (86, 120, 80, 100, 89)
 Case = Callable[[torch.dtype], object]
 """Calls a launcher with tensors of a dtype."""
 
@@ -32,6 +36,10 @@ class Launch(NamedTuple):
     kernel: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.kernel.fn.__name__)
 
 
 def meta(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -50,12 +58,10 @@ def floats(*shape: int) -> Tensor:
 
 
 def launches(call: Callable[[], object]) -> list[Launch]:
-    """What `call` launches, with programmatic dependent launch. Nothing runs."""
+    """What `call` launches. Nothing runs."""
     found: list[Launch] = []
 
     def record(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        if "USE_PDL" in self.arg_names:
-            kwargs["USE_PDL"] = True
         found.append(Launch(self, args, kwargs))
 
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
@@ -64,27 +70,74 @@ def launches(call: Callable[[], object]) -> list[Launch]:
     return found
 
 
-def compile_launch(launch: Launch, ones: bool = False) -> Any:
-    """The compiled kernel. `ones`: every integer that Triton specialises is 1, of which it makes a constant."""
-    kernel, backend = launch.kernel, make_backend(HOPPER)
+def _source(launch: Launch, arch: int, ones: bool) -> tuple[ASTSource, Any, Any]:
+    """(source, settings, backend) of a launch, with programmatic dependent launch where the GPU has it.
+
+    ones: every integer that Triton specialises is 1, of which it makes a constant.
+    """
+    kernel, backend = launch.kernel, make_backend(GPUTarget("cuda", arch, 32))
+    pdl = {"USE_PDL": has_pdl(arch)} if "USE_PDL" in kernel.arg_names else {}
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-    given, specialization, options = bind(*launch.args, **launch.kwargs)
+    given, specialization, options = bind(*launch.args, **{**launch.kwargs, **pdl})
     if ones:
         free = {p.name for p in kernel.params if not (p.is_constexpr or p.do_not_specialize)}
         given = {name: 1 if name in free and type(value) is int else value for name, value in given.items()}
         given, specialization, options = bind(**given, **options)
     settings, signature, constants, attributes = kernel._pack_args(backend, options, given, specialization, options)
-    source = ASTSource(kernel, signature, constants, attributes)
-    return triton.compile(source, target=HOPPER, options=settings.__dict__)
+    return ASTSource(kernel, signature, constants, attributes), settings, backend
 
 
-def compile_cases(cases: dict[str, Case], dtypes: Iterable[torch.dtype]) -> None:
-    """Compile every launch of every case in each dtype and, in the first, with ones. Prints a line for each."""
+def compile_launch(launch: Launch, arch: int) -> Any:
+    """The compiled kernel, for a compute capability."""
+    source, settings, _ = _source(launch, arch, ones=False)
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=settings.__dict__)
+
+
+def check_ones(launch: Launch) -> None:
+    """Compile as far as types are checked, with ones."""
+    source, settings, backend = _source(launch, HOPPER, ones=True)
+    context = triton._C.libtriton.ir.context()
+    triton._C.libtriton.ir.load_dialects(context)
+    backend.load_dialects(context)
+    target = GPUTarget("cuda", HOPPER, 32)
+    source.make_ir(target, settings, backend.get_codegen_implementation(settings), backend.get_module_map(), context)
+
+
+class Turns:
+    """For which GPUs a launch is compiled."""
+
+    def __init__(self, every: bool) -> None:
+        self.every, self.seen = every, set[str]()
+
+    def archs(self, launch: Launch) -> Iterable[int]:
+        if self.every:
+            return COMPILED
+        turn = len(self.seen)
+        if launch.name in self.seen:
+            return (HOPPER,)
+        self.seen.add(launch.name)
+        return (HOPPER, OTHERS[turn % len(OTHERS)])
+
+
+def compiled_cases(
+    cases: dict[str, Case], dtypes: Iterable[torch.dtype], turns: Turns
+) -> Iterator[tuple[str, str, int, int]]:
+    """Compile every launch of every case in each dtype. Yields (what, kernel, compute capability, bytes that a CTA
+    shares)."""
     for name, case in cases.items():
         for i, dtype in enumerate(dtypes):
             for launch in launches(lambda case=case, dtype=dtype: case(dtype)):
-                for ones in (False, True)[: 2 - min(i, 1)]:
-                    shared = compile_launch(launch, ones).metadata.shared
-                    what = f"{name}, {launch.kernel.fn.__name__} {dtype}{', ones' if ones else ''}"
-                    assert shared <= SHARED_BYTES, f"{what}: {shared} bytes are shared"
-                    print(f"{what}: {shared} bytes shared")
+                what = f"{name}, {launch.name} {dtype}"
+                for arch in turns.archs(launch):
+                    shared = compile_launch(launch, arch).metadata.shared
+                    most = COMPILED[arch].shared_kib * 1024
+                    assert shared <= most, f"{what}: {shared} bytes are shared, sm_{arch} has {most}"
+                    yield what, launch.name, arch, shared
+                if i == 0:
+                    check_ones(launch)
+
+
+def compile_cases(cases: dict[str, Case], dtypes: Iterable[torch.dtype]) -> None:
+    """The same in turns. Prints a line for each."""
+    for what, _, arch, shared in compiled_cases(cases, dtypes, Turns(every=False)):
+        print(f"{what}, sm_{arch}: {shared} bytes shared")
