@@ -107,7 +107,12 @@ class RayPool:
 def _start(replicas: int) -> None:
     """Join the Ray that RAY_ADDRESS names, or start one. EngineError says why there is none."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    own = {"num_cpus": max(replicas, os.cpu_count() or 1), "_node_ip_address": "127.0.0.1", "include_dashboard": False}
+    own = {
+        "address": "local",  # not the cluster that somebody else runs on this machine
+        "num_cpus": max(replicas, os.cpu_count() or 1),
+        "_node_ip_address": "127.0.0.1",
+        "include_dashboard": False,
+    }
     try:
         ray.init(**({} if "RAY_ADDRESS" in os.environ else own), configure_logging=False, log_to_driver=False)
     except Exception as e:  # Ray has no class for this

@@ -103,32 +103,31 @@ def check_ones(launch: Launch) -> None:
     source.make_ir(target, settings, backend.get_codegen_implementation(settings), backend.get_module_map(), context)
 
 
-class Turns:
-    """For which GPUs a launch is compiled."""
+def in_turns() -> Callable[[Launch], Iterable[int]]:
+    """For which GPUs a launch is compiled here."""
+    seen: set[str] = set()
 
-    def __init__(self, every: bool) -> None:
-        self.every, self.seen = every, set[str]()
-
-    def archs(self, launch: Launch) -> Iterable[int]:
-        if self.every:
-            return COMPILED
-        turn = len(self.seen)
-        if launch.name in self.seen:
+    def archs(launch: Launch) -> Iterable[int]:
+        if launch.name in seen:
             return (HOPPER,)
-        self.seen.add(launch.name)
-        return (HOPPER, OTHERS[turn % len(OTHERS)])
+        seen.add(launch.name)
+        return (HOPPER, OTHERS[(len(seen) - 1) % len(OTHERS)])
+
+    return archs
 
 
 def compiled_cases(
-    cases: dict[str, Case], dtypes: Iterable[torch.dtype], turns: Turns
+    cases: dict[str, Case], dtypes: Iterable[torch.dtype], archs: Callable[[Launch], Iterable[int]]
 ) -> Iterator[tuple[str, str, int, int]]:
-    """Compile every launch of every case in each dtype. Yields (what, kernel, compute capability, bytes that a CTA
-    shares)."""
+    """Compile every launch of every case in each dtype for the GPUs that `archs` names.
+
+    Yields (what, kernel, compute capability, bytes that a CTA shares).
+    """
     for name, case in cases.items():
         for i, dtype in enumerate(dtypes):
             for launch in launches(lambda case=case, dtype=dtype: case(dtype)):
                 what = f"{name}, {launch.name} {dtype}"
-                for arch in turns.archs(launch):
+                for arch in archs(launch):
                     shared = compile_launch(launch, arch).metadata.shared
                     most = COMPILED[arch].shared_kib * 1024
                     assert shared <= most, f"{what}: {shared} bytes are shared, sm_{arch} has {most}"
@@ -138,6 +137,6 @@ def compiled_cases(
 
 
 def compile_cases(cases: dict[str, Case], dtypes: Iterable[torch.dtype]) -> None:
-    """The same in turns. Prints a line for each."""
-    for what, _, arch, shared in compiled_cases(cases, dtypes, Turns(every=False)):
+    """The same for Hopper, and for the others in turns. Prints a line for each."""
+    for what, _, arch, shared in compiled_cases(cases, dtypes, in_turns()):
         print(f"{what}, sm_{arch}: {shared} bytes shared")
