@@ -44,7 +44,7 @@ def alone(model: str) -> list[np.ndarray]:
 
 def test_three_models_answer_mixed_requests_as_each_does_alone(three: Live) -> None:
     expected = {(n, t): s for n, m in zip(NAMES, MODELS, strict=True) for t, s in zip(TEXTS, alone(m), strict=True)}
-    asked = [(NAMES[i % 3], TEXTS[(i // 3) % 2]) for i in range(18)]
+    asked = [(NAMES[i % 3], TEXTS[(i // 3) % 2]) for i in range(30)]
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda a: three.speech(model=a[0], input=a[1], **BODY), asked))
     for key, answer in zip(asked, answers, strict=True):
