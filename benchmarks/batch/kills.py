@@ -3,10 +3,10 @@
 Run: python benchmarks/batch/kills.py [--kills 10] [--items 300] [--replicas 2] [--seed 0] [--json FILE]
 Needs: Linux. stentor[ray] for --replicas.
 
-A run that is not killed gives the SHA-256 that each id must have. Then the same command runs in a folder of its own and is
-killed when a random share of what is left has been listed, and some random milliseconds later. With --replicas what is
-killed is drawn too: the process that was started, a replica (the run goes on, and its Ray starts another), or all of its
-processes at once. After every kill each listed id is there once, with its audio. At the end a run is not killed.
+A run that is not killed gives the SHA-256 that each id must have. Then the same command runs in a folder of its own and
+is killed when a random share of what is left has been listed, and some random milliseconds later. With --replicas what
+is killed is drawn too: the process that was started, a replica (the run goes on, and its Ray starts another), or all of
+its processes at once. After every kill each listed id is there once, with its audio. At the end a run is not killed.
 One text at a time is spoken in each process, so that equal seeds give equal bytes.
 """
 

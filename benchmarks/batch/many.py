@@ -3,9 +3,9 @@
 Run: python benchmarks/batch/many.py [--items 10000] [--slots 32] [--step-ms 20] [--format wav] [--json FILE]
 Needs: stentor. Files go to a temporary folder (TMPDIR).
 
-The model is dummy:toy. After each step of its language model the engine's thread sleeps, as it would wait for a GPU. The
-engine alone is the same TTS, called from as many threads as the batch has, with the same texts, seeds and options, and
-nothing is written. Memory is that of the process, without files that are mapped.
+The model is dummy:toy. After each step of its language model the engine's thread sleeps, as it would wait for a GPU.
+The engine alone is the same TTS, called from as many threads as the batch has, with the same texts, seeds and options,
+and nothing is written. Memory is that of the process, without files that are mapped.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Run: python benchmarks/kernels/compile_targets.py [--gpus 86 90] [--serving] [--json FILE]
 Needs: triton with its ptxas. No GPU.
 
-Prints, for each GPU, how many launches were compiled and the largest shared memory of a CTA beside what the GPU has. Ends
-with 1 if a kernel does not compile or takes more. --serving: in the dtype of serving alone, bfloat16.
+Prints, for each GPU, how many launches were compiled and the largest shared memory of a CTA beside what the GPU has.
+Ends with 1 if a kernel does not compile or takes more. --serving: in the dtype of serving alone, bfloat16.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ Run: python benchmarks/scaling/arithmetic.py [--gpus 1000] [--per-host 8] [--jso
 Needs: stentor[server].
 
 rates     requests, chunks and bytes per second, from benchmarks/results/2026-11-21-h200-round3/serve.json
-balance   HAProxies that each know their own connections alone give requests to the replica where they have the fewest.
-          Requests arrive at random (Poisson) at a random HAProxy. A replica speaks as many at once as it has slots, and
-          the others wait. Event by event, in simulated time.
-outcomes  `stentor.server.speech.outcomes.Outcomes` in this process: additions per second of one core, bytes of each, and
+balance   HAProxies that each know their own connections alone give requests to the replica where they have fewest.
+          Requests arrive at random (Poisson) at a random HAProxy. A replica speaks as many as it has slots, and the
+          others wait. Event by event, in simulated time.
+outcomes  `stentor.server.speech.outcomes.Outcomes` in this process: additions per second of a core, bytes of each, and
           how many seconds of requests are kept
 metrics   time series of /metrics of one server with dummy:toy after some requests
 """
@@ -133,9 +133,13 @@ def balance(replicas: int, proxies: int, slots: int, load: float) -> dict[str, A
 
 
 def outcomes(requests_per_second: float) -> dict[str, Any]:
-    timings = [SegmentTiming(n, "A sentence of an ordinary length.", 4.0 * n, 4.0 * n + 4, 34 * n, 34 * n + 33) for n in range(3)]
+    timings = [
+        SegmentTiming(n, "A sentence of an ordinary length.", 4.0 * n, 4.0 * n + 4, 34 * n, 34 * n + 33)
+        for n in range(3)
+    ]
     usage = {"input_tokens": 40, "output_tokens": 150, "total_tokens": 190}
-    sent = [pickle.dumps(Outcome(f"r{n:032}", "m", "completed", "stop", 1, 12.0, usage, timings)) for n in range(20_000)]
+    made = (Outcome(f"r{n:032}", "m", "completed", "stop", 1, 12.0, usage, timings) for n in range(20_000))
+    sent = [pickle.dumps(outcome) for outcome in made]
     kept = Outcomes(KEPT_BY_THE_ACTOR)
     began = time.process_time()
     for message in sent:

@@ -60,9 +60,7 @@ def test_lines_have_the_fields_of_a_request_and_the_page_names_them() -> None:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_every_option_of_a_line_reaches_the_request(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_option_of_a_line_reaches_the_request(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     generate = stentor.TTS.generate
 

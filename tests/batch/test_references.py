@@ -89,7 +89,7 @@ def test_those_who_want_one_file_at_the_same_time_wait_for_one_reading() -> None
 def test_a_file_that_cannot_be_read_is_named_by_its_field_and_tried_again(tmp_path: Path) -> None:
     with stentor.TTS("dummy:toy", memory_gb=0.01, max_num_seqs=1) as tts:
         files = References(tts.load_reference)
-        with pytest.raises(stentor.InvalidRequest, match="prompt: audio file .* does not exist"):
+        with pytest.raises(stentor.InvalidRequest, match=r"prompt: audio file .* does not exist"):
             files.load("prompt", tmp_path / "late.wav", None)
         (tmp_path / "late.wav").write_bytes(tone_wav(0.5))
         assert len(files.load("prompt", tmp_path / "late.wav", None).samples) == 300
