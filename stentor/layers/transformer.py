@@ -34,6 +34,7 @@ class StackConfig:
     eps: float
     qk_norm: bool = False
     qk_weight_after_cast: bool = True  # rounding order of the q/k norms, see RMSNorm
+    qkv_bias: bool = False  # of the projections of q, k and v, as in Qwen2
 
 
 class Attention(nn.Module):
@@ -43,7 +44,7 @@ class Attention(nn.Module):
         super().__init__()
         self.widths = (c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim)
         self.head_dim = c.head_dim
-        self.qkv_proj = nn.Linear(c.hidden, sum(self.widths), bias=False)
+        self.qkv_proj = nn.Linear(c.hidden, sum(self.widths), bias=c.qkv_bias)
         self.o_proj = nn.Linear(c.heads * c.head_dim, c.hidden, bias=False)
         self.q_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
         self.k_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
@@ -117,7 +118,8 @@ class Block(nn.Module):
 
     def _gemv_forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
         fused_linear, attention, mlp = kernels.gemv.fused_linear, self.self_attn, self.mlp
-        qkv = fused_linear(x, attention.qkv_proj.weight, norm=self.input_layernorm.kernel_args)
+        proj = attention.qkv_proj
+        qkv = fused_linear(x, proj.weight, norm=self.input_layernorm.kernel_args, bias=proj.bias)
         heads = attention.attend(qkv, layer, attend, positions)
         x = fused_linear(heads, attention.o_proj.weight, residual=x)
         norm = self.post_attention_layernorm.kernel_args

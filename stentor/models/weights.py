@@ -112,8 +112,9 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         name = key.removesuffix("_v")
         if f"{name}_g" not in tensors:
             raise CheckpointError(f"tensor {name}_g is missing beside {key}")
-        norm = v.float().flatten(1).norm(dim=1).view(-1, *[1] * (v.ndim - 1))
-        folded[name] = (tensors[f"{name}_g"].float() * v.float() / norm).to(v.dtype)
+        wide = v.to(torch.promote_types(v.dtype, torch.float32))
+        norm = wide.flatten(1).norm(dim=1).view(-1, *[1] * (v.ndim - 1))
+        folded[name] = (tensors[f"{name}_g"].to(wide.dtype) * wide / norm).to(v.dtype)
     for key in tensors:
         if key.endswith("weight_g") and f"{key.removesuffix('_g')}_v" not in tensors:
             raise CheckpointError(f"tensor {key.removesuffix('_g')}_v is missing beside {key}")

@@ -1,0 +1,83 @@
+"""Byte-level BPE from vocab.json and merges.txt with Qwen2's pre-tokeniser, by which several families read text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.models import BPE
+
+from stentor.errors import CheckpointError
+from stentor.models.weights import read_json
+
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+class ByteBPE:
+    """A checkpoint's tokenizer. Thread-safe."""
+
+    def __init__(self, path: Path, pattern: str = QWEN2) -> None:
+        """Read vocab.json, merges.txt and the added tokens of tokenizer_config.json. Raises CheckpointError."""
+        vocab = read_json(path / "vocab.json")
+        merges = _read_merges(path / "merges.txt")
+        try:
+            self._fast = FastTokenizer(BPE(vocab=vocab, merges=merges, fuse_unk=False, byte_fallback=False))
+        except Exception as e:  # tokenizers raises bare Exception for a vocabulary and merges that disagree
+            raise CheckpointError(f"{path}: vocab.json and merges.txt do not fit together: {e}") from e
+        self._fast.normalizer = normalizers.NFC()
+        self._fast.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        self._fast.decoder = decoders.ByteLevel()
+        self._add(read_json(path / "tokenizer_config.json"), path)
+
+    def _add(self, config: dict[str, Any], path: Path) -> None:
+        added = config.get("added_tokens_decoder")
+        if not isinstance(added, dict) or not added:
+            raise CheckpointError(f"{path / 'tokenizer_config.json'}: added_tokens_decoder is missing")
+        for index, entry in sorted(added.items(), key=lambda item: int(item[0])):
+            flags = {k: bool(entry.get(k, False)) for k in ("lstrip", "rstrip", "single_word", "normalized", "special")}
+            self._fast.add_tokens([AddedToken(entry["content"], **flags)])
+            if self._fast.token_to_id(entry["content"]) != int(index):
+                raise CheckpointError(
+                    f"{path / 'tokenizer_config.json'}: added token {entry['content']!r} has id {index}, "
+                    f"but vocab.json leaves {self._fast.token_to_id(entry['content'])} for it"
+                )
+
+    @property
+    def size(self) -> int:
+        """Ids that it has, those of added tokens included."""
+        return int(self._fast.get_vocab_size(with_added_tokens=True))
+
+    def add(self, names: list[str]) -> None:
+        """More special tokens, whose ids go on from the last one. Text that contains one becomes its id."""
+        self._fast.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
+
+    def id(self, name: str) -> int | None:
+        """The id of a token, None where it has none."""
+        found: int | None = self._fast.token_to_id(name)
+        return found
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text. Special tokens in it become their ids."""
+        return list(self._fast.encode(text, add_special_tokens=False).ids)
+
+
+def _read_merges(file: Path) -> list[tuple[str, str]]:
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError as e:
+        raise CheckpointError(f"{file} does not exist") from e
+    if lines[0].startswith("#version"):
+        del lines[0]
+    pairs = [line.split(" ") for line in lines if line]
+    if any(len(p) != 2 for p in pairs):
+        raise CheckpointError(f"{file}: every line must hold two tokens")
+    return [(a, b) for a, b in pairs]
