@@ -68,7 +68,7 @@ WRONG = {  # command line: what the error says
     "batch CHANGELOG.md out": "input: line 1: is not JSON",
     "serve --prot 80": "unrecognized arguments",
     "serve /nowhere": "stentor serve: model '/nowhere': no such directory",
-    "serve dummy:voxcmp": "known: dummy:fish",
+    "serve dummy:voxcmp": "known: dummy:cosyvoice3",
     "serve --device tpu": "--device must be auto, cpu, cuda or cuda:N, got 'tpu'",
     "serve --dtype int4": "invalid choice: 'int4'",
     "serve --port 70000": "--port must be from 0 to 65535",

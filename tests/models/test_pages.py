@@ -8,6 +8,10 @@ import pytest
 import torch
 
 from stentor.models.base import Option
+from stentor.models.cosyvoice3 import config as cosy_config
+from stentor.models.cosyvoice3 import dummy as cosy_dummy
+from stentor.models.cosyvoice3 import loader as cosy_loader
+from stentor.models.cosyvoice3 import spec as cosy_spec
 from stentor.models.fish_s2 import config as fish_config
 from stentor.models.fish_s2 import dummy as fish_dummy
 from stentor.models.fish_s2 import loader as fish_loader
@@ -39,7 +43,16 @@ def voxcpm2() -> Mapping[str, Option]:
     return vox_spec.make_spec(vox_config.parse(vox_dummy.RELEASED), torch.float32, {}).options
 
 
-FAMILIES = {"fish_s2": (fish_s2, fish_loader), "qwen3_tts": (qwen3_tts, qwen_loader), "voxcpm2": (voxcpm2, vox_loader)}
+def cosyvoice3() -> Mapping[str, Option]:
+    return cosy_spec.make_spec(cosy_config.parse({}, cosy_dummy.TEXT_MODEL), (), torch.float32, True).options
+
+
+FAMILIES = {
+    "cosyvoice3": (cosyvoice3, cosy_loader),
+    "fish_s2": (fish_s2, fish_loader),
+    "qwen3_tts": (qwen3_tts, qwen_loader),
+    "voxcpm2": (voxcpm2, vox_loader),
+}
 
 
 def sections(page: Path) -> dict[str, str]:

@@ -1,0 +1,6 @@
+"""CosyVoice3 (FunAudioLLM/Fun-CosyVoice3-0.5B): one code per step, then a flow and a vocoder."""
+
+ARCHITECTURES = ()
+DUMMIES = ("cosyvoice3",)
+FILES = ("cosyvoice3.yaml",)
+UNUSED_FILES = ("llm.rl.pt", "flow.decoder.estimator.*", "*.batch.onnx", "CosyVoice-BlankEN/model.safetensors")

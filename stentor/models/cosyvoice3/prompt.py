@@ -1,0 +1,104 @@
+"""From a request to its prompt, for every mode (docs/models/cosyvoice3.md). Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stentor.errors import InvalidRequest, too_long
+from stentor.models.base import Encode, Prompt, SpeechRequest
+from stentor.models.cosyvoice3.config import LanguageConfig
+from stentor.models.cosyvoice3.tokenizer import END_OF_PROMPT, Tokens
+from stentor.models.cosyvoice3.voice import Voice
+
+SYSTEM = "You are a helpful assistant."
+MOST_PER_TOKEN = 20  # codes per token of text: more have run on. The original ends there too
+LEAST_PER_TOKEN = 2  # the original does not draw the code `start` before so many
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Text before the one to speak, the text to speak, and whether the language model hears the voice's codes."""
+
+    before: str
+    text: str
+    hears_codes: bool
+
+
+def layout(text: str, instructions: str | None, transcript: str | None) -> Layout:
+    """The texts of a request. A part that has `<|endofprompt|>` itself is taken as it is."""
+    if instructions:
+        whole = END_OF_PROMPT in instructions
+        return Layout(instructions if whole else f"{SYSTEM} {instructions}{END_OF_PROMPT}", text, False)
+    if transcript:
+        whole = END_OF_PROMPT in transcript
+        return Layout(transcript if whole else f"{SYSTEM}{END_OF_PROMPT}{transcript}", text, True)
+    return Layout("", text if END_OF_PROMPT in text else f"{SYSTEM}{END_OF_PROMPT}{text}", False)
+
+
+class PromptBuilder:
+    """Requests to prompts for one checkpoint. Host only, any thread."""
+
+    def __init__(
+        self, c: LanguageConfig, tokens: Tokens, voices: Mapping[str, Voice], max_model_len: int, most_frames: int
+    ) -> None:
+        self._c, self._tokens, self._voices = c, tokens, voices
+        self._max_model_len, self._most_frames = max_model_len, most_frames
+
+    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
+        """Raises InvalidRequest for what this checkpoint cannot do."""
+        voice = self._voice(request, encode)
+        transcript = voice.text if voice.text and voice.text.strip() and len(voice.codes) else None
+        parts = layout(request.text, request.instructions, transcript)
+        before, text = self._tokens.encode(parts.before), self._tokens.encode(parts.text)
+        if not text:
+            raise InvalidRequest("text", "must not be empty")
+        heard = voice.codes if parts.hears_codes else voice.codes[:0]
+        return self._assemble(request, before, text, heard, voice)
+
+    def _voice(self, request: SpeechRequest, encode: Encode) -> Voice:
+        if request.speaker_embedding is not None:
+            return Voice.of_speaker(request.speaker_embedding)
+        if request.reference is not None:
+            return Voice.of(encode(request.reference.recording, "reference"), request.reference.text)
+        if not self._voices:
+            wanted = (
+                "this model speaks with the voice of a reference: give one, or a speaker_embedding, or store a voice"
+            )
+            raise InvalidRequest("reference", wanted)
+        return self._voices[request.voice or next(iter(self._voices))]
+
+    def _assemble(
+        self, request: SpeechRequest, before: list[int], text: list[int], heard: np.ndarray, voice: Voice
+    ) -> Prompt:
+        c, o = self._c, request.options
+        codes = [c.text_vocab + code for code in (c.start, c.task)]
+        rows = [codes[0], *before, *text, codes[1], *(c.text_vocab + heard)]
+        free = self._max_model_len - len(rows)
+        if free < LEAST_PER_TOKEN * len(text):
+            most = self._max_model_len - LEAST_PER_TOKEN * len(text)
+            raise too_long(len(rows), most, request.text, len(heard))
+        most = MOST_PER_TOKEN * len(text)
+        max_frames = min(o["max_frames"] or most, free, self._most_frames)
+        fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
+        return Prompt(
+            rows={"token": np.array(rows, np.int64)},
+            frames=np.zeros((0, 1), np.int64),
+            frame_at=np.zeros(0, np.int64),
+            columns={
+                **{name: o[name] for name in ("temperature", "top_k", "top_p")},
+                "start_from": LEAST_PER_TOKEN * len(text),
+            },
+            max_frames=max_frames,
+            min_frames=max_frames if o["ignore_eos"] else min(o["min_frames"], max_frames),
+            codec_prefix=voice.codes[:, None],
+            codec_conditions={
+                "prompt_codes": voice.codes,
+                "prompt_count": np.array(len(voice.codes)),
+                "prompt_mel": voice.mel,
+                "speaker": voice.speaker,
+            },
+            runaway_frames=None if fixed else most,
+        )

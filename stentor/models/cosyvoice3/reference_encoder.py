@@ -1,0 +1,95 @@
+"""Reference audio to a voice, by the released ONNX models of speech tokenizer and speaker (`stentor[cosyvoice]`).
+
+They run on the CPU, once per voice. A stored voice (voice.py) needs neither them nor this.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import soxr
+import torch
+from torch import Tensor
+
+from stentor.audio import Reference, load
+from stentor.errors import CheckpointError, InvalidRequest
+from stentor.models.cosyvoice3.config import REFERENCE_SECONDS, SAMPLE_RATE
+from stentor.models.cosyvoice3.features import FBANK_RATE, prompt_mel, speaker_fbank, tokenizer_mel
+from stentor.models.cosyvoice3.voice import FOLDER, SUFFIX, Voice
+
+log = logging.getLogger("stentor.models")
+
+TOKENIZER, SPEAKER_MODEL = "speech_tokenizer_v3.onnx", "campplus.onnx"
+
+
+def store_voice(path: Path, name: str, reference: Reference) -> Path:
+    """Encode a reference with the models in a model directory, and store it there as the voice `name`.
+
+    Returns the voice file. Raises InvalidRequest and CheckpointError.
+    """
+    recording = load(reference, "reference", SAMPLE_RATE, REFERENCE_SECONDS)
+    features = VoiceEncoder(path)(torch.from_numpy(recording.samples))
+    file = path / FOLDER / f"{name}{SUFFIX}"
+    file.parent.mkdir(exist_ok=True)
+    Voice.of({key: value.numpy() for key, value in features.items()}, reference.text).save(file)
+    return file
+
+
+class VoiceEncoder:
+    """The models are loaded when the first reference comes. Thread-safe."""
+
+    def __init__(self, path: Path | None) -> None:
+        """path: the model directory. None: there are no such models."""
+        self._path = path
+        files = path is not None and all((path / name).is_file() for name in (TOKENIZER, SPEAKER_MODEL))
+        self.available = files and find_spec("onnxruntime") is not None
+        """Whether references can be encoded."""
+        if files and not self.available:
+            log.warning("references cannot be encoded without onnxruntime: install stentor[cosyvoice]")
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Any] = {}
+
+    def __call__(self, wav: Tensor) -> dict[str, Tensor]:
+        """24 kHz [n] -> codes int64 [P], mel [2 P, 80], speaker [192]. InvalidRequest where there are no models."""
+        mono = wav.float().to("cpu")
+        low = torch.from_numpy(soxr.resample(mono.numpy(), SAMPLE_RATE, FBANK_RATE))
+        features = tokenizer_mel(low)[None]
+        length = torch.tensor([features.shape[2]], dtype=torch.int32)
+        codes = self._run(TOKENIZER, features, length).flatten().long()
+        speaker = self._run(SPEAKER_MODEL, speaker_fbank(low)[None]).flatten().float()
+        mel = prompt_mel(mono)
+        count = min(len(mel) // 2, len(codes))
+        return {"codes": codes[:count], "mel": mel[: 2 * count], "speaker": speaker}
+
+    def _run(self, name: str, *inputs: Tensor) -> Tensor:
+        session = self._session(name)
+        names = [given.name for given in session.get_inputs()]
+        if len(names) != len(inputs):
+            raise CheckpointError(f"{name} takes {len(names)} inputs, not {len(inputs)}")
+        found = session.run(None, {n: x.numpy() for n, x in zip(names, inputs, strict=True)})
+        return torch.from_numpy(found[0])
+
+    def _session(self, name: str) -> Any:
+        with self._lock:
+            if name not in self._sessions:
+                self._sessions[name] = self._open(name)
+            return self._sessions[name]
+
+    def _open(self, name: str) -> Any:
+        if self._path is None or not (self._path / name).is_file():
+            wanted = "take a stored voice or a speaker_embedding"
+            raise InvalidRequest("reference", f"cannot be encoded: this model has no {name}; {wanted}")
+        try:
+            import onnxruntime
+        except ImportError as e:
+            raise InvalidRequest(
+                "reference", "cannot be encoded without onnxruntime: install stentor[cosyvoice]"
+            ) from e
+        try:
+            return onnxruntime.InferenceSession(str(self._path / name), providers=["CPUExecutionProvider"])
+        except Exception as e:  # onnxruntime raises types of its own, which are not public
+            raise CheckpointError(f"{self._path / name} is truncated or corrupt: {e}") from e

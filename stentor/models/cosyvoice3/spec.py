@@ -1,0 +1,59 @@
+"""The family's `ModelSpec`, which the engine and `request.py` read: options, the frame, keys and values, references."""
+
+from __future__ import annotations
+
+import torch
+
+from stentor.layers.types import Column
+from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.codec_timing import CodecTiming
+from stentor.models.cosyvoice3.codec import HOP
+from stentor.models.cosyvoice3.codec_noise import FLOW_FRAMES
+from stentor.models.cosyvoice3.config import MAX_MODEL_LEN, MAX_PROMPT, REFERENCE_SECONDS, SAMPLE_RATE, SPEAKER, Config
+from stentor.text.marks import TextMarks
+
+MOST_FRAMES = FLOW_FRAMES // 2 - MAX_PROMPT  # the flow's noise ends there: 270 seconds
+MARKS = TextMarks(
+    other=r"<\|[a-z]+\|>|</?(?:strong|laughter)>|\[[^\[\]\s]{1,20}\]",
+    unfinished=r"<[|/a-z]{0,20}$|\[[^\[\]\s]{0,20}$",
+)
+
+
+def _options(c: Config) -> dict[str, Option]:
+    """Request parameters, with the defaults of the checkpoint."""
+    ras, codes = c.language.ras, c.language.codes
+    return {
+        "temperature": Option(1.0, 0.0, 2.0, float, "randomness of codes; 0 takes the likeliest"),
+        "top_p": Option(ras.top_p, 0.0, 1.0, float, "codes are drawn as long as likelier ones have less probability"),
+        "top_k": Option(ras.top_k, 0, codes, int, "likeliest codes that are drawn from; 0 means all"),
+        "min_frames": Option(0, 0, MAX_MODEL_LEN, int, "codes made before the model may end"),
+        "max_frames": Option(None, 1, MAX_MODEL_LEN, int, "codes at most; by default 20 per token of text"),
+        "ignore_eos": Option(False, 0, 1, bool, "speak until max_frames"),
+    }
+
+
+def make_spec(c: Config, voices: tuple[str, ...], dtype: torch.dtype, takes_reference: bool) -> ModelSpec:
+    """Facts of one checkpoint. `dtype` is that of the language model."""
+    stack = c.language.stack
+    return ModelSpec(
+        family="cosyvoice3",
+        sample_rate=SAMPLE_RATE,
+        hop=HOP,
+        frame=Column((1,), torch.int64),
+        kv=KVSpec(stack.layers, stack.kv_heads, stack.head_dim, dtype),
+        max_model_len=MAX_MODEL_LEN,
+        draws=2,
+        columns={"start_from": Column(dtype=torch.int64)},
+        prompt_rows={"token": Column(dtype=torch.int64)},
+        options=_options(c),
+        stop_keeps_frame=False,
+        reference_rate=SAMPLE_RATE,
+        reference_seconds=REFERENCE_SECONDS,
+        takes_reference=takes_reference,
+        voices=voices,
+        speaker_size=SPEAKER,
+        marks=MARKS,
+        codec_chunk=c.flow.cell,
+        codec_prefix=MAX_PROMPT,
+        codec_timing=CodecTiming(grid=c.flow.cell, whole=True, chunks=False),
+    )

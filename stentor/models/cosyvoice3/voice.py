@@ -1,0 +1,92 @@
+"""What the model keeps of a reference: its codes, mel frames and speaker, and files that hold them.
+
+A voice file needs neither the audio nor the models that encoded it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from stentor.errors import CheckpointError
+from stentor.models.cosyvoice3.config import MAX_PROMPT, MELS, SPEAKER
+from stentor.models.weights import read_pickle
+
+FOLDER, SUFFIX, SPEAKERS = "voices", ".safetensors", "spk2info.pt"
+
+
+@dataclass(frozen=True)
+class Voice:
+    """codes int64 [P], mel float32 [2 P, 80], speaker float32 [192]. P is 0 where only the speaker is known.
+
+    text: what is said in it. None: not known, so the language model does not hear it.
+    """
+
+    codes: np.ndarray
+    mel: np.ndarray
+    speaker: np.ndarray
+    text: str | None = None
+
+    @staticmethod
+    def of(features: Mapping[str, np.ndarray], text: str | None) -> Voice:
+        """From what `encode` returned."""
+        return Voice(features["codes"].astype(np.int64), features["mel"], features["speaker"], text)
+
+    @staticmethod
+    def of_speaker(embedding: np.ndarray) -> Voice:
+        """A speaker embedding alone."""
+        return Voice(np.zeros(0, np.int64), np.zeros((0, MELS), np.float32), embedding.astype(np.float32))
+
+    def save(self, file: Path) -> None:
+        """Write a voice file."""
+        arrays = {"codes": self.codes.astype(np.int32), "mel": self.mel, "speaker": self.speaker}
+        metadata = {} if self.text is None else {"text": self.text}
+        save_file({name: np.ascontiguousarray(a) for name, a in arrays.items()}, file, metadata)
+
+
+def load_voice(file: Path, codes: int) -> Voice:
+    """A voice file. `codes`: how many there are. CheckpointError says what is wrong with it."""
+    try:
+        with safe_open(file, "numpy") as opened:
+            text = (opened.metadata() or {}).get("text")
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+    except (SafetensorError, OSError, ValueError) as e:
+        raise CheckpointError(f"{file} is truncated or corrupt: {e}") from e
+    for name in ("codes", "mel", "speaker"):
+        if name not in arrays:
+            raise CheckpointError(f"{file}: tensor {name} is missing")
+    count = len(arrays["codes"])
+    shapes = {"codes": (count,), "mel": (2 * count, MELS), "speaker": (SPEAKER,)}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise CheckpointError(f"{file}: tensor {name} has shape {list(arrays[name].shape)}, wanted {list(shape)}")
+        if not np.isfinite(arrays[name]).all():
+            raise CheckpointError(f"{file}: tensor {name} holds numbers that are NaN or infinite")
+    if count > MAX_PROMPT or (count and not 0 <= arrays["codes"].min() <= arrays["codes"].max() < codes):
+        raise CheckpointError(f"{file}: codes must be at most {MAX_PROMPT}, each from 0 to {codes - 1}")
+    return Voice.of(arrays, text)
+
+
+def load_voices(path: Path, codes: int) -> dict[str, Voice]:
+    """Built-in voices of a model directory by name, in lower case: `spk2info.pt`, and the files in `voices/`."""
+    voices: dict[str, Voice] = {}
+    if (path / SPEAKERS).is_file():
+        known: Mapping[str, Any] = read_pickle(path / SPEAKERS)
+        voices = {name.lower(): Voice.of_speaker(_embedding(path / SPEAKERS, name, v)) for name, v in known.items()}
+    for file in sorted((path / FOLDER).glob(f"*{SUFFIX}")):
+        voices[file.name.removesuffix(SUFFIX).lower()] = load_voice(file, codes)
+    return voices
+
+
+def _embedding(file: Path, name: str, entry: Any) -> np.ndarray:
+    value = entry.get("embedding") if isinstance(entry, dict) else None
+    if not isinstance(value, torch.Tensor) or value.numel() != SPEAKER:
+        raise CheckpointError(f"{file}: speaker {name!r} has no embedding of {SPEAKER} numbers")
+    return value.float().flatten().numpy()

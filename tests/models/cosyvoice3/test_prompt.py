@@ -1,0 +1,109 @@
+"""Prompts of every mode, and limits from the length of the text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stentor.audio import Recording
+from stentor.errors import InvalidRequest
+from stentor.models.base import ReferenceAudio, SpeechRequest
+from stentor.models.cosyvoice3 import config
+from stentor.models.cosyvoice3.dummy import TEXT_MODEL, make_tokens
+from stentor.models.cosyvoice3.prompt import SYSTEM, PromptBuilder, layout
+from stentor.models.cosyvoice3.voice import Voice
+
+C = config.parse({}, TEXT_MODEL).language
+TOKENS = make_tokens()
+END = "<|endofprompt|>"
+RNG = np.random.default_rng(0)
+FEATURES = {
+    "codes": RNG.integers(0, C.codes, 30),
+    "mel": RNG.random((60, 80), np.float32),
+    "speaker": RNG.random(192, np.float32),
+}
+VOICE = Voice.of(FEATURES, "what was said")
+OPTIONS = {"temperature": 1.0, "top_p": 0.8, "top_k": 25, "min_frames": 0, "max_frames": None, "ignore_eos": False}
+REQUEST = SpeechRequest("Three more words", options=OPTIONS)
+SOUND = Recording(np.zeros(24000, np.float32), 24000)
+
+
+def build(request: SpeechRequest = REQUEST, voices=None, **options):
+    builder = PromptBuilder(C, TOKENS, {"anna": VOICE} if voices is None else voices, 4096, 4096)
+    return builder.build(replace(request, options={**OPTIONS, **options}), lambda audio, role: FEATURES)
+
+
+def rows(before: str, text: str, codes=()) -> list[int]:
+    """The layout of the specification: start, both texts, task, codes."""
+    first = C.text_vocab
+    tokens = TOKENS.encode(before) + TOKENS.encode(text)
+    return [first + C.start, *tokens, first + C.task, *(first + int(c) for c in codes)]
+
+
+def test_zero_shot_hears_the_transcript_and_the_codes():
+    p = build()
+    assert p.rows["token"].tolist() == rows(f"{SYSTEM}{END}what was said", "Three more words", VOICE.codes)
+    assert p.codec_prefix[:, 0].tolist() == VOICE.codes.tolist()
+
+
+def test_cross_lingual_hears_no_codes_but_the_flow_does():
+    p = build(replace(REQUEST, reference=ReferenceAudio(SOUND, None)))
+    assert p.rows["token"].tolist() == rows("", f"{SYSTEM}{END}Three more words")
+    assert len(p.codec_prefix) == 30
+    assert p.max_frames == 20 * len(TOKENS.encode(f"{SYSTEM}{END}Three more words"))
+
+
+def test_instructions_stand_in_the_place_of_transcript_and_codes():
+    p = build(replace(REQUEST, instructions="Speak softly."))
+    assert p.rows["token"].tolist() == rows(f"{SYSTEM} Speak softly.{END}", "Three more words")
+    assert len(p.codec_prefix) == 30
+
+
+def test_a_speaker_embedding_alone_gives_the_flow_no_prompt():
+    p = build(replace(REQUEST, speaker_embedding=np.ones(192, np.float32)))
+    assert p.rows["token"].tolist() == rows("", f"{SYSTEM}{END}Three more words")
+    assert len(p.codec_prefix) == 0
+    assert p.codec_conditions["speaker"].tolist() == [1.0] * 192
+
+
+def test_the_codecs_conditions_are_the_voice():
+    found = build().codec_conditions
+    assert np.array_equal(found["prompt_codes"], VOICE.codes)
+    assert np.array_equal(found["prompt_mel"], VOICE.mel)
+    assert np.array_equal(found["speaker"], VOICE.speaker)
+    assert int(found["prompt_count"]) == 30
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "text"),
+    [
+        (("t", f"own{END}", None), f"own{END}", "t"),
+        (("t", None, f"own{END}said"), f"own{END}said", "t"),
+        ((f"own{END}t", None, None), "", f"own{END}t"),
+    ],
+)
+def test_a_part_that_ends_its_own_system_part_is_taken_as_it_is(given, before, text):
+    found = layout(*given)
+    assert (found.before, found.text) == (before, text)
+
+
+def test_limits_come_from_the_texts_tokens_without_the_transcript():
+    words = len(TOKENS.encode("Three more words"))
+    p = build()
+    assert (p.max_frames, p.min_frames, p.columns["start_from"]) == (20 * words, 0, 2 * words)
+    assert p.runaway_frames == 20 * words
+    assert build(max_frames=7).max_frames == 7
+    assert build(ignore_eos=True, max_frames=7).min_frames == 7
+    assert build(temperature=0.0).runaway_frames is None
+
+
+def test_without_any_voice_the_error_says_what_to_give():
+    with pytest.raises(InvalidRequest, match="reference: this model speaks with the voice of a reference"):
+        build(voices={})
+
+
+def test_a_text_that_does_not_fit_is_refused():
+    with pytest.raises(InvalidRequest, match="text: is too long"):
+        build(replace(REQUEST, text="word " * 2000))

@@ -1,0 +1,129 @@
+"""The vocoder meets the official values: whole, and in calls of fixed shape with state, at any place in a stream."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stentor.models.cosyvoice3 import checkpoint, codec_noise
+from stentor.models.cosyvoice3.codec_source import FRAME
+from stentor.models.cosyvoice3.codec_vocoder import DELAY, Vocoder
+from stentor.models.cosyvoice3.config import FlowConfig, VocoderConfig
+from stentor.models.weights import load_weights, meta_init, read_pickle
+from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
+
+E = {name: torch.from_numpy(value) for name, value in tiny.expected().items() if value.ndim}
+MEL = E["hift_mel"].T
+FRAMES = len(MEL)
+MOST = 1e-5  # of the largest; the issue allows 1e-3
+UNKNOWN = 2**40
+
+
+def error(got: Tensor, want: Tensor) -> float:
+    assert got.shape == want.shape
+    return float((got - want).abs().max() / want.abs().max())
+
+
+@pytest.fixture(scope="module")
+def vocoder() -> Vocoder:
+    sizes = tiny.sizes()["hift"]
+    with meta_init():
+        made = Vocoder(VocoderConfig(sizes["base_channels"], sizes["f0_channels"]))
+    load_weights(made, checkpoint.read_vocoder(tiny.FIXTURE), "hift.pt", torch.device("cpu"))
+    made.process_weights_after_loading(tiny.source_noise(None, 10**6), torch.float32)
+    return made.requires_grad_(False)
+
+
+def streamed(vocoder: Vocoder, frames: int, size: int, rows: list[tuple[int, Tensor]]) -> list[Tensor]:
+    """Audio of streams in calls of `size` frames: each row has the frames before its stream, and its mel [n, 80]."""
+    at = torch.tensor([-before for before, _ in rows])
+    ends = torch.tensor([len(mel) for _, mel in rows])
+    state = {n: torch.zeros(len(rows), *c.shape, dtype=c.dtype) for n, c in vocoder.columns.items()}
+    given = [F.pad(mel, (0, 0, before, frames + size), value=9.0) for before, mel in rows]
+    parts = []
+    for start in range(0, frames, size):
+        known = torch.where(at + size >= ends, ends, UNKNOWN)
+        mel = torch.stack([g[start : start + size] for g in given])
+        samples, state = vocoder(mel, at, known, state)
+        parts.append(samples)
+        at = at + size
+    joined = torch.cat(parts, dim=1)
+    skip = [FRAME * before + DELAY for before, _ in rows]
+    return [row[s : s + FRAME * len(mel)] for row, s, (_, mel) in zip(joined, skip, rows, strict=True)]
+
+
+def test_a_whole_mel_gives_the_official_audio(vocoder: Vocoder):
+    assert error(vocoder.whole(MEL[None], torch.tensor([FRAMES]))[0], E["hift_wav"]) < MOST
+
+
+def test_frames_behind_the_end_change_nothing(vocoder: Vocoder):
+    padded = F.pad(MEL, (0, 0, 0, 7), value=3.0)[None]
+    assert error(vocoder.whole(padded, torch.tensor([FRAMES]))[0, : FRAME * FRAMES], E["hift_wav"]) < MOST
+
+
+@pytest.mark.parametrize(("size", "before"), [(5, 0), (7, 3), (50, 0), (50, 26), (50, 54)])
+def test_calls_joined_equal_the_whole_for_rows_of_other_places_and_ends(vocoder: Vocoder, size: int, before: int):
+    short = MEL[:73]
+    a, b = streamed(vocoder, 56 + FRAMES + 10, size, [(before, MEL), (2, short)])
+    assert error(a, E["hift_wav"]) < MOST
+    assert error(b, vocoder.whole(short[None], torch.tensor([73]))[0]) < MOST
+
+
+def pitch(vocoder: Vocoder, precision: torch.dtype) -> Tensor:
+    from stentor.layers.conv import StreamingState
+
+    mel = F.pad(MEL, (0, 0, 0, 3)).T[None]
+    state = {n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.columns.items()}
+    alive = torch.ones(1, FRAMES, dtype=torch.bool)
+    return vocoder.pitch(mel.to(precision).double(), alive, StreamingState(state))[0]
+
+
+def test_pitch_is_the_official_one_in_float64(vocoder: Vocoder):
+    assert all(p.dtype == torch.float64 for p in vocoder.pitch.parameters())
+    assert error(pitch(vocoder, torch.float32), E["hift_f0"]) < 1e-6
+
+
+def test_the_source_is_the_official_one(vocoder: Vocoder):
+    state = {n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.source.columns().items()}
+    samples, _ = vocoder.source(E["hift_f0"][None], torch.tensor([0]), state)
+    assert error(samples[0, : len(E["hift_source"])], E["hift_source"]) < MOST
+
+
+def test_the_sines_stand_still_within_a_frame(vocoder: Vocoder):
+    noise = vocoder.source.noise
+    vocoder.source.noise = torch.zeros_like(noise)
+    state = {n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.source.columns().items()}
+    samples, _ = vocoder.source(E["hift_f0"][None], torch.tensor([0]), state)
+    vocoder.source.noise = noise
+    frames = samples[0].view(-1, FRAME)
+    assert torch.equal(frames, frames[:, :1].expand_as(frames))
+
+
+def test_names_may_have_the_prefix_of_a_trained_generator(tmp_path):
+    tensors = {f"generator.{name}": value for name, value in read_pickle(tiny.FIXTURE / "hift.pt").items()}
+    torch.save(tensors, tmp_path / "hift.pt")
+    found, plain = checkpoint.read_vocoder(tmp_path), checkpoint.read_vocoder(tiny.FIXTURE)
+    assert found.keys() == plain.keys()
+
+
+def test_the_noise_of_the_source_is_what_the_official_constructors_leave():
+    """In their order: the flow's noise, its layers, the pitch predictor, phases. No file holds it."""
+    c = FakeConfig(FlowConfig(50, 8, 8, 1, 1, 8, 16, 0.7), VocoderConfig(32, 24))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        torch.randn(1, 80, 15000)
+        torch.nn.Embedding(50, 80), torch.nn.Linear(192, 80), torch.nn.Conv1d(80, 24, 4)
+        for _ in range(4):
+            torch.nn.Conv1d(24, 24, 3)
+        torch.nn.Linear(24, 1)
+        torch.rand(1, 9)
+        table = torch.rand(100, 9)
+    assert torch.equal(codec_noise.source_noise(c, 100), table)
+    assert torch.equal(codec_noise.source_noise(c, 40), table[:40])
+
+
+class FakeConfig:
+    def __init__(self, flow: FlowConfig, vocoder: VocoderConfig) -> None:
+        self.flow, self.vocoder = flow, vocoder

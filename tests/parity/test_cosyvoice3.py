@@ -1,0 +1,129 @@
+"""CosyVoice3 equals the values of the official modules (tests/fixtures/cosyvoice3/README.md), by way of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from stentor import TTS
+from stentor.engine import step
+from stentor.models.base import Emit, Rows
+from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
+
+E = tiny.expected()
+UNIFORMS = {1000 + i: np.random.default_rng(i).random((4096, 2)) for i in range(3)}
+"""The draws of the official run, by the seed of the request that gets them."""
+SYSTEM = 7  # ids of the prompt text up to and including <|endofprompt|>
+CASES: dict[str, dict[str, Any]] = {
+    "ras_zero_shot": {"text": tiny.spelled(E["text"]), "voice": "words", "seed": 1000},
+    "ras_instruct2": {
+        "text": tiny.spelled(E["text"]),
+        "voice": "mute",
+        "instructions": tiny.spelled(E["prompt_text"][:SYSTEM]),
+        "seed": 1001,
+    },
+    "ras_cross_lingual": {
+        "text": tiny.spelled(np.concatenate((E["prompt_text"][:SYSTEM], E["text"]))),
+        "voice": "mute",
+        "seed": 1002,
+    },
+    "greedy": {"text": tiny.spelled(E["text"]), "voice": "words", "temperature": 0.0, "seed": 1},
+}
+CHAIN = 1e-2  # of the peak: through a mel that is off by rounding
+VOICE = {"text": "Ab", "voice": "flow", "max_frames": 200, "seed": 2}
+
+
+def with_official_draws(seed: Tensor, at: Tensor, draws: int) -> Tensor:
+    """`uniform`, where seeds of the official run have its draws, in float64."""
+    u = UNIFORM(seed, at, draws).double()
+    for row, (s, n) in enumerate(zip(seed.tolist(), at.tolist(), strict=True)):
+        if s in UNIFORMS:
+            u[row] = torch.from_numpy(UNIFORMS[s][n])
+    return u
+
+
+UNIFORM = step.uniform
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stentor.models.cosyvoice3.codec_noise.source_noise", tiny.source_noise)
+        patch.setattr(step, "uniform", with_official_draws)
+        yield tiny.write(tmp_path_factory.mktemp("cosyvoice3"))
+
+
+@pytest.fixture(scope="module")
+def tts(folder) -> Iterator[TTS]:
+    with TTS(folder, device="cpu", max_num_seqs=6, threads=1) as model:
+        yield model
+
+
+def check(name: str, speech) -> None:
+    assert speech.frames[:, 0].tolist() == E[name].tolist()
+    assert len(speech.samples) == 960 * len(speech.frames)
+    assert speech.finish_reason == ("length" if name == "greedy" else "stop")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_request_alone_gives_the_official_codes(tts: TTS, name: str):
+    check(name, tts.generate(**CASES[name], retries=1))
+
+
+def test_requests_together_with_others_give_the_official_codes(tts: TTS):
+    others = [{"text": "AbAcAd", "voice": "flow", "max_frames": 30, "seed": 5}, {**CASES["greedy"], "max_frames": 11}]
+    alone = [tts.generate(**o, retries=1) for o in others]
+    streams = [tts.submit(tts.request(**r)) for r in (*others, *CASES.values())]
+    together = [tts.speech(list(s), s.seed) for s in streams]
+    for name, speech in zip(CASES, together[len(others) :], strict=True):
+        check(name, speech)
+    for a, b in zip(alone, together, strict=False):
+        assert a.frames.tolist() == b.frames.tolist()
+        assert error(b.samples, a.samples) < CHAIN
+
+
+def error(got: np.ndarray, want: np.ndarray) -> float:
+    assert got.shape == want.shape
+    return float(np.abs(got - want).max() / np.abs(want).max())
+
+
+@pytest.fixture
+def given(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The language model says the codes of the official chain."""
+    codes = torch.from_numpy(E["flow_token"])
+
+    def emit(h: Any, rows: Rows, u: Tensor) -> Emit:
+        at = rows["step"]
+        frame = codes[at.clamp_max(len(codes) - 1)][:, None]
+        return Emit(frame, at >= len(codes), {})
+
+    monkeypatch.setattr(tts._model, "emit", emit)
+
+
+def test_an_utterance_that_is_not_streamed_is_the_official_offline_one(tts: TTS, given: None):
+    samples = tts.generate(**VOICE, retries=1).samples
+    mel = torch.from_numpy(E["mel_full"]).T[None]
+    of_mel = tts._model.codec.vocoder.whole(mel, torch.tensor([mel.shape[1]]))[0].numpy()
+    assert error(samples, of_mel) < CHAIN
+    tail = E["official_whole_tail"]
+    assert error(samples[-len(tail) :], tail) < CHAIN
+
+
+def test_a_stream_has_the_same_audio_when_it_has_ended(tts: TTS, given: None):
+    chunks = list(tts.stream(**VOICE))
+    assert len(chunks) == 1
+    assert np.array_equal(chunks[0].samples, tts.generate(**VOICE, retries=1).samples)
+
+
+def test_preempted_requests_give_the_official_codes(folder):
+    kv = 2 * 2 * 2 * 12 * 16 * 4  # layers, keys and values, heads, dimensions, tokens, bytes: one page
+    with TTS(folder, device="cpu", max_num_seqs=4, threads=1, memory_gb=30 * kv / 2**30) as poor:
+        streams = [poor.submit(poor.request(**r)) for r in CASES.values()]
+        for name, stream in zip(CASES, streams, strict=True):
+            check(name, poor.speech(list(stream), stream.seed))
+        assert poor.engine.health().preemptions > 0
