@@ -100,7 +100,7 @@ def given(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     def emit(h: Any, rows: Rows, u: Tensor) -> Emit:
         at = rows["step"]
         frame = codes[at.clamp_max(len(codes) - 1)][:, None]
-        return Emit(frame, at >= len(codes), {})
+        return Emit(frame, at >= len(codes), {"silent": torch.zeros_like(at)}, torch.ones_like(at, dtype=torch.bool))
 
     monkeypatch.setattr(tts._model, "emit", emit)
 
@@ -118,6 +118,21 @@ def test_a_stream_has_the_same_audio_when_it_has_ended(tts: TTS, given: None):
     chunks = list(tts.stream(**VOICE))
     assert len(chunks) == 1
     assert np.array_equal(chunks[0].samples, tts.generate(**VOICE, retries=1).samples)
+
+
+def test_silent_codes_from_the_sixth_in_a_row_on_are_not_heard(tts: TTS, monkeypatch: pytest.MonkeyPatch):
+    """They count for the limit, and the language model goes on from them."""
+    said = [5, 1, 2, 1, 2, 28, 1, 1, 9, 1, 7]
+    steps: list[int] = []
+
+    def sample(logits: Tensor, *_: Any) -> Tensor:
+        steps.append(len(logits))
+        return torch.tensor([said[min(len(steps), len(said)) - 1]])  # a step may run behind the end
+
+    monkeypatch.setattr("stentor.models.cosyvoice3.model.sample_ras", sample)
+    speech = tts.generate("Ab", voice="flow", max_frames=len(said), seed=3, retries=1)
+    assert speech.frames[:, 0].tolist() == [5, 1, 2, 1, 2, 28, 9, 1, 7]
+    assert len(speech.samples) == 960 * 9
 
 
 def test_preempted_requests_give_the_official_codes(folder):

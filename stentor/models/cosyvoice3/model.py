@@ -21,6 +21,11 @@ from stentor.models.lora import NO_ADAPTERS
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words
 
+SILENT = (1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323)
+"""Codes of silence and breath."""
+MOST_SILENT = 5
+"""Silent codes in a row that are heard."""
+
 
 class CosyVoice3:
     """A loaded checkpoint (implements models.base.SpeechModel)."""
@@ -38,6 +43,7 @@ class CosyVoice3:
     ) -> None:
         self.config, self.language, self.codec, self.encoder = c, language, codec, encoder
         self.spec = make_spec(c, tuple(voices), language.table.dtype, encoder.available)
+        self._silent = torch.tensor(SILENT, device=language.table.device)
         self.prompts = PromptBuilder(c.language, tokens, voices, self.spec.max_model_len, MOST_FRAMES)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
@@ -69,5 +75,6 @@ class CosyVoice3:
         parameters = (rows["temperature"], rows["top_p"], rows["top_k"])
         logits = logits.masked_fill(early, float("-inf"))
         code = sample_ras(logits, u, *parameters, (frames[..., 0], exist), c.ras.window * c.ras.share)
+        silent = torch.where(torch.isin(code, self._silent), rows["silent"] + 1, 0)
         stop = code >= c.codes
-        return Emit(torch.where(stop, 0, code)[:, None], stop, {})
+        return Emit(torch.where(stop, 0, code)[:, None], stop, {"silent": silent}, silent <= MOST_SILENT)

@@ -43,7 +43,7 @@ def make_spec(c: Config, voices: tuple[str, ...], dtype: torch.dtype, takes_refe
         kv=KVSpec(stack.layers, stack.kv_heads, stack.head_dim, dtype),
         max_model_len=MAX_MODEL_LEN,
         draws=2,
-        columns={"start_from": Column(dtype=torch.int64)},
+        columns={"start_from": Column(dtype=torch.int64), "silent": Column(dtype=torch.int64)},
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=_options(c),
         stop_keeps_frame=False,
@@ -56,4 +56,5 @@ def make_spec(c: Config, voices: tuple[str, ...], dtype: torch.dtype, takes_refe
         codec_chunk=c.flow.cell,
         codec_prefix=MAX_PROMPT,
         codec_timing=CodecTiming(grid=c.flow.cell, whole=True, chunks=False),
+        hides_frames=True,
     )
