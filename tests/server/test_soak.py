@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "server" / "soak.py"
 
 def test_a_crowd_of_good_and_bad_clients_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
-    words = [sys.executable, str(SCRIPT), "--clients", "16", "--seconds", "6", "--output", str(out)]
+    words = [sys.executable, str(SCRIPT), "--clients", "16", "--seconds", "3", "--output", str(out)]
     run = subprocess.run(words, capture_output=True, text=True, timeout=2 * STUCK_S, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     found = json.loads(out.read_text())
