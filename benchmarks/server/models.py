@@ -151,7 +151,7 @@ def main() -> None:
         "unload": lambda folder: unload(folder, args.times),
         "reload": reload,
     }
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = json.loads(args.json.read_text()) if args.json is not None and args.json.exists() else {}
     for part in args.parts:
         with tempfile.TemporaryDirectory() as folder:
             found[part] = {**run[part](Path(folder)), "load_average": os.getloadavg()[0]}

@@ -39,7 +39,7 @@ def serve(config: ServerConfig) -> int:
 
     logs.configure(config.uvicorn_log_level, config.log_format)
     stop = threading.Event()
-    ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", configure_logging=False)
+    ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", configure_logging=False)
     try:
         if config.gpus_per_replica is None:
             gpus = ray.cluster_resources().get("GPU", 0) if config.device != "cpu" else 0

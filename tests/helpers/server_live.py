@@ -163,6 +163,7 @@ def serving(
             log_config=None,
             access_log=False,
             ws_max_size=4 << 20,
+            timeout_keep_alive=int(limits.keep_alive_seconds),  # clients give a connection up after 5 s
             timeout_graceful_shutdown=5,
         )
     )
