@@ -55,6 +55,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     found: dict[str, Any] = {"triton": triton.__version__, "dtypes": "bfloat16" if args.serving else "all", "gpus": {}}
+    if args.json is not None and args.json.exists():  # of other GPUs
+        found["gpus"] = json.loads(args.json.read_text())["gpus"]
     for arch in args.gpus:
         found["gpus"][f"sm_{arch}"] = of_gpu(arch, args.serving)
         print(f"sm_{arch}", json.dumps(found["gpus"][f"sm_{arch}"]), flush=True)
