@@ -18,7 +18,7 @@ from tests.helpers.tiny import FAMILIES, checkpoint
 
 CLIENTS = [pytest.param(c, id=c.id) for c in clients()]
 TEXT = "Good morning."
-FRAMES = 2  # of a request at most: most of the work of these tests
+FRAMES = 4  # of a request at most: most of the work of these tests
 SEED = 5  # of every request that gives none, so that all of them speak as long as they did in the last run
 RECORDING = tone_wav(2.0, 16000)
 
