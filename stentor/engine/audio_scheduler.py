@@ -145,5 +145,5 @@ class AudioScheduler:
 
 def chunk_sizes(policy: Policy, timing: CodecTiming) -> tuple[int, tuple[int, ...]]:
     """The longest chunk and the ramp, on the codec's grid."""
-    chunk = max(1, policy.chunk // timing.grid) * timing.grid
+    chunk = timing.grid if timing.window else max(1, policy.chunk // timing.grid) * timing.grid
     return chunk, tuple(min(timing.on_grid(n), chunk) for n in policy.ramp or RAMP)

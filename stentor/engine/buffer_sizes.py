@@ -26,6 +26,8 @@ class BufferSizes:
     encodings: int  # references encoded at a time
     encoder_bytes: int  # left free for encoding references
     codec_states: int  # codec states after voices that the host keeps, about
+    codec_window: float = 0.0  # seconds of a stream, with its prefix, that the codec keeps pages of. 0: it has none
+    codec_page_bytes: int = 0  # of those pages, in all slots and for priming
     adapter_bytes: int = 0  # of all slots for LoRA adapters, taken at load
 
     def parked(self, mb: float) -> int:
@@ -35,10 +37,16 @@ class BufferSizes:
     def describe(self) -> str:
         kv, rows = self.pages * self.page_bytes / GIB, (self.slots + 1) * self.slot_bytes / GIB
         adapters = f", adapters {self.adapter_bytes / GIB:.2f} GiB" if self.adapter_bytes else ""
+        pages = (
+            f", the last {self.codec_window:.1f} s of a stream and its voice in the codec's pages "
+            f"({self.codec_page_bytes / GIB:.2f} GiB), what is older is cut"
+            if self.codec_window
+            else ""
+        )
         return (
             f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page_size} tokens ({kv:.2f} GiB), "
             f"{self.max_model_len} tokens per request, prefills of {self.prefill_tokens} tokens "
             f"({self.graph_bytes / GIB:.2f} GiB of graphs), codec calls of {self.codec_frames} frames "
             f"({self.codec_bytes / GIB:.2f} GiB), encoding of references ({self.encoder_bytes / GIB:.2f} GiB), "
-            f"codec states of {self.codec_states} voices on the host{adapters}"
+            f"codec states of {self.codec_states} voices on the host{pages}{adapters}"
         )

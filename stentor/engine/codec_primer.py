@@ -7,6 +7,7 @@ for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,11 +17,12 @@ from torch import Tensor
 from stentor.audio import digest
 from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import MIB
+from stentor.engine.codec_pages import CodecPages
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
-from stentor.layers.types import NO_END, CodecCall
+from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 from stentor.models.base import Prompt, SpeechModel
 
 
@@ -31,15 +33,20 @@ class CodecPrimer:
         spec, where = model.spec, device.torch
         self.model, self.device = model, device
         self.timing = spec.codec_timing
-        longest = min(spec.codec_prefix, spec.codec_chunk) if self.timing.chunks else 0
-        self.sizes = piece_sizes(longest, self.timing.grid)
+        longest = self.timing.grid if self.timing.window else spec.codec_chunk
+        self.sizes = piece_sizes(min(spec.codec_prefix, longest) if self.timing.chunks else 0, self.timing.grid)
         self.stream = device.stream(BACKGROUND)
         self.graphs = CudaGraphRunner("priming", self._decode, device, self.stream, config.require_graphs)
         self._state = CodecStateTable(model.codec.columns, 1, where)
         self._row = torch.zeros(1, dtype=torch.int64, device=where)
         shape = (1, max(self.sizes, default=0) + self.timing.lookahead, *spec.frame.shape)
         self._frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
-        self._call = CodecCall(*torch.full((2, 1), NO_END, dtype=torch.int64, device=where))
+        chunks = self.timing.chunks_of(spec.codec_prefix) // self.timing.grid
+        assert not self.timing.window or chunks < self.timing.window, "a prefix must leave pages for the stream"
+        self._pages = CodecPages(model.codec.pages, replace(self.timing, window=chunks), 1, device)
+        start, end, filled = torch.tensor([[0], [NO_END], [0]], device=where)
+        table = torch.zeros(1, self._pages.width, dtype=torch.int64, device=where)
+        self._call = CodecCall(start, end, CodecPageTable(self._pages.pool, table, filled))
         kept = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
 
@@ -49,9 +56,11 @@ class CodecPrimer:
             self.graphs.capture((n,) for n in self.sizes)
 
     def claim(self, prompt: Prompt) -> Claim[Tensor]:
-        """A row of the codec's state [words] with the prompt's conditions, after its codec prefix, on the host."""
+        """The codec's state with the prompt's conditions, after its codec prefix: a row and then pages, as words on the
+        host."""
         frames, conditions = prompt.codec_prefix, prompt.codec_conditions
         key = digest(frames) + "".join(f" {name} {digest(conditions[name])}" for name in sorted(conditions))
+        prompt.codec_key = key
         return self._once.claim(key, lambda: self._prime(frames, conditions))
 
     def state(self, prompt: Prompt) -> Tensor:
@@ -82,6 +91,7 @@ class CodecPrimer:
     def _prime(self, frames: np.ndarray, conditions: Mapping[str, np.ndarray]) -> Tensor:
         with torch.inference_mode(), self.device.current(), self.stream.active():
             self._state.reset(self._row)
+            self._pages.enter(0, 0, "", self._row)
             for name, value in conditions.items():
                 column = self._state.columns[name]
                 self.device.fill(column[0] if value.ndim else column, np.atleast_1d(value))
@@ -91,12 +101,21 @@ class CodecPrimer:
                 given = count + self.timing.lookahead
                 self._frames[0, :given].copy_(source[at : at + given])
                 self._call.start.fill_(at - len(frames))
+                self._turn_page(at)
                 self.graphs(count)
                 at += count
-            state, done = self.device.download(self._state.data[0]), self.device.event()
+            state = self.device.download(torch.cat((self._state.data[0], *self._pages.save(0))))
+            done = self.device.event()
             done.record()
             done.wait_host()
         return state
+
+    def _turn_page(self, at: int) -> None:
+        """The next call writes the page of the chunk from frame `at` of the prefix."""
+        if self._pages.width:
+            pages, filled = self._pages.row(0, at)
+            self.device.fill(self._call.pages.table[0], pages)
+            self.device.fill(self._call.pages.filled, [filled])
 
     def _decode(self, count: int) -> None:
         """The captured function: the first `count` of `_frames` in, `_state` on to what follows them."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from stentor.config import EngineConfig
 from stentor.engine.audio_scheduler import AudioJob, chunk_sizes
 from stentor.engine.buffer_sizes import BufferSizes
+from stentor.engine.codec_pages import CodecPages, SavedCodec
 from stentor.engine.codec_primer import CodecPrimer
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
@@ -21,7 +22,7 @@ from stentor.engine.device import CODEC, CudaStream, Device
 from stentor.engine.inflight import InFlightAudio
 from stentor.engine.sequence import RUNNING, Phase, Sequence
 from stentor.engine.slot_table import SlotTable
-from stentor.layers.types import NO_END, CodecCall
+from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 from stentor.models.base import Prompt, SpeechModel
 
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
@@ -45,15 +46,19 @@ class CodecRunner:
         self.model, self.sizes, self.device, self.slots, self.lm_stream = model, sizes, device, slots, lm_stream
         where = device.torch
         self.states = CodecStateTable(model.codec.columns, sizes.slots + 1, where)
+        self.timing = model.spec.codec_timing
+        self.pages = CodecPages(model.codec.pages, self.timing, sizes.slots, device)
         self.primer = CodecPrimer(model, config, device)
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
         self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
-        self.timing = model.spec.codec_timing
         chunk, ramp = chunk_sizes(config.policy, self.timing)
         self.counts = sorted({*ramp, chunk}) if self.timing.chunks else []
-        self.inputs = torch.full((3 * sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
-        """Of a call with B rows: B slots, B first frames and B ends of streams, one after the other."""
+        self.numbers = 4 + self.pages.width if self.pages.width else 3
+        idle = 0 if self.pages.width else sizes.slots  # while calls are captured, slot 0 and page 0 are free
+        self.inputs = torch.full((self.numbers * sizes.slots,), idle, dtype=torch.int64, device=where)
+        """Of a call with B rows: B slots, B first frames and B ends of streams, one after the other. With pages also B
+        numbers of filled pages and B rows of the page table."""
         self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
         self._launching: list[AudioJob] = []  # of the call that is being launched
         self.at_risk: list[AudioJob] = []  # of a call that failed after it had written the codec's state
@@ -78,18 +83,26 @@ class CodecRunner:
         """Set the codec state of new requests: silence, or that of their voice, copied once per voice."""
         with self.stream.active():
             self.states.reset(self.device.upload([seq.slot for seq, _ in new]))
+            words = self.states.data.shape[1]
             for state, slots in self._primed(new):
-                self.states.fill(self.device.upload(slots), state)
+                self.states.fill(self.device.upload(slots), state[:words])
+            for seq, prompt in new:
+                state = self.states.fresh[0] if prompt.codec_state is None else prompt.codec_state
+                prefix = 0 if self.timing.whole and not seq.streaming else len(prompt.codec_prefix)
+                self.pages.enter(seq.slot, prefix, prompt.codec_key, state[words:])
 
-    def save(self, seq: Sequence) -> Tensor:
+    def save(self, seq: Sequence) -> SavedCodec:
         """A host copy of the codec's state of a request that gives up its slot."""
         with self.stream.active():
-            return self.device.download(self.states.data[seq.slot])
+            words = torch.cat((self.states.data[seq.slot], *self.pages.save(seq.slot)))
+            return SavedCodec(self.device.download(words), self.pages.held(seq.slot))
 
-    def restore(self, seq: Sequence, saved: Tensor) -> None:
+    def restore(self, seq: Sequence, saved: SavedCodec) -> None:
         """Write such a state into the request's new slot."""
         with self.stream.active():
-            self.states.data[seq.slot].copy_(saved, non_blocking=True)
+            count = self.states.data.shape[1]
+            self.states.data[seq.slot].copy_(saved.words[:count], non_blocking=True)
+            self.pages.restore(seq.slot, saved.pages, saved.words[count:])
 
     def _primed(self, new: list[tuple[Sequence, Prompt]]) -> Iterable[tuple[Tensor, list[int]]]:
         """The states of requests whose codec is primed, each with the slots that get it.
@@ -217,13 +230,25 @@ class CodecRunner:
         padding = batch - len(jobs)
         slots = [j.seq.slot for j in jobs] + [self.sizes.slots] * padding
         ends = [j.seq.num_heard if j.seq.status != RUNNING else NO_END for j in jobs]
-        self.device.fill(self.inputs, slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding)
+        inputs = slots + [j.start for j in jobs] + [0] * padding + ends + [NO_END] * padding
+        self.device.fill(self.inputs, inputs + self._page_inputs(jobs, padding))
+
+    def _page_inputs(self, jobs: list[AudioJob], padding: int) -> list[int]:
+        """How many pages each row's chunk reads, and the rows of the page table."""
+        if not self.pages.width:
+            return []
+        none = [self.pages.padding] * self.pages.width, 0
+        rows = [none if j.whole else self.pages.row(j.seq.slot, j.start) for j in jobs] + [none] * padding
+        return [filled for _, filled in rows] + [page for table, _ in rows for page in table]
 
     def _given(self, batch: int, before: int, count: int) -> tuple[Tensor, CodecCall, Tensor]:
         """Slots and call of `inputs`, and `count` frames of each row with so many before them."""
-        idx, start, end = self.inputs[: 3 * batch].view(3, batch)
+        inputs = self.inputs[: self.numbers * batch]
+        idx, start, end, *rest = inputs.view(self.numbers, batch)
+        table = inputs[4 * batch :].view(batch, self.pages.width)
+        pages = CodecPageTable(self.pages.pool, table, rest[0] if rest else start)
         at = start[:, None] + torch.arange(-before, count, device=self.device.torch)
-        return idx, CodecCall(start, end), self.slots.heard(idx, at)
+        return idx, CodecCall(start, end, pages), self.slots.heard(idx, at)
 
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
         """Rows and frames to decode. A stream's last chunk may be padded: its state does not matter any more."""

@@ -36,6 +36,7 @@ class Needs:
     wanted: int  # pages of the longest request
     chunk: int  # frames that a codec call holds at least
     priming: int  # frames of a codec call beside the others
+    primer: int = 0  # pages of the codec for the voice that is being primed
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
         left = graphs + codec
         if last:
             left = min(left, int(SPARE * total))
-        pages = (usable - left - slots * needs.slot - needs.encoder) // needs.page
+        pages = (usable - left - slots * needs.slot - needs.encoder - needs.primer) // needs.page
         if pages >= slots if last else (pages >= enough and codec <= CODEC_SHARE * total):
             pages = min(pages, slots * needs.wanted)
             return Shares(slots, tokens, frames, graphs, codec, pages)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor.engine.codec_pages import SavedCodec
 from stentor.engine.once import CacheCounts
 from stentor.engine.sequence import LENGTH, Phase, Sequence
 from stentor.engine.stream import Chunk, Outbox
@@ -23,7 +24,7 @@ class SavedRow:
     """What a slot held of a request, on the host: its row and frames, and the codec's state."""
 
     row: list[Tensor]
-    codec: Tensor
+    codec: SavedCodec
 
 
 @dataclass(eq=False)

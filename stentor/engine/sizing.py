@@ -10,13 +10,14 @@ import torch
 from stentor.config import EngineConfig
 from stentor.engine.audio_scheduler import chunk_sizes
 from stentor.engine.buffer_sizes import GIB, MIB, BufferSizes
+from stentor.engine.codec_pages import make_pool
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
 from stentor.engine.memory_plan import LEVELS, Needs, Shares, advice, fewer, fit
 from stentor.engine.reference_encoder import ENCODINGS
 from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
-from stentor.layers.types import NO_END, CodecCall, Column
+from stentor.layers.types import NO_END, CodecCall, CodecPageTable, Column
 from stentor.models.base import SpeechModel
 
 CODEC_COPIES = 3
@@ -35,13 +36,14 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
 
     The weights and the slots for adapters have been made: what is free and what is taken count them.
     """
-    spec = model.spec
+    spec, timing = model.spec, model.spec.codec_timing
     usable, total = _usable(config, device)
     encodings, encoder_bytes = _encoder(model, device, usable)
     max_frames = min(config.max_frames, spec.max_model_len)
     needs = _needs(model, config, device, max_frames, encoder_bytes)
     shares = _shares(model, needs, config, usable, total)
     max_pages = min(shares.pages, needs.wanted)
+    voice = _bytes(model.codec.columns) + needs.primer
     return BufferSizes(
         slots=shares.slots,
         max_frames=max_frames,
@@ -57,8 +59,10 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         codec_bytes=shares.codec_bytes,
         encodings=encodings,
         encoder_bytes=encoder_bytes,
-        codec_states=int(config.codec_states_mb * MIB) // _bytes(model.codec.columns) if spec.codec_prefix else 0,
+        codec_states=int(config.codec_states_mb * MIB) // voice if spec.codec_prefix else 0,
         adapter_bytes=model.adapters.bytes,
+        codec_window=timing.window * timing.grid * spec.hop / spec.sample_rate,
+        codec_page_bytes=shares.slots * timing.window * _bytes(model.codec.pages) + needs.primer,
     )
 
 
@@ -67,9 +71,14 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
     spec, kv = model.spec, model.spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     heard = {"heard_at": Column((max_frames,), torch.int64)} if spec.hides_frames else {}
-    chunk, _ = chunk_sizes(config.policy, spec.codec_timing)
+    timing = spec.codec_timing
+    codec_page = _bytes(model.codec.pages) if timing.window else 0
+    chunk, _ = chunk_sizes(config.policy, timing)
     return Needs(
-        slot=_bytes({**engine_columns(spec), **spec.columns, **heard, "frames": frames}) + _bytes(model.codec.columns),
+        slot=_bytes({**engine_columns(spec), **spec.columns, **heard, "frames": frames})
+        + _bytes(model.codec.columns)
+        + timing.window * codec_page,
+        primer=timing.chunks_of(spec.codec_prefix) // timing.grid * codec_page,
         page=_bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)}),
         codec_frame=_codec_frame(model, chunk, device),
         encoder=encoder_bytes,
@@ -121,8 +130,10 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device) -> int:
     given = torch.zeros(1, chunk + timing.lookahead, *spec.shape, dtype=spec.dtype, device=where)
     with torch.inference_mode():
         state = CodecStateTable(model.codec.columns, 1, where).columns
-        start, end = torch.tensor([[0], [NO_END]], device=where)
-        call = CodecCall(start, end, whole=not timing.chunks)
+        start, end, filled = torch.tensor([[0], [NO_END], [0]], device=where)
+        table = torch.zeros(1, timing.window, dtype=torch.int64, device=where)
+        pages = CodecPageTable(make_pool(model.codec.pages, 1, where), table, filled)
+        call = CodecCall(start, end, pages, whole=not timing.chunks)
         model.codec.decode(given, state, call)  # compiles kernels and makes the libraries' workspaces
         return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
 

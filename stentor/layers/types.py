@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -12,16 +14,30 @@ State = dict[str, Tensor]
 """Tensors [B, ...] that a codec carries from one call to the next, by name."""
 
 
+class CodecPageTable(NamedTuple):
+    """Pages of codec state that grow with each row's stream, as one call sees them.
+
+    pool: by name, [pages, *shape]. table: [B, window] int64, the pages of each row.
+    filled: [B] int64. table[b, : filled[b]] are of chunks before, to be read. table[b, filled[b]] is written, in place.
+    """
+
+    pool: Mapping[str, Tensor]
+    table: Tensor
+    filled: Tensor
+
+
 class CodecCall(NamedTuple):
     """Which part of each stream a codec call is given. A causal codec need not know.
 
     start: [B] int64, the stream's frame that comes first. Negative where a first chunk begins inside the codec prefix.
     end: [B] int64, the number of the stream's frames where it has ended, and otherwise NO_END.
+    pages: empty where the codec has no pages.
     whole: whether each row is an utterance as a whole, from the first frame of its codec prefix on.
     """
 
     start: Tensor
     end: Tensor
+    pages: CodecPageTable
     whole: bool = False
 
 
@@ -36,6 +52,9 @@ class Column:
     dtype: torch.dtype = torch.float32
     fill: float = 0
 
+
+NO_PAGES: Mapping[str, Column] = MappingProxyType({})
+"""What a codec says whose state does not grow."""
 
 ADAPTER = "adapter"
 """The column with the number of each row's LoRA adapter, 0 for none, in a model that takes adapters."""

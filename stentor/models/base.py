@@ -168,6 +168,7 @@ class Prompt:
     repeats: int = 0  # its first positions are the last prompt and all its frames, embedded as they were. 0: not so
     live: LiveText | None = None
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
+    codec_key: str = ""  # of its conditions and prefix, once its state is being made
     codec_state: Tensor | None = None  # one row of the codec's state before frame 0, once it is made
     lora: Adapter | None = None  # the request's, kept until its end. Families leave it alone
 
@@ -257,6 +258,11 @@ class Codec(Protocol):
     @property
     def columns(self) -> Mapping[str, Column]:
         """Decoder state of one request."""
+        ...
+
+    @property
+    def pages(self) -> Mapping[str, Column]:
+        """One page of the state that grows with a stream, NO_PAGES without. A page is a multiple of 8 bytes."""
         ...
 
     def decode(self, frames: Tensor, state: State, call: CodecCall, /) -> tuple[Tensor, State]:

@@ -14,6 +14,8 @@ class CodecTiming:
     delay: the audio of so many last frames of a chunk comes with the next one, or with this one if the stream ends.
     whole: an utterance that is not streamed is decoded in one call when it has ended, since that is another result.
     chunks: whether streams are decoded in chunks. Otherwise their audio comes when they have ended, as a whole.
+    window: so many pages of codec state a stream keeps, one for each `grid` frames, those of its codec prefix first.
+    What is older than the rest is cut. A chunk is one page then. 0: the codec has no pages.
     """
 
     grid: int = 1
@@ -21,6 +23,7 @@ class CodecTiming:
     delay: int = 0
     whole: bool = False
     chunks: bool = True
+    window: int = 0
 
     def __post_init__(self) -> None:
         # Otherwise a stream could end after its last chunk, and the audio that is owed would never come.

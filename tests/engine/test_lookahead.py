@@ -13,14 +13,18 @@ import torch.nn.functional as F
 
 from stentor import TTS, Reference
 from stentor.config import Policy
-from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
+from stentor.engine.audio_scheduler import AudioJob, AudioScheduler, chunk_sizes
+from stentor.engine.codec_pages import CodecPages
+from stentor.engine.device import Device
 from stentor.engine.sequence import STOPPED
+from stentor.layers.types import Column
 from stentor.models.codec_timing import CodecTiming
-from stentor.models.toy.config import BOOK, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD
+from stentor.models.toy.config import BOOK, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD, PAGES
 from stentor.models.toy.lookahead_codec import LookaheadCodec
+from stentor.models.toy.spec import make_spec
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 
-TIMING = CodecTiming(GRID, LOOKAHEAD, DELAY)
+TIMING = CodecTiming(GRID, LOOKAHEAD, DELAY, window=PAGES)
 SMALL: dict[str, Any] = {"device": "cpu", "memory_gb": 0.002, "dtype": "float64"}
 
 
@@ -41,11 +45,21 @@ def whole(codec: LookaheadCodec, prefix: np.ndarray, frames: np.ndarray, grid: i
     if len(prefix):
         y = y + F.pad(codec.tone(torch.from_numpy(about["tone"]).double()), (0, 0, 0, len(frames)))
     y = y.tanh()
-    ends = [min(len(y), (i // grid + 1) * grid) for i in range(len(y))]
-    mean = torch.stack([y[:end].mean(0) for end in ends])
-    z = F.pad(codec.out(torch.cat((y, mean), -1))[len(prefix) :], (0, 0, 0, DELAY))
+    z = F.pad(codec.out(torch.cat((y, seen(y, len(prefix), grid)), -1))[len(prefix) :], (0, 0, 0, DELAY))
     out = torch.stack([z[i : i + len(frames)] * codec.late[i] for i in range(DELAY + 1)]).sum(0)
     return out.tanh().flatten().numpy()
+
+
+def seen(y: torch.Tensor, prefix: int, grid: int) -> torch.Tensor:
+    """What each frame sees of its chunk, of the chunks of its voice and of the last others that the window holds."""
+    voice = TIMING.chunks_of(prefix) // GRID
+    out = []
+    for chunk, part in enumerate(y.split(grid)):
+        first = max(0, chunk - (PAGES - voice) + 1)
+        kept = [i for i in range(chunk + 1) if i < voice or i >= first]
+        keys = torch.cat([y.split(grid)[i] for i in kept])
+        out.append(F.scaled_dot_product_attention(part[None], keys[None], keys.sin()[None])[0])
+    return torch.cat(out)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +89,7 @@ def heard(stream: Any) -> tuple[np.ndarray, np.ndarray, list[int]]:
 @pytest.mark.parametrize("prefix", [0, 5, 6, 7, 8, LONG_PREFIX + 2])
 def test_a_stream_joined_equals_the_whole_for_every_prefix_and_length(tts: TTS, prefix: int) -> None:
     """Together: rows of a call are in their first, middle and last chunks."""
-    requests = [ask(tts, i, prefix, frames) for i, frames in enumerate((1, 2, 3, 4, 7, 8, 9, 12, 23))]
+    requests = [ask(tts, i, prefix, frames) for i, frames in enumerate((1, 2, 3, 4, 7, 8, 9, 12, 43))]
     streams = [tts.submit(request) for request in requests]
     for request, stream in zip(requests, streams, strict=True):
         samples, frames, counts = heard(stream)
@@ -152,11 +166,30 @@ def test_a_preempted_stream_goes_on_with_its_codec_state() -> None:
         assert tts.engine.health().preemptions
 
 
+def test_a_parked_stream_gets_its_codec_state_and_pages_back() -> None:
+    policy = Policy(max_unread=0.1)
+    with TTS("dummy:toy-lookahead", max_num_seqs=1, policy=policy, **SMALL) as tts:
+        codec, saved = tts.engine.codec, []
+        save = codec.save
+        codec.save = lambda seq: saved.append(codec.pages.held(seq.slot)) or save(seq)
+        requests = [ask(tts, i, 11, 40) for i in range(2)]
+        streams = [tts.submit(request) for request in requests]
+        for request, stream in reversed([*zip(requests, streams, strict=True)]):  # nobody reads the first until then
+            samples, frames, _ = heard(stream)
+            np.testing.assert_allclose(samples, want(tts, request, frames), atol=1e-6)
+        assert len(saved) == 1
+        assert len(saved[0].prefix) == 2
+        assert saved[0].own
+
+
 def test_captured_calls_of_fixed_sizes_give_the_same_audio() -> None:
     with TTS("dummy:toy-lookahead", max_num_seqs=6, **SMALL) as tts:
         codec = tts.engine.codec
         keys = codec.graph_keys(6)
-        assert {n for _, n in keys} == {4, 8, 16, 24}
+        assert {n for _, n in keys} == {GRID}
+        with torch.inference_mode():
+            for key in keys:  # as a capture does, before there is a request
+                codec._decode_call(*key)
         codec.graphs.graphs = {key: SimpleNamespace(replay=lambda key=key: codec._decode_call(*key)) for key in keys}
         requests = [ask(tts, i, 5 + i, 21 + i, i) for i in range(6)]
         for request, stream in zip(requests, [tts.submit(r) for r in requests], strict=True):
@@ -175,6 +208,63 @@ def test_a_voice_is_primed_once_by_its_conditions_and_prefix(tts: TTS) -> None:
     assert not torch.equal(tts.engine.codec.primer.state(other), made[0].codec_state)
 
 
+def test_streams_of_a_voice_share_its_pages_and_hold_no_more_than_the_window(tts: TTS) -> None:
+    pages = tts.engine.codec.pages
+    for i in range(2):
+        list(tts.submit(ask(tts, 3 * i, 11, 30)))
+    together = [tts.submit(ask(tts, 3 * i, 11, 30)) for i in range(4)]
+    for stream in together:
+        list(stream)
+    held = [pages.held(slot) for slot in range(6)]
+    assert len({tuple(h.prefix) for h in held if h.prefix}) == 1
+    assert all(len(h.all) <= PAGES for h in held)
+    own = [page for h in held for page in h.own]
+    assert len(own) == len(set(own))
+
+
+def test_prefix_pages_that_were_taken_are_loaded_again() -> None:
+    columns = {"kv": Column((3,), torch.float64), "n": Column((2,), torch.float32)}
+    pages = CodecPages(columns, CodecTiming(2, 1, window=3), 2, Device("cpu"))
+    source = CodecPages(columns, CodecTiming(2, 1, window=3), 1, Device("cpu"))
+    source.enter(0, 0, "", torch.empty(0))
+    for at in (0, 2):
+        table, filled = source.row(0, at)
+        source.pool["kv"][table[filled]], source.pool["n"][table[filled]] = 1.0 + at, 2.0 + at
+    words = torch.cat(source.save(0))
+    for voice in ("a", "b", "a", "c", "d", "a"):
+        pages.enter(0, 5, voice, words)
+        pages.enter(1, 5, voice, words)
+        first, second = pages.held(0), pages.held(1)
+        assert first.prefix == second.prefix
+        assert pages.pool["kv"][first.prefix, 0].tolist() == [1, 3]
+        assert pages.pool["n"][first.prefix, 1].tolist() == [2, 4]
+    held, saved = pages.held(1), torch.cat(pages.save(1))
+    pages.restore(0, held, saved)
+    assert pages.pool["kv"][pages.held(0).prefix, 0].tolist() == [1, 3]
+    assert not {*pages.held(0).all} & {*held.all}
+
+
+def test_a_chunk_finds_its_page_however_often_it_is_asked_for() -> None:
+    pages = CodecPages({"kv": Column((1,), torch.int64)}, CodecTiming(4, 3, window=3), 1, Device("cpu"))
+    pages.enter(0, 5, "voice", torch.zeros(0, dtype=torch.int64))
+    tables = [pages.row(0, start) for start in (-5, -1, 3, 7, 7, 3)]
+    a, b, c = pages.held(0).own
+    none = pages.padding
+    assert tables[:3] == [([a, none, none], 0), ([a, b, none], 1), ([a, b, c], 2)]
+    assert tables[3:] == [([b, c, a], 2), ([b, c, a], 2), ([a, b, c], 2)]
+
+
+def test_the_memory_plan_counts_pages_and_says_what_is_cut(tts: TTS) -> None:
+    sizes, page = tts.engine.sizes, 2 * GRID * 8 * 4
+    assert sizes.codec_page_bytes == (6 * PAGES + 2) * page
+    assert (
+        "the last 0.2 s of a stream and its voice in the codec's pages (0.00 GiB), what is older is cut"
+        in sizes.describe()
+    )
+    plain = make_spec(torch.float64)
+    assert plain.codec_timing.window == 0
+
+
 def test_a_chunk_brings_the_audio_that_is_owed_and_owes_its_own() -> None:
     assert list(TIMING.audio(0, 4, last=False)) == [0, 1]
     assert list(TIMING.audio(4, 4, last=False)) == [2, 3, 4, 5]
@@ -190,8 +280,9 @@ def test_a_delay_without_look_ahead_is_refused() -> None:
 
 
 def test_chunks_lie_on_the_grid_behind_the_prefix_and_wait_for_their_look_ahead() -> None:
+    assert chunk_sizes(Policy(ramp=(1, 2, 5), chunk=9), CodecTiming(GRID, LOOKAHEAD)) == (8, (4, 4, 8))
     s = scheduler(timing=TIMING, ramp=(1, 2, 4), chunk=9)
-    assert (s.audio.chunk, s.audio.ramp) == (8, (4, 4, 4))
+    assert (s.audio.chunk, s.audio.ramp) == (4, (4, 4, 4))
     d = FakeDevice(s)
     seq = d.add(0, 4, 21)
     seq.audio_scheduled, seq.held_frames = -6, TIMING.held

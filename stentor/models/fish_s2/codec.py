@@ -17,7 +17,7 @@ from stentor.layers.conv import (
 )
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.types import CodecCall, Column, State
+from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 from stentor.models.fish_s2.codec_blocks import EncoderBlock
 from stentor.models.fish_s2.codec_config import HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
 from stentor.models.fish_s2.codec_quantizer import Quantizer
@@ -73,6 +73,7 @@ class FishCodec(nn.Module):
     Positions are absolute from the start of a stream: rounded rotation tables make the codec depend on them.
     """
 
+    pages = NO_PAGES
     table: Tensor
     offsets: Tensor
     last_code: Tensor

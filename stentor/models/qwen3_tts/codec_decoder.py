@@ -24,7 +24,7 @@ from stentor.layers.conv import (
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Block, Stack, StackConfig
-from stentor.layers.types import CodecCall, Column, State
+from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 from stentor.models.qwen3_tts.config import DecoderConfig
 
 USAGE_FLOOR = 1e-5
@@ -255,6 +255,8 @@ class Decoder(nn.Module):
 
 class Codec:
     """The decoder as a stateful codec (implements models.base.Codec)."""
+
+    pages = NO_PAGES
 
     def __init__(self, decoder: Decoder) -> None:
         c = decoder.config

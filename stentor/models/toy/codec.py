@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, StreamingState, state_columns
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.sliding_window import WindowKV, window_columns
-from stentor.layers.types import CodecCall, Column, State
+from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 from stentor.models.codec_timing import CAUSAL
 from stentor.models.toy.config import CODES, LATENT, WINDOW
 
@@ -18,6 +18,7 @@ class ToyCodec(nn.Module):
     """Frames [B, n, LATENT + CODES] -> HOP samples each: causal conv, windowed attention, transposed conv."""
 
     timing = CAUSAL
+    pages = NO_PAGES
 
     def __init__(self) -> None:
         super().__init__()

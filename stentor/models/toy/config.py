@@ -8,4 +8,5 @@ HIDDEN, LATENT, CODES, BOOK, TEXT = 32, 4, 3, 24, 256
 STACK = StackConfig(hidden=HIDDEN, ffn=48, layers=2, heads=4, kv_heads=2, head_dim=8, eps=1e-5)
 HOP, WINDOW, MAX_TEXT, CODEC_PREFIX = 6, 5, 512, 2
 GRID, LOOKAHEAD, DELAY, LONG_PREFIX = 4, 3, 2, 11  # frames, of the codec that looks ahead
+PAGES = 6  # of GRID frames each, that it keeps of a stream
 SPEAKER, TONE = 3, 2  # numbers of its conditions: per voice, and per frame of the prefix

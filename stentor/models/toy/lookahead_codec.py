@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.types import CodecCall, Column, State
+from stentor.layers.types import CodecCall, CodecPageTable, Column, State
 from stentor.models.codec_timing import CodecTiming
-from stentor.models.toy.config import CODES, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD, SPEAKER, TONE
+from stentor.models.toy.config import CODES, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD, PAGES, SPEAKER, TONE
 
 FRAME, WIDTH = LATENT + CODES, 8
 
@@ -22,7 +22,7 @@ FRAME, WIDTH = LATENT + CODES, 8
 class LookaheadCodec(nn.Module):
     """Frames [B, n + LOOKAHEAD, FRAME] -> HOP samples each of the n, and of the DELAY before them."""
 
-    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True)
+    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, window=PAGES)
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,14 +32,13 @@ class LookaheadCodec(nn.Module):
         self.tone = nn.Linear(TONE, WIDTH)
         self.out = nn.Linear(2 * WIDTH, HOP)
         self.late = nn.Parameter(torch.empty(DELAY + 1, HOP))
+        self.pages = {"kv": Column((2, GRID, WIDTH))}
         i64 = torch.int64
         self.columns = {
             "prefix": Column(dtype=i64),
             "prefix_frames": Column((LONG_PREFIX, FRAME)),
             "speaker": Column((SPEAKER,)),
             "tone": Column((LONG_PREFIX, TONE)),
-            "count": Column(dtype=i64),
-            "sum": Column((WIDTH,), torch.float64),
             "owed": Column((DELAY, HOP)),
         }
 
@@ -56,7 +55,7 @@ class LookaheadCodec(nn.Module):
 
     def decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
         if call.whole:
-            fresh = {name: torch.zeros_like(state[name]) for name in ("sum", "count", "owed")}
+            fresh = {"owed": torch.zeros_like(state["owed"])}
             frames = F.pad(frames, (0, 0, 0, LOOKAHEAD))
             samples, new = self._decode(frames, {**state, **fresh}, call)
             return samples[:, DELAY * HOP :], new
@@ -77,24 +76,32 @@ class LookaheadCodec(nn.Module):
             + self.speaker(state["speaker"].to(y.dtype))[:, None]
             + torch.where((at[:, :count] < 0)[..., None], tone, 0)
         )
-        grid = count if call.whole else GRID
-        new, mean = self._means(torch.where(exists[:, :count, None], y.tanh(), 0.0), exists[:, :count], state, grid)
-        z = self.out(torch.cat((y.tanh(), mean.to(y.dtype)), -1))
+        y = y.tanh()
+        seen = self._attend(y, exists[:, :count], call)
+        z = self.out(torch.cat((y, seen), -1))
         heard = (exists & (at >= 0))[:, :count, None]
         owed = state["owed"].to(z.dtype)
         z = torch.cat((owed, torch.where(heard, z, 0.0), torch.zeros_like(owed)), 1)
         samples = torch.stack([z[:, i : i + DELAY + count] * self.late[i] for i in range(DELAY + 1)]).sum(0)
-        return samples.tanh().flatten(1).float(), {**state, **new, "owed": z[:, count : count + DELAY]}
+        return samples.tanh().flatten(1).float(), {**state, "owed": z[:, count : count + DELAY]}
 
-    def _means(self, y: Tensor, exists: Tensor, state: State, grid: int) -> tuple[State, Tensor]:
-        """Means [B, n, WIDTH] of all that each frame's chunk and those before it have, and the state after them."""
-        total, seen = state["sum"], state["count"]
-        means = []
-        for at in range(0, y.shape[1], grid):
-            total = total + y[:, at : at + grid].sum(1)
-            seen = seen + exists[:, at : at + grid].sum(1)
-            means.append((total / seen[:, None].clamp_min(1))[:, None].expand(-1, grid, -1))
-        return {"sum": total, "count": seen}, torch.cat(means, 1)
+    def _attend(self, y: Tensor, exists: Tensor, call: CodecCall) -> Tensor:
+        """What each frame [B, n, WIDTH] sees of the whole chunk and of the pages before it."""
+        kv = torch.stack((y, y.sin()), 1)
+        if not call.whole:
+            kv, exists = self._with_pages(kv, exists, call.pages)
+        keys, values = kv.unbind(1)
+        return F.scaled_dot_product_attention(y, keys, values, attn_mask=exists[:, None])
+
+    def _with_pages(self, kv: Tensor, exists: Tensor, pages: CodecPageTable) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, 2, window * GRID, WIDTH] of all pages of each row, and which of them exist."""
+        pool, (rows, width) = pages.pool["kv"], pages.table.shape
+        own = pages.table.gather(1, pages.filled[:, None])[:, 0]
+        pool[own] = torch.where(exists[:, None, :, None], kv, 0.0).to(pool.dtype)
+        page, filled = torch.arange(width, device=kv.device)[None, :, None], pages.filled[:, None, None]
+        seen = (page < filled) | ((page == filled) & exists[:, None])
+        kept = pool[pages.table].transpose(1, 2).reshape(rows, 2, width * GRID, WIDTH)
+        return kept.to(kv.dtype), seen.flatten(1)
 
 
 class WholeCodec(LookaheadCodec):

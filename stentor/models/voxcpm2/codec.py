@@ -18,7 +18,7 @@ from stentor.layers.conv import (
     state_columns,
     upcast,
 )
-from stentor.layers.types import CodecCall, State
+from stentor.layers.types import NO_PAGES, CodecCall, State
 from stentor.models.voxcpm2.config import VAEConfig
 
 
@@ -133,6 +133,8 @@ class AudioVAE(nn.Module):
 
 class PatchCodec:
     """The decoder as the engine sees it: patches of latents in, samples out, state in columns. Implements Codec."""
+
+    pages = NO_PAGES
 
     def __init__(self, vae: AudioVAE) -> None:
         self.vae = vae
