@@ -1,90 +1,163 @@
 """Measure the engine's host work per decode step: scheduling, launching, reading reports, handing out audio.
 
-Run: python benchmarks/engine/host_overhead.py [--rows 64] [--steps 2000] [--json host_overhead.json]
+Run: python benchmarks/engine/host_overhead.py [--model voxcpm2] [--rows 64 256] [--json FILE] [--profile]
 Needs: nothing but stentor. No GPU.
 
-One small tensor operation replaces the device's work, so that only the engine's own work remains.
+Prompts, buffers and captured shapes are those of a model of full size. A launch computes nothing: it makes one frame
+for every row, and audio lies on the host already. One event loop reads all streams, as the server does. Streams begin
+at different frames, so that their chunks are spread over the steps.
+The figures are milliseconds of CPU time of the engine's thread: all steps while every stream runs in chunks of full
+length, and those of them that hand out no audio.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import cProfile
 import json
 import platform
+import pstats
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 import stentor
+from benchmarks.engine.schedule_sim import COSTS, TEXT, captured, options, without_weights
+from stentor import TTS, registry
+from stentor.config import Policy
+from stentor.engine.audio_scheduler import RAMP
+from stentor.engine.device import Device
 from stentor.engine.engine import Engine
-from stentor.engine.sequence import LENGTH
+from stentor.engine.model_runner import default_batch_sizes
+from stentor.engine.stream import AudioStream
+
+FULL = sum(RAMP) * 2  # frames after which every chunk has its full length
 
 
-def without_device_work(engine: Engine) -> None:
-    """Every step makes one frame for every row up to its limit. Every codec call gives silence."""
-    report, spec, limit = engine.runner.slots.report, engine.model.spec, engine.runner.slots.table["max_frames"]
+class InstantDevice(Device):
+    """A CPU to which samples need not be copied: a GPU copies them by itself."""
 
-    def decode(batch: int, max_pages: int, num_evals: int) -> None:
-        report[:, 0] += 1
-        report[:, 1] = (report[:, 0] >= limit) * LENGTH
+    def __init__(self, name: str) -> None:
+        super().__init__("cpu")
 
-    def silence(
-        frames: torch.Tensor, state: dict[str, torch.Tensor], call: object
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return torch.zeros(frames.shape[0], frames.shape[1] * spec.hop), state
-
-    engine.runner.decode_graphs.fn = decode
-    engine.model.codec.decode = silence  # type: ignore[method-assign]
+    def download(self, value: torch.Tensor) -> torch.Tensor:
+        return value if value.is_floating_point() else value.clone()
 
 
-def measure(rows: int, steps: int) -> dict[str, float]:
-    """Milliseconds of one engine step with `rows` streams running: median, mean and 99th percentile."""
-    step_ms: list[float] = []
-    plain = Engine._step
+@dataclass(frozen=True)
+class Instant:
+    """A captured function that takes no time."""
 
-    def timed(self: Engine) -> None:
-        started = time.perf_counter()
-        plain(self)
-        if self.scheduler.live and len(self.scheduler.live) == rows:
-            step_ms.append((time.perf_counter() - started) * 1e3)
+    seconds: float
+    replay: Callable[[], None]
 
-    Engine._step = timed  # type: ignore[method-assign]
-    try:
-        with stentor.TTS("dummy:toy", max_num_seqs=rows, memory_gb=0.2, max_frames=4096) as tts:
-            req = tts.request("hello", seed=1, max_frames=min(steps, 900), min_frames=min(steps, 900))
-            tts.speech(list(tts.submit(req)), 1)  # warm
-            without_device_work(tts.engine)
-            step_ms.clear()
-            streams = [tts.submit(req) for _ in range(rows)]
-            for stream in streams:
-                for _ in stream:
-                    pass
-    finally:
-        Engine._step = plain  # type: ignore[method-assign]
+
+class Recorder:
+    """CPU milliseconds of the engine's steps, and which of them handed out audio."""
+
+    def __init__(self, profile: cProfile.Profile | None) -> None:
+        self.steps: list[tuple[float, bool]] = []
+        self.profile = profile
+        self.plain = Engine._step
+
+    def step(self, engine: Engine) -> None:
+        frames, counts = engine.stats.frames, self._counts(engine)
+        if counts and self.profile is not None:
+            self.profile.enable()
+        started = time.thread_time()
+        self.plain(engine)
+        took = (time.thread_time() - started) * 1e3
+        if counts and self.profile is not None:
+            self.profile.disable()
+        if counts:
+            self.steps.append((took, engine.stats.frames > frames))
+
+    @staticmethod
+    def _counts(engine: Engine) -> bool:
+        """Whether every slot holds a stream in chunks of full length that does not end now."""
+        live = engine.scheduler.live
+        if len(live) < engine.sizes.slots:
+            return False
+        return all(FULL < s.num_generated < s.max_frames - 1 for s in (live[0], live[-1]))
+
+
+def without_device(model: str, rows: int) -> TTS:
+    outline = without_weights(model)
+    policy = Policy(ramp=RAMP, max_ahead=float("inf"), max_unread=float("inf"))
+    with mock.patch("stentor.api.Device", InstantDevice), mock.patch.object(registry, "load", return_value=outline):
+        tts = TTS(model, device="cpu", max_num_seqs=rows, memory_gb=0.3, max_frames=2048, overlap_steps=1,
+                  policy=policy, batch_sizes=default_batch_sizes(rows))  # fmt: skip
+    captured(tts.engine.runner, tts.engine.codec, COSTS[model], Instant)
+    return tts
+
+
+async def listen(streams: list[AudioStream]) -> None:
+    async def one(stream: AudioStream) -> None:
+        async for _ in stream:
+            pass
+
+    await asyncio.gather(*map(one, streams))
+
+
+def measure(model: str, rows: int, seconds: float, profile: cProfile.Profile | None) -> dict[str, Any]:
+    """Milliseconds of CPU time per step with `rows` streams of so many seconds."""
+    recorder = Recorder(profile)
+
+    def step(engine: Engine) -> None:
+        recorder.step(engine)
+
+    with without_device(model, rows) as tts, mock.patch.object(Engine, "_step", step):
+        hop_seconds = tts.spec.hop / tts.sample_rate
+        lengths = [RAMP[-1] * i // rows + 1 for i in range(rows)]  # those of first requests, which stagger the others
+        given = options(tts, seconds)
+        first = [tts.prompt(tts.request(TEXT, **{**given, "max_frames": n})) for n in lengths]
+        then = [tts.prompt(tts.request(TEXT, **given)) for n in lengths]
+        streams = [tts.engine.submit(p, 1, True) for p in (*first, *then)]
+        asyncio.run(listen(streams))
+        assert tts.engine.eager_calls == 0
+    ms = [took for took, _ in recorder.steps]
+    silent = [took for took, audio in recorder.steps if not audio]
     return {
+        "model": model,
         "rows": rows,
-        "steps": len(step_ms),
-        "median_ms": statistics.median(step_ms),
-        "mean_ms": statistics.fmean(step_ms),
-        "p99_ms": float(np.percentile(step_ms, 99)),
+        "steps": len(ms),
+        "audio_s_per_step": rows * hop_seconds,
+        "mean_ms": statistics.fmean(ms),
+        "median_ms": statistics.median(ms),
+        "p99_ms": float(np.percentile(ms, 99)),
+        "without_audio_median_ms": statistics.median(silent) if silent else None,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--steps", type=int, default=800)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="qwen3-tts-1.7b-customvoice", choices=list(COSTS))
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64, 256])
+    parser.add_argument("--seconds", type=float, default=30.0, help="of audio per stream")
+    parser.add_argument("--rounds", type=int, default=3, help="the best of so many: this machine is not alone")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    results = [measure(rows, args.steps) for rows in args.rows]
-    for r in results:
-        print("{rows:4.0f} rows: median {median_ms:.3f} ms, mean {mean_ms:.3f} ms, p99 {p99_ms:.3f} ms".format(**r))
+    results = []
+    for rows in args.rows:
+        profile = cProfile.Profile(time.thread_time) if args.profile else None
+        rounds = [measure(args.model, rows, args.seconds, profile) for _ in range(1 if profile else args.rounds)]
+        found = min(rounds, key=lambda r: r["mean_ms"])
+        results.append(found)
+        print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}), flush=True)
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(35)
     if args.json is not None:
         facts = {"stentor": stentor.__version__, "torch": torch.__version__, "machine": platform.machine()}
         args.json.write_text(json.dumps({"facts": facts, "results": results}, indent=1) + "\n")

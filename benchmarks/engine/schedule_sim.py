@@ -47,6 +47,7 @@ from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
 from stentor.engine.sequence import LENGTH, RUNNING
 from stentor.layers.types import State
 from stentor.models.base import KVSpec, SpeechModel
+from stentor.models.lora import NO_ADAPTERS
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
 SECONDS = 6.0  # of audio per request of a burst
@@ -111,10 +112,12 @@ class Silence:
 
 
 class ModelOutline:
-    """A model's facts and prompts without its weights."""
+    """A model's facts and prompts without its weights. It encodes no reference audio."""
+
+    adapters = NO_ADAPTERS
 
     def __init__(self, model: SpeechModel) -> None:
-        self.spec = replace(model.spec, kv=KVSpec(1, 1, 1))
+        self.spec = replace(model.spec, kv=KVSpec(1, 1, 1), takes_reference=False, codec_prefix=0)
         self.codec, self.prompt = Silence(), model.prompt
 
 
@@ -136,10 +139,13 @@ def without_weights(name: str) -> ModelOutline:
         return ModelOutline(registry.load(f"dummy:{name}", torch.device("meta"), None, {}))
 
 
-def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs) -> None:
-    """Give the runners a simulated graph for every key that a GPU would capture."""
-    slots, spec = runner.slots, runner.model.spec
-    line = runner.device.line  # type: ignore[attr-defined]
+MakeGraph = Callable[[float, Callable[[], None]], Any]
+"""A stand-in for a captured graph: what it takes in seconds, and what its `replay` does."""
+
+
+def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeGraph) -> None:
+    """Give the runners a graph that computes nothing for every key that a GPU would capture."""
+    slots, spec, count = runner.slots, runner.model.spec, runner.sizes.slots
     generated, stop = (row.numpy() for row in slots.progress[:2])
     limit = slots.table["max_frames"].numpy()
 
@@ -150,25 +156,25 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs) -> None:
 
     longest, num_evals = MAX_PREFILL_TOKENS, spec.num_evals
     frames = longest if spec.takes_reference else 0
-    runner.prefill_buffers = PrefillBuffers(spec, BatchShape(longest, SLOTS, frames, longest), SLOTS, runner.device)
+    runner.prefill_buffers = PrefillBuffers(spec, BatchShape(longest, count, frames, longest), count, runner.device)
     host_idx, ints = runner.idx.numpy(), runner.prefill_buffers.ints.numpy()
 
     def add(graphs: Any, key: tuple[int, ...], ms: float, run: Callable[[], None]) -> None:
-        graphs.graphs[key] = SimulatedGraph(line, ms / 1e3, run)
+        graphs.graphs[key] = graph(ms / 1e3, run)
 
     for batch in runner.batch_sizes:
         key = (batch, runner.sizes.max_pages, num_evals)
         add(runner.decode_graphs, key, interpolate(costs.step, batch), partial(advance, host_idx[:batch]))
-    for shape in runner.prefill_keys(SLOTS, num_evals):
+    for shape in runner.prefill_keys(count, num_evals):
         rows = ints[BatchShape(*shape[:3]).parts["idx"]]
         add(runner.prefill_graphs, shape, costs.prefill_ms(shape[1], shape[0]), partial(advance, rows))
     for tokens, given, replayed in runner.partial_keys():
         run = partial(advance, ints[:0])
         add(runner.partial_graphs, (tokens, given, replayed), costs.prefill + costs.token * tokens, run)
-    for batch, count in codec.graph_keys(SLOTS):
-        silence = torch.zeros(batch, count * spec.hop), torch.zeros(batch, count, *spec.frame.shape)
-        speak = partial(codec.outputs.__setitem__, (batch, count), silence)
-        add(codec.graphs, (batch, count), interpolate(costs.codec, batch * count), speak)
+    for key in codec.graph_keys(count):
+        silence = torch.zeros(key[0], key[1] * spec.hop), torch.zeros(*key, *spec.frame.shape)
+        speak = partial(codec.outputs.__setitem__, key, silence)
+        add(codec.graphs, key, interpolate(costs.codec, key[0] * key[1]), speak)
     runner.kv.fused = True  # shapes do not depend on lengths
 
 
@@ -179,7 +185,8 @@ def simulated(name: str, policy: Policy) -> Iterator[TTS]:
         tts = TTS(name, device="cpu", max_num_seqs=SLOTS, memory_gb=0.05, max_frames=1024, overlap_steps=1,
                   policy=policy, batch_sizes=default_batch_sizes(SLOTS))  # fmt: skip
     with tts:
-        captured(tts.engine.runner, tts.engine.codec, COSTS[name])
+        line = tts.engine.device.line  # type: ignore[attr-defined]
+        captured(tts.engine.runner, tts.engine.codec, COSTS[name], partial(SimulatedGraph, line))
         yield tts
 
 

@@ -6,8 +6,9 @@ chunks cannot be overtaken, so the codec holds few frames (`Policy.max_frames_in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
 from dataclasses import dataclass
+from operator import itemgetter
 
 from stentor.config import Policy
 from stentor.engine.sequence import RUNNING, Sequence
@@ -38,12 +39,17 @@ class AudioJob:
 
 
 class AudioScheduler:
-    """Counts the frames that the codec holds. Every method is called from the engine's thread."""
+    """Counts the frames that the codec holds. Every method is called from the engine's thread.
+
+    `look_at` is called for each change that may make a chunk due, so that a plan looks at no other request.
+    """
 
     def __init__(self, policy: Policy, timing: CodecTiming = CAUSAL) -> None:
         self.policy, self.timing = policy, timing
         self.chunk, self.ramp = chunk_sizes(policy, timing)
+        self._longest = [self._longest_chunk(ready) for ready in range(self.chunk + 1)]
         self.in_codec = 0  # frames given to the codec whose audio has not come
+        self._changed: dict[int, Sequence] = {}  # by id: all whose next chunk may be due
 
     @property
     def starts_at_once(self) -> bool:
@@ -55,31 +61,56 @@ class AudioScheduler:
         """Whether the codec has enough to do."""
         return self.in_codec > self.policy.max_frames_in_codec // 8
 
-    def plan(self, live: Iterable[Sequence], now: float) -> list[AudioJob]:
+    def look_at(self, seq: Sequence) -> None:
+        """The next chunk of `seq` may be due: it has enough frames, or no more follow, or none for now."""
+        self._changed[seq.id] = seq
+
+    def plan(self, now: float) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
         overtake them."""
-        due = [s for s in live if not s.cancelled and self._next_chunk(s)[0]]
         jobs: list[AudioJob] = []
         busy = self.busy
-        while due:
-            due.sort(key=lambda s: self._urgency(s, now))
-            for seq in due:
-                count, last = self._next_chunk(seq)
-                if self.in_codec and self.in_codec + count > self.policy.max_frames_in_codec:
+        while due := self._due(now):
+            for (urgency, _), job in due:
+                if self.in_codec and self.in_codec + job.count > self.policy.max_frames_in_codec:
                     return jobs
-                if busy and self._urgency(seq, now)[0] >= BATCH_LEAD_S:
+                if busy and urgency >= BATCH_LEAD_S:
                     return jobs
-                jobs.append(self._schedule(seq, count, last))
-            due = [s for s in due if self._next_chunk(s)[0]]
+                self._schedule(job)
+                jobs.append(job)
         return jobs
 
-    def _schedule(self, seq: Sequence, count: int, last: bool) -> AudioJob:
-        job = AudioJob(seq, seq.audio_scheduled, count, last, self._is_whole(seq))
-        self.in_codec += count
-        seq.audio_scheduled += count
+    def _due(self, now: float) -> list[tuple[tuple[float, float], AudioJob]]:
+        """The next chunk of each request that has one, and its urgency. The most urgent first."""
+        found = []
+        for seq in list(self._changed.values()):
+            count, last = self._next_chunk(seq)
+            if count and not seq.cancelled:
+                job = AudioJob(seq, seq.audio_scheduled, count, last, self._is_whole(seq))
+                found.append((self._urgency(seq, now), job))
+            else:
+                del self._changed[seq.id]
+                seq.audio_due = self._due_at(seq)
+        return sorted(found, key=itemgetter(0))
+
+    def _schedule(self, job: AudioJob) -> None:
+        seq = job.seq
+        self.in_codec += job.count
+        seq.audio_scheduled += job.count
         seq.audio_chunks += 1
         seq.in_flight += 1
-        return job
+        seq.audio_due = self._due_at(seq)
+        if seq.num_generated < seq.audio_due and seq.status == RUNNING:
+            del self._changed[seq.id]
+
+    def _due_at(self, seq: Sequence) -> int:
+        """Frames without which no chunk is due of a request that goes on. From then on each report has it looked at."""
+        if seq.unread:
+            return 0
+        if self._is_whole(seq):
+            return sys.maxsize
+        heard = seq.audio_scheduled + self._ramp_size(seq) + self.timing.lookahead
+        return min(seq.num_unheard + heard, seq.max_schedulable)
 
     def on_audio(self, job: AudioJob, now: float) -> range:
         """The audio of a chunk has arrived on the host. The frames whose audio it is."""
@@ -91,6 +122,8 @@ class AudioScheduler:
             if seq.first_audio is None or seq.lead(now) < 0:  # a client that ran dry plays on from now
                 seq.first_audio = now - seq.audio_delivered * seq.hop_seconds
             seq.audio_delivered += len(audio)
+            if seq.streaming:
+                seq.plays_until = seq.first_audio + seq.audio_delivered * seq.hop_seconds
         return audio
 
     def seconds(self, seq: Sequence, frames: int) -> float:
@@ -109,20 +142,19 @@ class AudioScheduler:
         if ready < size and not ended:
             if ready <= 0 or seq.may_go_on:
                 return 0, False
-            size = self._largest_chunk(ready)  # nothing follows for now, so these frames can be played meanwhile
+            size = self._longest[min(ready, self.chunk)]  # nothing follows for now: these can be played meanwhile
         elif seq.audio_chunks and seq.streaming:
-            size = max(
-                size, self._largest_chunk(ready)
-            )  # more frames wait than were due: longer chunks cost the codec less
+            longest = self._longest[min(ready, self.chunk)]
+            size = max(size, longest)  # more frames wait than were due: longer chunks cost the codec less
         count = min(ready, size)
         return count, ended and count == ready
 
     def _is_whole(self, seq: Sequence) -> bool:
         return self.timing.whole and not seq.streaming
 
-    def _largest_chunk(self, ready: int) -> int:
+    def _longest_chunk(self, ready: int) -> int:
         """The longest chunk of the ramp that `ready` frames fill."""
-        limit = min(ready, self.chunk) // self.timing.grid * self.timing.grid
+        limit = ready // self.timing.grid * self.timing.grid
         return max((n for n in self.ramp if n <= limit), default=limit)
 
     def _ramp_size(self, seq: Sequence) -> int:

@@ -253,6 +253,8 @@ class CodecRunner:
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
         """Rows and frames to decode. A stream's last chunk may be padded: its state does not matter any more."""
         need, last = self.timing.on_grid(jobs[0].count), all(j.last for j in jobs)
+        if (len(jobs), need) in self.graphs.graphs:
+            return len(jobs), need
         fits = [k for k in self.graphs.graphs if k[0] >= len(jobs) and (k[1] == need or (last and k[1] > need))]
         batch, count = min(fits, key=lambda k: (k[1], k[0]), default=(len(jobs), need))
         return batch, count

@@ -249,13 +249,16 @@ class Engine:
             self._requests.remove(request.seq)
 
     def _observe(self, step: InFlightStep) -> None:
-        results, now = step.result(), time.monotonic()
+        generated, stop, heard = step.result()
+        now = time.monotonic()
         if step.prefill:
-            self.scheduler.prefilled(now - max(step.launched_at, self._last_done))
+            self.scheduler.prefills.took(now - max(step.launched_at, self._last_done))
         self._last_done = now
-        for seq, (generated, status, unheard) in zip(step.sequences, results, strict=True):
-            self.scheduler.observe(seq, generated, status, unheard)
-            if status == BROKEN and not seq.cancelled:
+        observe = self.scheduler.observe
+        for seq in step.sequences:
+            slot = seq.slot
+            observe(seq, generated[slot], stop[slot], generated[slot] - heard[slot])
+            if stop[slot] == BROKEN and not seq.cancelled:
                 self.scheduler.abort(seq, EngineError("the model produced a frame that is not finite"))
                 self._requests.end(self._requests.of(seq))
 

@@ -22,12 +22,11 @@ class InFlightStep:
     prefill: bool
     launched_at: float  # time.monotonic()
 
-    def result(self) -> list[tuple[int, int, int]]:
-        """(frames generated, stop value, frames not heard) of each named request. Waits until the step has run."""
+    def result(self) -> tuple[list[int], list[int], list[int]]:
+        """Frames generated, stop value and frames heard of every slot. Waits until the step has run."""
         self.done.wait_host()
         generated, stop, *rest = self.report.tolist()
-        heard = rest[-1] if rest else generated
-        return [(generated[s.slot], stop[s.slot], generated[s.slot] - heard[s.slot]) for s in self.sequences]
+        return generated, stop, rest[-1] if rest else generated
 
 
 @dataclass

@@ -225,9 +225,9 @@ class ModelRunner:
         step.prefill(self.model, self.slots, self.kv, batch)
 
     def decode(self, sequences: list[Sequence]) -> InFlightStep:
-        """One frame for each request."""
+        """One frame for each request. All take the same `num_evals`."""
         launched_at = time.monotonic()
-        num_evals = max(s.num_evals for s in sequences)
+        num_evals = sequences[0].num_evals
         batch = min((b for b in self.batch_sizes if b >= len(sequences)), default=len(sequences))
         key = self.decode_graphs.covering_key((batch, self._max_pages(sequences), num_evals))
         rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))

@@ -38,13 +38,11 @@ class PageTables:
     def start(self, seq: Sequence, shared: list[int]) -> bool:
         """Give `seq` the pages that were found for it, and new ones for the rest of its prompt and its past frames.
         False: there are too few."""
-        seq.pages = shared
         self.pages.hold(shared)
-        allocated = self.grow(seq)
-        if allocated is None:
+        self._give(seq, shared)
+        if not self.grow(seq):
             self.free(seq)
             return False
-        seq.pages = shared + allocated
         seq.num_cached = len(shared) * self.pages.page_size
         seq.piece = range(seq.num_cached, seq.num_cached)
         return True
@@ -68,16 +66,18 @@ class PageTables:
         full = (seq.length + seq.num_generated - 1) // self.pages.page_size
         self.pages.publish(seq.pages[:full], following.prefix[:full])
 
-    def grow(self, seq: Sequence) -> list[int] | None:
-        """More pages, so that `seq` can hold its next frame: with a reserve if there are enough, else just those."""
+    def grow(self, seq: Sequence) -> bool:
+        """Give `seq` more pages, so that it can hold its next frame: with a reserve if there are enough, else just
+        those. False: there are too few."""
         tokens = seq.length + seq.num_scheduled
         with_reserve = min(tokens + self.policy.reserve_tokens, seq.length + seq.max_frames)
         held = len(seq.pages)
         for total in (max(with_reserve, tokens), tokens):
             allocated = self.pages.allocate(self.pages.pages_for(total) - held)
             if allocated is not None:
-                return allocated
-        return None
+                self._give(seq, seq.pages + allocated)
+                return True
+        return False
 
     def forget(self, seq: Sequence) -> None:
         """A launch of `seq` has failed, so nobody else may rely on what its pages hold."""
@@ -85,4 +85,7 @@ class PageTables:
 
     def free(self, seq: Sequence) -> None:
         self.pages.free(seq.pages)
-        seq.pages = []
+        self._give(seq, [])
+
+    def _give(self, seq: Sequence, pages: list[int]) -> None:
+        seq.pages, seq.room = pages, len(pages) * self.pages.page_size - seq.length

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+from itertools import accumulate
+
 from stentor.config import Policy
 from stentor.engine.page_tables import PageTables
 from stentor.engine.sequence import Phase, Sequence
@@ -20,6 +24,16 @@ class PrefillPlanner:
         self._spent = 0  # tokens of the present plan, and those below
         self._waited = 0  # tokens computed since the rows that can be decoded had their last frame
         self._kept_waiting = False  # whether there are such rows
+        self._last = deque((0.0,), maxlen=2)  # seconds of the last prefills
+
+    def took(self, seconds: float) -> None:
+        """A prefill has kept the device busy for so long."""
+        self._last.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """The longer of the last two prefills. A long one raises the margin of streams for one more, not for ten."""
+        return max(self._last)
 
     def begin_plan(self, kept_waiting: bool) -> None:
         """A step is planned. kept_waiting: there are rows that could be decoded."""
@@ -30,6 +44,11 @@ class PrefillPlanner:
     def end_plan(self, decoded: bool) -> None:
         """decoded: the step has a frame for every row that can be decoded."""
         self._waited = self._spent if self._kept_waiting and not decoded else 0
+
+    def filled_by(self, waiting: Iterable[Sequence]) -> bool:
+        """Whether the prefills of these would take a whole budget."""
+        tokens = accumulate(map(self.tables.tokens_to_prefill, waiting))
+        return any(total >= self.policy.max_prefill_tokens for total in tokens)
 
     def fits(self, seq: Sequence, shared: list[int]) -> bool:
         """Whether the step has budget left for a piece of `seq` that begins behind its `shared` pages."""

@@ -8,7 +8,6 @@ a step runs prefill or decode, not both (`StepKind`).
 from __future__ import annotations
 
 from collections import deque
-from itertools import accumulate
 
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
@@ -43,9 +42,9 @@ class Scheduler:
         self.queue: deque[Sequence] = deque()
         self.parked: list[Sequence] = []  # in the order in which they were parked
         self.live: list[Sequence] = []  # those that have a slot, oldest first
+        self.draining: list[Sequence] = []  # of those
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
-        self._prefill_seconds: deque[float] = deque((0.0,), maxlen=2)  # of the last prefills
 
     # -- commands --
 
@@ -83,11 +82,12 @@ class Scheduler:
         if self.queue and stuck(self.live, self.parked, self.max_parked):
             for seq in self.live:
                 seq.unread = False
-        running = [s for s in self.live if s.phase is Phase.RUNNING and self._can_step(s, now)]
+        going = Phase.RUNNING
+        running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
         self.prefills.begin_plan(bool(running))
-        kind = self._step_kind(running, now)
+        kind = self._step_kind(running, behind, now)
         if kind in (StepKind.BOTH, StepKind.PREFILL):
-            self._plan_prefill(plan)
+            self._plan_prefill(plan, behind)
         decode = kind in (StepKind.BOTH, StepKind.DECODE) or (kind is StepKind.PREFILL and not plan.launches)
         if decode:
             self._plan_decode(plan, running, now)
@@ -97,21 +97,28 @@ class Scheduler:
 
     def plan_audio(self, now: float) -> list[AudioJob]:
         """Audio chunks that are due."""
-        return self.audio.plan(self.live, now)
+        return self.audio.plan(now)
 
-    def _can_step(self, seq: Sequence, now: float) -> bool:
-        """Whether a running request is to generate its next frame now."""
-        if seq.unread or seq.num_scheduled >= min(seq.max_frames, seq.max_schedulable):
-            return False
-        return not (seq.streaming and seq.first_audio is not None and seq.lead(now) > self.policy.max_ahead)
+    def can_step(self, now: float) -> list[Sequence]:
+        """The running requests that are to generate their next frame now."""
+        going, latest = Phase.RUNNING, now + self.policy.max_ahead
+        return [
+            s
+            for s in self.live
+            if s.phase is going
+            and s.max_frames > s.num_scheduled < s.max_schedulable
+            and not s.unread
+            and s.plays_until <= latest
+        ]
 
-    def _step_kind(self, running: list[Sequence], now: float) -> StepKind:
+    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float) -> StepKind:
         """Whether the next step runs prefill or decode while requests wait for one and `running` ones for the other.
 
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
+        behind: those that have a slot and are not running.
         """
-        first = self._first_to_prefill()
-        if first is None or any(s.phase is Phase.PREEMPTED and s.may_go_on for s in self.live):
+        first = self._first_to_prefill(behind)
+        if first is None or any(s.phase is Phase.PREEMPTED and s.may_go_on for s in behind):
             return StepKind.BOTH
         if first.continues:
             return StepKind.BOTH
@@ -122,39 +129,33 @@ class Scheduler:
                 return StepKind.DECODE
             if not begun and 2 * len(running) >= self.slots and waited < self.policy.batching_window:
                 return StepKind.DECODE
-        if prefilling and not begun and not self._queue_fills_a_prefill():
+        if prefilling and not begun and not self.prefills.filled_by(self.queue):
             return StepKind.WAIT  # more requests may arrive before that prefill has ended
         return StepKind.PREFILL
 
-    def _first_to_prefill(self) -> Sequence | None:
+    def _first_to_prefill(self, behind: list[Sequence]) -> Sequence | None:
         """The request whose prefill has begun, or the first of the queue if it can have a slot."""
-        begun = next((s for s in self.live if s.phase is Phase.PREFILLING), None)
+        begun = next((s for s in behind if s.phase is Phase.PREFILLING), None)
         if begun is not None or not self.queue:
             return begun
         return self.queue[0] if self.free_slots or any(s.idle for s in self.live) else None
-
-    def _queue_fills_a_prefill(self) -> bool:
-        tokens = accumulate(map(self.tables.tokens_to_prefill, self.queue))
-        return any(total >= self.policy.max_prefill_tokens for total in tokens)
 
     def _would_underrun(self, running: list[Sequence], prefilling: bool, now: float) -> bool:
         """Whether a client's buffer may run dry before another prefill and the step after it have ended."""
         for seq in running:
             behind_prefill = prefilling and seq.num_generated > 0  # a prefill of others is in flight
-            margin = MIN_LEAD_S + (2.5 if behind_prefill else 1.5) * self.prefill_seconds
-            if (
-                seq.streaming
-                and self.audio.seconds(seq, seq.num_scheduled - seq.num_unheard) - seq.played(now) < margin
-            ):
+            margin = MIN_LEAD_S + (2.5 if behind_prefill else 1.5) * self.prefills.seconds
+            heard = seq.num_scheduled - seq.num_unheard
+            if seq.streaming and self.audio.seconds(seq, heard) - seq.played(now) < margin:
                 return True
         return False
 
-    def _plan_prefill(self, plan: StepPlan) -> None:
-        for seq in [s for s in self.live if s.phase is Phase.PREFILLING]:
+    def _plan_prefill(self, plan: StepPlan, behind: list[Sequence]) -> None:
+        for seq in [s for s in behind if s.phase is Phase.PREFILLING]:
             self.prefills.go_on(seq, plan)
         while self.queue and self.queue[0].continues and self._enter(self.queue[0], plan):
             plan.admitted.append(self.queue.popleft())
-        for seq in [s for s in self.live if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight]:
+        for seq in [s for s in behind if s.phase is Phase.PREEMPTED and s.may_go_on and not s.in_flight]:
             seq.num_scheduled = seq.num_generated
             if not self._start(seq, plan):
                 return  # older work first: nothing is admitted while a preempted request waits for pages
@@ -205,32 +206,27 @@ class Scheduler:
         return True
 
     def _plan_decode(self, plan: StepPlan, running: list[Sequence], now: float) -> None:
-        for seq in running:
-            if seq.phase is not Phase.RUNNING:  # preempted so that another could grow
-                continue
-            allocated = len(seq.pages) * self.pages.page_size
-            if allocated < seq.length + seq.num_scheduled and not self._grow(seq, plan, now):
-                continue
-            plan.decode.append(seq)
-        plan.decode = [s for s in plan.decode if s.phase is Phase.RUNNING]  # growing may have preempted some
+        for seq in [s for s in running if s.num_scheduled > s.room]:
+            if seq.phase is Phase.RUNNING:  # not preempted so that another could grow
+                self._grow(seq, plan, now)
+        going = Phase.RUNNING
+        plan.decode = [s for s in running if s.phase is going]  # growing may have preempted some
         plan.regrown = [s for s in plan.regrown if s.phase is Phase.RUNNING]
         for seq in plan.decode:
             seq.num_scheduled += 1
             seq.in_flight += 1
 
-    def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> bool:
-        """Allocate pages for the next frame, preempting others if needed. False: `seq` itself was preempted."""
-        while (allocated := self.tables.grow(seq)) is None:
-            if ended := next((s for s in self.live if s.phase is Phase.DRAINING and s.pages), None):
+    def _grow(self, seq: Sequence, plan: StepPlan, now: float) -> None:
+        """Allocate pages for the next frame, preempting others or at last `seq` itself if needed."""
+        while not self.tables.grow(seq):
+            if ended := next((s for s in self.draining if s.pages), None):
                 self.tables.free(ended)
                 continue
             victim = pick_victim(self.live, plan, now)
             self._preempt(victim)
             if victim is seq:
-                return False
-        seq.pages += allocated
+                return
         plan.regrown.append(seq)
-        return True
 
     def _preempt(self, seq: Sequence) -> None:
         self.preemptions += 1
@@ -239,15 +235,6 @@ class Scheduler:
 
     # -- results --
 
-    def prefilled(self, seconds: float) -> None:
-        """A prefill has kept the device busy for so long."""
-        self._prefill_seconds.append(seconds)
-
-    @property
-    def prefill_seconds(self) -> float:
-        """The longer of the last two prefills. A long one raises the margin of streams for one more, not for ten."""
-        return max(self._prefill_seconds)
-
     def observe(self, seq: Sequence, generated: int, status: int, unheard: int = 0) -> None:
         """A step of `seq` has ended: `generated` frames exist, of which so many are not heard, and the row's stop value
         is `status`."""
@@ -255,15 +242,26 @@ class Scheduler:
         if seq.cancelled:
             return
         seq.num_generated, seq.num_unheard, seq.status = generated, unheard, status
-        if status == BROKEN:
+        if generated >= seq.audio_due:
+            self.audio.look_at(seq)
+        if status != RUNNING:
+            self._end(seq)
+
+    def _end(self, seq: Sequence) -> None:
+        """The row of `seq` has stopped."""
+        self.audio.look_at(seq)
+        if seq.status == BROKEN:
             self.tables.forget(seq)
-        if status != RUNNING and seq.has_row:
+        if seq.has_row:
             self._drain(seq)
 
     def note_unread(self, seq: Sequence, frames: int) -> None:
         """A reader has left so many frames. A stream stops beyond `Policy.max_unread` and goes on at half of it."""
         limit = self.policy.max_unread
         seq.unread = seq.streaming and frames * seq.hop_seconds > (limit / 2 if seq.unread else limit)
+        if seq.unread:
+            seq.audio_due = 0
+            self.audio.look_at(seq)
 
     def undo(self, seq: Sequence) -> None:
         """A prefill batch failed: `seq` will be prefilled again from the beginning, by itself."""
@@ -280,10 +278,11 @@ class Scheduler:
         if not seq.keeps_pages or seq.cancelled:
             self.tables.free(seq)
         seq.move(Phase.DRAINING)
+        self.draining.append(seq)
 
     def complete(self) -> list[Sequence]:
         """Requests whose frames and audio have all come. `finished` takes what they still hold."""
-        return [s for s in self.live if s.phase is Phase.DRAINING and not s.in_flight and self._complete(s)]
+        return [s for s in self.draining if not s.in_flight and (s.cancelled or s.decoded)]
 
     def finished(self) -> list[Sequence]:
         """The complete requests, which hold nothing any more. Their slots are free again."""
@@ -293,12 +292,9 @@ class Scheduler:
             seq.move(Phase.DONE)
             self.free_slots.append(seq.slot)
         if done:  # last: a thread that reads how many run must find the slots of the others free
-            self.live = [s for s in self.live if s not in done]
+            self.draining = [s for s in self.draining if s.phase is not Phase.DONE]
+            self.live = [s for s in self.live if s.phase is not Phase.DONE]
         return done
-
-    @staticmethod
-    def _complete(seq: Sequence) -> bool:
-        return seq.cancelled or seq.decoded
 
     @property
     def idle(self) -> bool:

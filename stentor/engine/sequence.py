@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 RUNNING, STOPPED, LENGTH, BROKEN = 0, 1, 2, 3
 """A row's `stop` value: running, stopped by the model, ended at `max_frames`, or a frame was not finite."""
@@ -61,6 +62,7 @@ class Sequence:
     keeps_pages: bool = False  # holds its pages until it is complete: the request's next prompt may repeat them
     continues: bool = False  # repeats its request's last prompt and frames, which are in pages that it can find
     pages: list[int] = field(default_factory=list)
+    room: int = 0  # frames for which its pages have room behind its prompt
     num_cached: int = 0  # prompt tokens that its first pages held when it was last started
     piece: range = range(0)  # positions that its last prefill computes. All before them are in its pages
     num_scheduled: int = 0
@@ -71,9 +73,11 @@ class Sequence:
     audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
     audio_chunks: int = 0
     held_frames: int = 0  # so many last frames, at most, wait for those that follow before they are decoded
+    audio_due: int = 0  # its next chunk is not due before so many frames have been generated
     audio_delivered: int = 0  # frames whose audio has arrived
     last_audio: float = 0.0  # when audio last arrived
     first_audio: float | None = None  # when the first audio arrived, moved on by as long as the client ran dry
+    plays_until: float = -inf  # when the client of a stream has played what has come. -inf: nothing has
     unread: bool = False  # its reader has left too much audio
     retry_alone: bool = False  # a batch with it failed, so its prefill is tried by itself
     cancelled: bool = False

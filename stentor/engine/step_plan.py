@@ -11,10 +11,7 @@ from stentor.engine.sequence import Sequence
 
 def by_num_evals(sequences: list[Sequence]) -> list[list[Sequence]]:
     """Rows whose `emit` loops equally often together, in their order, so that no row pays for another's choice."""
-    groups: dict[int, list[Sequence]] = {}
-    for seq in sequences:
-        groups.setdefault(seq.num_evals, []).append(seq)
-    return list(groups.values())
+    return [[s for s in sequences if s.num_evals == n] for n in dict.fromkeys([s.num_evals for s in sequences])]
 
 
 def by_prefill(sequences: list[Sequence]) -> list[list[Sequence]]:

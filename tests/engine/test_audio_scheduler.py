@@ -43,6 +43,20 @@ def test_a_request_that_is_not_streamed_is_decoded_in_large_chunks():
     assert d.chunks[0] == [(0, 5), (5, 5), (10, 2)]
 
 
+def test_a_plan_looks_at_no_request_whose_next_chunk_cannot_be_due(monkeypatch: pytest.MonkeyPatch):
+    s = scheduler(slots=8, pages=256, ramp=(1, 2, 4), chunk=4)
+    d, looked = FakeDevice(s), []
+    plain = s.audio._next_chunk
+    monkeypatch.setattr("tests.helpers.fake_device.check", lambda scheduler: None)  # which looks at all of them
+    monkeypatch.setattr(s.audio, "_next_chunk", lambda seq: (looked.append(seq.id), plain(seq))[1])
+    for i in range(8):
+        d.add(i, 4, 60)
+    d.run()
+    chunks = sum(map(len, d.chunks.values()))
+    assert chunks == 8 * (2 + 57 // 4 + 1)
+    assert len(looked) <= chunks + 8  # one look for each chunk, and one at each request that has ended
+
+
 def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
     s = scheduler(slots=4, pages=256, max_frames_in_codec=12)
     d = SlowCodec(s)
@@ -98,6 +112,7 @@ def test_chunks_that_can_wait_are_batched_while_the_codec_is_busy():
     assert [job.seq.id for job in s.plan(d.now).audio] == [2]  # the codec has nothing to do
     for i in (0, 1, 3):
         s.live[i].num_generated += 25
+        s.audio.look_at(s.live[i])
     assert [job.seq.id for job in s.plan(d.now).audio] == [0]  # it has, and one stream has little buffered
     s.audio.in_codec = 10
     assert [job.seq.id for job in s.plan(d.now).audio] == [1, 3]

@@ -136,7 +136,7 @@ def test_a_half_prefilled_request_gives_its_pages_to_an_older_one_and_begins_aga
     d = FakeDevice(s)
     old = d.add(0, 4, 30)
     until(d, lambda: old.num_generated == 3)
-    s.prefilled(60.0)  # its client's buffer may run dry: it is decoded while this prompt waits
+    s.prefills.took(60.0)  # its client's buffer may run dry: it is decoded while this prompt waits
     late = d.add(1, 44, 4)
     d.now += s.policy.max_prefill_delay
     d.step()
@@ -203,7 +203,7 @@ def test_no_row_that_can_be_decoded_waits_for_more_than_one_budget(
 
     def steps(count: int) -> None:
         for _ in range(count):
-            ready = [q for q in s.live if q.phase is Phase.RUNNING and s._can_step(q, d.now + 0.01)]
+            ready = s.can_step(d.now + 0.01)
             plan = d.step()
             waits.note(plan, [q for q in ready if q.phase is Phase.RUNNING])
 

@@ -11,7 +11,7 @@ from tests.helpers.fake_device import all_free, scheduler
 from tests.helpers.invariants import check
 from tests.helpers.page_contents import PageContents, Talk
 
-SLOTS, PAGES, SIZE = 3, 24, 4
+SLOTS, PAGES, SIZE = 3, 18, 4
 
 
 class SharedPages(RuleBasedStateMachine):
@@ -20,23 +20,26 @@ class SharedPages(RuleBasedStateMachine):
     @initialize(budget=st.integers(1, 20), overlap=st.integers(0, 2))
     def start(self, budget: int, overlap: int) -> None:
         self.scheduler = scheduler(
-            SLOTS, PAGES, SIZE, max_prefill_tokens=budget, min_cached_tokens=SIZE, reserve_tokens=2
+            SLOTS, PAGES, SIZE, max_prefill_tokens=budget, min_cached_tokens=SIZE, reserve_tokens=0
         )
         self.device = PageContents(self.scheduler, overlap)
         self.open: list[Sequence] = []
 
     @rule(
         voice=st.integers(0, 1),
+        adapter=st.integers(0, 2),
         shared=st.integers(1, 20),
         own=st.integers(0, 6),
-        turns=st.lists(st.integers(1, 4), max_size=3),
-        frames=st.integers(1, 6),
-        stop=st.integers(1, 8),
+        turns=st.lists(st.integers(1, 4), max_size=2),
+        frames=st.integers(1, 12),
+        stop=st.integers(1, 14),
     )
-    def join(self, voice: int, shared: int, own: int, turns: list[int], frames: int, stop: int) -> None:
+    def join(
+        self, voice: int, shared: int, own: int, turns: list[int], frames: int, stop: int, adapter: int = 0
+    ) -> None:
         tokens = [("voice", voice, i) for i in range(shared)] + [("own", len(self.open), i) for i in range(own)]
         assert len(tokens) + sum(turns) + frames * (1 + len(turns)) <= PAGES * SIZE
-        self.open.append(self.device.join(Talk(list(tokens), turns), frames, stop))
+        self.open.append(self.device.join(Talk(list(tokens), turns, adapter), frames, stop))
 
     @rule(count=st.integers(1, 8))
     def step(self, count: int) -> None:
@@ -115,7 +118,7 @@ def test_a_row_that_needs_pages_takes_those_that_a_turn_has_left() -> None:
     device = PageContents(s, 0)
     ended = device.join(Talk([("own", i) for i in range(8)], [2]), 3, 100)
     running = device.join(Talk([("other", i) for i in range(8)]), 16, 100)
-    s.audio.plan = lambda live, now: []  # type: ignore[method-assign]  # no audio comes, so the first is not complete
+    s.audio.plan = lambda now: []  # type: ignore[method-assign]  # no audio comes, so the first is not complete
     for _ in range(10):
         device.step()
     assert ended.phase is Phase.DRAINING

@@ -296,7 +296,7 @@ def test_a_stream_that_would_underrun_during_a_prefill_comes_first(seconds: floa
     d = FakeDevice(s)
     d.add(0, 4, 40)
     d.step()
-    s.prefilled(seconds)
+    s.prefills.took(seconds)
     late = d.add(1, 4, 40)
     steps = 1
     while late not in d.step().admitted:
@@ -309,7 +309,7 @@ def test_no_request_waits_longer_than_the_max_prefill_delay_for_streams_that_wou
     d = FakeDevice(s)
     d.add(0, 4, 400)
     d.step()
-    s.prefilled(60.0)
+    s.prefills.took(60.0)
     late = d.add(1, 4, 40)
     waited = next(step for step in range(1, 100) if late in d.step().admitted)
     assert waited in (10, 11)
@@ -450,8 +450,8 @@ def test_a_long_prefill_raises_the_margin_of_streams_for_one_more_prefill():
     s = scheduler()
     margins = []
     for seconds in (0.02, 0.5, 0.02, 0.02):
-        s.prefilled(seconds)
-        margins.append(s.prefill_seconds)
+        s.prefills.took(seconds)
+        margins.append(s.prefills.seconds)
     assert margins == [0.02, 0.5, 0.5, 0.02]
 
 

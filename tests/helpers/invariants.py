@@ -10,14 +10,21 @@ from stentor.engine.sequence import Phase
 
 
 def check(scheduler: Scheduler) -> None:
-    """Every slot is either free or held once, every page free or held by whom it should be."""
+    """Every slot is either free or held once, every page free or held by whom it should be.
+
+    What is kept up with each change is what a look at all requests would find.
+    """
     pages, live = scheduler.pages, scheduler.live
     check_pages(pages, [p for s in live for p in s.pages])
     slots = sorted([s.slot for s in live] + scheduler.free_slots)
     assert slots == list(range(len(slots))), "a slot was lost"
     assert len(scheduler.parked) <= scheduler.max_parked
+    assert [s for s in live if s.phase is Phase.DRAINING] == sorted(scheduler.draining, key=live.index)
     for s in live:
         assert s.in_flight >= 0
+        assert s.room == len(s.pages) * pages.page_size - s.length or not s.pages
+        due = not s.cancelled and scheduler.audio._next_chunk(s)[0]
+        assert not due or s.id in scheduler.audio._changed, "a chunk is due and nobody looks at it"
         holds = s.phase in (Phase.RUNNING, Phase.PREFILLING)
         assert holds == bool(s.pages) or (s.phase is Phase.DRAINING and s.keeps_pages), s
         if holds:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from stentor.engine.prefix import prefix_keys
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import RUNNING, Place, Sequence
 from stentor.engine.step_plan import StepPlan, by_prefill
+from stentor.models.base import Prompt
+from stentor.models.lora import Adapter
 from tests.helpers.fake_device import FakeDevice
 
 Token = tuple[object, ...]
@@ -15,10 +20,11 @@ Token = tuple[object, ...]
 
 @dataclass
 class Talk:
-    """A request: the tokens of its present prompt, and those that follow turn by turn."""
+    """A request: the tokens of its present prompt, those that follow turn by turn, and its adapter. 0: none."""
 
     tokens: list[Token]
     turns: list[int] = field(default_factory=list)  # tokens of each later turn
+    adapter: int = 0
 
 
 class PageContents(FakeDevice):
@@ -31,6 +37,7 @@ class PageContents(FakeDevice):
         self.fail_next = False  # the next launch of a prefill fails
         self.repeated = 0  # tokens that turns found in their pages
         self._ids = iter(range(10**6))
+        self._numbers: dict[Token, int] = {}  # of tokens, as a prompt has them
 
     def join(self, talk: Talk, limit: int, stop: int) -> Sequence:
         """Queue a request."""
@@ -43,14 +50,21 @@ class PageContents(FakeDevice):
         place = Place.NEXT if last else Place.NEW
         seq = Sequence(next(self._ids), len(talk.tokens), limit, 0, 0, 0.08, True, place)
         seq.keeps_pages, self.talks[seq.id], self.stops[seq.id] = bool(talk.turns), talk, stop
-        size, key = self.scheduler.pages.page_size, b""
-        for i in range(len(talk.tokens) // size):
-            key = hashlib.blake2b(key + repr(talk.tokens[i * size : i * size + size]).encode()).digest()
-            seq.prefix += (key,)
+        seq.prefix = self._keys(talk)
         if last is not None:
             seq.continues = True
             self.scheduler.tables.hand_on(last, seq)
         return seq
+
+    def _keys(self, talk: Talk) -> tuple[bytes, ...]:
+        """The keys of the prompt's pages. An adapter's slot may change between two requests, its weights do not."""
+        tokens, none = self._as_numbers(talk.tokens), np.zeros((0, 1))
+        lora = Adapter("a", next(self._ids), bytes([talk.adapter]), "a") if talk.adapter else None
+        prompt = Prompt({"token": tokens}, none, np.zeros(0, np.int64), {}, 1, 0, none, lora=lora)
+        return prefix_keys(prompt, self.scheduler.pages.page_size)
+
+    def _as_numbers(self, tokens: Iterable[Token]) -> np.ndarray:
+        return np.array([self._numbers.setdefault(token, len(self._numbers)) for token in tokens])
 
     def step(self) -> StepPlan:
         self.now += 0.01
@@ -86,8 +100,9 @@ class PageContents(FakeDevice):
         return range(at, at + 1)
 
     def _token(self, seq: Sequence, at: int) -> Token:
-        tokens = self.talks[seq.id].tokens
-        return tokens[at] if at < seq.length else ("frame", seq.id, at - seq.length)
+        """What stands at a position of `seq`, as its adapter computes it."""
+        talk = self.talks[seq.id]
+        return talk.adapter, *(talk.tokens[at] if at < seq.length else ("frame", seq.id, at - seq.length))
 
     def _launch(self, group: list[tuple[Sequence, range]]) -> None:
         size = self.scheduler.pages.page_size
@@ -118,6 +133,6 @@ class PageContents(FakeDevice):
         talk = self.talks[seq.id]
         if seq.cancelled or not talk.turns:
             return None
-        frames = [self._token(seq, seq.length + i) for i in range(seq.num_generated)]
+        frames = [self._token(seq, seq.length + i)[1:] for i in range(seq.num_generated)]
         tokens = [*talk.tokens, *frames, *[("turn", seq.id, i) for i in range(talk.turns[0])]]
-        return self._sequence(Talk(tokens, talk.turns[1:]), seq.max_frames, self.stops[seq.id], seq)
+        return self._sequence(Talk(tokens, talk.turns[1:], talk.adapter), seq.max_frames, self.stops[seq.id], seq)
