@@ -116,6 +116,7 @@ class Engine:
             free_pages=s.pages.available,
             pages=s.pages.count,
             preemptions=s.preemptions,
+            evictions=s.pages.evictions,
             eager_calls=self.eager_calls,
             stats=self.stats,
             references=self.reference_encoder.counts(),

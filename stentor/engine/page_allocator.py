@@ -22,6 +22,7 @@ class PageAllocator:
         self._holders: dict[int, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._page_of: dict[bytes, int] = {}
+        self.evictions = 0  # pages that could be found and were given to another
 
     @property
     def available(self) -> int:
@@ -46,6 +47,7 @@ class PageAllocator:
         while len(taken) < count:
             page, _ = self._kept.popitem(last=False)
             self._unpublish(page)
+            self.evictions += 1
             taken.append(page)
         self._holders.update(dict.fromkeys(taken, 1))
         return taken

@@ -86,6 +86,7 @@ class Health:
     free_pages: int
     pages: int
     preemptions: int
+    evictions: int  # pages of the prefix cache that were given to requests
     eager_calls: int
     ready: bool = True  # alive, and the last requests did not all fail
     stats: Stats = field(default_factory=Stats)

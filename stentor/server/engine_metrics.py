@@ -56,6 +56,7 @@ ENGINE_COUNTERS: tuple[OfEngine, ...] = (
         "Of those, tokens whose keys and values were in the prefix cache",
         lambda h: h.stats.cached_tokens,
     ),
+    ("engine_prefix_evictions", "Pages of the prefix cache that were given to requests", lambda h: h.evictions),
     ("engine_preemptions", "Requests that lost their pages for a while", lambda h: h.preemptions),
     (
         "engine_eager_calls",

@@ -147,18 +147,19 @@ def test_tokens_are_counted_once_however_many_pieces_they_take() -> None:
         assert tts.engine.stats.cached_tokens == (length - 1) // PAGE * PAGE
 
 
-def asked(family: str) -> dict[str, Any]:
+def asked(family: str, pitch: int = 220) -> dict[str, Any]:
     """Options with which a prompt has given frames where the family takes them, so that pieces are cut inside those."""
     if family == "qwen3_tts":
-        return VOICES[family]
+        return VOICES[family] if pitch == 220 else {"voice": "ryan"}
     t = np.arange(12000) / 16000
-    sound = (0.3 * np.sin(2 * np.pi * 220 * t) * np.sin(9 * t)).astype(np.float32), 16000
+    sound = (0.3 * np.sin(2 * np.pi * pitch * t) * np.sin(9 * t)).astype(np.float32), 16000
     return {"reference": Reference(sound, "what is said" if family == "fish_s2" else None)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_says_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch, family: str, tmp_path: Path) -> None:
-    """An odd budget, captured shapes, a cache that is cold, warm, shared by 10 and evicted, and preemptions."""
+    """An odd budget, captured shapes, a cache that is cold, warm, shared by 16, preemptions, and another voice that
+    evicts pages while they run."""
     small_shapes(monkeypatch)
     path = checkpoint(family, tmp_path)
     sizes: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_num_seqs": 4, "page_size": 4}
@@ -171,12 +172,16 @@ def test_every_family_says_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch, f
         few = (-(-(longest + 8) // 4) + 3) * tts.engine.sizes.page_bytes / 2**30
     with TTS(path, memory_gb=few, policy=policy(13), **sizes) as tts:
         capture_prefills(tts)
-        for count in (1, 1, 5):
-            for i, got in enumerate(tts.generate(texts * count, retries=1, **options)):
-                assert_close(want[i % 2], got)
+        for count in (1, 8):
+            streams = [tts.submit(tts.request(t, **options), streaming=False) for t in texts * count]
+            other = tts.submit(tts.request(texts[0], **{**options, **asked(family, 330)}), streaming=False)
+            for i, stream in enumerate(streams):
+                assert_close(want[i % 2], tts.speech(list(stream), stream.seed))
+            list(other)
         assert eager_prefills(tts) == 0
         assert tts.engine.stats.cached_tokens > 0
-        assert tts.engine.health().preemptions > 0
+        health = tts.engine.health()
+        assert min(health.preemptions, health.evictions) > 0
         assert_all_free(tts)
 
 

@@ -303,7 +303,8 @@ def test_a_stream_without_frames_calls_no_codec() -> None:
     seq.audio_scheduled, seq.held_frames = -5, TIMING.held
     d.step()
     seq.num_generated, seq.status = 0, STOPPED
-    assert s.audio.plan(s.live, 0.0) == []
+    s.audio.look_at(seq)
+    assert s.audio.plan(0.0) == []
     assert seq.decoded
 
 

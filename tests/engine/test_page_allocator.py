@@ -74,7 +74,9 @@ def test_freed_pages_are_reused_where_nothing_can_be_found_in_them_then_the_olde
     for pages in (a, plain, b):
         pool.free(pages)
     assert allocated(pool, 1) == plain
+    assert pool.evictions == 0
     assert allocated(pool, 1) == a
+    assert pool.evictions == 1
     assert pool.find([A]) == []
     assert pool.find([B]) == b
 

@@ -104,7 +104,7 @@ def test_a_pool_that_is_too_small_for_all_gives_up_what_nobody_holds(alone: Call
             for end, speech in zip(ENDS, got, strict=True):
                 assert_equal(speech, alone(end, seed=seed))
         health = tts.engine.health()
-        assert health.preemptions > 0
+        assert min(health.preemptions, health.evictions) > 0
         assert health.stats.cached_tokens > 0
         assert_all_free(tts)
 
@@ -148,16 +148,19 @@ def test_what_a_broken_request_has_left_is_not_found_again(monkeypatch: pytest.M
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_says_the_same_from_shared_pages(family: str, tmp_path: Any) -> None:
     options = {**VOICES[family], "max_frames": 5, "seed": 3, "retries": 1}
-    texts = ["Hello there, one two three.", "Hello there, one two four.", "Hello there, one two three."]
+    texts = ["Hello there, one two three.", "Hello there, one two four."]
     path = checkpoint(family, tmp_path)
-    with TTS(path, device="cpu", dtype="float32", max_num_seqs=3, page_size=4, memory_gb=0.02, policy=OFF) as tts:
+    sizes: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_num_seqs": 16, "page_size": 4, "memory_gb": 0.02}
+    with TTS(path, policy=OFF, **sizes) as tts:
         want = [tts.generate(t, **options) for t in texts]
-    with TTS(path, device="cpu", dtype="float32", max_num_seqs=3, page_size=4, memory_gb=0.02, policy=ON) as tts:
-        for _ in ("cold", "warm"):
-            for got, expected in zip(tts.generate(texts, **options), want, strict=True):
+    with TTS(path, policy=ON, **sizes) as tts:
+        for count in (1, 8):  # cold, and warm for 16 at once
+            for i, got in enumerate(tts.generate(texts * count, **options)):
+                expected = want[i % 2]
                 if expected.frames.dtype.kind == "f":
                     np.testing.assert_allclose(got.frames, expected.frames, atol=1e-4)
                 else:
                     np.testing.assert_array_equal(got.frames, expected.frames)
-        stats = tts.engine.stats
-        assert stats.cached_tokens > 0.6 * stats.prompt_tokens
+        health = tts.engine.health()
+        assert health.stats.cached_tokens > 0.6 * health.stats.prompt_tokens
+        assert (health.preemptions, health.evictions) == (0, 0)
