@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.types import CodecCall, Column, State
+from stentor.layers.types import NO_PAGES, CodecCall, Column, State
 from stentor.models.cosyvoice3.codec_flow import PAST, Flow
 from stentor.models.cosyvoice3.codec_source import FRAME
 from stentor.models.cosyvoice3.codec_vocoder import Vocoder
@@ -18,6 +18,8 @@ HOP = 2 * FRAME  # samples of a code
 
 class CosyVoice3Codec(nn.Module):
     """Parameters start on the meta device in float32. A stream's prompt (`conditions`) lies in its state."""
+
+    pages = NO_PAGES
 
     def __init__(self, c: Config) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor import registry
-from stentor.layers.types import CodecCall
+from stentor.layers.types import CodecCall, CodecPageTable
 from stentor.models.cosyvoice3.codec import HOP, CosyVoice3Codec
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 
@@ -41,7 +41,8 @@ def whole(codec: CosyVoice3Codec, rows: list[tuple[Tensor, int]]) -> list[Tensor
     size = max(len(codes) + prompt for codes, prompt in rows) + 4
     frames = torch.stack([F.pad(codes, (prompt, size - prompt - len(codes)), value=3) for codes, prompt in rows])
     prompts, ends = (torch.tensor(v) for v in zip(*((p, len(codes)) for codes, p in rows), strict=True))
-    samples, _ = codec.decode(frames[..., None], state, CodecCall(-prompts, ends, whole=True))
+    none = CodecPageTable({}, ends[:, None][:, :0], ends)
+    samples, _ = codec.decode(frames[..., None], state, CodecCall(-prompts, ends, none, whole=True))
     return [s[HOP * p : HOP * (p + len(codes))] for s, (codes, p) in zip(samples, rows, strict=True)]
 
 
