@@ -13,7 +13,7 @@ import torch
 
 from stentor import registry, request, retry
 from stentor.audio import Reference
-from stentor.config import EngineConfig, check_dtype
+from stentor.config import EngineConfig, check_dtype, check_quantization
 from stentor.engine.adapters import Adapters
 from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
@@ -36,7 +36,8 @@ class TTS:
 
     model: a local directory, a Hugging Face Hub id, `dummy:NAME`, or None for the embedded default voice.
     device: "auto", "cpu", "cuda", "cuda:N". dtype: "auto" (float32 on a CPU, the checkpoint's own on CUDA),
-    "float32", "bfloat16", "float16", or "float64" (for checks). name: what errors call the model, by default `model`.
+    "float32", "bfloat16", "float16", or "float64" (for checks). quantization: weights of the language models in "int8"
+    or "fp8", or "auto" (as the checkpoint has them). name: what errors call the model, by default `model`.
     lexicon: how words are said (docs/python_api.md): a mapping or the path of a YAML file.
     loras: LoRA adapters that requests may name (`lora=`), each a file or folder of weights, by name.
     options: fields of EngineConfig (max_num_seqs, memory_gb, threads, ...) and the family's load options, such as
@@ -49,20 +50,23 @@ class TTS:
         *,
         device: str = "auto",
         dtype: str = "auto",
+        quantization: str = "auto",
         name: str | None = None,
         lexicon: Lexicon | Mapping[object, object] | str | Path | None = None,
         loras: Mapping[str, str | Path] | None = None,
         **options: Any,
     ) -> None:
         check_dtype(dtype)
+        eight_bits = {} if check_quantization(quantization) == "auto" else {"quantization": quantization}
         self.lexicon = Lexicon.of(lexicon)
         config = EngineConfig(**{k: options.pop(k) for k in EngineConfig.__dataclass_fields__ if k in options})
         where = Device(pick_device(device))
-        load = {k: v for k, v in {**options, "loras": loras or None}.items() if v is not None}
+        load = {k: v for k, v in {**options, **eight_bits, "loras": loras or None}.items() if v is not None}
         precision = None if dtype == "auto" else getattr(torch, dtype)
         self.name = name or ("the embedded voice" if model is None else str(model))
         with where.current(), where.loading():
             self._model = registry.load(self._named(model), where.torch, precision, load)
+            where.release_cached()  # what only the load needed
             self._adapters = Adapters(self._model.adapters, where)
             for lora, path in (loras or {}).items():
                 self._adapters.load(lora, path)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import stentor
 from stentor import model_names
 from stentor.batch.flags import add_batch
-from stentor.config import EngineConfig, check_device, check_dtype
+from stentor.config import EngineConfig, check_device, check_dtype, check_quantization
 from stentor.errors import InvalidRequest, ModelNotFound, StentorError
 from stentor.say import flags
 
@@ -57,6 +57,7 @@ def _check_model(args: argparse.Namespace) -> None:
     model_names.check(args.model)
     check_device(args.device)
     check_dtype(args.dtype)
+    check_quantization(args.quantization)
 
 
 def _say(args: argparse.Namespace) -> int:

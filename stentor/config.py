@@ -12,6 +12,8 @@ from stentor.errors import InvalidRequest
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")  # of the language model
 
+QUANTIZATIONS = ("auto", "int8", "fp8")  # of the language model's weights. auto: as the checkpoint has them
+
 
 def check_device(name: str) -> str:
     """The name of a device, which may not exist here. InvalidRequest if no device can have this name."""
@@ -24,6 +26,13 @@ def check_dtype(name: str) -> str:
     """The name of a dtype. InvalidRequest if it is none of DTYPES."""
     if name not in DTYPES:
         raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}, got {name!r}")
+    return name
+
+
+def check_quantization(name: str) -> str:
+    """The name of a quantisation. InvalidRequest if it is none of QUANTIZATIONS."""
+    if name not in QUANTIZATIONS:
+        raise InvalidRequest("quantization", f"must be one of {', '.join(QUANTIZATIONS)}, got {name!r}")
     return name
 
 

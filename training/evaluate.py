@@ -65,7 +65,7 @@ def speak(args: argparse.Namespace, texts: list[str]) -> Iterator[tuple[int, lis
                 ]
                 yield seed, spoken, {}
         return
-    with stentor.TTS(args.model, max_num_seqs=12, device=args.device) as tts:
+    with stentor.TTS(args.model, max_num_seqs=12, device=args.device, quantization=args.quantization) as tts:
         for seed in args.seeds:
             yield seed, *spoken_by_model(tts, texts, seed)
 
@@ -112,6 +112,7 @@ def main() -> None:
     parser.add_argument("--through", type=Path, help="folder of recordings 00.wav ...")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quantization", default="auto")
     parser.add_argument("--speak", type=Path, help="write the speech to this file and do not score it")
     parser.add_argument("--spoken", type=Path, help="score the speech in this file")
     args = parser.parse_args()

@@ -53,6 +53,7 @@ class Plan:
         """What a resumed run must share."""
         kept = "parquet" if self.parquet else "tar" if self.shard else "files"
         load = {name: self.load[name] for name in ("model", "dtype", "lora", "loras", "lexicon")}
+        load["quantization"] = self.load["quantization"].replace("auto", "") or None  # as runs before it was known
         return {"format": self.format, "kept_as": kept, "seed": self.seed, **load, **self.defaults}
 
     def output(self) -> Output:
@@ -105,7 +106,13 @@ def plan(args: argparse.Namespace) -> Plan:
         parquet=args.parquet,
         seed=args.seed or 0,
         defaults=_defaults(args),
-        load={**named, **engine, "device": args.device, "dtype": args.dtype},
+        load={
+            **named,
+            **engine,
+            "device": args.device,
+            "dtype": args.dtype,
+            "quantization": args.quantization,
+        },
         replicas=args.replicas,
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stentor import model_names
 from stentor.bench import flags
 from stentor.bench.flags import METRIC_NAMES
-from stentor.config import check_device, check_dtype
+from stentor.config import check_device, check_dtype, check_quantization
 
 if TYPE_CHECKING:
     from stentor.bench.campaign import BenchJob, Capacity
@@ -123,6 +123,7 @@ def _offline(args: argparse.Namespace) -> int:
     model_names.check(args.model)
     check_device(args.device)
     check_dtype(args.dtype)
+    check_quantization(args.quantization)
     import stentor
     from stentor.bench.offline import CallOptions, offline
 
@@ -139,7 +140,8 @@ def _offline(args: argparse.Namespace) -> int:
     job = _job(args, args.model or "embedded", "float32")
     # Open loop: the threads limit how many requests run at once. Waiting for one shows as client queue.
     threads = max(level.max_concurrency or min(args.max_in_flight, 512) for level in job.levels)
-    with stentor.TTS(args.model, device=args.device, dtype=args.dtype, **args.engine_options) as engine:
+    where = {"device": args.device, "dtype": args.dtype, "quantization": args.quantization}
+    with stentor.TTS(args.model, **where, **args.engine_options) as engine:
         return offline(engine, options, job, threads)
 
 
@@ -308,6 +310,6 @@ def _describe(args: argparse.Namespace, model: str) -> dict[str, Any]:
         "language": args.language,
         "request_seed": args.request_seed,
         "extra_body": args.extra_body,
-        **({} if online else {"device": args.device, "dtype": args.dtype, "mode": args.mode}),
+        **({} if online else {name: getattr(args, name) for name in ("device", "dtype", "quantization", "mode")}),
         **_pairs("--metadata", args.metadata),
     }

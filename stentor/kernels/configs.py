@@ -49,6 +49,22 @@ def gemv_config(n: int, k: int, gate: bool) -> GemvConfig:
     return GemvConfig(2, 1024, 2) if k == 4096 else GemvConfig(4, 2048, 4)
 
 
+class QuantizedGemmConfig(NamedTuple):
+    """`block_m` rows and `block_n` outputs of a CTA, `block_k` inputs at a time, its warps and pipeline stages."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+def quantized_gemm_config(rows: int, n: int) -> QuantizedGemmConfig:
+    """For up to 64 rows and n outputs. Not measured: chosen so that 2048 outputs make 128 CTAs with loads in flight."""
+    block_m = 16 if rows <= 16 else 32 if rows <= 32 else 64
+    return QuantizedGemmConfig(block_m, 16 if n <= 4096 else 64, 128, 4, 4 if block_m < 64 else 3)
+
+
 class PagedConfig(NamedTuple):
     """`block_n` keys of an iteration over the history, the warps of a CTA, and the iterations that load at a time.
 

@@ -1,7 +1,8 @@
 """GEMV: linear layers of one or two rows, bound by reading the weights once.
 
 The norm before, and the gate, bias or residual addition after are fused. The norm's weight multiplies the row as it is
-read, and 1 / rms multiplies the finished sum. So the row is read once, and no weight waits for it.
+read, and 1 / rms multiplies the finished sum. So the row is read once, and no weight waits for it. Weights in 8
+bits are multiplied as they are, and their scale multiplies the finished sum too, where an output has one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from stentor.kernels.configs import GemvConfig, gemv_config
 from stentor.kernels.pdl import LINE, PDL_LAUNCH, USE_PDL, pdl_wait, prefetch_l2
+from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bits, widen
 from stentor.kernels.switches import INTERPRETED
 
 
@@ -28,6 +30,26 @@ def _load_weights(weight_ptr, row_offs, offs_k, K, mask_n, EVEN_K: tl.constexpr)
 
 
 @triton.jit
+def _widened(w, scale_ptr, offs_n, offs_k, N, K, groups, SCALE: tl.constexpr):
+    """Weights [BLOCK_N, BLOCK_K] in float32, times the scales of their groups if outputs have several."""
+    w = widen(w)
+    if SCALE == GROUPED:
+        w *= read_scale(scale_ptr, offs_n[:, None], offs_k[None, :], N, K, groups)
+    return w
+
+
+@triton.jit
+def _scales(scale_ptr, offs_n, mask, N, GATE: tl.constexpr, SCALE: tl.constexpr):
+    """What multiplies the sums of some outputs, and those of the second half."""
+    scale, scale_up = 1.0, 1.0
+    if SCALE == PER_OUTPUT:
+        scale = tl.load(scale_ptr + offs_n, mask, 0.0)
+        if GATE:
+            scale_up = tl.load(scale_ptr + N + offs_n, mask, 0.0)
+    return scale, scale_up
+
+
+@triton.jit
 def _load_row(x_ptr, norm_ptr, offs_k, K, NORM: tl.constexpr):
     """(BLOCK_K elements of a row times the norm's weight, their squares before that) in float32."""
     x = tl.load(x_ptr + offs_k, offs_k < K, 0.0).to(tl.float32)
@@ -39,11 +61,10 @@ def _load_row(x_ptr, norm_ptr, offs_k, K, NORM: tl.constexpr):
 
 @triton.jit
 def _epilogue(
-    acc, acc_up, squares, residual_ptr, bias_ptr, offs_n, mask_n, K, eps,
+    y, up, squares, residual_ptr, bias_ptr, offs_n, mask_n, K, eps,
     dtype: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The outputs of one row from its sums, rounded as the layers round."""
-    y = tl.sum(acc, 1)
     rstd = 1.0
     if NORM:
         rstd = tl.rsqrt(tl.sum(squares, 0) / K + eps)
@@ -52,7 +73,7 @@ def _epilogue(
         y += tl.load(bias_ptr + offs_n, mask_n, 0.0).to(tl.float32)
     y = y.to(dtype).to(tl.float32)
     if GATE:
-        y = (y / (1.0 + tl.exp(-y))).to(dtype).to(tl.float32) * (tl.sum(acc_up, 1) * rstd).to(dtype).to(tl.float32)
+        y = (y / (1.0 + tl.exp(-y))).to(dtype).to(tl.float32) * (up * rstd).to(dtype).to(tl.float32)
     if ADD:
         y += tl.load(residual_ptr + offs_n, mask_n, 0.0).to(tl.float32)
     return y.to(dtype)
@@ -60,7 +81,8 @@ def _epilogue(
 
 @triton.jit
 def _gemv_kernel(
-    x_ptr, weight_ptr, norm_ptr, residual_ptr, bias_ptr, out_ptr, stride_x, stride_residual, N, K, eps,
+    x_ptr, weight_ptr, scale_ptr, norm_ptr, residual_ptr, bias_ptr, out_ptr, stride_x, stride_residual, N, K, groups,
+    eps, SCALE: tl.constexpr,
     M: tl.constexpr, NORM: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NUM_BLOCKS: tl.constexpr, EVEN_K: tl.constexpr,
     PREFETCH_LINES: tl.constexpr, USE_PDL: tl.constexpr,
@@ -95,23 +117,26 @@ def _gemv_kernel(
                 next_up = _load_weights(weight_ptr, up_offs, offs_k + BLOCK_K, K, mask_n, EVEN_K)
         x, square = _load_row(x_ptr, norm_ptr, offs_k, K, NORM)
         squares += square
-        acc += w.to(tl.float32) * x[None, :]
+        w = _widened(w, scale_ptr, offs_n, offs_k, N, K, groups, SCALE)
+        acc += w * x[None, :]
         if GATE:
-            acc_up += w_up.to(tl.float32) * x[None, :]
+            w_up = _widened(w_up, scale_ptr, N + offs_n, offs_k, 2 * N, K, groups, SCALE)
+            acc_up += w_up * x[None, :]
         if M == 2:
             x, square = _load_row(x_ptr + stride_x, norm_ptr, offs_k, K, NORM)
             squares1 += square
-            acc1 += w.to(tl.float32) * x[None, :]
+            acc1 += w * x[None, :]
             if GATE:
-                acc1_up += w_up.to(tl.float32) * x[None, :]
+                acc1_up += w_up * x[None, :]
     dtype: tl.constexpr = out_ptr.dtype.element_ty
-    y = _epilogue(acc, acc_up, squares, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS)
+    scale, scale_up = _scales(scale_ptr, offs_n, mask, N, GATE, SCALE)
+    y, up = tl.sum(acc, 1) * scale, tl.sum(acc_up, 1) * scale_up
+    y = _epilogue(y, up, squares, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS)
     tl.store(out_ptr + offs_n, y, mask)
     if M == 2:
         residual_ptr += stride_residual
-        y = _epilogue(
-            acc1, acc1_up, squares1, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS
-        )
+        y, up = tl.sum(acc1, 1) * scale, tl.sum(acc1_up, 1) * scale_up
+        y = _epilogue(y, up, squares1, residual_ptr, bias_ptr, offs_n, mask, K, eps, dtype, NORM, GATE, ADD, BIAS)
         tl.store(out_ptr + N + offs_n, y, mask)
 
 
@@ -123,11 +148,12 @@ def fused_linear(
     gate: bool = False,
     bias: Tensor | None = None,
     config: GemvConfig | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """norm(x) @ weight.T (+ bias) (+ residual), for x [..., K] of one or two rows (`kernels.is_gemv`), weight [N, K].
 
     `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's silu(first half) *
-    second half, [..., N / 2], without bias.
+    second half, [..., N / 2], without bias. With `scale` [N, groups] float32 the weight is quantised.
     """
     k = x.shape[-1]
     n = len(weight) // 2 if gate else len(weight)
@@ -142,9 +168,12 @@ def fused_linear(
         # The interpreter runs CTAs one after the other, so it gets few of them.
         block_n = min(512, triton.next_power_of_2(n))
     lines = triton.next_power_of_2(triton.cdiv(k, LINE.value)) if config.prefetch and USE_PDL else 0
+    groups = 0 if scale is None else scale.shape[1]
+    bits = weight_bits(weight)
     _gemv_kernel[(triton.cdiv(n, block_n),)](
-        rows, weight, norm_weight, added, weight if bias is None else bias, out, rows.stride(0), added.stride(0),
-        n, k, eps,
+        rows, bits, bits if scale is None else scale, norm_weight, added, bits if bias is None else bias, out,
+        rows.stride(0), added.stride(0), n, k, groups, eps,
+        SCALE=min(groups, GROUPED.value),
         M=len(rows), NORM=norm is not None, GATE=gate, ADD=residual is not None, BIAS=bias is not None,
         BLOCK_N=block_n, BLOCK_K=block_k, NUM_BLOCKS=triton.cdiv(k, block_k), EVEN_K=k % block_k == 0,
         PREFETCH_LINES=lines, USE_PDL=USE_PDL, num_warps=config.num_warps, **PDL_LAUNCH,

@@ -16,6 +16,8 @@ from torch import Tensor
 
 GEMV_ROWS = 2
 """Rows up to which our GEMV replaces the library's GEMM. It sums without tensor cores."""
+QUANTIZED_ROWS = 64
+"""Rows up to which our GEMM reads weights in 8 bits. With more rows, time to make them 16 bits is small."""
 
 
 class Kernel(StrEnum):
@@ -43,6 +45,8 @@ class Kernel(StrEnum):
     """Sampling that filters the logits before and writes the next token's embedding after."""
     GEMV = "gemv"
     """Linear layers of one or two rows, fused with norm, gate, bias and residual addition."""
+    QUANTIZED = "quantized"
+    """Linear layers of few rows with weights in 8 bits."""
     LORA = "lora"
     """Low-rank weights of each row's adapter."""
     CONV1D = "conv1d"
@@ -100,6 +104,11 @@ def paged_attention_supported(device: torch.device, dtype: torch.dtype) -> bool:
 def is_gemv(x: Tensor) -> bool:
     """Whether x [..., H] has so few rows that our GEMV reads weights faster than the library's GEMM."""
     return x.numel() <= GEMV_ROWS * x.shape[-1] and enabled(Kernel.GEMV, x)
+
+
+def is_few_rows(x: Tensor) -> bool:
+    """Whether our GEMM multiplies x [..., H] by weights in 8 bits, as it has few rows."""
+    return x.numel() <= QUANTIZED_ROWS * x.shape[-1] and enabled(Kernel.QUANTIZED, x)
 
 
 def conv_kernels_enabled(x: Tensor) -> bool:

@@ -1,15 +1,51 @@
-"""Linear layers outside the transformer blocks. Our GEMV reads the weights faster than the library for few rows."""
+"""Linear layers, with weights in 8 bits or not. Our GEMV reads the weights faster than the library for few rows."""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from stentor import kernels
+from stentor.layers.quantized import quantized_linear
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., K] @ weight.T [K, N] (+ bias [N]) -> [..., N]."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
+    """x [..., K] @ weight.T [K, N] (+ bias [N]) -> [..., N]. With `scale` [N, groups] the weight is quantised."""
+    if scale is not None:
+        return quantized_linear(x, weight, scale, bias)
     if kernels.is_gemv(x) and x.dtype == weight.dtype:
         return kernels.gemv.fused_linear(x, weight, bias=bias)
     return F.linear(x, weight, bias)
+
+
+class QuantizedLinear(nn.Linear):
+    """x W^T + b, where W is `weight` in 8 bits times `weight_scale` [out, groups]. It takes the place of a layer.
+
+    Made on the device of `base`, with its bias and without its weight. dtype: of the weight, a key of
+    `quantized.LARGEST`. groups: scales of each output.
+    """
+
+    def __init__(self, base: nn.Linear, dtype: torch.dtype, groups: int = 1) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features, self.bias = base.in_features, base.out_features, base.bias
+        self.dtype = base.weight.dtype  # of the activations
+        self.weight = self._empty(base.weight.device, base.in_features, dtype)
+        self.weight_scale = self._empty(base.weight.device, groups, torch.float32)
+
+    def _empty(self, device: torch.device, columns: int, dtype: torch.dtype) -> nn.Parameter:
+        return nn.Parameter(torch.empty(self.out_features, columns, dtype=dtype, device=device), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] -> [..., out]."""
+        return quantized_linear(x, self.weight, self.weight_scale, self.bias)
+
+
+def scale_of(layer: nn.Linear) -> Tensor | None:
+    """The scales of a quantised layer's weight, else None."""
+    return layer.weight_scale if isinstance(layer, QuantizedLinear) else None
+
+
+def activation_dtype(layer: nn.Linear) -> torch.dtype:
+    """The dtype that a layer's input and output have."""
+    return layer.dtype if isinstance(layer, QuantizedLinear) else layer.weight.dtype

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.kernels import Kernel
-from stentor.layers.linear import linear
+from stentor.layers.linear import activation_dtype, linear, scale_of
 
 
 class LoraRows:
@@ -45,30 +45,34 @@ class LoraRows:
 class LoraLinear(nn.Linear):
     """x W^T + b, plus (x A^T) B^T of each row's adapter. Takes over the weight and bias of a linear layer.
 
-    The layer may be several of the checkpoint stacked, of `widths` outputs each. They share their input and have an A
-    and a B of their own: `lora_a` [parts, slots, rank, in], `lora_b` [slots, rank, out]. Slot s is adapter s + 1.
+    The layer may be quantised, and it may be several of the checkpoint stacked, of `widths` outputs each. They share
+    their input and have an A and a B of their own: `lora_a` [parts, slots, rank, in], `lora_b` [slots, rank, out].
+    Slot s is adapter s + 1.
     """
 
     def __init__(self, base: nn.Linear, widths: Sequence[int], slots: int, rank: int, rows: LoraRows) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
+        self.scale = scale_of(base)  # of a quantised weight
         self.widths, self.rows = tuple(widths), rows
         a, b = (len(widths), slots, rank, self.in_features), (slots, rank, self.out_features)
-        self.register_buffer("lora_a", self.weight.new_zeros(a), persistent=False)
-        self.register_buffer("lora_b", self.weight.new_zeros(b), persistent=False)
+        dtype = activation_dtype(base)
+        self.register_buffer("lora_a", self.weight.new_zeros(a, dtype=dtype), persistent=False)
+        self.register_buffer("lora_b", self.weight.new_zeros(b, dtype=dtype), persistent=False)
 
     lora_a: Tensor
     lora_b: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         """x [N, ..., in] -> [N, ..., out]."""
-        return add_lora(linear(x, self.weight, self.bias), x, self.rows.index, self.lora_a, self.lora_b, self.widths)
+        y = linear(x, self.weight, self.bias, self.scale)
+        return add_lora(y, x, self.rows.index, self.lora_a, self.lora_b, self.widths)
 
     def some(self, x: Tensor, first: int, last: int) -> Tensor:
         """The outputs of parts `first` to `last` - 1. The layer has no bias."""
         start, stop = sum(self.widths[:first]), sum(self.widths[:last])
-        y = F.linear(x, self.weight[start:stop])
+        y = _rows(x, self.weight, self.scale, start, stop)
         a, b = self.lora_a[first:last], self.lora_b[:, :, start:stop]
         return add_lora(y, x, self.rows.index, a, b, self.widths[first:last])
 
@@ -87,7 +91,14 @@ def some_outputs(layer: nn.Linear, x: Tensor, widths: Sequence[int], first: int,
     """The outputs of parts `first` to `last` - 1 of a stacked layer without bias, of `widths` outputs each."""
     if isinstance(layer, LoraLinear):
         return layer.some(x, first, last)
-    return F.linear(x, layer.weight[sum(widths[:first]) : sum(widths[:last])])
+    return _rows(x, layer.weight, scale_of(layer), sum(widths[:first]), sum(widths[:last]))
+
+
+def _rows(x: Tensor, weight: Tensor, scale: Tensor | None, start: int, stop: int) -> Tensor:
+    """Outputs `start` to `stop` - 1."""
+    if scale is not None:
+        return linear(x, weight[start:stop], None, scale[start:stop])
+    return F.linear(x, weight[start:stop])
 
 
 def add_lora(y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, widths: Sequence[int]) -> Tensor:

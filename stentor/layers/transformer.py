@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
+from stentor.layers.linear import scale_of
 from stentor.layers.lora import LoraLinear
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
@@ -117,15 +118,22 @@ class Block(nn.Module):
         return any(isinstance(layer, LoraLinear) for layer in layers)
 
     def _gemv_forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
-        fused_linear, attention, mlp = kernels.gemv.fused_linear, self.self_attn, self.mlp
-        proj = attention.qkv_proj
-        qkv = fused_linear(x, proj.weight, norm=self.input_layernorm.kernel_args, bias=proj.bias)
-        heads = attention.attend(qkv, layer, attend, positions)
-        x = fused_linear(heads, attention.o_proj.weight, residual=x)
-        norm = self.post_attention_layernorm.kernel_args
-        return fused_linear(
-            fused_linear(x, mlp.gate_up_proj.weight, norm=norm, gate=True), mlp.down_proj.weight, residual=x
-        )
+        attention, mlp = self.self_attn, self.mlp
+        qkv = _fused(x, attention.qkv_proj, norm=self.input_layernorm.kernel_args)
+        x = _fused(attention.attend(qkv, layer, attend, positions), attention.o_proj, residual=x)
+        act = _fused(x, mlp.gate_up_proj, norm=self.post_attention_layernorm.kernel_args, gate=True)
+        return _fused(act, mlp.down_proj, residual=x)
+
+
+def _fused(
+    x: Tensor,
+    layer: nn.Linear,
+    norm: tuple[Tensor, float, bool] | None = None,
+    residual: Tensor | None = None,
+    gate: bool = False,
+) -> Tensor:
+    """`kernels.gemv.fused_linear` with the weight and bias of a layer."""
+    return kernels.gemv.fused_linear(x, layer.weight, norm, residual, gate, layer.bias, scale=scale_of(layer))
 
 
 class Stack(nn.Module):

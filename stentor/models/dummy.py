@@ -10,6 +10,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from stentor.layers.linear import QuantizedLinear
+from stentor.layers.quantized import LARGEST
+
 UNIT_GAIN = math.sqrt(3)
 """A uniform weight within sqrt(3 / fan in) has the variance 1 / fan in and keeps activations at unit size."""
 
@@ -36,15 +39,23 @@ def random_init(module: nn.Module, seed: int, gain: float = 1.0, constants: Mapp
     their name, before these rules.
     """
     generators: dict[torch.device, torch.Generator] = {}
+    for layer in module.modules():
+        if isinstance(layer, QuantizedLinear):
+            layer.weight_scale.fill_(gain / math.sqrt(layer.in_features) / LARGEST[layer.weight.dtype])
     for name, p in module.named_parameters():
+        if name.endswith("weight_scale"):
+            continue
         if p.device not in generators:
             generators[p.device] = torch.Generator(p.device).manual_seed(seed)
         fixed = _constant(name, p.ndim, constants or {})
         if fixed is not None:
             p.fill_(fixed)
         else:
-            bound = gain / math.sqrt(p[0].numel())
-            p.uniform_(-bound, bound, generator=generators[p.device])
+            bound = LARGEST.get(p.dtype, gain / math.sqrt(p[0].numel()))
+            drawn = torch.empty_like(p, dtype=torch.float32) if p.dtype in LARGEST else p
+            drawn.uniform_(-bound, bound, generator=generators[p.device])
+            if drawn is not p:
+                p.copy_(drawn)
 
 
 def _constant(name: str, ndim: int, constants: Mapping[str, float]) -> float | None:

@@ -119,7 +119,7 @@ class AdapterSlots:
             if len(a) > self.rank:
                 raise CheckpointError(f"{tensor} has rank {len(a)}, above max_lora_rank {self.rank}")
             for part, value in zip("AB", weights.scaled(name), strict=True):
-                if not value.to(place.layer.weight.dtype).isfinite().all():
+                if not value.to(place.layer.lora_a.dtype).isfinite().all():
                     raise CheckpointError(f"{weights.source}: tensor {name}.lora_{part} has values that are not finite")
 
     def write(self, number: int, weights: LoraWeights) -> None:
@@ -131,7 +131,7 @@ class AdapterSlots:
 
 def _nothing(place: _Place) -> tuple[Tensor, Tensor]:
     out, inputs = place.shape
-    like = place.layer.weight
+    like = place.layer.lora_a
     return like.new_zeros(0, inputs), like.new_zeros(out, 0)
 
 

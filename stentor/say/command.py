@@ -78,6 +78,7 @@ def _loaded(args: argparse.Namespace) -> TTS:
             args.model,
             device=args.device,
             dtype=args.dtype,
+            quantization=args.quantization,
             lora=args.lora,
             lexicon=args.lexicon,
             max_num_seqs=1,

@@ -57,6 +57,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help=MODEL)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    parser.add_argument("--quantization", default="auto", help="weights of the language model: auto, int8 or fp8")
 
 
 def add_request(

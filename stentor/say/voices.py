@@ -12,7 +12,7 @@ from stentor.say.progress import loading
 def run(args: argparse.Namespace) -> int:
     """Load the model and print what its spec says."""
     with loading(args.model or "the embedded voice"):
-        tts = TTS(args.model, device=args.device, dtype=args.dtype, max_num_seqs=1)
+        tts = TTS(args.model, device=args.device, dtype=args.dtype, quantization=args.quantization, max_num_seqs=1)
     with tts:
         for name, value in facts(tts.spec).items():
             print(f"{name:<14}{value}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from stentor import model_names
 from stentor.errors import InvalidRequest, ModelNotFound
-from stentor.server.config import ServerConfig, build, default, items, kind, numbers
+from stentor.server.config import ServerConfig, build, default, items, kind, names, numbers
 
 NO_OPS = {  # accepted flags: two of vLLM, and one of ours from when it was not the default
     "--omni": "has no effect here",
@@ -58,17 +58,17 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _add(parser: argparse.ArgumentParser, f: Any) -> None:
-    names = ("--" + f.name.replace("_", "-"), *f.metadata.get("names", ()))
+    flags = ("--" + f.name.replace("_", "-"), *f.metadata.get("names", ()))
     value = default(f)
     help = f.metadata["help"].replace("%", "%%") + ("" if value in (None, ()) else f" (default: {value})")
     if kind(f) == "bool":
-        parser.add_argument(*names, dest=f.name, action=argparse.BooleanOptionalAction, help=help)
+        parser.add_argument(*flags, dest=f.name, action=argparse.BooleanOptionalAction, help=help)
     elif kind(f) == "list":
-        parser.add_argument(*names, dest=f.name, action=_Extend, nargs=f.metadata.get("nargs"), help=help)
+        parser.add_argument(*flags, dest=f.name, action=_Extend, nargs=f.metadata.get("nargs"), help=help)
     else:
-        kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "numbers": numbers}
-        make = kinds[kind(f)]
-        parser.add_argument(*names, dest=f.name, type=make, choices=f.metadata.get("choices"), help=help)
+        kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+        make = {**kinds, "numbers": numbers, "names": names}[kind(f)]
+        parser.add_argument(*flags, dest=f.name, type=make, choices=f.metadata.get("choices"), help=help)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from stentor.config import DTYPES, check_device
+from stentor.config import DTYPES, check_device, check_quantization
 from stentor.errors import InvalidRequest
 from stentor.server.limits import LIMITS
 from stentor.server.lora_modules import lora_modules
@@ -26,7 +26,7 @@ HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
-    """A field with its help text. `more` may hold `names` (other flags) and `choices`."""
+    """A field with its help text. `more` may hold `names` (other flags), `choices`, and `commas` between its values."""
     return field(default=default, metadata={"help": help, **more})
 
 
@@ -41,6 +41,9 @@ class ServerConfig:
     )
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     dtype: str = option("auto", "precision of the language model", choices=DTYPES)
+    quantization: tuple[str, ...] = option(
+        (), "weights of the language model: auto, int8 or fp8; auto,int8 gives each model its own", commas=True
+    )
     lora: str | None = option(None, "LoRA weights to merge at load")
     lora_modules: tuple[str, ...] = option(
         (), "name=path, adapters whose names requests may give as model, one or more; repeatable", nargs="+"
@@ -143,6 +146,9 @@ class ServerConfig:
             if choices and value not in choices:
                 raise InvalidRequest(f.name, f"must be one of {', '.join(choices)}, got {value!r}")
         _check_budgets(self.max_memory_gb, max(1, len(self.models)))
+        for name in self.quantization:
+            check_quantization(name)
+        _check_number("quantization", self.quantization, max(1, len(self.models)))
         check_device(self.device)
         Lexicon.of(self.lexicon)
         for name in _POSITIVE:
@@ -215,8 +221,12 @@ def _check_budgets(given: tuple[float, ...], models: int) -> None:
     """InvalidRequest if these are not one budget for every model, or one for each."""
     if any(value <= 0 for value in given):
         raise InvalidRequest("max_memory_gb", f"must be above 0, got {min(given):g}")
+    _check_number("max_memory_gb", given, models)
+
+
+def _check_number(name: str, given: Sequence[object], models: int) -> None:
     if len(given) not in (0, 1, models):
-        raise InvalidRequest("max_memory_gb", f"give one number, or one per model ({models})")
+        raise InvalidRequest(name, f"give one value, or one per model ({models})")
 
 
 _POSITIVE = (
@@ -246,10 +256,12 @@ _POSITIVE = (
 
 
 def kind(f: Field[Any]) -> str:
-    """The type of a field, from its annotation: bool, int, float, str, "numbers" or "list"."""
+    """The type of a field, from its annotation: bool, int, float, str, "numbers", "names" or "list"."""
     name = str(f.type).removesuffix(" | None")
     if name == "tuple[float, ...]":
         return "numbers"
+    if f.metadata.get("commas"):
+        return "names"
     return "list" if name.startswith("tuple") else name
 
 
@@ -323,6 +335,11 @@ def numbers(value: str) -> tuple[float, ...]:
     return tuple(float(part) for part in value.split(","))
 
 
+def names(value: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    return tuple(part.strip() for part in value.split(","))
+
+
 def default(f: Field[Any]) -> Any:
     assert f.default is not MISSING
     return f.default
@@ -333,9 +350,9 @@ def _typed(f: Field[Any], value: Any) -> Any:
     if wanted == "numbers" and value is not None:
         parts = value if isinstance(value, list) else str(value).split(",")
         value = tuple(_number(f.name, part, float) for part in parts)
-    if wanted == "list":
+    if wanted in ("list", "names"):
         if isinstance(value, str):
-            return items(value)
+            return items(value) if wanted == "list" else names(value)
         if isinstance(value, Sequence):
             return tuple(str(v) for v in value)
         raise InvalidRequest(f.name, f"must be a list, got {value!r}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from stentor.api import TTS
 from stentor.config import Policy
 from stentor.server.config import ServerConfig
 from stentor.server.limits import LIMITS
 from stentor.server.loader import cpu_share
+
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True)
@@ -20,9 +24,13 @@ class ModelFactory:
     config: ServerConfig
     at: int = 0
 
+    def _own(self, given: Sequence[Given]) -> Given | None:
+        """This model's of values for each, or the one for all. None: none is given."""
+        return given[self.at if len(given) > 1 else 0] if given else None
+
     def __call__(self) -> TTS:
         c = self.config
-        models, budgets = max(1, len(c.models)), c.max_memory_gb
+        models = max(1, len(c.models))
         loras = c.loras_of(self.name)
         adapted = bool(loras) or self.at == 0
         return TTS(
@@ -30,6 +38,7 @@ class ModelFactory:
             name=self.name,
             device=c.device,
             dtype=c.dtype,
+            quantization=self._own(c.quantization) or "auto",
             lora=c.lora,
             loras=loras,
             max_loras=c.max_loras if adapted else None,
@@ -38,7 +47,7 @@ class ModelFactory:
             max_num_seqs=c.max_num_seqs,
             memory_gb=c.memory_gb,
             gpu_memory_utilization=c.gpu_memory_utilization / (models - self.at),  # equal shares, one after another
-            max_memory_gb=budgets[self.at] if len(budgets) > 1 else budgets[0] if budgets else None,
+            max_memory_gb=self._own(c.max_memory_gb),
             require_graphs=c.require_graphs,
             threads=c.threads,
             max_threads=cpu_share(models),

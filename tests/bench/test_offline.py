@@ -158,15 +158,13 @@ def test_the_command_makes_the_engine_from_its_flags_and_closes_it(monkeypatch, 
     )
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers(required=True))
-    words = (
-        "bench offline --model dummy:toy --device cpu --dtype float32 --num-prompts 3 --max-concurrency 3 --voice amy"
-    )
+    words = "bench offline --model dummy:toy --device cpu --dtype float32 --quantization int8 --num-prompts 3 --max-concurrency 3 --voice amy"
     words += (
         " --max-frames 40 --ignore-eos --request-seed 5 --save-result --result-filename off --metric-percentiles 50,99"
     )
     args = parser.parse_args([*words.split(), "--result-dir", str(tmp_path)])
     assert args.func(args) == 0
-    assert made[0].made_with == (("dummy:toy",), {"device": "cpu", "dtype": "float32"})
+    assert made[0].made_with == (("dummy:toy",), {"device": "cpu", "dtype": "float32", "quantization": "int8"})
     assert made[0].closed
     options = made[0].calls[0][1]
     assert options == {"voice": "amy", "seed": 5, "max_frames": 40, "ignore_eos": True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from stentor.kernels import (
     norm_rope,
     paged_attention,
     prefill_attention,
+    quantized,
+    quantized_gemm,
     rng,
     sampling,
     short_attention,
@@ -22,7 +25,7 @@ from stentor.kernels import (
 )
 from stentor.kernels.configs import PagedConfig, conv_config
 from stentor.kernels.types import Affine, QKNormRope, RopeArgs, RowStatus, SampleOut, SamplingParams, SnakeParams
-from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
+from tests.helpers.compiled import HOPPER, Case, compile_cases, compiled_cases, floats, integers, meta
 
 STATUS = RowStatus(0, 1, 2, 3)
 
@@ -72,6 +75,16 @@ def linear(dtype: torch.dtype, rows: int, n: int, k: int, norm: bool, gate: bool
     x, weight = meta(rows, k, dtype=dtype), meta(2 * n if gate else n, k, dtype=dtype)
     residual, bias = (meta(rows, n, dtype=dtype), meta(n, dtype=dtype)) if more else (None, None)
     gemv.fused_linear(x, weight, (meta(k, dtype=dtype), 1e-6, True) if norm else None, residual, gate, bias)
+
+
+def eight_bits(dtype: torch.dtype, rows: int, stored: torch.dtype, groups: int, gate: bool = False) -> None:
+    x, weight, scale = meta(rows, 2048, dtype=dtype), meta(4096, 2048, dtype=stored), floats(4096, groups)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantized, "CONVERTS_FLOAT8", True)
+        if rows > 2:
+            quantized_gemm.linear(x, weight, scale, meta(4096, dtype=dtype))
+        else:
+            gemv.fused_linear(x, weight, (meta(2048, dtype=dtype), 1e-6, True), gate=gate, scale=scale)
 
 
 def low_rank(dtype: torch.dtype, shape: tuple[int, ...], widths: tuple[int, ...], rank: int) -> None:
@@ -124,6 +137,11 @@ CASES: dict[str, Case] = {
     "local without norm and RoPE": lambda t: local(t, 128, 2, None),
     "linear": lambda t: linear(t, 1, 4096, 2048, norm=True, gate=False, more=False),
     "gated linear of two": lambda t: linear(t, 2, 6144, 2048, norm=True, gate=True, more=False),
+    "linear in int8": lambda t: eight_bits(t, 1, torch.int8, 1),
+    "linear in float8 as bytes": lambda t: eight_bits(t, 1, torch.uint8, 16),
+    "gated linear of two in int8": lambda t: eight_bits(t, 2, torch.int8, 1, gate=True),
+    "GEMM in int8": lambda t: eight_bits(t, 8, torch.int8, 1),
+    "GEMM in float8 as bytes": lambda t: eight_bits(t, 32, torch.uint8, 16),
     "low rank": lambda t: low_rank(t, (64,), (2048, 256, 256), 32),
     "low rank of a flow": lambda t: low_rank(t, (128, 11), (1024,), 128),
     "linear, uneven": lambda t: linear(t, 1, 300, 2000, norm=False, gate=False, more=True),
@@ -179,8 +197,16 @@ CODEC_CASES: dict[str, Case] = {
 }
 
 
+FLOAT8_CASES: dict[str, Case] = {
+    "linear in float8": lambda t: eight_bits(t, 1, torch.float8_e4m3fn, 1),
+    "GEMM in float8": lambda t: eight_bits(t, 64, torch.float8_e4m3fn, 1),
+}
+"""For GPUs that convert float8."""
+
 ALL = ((CASES, (torch.bfloat16, torch.float32)), (CODEC_CASES, (torch.bfloat16, torch.float16)))
 
 if __name__ == "__main__":
     for cases, dtypes in ALL:
         compile_cases(cases, dtypes)
+    for what, _, arch, shared in compiled_cases(FLOAT8_CASES, (torch.bfloat16,), lambda _: (HOPPER,)):
+        print(f"{what}, sm_{arch}: {shared} bytes shared")

@@ -19,10 +19,10 @@ from stentor.layers.conv import StreamingState
 from stentor.layers.types import State
 from stentor.models.qwen3_tts.codec_decoder import CLOCK, Codec, Decoder
 from stentor.models.qwen3_tts.config import parse, read_codec
-from stentor.models.qwen3_tts.loader import load_codec, load_language_models, make_clone
+from stentor.models.qwen3_tts.loader import load_codec, make_clone, make_weights
 from stentor.models.qwen3_tts.speaker_encoder import mel_filters
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
-from stentor.models.weights import read_config, read_safetensors
+from stentor.models.weights import load_weights, read_config, read_safetensors
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "qwen3_tts"
@@ -231,7 +231,8 @@ def test_encoder_codes_and_speaker_vectors_equal_the_official_ones(checkpoints: 
     path = checkpoints / "base"
     config, codec = parse(read_config(path), "config.json"), read_codec(path)
     tensors = read_safetensors(path / "model.safetensors")
-    weights = load_language_models(config, tensors, "model", CPU, torch.float32, torch.float32)
+    weights = make_weights(config, torch.float32, torch.float32)
+    load_weights(weights, tensors, "model", CPU)
     _, encoder = load_codec(path, codec, CPU, torch.float32, with_encoder=True)
     assert encoder is not None
     clone = make_clone(config, weights, encoder, codec, CPU)

@@ -13,7 +13,7 @@ import torch
 import stentor
 from stentor.config import EngineConfig
 from stentor.engine.device import Device
-from stentor.server.config import ServerConfig, build
+from stentor.server.config import ServerConfig, build, typed
 from stentor.server.loader import cpu_share
 from stentor.server.model_factory import ModelFactory
 from tests.helpers.server_live import Live, count, pcm, serving, until
@@ -83,12 +83,14 @@ def test_an_engine_whose_device_raises_leaves_the_others_serving(three: Live, mo
 
 
 def test_each_model_has_its_budget_and_its_share_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = build({"models": MODELS, "max_memory_gb": (8.0, 6.0, 4.0)}, env={})
+    given = {"max_memory_gb": (8.0, 6.0, 4.0), "quantization": ("auto", "int8", "fp8")}
+    config = build({"models": MODELS, **given}, env={})
     made: list[dict[str, Any]] = []
     monkeypatch.setattr("stentor.server.model_factory.TTS", lambda model, **options: made.append(options))
     for at, name in enumerate(MODELS):
         ModelFactory(name, name, config, at)()
     assert [o["max_memory_gb"] for o in made] == [8, 6, 4]
+    assert [o["quantization"] for o in made] == ["auto", "int8", "fp8"]
     free = 1.0
     for options in made:  # of what those before have left
         taken = free * options["gpu_memory_utilization"]
@@ -132,3 +134,22 @@ def test_a_device_that_has_failed_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(torch, "ones", fault)
     assert not Device("cpu").answers()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("int8", "fp8"), r"give one value, or one per model \(3\)"),
+        (("int4",), "must be one of auto, int8, fp8, got 'int4'"),
+    ],
+)
+def test_quantisations_that_fit_no_model_are_named(given: tuple[str, ...], why: str) -> None:
+    with pytest.raises(stentor.InvalidRequest, match=f"quantization: {why}"):
+        ServerConfig(models=MODELS, quantization=given)
+
+
+@pytest.mark.parametrize(
+    ("value", "want"), [("int8", ("int8",)), ("auto, fp8", ("auto", "fp8")), (["int8"], ("int8",))]
+)
+def test_quantisations_of_a_file_stand_in_a_list_or_between_commas(value: Any, want: tuple[str, ...]) -> None:
+    assert typed({"quantization": value}) == {"quantization": want}

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from stentor.errors import CheckpointError
+from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.weights import fold_weight_norm, read_pickle, read_sharded
 
 _BLOCK = {
@@ -52,15 +53,15 @@ _UNUSED = ("causal_mask", "freqs_cis")
 """Buffers in the released codec file that no code reads."""
 
 
-def read_language_model(path: Path) -> dict[str, Tensor]:
-    """Both transformers, from shards, one safetensors file or model.pth, under stentor's names."""
+def read_language_model(path: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Both transformers, from shards, one safetensors file or model.pth, under stentor's names. config: config.json."""
     if any((path / f).is_file() for f in ("model.safetensors.index.json", "model.safetensors")):
         tensors = read_sharded(path)
     elif (path / "model.pth").is_file():
         tensors = read_pickle(path / "model.pth")
     else:
         raise CheckpointError(f"{path} has neither model.safetensors (or its index) nor model.pth")
-    return language_model(tensors)
+    return language_model(read_quantized(config, tensors, str(path)))
 
 
 def read_codec(path: Path) -> dict[str, Tensor]:
@@ -111,13 +112,15 @@ def _weight_norm_name(name: str) -> str:
 
 
 def _split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`wqkv` rows are q, k, v in this order. k and v have equally many, and `wo` has as many columns as q has rows."""
+    """`wqkv` rows are q, k, v in this order. k and v have equally many, and `wo` has as many columns as q has rows.
+    Scales of a quantised weight split like its rows."""
     split: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if not name.endswith("attention.wqkv.weight"):
+        before, fused, kind = name.partition("attention.wqkv.")
+        if not fused or kind not in ("weight", "weight_scale"):
             split[name] = tensor
             continue
-        stem = name.removesuffix("attention.wqkv.weight") + "self_attn."
+        stem = before + "self_attn."
         out = tensors.get(f"{stem}o_proj.weight")
         if out is None:
             raise CheckpointError(f"tensor {name.replace('wqkv', 'wo')} is missing beside {name}")
@@ -125,9 +128,9 @@ def _split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         rest = tensor.shape[0] - queries
         if rest <= 0 or rest % 2:
             raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}, which does not split into q, k, v")
-        split[f"{stem}q_proj.weight"] = tensor[:queries]
-        split[f"{stem}k_proj.weight"] = tensor[queries : queries + rest // 2]
-        split[f"{stem}v_proj.weight"] = tensor[queries + rest // 2 :]
+        split[f"{stem}q_proj.{kind}"] = tensor[:queries]
+        split[f"{stem}k_proj.{kind}"] = tensor[queries : queries + rest // 2]
+        split[f"{stem}v_proj.{kind}"] = tensor[queries + rest // 2 :]
     return split
 
 

@@ -11,10 +11,11 @@ from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
 from stentor.models.fish_s2 import config
 from stentor.models.fish_s2.codec_config import CodecConfig, stack_config
 from stentor.models.fish_s2.language_model import Language
-from stentor.models.fish_s2.loader import build_model, make_codec
+from stentor.models.fish_s2.loader import QUANTIZED, build_model, make_codec
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import Tokens, select_tokens
 from stentor.models.load_options import check_load_options, codec_dtype, model_dtype
+from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 
 SEED = 0
 IDS = {"<|im_start|>": 151644, "<|im_end|>": 151645, "<|voice|>": 151673}
@@ -71,11 +72,12 @@ RELEASED_CODEC = CodecConfig(
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> FishS2:
-    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU."""
-    check_load_options(options, ())
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Load option: `quantization`."""
+    check_load_options(options, (QUANTIZATION,))
     c = config.parse(RELEASED)
     tokens = make_tokens(c.codes, c.vocab)
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, torch.bfloat16, device))
+    quantize_layers(language, QUANTIZED, quantization(options))
     codec = make_codec(RELEASED_CODEC, c, codec_dtype({}, device, dtype))
     for module in (language, codec):
         initialize_dummy_weights(module, device, SEED)

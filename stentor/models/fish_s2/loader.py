@@ -18,9 +18,12 @@ from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.spec import REFERENCE_SECONDS, SAMPLE_RATE
 from stentor.models.fish_s2.tokenizer import Tokens, read_tokens
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
+from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
 from stentor.models.weights import load_weights
 
-LOAD_OPTIONS = (CODEC_DTYPE,)
+LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION)
+QUANTIZED = ("slow",)
+"""The language models whose weights may have 8 bits."""
 
 
 def load(
@@ -28,15 +31,17 @@ def load(
 ) -> FishS2:
     """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    The load option `codec_dtype` sets the dtype of the codec's decoder. Raises CheckpointError and InvalidRequest.
+    Load options: `codec_dtype` of the codec's decoder, and `quantization` of the slow transformer's weights. Raises
+    CheckpointError and InvalidRequest.
     """
     check_load_options(options, LOAD_OPTIONS)
     audio_dtype = codec_dtype(options, device, dtype)
     c = config.parse(raw)
     tokens = read_tokens(path, c.codes, c.vocab)
-    tensors = read_language_model(path)
+    tensors = read_language_model(path, raw)
     own = tensors["embeddings.weight"].dtype if "embeddings.weight" in tensors else torch.bfloat16
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, own, device))
+    tensors = place_quantized(language, QUANTIZED, tensors, quantization(options), str(path), device)
     load_weights(language, tensors, str(path), device, file_name=released_name)
     del tensors
     codec_tensors = read_codec(path)

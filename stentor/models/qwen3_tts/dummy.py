@@ -11,6 +11,7 @@ import torch
 from stentor.layers.transformer import StackConfig
 from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
 from stentor.models.load_options import check_load_options, codec_dtype, model_dtype
+from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.config import (
@@ -22,7 +23,7 @@ from stentor.models.qwen3_tts.config import (
     SpeakerConfig,
     TransformerConfig,
 )
-from stentor.models.qwen3_tts.loader import build, make_clone, make_weights
+from stentor.models.qwen3_tts.loader import QUANTIZED, build, make_clone, make_weights
 from stentor.models.qwen3_tts.model import Qwen3TTS
 
 SEED = 20260122
@@ -142,10 +143,11 @@ class DummyTokenizer:
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Qwen3TTS:
-    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU."""
-    check_load_options(options, ())
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Load option: `quantization`."""
+    check_load_options(options, (QUANTIZATION,))
     c, codec = config(name), codec_config()
     weights = make_weights(c, model_dtype(dtype, torch.bfloat16, device), torch.float32)
+    quantize_layers(weights, QUANTIZED, quantization(options))
     initialize_dummy_weights(weights, device, SEED, constants=CONSTANTS)
     decoder = build(lambda: Decoder(codec.decoder), torch.float32)
     initialize_dummy_weights(decoder, device, SEED + 1, constants=CONSTANTS)

@@ -17,6 +17,8 @@ from stentor.models.load_options import (
     codec_dtype,
     model_dtype,
 )
+from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
+from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.config import CodecConfig, Config, EncoderConfig, parse, read_codec
@@ -27,7 +29,9 @@ from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import load_weights, meta_init, read_sharded
 
-LOAD_OPTIONS = (CODEC_DTYPE, "mistral_pretokenizer")
+LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION, "mistral_pretokenizer")
+QUANTIZED = ("talker.model",)
+"""The language models whose weights may have 8 bits."""
 Built = TypeVar("Built", bound=nn.Module)
 
 
@@ -42,8 +46,9 @@ def load(
 ) -> Qwen3TTS:
     """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    Load options: `codec_dtype` of the codec's decoder (the encoders are float32 or wider), and `mistral_pretokenizer`
-    (False), which splits words as the official package does for a local directory.
+    Load options: `codec_dtype` of the codec's decoder (the encoders are float32 or wider), `quantization` of the
+    talker's weights, and `mistral_pretokenizer` (False), which splits words as the official package does for a local
+    directory.
     Raises CheckpointError and InvalidRequest.
     """
     mistral = _load_options(options)
@@ -52,10 +57,12 @@ def load(
     c, codec = parse(raw, str(path / "config.json")), read_codec(path)
     if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
         raise CheckpointError(f"{path}: the talker makes {c.codebooks} codes per frame, the codec wants another number")
-    tensors = read_sharded(path)
-    head = tensors.get("talker.codec_head.weight")
-    own = torch.float32 if head is None else head.dtype
-    weights = load_language_models(c, tensors, str(path), device, model_dtype(dtype, own, device), encoder_dtype)
+    tensors = read_quantized(raw, read_sharded(path), str(path))
+    norm = tensors.get("talker.model.norm.weight")  # never quantised
+    own = torch.float32 if norm is None else norm.dtype
+    weights = make_weights(c, model_dtype(dtype, own, device), encoder_dtype)
+    tensors = place_quantized(weights, QUANTIZED, tensors, quantization(options), str(path), device)
+    load_weights(weights, tensors, str(path), device)
     del tensors
     decoder, encoder = load_codec(path, codec, device, encoder_dtype, with_encoder=c.kind == "base")
     decoder.process_weights_after_loading(audio_dtype)
@@ -71,20 +78,6 @@ def _load_options(options: Mapping[str, object]) -> bool:
     if not isinstance(mistral, bool):
         raise InvalidRequest("mistral_pretokenizer", f"must be true or false, got {mistral!r}")
     return mistral
-
-
-def load_language_models(
-    c: Config,
-    tensors: Mapping[str, Tensor],
-    source: str,
-    device: torch.device,
-    dtype: torch.dtype,
-    encoder_dtype: torch.dtype,
-) -> Weights:
-    """The main file in `dtype`, its speaker encoder in `encoder_dtype`."""
-    weights = make_weights(c, dtype, encoder_dtype)
-    load_weights(weights, tensors, source, device)
-    return weights
 
 
 def make_weights(c: Config, dtype: torch.dtype, encoder_dtype: torch.dtype) -> Weights:

@@ -10,8 +10,9 @@ import torch
 from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
 from stentor.models.load_options import check_load_options, codec_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan
+from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 from stentor.models.voxcpm2.config import parse
-from stentor.models.voxcpm2.loader import build_model, make_modules
+from stentor.models.voxcpm2.loader import QUANTIZED, build_model, make_modules
 from stentor.models.voxcpm2.lora import USUAL_TARGETS, read_lora
 from stentor.models.voxcpm2.model import VoxCPM2
 
@@ -132,11 +133,12 @@ RELEASED: dict[str, Any] = {
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> VoxCPM2:
     """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Words take the place of tokens.
 
-    Load options: those of adapters (models/lora.py).
+    Load options: `quantization`, and those of adapters (models/lora.py).
     """
-    check_load_options(options, ADAPTER_OPTIONS)
+    check_load_options(options, (QUANTIZATION, *ADAPTER_OPTIONS))
     c, plan = parse(RELEASED), AdapterPlan.of(options, read_lora, USUAL_TARGETS)
     net, vae = make_modules(c, device, dtype)
+    quantize_layers(net, QUANTIZED, quantization(options))
     for module in (net, vae):
         initialize_dummy_weights(module, device, SEED, gain=1.0)
     audio_dtype = codec_dtype({}, device, dtype)

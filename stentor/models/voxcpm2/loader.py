@@ -14,6 +14,8 @@ from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_decoder
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
+from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
 from stentor.models.voxcpm2.lora import USUAL_TARGETS, merge_lora, read_lora, serves_adapters
@@ -34,7 +36,9 @@ from stentor.text import front_end
 from stentor.text.front_end import FrontEnd
 
 UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
-LOAD_OPTIONS = ("lora", "flow_steps", CODEC_DTYPE, *ADAPTER_OPTIONS)
+LOAD_OPTIONS = ("lora", "flow_steps", CODEC_DTYPE, QUANTIZATION, *ADAPTER_OPTIONS)
+QUANTIZED = ("base_lm", "residual_lm")
+"""The language models whose weights may have 8 bits."""
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
@@ -44,16 +48,18 @@ def load(
     """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
     Load options: `lora` (a file or directory of LoRA weights to merge), `flow_steps` (another default of the request
-    option), `codec_dtype`, and those of adapters (models/lora.py). Raises CheckpointError and InvalidRequest.
+    option), `codec_dtype`, `quantization` of the language models' weights, and those of adapters (models/lora.py).
+    Raises CheckpointError and InvalidRequest.
     """
     check_load_options(options, LOAD_OPTIONS)
     c = _with_steps(parse(raw), options.get("flow_steps"))
     audio_dtype = codec_dtype(options, device, dtype)
     plan = AdapterPlan.of(options, read_lora, USUAL_TARGETS)
     net, vae = make_modules(c, device, dtype)
-    weights = _main_weights(path)
+    weights = read_quantized(raw, _main_weights(path), str(path))
     if "lora" in options:
         weights = merge_lora(weights, Path(options["lora"]).expanduser())
+    weights = place_quantized(net, QUANTIZED, weights, quantization(options), f"{path}: model", device)
     load_weights(net, weights, f"{path}: model", device)
     load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
     tokenize = TextTokenizer(path / "tokenizer.json")

@@ -50,6 +50,8 @@ def merge_lora(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     for name in weights.pairs:
         if f"{name}.weight" not in tensors:
             raise CheckpointError(f"{weights.source}: tensor {name}.lora_A belongs to no weight of this model")
+        if f"{name}.weight_scale" in tensors:
+            raise CheckpointError(f"{weights.source}: {name} is quantised: name the adapter in loras, not in lora")
         weight = tensors[f"{name}.weight"]
         weights.check_shape(name, weight.shape)
         a, b = weights.scaled(name)

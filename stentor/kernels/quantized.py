@@ -1,0 +1,50 @@
+"""Weights in 8 bits in registers: int8, and float8 (e4m3) on every GPU, also where the hardware does not convert it."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.backends import backends
+from triton.runtime import driver
+
+from stentor.kernels.switches import INTERPRETED
+
+NO_SCALE, PER_OUTPUT, GROUPED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+"""How many scales an output has. The last stands for more than one."""
+
+
+def _converts_float8() -> bool:
+    """Whether the GPU converts float8 itself (Ada, Hopper and later)."""
+    active = not INTERPRETED and bool(backends["nvidia"].driver.is_active())
+    return active and driver.active.get_current_target().arch >= 89
+
+
+CONVERTS_FLOAT8: bool = _converts_float8()
+
+
+def weight_bits(weight: Tensor) -> Tensor:
+    """The weight as a kernel reads it: float8 as bytes where the GPU has no conversion (see `widen`)."""
+    if weight.dtype == torch.float8_e4m3fn and not CONVERTS_FLOAT8:
+        return weight.view(torch.uint8)
+    return weight
+
+
+@triton.jit
+def widen(w):
+    """Weights in float32. Bytes are float8: their bits are moved to where float16 has them."""
+    if w.dtype == tl.uint8:
+        bits = w.to(tl.uint16)
+        half = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
+        wide = half.to(tl.float32) * 256.0  # an exponent of float16 is larger by 8
+    else:
+        wide = w.to(tl.float32)
+    return wide
+
+
+@triton.jit
+def read_scale(scale_ptr, offs_n, offs_k, N, K, groups):
+    """The scales [N, groups] of some weights. A group is K / groups consecutive inputs."""
+    group = tl.minimum(offs_k, K - 1) // (K // groups)
+    return tl.load(scale_ptr + tl.minimum(offs_n, N - 1).to(tl.int64) * groups + group)

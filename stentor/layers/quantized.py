@@ -1,0 +1,79 @@
+"""Weights in 8 bits: int8, or float8 with 4 bits of exponent and 3 of mantissa (e4m3). Activations keep their dtype.
+
+A weight is its 8 bits times a scale. Each output has one scale, or one for each group of consecutive inputs.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stentor import kernels
+
+CPU_ROWS = 8
+"""Rows up to which torch's int8 product is faster on a CPU than a product of float weights (docs/log.md)."""
+CPU_OUTPUTS = 256
+"""Outputs whose weights are made float at a time on a CPU: they stay in its cache."""
+LARGEST: dict[torch.dtype, float] = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The dtypes of quantised weights, and the largest value of each."""
+
+
+def quantize(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """weight [N, K] -> its 8 bits [N, K] and scales [N, 1] float32. The largest weight of an output is exact."""
+    exact = weight.float()
+    scale = (exact.abs().amax(1, keepdim=True) / LARGEST[dtype]).clamp_min(torch.finfo(torch.float32).tiny)
+    scaled = exact / scale
+    if dtype == torch.int8:
+        scaled = scaled.round()
+    return scaled.clamp(-LARGEST[dtype], LARGEST[dtype]).to(dtype), scale
+
+
+def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """weight [N, K] in 8 bits times scale [N, groups] float32, rounded once to `dtype`."""
+    values = weight
+    if weight.dtype == torch.float8_e4m3fn:
+        values, scale = _moved(weight), scale * 256
+    wide = torch.promote_types(dtype, torch.float32)
+    grouped = values.view(len(weight), scale.shape[1], -1)
+    out = torch.empty(grouped.shape, dtype=dtype, device=weight.device)
+    return torch.mul(grouped, scale.to(wide)[:, :, None], out=out).flatten(1)
+
+
+def _moved(weight: Tensor) -> Tensor:
+    """float8 as float16, divided by 256. The bits are moved to their places, since a CPU converts ten times slower.
+
+    Exponents of float16 are larger by 8. The sign, which int8 repeats to its left, goes to the first bit.
+    """
+    bits = (weight.view(torch.int8).to(torch.int16) << 7) & ~(1 << 14)
+    return bits.view(torch.float16)
+
+
+def quantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N]."""
+    if kernels.is_gemv(x):
+        return kernels.gemv.fused_linear(x, weight, bias=bias, scale=scale)
+    if kernels.is_few_rows(x):
+        return kernels.quantized_gemm.linear(x, weight, scale, bias)
+    if _fits_int8_product(x, weight, scale):
+        y = _int8_product(x, weight, scale)
+        return y if bias is None else y + bias
+    step = CPU_OUTPUTS if x.device.type == "cpu" else len(weight)
+    parts = [
+        F.linear(x, dequantize(weight[i : i + step], scale[i : i + step], x.dtype)) for i in range(0, len(weight), step)
+    ]
+    y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+    return y if bias is None else y + bias
+
+
+def _fits_int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> bool:
+    few = 0 < x.numel() <= CPU_ROWS * x.shape[-1]
+    eight = weight.dtype == torch.int8 and scale.shape[1] == 1
+    return x.device.type == "cpu" and few and eight and x.dtype in (torch.float32, torch.bfloat16)
+
+
+def _int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """torch's product for a CPU. It rounds activations and sums to bfloat16, which is little beside int8."""
+    ones = torch.ones(len(weight), dtype=torch.bfloat16)
+    y = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]).bfloat16(), weight, ones)
+    return (y * scale[:, 0]).to(x.dtype).view(*x.shape[:-1], len(weight))

@@ -1,0 +1,113 @@
+"""Weights of language models in 8 bits: quantised as they are loaded, or as a checkpoint has them.
+
+A quantised layer of a checkpoint is `X.weight` in int8 or float8 and `X.weight_scale` [outputs, groups].
+`models/quantized_checkpoint.py` brings the formats of others to that. Only the four linear layers of the blocks of the
+language models stay in 8 bits. Others that a checkpoint has in 8 bits are widened when it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from stentor.config import QUANTIZATIONS
+from stentor.errors import CheckpointError, InvalidRequest
+from stentor.layers.linear import QuantizedLinear
+from stentor.layers.quantized import LARGEST, dequantize, quantize
+from stentor.models.weights import checkpoint_names
+
+QUANTIZATION = "quantization"
+"""Load option of every family that has language models."""
+DTYPES = dict(zip(QUANTIZATIONS, (None, *LARGEST), strict=True))
+
+
+def quantization(options: Mapping[str, object]) -> torch.dtype | None:
+    """The dtype of quantised weights that was asked for. None: as the checkpoint has them. InvalidRequest."""
+    name = options.get(QUANTIZATION, "auto")
+    if name not in DTYPES:
+        raise InvalidRequest(QUANTIZATION, f"must be one of {', '.join(DTYPES)}, got {name!r}")
+    return DTYPES[str(name)]
+
+
+def quantize_layers(net: nn.Module, stacks: Iterable[str], dtype: torch.dtype | None) -> None:
+    """Make every linear layer of these stacks of `net` a quantised one. Their weights are not kept. None: no layer."""
+    if dtype is not None:
+        for name in _linears(net, stacks):
+            _replace(net, name, dtype, 1)
+
+
+def place_quantized(
+    net: nn.Module,
+    stacks: Iterable[str],
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype | None,
+    source: str,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """The checkpoint's tensors as `net` takes them, whose linear layers in these stacks become quantised ones.
+
+    net: on the meta device. stacks: names of its language models. tensors: by the checkpoint's names. dtype: quantise
+    to that what is not quantised yet, on `device`. InvalidRequest if the checkpoint is quantised to another dtype.
+    CheckpointError names the tensor that does not fit.
+    """
+    found = dict(tensors)
+    for name in _linears(net, stacks):
+        parts = [part.removesuffix(".weight") for part in checkpoint_names(f"{name}.weight")]
+        if not any(f"{part}.weight_scale" in found for part in parts):
+            if dtype is None or any(f"{part}.weight" not in found for part in parts):
+                continue  # load_weights names what is missing
+            for part in parts:
+                weight, scale = quantize(found[f"{part}.weight"].to(device), dtype)
+                home = found[f"{part}.weight"].device  # a device would hold parts beside the layer that stacks them
+                found[f"{part}.weight"], found[f"{part}.weight_scale"] = weight.to(home), scale.to(home)
+        _replace(net, name, *_stored(found, parts, dtype, source))
+    kept = {part for name in _quantized(net) for part in checkpoint_names(f"{name}.weight_scale")}
+    for name in [n for n in found if n.endswith(".weight_scale") and n not in kept]:
+        layer = name.removesuffix("_scale")
+        found[layer] = dequantize(found[layer], found[name].float(), found[name].dtype)
+        del found[name]
+    return found
+
+
+def _stored(
+    found: Mapping[str, Tensor], parts: list[str], wanted: torch.dtype | None, source: str
+) -> tuple[torch.dtype, int]:
+    """(dtype, scales of each output) of the parts of a layer, which agree and are what was wanted."""
+    kinds = set()
+    for part in parts:
+        weight, scale = found.get(f"{part}.weight"), found.get(f"{part}.weight_scale")
+        if weight is None or scale is None:
+            raise CheckpointError(
+                f"{source}: tensor {part}.weight{'_scale' if weight is not None else ''} is missing: "
+                f"{' and '.join(parts)} are one layer here, quantised alike"
+            )
+        kinds.add((weight.dtype, scale.shape[1]))
+    if len(kinds) > 1:
+        raise CheckpointError(f"{source}: {' and '.join(parts)} are one layer here, and are quantised differently")
+    dtype, groups = kinds.pop()
+    if wanted not in (None, dtype):
+        name = next(n for n, t in DTYPES.items() if t == dtype)
+        raise InvalidRequest(QUANTIZATION, f"this checkpoint comes in {name}: leave it out")
+    return dtype, groups
+
+
+def _linears(net: nn.Module, stacks: Iterable[str]) -> list[str]:
+    return [
+        f"{stack}.layers.{name}"
+        for stack in stacks
+        for name, module in net.get_submodule(f"{stack}.layers").named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+
+
+def _quantized(net: nn.Module) -> list[str]:
+    return [name for name, module in net.named_modules() if isinstance(module, QuantizedLinear)]
+
+
+def _replace(net: nn.Module, name: str, dtype: torch.dtype, groups: int) -> None:
+    parent, leaf = net.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
+    base = parent.get_submodule(leaf)
+    assert isinstance(base, nn.Linear)
+    setattr(parent, leaf, QuantizedLinear(base, dtype, groups))
