@@ -22,7 +22,7 @@ import yaml
 from websockets.sync.client import connect
 
 from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, held, raw, until
+from tests.helpers.server_live import Live, count, held, raw, until
 
 FOLDER = Path(__file__).parents[1] / "server" / "clients"
 DOES = {"list", "speak", "stream", "cancel", "upload", "state"}
@@ -87,7 +87,11 @@ class Replay:
 
     def _cancel(self, step: dict[str, Any]) -> None:
         """Drop the connection: of a stream after its first bytes, else before anything has come."""
-        stopped = self.live.tts.engine.stats.cancelled
+        stopped, aborted = self.live.tts.engine.stats.cancelled, count(self.live, "speech_stream_aborted_total")
+
+        def noticed() -> bool:
+            return count(self.live, "speech_stream_aborted_total") == aborted + 1
+
         if step.get("streamed"):
             with (
                 held(self.live, frames=[1]),
@@ -97,12 +101,12 @@ class Replay:
                 assert answer.status_code == 200, answer.read()
                 assert next(answer.iter_raw())
                 answer.close()
-                assert until(lambda: not self.live.server.metrics.live)
+                assert until(noticed)
         else:
             with held(self.live, steps=[1]) as engine:
                 with raw(self.live, self.filled(step["body"])):
                     engine.wait()
-                assert until(lambda: not self.live.server.metrics.live)
+                assert until(noticed)
         assert self.live.idle()
         assert self.live.tts.engine.stats.cancelled == stopped + 1
 

@@ -43,7 +43,7 @@ def test_a_client_that_leaves_frees_everything_at_once(live: Live, how: dict) ->
 def test_a_client_that_leaves_a_batch_frees_all_of_it(live: Live) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     data = json.dumps({"items": [TEXT] * 6, "min_frames": 900, "max_frames": 900, "guard": False}).encode()
-    stopped = live.tts.engine.stats.cancelled
+    stopped, aborted = live.tts.engine.stats.cancelled, count(live, "speech_stream_aborted_total")
     with held(live, steps=[5]):
         s = socket.create_connection((host, int(port)), STUCK_S)
         s.sendall(
@@ -52,7 +52,7 @@ def test_a_client_that_leaves_a_batch_frees_all_of_it(live: Live) -> None:
         )  # fmt: skip
         assert until(lambda: live.tts.engine.health().running + live.tts.engine.health().queued == 6)
         s.close()
-        assert until(lambda: not live.server.metrics.live)
+        assert until(lambda: count(live, "speech_stream_aborted_total") == aborted + 6)
     assert live.idle()
     assert live.tts.engine.stats.cancelled == stopped + 6
 
