@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from stentor.models.base import Option
+from stentor.models.codec_timing import CAUSAL
 from stentor.models.cosyvoice3 import config as cosy_config
 from stentor.models.cosyvoice3 import dummy as cosy_dummy
 from stentor.models.cosyvoice3 import loader as cosy_loader
@@ -44,7 +45,7 @@ def voxcpm2() -> Mapping[str, Option]:
 
 
 def cosyvoice3() -> Mapping[str, Option]:
-    return cosy_spec.make_spec(cosy_config.parse({}, cosy_dummy.TEXT_MODEL), (), torch.float32, True).options
+    return cosy_spec.make_spec(cosy_config.parse({}, cosy_dummy.TEXT_MODEL), (), torch.float32, True, CAUSAL).options
 
 
 FAMILIES = {

@@ -92,8 +92,7 @@ def error(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
-@pytest.fixture
-def given(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+def say_official_codes(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     """The language model says the codes of the official chain."""
     codes = torch.from_numpy(E["flow_token"])
 
@@ -103,6 +102,11 @@ def given(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
         return Emit(frame, at >= len(codes), {"silent": torch.zeros_like(at)}, torch.ones_like(at, dtype=torch.bool))
 
     monkeypatch.setattr(tts._model, "emit", emit)
+
+
+@pytest.fixture
+def given(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+    say_official_codes(tts, monkeypatch)
 
 
 def test_an_utterance_that_is_not_streamed_is_the_official_offline_one(tts: TTS, given: None):
@@ -118,6 +122,42 @@ def test_a_stream_has_the_same_audio_when_it_has_ended(tts: TTS, given: None):
     chunks = list(tts.stream(**VOICE))
     assert len(chunks) == 1
     assert np.array_equal(chunks[0].samples, tts.generate(**VOICE, retries=1).samples)
+
+
+@pytest.fixture(scope="module")
+def in_cells(folder) -> Iterator[TTS]:
+    """Streams are solved in cells, whose keys and values are kept."""
+    with TTS(folder, device="cpu", max_num_seqs=3, threads=1, stream_window=32) as model:
+        yield model
+
+
+def spoken(stream) -> np.ndarray:
+    return np.concatenate([c.samples for c in stream])
+
+
+def test_a_stream_in_cells_is_the_official_one_up_to_its_last_chunk(in_cells: TTS, monkeypatch: pytest.MonkeyPatch):
+    """Alone, beside others, and whatever was streamed before: the original's chunks grow from request to request."""
+    say_official_codes(in_cells, monkeypatch)
+    alone = list(in_cells.stream(**VOICE))
+    beside = in_cells.submit(in_cells.request(**{**VOICE, "voice": "words", "max_frames": 40}))
+    again = list(in_cells.stream(**VOICE))
+    spoken(beside)
+    count = int(E["official_stream_sizes"][:-1].sum())
+    assert [len(c.samples) // 960 for c in alone] == [17, 25, 25, 25, 8]
+    assert [len(c.samples) for c in again] == [len(c.samples) for c in alone]
+    for chunks in (alone, again):
+        samples = spoken(chunks)
+        assert len(samples) == len(E["official_stream"])
+        assert error(samples[:count], E["official_stream"][:count]) < CHAIN
+    mel = torch.from_numpy(E["mel_chunked"]).T[None]
+    of_mel = in_cells._model.codec.vocoder.whole(mel, torch.tensor([mel.shape[1]]))[0].numpy()
+    assert error(spoken(alone), of_mel) < CHAIN
+
+
+def test_what_is_not_streamed_is_whole_beside_streams_in_cells(in_cells: TTS, monkeypatch: pytest.MonkeyPatch):
+    say_official_codes(in_cells, monkeypatch)
+    tail = E["official_whole_tail"]
+    assert error(in_cells.generate(**VOICE, retries=1).samples[-len(tail) :], tail) < CHAIN
 
 
 def test_silent_codes_from_the_sixth_in_a_row_on_are_not_heard(tts: TTS, monkeypatch: pytest.MonkeyPatch):

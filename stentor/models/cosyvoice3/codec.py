@@ -1,32 +1,42 @@
-"""The codec: codes to audio through the flow and the vocoder, a whole utterance at once."""
+"""The codec: codes to audio through the flow and the vocoder, in cells of 25 codes or a whole utterance at once."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.types import NO_PAGES, CodecCall, Column, State
+from stentor.models.codec_timing import CodecTiming
+from stentor.models.cosyvoice3.codec_dit import STEPS
 from stentor.models.cosyvoice3.codec_flow import PAST, Flow
+from stentor.models.cosyvoice3.codec_keys import KeptKeys
 from stentor.models.cosyvoice3.codec_source import FRAME
-from stentor.models.cosyvoice3.codec_vocoder import Vocoder
+from stentor.models.cosyvoice3.codec_vocoder import DELAY, DRAIN, Vocoder
 from stentor.models.cosyvoice3.config import MAX_PROMPT, MELS, SPEAKER, Config
 from stentor.models.weights import meta_init
 
 HOP = 2 * FRAME  # samples of a code
+DELAY_FRAMES = -(-DELAY // HOP)  # codes by which audio is late, and
+LATE = DELAY_FRAMES * HOP - DELAY  # samples of the call before that this takes
 
 
 class CosyVoice3Codec(nn.Module):
     """Parameters start on the meta device in float32. A stream's prompt (`conditions`) lies in its state."""
 
-    pages = NO_PAGES
-
-    def __init__(self, c: Config) -> None:
+    def __init__(self, c: Config, window: int = 0) -> None:
+        """window: cells of a stream that are kept, the prompt's included. 0: streams are whole utterances."""
         super().__init__()
-        self.config = c.flow
+        self.config = flow = c.flow
+        self.timing = CodecTiming(grid=flow.cell, whole=True, chunks=False)
+        if window:
+            self.timing = CodecTiming(flow.cell, flow.look, DELAY_FRAMES, whole=True, window=window)
         with meta_init():
             self.flow, self.vocoder = Flow(c.flow), Vocoder(c.vocoder)
         self.columns: dict[str, Column] = {}
+        self.pages: Mapping[str, Column] = NO_PAGES
 
     def process_weights_after_loading(
         self, noise: tuple[Tensor, Tensor], flow_dtype: torch.dtype, vocoder_dtype: torch.dtype
@@ -41,12 +51,51 @@ class CosyVoice3Codec(nn.Module):
             "prompt_mel": Column((c.ratio * MAX_PROMPT, MELS)),
             "speaker": Column((SPEAKER,)),
         }
+        if self.timing.chunks:
+            self.columns |= {
+                "past": Column((PAST,), torch.int64),
+                "late": Column((LATE,)),
+                **{f"flow.{name}": column for name, column in self.flow.columns().items()},
+                **{f"vocoder.{name}": column for name, column in self.vocoder.columns.items()},
+            }
+            self.pages = {"keys": Column((STEPS, c.depth, 2, 2, c.ratio * c.cell, c.dim), flow_dtype)}
 
     def decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
-        """Whole utterances, prompts included, in which every frame sees all others.
+        """One cell: frames [B, 25 + 3, 1] -> samples [B, (25 + 3) * 960], 3 codes late, and next state.
+
+        Rows begin at a multiple of 25, counted from the prompt's first code. Whole utterances: `_whole`.
+        """
+        if call.whole:
+            return self._whole(frames, state, call), state
+        c, prompt = self.config, state["prompt_count"]
+        first, end = call.start + prompt, call.end + prompt
+        codes = self._codes(frames, first, state)
+        mu = self.flow.means(torch.cat((state["past"], codes), dim=1), first, end)
+        count, where = (c.ratio * (end - first)).clamp(0, c.ratio * c.cell), c.ratio * first
+        keys = KeptKeys(call.pages.pool["keys"], call.pages.table, call.pages.filled, count)
+        cond = self._prompt_mel(where, mu.shape[1], state)
+        mel, flow = self.flow.solve(mu, cond, self._speaker(state), where, keys, _part(state, "flow."))
+        new = {**state, "past": codes[:, c.cell - PAST : c.cell]} | {f"flow.{name}": v for name, v in flow.items()}
+        return self._heard(mel, new, call)
+
+    def _heard(self, mel: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
+        """mel [B, 50, 80] of a cell -> samples [B, (25 + 3) * 960], 3 codes late, and next state.
+
+        What a last cell owes comes out of frames of silence behind it. Other cells are given it for nothing.
+        """
+        ratio, at = self.config.ratio, self.config.ratio * call.start
+        samples, new = self.vocoder(mel, at, ratio * call.end, _part(state, "vocoder."))
+        silence = mel.new_zeros(len(mel), DRAIN, MELS)
+        owed, _ = self.vocoder(silence, at + mel.shape[1], ratio * call.end, new)
+        joined = torch.cat((state["late"], samples, owed[:, :DELAY]), dim=1)
+        late = {"late": samples[:, samples.shape[1] - LATE :]}
+        return joined, {**state, **late, **{f"vocoder.{name}": v for name, v in new.items()}}
+
+    def _whole(self, frames: Tensor, state: State, call: CodecCall) -> Tensor:
+        """Whole utterances, prompts included, in which every frame sees all others: another result than of cells.
 
         frames [B, T, 1] from the prompt's first code on (call.start = -P) -> samples [B, T * 960]. The state has only
-        what the prompt put there, and stays.
+        what the prompt put there.
         """
         c, prompt = self.config, state["prompt_count"]
         zero, end = torch.zeros_like(prompt), call.end + prompt
@@ -58,7 +107,7 @@ class CosyVoice3Codec(nn.Module):
         heard = mel.gather(1, at.clamp_max(mel.shape[1] - 1)[..., None].expand_as(mel))
         samples = self.vocoder.whole(heard, c.ratio * call.end)
         back = torch.arange(samples.shape[1], device=mel.device) - HOP * prompt[:, None]
-        return samples.gather(1, back.clamp_min(0)), state
+        return samples.gather(1, back.clamp_min(0))
 
     def _codes(self, frames: Tensor, first: Tensor, state: State) -> Tensor:
         """[B, n] codes from `first` [B] on, counted from the prompt's first: the prompt's, then those of frames."""
@@ -75,3 +124,7 @@ class CosyVoice3Codec(nn.Module):
 
     def _speaker(self, state: State) -> Tensor:
         return self.flow.speaker(state["speaker"])
+
+
+def _part(state: State, prefix: str) -> State:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -12,7 +12,7 @@ import torch
 from stentor.models.cosyvoice3 import config
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
 from stentor.models.cosyvoice3.language_model import Language
-from stentor.models.cosyvoice3.loader import build_model
+from stentor.models.cosyvoice3.loader import STREAM_WINDOW, build_model, stream_window
 from stentor.models.cosyvoice3.model import CosyVoice3
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
 from stentor.models.cosyvoice3.tokenizer import Tokens, special_tokens
@@ -39,9 +39,12 @@ TEXT_MODEL: Mapping[str, Any] = {
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> CosyVoice3:
     """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. It has one voice, `dummy`."""
-    check_load_options(options, ())
+    check_load_options(options, (STREAM_WINDOW,))
     c = config.parse({}, TEXT_MODEL)
-    language, codec = Language(c.language, model_dtype(dtype, torch.bfloat16, device)), CosyVoice3Codec(c)
+    language, codec = (
+        Language(c.language, model_dtype(dtype, torch.bfloat16, device)),
+        CosyVoice3Codec(c, stream_window(options)),
+    )
     for seed, module in enumerate((language, codec)):
         initialize_dummy_weights(module, device, SEED + seed)
     voices = {"dummy": make_voice(c.language.codes)}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stentor.errors import InvalidRequest
 from stentor.models.cosyvoice3 import checkpoint, codec_noise, config, hyper_yaml
 from stentor.models.cosyvoice3.codec import HOP, CosyVoice3Codec
 from stentor.models.cosyvoice3.language_model import Language
@@ -18,7 +19,9 @@ from stentor.models.cosyvoice3.voice import Voice, load_voices
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
 from stentor.models.weights import load_weights, read_json
 
-LOAD_OPTIONS = (CODEC_DTYPE,)
+STREAM_WINDOW = "stream_window"
+WINDOWS = (32, 300)  # seconds, which are cells. The longest prompt has 29 that are kept
+LOAD_OPTIONS = (CODEC_DTYPE, STREAM_WINDOW)
 
 
 def load(
@@ -26,7 +29,8 @@ def load(
 ) -> CosyVoice3:
     """`raw` is config.json, which says nothing. `dtype` None: bfloat16 on a GPU, float32 on a CPU.
 
-    The load option `codec_dtype` sets the dtype of the vocoder's stages. Raises CheckpointError and InvalidRequest.
+    Load options: `codec_dtype` of the vocoder's stages, and `stream_window`, seconds of a stream that its flow attends
+    to (0: a stream gets its audio when it has ended). Raises CheckpointError and InvalidRequest.
     """
     check_load_options(options, LOAD_OPTIONS)
     stages = codec_dtype(options, device, dtype)
@@ -34,7 +38,7 @@ def load(
     tokens = read_tokens(path, c.language.text_vocab)
     voices = load_voices(path, c.language.codes)
     main = model_dtype(dtype, torch.bfloat16, device)
-    language, codec = Language(c.language, main), CosyVoice3Codec(c)
+    language, codec = Language(c.language, main), CosyVoice3Codec(c, stream_window(options))
     parts = (
         (language, checkpoint.read_language, "llm.pt", checkpoint.LANGUAGE),
         (codec.flow, checkpoint.read_flow, "flow.pt", checkpoint.FLOW),
@@ -43,6 +47,15 @@ def load(
     for module, read, name, rules in parts:
         load_weights(module, read(path), str(path / name), device, file_name=checkpoint.released_name(rules))
     return build_model(c, language, codec, tokens, voices, VoiceEncoder(path), stages)
+
+
+def stream_window(options: Mapping[str, Any]) -> int:
+    """Cells that a stream keeps. Raises InvalidRequest."""
+    value = options.get(STREAM_WINDOW, 0)
+    low, high = WINDOWS
+    if isinstance(value, bool) or not isinstance(value, int) or not (value == 0 or low <= value <= high):
+        raise InvalidRequest(STREAM_WINDOW, f"must be 0, or seconds from {low} to {high}, got {value!r}")
+    return value
 
 
 def build_model(

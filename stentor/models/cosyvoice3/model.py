@@ -42,7 +42,7 @@ class CosyVoice3:
         encoder: VoiceEncoder,
     ) -> None:
         self.config, self.language, self.codec, self.encoder = c, language, codec, encoder
-        self.spec = make_spec(c, tuple(voices), language.table.dtype, encoder.available)
+        self.spec = make_spec(c, tuple(voices), language.table.dtype, encoder.available, codec.timing)
         self._silent = torch.tensor(SILENT, device=language.table.device)
         self.prompts = PromptBuilder(c.language, tokens, voices, self.spec.max_model_len, MOST_FRAMES)
 

@@ -32,8 +32,10 @@ def _options(c: Config) -> dict[str, Option]:
     }
 
 
-def make_spec(c: Config, voices: tuple[str, ...], dtype: torch.dtype, takes_reference: bool) -> ModelSpec:
-    """Facts of one checkpoint. `dtype` is that of the language model."""
+def make_spec(
+    c: Config, voices: tuple[str, ...], dtype: torch.dtype, takes_reference: bool, timing: CodecTiming
+) -> ModelSpec:
+    """Facts of one checkpoint. `dtype` is that of the language model, `timing` the codec's."""
     stack = c.language.stack
     return ModelSpec(
         family="cosyvoice3",
@@ -55,6 +57,6 @@ def make_spec(c: Config, voices: tuple[str, ...], dtype: torch.dtype, takes_refe
         marks=MARKS,
         codec_chunk=c.flow.cell,
         codec_prefix=MAX_PROMPT,
-        codec_timing=CodecTiming(grid=c.flow.cell, whole=True, chunks=False),
+        codec_timing=timing,
         hides_frames=True,
     )

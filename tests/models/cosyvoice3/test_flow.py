@@ -1,4 +1,4 @@
-"""The flow meets the official values with full attention."""
+"""The flow meets the official values: whole with full attention, and in cells with kept keys and values."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor.models.cosyvoice3 import checkpoint
-from stentor.models.cosyvoice3.codec_dit import step_times
+from stentor.models.cosyvoice3.codec_dit import DiT, step_times
 from stentor.models.cosyvoice3.codec_flow import PAST, Flow
+from stentor.models.cosyvoice3.codec_keys import KeptKeys
 from stentor.models.cosyvoice3.codec_noise import flow_noise
 from stentor.models.cosyvoice3.config import FlowConfig
 from stentor.models.weights import load_weights, meta_init
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 
 E = {name: torch.from_numpy(value) for name, value in tiny.expected().items() if value.ndim}
-P = tiny.PROMPT
+P, CELL = tiny.PROMPT, 25
 CODES = torch.cat((E["prompt_speech"][:P], E["flow_token"]))
+TOTAL = len(CODES)
 MOST = 1e-5  # of the largest; the issue allows 1e-4
 
 
@@ -59,6 +61,59 @@ def whole(flow: Flow, codes: Tensor = CODES, pad: int = 0) -> Tensor:
     return flow.whole(mu, cond, flow.speaker(E["spk"][None]), at(2 * n))[0, 2 * P : 2 * n].T
 
 
+class Streams:
+    """Streams of one voice each, in cells, each in its own row and pages."""
+
+    def __init__(self, flow: Flow, streams: list[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """streams: codes [n] with the prompt, the prompt's mel [2 P, 80] and the speaker [192]."""
+        self.flow, self.streams = flow, streams
+        c, rows, most = flow.config, len(streams), max(len(s[0]) for s in streams) // CELL + 2
+        pages = torch.randperm(rows * most, generator=torch.Generator().manual_seed(0))
+        self.table = pages.view(rows, most)
+        self.pool = torch.full((rows * most, 10, c.depth, 2, 2, 2 * CELL, c.dim), 7.0)
+        self.state = {n: torch.zeros(rows, *k.shape) for n, k in flow.columns().items()}
+        self.done: list[list[Tensor]] = [[] for _ in streams]
+
+    def step(self, rows: list[int]) -> None:
+        """The next cell of these rows, in one call."""
+        flow, idx = self.flow, torch.tensor(rows)
+        cells = at(*(len(self.done[r]) for r in rows))
+        first, end = CELL * cells, at(*(len(self.streams[r][0]) for r in rows))
+        codes = torch.stack([self._codes(r, int(f)) for r, f in zip(rows, first, strict=True)])
+        cond = torch.stack([self._cond(r, 2 * int(f)) for r, f in zip(rows, first, strict=True)])
+        speaker = flow.speaker(torch.stack([self.streams[r][2] for r in rows]))
+        count = (2 * (end - first)).clamp(0, 2 * CELL)
+        keys = KeptKeys(self.pool, self.table[idx], cells, count)
+        state = {n: v[idx] for n, v in self.state.items()}
+        mel, new = flow.solve(flow.means(codes, first, end), cond, speaker, 2 * first, keys, state)
+        for name, value in new.items():
+            self.state[name][idx] = value
+        for r, m, n in zip(rows, mel, count, strict=True):
+            self.done[r].append(m[:n])
+
+    def _codes(self, row: int, first: int) -> Tensor:
+        return F.pad(self.streams[row][0], (PAST, 2 * CELL), value=5)[first : first + PAST + CELL + 3]
+
+    def _cond(self, row: int, first: int) -> Tensor:
+        return F.pad(self.streams[row][1], (0, 0, 0, 2 * len(CODES)))[first : first + 2 * CELL]
+
+    def mel(self, row: int) -> Tensor:
+        return torch.cat(self.done[row])[len(self.streams[row][1]) :].T
+
+
+def in_cells(flow: Flow, streams: list[tuple[Tensor, Tensor, Tensor]]) -> Streams:
+    """Rows start one call after another."""
+    run = Streams(flow, streams)
+    for turn in range(20):
+        ready = [r for r, s in enumerate(streams) if turn >= r and CELL * len(run.done[r]) < len(s[0])]
+        if ready:
+            run.step(ready)
+    return run
+
+
+MAIN = (CODES, E["flow_feat"], E["spk"])
+
+
 def test_times_are_the_accumulated_ones():
     assert torch.equal(step_times().time, E["t_seen"])
 
@@ -71,8 +126,18 @@ def test_padding_behind_a_row_changes_nothing(flow: Flow):
     assert error(whole(flow, pad=9), E["mel_full"]) < MOST
 
 
-def test_the_official_chunk_masks_give_another_result():
-    """So an utterance that is not streamed is never solved in cells."""
+def test_cells_with_kept_keys_give_the_official_chunk_masked_mel_alone_and_among_others(flow: Flow):
+    others = [
+        (torch.cat((E["prompt_speech"][:25], E["flow_token"][:60])), E["flow_feat"][:50], -E["spk"]),
+        (torch.cat((E["prompt_speech"][:7], E["flow_token"][5:48])), E["flow_feat"][:14], E["spk"].flip(0)),
+    ]
+    together = in_cells(flow, [MAIN, *others])
+    assert error(together.mel(0), E["mel_chunked"]) < MOST
+    for row, stream in enumerate(others, 1):
+        assert error(together.mel(row), in_cells(flow, [stream]).mel(0)) < MOST
+
+
+def test_cells_and_full_attention_are_two_results():
     assert error(E["mel_chunked"], E["mel_full"]) > 0.01
 
 
@@ -99,5 +164,21 @@ def test_what_is_missing_behind_the_last_code_is_zero_and_not_code_0(flow: Flow)
     assert not torch.equal(end, code_0)
 
 
+def test_a_prompts_last_cell_depends_on_the_codes_behind_it(flow: Flow):
+    """So a cell that ends with the prompt cannot be kept with the voice."""
+    given = F.pad(CODES, (PAST, 3))[None, : PAST + CELL + 3]
+    other = given.clone()
+    other[0, -1] += 1
+    a, b = (flow.means(codes, at(0), at(10**6)) for codes in (given, other))
+    assert not torch.equal(a[0, -2:], b[0, -2:])
+    assert torch.equal(a[0, :-2], b[0, :-2])
+
+
 def test_the_noise_is_the_official_one_and_the_same_for_every_request():
     assert torch.allclose(flow_noise().T[:3, :4], E["flow_noise_head"], rtol=0, atol=3e-6)
+
+
+def test_the_transformer_has_tails_for_each_step_and_branch():
+    with meta_init():
+        dit = DiT(FlowConfig(6561, 1024, 1024, 22, 16, 64, 2048, 0.7))
+    assert dit.columns(torch.bfloat16)["dit.0"].shape == (10, 2, 1024, 30)
