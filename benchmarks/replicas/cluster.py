@@ -27,6 +27,9 @@ from stentor.server.config import ServerConfig
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "STENTOR_CLUSTER"  # a variable of every process of a cluster
 READY_S = 300.0
+CURRENT = Path(
+    "/tmp/ray/ray_current_cluster"
+)  # Ray's note of the last cluster, which it joins when no address is given
 CORES = 64  # that Ray counts: replicas here share the machine's
 
 
@@ -136,6 +139,9 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
+        with contextlib.suppress(OSError):
+            if CURRENT.read_text(encoding="utf-8").endswith(f":{self.gcs}"):
+                CURRENT.unlink()
 
     def _api(self) -> dict[str, Any] | None:
         try:
