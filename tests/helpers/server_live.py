@@ -55,6 +55,11 @@ class Live:
         names: list[str] = self.http.get("/v1/audio/voices", params={"format": "names"}).json()["voices"]
         return names
 
+    def sum_of(self, start: str) -> float:
+        """The sum of the metrics whose names begin so."""
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:" + start))
+
     @property
     def tts(self) -> stentor.TTS:
         return self.server.hosts.all[0].tts
@@ -207,8 +212,7 @@ def until(true: Callable[[], object], seconds: float = STUCK_S) -> bool:
 
 def count(live: Live, start: str) -> float:
     """The sum of the metrics whose names begin so."""
-    lines = live.http.get("/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:" + start))
+    return live.sum_of(start)
 
 
 def raw(live: Live, body: dict, buffer: int | None = None) -> socket.socket:

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, serving
+from tests.helpers.server_remote import URL, remote
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With STENTOR_TEST_URL, only tests of the server that runs there."""
+    if URL in os.environ:
+        out = [item for item in items if HERE in item.path.parents and not _of_live(item)]
+        items[:] = [item for item in items if item not in out]
+        config.hook.pytest_deselected(items=out)
+
+
+def _of_live(item: pytest.Item) -> bool:
+    """Whether a test asks the server of this file."""
+    made = item.session._fixturemanager.getfixturedefs("live", item)
+    return "live" in getattr(item, "fixturenames", ()) and made is not None and made[-1].func is live.__wrapped__
 
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    if (url := os.environ.get(URL)) is not None:
+        with remote(url) as replicas:
+            yield replicas
+        return
     with serving(tmp_path_factory.mktemp("voices"), request_timeout=STUCK_S) as running:
         yield running
