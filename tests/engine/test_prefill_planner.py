@@ -176,7 +176,7 @@ def test_a_queue_whose_prompts_are_in_pages_does_not_fill_a_prefill():
 
 
 class Waits:
-    """Tokens that were prefilled since each running request had its last frame."""
+    """Tokens that were prefilled since each running request had its last frame, or was resumed after preemption."""
 
     def __init__(self) -> None:
         self.since: Counter[int] = Counter()
@@ -187,7 +187,7 @@ class Waits:
         for seq in running:
             self.since[seq.id] += tokens
             self.most = max(self.most, self.since[seq.id])
-        for seq in (*plan.decode, *(s for s in plan.prefill if s.emits)):
+        for seq in (*plan.decode, *plan.prefill):
             self.since[seq.id] = 0
 
 

@@ -224,8 +224,8 @@ def raw(live: Live, body: dict, buffer: int | None = None) -> socket.socket:
     s.settimeout(STUCK_S)
     s.connect((host, int(port)))
     data = json.dumps(body).encode()
-    head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-    s.sendall(head.encode() + b"\r\n\r\n" + data)
+    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    s.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
     return s
 
 
