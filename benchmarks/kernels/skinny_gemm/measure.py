@@ -1,0 +1,234 @@
+"""Time products of few rows with every tile against the library's GEMM, and check that tiles do not change a bit.
+
+Run, on a GPU: python benchmarks/kernels/skinny_gemm/measure.py [--out DIR] [--shapes talk] [--splits 8,16]
+     python benchmarks/kernels/skinny_gemm/measure.py --tiled [--out DIR]     many rows (tiled_gemm.cu), TFLOP/s
+     python benchmarks/kernels/skinny_gemm/measure.py --compile               compile every tile and stop, without a GPU
+Needs: a GPU, cuda-bindings, NVRTC and nothing but stentor.
+
+A case is one shape at one number of rows. Its launches run in a CUDA graph over so many copies of the weights that none
+is in the cache. The library's time is that of the GEMM alone, without what our kernel fuses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # this tree, also where none is installed
+from benchmarks.kernels import skinny_gemm
+from benchmarks.kernels.skinny_gemm import nvrtc, tiles
+from benchmarks.kernels.skinny_gemm.launch import Arguments, load, pointer
+from benchmarks.kernels.skinny_gemm.tiles import Product, Tile, candidates
+from benchmarks.timing import milliseconds
+
+SHAPES = {
+    "depth qkv": (1024, 4096, "norm"),
+    "depth o": (2048, 1024, "add"),
+    "depth gate": (1024, 3072, "norm gate"),
+    "depth down": (3072, 1024, "add"),
+    "depth head": (1024, 2048, "norm"),
+    "talk qkv": (2048, 4096, "norm"),
+    "talk o": (2048, 2048, "add"),
+    "talk gate": (2048, 6144, "norm gate"),
+    "talk down": (6144, 2048, "add"),
+    "vox qkv": (2048, 2560, "norm"),
+    "flow qkv": (1024, 2560, "norm"),
+    "flow gate": (1024, 4096, "norm gate"),
+    "flow down": (4096, 1024, "add"),
+    "fish qkv": (2560, 6144, "norm"),
+    "fish o": (4096, 2560, "add"),
+    "fish gate": (2560, 9728, "norm gate"),
+    "fish down": (9728, 2560, "add"),
+}
+"""K, outputs, and what is fused."""
+
+COLD = 200e6  # bytes of weights that one graph goes through: several times the cache
+BANDWIDTH = 4.3e12
+TOLERANCE = 0.006
+WORKERS = 16
+TILED_ROWS = (65, 128, 256, 512, 2048)
+
+
+def product(name: str) -> Product:
+    k, n, fused = SHAPES[name]
+    return Product(k, n, "bf16", norm="norm" in fused, gate="gate" in fused, add="add" in fused)
+
+
+class Case:
+    """The operands of one shape, with copies of the weights."""
+
+    def __init__(self, p: Product, rows: int, device: torch.device) -> None:
+        torch.manual_seed(0)
+        made: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
+        self.p, self.rows = p, rows
+        self.x = torch.randn(MANY, p.k, **made)[:rows]
+        first = torch.randn(p.weight_rows, p.k, **made) / p.k**0.5
+        count = max(3, int(COLD / (first.numel() * 2)) + 1)
+        self.weights = [first, *(first.clone() for _ in range(count - 1))]
+        self.norm = torch.rand(p.k, **made) + 0.5
+        self.residual = torch.randn(MANY, p.n, **made)[:rows]
+        self.out = torch.empty(rows, p.n, **made)
+
+    def expected(self) -> Tensor:
+        y = self.x.float()
+        if self.p.norm:
+            y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * self.norm.float()
+        y = y @ self.weights[0].float().T
+        if self.p.gate:
+            gate, up = y.chunk(2, -1)
+            y = F.silu(gate) * up
+        return y + self.residual.float() if self.p.add else y
+
+    def fused(self, weight: Tensor) -> Tensor:
+        norm = (self.norm, 1e-6) if self.p.norm else None
+        residual = self.residual if self.p.add else None
+        return skinny_gemm.fused_linear(self.x, weight, norm, residual, self.p.gate)
+
+    def launch(self, t: Tile) -> Callable[[Tensor], None]:
+        p = self.p
+        kernel = load("skinny_gemm", t.macros(p), p.splits * 32, t.shared_bytes(p), self.x.device.index)
+        grid = t.ctas(p), -(-self.rows // (8 * t.row_tiles))
+
+        def run(weight: Tensor) -> None:
+            pointers = (self.x, weight, self.norm, None, None, self.residual, self.out)
+            kernel(grid, Arguments(*map(pointer, pointers), p.k, p.n, self.rows, 1e-6))
+
+        return run
+
+    def microseconds(self, run: Callable[[Tensor], object]) -> float:
+        """Of one launch in a graph over all copies of the weights."""
+        for w in self.weights[:2]:
+            run(w)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for w in self.weights:
+                run(w)
+        return milliseconds(graph.replay) * 1e3 / len(self.weights)
+
+
+MANY = 2048
+
+
+def measure(p: Product, rows: int, most: int, device: torch.device) -> dict[str, Any]:
+    case = Case(p, rows, device)
+    wanted = case.expected()
+    library = case.microseconds(lambda w: F.linear(case.x, w))
+    found, digests = [], set()
+    for t in tiles_of(p, rows, most):
+        run = case.launch(t)
+        case.out.fill_(float("nan"))
+        run(case.weights[0])
+        error = float((case.out.float() - wanted).norm() / wanted.norm())
+        if not error < TOLERANCE:
+            found.append({"tile": asdict(t), "error": error})
+            continue
+        row = case.out[:1].view(torch.int16).cpu().numpy().tobytes()
+        digests.add(hashlib.md5(row).hexdigest())
+        found.append({"tile": asdict(t), "error": error, "us": case.microseconds(run)})
+    right = sorted((f for f in found if "us" in f), key=lambda f: f["us"])
+    return {
+        "rows": rows, "splits": p.splits, "library_us": library, "tiles": found, "best": right[0] if right else None,
+        "first": next((f for f in found), None), "wrong": len(found) - len(right), "digests": sorted(digests),
+        "floor_us": p.weight_rows * p.k * 2 / BANDWIDTH * 1e6,
+    }  # fmt: skip
+
+
+def tiles_of(p: Product, rows: int, most: int) -> list[Tile]:
+    """Tiles of as many rows as there are, or of half as many, the most promising ones first."""
+    first = tiles.tile(p, rows)
+    found = candidates(p, first.row_tiles)[:most]
+    return found + (candidates(p, first.row_tiles // 2)[: most // 3] if first.row_tiles > 2 else [])
+
+
+def compile_all(cases: list[tuple[Product, int]], most: int, arch: str) -> None:
+    wanted = {("skinny_gemm", tuple({**t.macros(p), "PDL": 1}.items())) for p, r in cases for t in tiles_of(p, r, most)}
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(lambda item: nvrtc.cubin(item[0], dict(item[1]), arch), wanted))
+    print(len(wanted), "tiles compiled", flush=True)
+
+
+def measure_tiled(p: Product, rows: int, device: torch.device) -> dict[str, Any]:
+    case = Case(p, rows, device)
+    wanted = case.expected()
+    out = case.fused(case.weights[0])
+    few = Case(p, 16, device)
+    same = torch.equal(few.fused(few.weights[0]), out[:16])
+    flops = 2 * rows * p.weight_rows * p.k
+    ours, library = case.microseconds(case.fused), case.microseconds(lambda w: F.linear(case.x, w))
+    return {
+        "rows": rows, "error": float((out.float() - wanted).norm() / wanted.norm()), "same_as_few_rows": same,
+        "us": ours, "tflops": flops / ours / 1e6, "library_us": library, "library_tflops": flops / library / 1e6,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--shapes", default="", help="only shapes whose names contain this")
+    parser.add_argument("--rows", default="1,4,16,32,64")
+    parser.add_argument("--splits", default="", help="parts of K, separated by commas, in place of the shape's own")
+    parser.add_argument("--most", type=int, default=12, help="tiles of a case")
+    parser.add_argument("--tiled", action="store_true")
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+    names = [n for n in SHAPES if args.shapes in n]
+    rows = [int(r) for r in args.rows.split(",")]
+    products = [(n, q) for n in names for q in with_splits(product(n), args.splits)]
+    if args.tiled:
+        with torch.inference_mode():
+            report_tiled(names, args.out)
+        return
+    arch = "sm_90a" if args.compile else skinny_gemm.launch.architecture(0)
+    compile_all([(p, r) for _, p in products for r in rows], args.most, arch)
+    if args.compile:
+        return
+    results: dict[str, list[dict[str, Any]]] = {}
+    with torch.inference_mode():
+        for name, p in products:
+            for r in rows:
+                found = measure(p, r, args.most, torch.device("cuda", 0))
+                results.setdefault(name, []).append(found)
+                best, first = found["best"], found["first"]
+                print(
+                    f"{name:11} M{r:<3} splits {p.splits:<3} floor {found['floor_us']:6.2f} library "
+                    f"{found['library_us']:6.2f} first {first.get('us', 0):6.2f} best {best['us'] if best else 0:6.2f} "
+                    f"wrong {found['wrong']} digests {len(found['digests'])} {short(best['tile']) if best else ''}",
+                    flush=True,
+                )
+                (args.out / "skinny_gemm.json").write_text(json.dumps(results, indent=1))
+
+
+def report_tiled(names: list[str], out: Path) -> None:
+    results = {n: [measure_tiled(product(n), r, torch.device("cuda", 0)) for r in TILED_ROWS] for n in names}
+    for name, cases in results.items():
+        for c in cases:
+            print(
+                f"{name:11} M{c['rows']:<5} ours {c['us']:8.2f} us {c['tflops']:5.0f} TFLOP/s, library "
+                f"{c['library_us']:8.2f} us {c['library_tflops']:5.0f}, error {c['error']:.4f}, "
+                f"same as few rows: {c['same_as_few_rows']}"
+            )
+    (out / "tiled_gemm.json").write_text(json.dumps(results, indent=1))
+
+
+def with_splits(p: Product, splits: str) -> list[Product]:
+    return [Product(**{**asdict(p), "splits": int(s)}) for s in splits.split(",")] if splits else [p]
+
+
+def short(t: dict[str, Any]) -> str:
+    return "t{tiles}{h}x{batch}n{batches}s{stages}c{min_ctas}m{row_tiles}".format(h="h" if t["half"] else "", **t)
+
+
+if __name__ == "__main__":
+    main()

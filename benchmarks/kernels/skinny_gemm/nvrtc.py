@@ -1,0 +1,97 @@
+"""CUDA C++ to machine code by NVRTC, once per source, architecture and version of NVRTC.
+
+cuda-bindings and NVRTC come with CUDA builds of torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).parent
+HEADERS = ("common.cuh", "device.cuh")
+CACHE = Path("~/.cache/stentor/cubins")
+LOG_CHARACTERS = 2000  # of an error
+
+
+@cache
+def available() -> bool:
+    """Whether there is a compiler: cuda-bindings, and the library that it looks for."""
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        return False
+    from cuda.bindings import nvrtc
+
+    try:
+        return int(nvrtc.nvrtcVersion()[0]) == 0
+    except RuntimeError:  # cuda-pathfinder found no library
+        return False
+
+
+def source(kernel: str, macros: Mapping[str, int | str]) -> str:
+    """The text of `kernel` after its macros."""
+    return defines(macros) + (SOURCES / f"{kernel}.cu").read_text(encoding="utf-8")
+
+
+def defines(macros: Mapping[str, int | str]) -> str:
+    return "".join(f"#define {name} {value}\n" for name, value in macros.items())
+
+
+def cubin(kernel: str, macros: Mapping[str, int | str], arch: str) -> bytes:
+    """Machine code for `arch`, such as "sm_90a", from the cache where it has been compiled before.
+
+    RuntimeError with the compiler's log if it does not compile.
+    """
+    from cuda.bindings import nvrtc
+
+    headers = {name: (SOURCES / name).read_text(encoding="utf-8") for name in HEADERS}
+    text = source(kernel, macros)
+    version = _checked(nvrtc.nvrtcVersion())
+    key = hashlib.sha256(repr((text, sorted(headers.items()), arch, version)).encode()).hexdigest()
+    file = CACHE.expanduser() / f"{key[:40]}.cubin"
+    if file.exists():
+        return file.read_bytes()
+    code = _compile(text, headers, arch)
+    _keep(file, code)
+    return code
+
+
+def _compile(text: str, headers: Mapping[str, str], arch: str) -> bytes:
+    from cuda.bindings import nvrtc
+
+    contents = [h.encode() for h in headers.values()]
+    names = [name.encode() for name in headers]
+    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", len(names), contents, names))
+    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
+    if nvrtc.nvrtcCompileProgram(program, len(options), options)[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(f"NVRTC: {log.decode(errors='replace')[:LOG_CHARACTERS]}")
+    code: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    _checked(nvrtc.nvrtcGetCUBIN(program, code))
+    _checked(nvrtc.nvrtcDestroyProgram(program))
+    return code
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """The values of a call, without its status. RuntimeError if it failed."""
+    status, *values = result
+    if int(status) != 0:
+        raise RuntimeError(f"NVRTC: {status!r}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _keep(file: Path, code: bytes) -> None:
+    """Write whole or not at all. A folder that cannot be written costs the next start its time, and nothing else."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
+            part.write(code)
+        os.replace(part.name, file)
+    except OSError:
+        return

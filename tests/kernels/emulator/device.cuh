@@ -1,0 +1,137 @@
+// The functions of benchmarks/kernels/skinny_gemm/device.cuh on a CPU: tests run a kernel's own source without a GPU.
+//
+// Each thread of a CTA is a coroutine. CTAs run one after the other. An asynchronous copy arrives as late as it may, at
+// the wait that asks for it, and shared memory begins as NaN: a kernel that waits too little computes NaN.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <ucontext.h>
+#include <vector>
+
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+using std::min;
+struct uint4 { u32 x, y, z, w; };
+struct float4 { float x, y, z, w; };
+struct Index { int x = 0, y = 0, z = 0; };
+
+#define KERNEL static void
+#define INLINE static inline
+#define __restrict__
+static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static float rsqrtf(float v) { return 1.0f / std::sqrt(v); }
+#define __expf std::exp
+
+static Index threadIdx, blockIdx;
+
+struct Copy { u32 to; const void* from; };
+struct Thread {
+  ucontext_t context;
+  std::vector<char> stack;
+  std::deque<std::vector<Copy>> groups;
+  std::vector<Copy> open;
+  bool done = false;
+};
+struct Warp {  // a product of all 32 lanes
+  u32 a[32][4], b[32][2];
+  float c[32][4];
+  int arrived = 0;
+  u64 round = 0;
+};
+static std::vector<Thread> threads(THREADS);
+static std::vector<Warp> warps(THREADS / 32);
+static std::vector<unsigned char> shared_memory;
+static ucontext_t scheduler;
+static int current, at_barrier;
+static u64 barrier_round;
+
+static void yield() { swapcontext(&threads[current].context, &scheduler); }
+
+static void __syncthreads() {
+  const u64 round = barrier_round;
+  if (++at_barrier == THREADS) { at_barrier = 0; barrier_round++; }
+  while (barrier_round == round) yield();
+}
+
+static unsigned char* shared(u32 address, u32 size) {
+  if (address + size > shared_memory.size() || address % size) abort();
+  return &shared_memory[address];
+}
+static u32 shared_address(u32 offset) { return offset; }
+static void copy_async(u32 to, const void* from) {
+  if ((uintptr_t)from % 16) abort();
+  threads[current].open.push_back({to, from});
+}
+static void commit_copies() {
+  Thread& t = threads[current];
+  t.groups.push_back(t.open);
+  t.open.clear();
+}
+template <int PENDING> static void wait_copies() {
+  auto& groups = threads[current].groups;
+  for (; groups.size() > PENDING; groups.pop_front())
+    for (const Copy& c : groups.front()) memcpy(shared(c.to, 16), c.from, 16);
+}
+template <class T> static T load(const void* p) { T v; memcpy(&v, p, sizeof v); return v; }
+static uint4 load_shared(u32 address) { return load<uint4>(shared(address, 16)); }
+static float4 load_shared_sums(u32 address) { return load<float4>(shared(address, 16)); }
+static float load_shared_sum(u32 address) { return load<float>(shared(address, 4)); }
+static void store_shared_sums(u32 address, float4 v) { memcpy(shared(address, 16), &v, 16); }
+static void store_shared_sum(u32 address, float v) { memcpy(shared(address, 4), &v, 4); }
+static uint4 load_l2(const void* p) {
+  if ((uintptr_t)p % 16) abort();
+  return load<uint4>(p);
+}
+static u16 load_l2_element(const void* p) { return load<u16>(p); }
+
+static const bool BF16 = strcmp(DTYPE, "bf16") == 0;
+static float from_element(u16 v) {
+  if (!BF16) { _Float16 h; memcpy(&h, &v, 2); return h; }
+  u32 bits = (u32)v << 16;
+  return load<float>(&bits);
+}
+static u16 to_element(float v) {
+  if (!BF16) { _Float16 h = v; return load<u16>(&h); }
+  if (v != v) return 0x7fff;
+  u32 bits = load<u32>(&v);
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;  // to nearest, ties to even
+}
+static u32 multiply_pairs(u32 a, u32 b) {
+  u16 low = to_element(from_element(a) * from_element(b));
+  return (u32)to_element(from_element(a >> 16) * from_element(b >> 16)) << 16 | low;
+}
+
+// As the warp does: the operands of all lanes, then the products. The 16 products of an output are added at once.
+static void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  Warp& w = warps[current / 32];
+  const int lane = current % 32;
+  const u32 a[4] = {a0, a1, a2, a3};
+  memcpy(w.a[lane], a, sizeof a);
+  w.b[lane][0] = b0, w.b[lane][1] = b1;
+  memcpy(w.c[lane], c, sizeof c);
+  const u64 round = w.round;
+  if (++w.arrived == 32) {
+    for (int l = 0; l < 32; l++)
+      for (int i = 0; i < 4; i++) {
+        const int row = l / 4 + (i >= 2 ? 8 : 0), column = l % 4 * 2 + i % 2;
+        double sum = w.c[l][i];
+        for (int t = 0; t < 4; t++)
+          for (int half = 0; half < 2; half++) {
+            const u32 x = w.a[row % 8 * 4 + t][row / 8 + half * 2], y = w.b[column * 4 + t][half];
+            sum += (double)from_element(x) * from_element(y) + (double)from_element(x >> 16) * from_element(y >> 16);
+          }
+        w.c[l][i] = (float)sum;
+      }
+    w.arrived = 0;
+    w.round++;
+  }
+  while (w.round == round) yield();
+  memcpy(c, w.c[lane], sizeof c);
+}
+static void allow_next() {}
+static void wait_for_previous() {}

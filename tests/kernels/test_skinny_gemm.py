@@ -1,0 +1,143 @@
+"""The CUDA C++ of few-row products, run on a CPU: right, whole, and the same bit for bit whatever the tile."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.skinny_gemm import tiles
+from benchmarks.kernels.skinny_gemm.launch import Arguments, pointer
+from benchmarks.kernels.skinny_gemm.tiles import Product, Tile, candidates
+from tests.helpers.cuda_emulator import emulated
+
+if shutil.which("g++") is None:
+    pytest.skip("g++ is not installed", allow_module_level=True)
+
+EPS = 1e-6
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Random operands of a product of M rows. An output that is not written stays NaN."""
+
+    x: Tensor
+    weight: Tensor
+    norm: Tensor
+    bias: Tensor
+    residual: Tensor
+
+    def arguments(self, out: Tensor, x: Tensor | None = None, scale: Tensor | None = None) -> Arguments:
+        x = self.x if x is None else x
+        pointers = (x, self.weight, self.norm, scale, self.bias, self.residual, out)
+        return Arguments(*map(pointer, pointers), x.stride(0), self.residual.stride(0), len(x), EPS)
+
+
+def operands(p: Product, rows: int) -> Operands:
+    """The first rows are the same for any number of rows."""
+    made = torch.Generator().manual_seed(7)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=made)
+
+    norm, bias = torch.rand(p.k, generator=made) + 0.5, normal(p.n)
+    weight = normal(p.weight_rows, p.k) / p.k**0.5
+    x, residual = normal(160, p.k + 16), normal(160, p.n + 8)
+    dtype = TYPES[p.dtype]
+    return Operands(
+        x.to(dtype)[:rows, : p.k], weight.to(dtype), norm.to(dtype), bias.to(dtype), residual.to(dtype)[:rows, : p.n]
+    )
+
+
+def expected(p: Product, o: Operands) -> Tensor:
+    y = o.x.double()
+    if p.norm:
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * o.norm.double()
+    y = y @ o.weight.double().T
+    if p.bias:
+        y = y + o.bias.double()
+    if p.gate:
+        gate, up = y.chunk(2, -1)
+        y = torch.nn.functional.silu(gate) * up
+    return y + o.residual.double() if p.add else y
+
+
+def empty(rows: int, columns: int, p: Product) -> Tensor:
+    return torch.full((rows, columns), float("nan"), dtype=TYPES[p.dtype])
+
+
+def skinny(p: Product, t: Tile, o: Operands, folder: Path) -> Tensor:
+    out = empty(len(o.x), p.n, p)
+    grid = t.ctas(p), -(-len(o.x) // (8 * t.row_tiles))
+    emulated("skinny_gemm", t.macros(p), folder)(grid, t.shared_bytes(p), o.arguments(out))
+    return out
+
+
+def tiled(p: Product, o: Operands, folder: Path) -> Tensor:
+    x, scale = o.x, None
+    if p.norm:
+        (folder / "norm").mkdir()
+        x, scale = empty(len(o.x), p.k, p), torch.full((len(o.x),), float("nan"))
+        macros = tiles.norm_macros(p)
+        launch = emulated("norm_rows", macros, folder / "norm")
+        launch((-(-len(x) // 8), 1), p.splits * 32, o.arguments(x, scale=scale))
+    out = empty(len(x), p.n, p)
+    launch = emulated("tiled_gemm", tiles.tiled_macros(p), folder)
+    launch(tiles.tiled_grid(p, len(x)), tiles.TILED_SHARED_BYTES, o.arguments(out, x, scale))
+    return out
+
+
+def error(p: Product, out: Tensor, o: Operands) -> float:
+    wanted = expected(p, o)
+    return float((out.double() - wanted).norm() / wanted.norm())
+
+
+CASES = {
+    "norm": (Product(512, 48, "bf16", norm=True), 11),
+    "gate": (Product(512, 40, "bf16", norm=True, gate=True), 8),
+    "residual": (Product(1088, 64, "bf16", add=True), 3),
+    "norm and bias": (Product(2048, 32, "f16", norm=True, bias=True), 19),
+    "wide": (Product(512, 2176, "f16"), 2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_product_of_few_rows(name: str, tmp_path: Path) -> None:
+    p, rows = CASES[name]
+    o = operands(p, rows)
+    out = skinny(p, tiles.tile(p, rows), o, tmp_path)
+    assert error(p, out, o) < (0.006 if p.dtype == "bf16" else 0.001)
+
+
+def test_a_row_is_the_same_in_any_company_and_with_any_tile(tmp_path: Path) -> None:
+    p = Product(2048, 64, "bf16", norm=True, gate=True)
+    alone = skinny(p, tiles.tile(p, 1), operands(p, 1), tmp_path)
+    for row_tiles, rows in ((1, 8), (2, 25)):
+        found = candidates(p, row_tiles)
+        for i, t in enumerate((found[0], found[-1])):
+            folder = tmp_path / f"{row_tiles} {rows} {i}"
+            folder.mkdir()
+            assert torch.equal(skinny(p, t, operands(p, rows), folder)[0], alone[0])
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        Product(512, 80, "bf16", norm=True, gate=True),
+        Product(640, 144, "bf16", add=True),
+        Product(512, 80, "f16", norm=True, bias=True, splits=16),
+    ],
+    ids=["norm and gate", "residual", "norm and bias"],
+)
+def test_many_rows_have_the_sums_of_few(p: Product, tmp_path: Path) -> None:
+    o = operands(p, 130)
+    many = tiled(p, o, tmp_path)
+    assert error(p, many, o) < (0.006 if p.dtype == "bf16" else 0.001)
+    few = operands(p, 9)
+    (tmp_path / "few").mkdir()
+    assert torch.equal(skinny(p, tiles.tile(p, 9), few, tmp_path / "few"), many[:9])
