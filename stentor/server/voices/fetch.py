@@ -24,7 +24,8 @@ from stentor.server.limits import LIMITS
 REDIRECTS = LIMITS.redirects
 HEADERS = [(b"Accept", b"audio/*, application/octet-stream, */*;q=0.1"), (b"Accept-Encoding", b"identity")]
 _UNICAST = ipaddress.ip_network("2000::/3")  # all IPv6 that IANA has given out for the internet lies in it
-_SPECIAL = [ipaddress.ip_network(n) for n in ("3fff::/20", "192.88.99.0/24")]  # that Python 3.11 takes for global
+_SPECIAL = [ipaddress.ip_network(n) for n in ("2002::/16", "3fff::/20", "192.88.99.0/24")]
+"""Some versions of Python take these for global. 2002::/16 (6to4) holds IPv4 addresses, which may be private."""
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
@@ -53,15 +54,13 @@ def _addresses(host: str, port: int) -> list[Any]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is public. IPv4 addresses inside IPv6 (6to4, Teredo) are checked too.
+    """Whether an address is public. IPv4 addresses inside IPv6 (6to4, Teredo) are not.
 
     IPv6 is public only inside the internet's own range: the list of special ranges outside it grows.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        inner = [ip.sixtofour, *(ip.teredo or ())]
-        if ip not in _UNICAST or any(v4 is not None and not is_public(str(v4)) for v4 in inner):
-            return False
+    if ip.version == 6 and ip not in _UNICAST:
+        return False
     if any(ip in network for network in _SPECIAL):
         return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
