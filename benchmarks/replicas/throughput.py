@@ -1,0 +1,122 @@
+"""Replicas beside the plain server, on devices of 20 ms steps: requests per second and first audio.
+
+Run: python benchmarks/replicas/throughput.py [--replicas 1 2 8] [--rounds 3] [--json FILE]
+Needs: the packages of `stentor[ray]` and `stentor[bench]`. No GPU.
+
+A device that sleeps (device.py) stands for a GPU, so that replicas do not divide the cores as engines on a CPU would.
+The plain server and the replicas run side by side and are asked in turns, so that other load of the machine meets both.
+Each round has one client alone, then twice as many clients as there are slots. Each measurement says how busy the cores
+were: what they had left says whether the figure is the device's or the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.replicas import device, streams
+from benchmarks.replicas.cluster import Cluster, answers, application, cluster, free_port, wait
+
+APP = "benchmarks.replicas.device:app"
+ALONE = 8  # streams of one client alone, per round
+
+
+@contextlib.contextmanager
+def plain(slots: int) -> Iterator[str]:
+    """The address of a plain server on such a device."""
+    port = free_port()
+    words = ["serve", "dummy:toy", "--port", str(port), "--max-num-seqs", str(slots), "--no-log-requests"]
+    with subprocess.Popen([sys.executable, device.__file__, *words]) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait(lambda: answers(url + "/ready"), lambda: "the plain server does not answer")
+            yield url
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def asked(url: str, clients: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Ask for streams, as many as one client takes or for some seconds."""
+    began, idle = time.monotonic(), idle_seconds()
+    end = began + args.seconds
+    done = asyncio.run(
+        streams.load(url, clients, args.frames, lambda n: n < ALONE if clients == 1 else time.monotonic() < end)
+    )
+    took = time.monotonic() - began
+    return {
+        "clients": clients,
+        "streams": len(done),
+        "broken": sum(not s.complete for s in done),
+        "streams_per_s": round(len(done) / took, 3),
+        "first_audio_ms": streams.milliseconds([s.first for s in done if s.first is not None]),
+        "cores_idle": round((idle_seconds() - idle) / took / (os.cpu_count() or 1), 3),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def idle_seconds() -> float:
+    """Seconds that all cores together were idle since the machine started (Linux)."""
+    cpu = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
+    return float(cpu[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def compare(running: Cluster, plain_url: str, count: int, args: argparse.Namespace) -> dict[str, Any]:
+    """So many replicas and the plain server, in turns."""
+    given = {"model": "dummy:toy", "max-num-seqs": args.slots, "log-requests": False}
+    running.deploy(application(given, APP, num_replicas=count))
+    running.running("stentor", count)
+    arms = {"plain": (plain_url, 2 * args.slots), "replicas": (running.url, 2 * args.slots * count)}
+    rows: dict[str, Any] = {name: {"alone": [], "full": []} for name in arms}
+    for url, clients in arms.values():  # warm
+        asyncio.run(streams.load(url, clients, args.frames, lambda n, c=clients: n < c))
+    for i in range(args.rounds):
+        for name in sorted(arms, reverse=bool(i % 2)):
+            url, clients = arms[name]
+            rows[name]["alone"].append(asked(url, 1, args))
+            rows[name]["full"].append(asked(url, clients, args))
+    rates = {name: median(r["streams_per_s"] for r in row["full"]) for name, row in rows.items()}
+    first = {name: median(r["first_audio_ms"]["p50"] for r in row["alone"]) for name, row in rows.items()}
+    summary = {
+        "replicas": count,
+        "throughput_of_plain": round(rates["replicas"] / rates["plain"], 3),
+        "first_audio_more_ms": round(first["replicas"] - first["plain"], 1),
+        "most_possible_streams_per_s": round(count * args.slots / (args.frames * args.step_ms / 1e3), 2),
+        "cores_idle": median(r["cores_idle"] for r in rows["replicas"]["full"]),
+    }
+    print(json.dumps(summary), flush=True)
+    return summary | {"rounds": rows}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2, 8])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of full load, per round")
+    parser.add_argument("--slots", type=int, default=4, help="of each replica and of the plain server")
+    parser.add_argument("--frames", type=int, default=60, help="of each stream")
+    parser.add_argument("--step-ms", type=float, default=20.0, help="how long the device takes for a step")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    os.environ[device.STEP] = str(args.step_ms)
+    with cluster() as running, plain(args.slots) as url:
+        rows = [compare(running, url, count, args) for count in args.replicas]
+    if args.json:
+        row = {"settings": vars(args) | {"json": None}, "cores": os.cpu_count(), "rows": rows}
+        args.json.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
