@@ -17,7 +17,7 @@ from torch import Tensor
 from stentor.engine.codec_state import WORD
 from stentor.engine.device import Device
 from stentor.engine.page_allocator import PageAllocator
-from stentor.layers.types import Column
+from stentor.layers.types import NO_END, CodecCall, CodecPageTable, Column
 from stentor.models.codec_timing import CodecTiming
 
 
@@ -60,7 +60,7 @@ class CodecPages:
 
     def enter(self, slot: int, prefix: int, key: str, saved: Tensor) -> None:
         """A stream with a codec prefix of so many frames begins. saved: `save` of the pages of its whole chunks."""
-        count = self.timing.chunks_of(prefix) // self.timing.grid
+        count = self.timing.num_chunks(prefix)
         if not self.columns:
             return
         self.leave(slot)
@@ -125,3 +125,10 @@ class CodecPages:
 def make_pool(columns: Mapping[str, Column], pages: int, device: torch.device) -> dict[str, Tensor]:
     """Pages, and one more for padding."""
     return {name: torch.zeros(pages + 1, *c.shape, dtype=c.dtype, device=device) for name, c in columns.items()}
+
+
+def one_row(pool: Mapping[str, Tensor], width: int, device: torch.device) -> CodecCall:
+    """The call of one row at the beginning of a stream that goes on. width: pages that it is told of."""
+    start, end, filled = torch.tensor([[0], [NO_END], [0]], device=device)
+    table = torch.zeros(1, width, dtype=torch.int64, device=device)
+    return CodecCall(start, end, CodecPageTable(pool, table, filled))

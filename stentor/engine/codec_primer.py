@@ -17,12 +17,11 @@ from torch import Tensor
 from stentor.audio import digest
 from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import MIB
-from stentor.engine.codec_pages import CodecPages
+from stentor.engine.codec_pages import CodecPages, one_row
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 from stentor.models.base import Prompt, SpeechModel
 
 
@@ -41,12 +40,10 @@ class CodecPrimer:
         self._row = torch.zeros(1, dtype=torch.int64, device=where)
         shape = (1, max(self.sizes, default=0) + self.timing.lookahead, *spec.frame.shape)
         self._frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
-        chunks = self.timing.chunks_of(spec.codec_prefix) // self.timing.grid
+        chunks = self.timing.num_chunks(spec.codec_prefix)
         assert not self.timing.window or chunks < self.timing.window, "a prefix must leave pages for the stream"
         self._pages = CodecPages(model.codec.pages, replace(self.timing, window=chunks), 1, device)
-        start, end, filled = torch.tensor([[0], [NO_END], [0]], device=where)
-        table = torch.zeros(1, self._pages.width, dtype=torch.int64, device=where)
-        self._call = CodecCall(start, end, CodecPageTable(self._pages.pool, table, filled))
+        self._call = one_row(self._pages.pool, self._pages.width, where)
         kept = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
 
@@ -101,7 +98,7 @@ class CodecPrimer:
                 given = count + self.timing.lookahead
                 self._frames[0, :given].copy_(source[at : at + given])
                 self._call.start.fill_(at - len(frames))
-                self._turn_page(at)
+                self._next_page(at)
                 self.graphs(count)
                 at += count
             state = self.device.download(torch.cat((self._state.data[0], *self._pages.save(0))))
@@ -110,7 +107,7 @@ class CodecPrimer:
             done.wait_host()
         return state
 
-    def _turn_page(self, at: int) -> None:
+    def _next_page(self, at: int) -> None:
         """The next call writes the page of the chunk from frame `at` of the prefix."""
         if self._pages.width:
             pages, filled = self._pages.row(0, at)

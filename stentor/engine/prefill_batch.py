@@ -136,10 +136,7 @@ class PrefillBuffers:
         self.device, self.padding = device, padding
         where = device.torch
         self.ints = torch.zeros(largest.size, dtype=torch.int64, device=where)
-        self.rows = {
-            n: torch.full((largest.tokens, *c.shape), c.fill, dtype=c.dtype, device=where)
-            for n, c in spec.prompt_rows.items()
-        }
+        self.rows = {n: c.rows(largest.tokens, where) for n, c in spec.prompt_rows.items()}
         shape = (largest.frames, *spec.frame.shape)
         self.frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
 

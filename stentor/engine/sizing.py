@@ -10,14 +10,14 @@ import torch
 from stentor.config import EngineConfig
 from stentor.engine.audio_scheduler import chunk_sizes
 from stentor.engine.buffer_sizes import GIB, MIB, BufferSizes
-from stentor.engine.codec_pages import make_pool
+from stentor.engine.codec_pages import make_pool, one_row
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
 from stentor.engine.memory_plan import LEVELS, Needs, Shares, advice, fewer, fit
 from stentor.engine.reference_encoder import ENCODINGS
 from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
-from stentor.layers.types import NO_END, CodecCall, CodecPageTable, Column
+from stentor.layers.types import Column
 from stentor.models.base import SpeechModel
 
 CODEC_COPIES = 3
@@ -78,7 +78,7 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
         slot=_bytes({**engine_columns(spec), **spec.columns, **heard, "frames": frames})
         + _bytes(model.codec.columns)
         + timing.window * codec_page,
-        primer=timing.chunks_of(spec.codec_prefix) // timing.grid * codec_page,
+        primer=timing.num_chunks(spec.codec_prefix) * codec_page,
         page=_bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)}),
         codec_frame=_codec_frame(model, chunk, device),
         encoder=encoder_bytes,
@@ -130,10 +130,8 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device) -> int:
     given = torch.zeros(1, chunk + timing.lookahead, *spec.shape, dtype=spec.dtype, device=where)
     with torch.inference_mode():
         state = CodecStateTable(model.codec.columns, 1, where).columns
-        start, end, filled = torch.tensor([[0], [NO_END], [0]], device=where)
-        table = torch.zeros(1, timing.window, dtype=torch.int64, device=where)
-        pages = CodecPageTable(make_pool(model.codec.pages, 1, where), table, filled)
-        call = CodecCall(start, end, pages, whole=not timing.chunks)
+        call = one_row(make_pool(model.codec.pages, 1, where), timing.window, where)
+        call = call._replace(whole=not timing.chunks)
         model.codec.decode(given, state, call)  # compiles kernels and makes the libraries' workspaces
         return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
 

@@ -68,7 +68,7 @@ class SlotTable:
         self.numbers = {dtype: self._numbers(names, device) for dtype, names in self.names.items()}
         self.table = {name: self.numbers[d][i] for d, names in self.names.items() for i, name in enumerate(names)}
         self.arrays = [name for name, c in self.columns.items() if c.shape]
-        self.table |= {name: self._filled(slots + 1, self.columns[name], device) for name in self.arrays}
+        self.table |= {name: self.columns[name].rows(slots + 1, device) for name in self.arrays}
         self.frames = torch.zeros(slots + 1, max_frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
         shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
         self.heard_at = torch.zeros(shape, dtype=torch.int64, device=device)  # the steps of a row's heard frames
@@ -83,10 +83,6 @@ class SlotTable:
         fills = [self.columns[name].fill for name in names]
         first = self.columns[names[0]]
         return torch.tensor(fills, dtype=first.dtype, device=device)[:, None].repeat(1, self.slots + 1)
-
-    @staticmethod
-    def _filled(rows: int, c: Column, device: torch.device) -> Tensor:
-        return torch.full((rows, *c.shape), c.fill, dtype=c.dtype, device=device)
 
     def admit(self, rows: Seq[Row], device: Device) -> None:
         """Write fresh rows: the values given, and the fill of every other column."""

@@ -52,6 +52,10 @@ class Column:
     dtype: torch.dtype = torch.float32
     fill: float = 0
 
+    def rows(self, count: int, device: torch.device | None = None) -> Tensor:
+        """So many fresh rows."""
+        return torch.full((count, *self.shape), self.fill, dtype=self.dtype, device=device)
+
 
 NO_PAGES: Mapping[str, Column] = MappingProxyType({})
 """What a codec says whose state does not grow."""

@@ -43,6 +43,10 @@ class CodecTiming:
         """Frames of whole chunks that can be decoded of so many, while more follow."""
         return max(0, frames - self.lookahead) // self.grid * self.grid if self.chunks else 0
 
+    def num_chunks(self, frames: int) -> int:
+        """How many chunks of the grid those are."""
+        return self.chunks_of(frames) // self.grid
+
     def offset(self, prefix: int) -> int:
         """Last frames of a codec prefix that are decoded with the stream's first chunks, since those complete them."""
         return prefix - self.chunks_of(prefix)

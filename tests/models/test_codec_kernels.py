@@ -86,7 +86,7 @@ FRAMES = {
 
 def decoded(codec: Codec, frames: Tensor) -> Tensor:
     columns = codec.columns.items()
-    state = {n: torch.full((len(frames), *c.shape), c.fill, dtype=c.dtype, device=DEVICE) for n, c in columns}
+    state = {n: c.rows(len(frames), DEVICE) for n, c in columns}
     parts = []
     for part in frames.split((1, 2), dim=1):
         samples, state = codec.decode(part, state)

@@ -48,18 +48,18 @@ class Block(nn.Module):
         self.up = nn.Linear(c.dim, c.ff)
         self.down = nn.Linear(c.ff, c.dim)
 
-    def forward(self, x: Tensor, modulation: Tensor, at: tuple[int, int], keys: Keys, turn: Turn) -> Tensor:
+    def forward(self, x: Tensor, modulation: Tensor, at: tuple[int, int], keys: Keys, rope: FirstHeadRope) -> Tensor:
         """modulation [6, C]: shift, scale and gate of each branch, the scales with 1 added. at: step and block."""
         shift, scale, gate, shift2, scale2, gate2 = modulation
         y = F.layer_norm(x, x.shape[-1:], scale, shift, EPS)
         q, k, v = (t.unflatten(-1, self.heads) for t in self.qkv_proj(y).chunk(3, dim=-1))
-        heads = keys.attend(*at, turn(q), turn(k), v)
+        heads = keys.attend(*at, rope(q), rope(k), v)
         x = torch.addcmul(x, gate, self.o_proj(heads.flatten(-2)))
         y = F.layer_norm(x, x.shape[-1:], scale2, shift2, EPS)
         return torch.addcmul(x, gate2, self.down(F.gelu(self.up(y), approximate="tanh")))
 
 
-class Turn:
+class FirstHeadRope:
     """RoPE of the first head alone. The other heads have no position, as in the original."""
 
     def __init__(self, rope: Rope, where: Tensor) -> None:
@@ -112,15 +112,16 @@ class DiT(nn.Module):
         self.to(dtype)
         self.register_buffer("modulations", table.to(dtype), persistent=False)
         self.register_buffer("last", torch.stack((scale + 1, shift), dim=1).to(dtype), persistent=False)
-        turned = angles(self.config.head_dim, FLOW_FRAMES, 1e4)
-        self.rope = Rope(turned, torch.float32, interleaved=True, in_float32=True).to(table.device)
+        rotations = angles(self.config.head_dim, FLOW_FRAMES, 1e4)
+        self.rope = Rope(rotations, torch.float32, interleaved=True, in_float32=True).to(table.device)
 
     def _modulation(self, block: int) -> nn.Module:
         return self.blocks[block].get_submodule("modulation")
 
-    def turn(self, where: Tensor) -> Turn:
+    def rope_at(self, where: Tensor) -> FirstHeadRope:
+        """For frames at where [B, T]."""
         assert self.rope is not None
-        return Turn(self.rope, where)
+        return FirstHeadRope(self.rope, where)
 
     def conditions(self, cond: Tensor, mu: Tensor, speaker: Tensor) -> Tensor:
         """The input projection's share of what stays during all steps: cond, mu [B, T, 80], speaker [B, 80].
@@ -133,7 +134,7 @@ class DiT(nn.Module):
         return torch.stack((first, bias.expand_as(first)), dim=1)
 
     def forward(
-        self, x: Tensor, fixed: Tensor, step: int, keys: Keys, turn: Turn, state: State
+        self, x: Tensor, fixed: Tensor, step: int, keys: Keys, rope: FirstHeadRope, state: State
     ) -> tuple[Tensor, Tensor]:
         """x [B, T, 80] -> velocities [B, 2, T, 80], and the tails [2, B, 2, C, 30] of the convolutions."""
         h = fixed + F.linear(x.to(fixed.dtype), self.input.weight[:, :MELS])[:, None]
@@ -144,7 +145,7 @@ class DiT(nn.Module):
             y = F.mish(conv(y))
         h = h + y.transpose(1, 2).reshape(h.shape)
         for i, block in enumerate(self.blocks):
-            h = block(h, self.modulations[step, i], (step, i), keys, turn)
+            h = block(h, self.modulations[step, i], (step, i), keys, rope)
         scale, shift = self.last[step]
         out: Tensor = self.output(F.layer_norm(h, h.shape[-1:], scale, shift, EPS))
         return out.float(), torch.stack(tails)

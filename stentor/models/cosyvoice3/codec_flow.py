@@ -77,11 +77,11 @@ class Flow(nn.Module):
     ) -> tuple[Tensor, State]:
         """Ten Euler steps with guidance on frames at [B] .. of mu, cond [B, T, 80] -> mel [B, T, 80] and next state."""
         where = (at[:, None] + torch.arange(mu.shape[1], device=mu.device)).clamp_max(len(self.noise) - 1)
-        x, turn = self.noise[where], self.dit.turn(where)
+        x, rope = self.noise[where], self.dit.rope_at(where)
         fixed, tails = self.dit.conditions(cond, mu, speaker), []
         guidance = self.config.guidance
         for step in range(STEPS):
-            v, tail = self.dit(x, fixed, step, keys, turn, state)
+            v, tail = self.dit(x, fixed, step, keys, rope, state)
             x = x + self.lengths[step] * ((1 + guidance) * v[:, 0] - guidance * v[:, 1])
             tails.append(tail)
         kept = torch.stack(tails, dim=2)  # [2, B, steps, 2, C, 30]
@@ -89,5 +89,5 @@ class Flow(nn.Module):
 
     def whole(self, mu: Tensor, cond: Tensor, speaker: Tensor, count: Tensor) -> Tensor:
         """The same for whole rows, of which the first `count` [B] frames exist and all see each other."""
-        fresh = {n: mu.new_zeros(len(mu), *c.shape, dtype=c.dtype) for n, c in self.columns().items()}
+        fresh = {n: c.rows(len(mu), mu.device) for n, c in self.columns().items()}
         return self.solve(mu, cond, speaker, torch.zeros_like(count), CallKeys(count, mu.shape[1]), fresh)[0]

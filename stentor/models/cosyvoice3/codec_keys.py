@@ -14,7 +14,7 @@ class Keys(Protocol):
     """Attention of block `block` in step `step` for rows of one call."""
 
     def attend(self, step: int, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v [B, 2, T, H, D], turned -> [B, 2, T, H, D]. The two branches do not see each other."""
+        """q, k, v [B, 2, T, H, D] after RoPE -> [B, 2, T, H, D]. The two branches do not see each other."""
         ...
 
 

@@ -66,8 +66,8 @@ class Source(nn.Module):
         The angle is held for a whole frame: that is what the original does.
         """
         multiples = torch.arange(1, HARMONICS + 1, device=f0.device).float()
-        turns = (f0[..., None] * multiples / SAMPLE_RATE) % 1
-        total = state["phase"][:, None] + turns.double().cumsum(1)
+        cycles = (f0[..., None] * multiples / SAMPLE_RATE) % 1
+        total = state["phase"][:, None] + cycles.double().cumsum(1)
         angle = total.float() * 2 * math.pi * FRAME
         voiced = (f0 > VOICED_HZ).float()[..., None]
         sines = torch.sin(angle) * AMPLITUDE * voiced

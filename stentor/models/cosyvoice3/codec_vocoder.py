@@ -171,6 +171,6 @@ class Vocoder(nn.Module):
     def whole(self, mel: Tensor, count: Tensor) -> Tensor:
         """Whole streams: mel [B, n, 80], of which the first `count` [B] frames exist -> samples [B, 480 n]."""
         mel = F.pad(mel, (0, 0, 0, DRAIN))
-        fresh = {n: torch.zeros(len(mel), *c.shape, dtype=c.dtype, device=mel.device) for n, c in self.columns.items()}
+        fresh = {n: c.rows(len(mel), mel.device) for n, c in self.columns.items()}
         samples, _ = self.forward(mel, torch.zeros_like(count), count, fresh)
         return samples[:, DELAY : DELAY + FRAME * (mel.shape[1] - DRAIN)]

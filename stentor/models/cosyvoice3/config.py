@@ -21,7 +21,7 @@ MAX_MODEL_LEN = 4096  # positions of a sequence: 20 codes per token of text, bes
 
 @dataclass(frozen=True)
 class RasConfig:
-    """Repetition-aware sampling (RAS): `repeats` of `window` frames are too many."""
+    """Repetition-aware sampling (RAS): an id that has `share` of the last `window` frames is drawn again."""
 
     top_p: float = 0.8
     top_k: int = 25

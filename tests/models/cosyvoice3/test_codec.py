@@ -33,7 +33,7 @@ def codec(tmp_path_factory) -> CosyVoice3Codec:
 
 def whole(codec: CosyVoice3Codec, rows: list[tuple[Tensor, int]]) -> list[Tensor]:
     """Utterances of other lengths and prompts, in one call."""
-    state = {n: torch.full((len(rows), *c.shape), c.fill, dtype=c.dtype) for n, c in codec.columns.items()}
+    state = {n: c.rows(len(rows)) for n, c in codec.columns.items()}
     state["speaker"][:] = E["spk"]
     for i, (_, prompt) in enumerate(rows):
         state["prompt_codes"][i, :prompt] = E["prompt_speech"][:prompt]

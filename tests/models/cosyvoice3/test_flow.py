@@ -141,11 +141,11 @@ def test_cells_and_full_attention_are_two_results():
     assert error(E["mel_chunked"], E["mel_full"]) > 0.01
 
 
-def test_only_the_first_head_is_turned(flow: Flow):
+def test_only_the_first_head_has_rope(flow: Flow):
     c = flow.config
     q = torch.randn(1, 2, 9, c.heads, c.head_dim)
-    turned = flow.dit.turn(torch.arange(9)[None])(q)
-    moved = (turned != q).any(-1).any(2)[0, 0]
+    rotated = flow.dit.rope_at(torch.arange(9)[None])(q)
+    moved = (rotated != q).any(-1).any(2)[0, 0]
     assert moved.tolist() == [True, *[False] * (c.heads - 1)]
 
 

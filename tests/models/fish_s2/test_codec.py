@@ -34,7 +34,7 @@ def random_frames(batch, count=FRAMES):
 
 
 def fresh(fish, batch):
-    return {n: torch.full((batch, *c.shape), c.fill, dtype=c.dtype) for n, c in fish.columns.items()}
+    return {n: c.rows(batch) for n, c in fish.columns.items()}
 
 
 def test_chunks_of_1_to_25_frames_in_any_order_join_to_the_whole_decode(fish):
