@@ -53,7 +53,8 @@ class Plan:
         """What a resumed run must share."""
         kept = "parquet" if self.parquet else "tar" if self.shard else "files"
         load = {name: self.load[name] for name in ("model", "dtype", "lora", "loras", "lexicon")}
-        load["quantization"] = self.load["quantization"].replace("auto", "") or None  # as runs before it was known
+        asked = self.load["quantization"]
+        load["quantization"] = None if asked == "auto" else asked  # None is what runs have that began without the flag
         return {"format": self.format, "kept_as": kept, "seed": self.seed, **load, **self.defaults}
 
     def output(self) -> Output:

@@ -31,6 +31,11 @@ def has_pdl(arch: int) -> bool:
     return arch >= 90
 
 
+def converts_float8(arch: int) -> bool:
+    """Whether a GPU converts float8 itself: from Ada on."""
+    return arch >= 89
+
+
 def known(name: str, arch: int | None) -> str:
     """What is known of this machine's GPU, for `stentor doctor`. arch: None where there is none."""
     others = f"stentor was measured on {', '.join(MEASURED)}"

@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.backends import backends
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-from triton.runtime import driver
 
 from stentor.kernels.gpus import has_pdl
-from stentor.kernels.switches import INTERPRETED, pdl_enabled
+from stentor.kernels.switches import pdl_enabled
+from stentor.kernels.target import target_arch
 
-
-def _there() -> bool:
-    """Whether there is a GPU that has PDL."""
-    return bool(backends["nvidia"].driver.is_active()) and has_pdl(driver.active.get_current_target().arch)
-
-
-USE_PDL: bool = pdl_enabled() and not INTERPRETED and _there()
+USE_PDL: bool = pdl_enabled() and has_pdl(target_arch())
 PDL_LAUNCH: dict[str, bool] = {"launch_pdl": True} if USE_PDL else {}
 """Launch options of a kernel that calls `pdl_wait`."""
 

@@ -6,22 +6,15 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.backends import backends
-from triton.runtime import driver
 
-from stentor.kernels.switches import INTERPRETED
+from stentor.kernels.gpus import converts_float8
+from stentor.kernels.target import target_arch
 
 NO_SCALE, PER_OUTPUT, GROUPED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 """How many scales an output has. The last stands for more than one."""
 
 
-def _converts_float8() -> bool:
-    """Whether the GPU converts float8 itself (Ada, Hopper and later)."""
-    active = not INTERPRETED and bool(backends["nvidia"].driver.is_active())
-    return active and driver.active.get_current_target().arch >= 89
-
-
-CONVERTS_FLOAT8: bool = _converts_float8()
+CONVERTS_FLOAT8: bool = converts_float8(target_arch())
 
 
 def weight_bits(weight: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from stentor.config import QUANTIZATIONS
+from stentor.config import QUANTIZATIONS, check_quantization
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.linear import QuantizedLinear
 from stentor.layers.quantized import LARGEST, dequantize, quantize
@@ -25,10 +25,7 @@ DTYPES = dict(zip(QUANTIZATIONS, (None, *LARGEST), strict=True))
 
 def quantization(options: Mapping[str, object]) -> torch.dtype | None:
     """The dtype of quantised weights that was asked for. None: as the checkpoint has them. InvalidRequest."""
-    name = options.get(QUANTIZATION, "auto")
-    if name not in DTYPES:
-        raise InvalidRequest(QUANTIZATION, f"must be one of {', '.join(DTYPES)}, got {name!r}")
-    return DTYPES[str(name)]
+    return DTYPES[check_quantization(str(options.get(QUANTIZATION, "auto")))]
 
 
 def quantize_layers(net: nn.Module, stacks: Iterable[str], dtype: torch.dtype | None) -> None:
