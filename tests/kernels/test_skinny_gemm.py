@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.skinny_gemm import tiles
-from benchmarks.kernels.skinny_gemm.launch import Arguments, pointer
+from benchmarks.kernels.skinny_gemm import Operands, tiles
 from benchmarks.kernels.skinny_gemm.tiles import Product, Tile, candidates
 from tests.helpers.cuda_emulator import emulated
 
@@ -20,22 +19,6 @@ if shutil.which("g++") is None:
 
 EPS = 1e-6
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Operands:
-    """Random operands of a product of M rows. An output that is not written stays NaN."""
-
-    x: Tensor
-    weight: Tensor
-    norm: Tensor
-    bias: Tensor
-    residual: Tensor
-
-    def arguments(self, out: Tensor, x: Tensor | None = None, scale: Tensor | None = None) -> Arguments:
-        x = self.x if x is None else x
-        pointers = (x, self.weight, self.norm, scale, self.bias, self.residual, out)
-        return Arguments(*map(pointer, pointers), x.stride(0), self.residual.stride(0), len(x), EPS)
 
 
 def operands(p: Product, rows: int) -> Operands:
@@ -49,15 +32,14 @@ def operands(p: Product, rows: int) -> Operands:
     weight = normal(p.weight_rows, p.k) / p.k**0.5
     x, residual = normal(160, p.k + 16), normal(160, p.n + 8)
     dtype = TYPES[p.dtype]
-    return Operands(
-        x.to(dtype)[:rows, : p.k], weight.to(dtype), norm.to(dtype), bias.to(dtype), residual.to(dtype)[:rows, : p.n]
-    )
+    rest = ((norm.to(dtype), EPS), bias.to(dtype), residual.to(dtype)[:rows, : p.n])
+    return Operands(x.to(dtype)[:rows, : p.k], weight.to(dtype), *rest)
 
 
 def expected(p: Product, o: Operands) -> Tensor:
     y = o.x.double()
     if p.norm:
-        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * o.norm.double()
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * o.norm[0].double()
     y = y @ o.weight.double().T
     if p.bias:
         y = y + o.bias.double()
@@ -79,16 +61,16 @@ def skinny(p: Product, t: Tile, o: Operands, folder: Path) -> Tensor:
 
 
 def tiled(p: Product, o: Operands, folder: Path) -> Tensor:
-    x, scale = o.x, None
     if p.norm:
         (folder / "norm").mkdir()
-        x, scale = empty(len(o.x), p.k, p), torch.full((len(o.x),), float("nan"))
+        x, o = empty(len(o.x), p.k, p), replace(o, scale=torch.full((len(o.x),), float("nan")))
         macros = tiles.norm_macros(p)
         launch = emulated("norm_rows", macros, folder / "norm")
-        launch((-(-len(x) // 8), 1), p.splits * 32, o.arguments(x, scale=scale))
-    out = empty(len(x), p.n, p)
+        launch((-(-len(x) // 8), 1), p.splits * 32, o.arguments(x))
+        o = replace(o, x=x)
+    out = empty(len(o.x), p.n, p)
     launch = emulated("tiled_gemm", tiles.tiled_macros(p), folder)
-    launch(tiles.tiled_grid(p, len(x)), tiles.TILED_SHARED_BYTES, o.arguments(out, x, scale))
+    launch(tiles.tiled_grid(p, len(o.x)), tiles.TILED_SHARED_BYTES, o.arguments(out))
     return out
 
 

@@ -10,13 +10,13 @@ no engine uses it before `measure.py` has shown on a GPU that it wins.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.skinny_gemm import nvrtc
-from benchmarks.kernels.skinny_gemm.launch import Arguments, LoadedKernel, load, pointer
+from benchmarks.kernels.skinny_gemm.launch import Arguments, load, pointer
 from benchmarks.kernels.skinny_gemm.tiles import (
-    GROUP,
     MAX_ROWS,
     TILED_SHARED_BYTES,
     ElementType,
@@ -29,23 +29,24 @@ from benchmarks.kernels.skinny_gemm.tiles import (
 
 DTYPES: dict[torch.dtype, ElementType] = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
-__all__ = ["fused_linear", "supported", "supports"]
 
+@dataclass(frozen=True)
+class Operands:
+    """x [rows, K], weight [N or 2 N, K], and what is fused: the norm's weight and eps, bias [N], residual [rows, N]."""
 
-def supported(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a device has what these kernels need."""
-    return (
-        device.type == "cuda"
-        and dtype in DTYPES
-        and nvrtc.available()
-        and torch.cuda.get_device_capability(device)[0] == 9
-    )
+    x: Tensor
+    weight: Tensor
+    norm: tuple[Tensor, float] | None = None
+    bias: Tensor | None = None
+    residual: Tensor | None = None
+    scale: Tensor | None = None
 
-
-def supports(weight: Tensor) -> bool:
-    """Whether the kernels take products with `weight` [N, K], with a gate or without."""
-    n, k = weight.shape
-    return n % 16 == 0 and k % GROUP == 0
+    def arguments(self, out: Tensor) -> Arguments:
+        """As a kernel takes them."""
+        norm, eps = (None, 0.0) if self.norm is None else self.norm
+        stride_residual = 0 if self.residual is None else self.residual.stride(0)
+        pointers = (self.x, self.weight, norm, self.scale, self.bias, self.residual, out)
+        return Arguments(*map(pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
 
 
 def fused_linear(
@@ -63,10 +64,8 @@ def fused_linear(
     rows = _aligned(x.reshape(-1, k))
     added = None if residual is None else residual.reshape(-1, n)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
-    if len(rows) <= MAX_ROWS:
-        _skinny(p, rows, weight, norm, bias, added, out)
-    else:
-        _tiled(p, rows, weight, norm, bias, added, out)
+    run = _skinny if len(rows) <= MAX_ROWS else _tiled
+    run(p, Operands(rows, weight, norm, bias, added), out)
     return out.view(*x.shape[:-1], n)
 
 
@@ -75,53 +74,23 @@ def _aligned(rows: Tensor) -> Tensor:
     return rows if rows.stride(1) == 1 and rows.stride(0) % 8 == 0 and rows.data_ptr() % 16 == 0 else rows.contiguous()
 
 
-def _arguments(
-    rows: Tensor,
-    out: Tensor,
-    weight: Tensor | None = None,
-    norm: tuple[Tensor, float] | None = None,
-    scale: Tensor | None = None,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-) -> Arguments:
-    norm_weight, eps = (None, 0.0) if norm is None else norm
-    stride_residual = 0 if residual is None else residual.stride(0)
-    pointers = (rows, weight, norm_weight, scale, bias, residual, out)
-    return Arguments(*map(pointer, pointers), rows.stride(0), stride_residual, len(rows), eps)
+def _skinny(p: Product, o: Operands, out: Tensor) -> None:
+    t = tile(p, len(o.x))
+    kernel = load("skinny_gemm", t.macros(p), p.splits * 32, t.shared_bytes(p), out.device.index)
+    kernel((t.ctas(p), -(-len(o.x) // (8 * t.row_tiles))), o.arguments(out))
 
 
-def _skinny(
-    p: Product,
-    rows: Tensor,
-    weight: Tensor,
-    norm: tuple[Tensor, float] | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    out: Tensor,
-) -> None:
-    t = tile(p, len(rows))
-    kernel = load("skinny_gemm", t.macros(p), p.splits * 32, t.shared_bytes(p), rows.device.index)
-    kernel((t.ctas(p), -(-len(rows) // (8 * t.row_tiles))), _arguments(rows, out, weight, norm, None, bias, residual))
+def _tiled(p: Product, o: Operands, out: Tensor) -> None:
+    if o.norm is not None:
+        o = _weighted(p, o)
+    kernel = load("tiled_gemm", tiled_macros(p), 256, TILED_SHARED_BYTES, out.device.index)
+    kernel(tiled_grid(p, len(o.x)), o.arguments(out))
 
 
-def _tiled(
-    p: Product,
-    rows: Tensor,
-    weight: Tensor,
-    norm: tuple[Tensor, float] | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    out: Tensor,
-) -> None:
-    scale: Tensor | None = None
-    if norm is not None:
-        scale = torch.empty(len(rows), dtype=torch.float32, device=rows.device)
-        weighted = torch.empty(len(rows), p.k, dtype=rows.dtype, device=rows.device)
-        _norm_kernel(p, rows.device.index)((-(-len(rows) // 8), 1), _arguments(rows, weighted, None, norm, scale))
-        rows = weighted
-    kernel = load("tiled_gemm", tiled_macros(p), 256, TILED_SHARED_BYTES, rows.device.index)
-    kernel(tiled_grid(p, len(rows)), _arguments(rows, out, weight, None, scale, bias, residual))
-
-
-def _norm_kernel(p: Product, device: int) -> LoadedKernel:
-    return load("norm_rows", norm_macros(p), p.splits * 32, p.splits * 32, device)
+def _weighted(p: Product, o: Operands) -> Operands:
+    """With x times the norm's weight, and 1 / rms of each row as `scale`."""
+    x = torch.empty(len(o.x), p.k, dtype=o.x.dtype, device=o.x.device)
+    o = replace(o, scale=torch.empty(len(x), dtype=torch.float32, device=x.device))
+    kernel = load("norm_rows", norm_macros(p), p.splits * 32, p.splits * 32, x.device.index)
+    kernel((-(-len(x) // 8), 1), o.arguments(x))
+    return replace(o, x=x, norm=None)

@@ -26,9 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # this tree, also where none is installed
-from benchmarks.kernels import skinny_gemm
-from benchmarks.kernels.skinny_gemm import nvrtc, tiles
-from benchmarks.kernels.skinny_gemm.launch import Arguments, load, pointer
+from benchmarks.kernels.skinny_gemm import Operands, fused_linear, nvrtc, tiles
+from benchmarks.kernels.skinny_gemm.launch import architecture, load
 from benchmarks.kernels.skinny_gemm.tiles import Product, Tile, candidates
 from benchmarks.timing import milliseconds
 
@@ -56,6 +55,7 @@ SHAPES = {
 COLD = 200e6  # bytes of weights that one graph goes through: several times the cache
 BANDWIDTH = 4.3e12
 TOLERANCE = 0.006
+EPS = 1e-6
 WORKERS = 16
 TILED_ROWS = (65, 128, 256, 512, 2048)
 
@@ -83,7 +83,7 @@ class Case:
     def expected(self) -> Tensor:
         y = self.x.float()
         if self.p.norm:
-            y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * self.norm.float()
+            y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * self.norm.float()
         y = y @ self.weights[0].float().T
         if self.p.gate:
             gate, up = y.chunk(2, -1)
@@ -91,9 +91,9 @@ class Case:
         return y + self.residual.float() if self.p.add else y
 
     def fused(self, weight: Tensor) -> Tensor:
-        norm = (self.norm, 1e-6) if self.p.norm else None
+        norm = (self.norm, EPS) if self.p.norm else None
         residual = self.residual if self.p.add else None
-        return skinny_gemm.fused_linear(self.x, weight, norm, residual, self.p.gate)
+        return fused_linear(self.x, weight, norm, residual, self.p.gate)
 
     def launch(self, t: Tile) -> Callable[[Tensor], None]:
         p = self.p
@@ -101,8 +101,7 @@ class Case:
         grid = t.ctas(p), -(-self.rows // (8 * t.row_tiles))
 
         def run(weight: Tensor) -> None:
-            pointers = (self.x, weight, self.norm, None, None, self.residual, self.out)
-            kernel(grid, Arguments(*map(pointer, pointers), p.k, p.n, self.rows, 1e-6))
+            kernel(grid, Operands(self.x, weight, (self.norm, EPS), None, self.residual).arguments(self.out))
 
         return run
 
@@ -190,7 +189,7 @@ def main() -> None:
         with torch.inference_mode():
             report_tiled(names, args.out)
         return
-    arch = "sm_90a" if args.compile else skinny_gemm.launch.architecture(0)
+    arch = "sm_90a" if args.compile else architecture(0)
     compile_all([(p, r) for _, p in products for r in rows], args.most, arch)
     if args.compile:
         return

@@ -9,8 +9,6 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +16,6 @@ SOURCES = Path(__file__).parent
 HEADERS = ("common.cuh", "device.cuh")
 CACHE = Path("~/.cache/stentor/cubins")
 LOG_CHARACTERS = 2000  # of an error
-
-
-@cache
-def available() -> bool:
-    """Whether there is a compiler: cuda-bindings, and the library that it looks for."""
-    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
-        return False
-    from cuda.bindings import nvrtc
-
-    try:
-        return int(nvrtc.nvrtcVersion()[0]) == 0
-    except RuntimeError:  # cuda-pathfinder found no library
-        return False
 
 
 def source(kernel: str, macros: Mapping[str, int | str]) -> str:
