@@ -9,11 +9,9 @@ import re
 import signal
 import socket
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from tests.helpers.replicas import replicas
 from tests.helpers.server_live import tone_wav, until
 
 pytestmark = [
@@ -38,8 +37,6 @@ class Cluster:
     """`stentor serve --replicas 2`, and clients that open a connection for each request."""
 
     url: str
-    process: subprocess.Popen[str]
-    log: list[str] = field(default_factory=list)
     cut_off: bool = False  # a metric has told of a client that did not read
 
     def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
@@ -70,27 +67,10 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     voices = str(tmp_path_factory.mktemp("voices"))
-    flags = ["--replicas", "2", "--port", str(port), "--max-num-seqs", "4", "--voices-dir", voices, "--no-guard"]
-    words = [sys.executable, "-m", "stentor", "serve", "dummy:toy", *flags, "--max-buffered-mb", "0.25"]
-    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        made = Cluster(f"http://127.0.0.1:{port}", process)
-        for line in process.stdout:
-            made.log.append(line)
-            if "2 replicas on" in line:
-                break
-        assert process.poll() is None, "".join(made.log[-40:])
-        threading.Thread(target=lambda: made.log.extend(process.stdout or ()), daemon=True).start()
-        yield made
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0, "".join(made.log[-40:])
+    flags = ("--max-num-seqs", "4", "--voices-dir", voices, "--no-guard", "--max-buffered-mb", "0.25")
+    with replicas(2, *flags) as url:
+        yield Cluster(url)
 
 
 def test_errors_ids_and_limits_are_the_servers_own(cluster: Cluster) -> None:
