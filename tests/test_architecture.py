@@ -32,6 +32,7 @@ POLICY = (
     "engine.victims",
 )
 BOUNDARY = (
+    "kernels.cuda_cpp.launch",  # as Triton does for its kernels
     "engine.model_runner",
     "engine.codec_runner",
     "engine.inflight",

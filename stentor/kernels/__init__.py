@@ -1,9 +1,9 @@
-"""Triton kernels that several model families or the engine use. The package imports nothing else of stentor.
+"""Kernels that several model families or the engine use. The package imports nothing else of stentor.
 
-`from stentor import kernels` does not import Triton. A caller asks `kernels.enabled(Kernel.NORM, x)` and then calls a
-launcher as `kernels.norm_rope.rms_norm(...)`: the modules with kernels are imported when they are first used. Each
-kernel has a reference implementation in PyTorch (in `layers`, `engine` or the family), which runs where it is off and
-which its tests compare it with.
+Most are written in Triton, one in CUDA C++. `from stentor import kernels` does not import Triton. A caller asks
+`kernels.enabled(Kernel.NORM, x)` and then calls a launcher as `kernels.norm_rope.rms_norm(...)`: the modules with
+kernels are imported when they are first used. Each kernel has a reference implementation in PyTorch (in `layers`,
+`engine` or the family), which runs where it is off and which its tests compare it with.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from stentor.kernels.switches import (
     enabled,
     is_few_rows,
     is_gemv,
+    is_skinny,
     paged_attention_supported,
     slot_kernels_enabled,
     wants_channels_last,
@@ -32,6 +33,7 @@ __all__ = [
     "gemv",
     "is_few_rows",
     "is_gemv",
+    "is_skinny",
     "kv_cache",
     "lora",
     "norm_rope",
@@ -42,6 +44,7 @@ __all__ = [
     "rng",
     "sampling",
     "short_attention",
+    "skinny_gemm",
     "slot_kernels_enabled",
     "slot_table",
     "wants_channels_last",
@@ -59,9 +62,10 @@ MODULES = (
     "rng",
     "sampling",
     "short_attention",
+    "skinny_gemm",
     "slot_table",
 )
-"""The modules with kernels. Importing one imports Triton."""
+"""The modules with kernels. Importing one of Triton's imports Triton."""
 
 if TYPE_CHECKING:
     from stentor.kernels import (
@@ -76,6 +80,7 @@ if TYPE_CHECKING:
         rng,
         sampling,
         short_attention,
+        skinny_gemm,
         slot_table,
     )
 else:

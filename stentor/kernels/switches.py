@@ -16,6 +16,8 @@ from torch import Tensor
 
 GEMV_ROWS = 2
 """Rows up to which our GEMV replaces the library's GEMM. It sums without tensor cores."""
+SKINNY_ROWS = 32
+"""Rows up to which our GEMM of few rows replaces the library's. With more, CTAs read too much of x (docs/log.md)."""
 QUANTIZED_ROWS = 64
 """Rows up to which our GEMM reads weights in 8 bits. With more rows, time to make them 16 bits is small."""
 
@@ -45,6 +47,8 @@ class Kernel(StrEnum):
     """Sampling that filters the logits before and writes the next token's embedding after."""
     GEMV = "gemv"
     """Linear layers of one or two rows, fused with norm, gate, bias and residual addition."""
+    SKINNY_GEMM = "skinny_gemm"
+    """Linear layers of a few rows on Hopper GPUs, fused with norm, gate, bias and residual addition."""
     QUANTIZED = "quantized"
     """Linear layers of few rows with weights in 8 bits."""
     LORA = "lora"
@@ -104,6 +108,12 @@ def paged_attention_supported(device: torch.device, dtype: torch.dtype) -> bool:
 def is_gemv(x: Tensor) -> bool:
     """Whether x [..., H] has so few rows that our GEMV reads weights faster than the library's GEMM."""
     return x.numel() <= GEMV_ROWS * x.shape[-1] and enabled(Kernel.GEMV, x)
+
+
+def is_skinny(x: Tensor) -> bool:
+    """Whether x [..., H] has so few rows, but more than one, that our GEMM reads weights faster than the library's."""
+    rows = x.numel() // x.shape[-1]
+    return x.is_cuda and 1 < rows <= SKINNY_ROWS and enabled(Kernel.SKINNY_GEMM, x)
 
 
 def is_few_rows(x: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Linear layers, with weights in 8 bits or not. Our GEMV reads the weights faster than the library for few rows."""
+"""Linear layers, with weights in 8 bits or not. Our kernels read the weights faster than the library for few rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor import kernels
+from stentor.layers.fused_linear import fused_linear, fuses
 from stentor.layers.quantized import quantized_linear
 
 
@@ -14,8 +14,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor 
     """x [..., K] @ weight.T [K, N] (+ bias [N]) -> [..., N]. With `scale` [N, groups] the weight is quantised."""
     if scale is not None:
         return quantized_linear(x, weight, scale, bias)
-    if kernels.is_gemv(x) and x.dtype == weight.dtype:
-        return kernels.gemv.fused_linear(x, weight, bias=bias)
+    if x.dtype == weight.dtype and fuses(x, weight):
+        return fused_linear(x, weight, bias=bias)
     return F.linear(x, weight, bias)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
+from stentor.layers.fused_linear import fused_linear, fuses
 from stentor.layers.linear import scale_of
 from stentor.layers.lora import LoraLinear
 from stentor.layers.norm import RMSNorm
@@ -99,25 +100,30 @@ class Block(nn.Module):
         self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend, positions: RopePositions | None
     ) -> tuple[Tensor, Tensor | None]:
         """(x, delta) stand for x + delta, or for x if delta is None. Returns the same for the output of this layer."""
-        if delta is None and self.uses_gemv(x):
-            # Its last GEMV adds the residual, so there is no delta for the next block.
-            return self._gemv_forward(x, layer, attend, positions), None
+        if delta is None and self.fuses(x):
+            # Its last product adds the residual, so there is no delta for the next block.
+            return self._fused_forward(x, layer, attend, positions), None
         x, h = self.input_layernorm.add_norm(x, delta)
         x, h = self.post_attention_layernorm.add_norm(x, self.self_attn(h, layer, attend, positions))
         return x, self.mlp(h)
 
-    def uses_gemv(self, x: Tensor) -> bool:
-        """Whether x [..., hidden] has so few rows that norms, gate and additions are fused into GEMVs."""
-        return kernels.is_gemv(x) and x.dtype == self.input_layernorm.weight.dtype and not self.has_lora
+    def fuses(self, x: Tensor) -> bool:
+        """Whether norms, gate and additions of x [..., hidden] are fused into the products."""
+        if x.dtype != self.input_layernorm.weight.dtype or self.has_lora:
+            return False
+        return fuses(x, *(layer.weight for layer in self.linear_layers))
 
     @property
     def has_lora(self) -> bool:
         """Whether rows have adapters in any of its linear layers."""
-        attention, mlp = self.self_attn, self.mlp
-        layers = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
-        return any(isinstance(layer, LoraLinear) for layer in layers)
+        return any(isinstance(layer, LoraLinear) for layer in self.linear_layers)
 
-    def _gemv_forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
+    @property
+    def linear_layers(self) -> tuple[nn.Linear, ...]:
+        attention, mlp = self.self_attn, self.mlp
+        return attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj
+
+    def _fused_forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
         attention, mlp = self.self_attn, self.mlp
         qkv = _fused(x, attention.qkv_proj, norm=self.input_layernorm.kernel_args)
         x = _fused(attention.attend(qkv, layer, attend, positions), attention.o_proj, residual=x)
@@ -132,8 +138,8 @@ def _fused(
     residual: Tensor | None = None,
     gate: bool = False,
 ) -> Tensor:
-    """`kernels.gemv.fused_linear` with the weight and bias of a layer."""
-    return kernels.gemv.fused_linear(x, layer.weight, norm, residual, gate, layer.bias, scale=scale_of(layer))
+    """`fused_linear` with the weight and bias of a layer."""
+    return fused_linear(x, layer.weight, norm, residual, gate, layer.bias, scale=scale_of(layer))
 
 
 class Stack(nn.Module):
@@ -156,13 +162,13 @@ class Stack(nn.Module):
     def head(self, x: Tensor, attend: Attend, rope: Rope, pos: Tensor, weight: Tensor) -> Tensor:
         """The last token of `forward` for x [B, T, hidden], times weight [V, hidden]: [B, V]."""
         x, delta = self.blocks(x, attend, RopePositions(rope, pos))
-        if delta is None and self.uses_gemv(x):
-            return kernels.gemv.fused_linear(x[:, -1], weight, norm=self.norm.kernel_args)
+        if delta is None and self.fuses(x, weight):
+            return fused_linear(x[:, -1], weight, norm=self.norm.kernel_args)
         return F.linear(self.norm.add_norm(x, delta)[1][:, -1], weight)
 
-    def uses_gemv(self, x: Tensor) -> bool:
-        """Whether the final norm of x [..., hidden] is fused into the GEMV after it."""
-        return kernels.is_gemv(x) and x.dtype == self.norm.weight.dtype
+    def fuses(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether the final norm of x [..., hidden] is fused into the product with `weight` [V, hidden] after it."""
+        return x.dtype == self.norm.weight.dtype and fuses(x[:, -1], weight)
 
     def blocks(
         self, x: Tensor, attend: Attend, positions: RopePositions | None, count: int | None = None

@@ -80,6 +80,7 @@ def test_the_codec_is_primed_by_graphs_as_it_is_eagerly(path):
     primer.close()
 
 
+@pytest.mark.filterwarnings("default:Synchronization debug mode:UserWarning")  # torch says that it misses some waits
 @pytest.mark.parametrize("family", FAMILIES)
 def test_serving_does_not_wait_for_the_device(family, tmp_path):
     """Admission, prefill, steps and audio, with streams that join the running ones; a hidden wait would raise."""

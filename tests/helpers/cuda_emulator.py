@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.kernels.skinny_gemm.launch import Arguments
-from benchmarks.kernels.skinny_gemm.nvrtc import SOURCES, defines
+from stentor.kernels.cuda_cpp.launch import Arguments
+from stentor.kernels.cuda_cpp.nvrtc import SOURCES, defines
 
 EMULATOR = Path(__file__).parents[1] / "kernels" / "emulator"
 

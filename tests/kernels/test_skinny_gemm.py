@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.skinny_gemm import Operands, tiles
-from benchmarks.kernels.skinny_gemm.tiles import Product, Tile, candidates
+from stentor.kernels.cuda_cpp import tiles
+from stentor.kernels.cuda_cpp.tiles import Product, Tile, candidates
+from stentor.kernels.skinny_gemm import Operands
 from tests.helpers.cuda_emulator import emulated
 
 if shutil.which("g++") is None:
@@ -99,7 +100,7 @@ def test_a_product_of_few_rows(name: str, tmp_path: Path) -> None:
 def test_a_row_is_the_same_in_any_company_and_with_any_tile(tmp_path: Path) -> None:
     p = Product(2048, 64, "bf16", norm=True, gate=True)
     alone = skinny(p, tiles.tile(p, 1), operands(p, 1), tmp_path)
-    for row_tiles, rows in ((1, 8), (2, 25)):
+    for row_tiles, rows in ((1, 8), (2, 25), (3, 22)):
         found = candidates(p, row_tiles)
         for i, t in enumerate((found[0], found[-1])):
             folder = tmp_path / f"{row_tiles} {rows} {i}"

@@ -51,7 +51,7 @@ class Product:
         return {"K": self.k, "N": self.n, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
 
 
-FEW_OUTPUTS = 2048
+FEW_OUTPUTS = 2560
 """Weight rows up to which a CTA has few tiles. A finer split of K then keeps enough bytes in flight."""
 
 
@@ -95,9 +95,8 @@ class Tile:
 
 def tiled_macros(p: Product) -> dict[str, int | str]:
     """Macros of tiled_gemm.cu."""
-    return {
-        **p.macros, "NORM": 0, "SCALED": int(p.norm), "SPLITS": p.splits, "STAGES": TILED_STAGES, "MIN_CTAS": 1
-    }  # fmt: skip
+    own = {"NORM": 0, "SCALED": int(p.norm), "SPLITS": p.splits, "STAGES": TILED_STAGES, "MIN_CTAS": 1}
+    return {**p.macros, **own}
 
 
 def tiled_grid(p: Product, rows: int) -> tuple[int, int]:
@@ -118,9 +117,9 @@ def candidates(p: Product, row_tiles: int) -> list[Tile]:
 @cache
 def tile(p: Product, rows: int) -> Tile:
     """The tile for so many rows. Where registers do not hold all rows at once, several CTAs share them."""
-    row_tiles = 1 << (-(-rows // 8) - 1).bit_length()
+    row_tiles = -(-rows // 8)
     while not (found := candidates(p, row_tiles)):
-        row_tiles //= 2
+        row_tiles = -(-row_tiles // 2)
     return found[0]
 
 
@@ -162,9 +161,11 @@ def _with_stages(p: Product, t: Tile) -> list[Tile]:
 
 
 def _cost(p: Product, t: Tile) -> tuple[float, ...]:
-    """Less is better: SMs that have nothing to do, then small batches of x, then few bytes in flight."""
+    """Less is better. This order separated fast tiles from slow ones on an H200 (docs/log.md): SMs without work, CTAs
+    one after the other on an SM, CTAs side by side on it, x read in batches, half tiles, few bytes in flight.
+    """
     slots = SMS * t.min_ctas
     waves = -(-t.ctas(p) // slots)
     idle = waves * slots / t.ctas(p)
     in_flight = t.stages * (8 if t.half else 16) * t.min_ctas
-    return round(idle, 1), t.batches, -min(in_flight, 96), t.min_ctas, t.tiles, t.half
+    return round(idle, 1), waves, t.min_ctas, t.batches, t.half, -min(in_flight, 96)

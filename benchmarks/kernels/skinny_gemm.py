@@ -1,8 +1,8 @@
 """Time products of few rows with every tile against the library's GEMM, and check that tiles do not change a bit.
 
-Run, on a GPU: python benchmarks/kernels/skinny_gemm/measure.py [--out DIR] [--shapes talk] [--splits 8,16]
-     python benchmarks/kernels/skinny_gemm/measure.py --tiled [--out DIR]     many rows (tiled_gemm.cu), TFLOP/s
-     python benchmarks/kernels/skinny_gemm/measure.py --compile               compile every tile and stop, without a GPU
+Run, on a GPU: python benchmarks/kernels/skinny_gemm.py [--out DIR] [--shapes talk] [--splits 8,16]
+     python benchmarks/kernels/skinny_gemm.py --tiled [--out DIR]     many rows (tiled_gemm.cu), TFLOP/s
+     python benchmarks/kernels/skinny_gemm.py --compile               compile every tile and stop, without a GPU
 Needs: a GPU, cuda-bindings, NVRTC and nothing but stentor.
 
 A case is one shape at one number of rows. Its launches run in a CUDA graph over so many copies of the weights that none
@@ -16,7 +16,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # this tree, also where none is installed
-from benchmarks.kernels.skinny_gemm import Operands, fused_linear, nvrtc, tiles
-from benchmarks.kernels.skinny_gemm.launch import architecture, load
-from benchmarks.kernels.skinny_gemm.tiles import Product, Tile, candidates
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.timing import milliseconds
+from stentor.kernels.cuda_cpp import nvrtc, tiles
+from stentor.kernels.cuda_cpp.launch import architecture, load
+from stentor.kernels.cuda_cpp.tiles import Product, Tile, candidates
+from stentor.kernels.skinny_gemm import Operands, fused_linear
 
 SHAPES = {
     "depth qkv": (1024, 4096, "norm"),
@@ -56,7 +56,6 @@ COLD = 200e6  # bytes of weights that one graph goes through: several times the 
 BANDWIDTH = 4.3e12
 TOLERANCE = 0.006
 EPS = 1e-6
-WORKERS = 16
 TILED_ROWS = (65, 128, 256, 512, 2048)
 
 
@@ -148,13 +147,14 @@ def tiles_of(p: Product, rows: int, most: int) -> list[Tile]:
     """Tiles of as many rows as there are, or of half as many, the most promising ones first."""
     first = tiles.tile(p, rows)
     found = candidates(p, first.row_tiles)[:most]
-    return found + (candidates(p, first.row_tiles // 2)[: most // 3] if first.row_tiles > 2 else [])
+    return found + (candidates(p, -(-first.row_tiles // 2))[: most // 3] if first.row_tiles > 2 else [])
 
 
 def compile_all(cases: list[tuple[Product, int]], most: int, arch: str) -> None:
     wanted = {("skinny_gemm", tuple({**t.macros(p), "PDL": 1}.items())) for p, r in cases for t in tiles_of(p, r, most)}
-    with ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(lambda item: nvrtc.cubin(item[0], dict(item[1]), arch), wanted))
+    jobs = [nvrtc.compiler().begin(name, dict(macros), arch) for name, macros in wanted]
+    for job in jobs:
+        job.result()
     print(len(wanted), "tiles compiled", flush=True)
 
 

@@ -2,21 +2,20 @@
 
 Norm, gate, bias and residual addition are part of the product, as in `kernels.gemv`. A row of the result is the same
 bit for bit whatever other rows are computed with it. The sources are CUDA C++ (skinny_gemm.cu says how they work),
-compiled by NVRTC.
-
-This is a candidate for `stentor.kernels`. It is proved in an emulator on a CPU (tests/kernels/test_skinny_gemm.py), and
-no engine uses it before `measure.py` has shown on a GPU that it wins.
+compiled by NVRTC. With up to 32 rows they are faster than the library's GEMM, with more they are slower (docs/log.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.skinny_gemm.launch import Arguments, load, pointer
-from benchmarks.kernels.skinny_gemm.tiles import (
+from stentor.kernels.cuda_cpp.launch import Arguments, begin_compiling, load, pointer, serves
+from stentor.kernels.cuda_cpp.tiles import (
+    GROUP,
     MAX_ROWS,
     TILED_SHARED_BYTES,
     ElementType,
@@ -25,9 +24,12 @@ from benchmarks.kernels.skinny_gemm.tiles import (
     tile,
     tiled_grid,
     tiled_macros,
-)  # fmt: skip
+)
+from stentor.kernels.switches import SKINNY_ROWS
 
 DTYPES: dict[torch.dtype, ElementType] = {torch.bfloat16: "bf16", torch.float16: "f16"}
+ALIGNMENT = 16
+"""Bytes to whose multiples every row of an operand must begin."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,13 @@ class Operands:
         return Arguments(*map(pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
 
 
+def fits(weight: Tensor) -> bool:
+    """Whether the kernels multiply by `weight` [N, K], with a gate or without, on its GPU."""
+    n, k = weight.shape
+    shape = n % 16 == 0 and k % GROUP == 0 and weight.is_contiguous() and weight.data_ptr() % ALIGNMENT == 0
+    return shape and weight.dtype in DTYPES and serves(weight.device.index)
+
+
 def fused_linear(
     x: Tensor,
     weight: Tensor,
@@ -57,7 +66,7 @@ def fused_linear(
     gate: bool = False,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """norm(x) @ weight.T (+ bias) (+ residual) for x [..., K], weight [N, K]: see `kernels.gemv.fused_linear`."""
+    """norm(x) @ weight.T (+ bias) (+ residual) for x [..., K], weight [N, K]: see `layers.fused_linear`."""
     k = x.shape[-1]
     n = len(weight) // 2 if gate else len(weight)
     p = Product(k, n, DTYPES[x.dtype], norm is not None, gate, bias is not None, residual is not None)
@@ -70,14 +79,23 @@ def fused_linear(
 
 
 def _aligned(rows: Tensor) -> Tensor:
-    """Rows that begin at multiples of 16 bytes, as the kernels read them."""
-    return rows if rows.stride(1) == 1 and rows.stride(0) % 8 == 0 and rows.data_ptr() % 16 == 0 else rows.contiguous()
+    """Rows as the kernels read them."""
+    strides = rows.stride(1) == 1 and rows.stride(0) * rows.element_size() % ALIGNMENT == 0
+    return rows if strides and rows.data_ptr() % ALIGNMENT == 0 else rows.contiguous()
 
 
 def _skinny(p: Product, o: Operands, out: Tensor) -> None:
     t = tile(p, len(o.x))
+    _compile_others(p, out.device.index)
     kernel = load("skinny_gemm", t.macros(p), p.splits * 32, t.shared_bytes(p), out.device.index)
     kernel((t.ctas(p), -(-len(o.x) // (8 * t.row_tiles))), o.arguments(out))
+
+
+@cache
+def _compile_others(p: Product, device: int) -> None:
+    """Begin to compile a product's kernels for other numbers of rows, which other graphs will ask for."""
+    for rows in range(8, SKINNY_ROWS + 1, 8):
+        begin_compiling("skinny_gemm", tile(p, rows).macros(p), device)
 
 
 def _tiled(p: Product, o: Operands, out: Tensor) -> None:

@@ -8,7 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +31,42 @@ def defines(macros: Mapping[str, int | str]) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in macros.items())
 
 
-def cubin(kernel: str, macros: Mapping[str, int | str], arch: str) -> bytes:
-    """Machine code for `arch`, such as "sm_90a", from the cache where it has been compiled before.
+@cache
+def available() -> bool:
+    """Whether cuda-bindings is installed."""
+    return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
 
-    RuntimeError with the compiler's log if it does not compile.
-    """
+
+@cache
+def compiler() -> Compiler:
+    """The one of this process."""
+    return Compiler()
+
+
+class Compiler:
+    """Compiles in threads, since a model needs some dozens of kernels and NVRTC takes half a second for each."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(os.cpu_count(), "stentor-nvrtc")
+        self._jobs: dict[str, Future[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, kernel: str, macros: Mapping[str, int | str], arch: str) -> Future[bytes]:
+        """Machine code for `arch`, such as "sm_90a", from the cache where it has been compiled before.
+
+        The result is a RuntimeError with the compiler's log if it does not compile.
+        """
+        text = source(kernel, macros)
+        with self._lock:
+            if text + arch not in self._jobs:
+                self._jobs[text + arch] = self._pool.submit(_cubin, text, arch)
+            return self._jobs[text + arch]
+
+
+def _cubin(text: str, arch: str) -> bytes:
     from cuda.bindings import nvrtc
 
     headers = {name: (SOURCES / name).read_text(encoding="utf-8") for name in HEADERS}
-    text = source(kernel, macros)
     version = _checked(nvrtc.nvrtcVersion())
     key = hashlib.sha256(repr((text, sorted(headers.items()), arch, version)).encode()).hexdigest()
     file = CACHE.expanduser() / f"{key[:40]}.cubin"

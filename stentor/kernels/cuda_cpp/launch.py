@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,8 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.kernels.skinny_gemm import nvrtc
+from stentor.kernels.cuda_cpp.nvrtc import available, compiler
 from stentor.kernels.switches import pdl_enabled
+
+log = logging.getLogger(__name__)
+
+HOPPER = 9  # compute capability 9.0
 
 
 class Arguments(ctypes.Structure):
@@ -51,8 +57,13 @@ class LoadedKernel:
 
 
 def load(name: str, macros: Mapping[str, int | str], threads: int, shared_bytes: int, device: int) -> LoadedKernel:
-    """Kernel `name` for `device`, compiled if it has not been. See `nvrtc.cubin` for errors."""
+    """Kernel `name` for `device`. RuntimeError with the compiler's log if it does not compile."""
     return _load(name, tuple(macros.items()), threads, shared_bytes, device)
+
+
+def begin_compiling(name: str, macros: Mapping[str, int | str], device: int) -> Future[bytes]:
+    """Machine code of a kernel for `device`, compiled in another thread."""
+    return compiler().begin(name, {**macros, "PDL": int(pdl_enabled())}, architecture(device))
 
 
 @cache
@@ -61,7 +72,7 @@ def _load(
 ) -> LoadedKernel:
     from cuda.bindings import driver
 
-    code = nvrtc.cubin(name, {**dict(macros), "PDL": int(pdl_enabled())}, architecture(device))
+    code = begin_compiling(name, dict(macros), device).result()
     with torch.cuda.device(device):
         torch.cuda.current_stream()  # makes the device's context
         module = _check(driver.cuModuleLoadData(code))
@@ -72,9 +83,20 @@ def _load(
 
 
 @cache
+def serves(device: int) -> bool:
+    """Whether these kernels run on a device. They were measured on Hopper only, where their tiles fill the chip."""
+    if torch.cuda.get_device_capability(device)[0] != HOPPER:
+        return False
+    if not available():
+        log.warning("cuda-bindings is not installed: products of a few rows are the library's, which is slower")
+        return False
+    return True
+
+
+@cache
 def architecture(device: int) -> str:
     major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}" + ("a" if major == 9 else "")  # 9.0a: instructions that only Hopper has
+    return f"sm_{major}{minor}" + ("a" if major == HOPPER else "")  # 9.0a: instructions that only Hopper has
 
 
 def pointer(t: Tensor | None) -> int | None:

@@ -1,0 +1,49 @@
+"""GEMMs of few rows on a GPU against the formula, and the same bits whatever the number of rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import linear, silu
+
+from stentor import kernels
+from stentor.kernels import skinny_gemm
+from stentor.layers.norm import RMSNorm
+
+pytestmark = pytest.mark.gpu
+ROWS = (2, 3, 8, 9, 16, 22, 32)
+
+
+def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.float() - want.float()).norm() / want.float().norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("k", "n"), [(1024, 4096), (3072, 1024), (6144, 2048), (9728, 2560), (64, 16)])
+def test_products_of_few_rows_equal_their_formula(k, n, dtype):
+    weight, gates = random(n, k, dtype=dtype) / k**0.5, random(2 * n, k, dtype=dtype) / k**0.5
+    bias, norm = random(n, dtype=dtype), RMSNorm(k, 1e-6).to("cuda", dtype)
+    norm.weight.data = random(k, dtype=dtype)
+    if not skinny_gemm.fits(weight):
+        pytest.skip("GEMMs of few rows need a Hopper GPU and cuda-bindings")
+    x, residual = random(max(ROWS), k, dtype=dtype), random(max(ROWS), n, dtype=dtype)
+    first = []
+    with torch.inference_mode():
+        for rows in ROWS:
+            some, added = x[:rows], residual[:rows]
+            assert kernels.is_skinny(some)
+            plain = skinny_gemm.fused_linear(some, weight, residual=added)
+            biased = skinny_gemm.fused_linear(some, weight, norm.kernel_args[:2], bias=bias)
+            gated = skinny_gemm.fused_linear(some, gates, norm.kernel_args[:2], gate=True)
+            gate, up = linear(norm(some).float(), gates.float()).chunk(2, -1)
+            limit = 8e-3 if dtype == torch.bfloat16 else 1e-3
+            assert error(plain, added.float() + linear(some.float(), weight.float())) < limit
+            assert error(biased, linear(norm(some).float(), weight.float(), bias.float())) < limit
+            assert error(gated, silu(gate) * up) < limit
+            first.append([t[:2].clone() for t in (plain, biased, gated)])
+    for others in first[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(first[0], others, strict=True))

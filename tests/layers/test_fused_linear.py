@@ -1,0 +1,71 @@
+"""Which kernel fused products take, and that a stack whose products are fused equals one whose are not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from stentor import kernels
+from stentor.kernels import skinny_gemm
+from stentor.layers.attention import causal
+from stentor.layers.fused_linear import fuses
+from stentor.layers.linear import linear
+from stentor.layers.rope import Rope, angles
+from stentor.layers.transformer import Stack, StackConfig
+
+CONFIG = StackConfig(hidden=64, ffn=96, layers=3, heads=4, kv_heads=2, head_dim=16, eps=1e-6, qkv_bias=True)
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """The GEMM of few rows takes every x with rows, computed by torch. Counts what was fused."""
+    found: Counter[str] = Counter()
+
+    def fused(x: Tensor, weight: Tensor, norm=None, residual=None, gate=False, bias=None) -> Tensor:
+        found.update(n for n, on in (("norm", norm), ("residual", residual), ("bias", bias)) if on is not None)
+        found["product"] += 1
+        y = F.linear(x if norm is None else F.rms_norm(x, x.shape[-1:], norm[0], norm[1]), weight, bias)
+        if gate:
+            found["gate"] += 1
+            y, up = y.chunk(2, -1)
+            y = F.silu(y) * up
+        return y if residual is None else residual + y
+
+    monkeypatch.setattr(kernels, "is_skinny", lambda x: x.numel() <= 8 * x.shape[-1])
+    monkeypatch.setattr(skinny_gemm, "fits", lambda weight: True)
+    monkeypatch.setattr(skinny_gemm, "fused_linear", fused)
+    return found
+
+
+def test_a_stack_with_fused_products_equals_one_without(products):
+    torch.manual_seed(0)
+    stack, head = Stack(CONFIG), torch.randn(10, 64) / 8
+    rope = Rope(angles(16, 16, 1e4), torch.float32, interleaved=False, in_float32=False)
+    x, pos = torch.randn(4, 2, 64), torch.arange(2)
+    with torch.inference_mode():
+        fused, fused_head = stack(x, causal, rope, pos), stack.head(x, causal, rope, pos, head)
+        assert products == {"product": 25, "norm": 13, "gate": 6, "residual": 12, "bias": 6}
+        plain, plain_head = (
+            torch.cat([each(part) for part in x.repeat(2, 1, 1).split(8)])
+            for each in (lambda t: stack(t, causal, rope, pos), lambda t: stack.head(t, causal, rope, pos, head))
+        )
+    assert products["product"] == 25
+    torch.testing.assert_close(fused, plain[:4], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(fused_head, plain_head[:4], rtol=1e-5, atol=1e-5)
+
+
+def test_a_linear_layer_of_few_rows_is_such_a_product(products):
+    x, weight, bias = torch.randn(4, 2, 64), torch.randn(10, 64), torch.randn(10)
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
+    linear(torch.cat([x, x]), weight)
+    assert products == {"product": 1, "bias": 1}
+
+
+def test_weights_of_another_dtype_are_left_to_others(products):
+    x = torch.randn(4, 64)
+    assert fuses(x, torch.randn(10, 64))
+    assert not fuses(x, torch.randn(10, 64), torch.ones(10, 64, dtype=torch.int8))
