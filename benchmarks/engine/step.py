@@ -5,9 +5,9 @@ Run: python benchmarks/engine/step.py [--seconds 330] [--out DIR] [MODEL ...]   
      python benchmarks/engine/step.py --one dummy:toy --device cpu --brief          a dry run without a GPU
 Needs: a GPU and nothing but stentor (no server, no checkpoint).
 
-Per model it measures the time from start to ready, the memory of the CUDA graphs, milliseconds per step at batch 1,
-16 and 64, time to first audio and audio seconds per second in process, and the kernels that a step spends its time in.
-It compares captured steps with eager ones, and it fails a steady run that synchronises with the device.
+Per model it measures the time from start to ready, the memory of the CUDA graphs, milliseconds per step at batches of
+1 to `--max-num-seqs`, time to first audio and audio seconds per second in process, and the kernels that a step spends
+its time in. It compares captured steps with eager ones, and it fails a steady run that synchronises with the device.
 Each stage writes its result to step_MODEL.json before the next one begins.
 """
 
@@ -32,7 +32,7 @@ import torch
 
 MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
-BATCHES = (1, 16, 64)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXT = 200  # tokens in the cache when steps are timed
 REPEATS = 30
 SECONDS = 6.0  # of audio per request in the runs through the engine
@@ -66,15 +66,19 @@ class Bench:
         if brief:
             self.stage("ms_per_step", self.steps)
             self.stage("profile", lambda: self.profile(1))
+            self.stage("profile_16", lambda: self.profile(16))
             return
         self.stage("captured_equals_eager", self.captured_equals_eager)
         self.stage("ms_per_step", self.steps)
         self.stage("alone", lambda: self.through_the_engine(1))
         self.stage("profile", lambda: self.profile(1))
+        self.stage("c4", lambda: self.through_the_engine(4))
         self.stage("c16", lambda: self.through_the_engine(16))
         self.stage("c64", lambda: self.through_the_engine(64))
         self.stage("no_synchronisation", self.alarmed)
         self.stage("codec_ms", self.codec)
+        self.stage("profile_4", lambda: self.profile(4))
+        self.stage("profile_16", lambda: self.profile(16))
         self.stage("profile_64", lambda: self.profile(64))
         self.stage("memory", self.memory)
         self.tts.close()
@@ -286,16 +290,18 @@ class Bench:
 
 def table(out: Path) -> str:
     lines = [
-        "model                            ready s  b1 ms   b16 ms  b64 ms  b64 a/s  ttfa ms  ms/frame  c16 a/s  c64 a/s"
+        "model, ready s, ms per step at "
+        + ", ".join(map(str, BATCHES))
+        + " rows, ttfa ms, ms/frame, audio-s/s c4, c16, c64"
     ]
     for file in sorted(out.glob("step_*.json")):
         f = json.loads(file.read_text())
         steps = f.get("ms_per_step") or {}
         alone = (f.get("alone") or {}).get("rounds") or [{}]
-        wide = [(f.get(n) or {}).get("rounds") or [{}] for n in ("c16", "c64")]
+        wide = [(f.get(n) or {}).get("rounds") or [{}] for n in ("c4", "c16", "c64")]
         cells = [
             f.get("start", {}).get("ready_seconds"),
-            *(steps.get(f"b{b}") for b in BATCHES), steps.get("b64_audio_s_per_s"),
+            *(steps.get(f"b{b}") for b in BATCHES),
             (alone[-1].get("ttfa_ms") or [None])[0], alone[-1].get("ms_per_frame"),
             *(r[-1].get("audio_s_per_s") for r in wide),
         ]  # fmt: skip
@@ -314,7 +320,7 @@ def drive(models: list[str], out: Path, seconds: float, device: str, slots: int)
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     sections: list[tuple[str, str, float, str]] = [(m, "", 85.0, "") for m in models]
     if device == "cuda":  # what the kernels are worth
-        sections += [(models[0], "gemv", 25.0, "--brief")]
+        sections += [(m, "skinny_gemm", 25.0, "--brief") for m in models]
     for i, (name, without, share, brief) in enumerate(sections):
         left = end - time.monotonic()
         models_left = max(1, len(models) - i)
