@@ -56,7 +56,7 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
 
     usable: bytes beside the weights. total: with them.
     """
-    enough = slots * min(needs.wanted, -(-ENOUGH_TOKENS // needs.page_size))
+    enough = _enough(needs, slots)
     for level in LEVELS:
         tokens, last = level[0], level == LEVELS[-1]
         frames = min(max(level[1], needs.chunk), slots * needs.chunk)
@@ -72,10 +72,15 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
     return None
 
 
+def _enough(needs: Needs, slots: int) -> int:
+    """Pages with which no slot waits for pages most of the time."""
+    return slots * min(needs.wanted, -(-ENOUGH_TOKENS // needs.page_size))
+
+
 def fit(needs: Needs, slots: Sequence[int], usable: int, total: int) -> Shares | None:
-    """What fits with the first of these numbers of slots that does."""
-    found = (divide(needs, n, usable, total) for n in slots)
-    return next((f for f in found if f is not None), None)
+    """What fits with the first of these numbers of slots that have enough pages, or else with the first that fits."""
+    found = [f for f in (divide(needs, n, usable, total) for n in slots) if f is not None]
+    return next((f for f in found if f.pages >= _enough(needs, f.slots)), found[0] if found else None)
 
 
 def fewer(slots: int) -> list[int]:
@@ -85,7 +90,8 @@ def fewer(slots: int) -> list[int]:
 
 def advice(needs: Needs, slots: int, usable: int, total: int) -> str:
     """What would fit instead of `slots` slots, in words."""
-    most = fit(needs, range(slots, 0, -1), usable, total)
+    fitting = (divide(needs, n, usable, total) for n in range(slots, 0, -1))
+    most = next((f for f in fitting if f is not None), None)
     more = total
     while divide(needs, slots, usable + more - total, more) is None:
         more += max(1, total // 50)

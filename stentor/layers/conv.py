@@ -10,6 +10,8 @@ tensors that it returns are [B, C, n] views of that memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +19,9 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels.types import Affine, SnakeParams
 from stentor.layers.types import Column, State
+
+WINDOW_SAMPLES = 1 << 17
+"""Samples of a reference that an encoder's convolutions take at a time: whole, a minute would take gigabytes."""
 
 
 class StreamingState:
@@ -58,7 +63,8 @@ class CausalModule(nn.Module):
 
 
 class CausalConv1d(CausalModule):
-    """Conv1d that sees only the past. A strided convolution (encoders) runs whole only: it pads `left` columns."""
+    """Conv1d that sees only the past. A strided convolution (encoders) pads `left` columns. It runs in chunks of whole
+    strides if that is kernel - stride."""
 
     def __init__(
         self,
@@ -204,6 +210,25 @@ def state_columns(codec: nn.Module) -> dict[str, Column]:
             module.key = name
             columns[name] = Column((module.tail, module.channels), module.weight.dtype)
     return columns
+
+
+def in_windows(
+    run: Callable[[Tensor, StreamingState | None], Tensor], x: Tensor, hop: int, columns: Mapping[str, Column]
+) -> Tensor:
+    """`run(x, None)` for x [B, C, n], a window after another, in the memory that one takes.
+
+    run: causal, makes one output column of every `hop` inputs. columns: `state_columns` of its modules.
+    """
+    size = max(1, WINDOW_SAMPLES // hop) * hop
+    if x.shape[-1] <= size:
+        return run(x, None)
+    state: State = {name: x.new_zeros(len(x), *column.shape) for name, column in columns.items()}
+    parts = []
+    for window in torch.split(x, size, dim=-1):
+        streaming = StreamingState(state)
+        parts.append(run(window, streaming))
+        state = streaming.new
+    return torch.cat(parts, dim=-1)
 
 
 def cast_decoder(codec: nn.Module, dtype: torch.dtype) -> None:

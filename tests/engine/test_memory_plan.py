@@ -79,6 +79,17 @@ def test_slots_become_fewer_where_nobody_asked_for_a_number() -> None:
     assert fewer(64) == [64, 32, 16, 8, 4, 2, 1]
 
 
+@pytest.mark.parametrize("name", RELEASED)
+def test_slots_that_nobody_asked_for_have_enough_pages(name: str) -> None:
+    model, gib = RELEASED[name]
+    usable = int((gib - model.weights) * GIB)
+    needs = model.needs(usable)
+    found = fit(needs, fewer(64), usable, gib * GIB)
+    assert found is not None
+    assert found.slots >= 8
+    assert found.pages * 16 >= found.slots * ENOUGH_TOKENS
+
+
 def test_what_would_fit_is_named() -> None:
     model, _ = RELEASED["fish s2 pro in 16"]
     usable = int(1.0 * GIB)

@@ -22,6 +22,7 @@ MODULES = {
     "dilated": lambda: CausalConv1d(3, 4, 5, dilation=3),
     "grouped": lambda: CausalConv1d(4, 4, 7, groups=4),
     "pointwise": lambda: CausalConv1d(3, 4, 1),
+    "strided": lambda: CausalConv1d(3, 4, 6, stride=3, left=3),
     "upsampling": lambda: CausalConvTranspose1d(3, 2, 4),
     "upsampling without overlap": lambda: CausalConvTranspose1d(3, 2, 2, kernel=2),
 }
@@ -30,6 +31,7 @@ MODULES = {
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("chunks", [(1,) * 12, (5, 1, 6), (12,)])
 def test_a_convolution_in_chunks_equals_the_whole(name: str, chunks: tuple[int, ...]):
+    chunks = tuple(3 * n for n in chunks)  # whole strides
     module = nn.Sequential(initialised(MODULES[name]()))
     columns = state_columns(module)
     x = torch.randn(2, module[0].channels, sum(chunks), dtype=torch.float64)

@@ -12,14 +12,16 @@ from stentor.layers.conv import (
     StreamingState,
     cast_decoder,
     convolve,
+    in_windows,
     state_columns,
     upcast,
 )
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
+from stentor.layers.transformer import Stack
 from stentor.layers.types import NO_PAGES, CodecCall, Column, State
-from stentor.models.fish_s2.codec_blocks import EncoderBlock
-from stentor.models.fish_s2.codec_config import HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
+from stentor.models.fish_s2.codec_blocks import EncoderBlock, windowed
+from stentor.models.fish_s2.codec_config import ENCODER_WINDOW, HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
 from stentor.models.fish_s2.codec_quantizer import Quantizer
 from stentor.models.weights import meta_init
 
@@ -30,7 +32,7 @@ def interleaved(dim: int, positions: int, base: float) -> Rope:
 
 
 class Encoder(nn.Module):
-    """Audio [B, 1, n] -> latents [B, C, n / encoder_hop]. Whole sequences only."""
+    """Audio [B, 1, n] -> latents [B, C, n / encoder_hop]. Whole sequences only, the convolutions a window at a time."""
 
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()
@@ -39,14 +41,20 @@ class Encoder(nn.Module):
         blocks = [EncoderBlock(w, s, t) for w, s, t in zip(widths, c.encoder_strides, stacks, strict=False)]
         ends = [Snake(widths[-1]), CausalConv1d(widths[-1], c.latent, 3)]
         self.block = nn.ModuleList([CausalConv1d(1, c.encoder_dim, 7), *blocks, *ends])
+        self.hop, self.columns = c.encoder_hop, state_columns(self)
 
     def forward(self, wav: Tensor, rope: Rope) -> Tensor:
-        first, *blocks, act, last = self.block
-        x = first(wav)
-        for block in blocks:
-            x = block(x, rope)
-        out: Tensor = last(act(x))
+        *_, act, last = self.block
+        stack = next(m for m in self.modules() if isinstance(m, Stack))  # of the last block
+        x = in_windows(self.convolutions, wav, self.hop, self.columns)
+        out: Tensor = last(act(windowed(stack, x, rope, ENCODER_WINDOW)))
         return out
+
+    def convolutions(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        """What comes before the transformer."""
+        for layer in self.block[:-2]:
+            x = layer(x, state)
+        return x
 
 
 class Decoder(nn.Module):

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from stentor.layers.codec_blocks import DILATIONS, ConvNeXt, ResidualUnit, Snake
-from stentor.layers.conv import CausalConv1d
+from stentor.layers.conv import CausalConv1d, StreamingState
 from stentor.layers.rope import Rope
 from stentor.layers.sliding_window import WindowKV
 from stentor.layers.transformer import Stack, StackConfig
-from stentor.models.fish_s2.codec_config import ENCODER_WINDOW
 
 
 def windowed(stack: Stack, x: Tensor, rope: Rope, window: int) -> Tensor:
@@ -35,7 +34,7 @@ class Downsample(nn.ModuleList):
 class EncoderBlock(nn.Module):
     """Three residual units, then a strided convolution that doubles the channels of x [B, C, n].
 
-    Whole sequences only. The last block of an encoder ends with a transformer, `stack`.
+    The last block of an encoder ends with a transformer, `stack`, which the encoder calls.
     """
 
     def __init__(self, channels: int, stride: int, stack: StackConfig | None = None) -> None:
@@ -45,7 +44,9 @@ class EncoderBlock(nn.Module):
         stacks = [] if stack is None else [Stack(stack)]
         self.block = nn.ModuleList([*units, Snake(channels), down, *stacks])
 
-    def forward(self, x: Tensor, rope: Rope) -> Tensor:
-        for layer in self.block:
-            x = windowed(layer, x, rope, ENCODER_WINDOW) if isinstance(layer, Stack) else layer(x)
-        return x
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        *units, act, down = (layer for layer in self.block if not isinstance(layer, Stack))
+        for unit in units:
+            x = unit(x, state)
+        out: Tensor = down(act(x), state)
+        return out

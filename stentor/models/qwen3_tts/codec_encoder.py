@@ -1,6 +1,6 @@
 """The 12 Hz codec's encoder: reference audio to codes (the encoder half of Mimi, Defossez et al., 2024).
 
-It runs whole, once per voice.
+It runs once per voice, whole, but the convolutions take a window at a time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import causal
+from stentor.layers.conv import CausalConv1d, StreamingState, in_windows, state_columns
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Attention
@@ -19,19 +20,26 @@ from stentor.models.qwen3_tts.codec_decoder import USAGE_FLOOR, LayerScale
 from stentor.models.qwen3_tts.config import EncoderConfig
 
 
-class PaddedConv1d(nn.Conv1d):
+class PaddedConv1d(CausalConv1d):
     """Causal convolution whose input is padded on the right to a whole number of strides."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1, bias: bool = True
     ) -> None:
-        super().__init__(inputs, outputs, kernel, stride=stride, dilation=dilation, bias=bias)
-        self.left = (kernel - 1) * dilation + 1 - stride
-        self.mode = "constant"
+        left = (kernel - 1) * dilation + 1 - stride
+        super().__init__(inputs, outputs, kernel, dilation, stride=stride, bias=bias, left=left)
 
-    def forward(self, x: Tensor) -> Tensor:
-        right = -x.shape[-1] % self.stride[0]
-        return super().forward(F.pad(x, (self.left, right), self.mode))
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        missing = -x.shape[-1] % self.stride
+        return super().forward(F.pad(x, (0, missing)) if missing else x, state)
+
+
+class Downsample(PaddedConv1d):
+    """The same with the first and the last column repeated as padding. Whole sequences only."""
+
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        padded = F.pad(x, (self.tail, -x.shape[-1] % self.stride), "replicate")
+        return F.conv1d(padded, self.weight, self.bias, self.stride)
 
 
 class ResnetBlock(nn.Module):
@@ -39,14 +47,23 @@ class ResnetBlock(nn.Module):
         super().__init__()
         inner = channels // c.compress
         first = PaddedConv1d(channels, inner, c.residual_kernel, dilation=dilation)
-        self.block = nn.Sequential(nn.ELU(), first, nn.ELU(), PaddedConv1d(inner, channels, 1))
+        self.block = Convolutions(nn.ELU(), first, nn.ELU(), PaddedConv1d(inner, channels, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.block(x)
+    def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
+        out: Tensor = x + self.block(x, state)
         return out
 
 
-def convolutions(c: EncoderConfig) -> nn.Sequential:
+class Convolutions(nn.Sequential):
+    """Layers one after the other, over whole sequences or in chunks."""
+
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        for layer in self:
+            x = layer(x) if isinstance(layer, nn.ELU) else layer(x, state)
+        return x
+
+
+def convolutions(c: EncoderConfig) -> Convolutions:
     """The SEANet stack: samples [B, 1, n] -> [B, hidden, ceil(n / prod(ratios))]."""
     width = c.filters
     layers: list[nn.Module] = [PaddedConv1d(1, width, c.kernel)]
@@ -54,7 +71,7 @@ def convolutions(c: EncoderConfig) -> nn.Sequential:
         layers += [ResnetBlock(width, c, c.growth**i) for i in range(c.residual_layers)]
         layers += [nn.ELU(), PaddedConv1d(width, 2 * width, 2 * ratio, stride=ratio)]
         width *= 2
-    return nn.Sequential(*layers, nn.ELU(), PaddedConv1d(width, c.stack.hidden, c.last_kernel))
+    return Convolutions(*layers, nn.ELU(), PaddedConv1d(width, c.stack.hidden, c.last_kernel))
 
 
 class EncoderMLP(nn.Module):
@@ -157,9 +174,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = c
         self.encoder = nn.ModuleDict({"layers": convolutions(c)})
+        self.columns = state_columns(self.encoder["layers"])
         self.encoder_transformer = EncoderTransformer(c)
-        self.downsample = PaddedConv1d(c.stack.hidden, c.stack.hidden, 4, stride=2, bias=False)
-        self.downsample.mode = "replicate"
+        self.downsample = Downsample(c.stack.hidden, c.stack.hidden, 4, stride=2, bias=False)
         self.quantizer = SplitResidualQuantizer(c)
         self.rope: Rope | None = None
 
@@ -173,7 +190,8 @@ class Encoder(nn.Module):
     def forward(self, samples: Tensor) -> Tensor:
         """samples [n] at 24 kHz -> codes [ceil(n / hop), used]."""
         assert self.rope is not None, "process_weights_after_loading comes first"
-        x = self.encoder["layers"](samples[None, None].to(self.downsample.weight.dtype))
+        wav = samples[None, None].to(self.downsample.weight.dtype)
+        x = in_windows(self.encoder["layers"], wav, prod(self.config.ratios), self.columns)
         x = self.encoder_transformer(x.transpose(1, 2), self.rope).transpose(1, 2)
         codes: Tensor = self.quantizer(self.downsample(x))[0]
         return codes[: -(-samples.shape[0] // self.config.hop)]

@@ -15,6 +15,7 @@ from stentor.layers.conv import (
     CausalConv1d,
     StreamingState,
     convolve,
+    in_windows,
     state_columns,
     upcast,
 )
@@ -29,11 +30,11 @@ class EncoderBlock(nn.Module):
         down = CausalConv1d(inputs, outputs, 2 * stride, stride=stride, left=stride)
         self.block = nn.ModuleList([*units, Snake(inputs), down])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         *units, act, down = self.block
         for unit in units:
-            x = unit(x, None)
-        out: Tensor = down(act(x))
+            x = unit(x, state)
+        out: Tensor = down(act(x), state)
         return out
 
 
@@ -49,15 +50,16 @@ class Encoder(nn.Module):
             dim *= 2
         self.block = nn.ModuleList(layers)
         self.fc_mu = CausalConv1d(dim, c.latent_dim, 3)
+        self.columns = state_columns(self)
 
-    def hidden(self, x: Tensor) -> Tensor:
+    def hidden(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """What fc_mu (and, in training, fc_logvar) reads: [B, encoder_dim * 2 ** blocks, n / hop]."""
         for layer in self.block:
-            x = layer(x)
+            x = layer(x, state)
         return x
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc_mu(self.hidden(x))
+    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+        out: Tensor = self.fc_mu(self.hidden(x, state), state)
         return out
 
 
@@ -121,8 +123,7 @@ class AudioVAE(nn.Module):
 
     def encode_latents(self, wav: Tensor) -> Tensor:
         """wav [B, n] at `sample_rate`, n a multiple of `hop` -> latent means [B, n / hop, latent_dim]."""
-        out: Tensor = self.encoder(wav.unsqueeze(1)).transpose(1, 2)
-        return out
+        return in_windows(self.encoder, wav.unsqueeze(1), self.config.hop, self.encoder.columns).transpose(1, 2)
 
     def decode(self, latents: Tensor, state: StreamingState | None = None) -> Tensor:
         """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `state` continues an earlier call.
