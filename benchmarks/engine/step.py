@@ -2,6 +2,8 @@
 
 Run: python benchmarks/engine/step.py [--seconds 330] [--out DIR] [MODEL ...]     all models share the time
      python benchmarks/engine/step.py --one MODEL --out DIR                       one model, in this process
+     python benchmarks/engine/step.py --one MODEL --out DIR --brief --max-num-seqs 16 --quantization auto int8 fp8
+                                                                    the same with weights of its own and in 8 bits
      python benchmarks/engine/step.py --one dummy:toy --device cpu --brief          a dry run without a GPU
 Needs: a GPU and nothing but stentor (no server, no checkpoint).
 
@@ -14,6 +16,7 @@ Each stage writes its result to step_MODEL.json before the next one begins.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -30,6 +33,9 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from stentor.layers.linear import QuantizedLinear
+
 MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -41,12 +47,13 @@ SECONDS = 6.0  # of audio per request in the runs through the engine
 class Bench:
     """One model: stages that write into `found`."""
 
-    def __init__(self, model: str, out: Path, device: str, slots: int) -> None:
-        self.model, self.device, self.slots = model, device, slots
+    def __init__(self, model: str, out: Path, device: str, slots: int, quantization: str = "auto") -> None:
+        self.model, self.device, self.slots, self.quantization = model, device, slots, quantization
         off = os.environ.get("STENTOR_KERNELS_OFF", "")
         name = model.rsplit(":", maxsplit=1)[-1] + (f"_without_{off}" if off else "")
+        name += "" if quantization == "auto" else f"_{quantization}"
         self.file = out / f"step_{re.sub('[^a-z0-9]+', '_', name)}.json"
-        self.found: dict[str, Any] = {"model": model, "kernels_off": off, "errors": {}}
+        self.found: dict[str, Any] = {"model": model, "quantization": quantization, "kernels_off": off, "errors": {}}
 
     def stage(self, name: str, run: Callable[[], Any]) -> None:
         started = time.perf_counter()
@@ -67,6 +74,8 @@ class Bench:
             self.stage("ms_per_step", self.steps)
             self.stage("profile", lambda: self.profile(1))
             self.stage("profile_16", lambda: self.profile(16))
+            self.stage("weights", self.weights)
+            self.tts.close()
             return
         self.stage("captured_equals_eager", self.captured_equals_eager)
         self.stage("ms_per_step", self.steps)
@@ -93,6 +102,7 @@ class Bench:
             max_num_seqs=self.slots,
             memory_gb=float(os.environ.get("KV_GB", "10")),
             batch_sizes=self.batches,
+            quantization=self.quantization,
         )
         ready = time.perf_counter() - started
         self.runner = self.tts.engine.runner
@@ -112,6 +122,15 @@ class Bench:
             "allocated": round(torch.cuda.memory_allocated() / 2**30, 2),
             "peak": round(torch.cuda.max_memory_allocated() / 2**30, 2),
         }
+
+    def weights(self) -> dict[str, float]:
+        """GiB of all weights and tables, and of the layers that have 8 bits, now and with 16."""
+        modules = [m for m in vars(self.tts._model).values() if isinstance(m, torch.nn.Module)]
+        layers = {id(x): x for m in modules for x in m.modules() if isinstance(x, QuantizedLinear)}.values()
+        held = {id(t): t.nbytes for m in modules for t in (*m.parameters(), *m.buffers())}
+        found = {"all": sum(held.values()), "in 8 bits": sum(x.weight.nbytes + x.weight_scale.nbytes for x in layers)}
+        found["the same in 16 bits"] = sum(2 * x.weight.numel() for x in layers)
+        return {name: round(size / 2**30, 3) for name, size in found.items()}
 
     # -- bare steps, with rows that run for ever --
 
@@ -306,9 +325,8 @@ def table(out: Path) -> str:
             *(r[-1].get("audio_s_per_s") for r in wide),
         ]  # fmt: skip
         row = "  ".join(f"{c if c is not None else '-':>7}" for c in cells)
-        lines.append(
-            f"{f['model'].rsplit('/')[-1]:<34} {f['kernels_off']:<7} {row}  errors: {', '.join(f['errors']) or 'none'}"
-        )
+        name = f"{f['model'].rsplit('/')[-1]:<34} {f['quantization']:<5} {f['kernels_off']:<7}"
+        lines.append(f"{name} {row}  errors: {', '.join(f['errors']) or 'none'}")
     return "\n".join(lines)
 
 
@@ -353,11 +371,15 @@ def main() -> None:
     p.add_argument("--device", default="cuda")
     p.add_argument("--max-num-seqs", type=int, default=64)
     p.add_argument("--brief", action="store_true", help="only the time per step")
+    p.add_argument("--quantization", nargs="+", default=["auto"], help="with --one: one after the other")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if a.one:
-        Bench(a.one, a.out, a.device, a.max_num_seqs).run(a.brief)
+        for quantization in a.quantization:
+            Bench(a.one, a.out, a.device, a.max_num_seqs, quantization).run(a.brief)
+            gc.collect()
+        print(table(a.out), flush=True)
     else:
         drive(a.models, a.out, a.seconds, a.device, a.max_num_seqs)
 

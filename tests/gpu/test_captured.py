@@ -11,6 +11,7 @@ import torch
 
 from stentor import TTS
 from stentor.engine.prefill_batch import BatchShape
+from stentor.layers.types import ADAPTER
 from stentor.models.base import Prompt
 from tests.helpers.prefill import write
 from tests.helpers.tiny import FAMILIES, FIXTURES, TEXT, VOICE, Bench, checkpoint
@@ -23,10 +24,24 @@ def options(tts: TTS, family: str) -> dict:
     return {**VOICE[family], "max_frames": FRAMES} | ({"ignore_eos": True} if "ignore_eos" in tts.spec.options else {})
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_captured_graph_does_what_its_function_does(family, dtype, tmp_path):
-    bench = Bench(checkpoint(family, tmp_path), "cuda", dtype, slots=4, require_graphs=True)
+CASES = [(family, dtype, {}) for family in FAMILIES for dtype in (torch.float32, torch.bfloat16)]
+CASES += [(family, torch.bfloat16, {"quantization": bits}) for family in FAMILIES for bits in ("int8", "fp8")]
+CASES += [("voxcpm2", torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8})]
+CASES += [("voxcpm2", torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8, "quantization": "int8"})]
+
+
+def fill_adapters(bench: Bench) -> None:
+    """Random weights in every slot, and rows that use them."""
+    if bench.model.adapters.count:
+        for place in bench.model.adapters._places.values():
+            place.layer.lora_a.normal_(std=0.1)
+            place.layer.lora_b.normal_(std=0.1)
+        bench.runner.slots.table[ADAPTER][:4] = torch.tensor([0, 1, 2, 1], device="cuda")
+
+
+@pytest.mark.parametrize(("family", "dtype", "load"), CASES)
+def test_every_captured_graph_does_what_its_function_does(family, dtype, load, tmp_path):
+    bench = Bench(checkpoint(family, tmp_path), "cuda", dtype, slots=4, load=load, require_graphs=True)
     w = bench.runner
     bench.where.synchronize()
     with torch.inference_mode():
@@ -36,6 +51,7 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, tmp_pat
     held = [*w.slots.table.values(), w.slots.frames, w.slots.report, w.kv.pool, *bench.codec.states.columns.values()]
     torch.manual_seed(3)
     with torch.inference_mode():
+        fill_adapters(bench)
         w.kv.pool.normal_()
         w.slots.table["pos"][:4] = torch.tensor([3, 17, 9, 30], device="cuda")
         w.slots.table["step"][:4] = 2

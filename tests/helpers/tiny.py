@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,19 @@ def checkpoint(family: str, folder: Path) -> Path:
 
 
 class Bench:
-    """A model on a device with its runners, and requests in its slots. Nothing is captured."""
+    """A model on a device with its runners, and requests in its slots. Nothing is captured. load: load options."""
 
-    def __init__(self, path: Path, device: str, dtype: torch.dtype, slots: int = 4, **config: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        device: str,
+        dtype: torch.dtype,
+        slots: int = 4,
+        load: Mapping[str, Any] | None = None,
+        **config: Any,
+    ) -> None:
         self.where = Device(device)
-        self.model: SpeechModel = registry.load(path, self.where.torch, dtype, {})
+        self.model: SpeechModel = registry.load(path, self.where.torch, dtype, load or {})
         settings = EngineConfig(max_num_seqs=slots, memory_gb=0.1, max_frames=64, **config)
         self.sizes = plan_memory(self.model, settings, self.where)
         self.runner = ModelRunner(self.model, self.sizes, settings, self.where)
