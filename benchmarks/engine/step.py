@@ -219,6 +219,7 @@ class Bench:
             if key[0] not in (1, 16, 64) or key[1] not in (1, 8, codec.counts[-1]):
                 continue
             with torch.inference_mode(), codec.stream.active():
+                codec.inputs.fill_(0 if codec.pages.width else codec.sizes.slots)  # the frames that captures read
                 codec.graphs(*key)
                 a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 a.record()

@@ -2,7 +2,7 @@
 
 Norm, gate, bias and residual addition are part of the product, as in `kernels.gemv`. A row of the result is the same
 bit for bit whatever other rows are computed with it. The sources are CUDA C++ (skinny_gemm.cu says how they work),
-compiled by NVRTC. With up to 32 rows they are faster than the library's GEMM, with more they are slower (docs/log.md).
+compiled by NVRTC. With up to 16 to 40 rows they are faster than the library's GEMM, with more they are slower.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.launch import Arguments, begin_compiling, load, pointer, serves
 from stentor.kernels.cuda_cpp.tiles import (
     GROUP,
@@ -25,7 +26,6 @@ from stentor.kernels.cuda_cpp.tiles import (
     tiled_grid,
     tiled_macros,
 )
-from stentor.kernels.switches import SKINNY_ROWS
 
 DTYPES: dict[torch.dtype, ElementType] = {torch.bfloat16: "bf16", torch.float16: "f16"}
 ALIGNMENT = 16
@@ -56,6 +56,12 @@ def fits(weight: Tensor) -> bool:
     n, k = weight.shape
     shape = n % 16 == 0 and k % GROUP == 0 and weight.is_contiguous() and weight.data_ptr() % ALIGNMENT == 0
     return shape and weight.dtype in DTYPES and serves(weight.device.index)
+
+
+def pays(x: Tensor, *weights: Tensor) -> bool:
+    """Whether products of x [..., K], one after the other with each of these weights, are faster than the library's."""
+    dtype = DTYPES[x.dtype]
+    return tiles.pays(tuple(Product(w.shape[1], w.shape[0], dtype) for w in weights), x.numel() // x.shape[-1])
 
 
 def fused_linear(
@@ -94,7 +100,7 @@ def _skinny(p: Product, o: Operands, out: Tensor) -> None:
 @cache
 def _compile_others(p: Product, device: int) -> None:
     """Begin to compile a product's kernels for other numbers of rows, which other graphs will ask for."""
-    for rows in range(8, SKINNY_ROWS + 1, 8):
+    for rows in range(8, MAX_ROWS // 2 + 1, 8):
         begin_compiling("skinny_gemm", tile(p, rows).macros(p), device)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 GEMV_ROWS = 2
 """Rows up to which our GEMV replaces the library's GEMM. It sums without tensor cores."""
-SKINNY_ROWS = 32
-"""Rows up to which our GEMM of few rows replaces the library's. With more, CTAs read too much of x (docs/log.md)."""
+SKINNY_ROWS = 48
+"""Rows up to which our GEMM of few rows may be faster than the library's. With more, CTAs read too much of x."""
 QUANTIZED_ROWS = 64
 """Rows up to which our GEMM reads weights in 8 bits. With more rows, time to make them 16 bits is small."""
 
@@ -111,9 +111,10 @@ def is_gemv(x: Tensor) -> bool:
 
 
 def is_skinny(x: Tensor) -> bool:
-    """Whether x [..., H] has so few rows, but more than one, that our GEMM reads weights faster than the library's."""
-    rows = x.numel() // x.shape[-1]
-    return x.is_cuda and 1 < rows <= SKINNY_ROWS and enabled(Kernel.SKINNY_GEMM, x)
+    """Whether our GEMM of few rows may take x [..., H]. One row is left to the GEMV, unless that is off."""
+    fewest = 2 if enabled(Kernel.GEMV, x) else 1
+    few = fewest * x.shape[-1] <= x.numel() <= SKINNY_ROWS * x.shape[-1]
+    return x.is_cuda and few and enabled(Kernel.SKINNY_GEMM, x)
 
 
 def is_few_rows(x: Tensor) -> bool:

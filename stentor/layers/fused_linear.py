@@ -1,6 +1,6 @@
 """Linear layers fused with a norm before and a gate, bias or residual addition after: which kernel computes them.
 
-One row is a GEMV. Up to `kernels.SKINNY_ROWS` rows are a GEMM that reads the weights once, on a GPU that has it.
+One row is a GEMV. A few rows are a GEMM that reads the weights once, on a GPU that has it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from stentor import kernels
 
 
 def fuses(x: Tensor, *weights: Tensor) -> bool:
-    """Whether `fused_linear` takes x [..., K] with each of these weights [N, K], quantised ones too."""
-    return kernels.is_gemv(x) or all(_is_skinny(x, weight) for weight in weights)
+    """Whether `fused_linear` takes x [..., K] and what follows from it, and is faster than the library.
+
+    weights: [N, K] of one product after the other, quantised ones too.
+    """
+    if kernels.is_gemv(x):
+        return True
+    return all(_is_skinny(x, weight) for weight in weights) and kernels.skinny_gemm.pays(x, *weights)
 
 
 def fused_linear(

@@ -87,6 +87,12 @@ class LoraLinear(nn.Linear):
         own[rank:].zero_()
 
 
+def project(layer: nn.Linear, x: Tensor) -> Tensor:
+    """x [..., in] -> [..., out] of a layer with adapters or without, not a quantised one."""
+    out: Tensor = layer(x) if isinstance(layer, LoraLinear) else linear(x, layer.weight, layer.bias)
+    return out
+
+
 def some_outputs(layer: nn.Linear, x: Tensor, widths: Sequence[int], first: int, last: int) -> Tensor:
     """The outputs of parts `first` to `last` - 1 of a stacked layer without bias, of `widths` outputs each."""
     if isinstance(layer, LoraLinear):

@@ -58,9 +58,13 @@ class Attention(nn.Module):
 
     def attend(self, qkv: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
         """From the output of `qkv_proj` to the input of `o_proj`."""
+        return attend(layer, *self.heads(qkv), self.norm_rope(positions)).flatten(-2)
+
+    def heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v [..., heads of each, head_dim], views of the output of `qkv_proj`."""
         parts = torch.split(qkv, list(self.widths), dim=-1)
         q, k, v = (t.view(*t.shape[:-1], -1, self.head_dim) for t in parts)
-        return attend(layer, q, k, v, self.norm_rope(positions)).flatten(-2)
+        return q, k, v
 
     def norm_rope(self, positions: RopePositions | None, first_query: int = 0) -> NormRope:
         """The head norms of this layer, with the RoPE of the tokens."""
@@ -124,9 +128,16 @@ class Block(nn.Module):
         return attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj
 
     def _fused_forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
-        attention, mlp = self.self_attn, self.mlp
-        qkv = _fused(x, attention.qkv_proj, norm=self.input_layernorm.kernel_args)
-        x = _fused(attention.attend(qkv, layer, attend, positions), attention.o_proj, residual=x)
+        return self.fused_after(x, self.self_attn.attend(self.fused_qkv(x), layer, attend, positions))
+
+    def fused_qkv(self, x: Tensor) -> Tensor:
+        """x [..., hidden] that `fuses` is true of -> the output of `qkv_proj`, norm included."""
+        return _fused(x, self.self_attn.qkv_proj, norm=self.input_layernorm.kernel_args)
+
+    def fused_after(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the layer, from x [..., hidden] and the input of `o_proj`."""
+        mlp = self.mlp
+        x = _fused(attended, self.self_attn.o_proj, residual=x)
         act = _fused(x, mlp.gate_up_proj, norm=self.post_attention_layernorm.kernel_args, gate=True)
         return _fused(act, mlp.down_proj, residual=x)
 

@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from stentor import kernels
-from stentor.kernels import skinny_gemm
 from stentor.layers.attention import causal
 from stentor.layers.fused_linear import fuses
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
+from tests.helpers.fused_products import fuse_products
 
 CONFIG = StackConfig(hidden=64, ffn=96, layers=3, heads=4, kv_heads=2, head_dim=16, eps=1e-6, qkv_bias=True)
 
 
 @pytest.fixture
 def products(monkeypatch):
-    """The GEMM of few rows takes every x with rows, computed by torch. Counts what was fused."""
-    found: Counter[str] = Counter()
-
-    def fused(x: Tensor, weight: Tensor, norm=None, residual=None, gate=False, bias=None) -> Tensor:
-        found.update(n for n, on in (("norm", norm), ("residual", residual), ("bias", bias)) if on is not None)
-        found["product"] += 1
-        y = F.linear(x if norm is None else F.rms_norm(x, x.shape[-1:], norm[0], norm[1]), weight, bias)
-        if gate:
-            found["gate"] += 1
-            y, up = y.chunk(2, -1)
-            y = F.silu(y) * up
-        return y if residual is None else residual + y
-
-    monkeypatch.setattr(kernels, "is_skinny", lambda x: x.numel() <= 8 * x.shape[-1])
-    monkeypatch.setattr(skinny_gemm, "fits", lambda weight: True)
-    monkeypatch.setattr(skinny_gemm, "fused_linear", fused)
-    return found
+    return fuse_products(monkeypatch, rows=8)
 
 
 def test_a_stack_with_fused_products_equals_one_without(products):

@@ -111,7 +111,7 @@ def norm_macros(p: Product) -> dict[str, int | str]:
 
 def candidates(p: Product, row_tiles: int) -> list[Tile]:
     """Tiles worth timing, the most promising one first."""
-    return sorted(_candidates(p, row_tiles), key=lambda tile: _cost(p, tile))
+    return sorted(_candidates(p, row_tiles), key=lambda tile: microseconds(p, 8 * row_tiles, tile))
 
 
 @cache
@@ -121,6 +121,34 @@ def tile(p: Product, rows: int) -> Tile:
     while not (found := candidates(p, row_tiles)):
         row_tiles = -(-row_tiles // 2)
     return found[0]
+
+
+def microseconds(p: Product, rows: int, t: Tile) -> float:
+    """What a launch takes on an H200, about: half of 1,100 measured tiles are within 8 % of it (docs/log.md).
+
+    The parts are those of one SM: weights, tensor cores, x, the warps' sums, and waits for copies.
+    """
+    ctas = t.ctas(p) * -(-rows // (8 * t.row_tiles))
+    ctas = -(-ctas // (SMS * t.min_ctas)) * t.min_ctas
+    tile_rows = 8 if t.half else 16
+    weights = ctas * t.tiles * tile_rows * p.k * 2
+    products = ctas * (p.k // GROUP) * t.row_tiles * (t.tiles + p.norm)
+    x = ctas * t.row_tiles * 8 * p.k * 2
+    sums = ctas * p.splits * t.tiles * t.row_tiles * 32 * 16
+    waits = weights / (t.stages * tile_rows * t.min_ctas * p.splits)
+    return 0.98 + 2.5e-5 * weights + 4.9e-3 * products + 1.24e-5 * x + 0.45e-5 * sums + 1.33e-3 * waits
+
+
+def library_microseconds(p: Product) -> float:
+    """What the library's GEMM of up to 64 rows takes there, with its share of the kernels for what is fused here."""
+    return 5.5 + p.weight_rows * p.k * 2 / 3.7e6
+
+
+@cache
+def pays(products: tuple[Product, ...], rows: int) -> bool:
+    """Whether these products, one after the other, are faster than the library's."""
+    ours = sum(microseconds(p, rows, tile(p, rows)) for p in products)
+    return ours <= sum(library_microseconds(p) for p in products)
 
 
 def _all_tiles(p: Product, half: bool) -> int:
@@ -158,14 +186,3 @@ def _with_stages(p: Product, t: Tile) -> list[Tile]:
     limit = SHARED_BYTES // t.min_ctas - 1024
     fitting = [s for s in range(1, min(units, 12) + 1) if replace(t, stages=s).shared_bytes(p) <= limit]
     return [replace(t, stages=s) for s in {fitting[-1], max(1, fitting[-1] // 2)}] if fitting else []
-
-
-def _cost(p: Product, t: Tile) -> tuple[float, ...]:
-    """Less is better. This order separated fast tiles from slow ones on an H200 (docs/log.md): SMs without work, CTAs
-    one after the other on an SM, CTAs side by side on it, x read in batches, half tiles, few bytes in flight.
-    """
-    slots = SMS * t.min_ctas
-    waves = -(-t.ctas(p) // slots)
-    idle = waves * slots / t.ctas(p)
-    in_flight = t.stages * (8 if t.half else 16) * t.min_ctas
-    return round(idle, 1), waves, t.min_ctas, t.batches, t.half, -min(in_flight, 96)

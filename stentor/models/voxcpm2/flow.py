@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor.layers.lora import project
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.voxcpm2.local_stack import last_layer_subset
@@ -64,8 +65,8 @@ class LocDiT(nn.Module):
 
     def forward(self, tokens: Tensor, patch: int, rope: Rope) -> Tensor:
         """Tokens [N, T, H], the last `patch` of them the noisy patch -> velocities [N, patch, feat]."""
-        out: Tensor = self.out_proj(last_layer_subset(self.decoder, tokens, rope, slice(-patch, None)))
-        return out
+        x = last_layer_subset(self.decoder, tokens, rope, slice(-patch, None))
+        return project(self.out_proj, x)
 
     def schedule(self) -> EulerSchedule:
         """The schedule of the solver, from the present weights."""

@@ -20,9 +20,19 @@ def last_layer_subset(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tenso
     x, delta = stack.blocks(x, full, positions, count=-1)
     last = stack.layers[-1]
     assert isinstance(last, Block)
+    if delta is None and last.fuses(x):
+        return stack.norm.add_norm(_fused_subset(last, x, positions, keep), None)[1]
     x, h = last.input_layernorm.add_norm(x, delta)
     x, h = last.post_attention_layernorm.add_norm(x[:, keep], _attend_to_all(last, h, positions, keep))
     return stack.norm.add_norm(x, last.mlp(h))[1]
+
+
+def _fused_subset(block: Block, x: Tensor, positions: RopePositions, keep: slice) -> Tensor:
+    """The block's output [N, kept, hidden]. All queries are computed: that costs less than a launch of their own."""
+    attention = block.self_attn
+    q, k, v = attention.heads(block.fused_qkv(x))
+    norm_rope = attention.norm_rope(positions, keep.indices(x.shape[1])[0])
+    return block.fused_after(x[:, keep], full(0, q[:, keep], k, v, norm_rope).flatten(-2))
 
 
 def _attend_to_all(block: Block, h: Tensor, positions: RopePositions, keep: slice) -> Tensor:

@@ -11,19 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import Attend
-from stentor.layers.linear import linear
-from stentor.layers.lora import LoraLinear
+from stentor.layers.lora import project
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.flow import LocDiT
 from stentor.models.voxcpm2.local_stack import last_layer_subset
 from stentor.models.voxcpm2.ops import fsq_round, patch_tokens, select_and_concat, stop_head
-
-
-def _project(layer: nn.Linear, x: Tensor) -> Tensor:
-    out: Tensor = layer(x) if isinstance(layer, LoraLinear) else linear(x, layer.weight, layer.bias)
-    return out
 
 
 class TextLM(Stack):
@@ -59,8 +53,8 @@ class FSQ(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        levels = fsq_round(_project(self.in_proj, x), self.scale, straight_through=self.training)
-        return _project(self.out_proj, levels)
+        levels = fsq_round(project(self.in_proj, x), self.scale, straight_through=self.training)
+        return project(self.out_proj, levels)
 
 
 class Flow(nn.Module):
@@ -99,7 +93,7 @@ class VoxCPM2Net(nn.Module):
     def embed_patches(self, patches: Tensor) -> Tensor:
         """patches [..., P, feat] -> backbone inputs [..., hidden]."""
         vectors = self.feat_encoder(patches.flatten(0, -3), self.rope)
-        out = _project(self.enc_to_lm_proj, vectors)
+        out = project(self.enc_to_lm_proj, vectors)
         return out.view(*patches.shape[:-2], out.shape[-1])
 
     def run_language_models(
@@ -109,19 +103,19 @@ class VoxCPM2Net(nn.Module):
         [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each [..., hidden]."""
         h = self.base_lm(x, attend, self.rope, pos)
         h, both = select_and_concat(h, self.fsq_layer(h), feat, audio)
-        fused = _project(self.fusion_concat_proj, both)
+        fused = project(self.fusion_concat_proj, both)
         r = self.residual_lm(fused, attend, self.rope if self.residual_rope else None, pos)
         return h, r
 
     def conditions(self, h: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
         """lm_hidden, residual_hidden [..., hidden] -> the two conditioning tokens mu [..., dit hidden]."""
-        return _project(self.lm_to_dit_proj, h), _project(self.res_to_dit_proj, r)
+        return project(self.lm_to_dit_proj, h), project(self.res_to_dit_proj, r)
 
     def stop_logits(self, h: Tensor) -> Tensor:
         """lm_hidden [..., hidden] -> [..., 2], for training. Index 1 says that the patch made from it is the last."""
-        out: Tensor = self.stop_head(F.silu(_project(self.stop_proj, h)))
+        out: Tensor = self.stop_head(F.silu(project(self.stop_proj, h)))
         return out
 
     def stop(self, h: Tensor) -> Tensor:
         """lm_hidden [N, hidden] -> [N] bool, whether the patch made from it is the last."""
-        return stop_head(_project(self.stop_proj, h), self.stop_head)
+        return stop_head(project(self.stop_proj, h), self.stop_head)

@@ -21,6 +21,7 @@ from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.ops import cfg_zero_star
 from stentor.models.voxcpm2.schedule import MAX_STEPS, EulerSchedule, cfg_zero_steps, evaluations
 from stentor.models.weights import read_config
+from tests.helpers.fused_products import fuse_products
 
 TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
 SMALL = VAEConfig(
@@ -66,6 +67,19 @@ def test_a_stack_read_at_some_tokens_equals_the_whole_stack_there(keep: slice) -
     with torch.inference_mode():
         some, whole = last_layer_subset(stack, x, rope, keep), stack(x, full, rope, torch.arange(9))
         assert torch.allclose(some, whole[:, keep], atol=1e-6)
+
+
+@pytest.mark.parametrize("keep", [slice(0, 1), slice(-4, None)])
+def test_fused_products_of_such_a_stack_give_the_same(keep: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack(StackConfig(16, 24, 3, 4, 2, 8, 1e-5))
+    random_init(stack, 1)
+    rope = Rope(angles(8, 16, 1e4), torch.float32, interleaved=False, in_float32=True)
+    x = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(7))
+    with torch.inference_mode():
+        plain = last_layer_subset(stack, x, rope, keep)
+        products = fuse_products(monkeypatch, rows=18)
+        assert torch.allclose(last_layer_subset(stack, x, rope, keep), plain, atol=1e-6)
+    assert products == {"product": 12, "norm": 6, "gate": 3, "residual": 6}
 
 
 def test_guidance_of_one_leaves_the_conditioned_velocity() -> None:

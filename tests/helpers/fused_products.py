@@ -1,0 +1,33 @@
+"""GEMMs of few rows as on a Hopper GPU, computed by torch: what modules do with them can be seen on a CPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch.nn.functional as F
+from torch import Tensor
+
+from stentor import kernels
+from stentor.kernels import skinny_gemm
+
+
+def fuse_products(monkeypatch: pytest.MonkeyPatch, rows: int) -> Counter[str]:
+    """Products of up to so many rows are fused. Returns the number of products, and of what was fused into them."""
+    found: Counter[str] = Counter()
+
+    def fused(x: Tensor, weight: Tensor, norm=None, residual=None, gate=False, bias=None) -> Tensor:
+        found.update(n for n, on in (("norm", norm), ("residual", residual), ("bias", bias)) if on is not None)
+        found["product"] += 1
+        y = F.linear(x if norm is None else F.rms_norm(x, x.shape[-1:], norm[0], norm[1]), weight, bias)
+        if gate:
+            found["gate"] += 1
+            y, up = y.chunk(2, -1)
+            y = F.silu(y) * up
+        return y if residual is None else residual + y
+
+    monkeypatch.setattr(kernels, "is_skinny", lambda x: x.numel() <= rows * x.shape[-1])
+    monkeypatch.setattr(skinny_gemm, "fits", lambda weight: True)
+    monkeypatch.setattr(skinny_gemm, "pays", lambda x, *weights: True)
+    monkeypatch.setattr(skinny_gemm, "fused_linear", fused)
+    return found
