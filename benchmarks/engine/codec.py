@@ -40,7 +40,7 @@ from stentor.engine.codec_state import CodecStateTable  # noqa: E402
 from stentor.engine.cuda_graphs import CudaGraphRunner  # noqa: E402
 from stentor.engine.device import Device  # noqa: E402
 from stentor.kernels import Kernel, switches  # noqa: E402
-from stentor.layers.conv import cast_decoder  # noqa: E402
+from stentor.layers.conv import cast_codec  # noqa: E402
 from stentor.layers.types import State  # noqa: E402
 from stentor.models.base import Codec  # noqa: E402
 
@@ -82,7 +82,7 @@ def voxcpm2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
         vae = AudioVAE(sizes)
         random_init(vae, 0)
     vae.requires_grad_(False)
-    cast_decoder(vae.decoder, dtype)
+    cast_codec(vae.decoder, dtype)
     seconds = c.patch * sizes.upsampling / sizes.out_sample_rate
     return PatchCodec(vae), vae.decoder, lambda b, n: torch.randn(b, n, c.patch, c.feat, device=device), seconds
 
@@ -111,7 +111,7 @@ def fish_s2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     from stentor.models.fish_s2.loader import make_codec
 
     sizes = replace(RELEASED_CODEC, decoder_dim=64, encoder_dim=4) if tiny else RELEASED_CODEC
-    drawn, codec = (make_codec(sizes, config.parse(RELEASED), d) for d in (torch.float32, dtype))
+    drawn, codec = (make_codec(sizes, config.parse(RELEASED), d, torch.float32) for d in (torch.float32, dtype))
     initialize_dummy_weights(drawn, device, 0)  # which draws other numbers in 16 bits
     calm(drawn)
     own = {name: p.dtype for name, p in codec.named_parameters()}
@@ -135,7 +135,7 @@ def voice(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     weights = fold_weight_norm(read_safetensors(folder / "audiovae.safetensors"))
     load_weights(vae, weights, "the trained autoencoder", device, ignore=UNUSED_VAE)
     vae.to(device).requires_grad_(False)
-    cast_decoder(vae.decoder, dtype)
+    cast_codec(vae.decoder, dtype)
     flat = torch.randn(4096, config["feat_dim"], device=device)  # the deviation that its latents have
     patch = config["patch_size"]
 

@@ -4,16 +4,17 @@ Run: python benchmarks/engine/voices.py [--out FILE] [--no-prefix-cache] [MODEL 
      python benchmarks/engine/voices.py dummy:toy --device cpu --seconds 0.2            a dry run without a GPU
 Needs: a GPU and nothing but stentor.
 
-Milliseconds from the call to the first chunk, medians: plain text, a voice that was used before, the same one loaded
-before, a voice that is new, and the last of 16 that start at once. `computed` are the prompt tokens of a request that
-no page held. Then 16 streams run, alone and with two new voices: the largest gap between chunks of a stream,
-and the slower first audio of the two, the worst of three runs. A dialogue has 12 speaker turns, where the model takes
-any: the tokens of its prompts, and those that were computed.
+Milliseconds from the call to the first chunk, medians: plain text, a voice that was used before (its samples again),
+the same one loaded before, a voice that is new, and 16 that start at once. No two requests have the same text.
+`computed` are the prompt tokens of a request that no page held. Then 16 streams run, alone and with two new voices: the
+largest gap between chunks of a stream, and the slower first audio of the two, the worst of three runs. A dialogue has
+12 speaker turns, where the model takes any: the tokens of its prompts, and those that were computed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -35,6 +36,7 @@ from stentor.text.marks import NO_MARKS
 MODELS = ("dummy:fish-s2-pro", "dummy:qwen3-tts-1.7b-base", "dummy:voxcpm2")
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
 WORDS = "These are the words of the recording, which nobody checks. "
+NUMBER = itertools.count(1000)  # of the requests, so that none finds another's text in the prefix cache
 DIALOGUE = "\n".join(f"<|speaker:{i % 2}|>This is turn number {i}. {TEXT} {TEXT}" for i in range(12))
 REPEATS = 15
 TOGETHER, FRAMES = 16, 200
@@ -50,7 +52,7 @@ def voice(tts: TTS, seconds: float, seed: int) -> Reference:
 def first_audio(tts: TTS, seed: int, **options: Any) -> float:
     """Milliseconds to the first chunk. The rest is cancelled."""
     started = time.perf_counter()
-    stream = tts.stream(f"Number {seed}. {TEXT}", seed=seed, max_frames=40, **options)
+    stream = tts.stream(f"Number {next(NUMBER)}. {TEXT}", seed=seed, max_frames=40, **options)
     next(stream)
     ms = (time.perf_counter() - started) * 1e3
     stream.close()
@@ -94,7 +96,7 @@ def beside(tts: TTS, plain: dict[str, Any], voices: list[Reference]) -> dict[str
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    policy = Policy(prefix_cache=not args.no_prefix_cache)
+    policy = Policy(prefix_cache=not args.no_prefix_cache, min_cached_tokens=args.min_cached_tokens)
     with TTS(name, device=args.device, policy=policy) as tts:
         known = voice(tts, args.seconds, 0)
         very_first = first_audio(tts, 0, reference=known)
@@ -116,17 +118,18 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         loaded = tts.load_reference(known)
         alone("same voice, loaded", lambda i: {"reference": loaded})
         alone("new voice", lambda i: {"reference": voice(tts, args.seconds, i)})
-        for label, options in (("plain", plain), ("same voice", {"reference": known})):
+        together: dict[str, Any] = {"same voice": {"reference": known}, "same voice, loaded": {"reference": loaded}}
+        for label, options in () if args.alone else ({"plain": plain} | together).items():
             runs = [at_once(tts, i, **options) for i in range(1, 5)][1:]
             found[f"{TOGETHER} at once, {label}, median"] = round(statistics.median(r[TOGETHER // 2] for r in runs), 2)
             found[f"{TOGETHER} at once, {label}, last"] = round(statistics.median(r[-1] for r in runs), 2)
-        for count in (0, 2):
+        for count in () if args.alone else (0, 2):
             runs = [
                 beside(tts, plain, [voice(tts, args.seconds, 1000 * i + n) for n in range(count)]) for i in (1, 2, 3)
             ]
             for what in runs[0]:
                 found[f"beside {TOGETHER} streams, {count} new voices, {what}"] = max(r[what] for r in runs)
-        if tts.spec.marks.speaker != NO_MARKS.speaker:
+        if tts.spec.marks.speaker != NO_MARKS.speaker and not args.alone:
             tokens, cached = stats.prompt_tokens, stats.cached_tokens
             list(tts.submit(tts.request(DIALOGUE, seed=1, max_frames=12 * 40)))
             found["dialogue, tokens of its prompts"] = stats.prompt_tokens - tokens
@@ -143,6 +146,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=28.0, help="of reference audio")
     parser.add_argument("--no-prefix-cache", action="store_true")
+    parser.add_argument("--min-cached-tokens", type=int, default=Policy.min_cached_tokens)
+    parser.add_argument("--alone", action="store_true", help="measure one request at a time, and nothing else")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     result: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 
 import numpy as np
@@ -16,7 +17,6 @@ from stentor.models.base import SpeechModel
 log = logging.getLogger("stentor.engine")
 
 ENCODINGS = 2  # at a time: each takes memory on the device beside the engine's
-WARM_SECONDS = 8.0  # of audio, besides the longest, that is encoded at start on CUDA
 
 Features = dict[str, np.ndarray]
 
@@ -56,7 +56,7 @@ class ReferenceEncoder:
         kernels compiled, and memory for the longest reference belongs to each thread's stream."""
         spec = self.model.spec
         shortest, longest = spec.reference_seconds
-        lengths = (longest, min(WARM_SECONDS, longest)) if self.device.cuda else (shortest,)
+        lengths = halves(longest, shortest) if self.device.cuda else (shortest,)
         noise = [_noise(int(n * spec.reference_rate)) for n in lengths] if spec.takes_reference else []
 
         def encode() -> None:
@@ -117,6 +117,13 @@ class _ThreadStream(threading.local):
 
     def __init__(self, device: Device) -> None:
         self.stream = device.stream(BACKGROUND)
+
+
+def halves(longest: float, shortest: float) -> tuple[float, ...]:
+    """Seconds of audio, each half of the one before. A kernel's block sizes change once at most while the length
+    doubles, so that these lengths need all that any length does."""
+    count = max(0, int(math.log2(longest / shortest)))
+    return tuple(longest / 2**i for i in range(count + 1))
 
 
 def _noise(count: int) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""Convolutions of codec decoders in 16 bits, on channels-last memory [B, time, C].
+"""Convolutions of codecs in 16 bits, on channels-last memory [B, time, C].
 
-In that layout every convolution of a causal decoder is one GEMM over (taps, channels) of rows that are already in
-memory. A dilated one reads rows further apart, and a transposed one makes `stride` rows out of each. Snake activations,
-biases and residual additions are fused. Sums and activations are float32. Results beyond float16's range are clamped.
+In that layout every convolution of a causal codec is one GEMM over (taps, channels) of rows that are already in
+memory. A dilated one reads rows further apart, a transposed one makes `stride` rows out of each, and a strided one
+reads all its taps as one long row. Snake activations, biases and residual additions are fused. Sums and activations
+are float32. Results beyond float16's range are clamped.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def concat_history(
     scale, shift = (x, x) if affine is None else affine
     _concat_history_kernel[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
         x, before, scale, shift, alpha, gain, out, kept, batch * length, length, tail, channels,
-        x.stride(0), x.stride(1), x.stride(2), before.stride(0), before.stride(1),
+        _row_stride(x), x.stride(1), x.stride(2) if channels > 1 else 1, _row_stride(before), before.stride(1),
         HAS_PAST=past is not None, STORE_LAST=keep, HAS_AFFINE=affine is not None, HAS_SNAKE=snake is not None,
         ROUND=ROUND, BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
@@ -225,6 +226,19 @@ def conv1d(
     return _launch_conv(x, weight, bias, snake, residual, outputs, count, taps, 0, dilation)
 
 
+def strided_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, snake: SnakeParams | None, residual: Tensor | None
+) -> Tensor:
+    """x [B, k - stride + T * stride, C] with its history, weight [O, C, k] laid out output by output -> [B, T, O].
+
+    The k steps that an output reads lie side by side in memory: one tap of k * C channels, in rows that overlap.
+    """
+    outputs, channels, taps = weight.shape
+    rows = x.reshape(len(x), -1).unfold(1, taps * channels, stride * channels)
+    flat = weight.transpose(1, 2).reshape(outputs, taps * channels, 1)
+    return _launch_conv(rows, flat, bias, snake, residual, outputs, rows.shape[1], 1, 0, 1)
+
+
 def conv_transpose1d(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, snake: SnakeParams | None, residual: Tensor | None
 ) -> Tensor:
@@ -244,6 +258,11 @@ def _channels_last(x: Tensor) -> Tensor:
     return x if x.stride(2) == 1 else x.contiguous()
 
 
+def _row_stride(x: Tensor) -> int:
+    """Elements between rows. 0 for a single one, so that the length of the audio chooses no other kernel."""
+    return x.stride(0) if len(x) > 1 else 0
+
+
 def _launch_conv(
     x: Tensor,
     weight: Tensor,
@@ -258,14 +277,14 @@ def _launch_conv(
 ) -> Tensor:
     x, added = _channels_last(x), x if residual is None else _channels_last(residual)
     batch, channels, width = len(x), x.shape[2], weight.shape[0]
-    assert weight.stride(1) == 1, "weights must be laid out tap by tap (layers.conv.cast_decoder)"
+    assert weight.stride(1) == 1, "weights must be laid out by layers.conv.cast_codec"
     out = torch.empty(batch, count, outputs, dtype=x.dtype, device=x.device)
     rows = batch * count
     c = conv_config(rows, outputs, channels)
     alpha, gain = (x, x) if snake is None else snake
     _conv_kernel[(triton.cdiv(rows, c.block_m) * triton.cdiv(outputs, c.block_n + c.extra_n),)](
         x, weight, x if bias is None else bias, added, alpha, gain, out, rows, count, taps, first, step, channels,
-        outputs, width, x.stride(0), x.stride(1), added.stride(0), added.stride(1),
+        outputs, width, _row_stride(x), x.stride(1), _row_stride(added), added.stride(1),
         weight.stride(2) * (outputs // width), weight.stride(0),
         HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None, HAS_SNAKE=snake is not None, ROUND=ROUND,
         EVEN_K=channels % c.block_k == 0, BLOCK_M=c.block_m, BLOCK_N=c.block_n, EXTRA_N=c.extra_n, BLOCK_K=c.block_k,
@@ -286,7 +305,7 @@ def _launch_depthwise(
     alpha, gain = (x, x) if snake is None else snake
     _depthwise_kernel[(triton.cdiv(batch * count, block_t), triton.cdiv(channels, block_c))](
         x, weight, x if bias is None else bias, alpha, gain, out, batch * count, count, dilation, channels,
-        x.stride(0), x.stride(1), weight.stride(2),
+        _row_stride(x), x.stride(1), weight.stride(2),
         HAS_BIAS=bias is not None, HAS_SNAKE=snake is not None, ROUND=ROUND, TAPS=weight.shape[2],
         BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip

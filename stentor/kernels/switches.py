@@ -54,7 +54,7 @@ class Kernel(StrEnum):
     LORA = "lora"
     """Low-rank weights of each row's adapter."""
     CONV1D = "conv1d"
-    """Convolutions and activations of codec decoders in 16 bits."""
+    """Convolutions and activations of codecs in 16 bits."""
     SLOTS = "slots"
     """Gathering, random numbers and commit of the slot table."""
     EMBED = "embed"
@@ -123,7 +123,7 @@ def is_few_rows(x: Tensor) -> bool:
 
 
 def conv_kernels_enabled(x: Tensor) -> bool:
-    """Whether kernels run the convolutions and activations of a codec decoder on x. They take 16 bits only."""
+    """Whether kernels run the convolutions and activations of a codec on x. They take 16 bits only."""
     return wants_channels_last(x.dtype) and enabled(Kernel.CONV1D, x)
 
 

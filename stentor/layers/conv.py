@@ -82,6 +82,11 @@ class CausalConv1d(CausalModule):
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
         self.dilation, self.groups, self.stride = dilation, groups, stride
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the kernels read all taps of an output as one row: with a stride, or where a tap is one channel."""
+        return self.stride > 1 or (self.channels == 1 and self.dilation == 1 and self.weight.shape[2] > 1)
+
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         x = self.with_history(x, state)
         return F.conv1d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
@@ -192,6 +197,8 @@ def _fused_convolve(
     residual = None if residual is None else residual.transpose(1, 2)
     if isinstance(conv, CausalConvTranspose1d):
         y = kernels.conv1d.conv_transpose1d(x, conv.weight, conv.bias, conv.stride, act, residual)
+    elif conv.reads_rows:
+        y = kernels.conv1d.strided_conv1d(x, conv.weight, conv.bias, conv.stride, act, residual)
     else:
         y = kernels.conv1d.conv1d(x, conv.weight, conv.bias, conv.dilation, act, residual)
     return y.transpose(1, 2)
@@ -226,15 +233,15 @@ def in_windows(
     parts = []
     for window in torch.split(x, size, dim=-1):
         streaming = StreamingState(state)
-        parts.append(run(window, streaming))
+        parts.append(run(window, streaming).transpose(1, 2))
         state = streaming.new
-    return torch.cat(parts, dim=-1)
+    return torch.cat(parts, dim=1).transpose(1, 2)  # as the kernels read it
 
 
-def cast_decoder(codec: nn.Module, dtype: torch.dtype) -> None:
-    """Cast the weights of a decoder to `dtype`, and those of periodic activations to float32 at least.
+def cast_codec(codec: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the weights of a decoder or an encoder to `dtype`, and those of periodic activations to float32 at least.
 
-    Weights of convolutions are laid out tap by tap in memory, as the fused kernels read them. Their shape stays.
+    Weights of convolutions are laid out in memory as the fused kernels read them. Their shape stays.
     """
     for module in codec.modules():
         own = torch.promote_types(dtype, torch.float32) if isinstance(module, SnakeBase) else dtype
@@ -243,8 +250,15 @@ def cast_decoder(codec: nn.Module, dtype: torch.dtype) -> None:
         if isinstance(module, SnakeBase):
             module.cache_params()
         if isinstance(module, CausalModule) and kernels.wants_channels_last(dtype):
-            # For every tap and output, the inputs that it sums over lie side by side.
-            order, back = (
-                ((2, 1, 0), (2, 1, 0)) if isinstance(module, CausalConvTranspose1d) else ((2, 0, 1), (1, 2, 0))
-            )
+            order, back = _memory_order(module)
             module.weight.data = module.weight.data.permute(order).contiguous().permute(back)
+
+
+def _memory_order(conv: CausalModule) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Dimensions of a weight in memory, outermost first, and the way back. The inputs that are summed over lie side by
+    side: for every tap and output, or for every output where the taps are read as one row."""
+    if isinstance(conv, CausalConvTranspose1d):
+        return (2, 1, 0), (2, 1, 0)
+    if isinstance(conv, CausalConv1d) and conv.reads_rows:
+        return (0, 2, 1), (0, 2, 1)
+    return (2, 0, 1), (1, 2, 0)

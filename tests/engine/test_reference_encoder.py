@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from stentor.audio import Recording
 from stentor.engine.device import Device
 from stentor.engine.once import CacheCounts, Claim
 from stentor.engine.preparation import Preparation
-from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures
+from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures, halves
 from stentor.errors import EngineError
 from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechModel, SpeechRequest
 from stentor.text.front_end import proceed
@@ -218,3 +219,11 @@ def test_a_start_with_too_little_memory_for_the_longest_reference_goes_on(caplog
     made.warm_up()
     assert caplog.messages == ["no memory to encode 1 s of reference audio"] * ENCODINGS
     assert made.counts() == CacheCounts()
+
+
+@pytest.mark.parametrize(("longest", "shortest"), [(60.0, 0.5), (30.0, 3.0), (2.0, 1.0), (1.0, 1.0)])
+def test_the_lengths_of_a_warm_start_halve_from_the_longest_to_the_shortest(longest: float, shortest: float) -> None:
+    lengths = halves(longest, shortest)
+    assert lengths[0] == longest
+    assert all(a == 2 * b for a, b in pairwise(lengths))
+    assert shortest <= lengths[-1] < 2 * shortest

@@ -16,7 +16,7 @@ from stentor.layers.conv import (
     CausalConvTranspose1d,
     SnakeBase,
     StreamingState,
-    cast_decoder,
+    cast_codec,
     convolve,
     state_columns,
 )
@@ -29,6 +29,7 @@ CONVOLUTIONS = {
     "first": lambda: CausalConv1d(6, 150, 7, bias=False),
     "last": lambda: CausalConv1d(24, 1, 7),
     "depthwise": lambda: CausalConv1d(24, 24, 7, dilation=3, groups=24),
+    "of one channel": lambda: CausalConv1d(1, 24, 7),
     "upsampling": lambda: CausalConvTranspose1d(24, 12, 5),
     "upsampling without overlap": lambda: CausalConvTranspose1d(24, 24, 2, kernel=2),
 }
@@ -96,7 +97,7 @@ def test_a_convolution_with_all_that_goes_with_it_equals_its_parts(name, chunks)
     if conv.weight.shape[1] == 1 and name == "depthwise":
         residual = None
     want = convolve(conv, x, None, before, after, residual)
-    cast_decoder(conv, torch.float16)
+    cast_codec(conv, torch.float16)
     state = {n: torch.zeros(2, *c.shape, dtype=torch.float16, device=DEVICE) for n, c in columns.items()}
     parts, at = [], 0
     for n in chunks:
@@ -114,7 +115,7 @@ def test_a_convolution_with_all_that_goes_with_it_equals_its_parts(name, chunks)
 
 def test_values_beyond_the_range_of_float16_stay_finite():
     conv = filled(CausalConv1d(16, 16, 1))
-    cast_decoder(conv, torch.float16)
+    cast_codec(conv, torch.float16)
     x = torch.full((1, 16, 4), 6e4, device=DEVICE).half()
     assert convolve(conv, x, None, residual=x).isfinite().all()
 
@@ -136,7 +137,7 @@ def test_a_product_does_not_depend_on_its_config(config, monkeypatch):
     x, residual = random(2, 48, 20), random(2, 90, 20)
     want = convolve(conv, x, None, None, wave("alpha", 90), residual)
     torch.manual_seed(7)
-    cast_decoder(filled(conv), torch.float16)
+    cast_codec(filled(conv), torch.float16)
     monkeypatch.setattr(conv1d, "conv_config", lambda *shape: config)
     x, residual = random(2, 48, 20), random(2, 90, 20)
     assert error(convolve(conv, x.half(), None, None, wave("alpha", 90), residual.half()), want) < 3e-3
@@ -146,7 +147,7 @@ def test_a_depthwise_convolution_does_not_depend_on_how_many_rows_a_program_has(
     conv = filled(CausalConv1d(40, 40, 7, dilation=3, groups=40))
     x = random(2, 40, 150)
     want = convolve(conv, x, None)
-    cast_decoder(conv, torch.float16)
+    cast_codec(conv, torch.float16)
     few = convolve(conv, x.half(), None)
     monkeypatch.setattr(conv1d, "MANY_ELEMENTS", 0)
     assert torch.equal(convolve(conv, x.half(), None), few)
@@ -157,6 +158,24 @@ def test_scale_and_shift_come_before_the_activation_and_not_into_the_history():
     conv, act = filled(CausalConv1d(24, 24, 7)), wave("alpha", 24)
     x, affine = random(2, 24, 9), Affine(random(24), random(24))
     want = convolve(conv, x, None, act, affine=affine)
-    cast_decoder(conv, torch.float16)
+    cast_codec(conv, torch.float16)
     half = Affine(affine.scale.half(), affine.shift.half())
     assert error(convolve(conv, x.half(), None, act, affine=half), want) < 3e-3
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "taps", "stride", "left"),
+    [(24, 40, 8, 4, 4), (24, 24, 2, 2, 0), (16, 16, 4, 2, 0), (6, 150, 10, 5, 5)],
+    ids=["two strides", "no history", "taps that overlap", "few channels"],
+)
+def test_a_strided_convolution_reads_its_taps_as_one_row(inputs, outputs, taps, stride, left):
+    conv = filled(CausalConv1d(inputs, outputs, taps, stride=stride, left=left))
+    before = wave("alpha", inputs)
+    x = random(2, inputs, 6 * stride + 1)  # the last step is not read
+    want = convolve(conv, x, None, before)
+    cast_codec(conv, torch.float16)
+    for layout in (x.half(), x.half().transpose(1, 2).contiguous().transpose(1, 2)):
+        got = convolve(conv, layout, None, before)
+        assert got.dtype == torch.float16
+        assert error(got, want) < 3e-3
+        assert torch.equal(got[:1], convolve(conv, layout[:1], None, before))

@@ -1,7 +1,8 @@
-"""Codec decoders in 16 bits by kernels are as close to float32 as without them, in every family."""
+"""Codecs in 16 bits by kernels are as close to float32 as without them, in every family."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import switches
-from stentor.layers.conv import cast_decoder
+from stentor.layers import conv
+from stentor.layers.conv import cast_codec
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
 from stentor.models.dummy import initialize_dummy_weights, random_init
@@ -20,6 +22,7 @@ from stentor.models.fish_s2.dummy import RELEASED_CODEC
 from stentor.models.qwen3_tts import dummy
 from stentor.models.qwen3_tts.codec_decoder import Codec as QwenCodec
 from stentor.models.qwen3_tts.codec_decoder import Decoder
+from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.loader import build
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VAEConfig
@@ -42,7 +45,7 @@ def voxcpm2(dtype: torch.dtype) -> Codec:
     with torch.device(DEVICE):
         vae = AudioVAE(VAEConfig(2, (2,), 6, 32, (3, 2), sr_bin_boundaries=(20000,)))
         random_init(vae, 0)
-    cast_decoder(vae.decoder, dtype)
+    cast_codec(vae.decoder, dtype)
     return PatchCodec(vae)
 
 
@@ -66,9 +69,10 @@ def qwen3_tts(dtype: torch.dtype) -> Codec:
 
 def fish_s2(dtype: torch.dtype) -> Codec:
     stack = stack_config(64, 48, 1)
-    small = {"decoder_dim": 32, "encoder_dim": 2, "latent": 64, "residual_codes": 64, "residual_books": 2}
-    c = replace(RELEASED_CODEC, decoder_strides=(3, 2), downsample=(2,), post_stack=stack, pre_stack=stack, **small)
-    drawn, codec = FishCodec(c, 64, torch.float32), FishCodec(c, 64, dtype)
+    small = {"decoder_dim": 32, "encoder_dim": 16, "latent": 64, "residual_codes": 64, "residual_books": 2}
+    rates = {"encoder_strides": (2, 3), "decoder_strides": (3, 2), "downsample": (2,)}
+    c = replace(RELEASED_CODEC, **rates, encoder_stack=stack, post_stack=stack, pre_stack=stack, **small)
+    drawn, codec = FishCodec(c, 64, torch.float32, torch.float32), FishCodec(c, 64, dtype, dtype)
     initialize_dummy_weights(drawn, torch.device(DEVICE), 0)  # which draws other numbers in 16 bits
     calm(drawn)
     own = {name: p.dtype for name, p in codec.named_parameters()}
@@ -101,6 +105,48 @@ def test_a_decoder_in_float16_is_as_close_to_float32_with_kernels_as_without(fam
     fused = decoded(make(torch.float16), frames)
     monkeypatch.setattr(switches, "AVAILABLE", False)
     want, plain = decoded(make(torch.float32), frames), decoded(make(torch.float16), frames)
+    assert error(fused, want) < 1.5 * error(plain, want)
+    assert error(fused, want) < 0.01
+    assert not torch.equal(fused, plain)
+
+
+def encoder_voxcpm2(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    with torch.device(DEVICE):
+        vae = AudioVAE(VAEConfig(4, (2, 3), 6, 32, (3, 2), sr_bin_boundaries=(20000,)))
+        random_init(vae, 0)
+    cast_codec(vae.encoder, dtype)
+    return lambda wav: vae.encode_latents(wav[None, : len(wav) // 6 * 6])
+
+
+def encoder_qwen3_tts(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    stack = StackConfig(hidden=32, ffn=48, layers=1, heads=2, kv_heads=2, head_dim=16, eps=1e-5)
+    c = replace(dummy.codec_config().encoder, stack=stack, filters=4, ratios=(3, 2), hop=12)
+    encoder = build(lambda: Encoder(c), torch.float32)
+    initialize_dummy_weights(encoder, torch.device(DEVICE), 0, constants=dummy.CONSTANTS)
+    calm(encoder)
+    encoder.process_weights_after_loading(100, dtype)
+    return encoder.latents
+
+
+def encoder_fish_s2(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    codec = fish_s2(dtype)
+    assert isinstance(codec, FishCodec)
+    return codec.latents
+
+
+ENCODERS = {"voxcpm2": encoder_voxcpm2, "qwen3_tts": encoder_qwen3_tts, "fish_s2": encoder_fish_s2}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", ENCODERS)
+def test_an_encoder_in_float16_is_as_close_to_float32_with_kernels_as_without(family, monkeypatch):
+    wav = 0.3 * random(61)
+    fused = ENCODERS[family](torch.float16)(wav)
+    monkeypatch.setattr(conv, "WINDOW_SAMPLES", 24)
+    assert error(ENCODERS[family](torch.float16)(wav), fused) < 0.002  # in three windows
+    monkeypatch.setattr(switches, "AVAILABLE", False)
+    want, plain = ENCODERS[family](torch.float32)(wav), ENCODERS[family](torch.float16)(wav)
+    assert fused.dtype == want.dtype == torch.float32
     assert error(fused, want) < 1.5 * error(plain, want)
     assert error(fused, want) < 0.01
     assert not torch.equal(fused, plain)

@@ -235,7 +235,7 @@ def test_encoder_codes_and_speaker_vectors_equal_the_official_ones(checkpoints: 
     load_weights(weights, tensors, "model", CPU)
     _, encoder = load_codec(path, codec, CPU, torch.float32, with_encoder=True)
     assert encoder is not None
-    clone = make_clone(config, weights, encoder, codec, CPU)
+    clone = make_clone(config, weights, encoder, codec, CPU, torch.float32)
     assert clone is not None
     with np.load(FIXTURES / "codec.npz") as want:
         for name, seconds in (("short", 2.03), ("long", 13.0)):  # long: past the encoder's window of ten seconds

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.codec_blocks import Snake
-from stentor.layers.conv import CausalConv1d, StreamingState, cast_decoder, convolve, state_columns
+from stentor.layers.conv import CausalConv1d, StreamingState, cast_codec, convolve, state_columns
 from stentor.layers.types import Column, State
 from stentor.models.cosyvoice3.codec_source import (
     BINS,
@@ -81,7 +81,7 @@ class Vocoder(nn.Module):
         """noise: `codec_noise.source_noise`. dtype: of the stages. Pitch, source and spectra stay as they are."""
         device = self.conv_pre.weight.device
         for part in (self.conv_pre, self.ups, self.source_downs, self.source_resblocks, self.resblocks, self.conv_post):
-            cast_decoder(part, dtype)
+            cast_codec(part, dtype)
         self.source.register_buffer("noise", noise.to(device), persistent=False)
         self.register_buffer("window", hann(device), persistent=False)
         self.columns = {

@@ -10,7 +10,7 @@ from stentor.layers.codec_blocks import Snake, UpsampleBlock
 from stentor.layers.conv import (
     CausalConv1d,
     StreamingState,
-    cast_decoder,
+    cast_codec,
     convolve,
     in_windows,
     state_columns,
@@ -47,13 +47,14 @@ class Encoder(nn.Module):
         *_, act, last = self.block
         stack = next(m for m in self.modules() if isinstance(m, Stack))  # of the last block
         x = in_windows(self.convolutions, wav, self.hop, self.columns)
-        out: Tensor = last(act(windowed(stack, x, rope, ENCODER_WINDOW)))
-        return out
+        return convolve(last, windowed(stack, x, rope, ENCODER_WINDOW), None, before=act)
 
     def convolutions(self, x: Tensor, state: StreamingState | None) -> Tensor:
         """What comes before the transformer."""
-        for layer in self.block[:-2]:
-            x = layer(x, state)
+        first, *blocks = self.block[:-2]
+        x = convolve(first, x, state)
+        for block in blocks:
+            x = block(x, state)
         return x
 
 
@@ -76,7 +77,8 @@ class Decoder(nn.Module):
 
 
 class FishCodec(nn.Module):
-    """Modified DAC. The encoding half is float32, the decoding half `dtype`. Parameters start on the meta device.
+    """Modified DAC. The encoding half is in `encoder_dtype`, with its codebooks in float32, and the decoding half in
+    `dtype`. Parameters start on the meta device.
 
     Positions are absolute from the start of a stream: rounded rotation tables make the codec depend on them.
     """
@@ -86,13 +88,13 @@ class FishCodec(nn.Module):
     offsets: Tensor
     last_code: Tensor
 
-    def __init__(self, c: CodecConfig, positions: int, dtype: torch.dtype) -> None:
+    def __init__(self, c: CodecConfig, positions: int, dtype: torch.dtype, encoder_dtype: torch.dtype) -> None:
         """`positions`: frames of the longest stream, or encoder outputs of the longest reference if that is more."""
         super().__init__()
         self.config = c
         with meta_init():
             self.encoder, self.quantizer, self.decoder = Encoder(c), Quantizer(c), Decoder(c)
-        self.dtype = dtype
+        self.dtype, self.encoder_dtype = dtype, encoder_dtype
         self._cast()
         self.rope = interleaved(HEAD_DIM, positions, ROPE_BASE)
         sizes = torch.tensor([c.semantic_codes] + [c.residual_codes] * c.residual_books)
@@ -107,8 +109,12 @@ class FishCodec(nn.Module):
         }
 
     def _cast(self) -> None:
-        for part in (self.quantizer.post_module, self.quantizer.upsample, self.decoder):
-            cast_decoder(part, self.dtype)
+        q = self.quantizer
+        encoding: tuple[nn.Module, ...] = (self.encoder, q.downsample, q.pre_module)
+        decoding: tuple[nn.Module, ...] = (q.post_module, q.upsample, self.decoder)
+        for parts, dtype in ((encoding, self.encoder_dtype), (decoding, self.dtype)):
+            for part in parts:
+                cast_codec(part, dtype)
 
     def process_weights_after_loading(self) -> None:
         """Once the weights are in: every code's latent, so that decoding looks up and adds."""
@@ -118,12 +124,13 @@ class FishCodec(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def encode(self, wav: Tensor) -> Tensor:
-        """Mono float32 [n] at the codec's rate, padded with zeros to whole frames -> codes [ceil(n / hop), books].
+        """Mono float32 [n] at the codec's rate, padded with zeros to whole frames -> codes [ceil(n / hop), books]."""
+        return self.quantizer.encode(self.latents(wav))[0]
 
-        True float32: TF32 convolutions would change some of the codes, and the engine has turned them off.
-        """
-        padded = F.pad(wav.float(), (0, -len(wav) % self.config.hop))
-        return self.quantizer.encode(self.encoder(padded[None, None], self.rope), self.rope)[0]
+    def latents(self, wav: Tensor) -> Tensor:
+        """What `encode` quantizes: [1, ceil(n / hop), C] in float32."""
+        padded = F.pad(wav.to(self.encoder_dtype), (0, -len(wav) % self.config.hop))
+        return self.quantizer.latents(self.encoder(padded[None, None], self.rope), self.rope)
 
     def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
         """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the reference."""

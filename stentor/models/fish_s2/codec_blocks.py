@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from stentor.layers.codec_blocks import DILATIONS, ConvNeXt, ResidualUnit, Snake
-from stentor.layers.conv import CausalConv1d, StreamingState
+from stentor.layers.conv import CausalConv1d, StreamingState, convolve
 from stentor.layers.rope import Rope
 from stentor.layers.sliding_window import WindowKV
 from stentor.layers.transformer import Stack, StackConfig
@@ -27,7 +27,7 @@ class Downsample(nn.ModuleList):
 
     def forward(self, x: Tensor) -> Tensor:
         merge, refine = self
-        out: Tensor = refine(merge(x))
+        out: Tensor = refine(convolve(merge, x, None))
         return out
 
 
@@ -48,5 +48,4 @@ class EncoderBlock(nn.Module):
         *units, act, down = (layer for layer in self.block if not isinstance(layer, Stack))
         for unit in units:
             x = unit(x, state)
-        out: Tensor = down(act(x), state)
-        return out
+        return convolve(down, x, state, before=act)

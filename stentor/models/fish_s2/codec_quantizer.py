@@ -23,14 +23,13 @@ class Codebook(nn.Module):
         self.codebook = nn.Embedding(codes, dim)
 
     def nearest(self, z: Tensor) -> Tensor:
-        """z [B, C, T] -> codes [B, T]."""
-        unit = F.normalize(self.in_proj(z).transpose(1, 2), dim=-1)
+        """z [B, T, C] -> codes [B, T]."""
+        unit = F.normalize(F.linear(z, self.in_proj.weight[:, :, 0], self.in_proj.bias), dim=-1)
         return (unit @ F.normalize(self.codebook.weight, dim=-1).T).argmax(-1)
 
     def rows(self, codes: Tensor) -> Tensor:
-        """codes [B, T] -> latents [B, C, T]."""
-        out: Tensor = self.out_proj(self.codebook(codes).transpose(1, 2))
-        return out
+        """codes [B, T] -> latents [B, T, C]."""
+        return F.linear(self.codebook(codes), self.out_proj.weight[:, :, 0], self.out_proj.bias)
 
     def table(self) -> Tensor:
         """What `rows` gives for every code: [codes, C]."""
@@ -63,11 +62,14 @@ class Quantizer(nn.Module):
         """Semantic first, in the order of the codes of a frame."""
         return [*self.semantic_quantizer.quantizers, *self.quantizer.quantizers]
 
-    def encode(self, latents: Tensor, rope: Rope) -> Tensor:
-        """Encoder output [B, C, T * merged] -> codes [B, T, books]."""
+    def latents(self, x: Tensor, rope: Rope) -> Tensor:
+        """Encoder output [B, C, T * merged] -> what is quantized [B, T, C], in float32."""
         for layer in self.downsample:
-            latents = layer(latents)
-        rest = windowed(self.pre_module, latents, rope, WINDOW)
+            x = layer(x)
+        return windowed(self.pre_module, x, rope, WINDOW).transpose(1, 2).float()
+
+    def encode(self, rest: Tensor) -> Tensor:
+        """Latents [B, T, C] -> codes [B, T, books]."""
         codes = []
         for book in self.books:
             codes.append(book.nearest(rest))

@@ -14,7 +14,7 @@ from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.loader import QUANTIZED, build_model, make_codec
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import Tokens, select_tokens
-from stentor.models.load_options import check_load_options, codec_dtype, model_dtype
+from stentor.models.load_options import check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 
 SEED = 0
@@ -78,7 +78,8 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     tokens = make_tokens(c.codes, c.vocab)
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, torch.bfloat16, device))
     quantize_layers(language, QUANTIZED, quantization(options))
-    codec = make_codec(RELEASED_CODEC, c, codec_dtype({}, device, dtype))
+    audio_dtype = codec_dtype({}, device, dtype)
+    codec = make_codec(RELEASED_CODEC, c, audio_dtype, encoder_dtype(audio_dtype, device))
     for module in (language, codec):
         initialize_dummy_weights(module, device, SEED)
     return build_model(language, codec, tokens, device)

@@ -17,7 +17,7 @@ from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.spec import REFERENCE_SECONDS, SAMPLE_RATE
 from stentor.models.fish_s2.tokenizer import Tokens, read_tokens
-from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
+from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
 from stentor.models.weights import load_weights
 
@@ -31,7 +31,7 @@ def load(
 ) -> FishS2:
     """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    Load options: `codec_dtype` of the codec's decoder, and `quantization` of the slow transformer's weights. Raises
+    Load options: `codec_dtype` of the codec, and `quantization` of the slow transformer's weights. Raises
     CheckpointError and InvalidRequest.
     """
     check_load_options(options, LOAD_OPTIONS)
@@ -45,17 +45,19 @@ def load(
     load_weights(language, tensors, str(path), device, file_name=released_name)
     del tensors
     codec_tensors = read_codec(path)
-    codec = make_codec(codec_config.infer(codec_tensors), c, audio_dtype)
+    codec = make_codec(codec_config.infer(codec_tensors), c, audio_dtype, encoder_dtype(audio_dtype, device))
     load_weights(codec, codec_tensors, str(path / "codec.pth"), device)
     return build_model(language, codec, tokens, device)
 
 
-def make_codec(sizes: codec_config.CodecConfig, c: config.LanguageConfig, dtype: torch.dtype) -> FishCodec:
+def make_codec(
+    sizes: codec_config.CodecConfig, c: config.LanguageConfig, dtype: torch.dtype, encoder: torch.dtype
+) -> FishCodec:
     """A codec without weights, for streams and references of any length that the model takes."""
     if sizes.residual_books + 1 != c.books:
         raise CheckpointError(f"codec.pth has {sizes.residual_books + 1} codebooks, config.json says {c.books}")
     longest_reference = math.ceil(REFERENCE_SECONDS[1] * SAMPLE_RATE / sizes.encoder_hop) + sizes.hop
-    return FishCodec(sizes, max(c.max_model_len, longest_reference), dtype)
+    return FishCodec(sizes, max(c.max_model_len, longest_reference), dtype, encoder)
 
 
 def build_model(language: Language, codec: FishCodec, tokens: Tokens, device: torch.device) -> FishS2:

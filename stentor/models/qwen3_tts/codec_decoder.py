@@ -16,7 +16,7 @@ from stentor.layers.conv import (
     CausalConvTranspose1d,
     SnakeBase,
     StreamingState,
-    cast_decoder,
+    cast_codec,
     convolve,
     state_columns,
     upcast,
@@ -235,7 +235,7 @@ class Decoder(nn.Module):
         self.quantizer = None
         rope = Rope(angles(c.stack.head_dim, POSITIONS, c.theta), self.table.dtype, interleaved=False, in_float32=False)
         self.rope = rope.to(device)
-        cast_decoder(self, self.dtype if dtype is None else dtype)
+        cast_codec(self, self.dtype if dtype is None else dtype)
 
     def forward(self, codes: Tensor, pos: Tensor, state: StreamingState | None = None) -> Tensor:
         """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1]."""

@@ -12,7 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.attention import causal
-from stentor.layers.conv import CausalConv1d, StreamingState, in_windows, state_columns
+from stentor.layers.conv import (
+    CausalConv1d,
+    StreamingState,
+    cast_codec,
+    convolve,
+    in_windows,
+    state_columns,
+    upcast,
+)
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Attention
@@ -23,23 +31,29 @@ from stentor.models.qwen3_tts.config import EncoderConfig
 class PaddedConv1d(CausalConv1d):
     """Causal convolution whose input is padded on the right to a whole number of strides."""
 
-    def __init__(
-        self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1, bias: bool = True
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1) -> None:
         left = (kernel - 1) * dilation + 1 - stride
-        super().__init__(inputs, outputs, kernel, dilation, stride=stride, bias=bias, left=left)
-
-    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
-        missing = -x.shape[-1] % self.stride
-        return super().forward(F.pad(x, (0, missing)) if missing else x, state)
+        super().__init__(inputs, outputs, kernel, dilation, stride=stride, left=left)
 
 
-class Downsample(PaddedConv1d):
-    """The same with the first and the last column repeated as padding. Whole sequences only."""
+def padded(conv: nn.Module, x: Tensor, state: StreamingState | None, residual: Tensor | None = None) -> Tensor:
+    """residual + conv(x) for x [B, C, n], without what is None. `conv` is a PaddedConv1d."""
+    assert isinstance(conv, PaddedConv1d)
+    missing = -x.shape[-1] % conv.stride
+    if missing:  # after the last step, where that is the outer dimension in memory too
+        x = F.pad(x.transpose(1, 2), (0, 0, 0, missing)).transpose(1, 2)
+    return convolve(conv, x, state, residual=residual)
 
-    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
-        padded = F.pad(x, (self.tail, -x.shape[-1] % self.stride), "replicate")
-        return F.conv1d(padded, self.weight, self.bias, self.stride)
+
+class Downsample(CausalConv1d):
+    """Two steps to one, with the first and the last step repeated as padding. Whole sequences only."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels, 4, stride=2, bias=False, left=0)
+
+    def whole(self, x: Tensor) -> Tensor:
+        """x [B, C, n] -> [B, C, ceil(n / 2)]."""
+        return convolve(self, F.pad(x, (2, x.shape[-1] % 2), "replicate"), None)
 
 
 class ResnetBlock(nn.Module):
@@ -47,11 +61,11 @@ class ResnetBlock(nn.Module):
         super().__init__()
         inner = channels // c.compress
         first = PaddedConv1d(channels, inner, c.residual_kernel, dilation=dilation)
-        self.block = Convolutions(nn.ELU(), first, nn.ELU(), PaddedConv1d(inner, channels, 1))
+        self.block = nn.ModuleList([nn.ELU(), first, nn.ELU(), PaddedConv1d(inner, channels, 1)])
 
     def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
-        out: Tensor = x + self.block(x, state)
-        return out
+        act, first, _, second = self.block
+        return padded(second, act(padded(first, act(x), state)), state, residual=x)
 
 
 class Convolutions(nn.Sequential):
@@ -59,7 +73,10 @@ class Convolutions(nn.Sequential):
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         for layer in self:
-            x = layer(x) if isinstance(layer, nn.ELU) else layer(x, state)
+            if isinstance(layer, PaddedConv1d):
+                x = padded(layer, x, state)
+            else:
+                x = layer(x) if isinstance(layer, nn.ELU) else layer(x, state)
         return x
 
 
@@ -116,16 +133,25 @@ class EncoderTransformer(nn.Module):
 
 
 class EncoderCodebook(nn.Module):
+    table: Tensor
+    half_norms: Tensor
+
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         self.cluster_usage = nn.Parameter(torch.empty(size))
         self.embed_sum = nn.Parameter(torch.empty(size, dim))
 
+    def process_weights_after_loading(self) -> None:
+        """Work the centroids out once, and half of their squared norms."""
+        table = (self.embed_sum / self.cluster_usage.clamp_min(USAGE_FLOOR)[:, None]).detach().float()
+        self.register_buffer("table", table, persistent=False)
+        self.register_buffer("half_norms", table.square().sum(-1) / 2, persistent=False)
+        del self.embed_sum, self.cluster_usage
+
     def forward(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """residual [B, n, dim] -> nearest centroids [B, n] and the next residual."""
-        table = (self.embed_sum / self.cluster_usage.clamp_min(USAGE_FLOOR)[:, None]).float()
-        nearest = torch.cdist(residual, table[None]).argmin(-1)
-        return nearest, residual - table[nearest]
+        """residual [n, dim] -> nearest centroids [n] and the next residual."""
+        nearest = torch.addmm(self.half_norms, residual, self.table.T, alpha=-1.0).argmin(-1)
+        return nearest, residual - self.table[nearest]
 
 
 class QuantizerLayer(nn.Module):
@@ -147,8 +173,8 @@ class ResidualQuantizer(nn.Module):
         self.layers = nn.ModuleList(QuantizerLayer(c.codebook_size, c.codebook_dim) for _ in range(codebooks))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, hidden, n] -> codes [B, n, codebooks]."""
-        residual = self.input_proj(x).transpose(1, 2).float()
+        """x [n, hidden] -> codes [n, codebooks]."""
+        residual = F.linear(x, self.input_proj.weight[:, :, 0]).float()
         codes = []
         for layer in self.layers:
             nearest, residual = layer(residual)
@@ -176,12 +202,18 @@ class Encoder(nn.Module):
         self.encoder = nn.ModuleDict({"layers": convolutions(c)})
         self.columns = state_columns(self.encoder["layers"])
         self.encoder_transformer = EncoderTransformer(c)
-        self.downsample = Downsample(c.stack.hidden, c.stack.hidden, 4, stride=2, bias=False)
+        self.downsample = Downsample(c.stack.hidden)
         self.quantizer = SplitResidualQuantizer(c)
         self.rope: Rope | None = None
 
-    def process_weights_after_loading(self, samples: int) -> None:
-        """Make the RoPE table for references of up to `samples` samples."""
+    def process_weights_after_loading(self, samples: int, dtype: torch.dtype) -> None:
+        """Make the codebooks, and the RoPE table for references of up to `samples` samples. Then round the weights in
+        front of the codebooks to `dtype`."""
+        for module in self.modules():
+            if isinstance(module, EncoderCodebook):
+                module.process_weights_after_loading()
+        for part in (self.encoder, self.encoder_transformer, self.downsample):
+            cast_codec(part, dtype)
         c, weight = self.config, self.downsample.weight
         positions = -(-samples // prod(c.ratios))
         rope = Rope(angles(c.stack.head_dim, positions, c.theta), weight.dtype, interleaved=False, in_float32=False)
@@ -189,9 +221,13 @@ class Encoder(nn.Module):
 
     def forward(self, samples: Tensor) -> Tensor:
         """samples [n] at 24 kHz -> codes [ceil(n / hop), used]."""
+        codes: Tensor = self.quantizer(self.latents(samples))
+        return codes[: -(-samples.shape[0] // self.config.hop)]
+
+    def latents(self, samples: Tensor) -> Tensor:
+        """What `forward` quantizes: [n / hop, hidden], in float32 at least."""
         assert self.rope is not None, "process_weights_after_loading comes first"
         wav = samples[None, None].to(self.downsample.weight.dtype)
         x = in_windows(self.encoder["layers"], wav, prod(self.config.ratios), self.columns)
         x = self.encoder_transformer(x.transpose(1, 2), self.rope).transpose(1, 2)
-        codes: Tensor = self.quantizer(self.downsample(x))[0]
-        return codes[: -(-samples.shape[0] // self.config.hop)]
+        return upcast(self.downsample.whole(x)[0].T)

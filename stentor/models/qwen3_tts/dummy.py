@@ -10,7 +10,7 @@ import torch
 
 from stentor.layers.transformer import StackConfig
 from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
-from stentor.models.load_options import check_load_options, codec_dtype, model_dtype
+from stentor.models.load_options import check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
@@ -151,10 +151,11 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     initialize_dummy_weights(weights, device, SEED, constants=CONSTANTS)
     decoder = build(lambda: Decoder(codec.decoder), torch.float32)
     initialize_dummy_weights(decoder, device, SEED + 1, constants=CONSTANTS)
-    decoder.process_weights_after_loading(codec_dtype({}, device, dtype))
+    audio_dtype = codec_dtype({}, device, dtype)
+    decoder.process_weights_after_loading(audio_dtype)
     clone = None
     if c.speaker is not None:
         encoder = build(lambda: Encoder(codec.encoder), torch.float32)
         initialize_dummy_weights(encoder, device, SEED + 2, constants=CONSTANTS)
-        clone = make_clone(c, weights, encoder, codec, device)
+        clone = make_clone(c, weights, encoder, codec, device, encoder_dtype(audio_dtype, device))
     return Qwen3TTS(c, codec, weights, decoder, clone, DummyTokenizer(WORDS, SPECIAL), {})

@@ -15,6 +15,7 @@ from stentor.models.load_options import (
     at_least_float32,
     check_load_options,
     codec_dtype,
+    encoder_dtype,
     model_dtype,
 )
 from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
@@ -46,27 +47,28 @@ def load(
 ) -> Qwen3TTS:
     """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    Load options: `codec_dtype` of the codec's decoder (the encoders are float32 or wider), `quantization` of the
+    Load options: `codec_dtype` of the codec (the speaker encoder is float32 or wider), `quantization` of the
     talker's weights, and `mistral_pretokenizer` (False), which splits words as the official package does for a local
     directory.
     Raises CheckpointError and InvalidRequest.
     """
     mistral = _load_options(options)
     audio_dtype = codec_dtype(options, device, dtype)
-    encoder_dtype = at_least_float32(audio_dtype)
+    precise = at_least_float32(audio_dtype)
     c, codec = parse(raw, str(path / "config.json")), read_codec(path)
     if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
         raise CheckpointError(f"{path}: the talker makes {c.codebooks} codes per frame, the codec wants another number")
     tensors = read_quantized(raw, read_sharded(path), str(path))
     norm = tensors.get("talker.model.norm.weight")  # never quantised
     own = torch.float32 if norm is None else norm.dtype
-    weights = make_weights(c, model_dtype(dtype, own, device), encoder_dtype)
+    weights = make_weights(c, model_dtype(dtype, own, device), precise)
     tensors = place_quantized(weights, QUANTIZED, tensors, quantization(options), str(path), device)
     load_weights(weights, tensors, str(path), device)
     del tensors
-    decoder, encoder = load_codec(path, codec, device, encoder_dtype, with_encoder=c.kind == "base")
+    decoder, encoder = load_codec(path, codec, device, precise, with_encoder=c.kind == "base")
     decoder.process_weights_after_loading(audio_dtype)
-    clone = make_clone(c, weights, encoder, codec, device) if encoder is not None else None
+    encodes = encoder_dtype(audio_dtype, device)
+    clone = make_clone(c, weights, encoder, codec, device, encodes) if encoder is not None else None
     tokenizer = QwenTokenizer(path, mistral)
     return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, generation_defaults(path))
 
@@ -80,11 +82,11 @@ def _load_options(options: Mapping[str, object]) -> bool:
     return mistral
 
 
-def make_weights(c: Config, dtype: torch.dtype, encoder_dtype: torch.dtype) -> Weights:
-    """The language models on the meta device."""
+def make_weights(c: Config, dtype: torch.dtype, speaker: torch.dtype) -> Weights:
+    """The language models on the meta device. `speaker` is the dtype of the speaker encoder."""
     weights = build(lambda: Weights(c), dtype)
     if c.speaker is not None:
-        weights.speaker_encoder.to(encoder_dtype)
+        weights.speaker_encoder.to(speaker)
     return weights
 
 
@@ -119,11 +121,11 @@ def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
 
 
 def make_clone(
-    c: Config, weights: Weights, encoder: Encoder, codec: CodecConfig, device: torch.device
+    c: Config, weights: Weights, encoder: Encoder, codec: CodecConfig, device: torch.device, dtype: torch.dtype
 ) -> CloneEncoder | None:
-    """The reference encoders of a Base model, ready to run."""
+    """The reference encoders of a Base model, ready to run. `dtype` is what the codec's encoder computes in."""
     if c.speaker is None:
         return None
-    encoder.process_weights_after_loading(int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop)
+    encoder.process_weights_after_loading(int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop, dtype)
     mel = LogMel(c.speaker.sample_rate, c.speaker.mels).to(device)
     return CloneEncoder(encoder, mel, weights.speaker_encoder)

@@ -34,8 +34,7 @@ class EncoderBlock(nn.Module):
         *units, act, down = self.block
         for unit in units:
             x = unit(x, state)
-        out: Tensor = down(act(x), state)
-        return out
+        return convolve(down, x, state, before=act)
 
 
 class Encoder(nn.Module):
@@ -54,13 +53,14 @@ class Encoder(nn.Module):
 
     def hidden(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """What fc_mu (and, in training, fc_logvar) reads: [B, encoder_dim * 2 ** blocks, n / hop]."""
-        for layer in self.block:
-            x = layer(x, state)
+        first, *blocks = self.block
+        x = convolve(first, x, state)
+        for block in blocks:
+            x = block(x, state)
         return x
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
-        out: Tensor = self.fc_mu(self.hidden(x, state), state)
-        return out
+        return convolve(self.fc_mu, self.hidden(x, state), state)
 
 
 class RateCondition(nn.Module):
@@ -122,8 +122,10 @@ class AudioVAE(nn.Module):
         self.config = c
 
     def encode_latents(self, wav: Tensor) -> Tensor:
-        """wav [B, n] at `sample_rate`, n a multiple of `hop` -> latent means [B, n / hop, latent_dim]."""
-        return in_windows(self.encoder, wav.unsqueeze(1), self.config.hop, self.encoder.columns).transpose(1, 2)
+        """wav [B, n] at `sample_rate`, n a multiple of `hop` -> latent means [B, n / hop, latent_dim]. In 16 bits the
+        encoder gives float32 too."""
+        x = wav.unsqueeze(1).to(self.encoder.fc_mu.weight.dtype)
+        return upcast(in_windows(self.encoder, x, self.config.hop, self.encoder.columns).transpose(1, 2))
 
     def decode(self, latents: Tensor, state: StreamingState | None = None) -> Tensor:
         """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `state` continues an earlier call.

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from stentor.errors import CheckpointError, InvalidRequest
-from stentor.layers.conv import cast_decoder
-from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, model_dtype
+from stentor.layers.conv import cast_codec
+from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
 from stentor.models.quantized_checkpoint import read_quantized
@@ -95,7 +95,8 @@ def build_model(
     for module in (net, vae):
         module.to(device).eval().requires_grad_(False)
     adapters = install_adapters(net, plan, serves_adapters, read_lora)
-    cast_decoder(vae.decoder, audio_dtype)
+    cast_codec(vae.encoder, encoder_dtype(audio_dtype, device))
+    cast_codec(vae.decoder, audio_dtype)
     prompts = PromptBuilder(
         tokenize, _front_end(c), c.patch, c.feat, c.max_length, (c.patches_per_token, c.patches_around)
     )

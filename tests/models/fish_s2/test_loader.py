@@ -73,7 +73,7 @@ def test_the_published_tensors_fill_the_language_model_completely():
 
 
 def test_the_released_codec_has_the_published_number_of_tensors_and_parameters():
-    codec = make_codec(RELEASED_CODEC, LM, torch.float32)
+    codec = make_codec(RELEASED_CODEC, LM, torch.float32, torch.float32)
     tensors, numbers = 0, 0
     for name, p in codec.named_parameters():
         # What loading fuses and folds: w1 and w3, weight norms, gains.
@@ -97,7 +97,7 @@ def test_a_whole_step_at_released_sizes_needs_no_host_value():
     """On the meta device tensors have shapes and no values: reading one raises, as it would break a captured step."""
     meta = torch.device("meta")
     language = Language(LM, 151678, 151645, torch.bfloat16)
-    codec = make_codec(RELEASED_CODEC, LM, torch.float32)
+    codec = make_codec(RELEASED_CODEC, LM, torch.float32, torch.float32)
     model = build_model(language, codec, make_tokens(LM.codes, LM.vocab), meta)
     batch, prompt = 3, 40
 
