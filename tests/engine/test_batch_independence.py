@@ -27,7 +27,7 @@ from stentor.config import Policy
 from stentor.engine.prefill_batch import build_eager_batch, pieces_of
 from tests.helpers.draws import apart
 from tests.helpers.patience import STUCK_S
-from tests.helpers.tiny import DEVICE, FAMILIES, VOICE, Bench, checkpoint
+from tests.helpers.tiny import DEVICE, EVERY, FAMILIES, VOICE, Bench, checkpoint
 
 CUDA = DEVICE == "cuda"
 FULL = CUDA or os.environ.get("FULL_SIZE") == "1"
@@ -148,7 +148,7 @@ def test_no_request_says_what_belongs_to_another(family, tmp_path):
     assert health.stats.failed == 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_a_row_in_bfloat16_depends_on_its_company_only_by_rounding(family, tmp_path):
     bench = Bench(checkpoint(family, tmp_path), DEVICE, torch.bfloat16, slots=16)
     texts = [" ".join(WORDS[: 1 + i % 12]) for i in range(16)]

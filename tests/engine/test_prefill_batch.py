@@ -7,10 +7,10 @@ import torch
 
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
 from tests.helpers.prefill import write
-from tests.helpers.tiny import DEVICE, FAMILIES, Bench, checkpoint
+from tests.helpers.tiny import DEVICE, EVERY, Bench, checkpoint
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_no_two_tokens_of_a_batch_claim_a_place_in_the_cache_unless_they_are_alike(family, tmp_path):
     bench = Bench(checkpoint(family, tmp_path), DEVICE, torch.float32)
     spec, slots = bench.model.spec, bench.sizes.slots

@@ -12,7 +12,7 @@ import torch
 from stentor import TTS, Speech
 from stentor.config import Policy
 from tests.engine.test_engine import VOICE, _checked, assert_all_free, assert_equal, toy  # noqa: F401
-from tests.helpers.tiny import FAMILIES, checkpoint
+from tests.helpers.tiny import EVERY, checkpoint
 from tests.helpers.tiny import VOICE as VOICES
 
 BEGINNING = "the beginning that all have in common "
@@ -145,7 +145,7 @@ def test_what_a_broken_request_has_left_is_not_found_again(monkeypatch: pytest.M
         assert tts.engine.stats.cached_tokens == 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_every_family_says_the_same_from_shared_pages(family: str, tmp_path: Any) -> None:
     options = {**VOICES[family], "max_frames": 5, "seed": 3, "retries": 1}
     texts = ["Hello there, one two three.", "Hello there, one two four."]

@@ -11,10 +11,10 @@ import torch
 
 from stentor import TTS
 from stentor.engine.prefill_batch import BatchShape
-from stentor.layers.types import ADAPTER
+from stentor.layers.types import ADAPTER, NO_END
 from stentor.models.base import Prompt
 from tests.helpers.prefill import write
-from tests.helpers.tiny import FAMILIES, FIXTURES, TEXT, VOICE, Bench, checkpoint
+from tests.helpers.tiny import EVERY, FAMILIES, FIXTURES, LOAD, TEXT, VOICE, Bench, checkpoint
 
 pytestmark = pytest.mark.gpu
 STREAMS, FRAMES = 4, 40
@@ -24,7 +24,7 @@ def options(tts: TTS, family: str) -> dict:
     return {**VOICE[family], "max_frames": FRAMES} | ({"ignore_eos": True} if "ignore_eos" in tts.spec.options else {})
 
 
-CASES = [(family, dtype, {}) for family in FAMILIES for dtype in (torch.float32, torch.bfloat16)]
+CASES = [(family, dtype, LOAD.get(family, {})) for family in EVERY for dtype in (torch.float32, torch.bfloat16)]
 CASES += [(family, torch.bfloat16, {"quantization": bits}) for family in FAMILIES for bits in ("int8", "fp8")]
 CASES += [("voxcpm2", torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8})]
 CASES += [("voxcpm2", torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8, "quantization": "int8"})]
@@ -49,6 +49,7 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
         bench.codec.capture()
     group = [bench.admit(family, i, seed=i) for i in range(4)]
     held = [*w.slots.table.values(), w.slots.frames, w.slots.report, w.kv.pool, *bench.codec.states.columns.values()]
+    held += bench.codec.pages.pool.values()
     torch.manual_seed(3)
     with torch.inference_mode():
         fill_adapters(bench)
@@ -57,7 +58,6 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
         w.slots.table["step"][:4] = 2
         w.idx.fill_(4)
         w.idx[:4] = torch.arange(4, device="cuda")
-        bench.codec.inputs[:4] = torch.arange(4, device="cuda")
         before = [t.clone() for t in held]
         for graphs in (*w.graph_runners, bench.codec.graphs):
             assert graphs.graphs
@@ -68,6 +68,8 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
                     torch.cuda.synchronize()
                     frame = graphs is w.prefill_graphs
                     write(bench, group, BatchShape(*key[:3]) if frame else BatchShape(key[0], 0, *key[1:]))
+                if graphs is bench.codec.graphs:
+                    write_chunks(bench, key[0])
                 for run in (graphs, graphs.fn):
                     for t, value in zip(held, before, strict=True):
                         t.copy_(value)
@@ -78,6 +80,15 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
                     after.append([t.clone() for t in held])
                 for captured, eager in zip(*after, strict=True):
                     assert torch.equal(captured.nan_to_num(), eager.nan_to_num()), f"{graphs.name}{key}"
+
+
+def write_chunks(bench: Bench, rows: int) -> None:
+    """The codec's next call has the first chunks of these slots, in pages of their own."""
+    codec, width = bench.codec, bench.codec.pages.width
+    numbers = [*range(rows), *[0] * rows, *[NO_END] * rows]
+    if width:
+        numbers += [*(i % width for i in range(rows)), *range(rows * width)]
+    codec.device.fill(codec.inputs, numbers)
 
 
 @pytest.mark.parametrize("path", ["dummy:toy", FIXTURES / "voxcpm2"])
@@ -97,14 +108,16 @@ def test_the_codec_is_primed_by_graphs_as_it_is_eagerly(path):
 
 
 @pytest.mark.filterwarnings("default:Synchronization debug mode:UserWarning")  # torch says that it misses some waits
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_serving_does_not_wait_for_the_device(family, tmp_path):
-    """Admission, prefill, steps and audio, with streams that join the running ones; a hidden wait would raise."""
-    with TTS(checkpoint(family, tmp_path), device="cuda", max_num_seqs=STREAMS, memory_gb=0.1) as tts:
+    """Admission, prefill, steps and audio, with an utterance that is not streamed; a hidden wait would raise."""
+    with TTS(
+        checkpoint(family, tmp_path), device="cuda", max_num_seqs=STREAMS, memory_gb=0.1, **LOAD.get(family, {})
+    ) as tts:
         started = threading.Barrier(STREAMS)
 
         def speak(seed: int) -> int:
-            stream = tts.submit(tts.request(TEXT, seed=seed, **options(tts, family)))
+            stream = tts.submit(tts.request(TEXT, seed=seed, **options(tts, family)), streaming=seed > 0)
             started.wait(60)
             return sum(len(c.frames) for c in stream)
 

@@ -23,7 +23,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16]
 DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bfloat16
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
-FAMILIES = ("fish_s2", "qwen3_tts", "voxcpm2")
+FAMILIES = ("cosyvoice3", "fish_s2", "qwen3_tts", "voxcpm2")
 
 
 def _interpret() -> None:

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of the three families, and a request of each in a slot, for tests on a GPU (or like one)."""
+"""Tiny checkpoints of the families, and a request of each in a slot, for tests on a GPU (or like one)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ from stentor.models.base import Prompt, SpeechModel
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FAMILIES = ("qwen3_tts", "voxcpm2", "fish_s2")
+EVERY = (*FAMILIES, "cosyvoice3")
+"""For tests of a few seconds: the codec of this one takes longer than those of the others together."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-VOICE = {"qwen3_tts": {"voice": "serena"}, "voxcpm2": {}, "fish_s2": {}}
+VOICE = {"qwen3_tts": {"voice": "serena"}, "voxcpm2": {}, "fish_s2": {}, "cosyvoice3": {"voice": "flow"}}
+LOAD: dict[str, dict[str, Any]] = {"cosyvoice3": {"stream_window": 8}}
+"""Load options with which a family's codec takes streams in chunks."""
 TEXT = "Hello there, one two three."
 
 
@@ -31,6 +35,10 @@ def checkpoint(family: str, folder: Path) -> Path:
         return FIXTURES / "fish_s2" / "checkpoint"
     if family == "voxcpm2":
         return FIXTURES / "voxcpm2"
+    if family == "cosyvoice3":
+        from tests.fixtures.cosyvoice3 import tiny_cosyvoice3
+
+        return tiny_cosyvoice3.write(folder)
     from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
     tiny.write("custom_voice", folder)
@@ -49,6 +57,7 @@ class Bench:
         load: Mapping[str, Any] | None = None,
         **config: Any,
     ) -> None:
+        """load: load options of the model."""
         self.where = Device(device)
         self.model: SpeechModel = registry.load(path, self.where.torch, dtype, load or {})
         settings = EngineConfig(max_num_seqs=slots, memory_gb=0.1, max_frames=64, **config)

@@ -9,14 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.layers.rope import CosSin, Rope, angles
+from stentor.layers.rope import Rope, angles
 from stentor.layers.types import Column, State
-from stentor.models.cosyvoice3.codec_keys import Keys
+from stentor.models.cosyvoice3.codec_keys import Keys, Turns
 from stentor.models.cosyvoice3.codec_noise import FLOW_FRAMES
-from stentor.models.cosyvoice3.config import MELS, FlowConfig
+from stentor.models.cosyvoice3.config import MELS, TAIL, FlowConfig
+from stentor.models.cosyvoice3.ops import add_norm, position_conv, tail_of
 
-STEPS, GROUPS, TAPS, SINUSOIDS, EPS = 10, 16, 31, 256, 1e-6
-TAIL = TAPS - 1
+STEPS, GROUPS, SINUSOIDS = 10, 16, 256
+
+Left = tuple[Tensor | None, Tensor]
+"""What a block leaves to be added, and its gate."""
+Added = tuple[Tensor, Left]
 
 
 class StepTimes(NamedTuple):
@@ -37,40 +41,25 @@ def step_times() -> StepTimes:
 
 
 class Block(nn.Module):
-    """Attention and a GELU layer, each normalised and modulated, on x [B, 2, T, C]."""
+    """Attention and a GELU layer on x [B, 2, T, C], each normalised and modulated.
+
+    The second layer's output is left to the norm that follows, which adds it.
+    """
 
     def __init__(self, c: FlowConfig) -> None:
         super().__init__()
-        self.heads = (c.heads, c.head_dim)
         self.modulation = nn.Linear(c.dim, 6 * c.dim)
         self.qkv_proj = nn.Linear(c.dim, 3 * c.dim)
         self.o_proj = nn.Linear(c.dim, c.dim)
         self.up = nn.Linear(c.dim, c.ff)
         self.down = nn.Linear(c.ff, c.dim)
 
-    def forward(self, x: Tensor, modulation: Tensor, at: tuple[int, int], keys: Keys, rope: FirstHeadRope) -> Tensor:
+    def forward(self, x: Tensor, left: Left, modulation: Tensor, at: tuple[int, int], keys: Keys, rope: Turns) -> Added:
         """modulation [6, C]: shift, scale and gate of each branch, the scales with 1 added. at: step and block."""
         shift, scale, gate, shift2, scale2, gate2 = modulation
-        y = F.layer_norm(x, x.shape[-1:], scale, shift, EPS)
-        q, k, v = (t.unflatten(-1, self.heads) for t in self.qkv_proj(y).chunk(3, dim=-1))
-        heads = keys.attend(*at, rope(q), rope(k), v)
-        x = torch.addcmul(x, gate, self.o_proj(heads.flatten(-2)))
-        y = F.layer_norm(x, x.shape[-1:], scale2, shift2, EPS)
-        return torch.addcmul(x, gate2, self.down(F.gelu(self.up(y), approximate="tanh")))
-
-
-class FirstHeadRope:
-    """RoPE of the first head alone. The other heads have no position, as in the original."""
-
-    def __init__(self, rope: Rope, where: Tensor) -> None:
-        """where [B, T]: the position of each frame, from the first frame of the prompt."""
-        self._rope = rope
-        cos, sin = rope.at(where)
-        self._tables: CosSin = (cos[:, None], sin[:, None])
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [B, 2, T, H, D]."""
-        return torch.cat((self._rope.rotate(x[..., :1, :], self._tables), x[..., 1:, :]), dim=-2)
+        x, y = add_norm(x, *left, scale, shift)
+        x, y = add_norm(x, self.o_proj(keys.attend(*at, self.qkv_proj(y), rope)), gate, scale2, shift2)
+        return x, (self.down(F.gelu(self.up(y), approximate="tanh")), gate2)
 
 
 class DiT(nn.Module):
@@ -84,7 +73,7 @@ class DiT(nn.Module):
         self.config = c
         self.time_in, self.time_out = nn.Linear(SINUSOIDS, c.dim), nn.Linear(c.dim, c.dim)
         self.input = nn.Linear(4 * MELS, c.dim)
-        self.positions = nn.ModuleList(nn.Conv1d(c.dim, c.dim, TAPS, groups=GROUPS) for _ in range(2))
+        self.positions = nn.ModuleList(nn.Conv1d(c.dim, c.dim, TAIL + 1, groups=GROUPS) for _ in range(2))
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.depth))
         self.last_modulation = nn.Linear(c.dim, 2 * c.dim)
         self.output = nn.Linear(c.dim, MELS)
@@ -92,7 +81,7 @@ class DiT(nn.Module):
 
     def columns(self, dtype: torch.dtype) -> dict[str, Column]:
         """The last inputs of both convolutions in every step, for both branches."""
-        shape = (STEPS, 2, self.config.dim, TAIL)
+        shape = (STEPS, 2, TAIL, self.config.dim)
         return {f"dit.{i}": Column(shape, dtype) for i in range(2)}
 
     @torch.no_grad()
@@ -110,18 +99,23 @@ class DiT(nn.Module):
             del block.modulation
         del self.time_in, self.time_out, self.last_modulation
         self.to(dtype)
+        for conv in self._convolutions():  # inputs and outputs of a tap lie side by side, as the kernel reads them
+            conv.weight.data = conv.weight.data.permute(2, 1, 0).contiguous().permute(2, 1, 0)
         self.register_buffer("modulations", table.to(dtype), persistent=False)
         self.register_buffer("last", torch.stack((scale + 1, shift), dim=1).to(dtype), persistent=False)
         rotations = angles(self.config.head_dim, FLOW_FRAMES, 1e4)
         self.rope = Rope(rotations, torch.float32, interleaved=True, in_float32=True).to(table.device)
 
+    def _convolutions(self) -> list[nn.Conv1d]:
+        return [conv for conv in self.positions if isinstance(conv, nn.Conv1d)]
+
     def _modulation(self, block: int) -> nn.Module:
         return self.blocks[block].get_submodule("modulation")
 
-    def rope_at(self, where: Tensor) -> FirstHeadRope:
-        """For frames at where [B, T]."""
+    def rope_at(self, where: Tensor) -> Turns:
+        """For frames at where [B, T], counted from the first frame of the prompt."""
         assert self.rope is not None
-        return FirstHeadRope(self.rope, where)
+        return Turns(self.rope.cos[where], self.rope.sin[where])
 
     def conditions(self, cond: Tensor, mu: Tensor, speaker: Tensor) -> Tensor:
         """The input projection's share of what stays during all steps: cond, mu [B, T, 80], speaker [B, 80].
@@ -134,18 +128,16 @@ class DiT(nn.Module):
         return torch.stack((first, bias.expand_as(first)), dim=1)
 
     def forward(
-        self, x: Tensor, fixed: Tensor, step: int, keys: Keys, rope: FirstHeadRope, state: State
-    ) -> tuple[Tensor, Tensor]:
-        """x [B, T, 80] -> velocities [B, 2, T, 80], and the tails [2, B, 2, C, 30] of the convolutions."""
+        self, x: Tensor, fixed: Tensor, step: int, keys: Keys, rope: Turns, state: State
+    ) -> tuple[Tensor, list[Tensor]]:
+        """x [B, T, 80] -> velocities [B, 2, T, 80], and the tails [B, 2, 30, C] of both convolutions."""
         h = fixed + F.linear(x.to(fixed.dtype), self.input.weight[:, :MELS])[:, None]
-        y, tails = h.flatten(0, 1).transpose(1, 2), []
-        for i, conv in enumerate(self.positions):
-            y = torch.cat((state[f"dit.{i}"][:, step].flatten(0, 1).to(y.dtype), y), dim=2)
-            tails.append(y[..., -TAIL:].reshape(len(h), 2, -1, TAIL))
-            y = F.mish(conv(y))
-        h = h + y.transpose(1, 2).reshape(h.shape)
+        first, second = self._convolutions()
+        y = position_conv(first, h, state["dit.0"][:, step])
+        tails = [tail_of(h), tail_of(y)]
+        h = position_conv(second, y, state["dit.1"][:, step], residual=h)
+        left: Left = (None, self.last[step, 0])
         for i, block in enumerate(self.blocks):
-            h = block(h, self.modulations[step, i], (step, i), keys, rope)
-        scale, shift = self.last[step]
-        out: Tensor = self.output(F.layer_norm(h, h.shape[-1:], scale, shift, EPS))
-        return out.float(), torch.stack(tails)
+            h, left = block(h, left, self.modulations[step, i], (step, i), keys, rope)
+        out: Tensor = self.output(add_norm(h, *left, *self.last[step])[1])
+        return out.float(), tails

@@ -84,8 +84,8 @@ class Flow(nn.Module):
             v, tail = self.dit(x, fixed, step, keys, rope, state)
             x = x + self.lengths[step] * ((1 + guidance) * v[:, 0] - guidance * v[:, 1])
             tails.append(tail)
-        kept = torch.stack(tails, dim=2)  # [2, B, steps, 2, C, 30]
-        return x, {"dit.0": kept[0], "dit.1": kept[1]}
+        first, second = zip(*tails, strict=True)
+        return x, {"dit.0": torch.stack(first, dim=1), "dit.1": torch.stack(second, dim=1)}
 
     def whole(self, mu: Tensor, cond: Tensor, speaker: Tensor, count: Tensor) -> Tensor:
         """The same for whole rows, of which the first `count` [B] frames exist and all see each other."""

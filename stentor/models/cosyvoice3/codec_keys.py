@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from stentor import kernels
+from stentor.kernels import Kernel
 from stentor.layers.attention import sdpa
+
+
+class Turns(NamedTuple):
+    """RoPE of the first head alone, as in the original: cos and sin [B, T, D / 2] float32 of the frames of a call."""
+
+    cos: Tensor
+    sin: Tensor
+
+    @property
+    def head_dim(self) -> int:
+        return 2 * self.cos.shape[-1]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [B, 2, T, H, D], of which pairs of neighbours of head 0 are turned."""
+        a, b = x[..., 0, 0::2], x[..., 0, 1::2]
+        cos, sin = self.cos[:, None], self.sin[:, None]
+        first = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        return torch.cat((first[..., None, :].to(x.dtype), x[..., 1:, :]), dim=-2)
+
+    def heads(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Turned queries and keys, and values, [B, 2, T, H, D] each, of qkv [B, 2, T, 3 C]."""
+        q, k, v = (t.view(*t.shape[:-1], -1, self.head_dim) for t in qkv.chunk(3, dim=-1))
+        return self(q), self(k), v
 
 
 class Keys(Protocol):
     """Attention of block `block` in step `step` for rows of one call."""
 
-    def attend(self, step: int, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v [B, 2, T, H, D] after RoPE -> [B, 2, T, H, D]. The two branches do not see each other."""
+    def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
+        """qkv [B, 2, T, 3 C] as projected -> [B, 2, T, C]. The two branches do not see each other."""
         ...
+
+
+def fused(qkv: Tensor, rope: Turns) -> bool:
+    """Whether a kernel attends."""
+    if not kernels.enabled(Kernel.PAGED, qkv):
+        return False
+    from stentor.models.cosyvoice3.kernels import takes_heads
+
+    return takes_heads(rope.head_dim)
 
 
 class CallKeys:
@@ -23,10 +57,15 @@ class CallKeys:
 
     def __init__(self, count: Tensor, frames: int) -> None:
         exist = torch.arange(frames, device=count.device) < count[:, None]
-        self._mask = exist.repeat_interleave(2, 0)[:, None, None]
+        self._count, self._mask = count, exist.repeat_interleave(2, 0)[:, None, None]
 
-    def attend(self, step: int, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return sdpa(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), self._mask).reshape(q.shape)
+    def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
+        if fused(qkv, rope):
+            from stentor.models.cosyvoice3.kernels import flow_attention
+
+            return flow_attention(qkv, *rope, self._count, qkv.shape[-1] // 3 // rope.head_dim)
+        q, k, v = (t.flatten(0, 1) for t in rope.heads(qkv))
+        return sdpa(q, k, v, self._mask).reshape(*qkv.shape[:3], -1)
 
 
 class KeptKeys:
@@ -38,16 +77,21 @@ class KeptKeys:
     """
 
     def __init__(self, pool: Tensor, table: Tensor, filled: Tensor, count: Tensor) -> None:
-        self._pool, self._table = pool, table
+        self._pool, self._table, self._filled, self._count = pool, table, filled, count
         self._page = table.gather(1, filled[:, None])[:, 0]
         frames = torch.where(torch.arange(table.shape[1], device=table.device) < filled[:, None], pool.shape[5], 0)
         frames = frames.scatter(1, filled[:, None], count[:, None])
         exist = torch.arange(pool.shape[5], device=table.device) < frames[..., None]
         self._mask = exist.flatten(1).repeat_interleave(2, 0)[:, None, None]
 
-    def attend(self, step: int, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        new = torch.stack((k, v), 1).flatten(-2)
-        self._pool[self._page, step, block] = new.to(self._pool.dtype)
+    def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
+        if fused(qkv, rope):
+            from stentor.models.cosyvoice3.kernels import Pages, flow_attention
+
+            pages, at = Pages(self._pool, self._table, self._filled), step * self._pool.shape[2] + block
+            return flow_attention(qkv, *rope, self._count, qkv.shape[-1] // 3 // rope.head_dim, pages, at)
+        q, k, v = rope.heads(qkv)
+        self._pool[self._page, step, block] = torch.stack((k, v), 1).flatten(-2).to(self._pool.dtype)
         kept = self._pool[self._table, step, block]  # [B, n, 2, 2, cell, C]
         heads = kept.permute(2, 0, 3, 1, 4, 5).reshape(2, 2 * len(q), -1, *q.shape[3:]).to(q.dtype)
-        return sdpa(q.flatten(0, 1), heads[0], heads[1], self._mask).reshape(q.shape)
+        return sdpa(q.flatten(0, 1), heads[0], heads[1], self._mask).reshape(*qkv.shape[:3], -1)

@@ -15,6 +15,8 @@ SAMPLE_RATE, CODE_RATE, MELS, SPEAKER = 24_000, 25, 80, 192
 SPECIAL_CODES = 200  # rows of the code tables past the codes: start, end, task, fill, and unused ones
 RELEASED_CODES = 6561
 REFERENCE_SECONDS = (0.5, 30.0)
+TAIL = 30  # mel frames that the position convolutions of the flow's transformer see again
+DIT_EPS = 1e-6
 MAX_PROMPT = 750  # codes of the longest reference
 MAX_MODEL_LEN = 4096  # positions of a sequence: 20 codes per token of text, beside prompts of 30 seconds
 

@@ -20,7 +20,7 @@ from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_d
 from stentor.models.weights import load_weights, read_json
 
 STREAM_WINDOW = "stream_window"
-WINDOWS = (32, 300)  # seconds, which are cells. The longest prompt has 29 that are kept
+WINDOWS = (8, 300)  # seconds, which are cells
 LOAD_OPTIONS = (CODEC_DTYPE, STREAM_WINDOW)
 
 

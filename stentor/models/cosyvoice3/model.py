@@ -11,7 +11,7 @@ from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
 from stentor.models.cosyvoice3.config import Config
 from stentor.models.cosyvoice3.language_model import Language
-from stentor.models.cosyvoice3.prompt import PromptBuilder
+from stentor.models.cosyvoice3.prompt import PromptBuilder, Room
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
 from stentor.models.cosyvoice3.sampling import sample_ras
 from stentor.models.cosyvoice3.spec import MOST_FRAMES, make_spec
@@ -44,7 +44,8 @@ class CosyVoice3:
         self.config, self.language, self.codec, self.encoder = c, language, codec, encoder
         self.spec = make_spec(c, tuple(voices), language.table.dtype, encoder.available, codec.timing)
         self._silent = torch.tensor(SILENT, device=language.table.device)
-        self.prompts = PromptBuilder(c.language, tokens, voices, self.spec.max_model_len, MOST_FRAMES)
+        room = Room(self.spec.max_model_len, MOST_FRAMES, self.spec.codec_prefix)
+        self.prompts = PromptBuilder(c.language, tokens, voices, room)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         """Reference audio [n] at 24 kHz -> codes [P], mel [2 P, 80], speaker [192]."""
@@ -75,6 +76,6 @@ class CosyVoice3:
         parameters = (rows["temperature"], rows["top_p"], rows["top_k"])
         logits = logits.masked_fill(early, float("-inf"))
         code = sample_ras(logits, u, *parameters, (frames[..., 0], exist), c.ras.window * c.ras.share)
-        silent = torch.where(torch.isin(code, self._silent), rows["silent"] + 1, 0)
+        silent = torch.where((code[:, None] == self._silent).any(-1), rows["silent"] + 1, 0)
         stop = code >= c.codes
         return Emit(torch.where(stop, 0, code)[:, None], stop, {"silent": silent}, silent <= MOST_SILENT)

@@ -9,7 +9,7 @@ import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
 from stentor.models.base import Encode, Prompt, SpeechRequest
-from stentor.models.cosyvoice3.config import LanguageConfig
+from stentor.models.cosyvoice3.config import CODE_RATE, LanguageConfig
 from stentor.models.cosyvoice3.tokenizer import END_OF_PROMPT, Tokens
 from stentor.models.cosyvoice3.voice import Voice
 
@@ -38,18 +38,27 @@ def layout(text: str, instructions: str | None, transcript: str | None) -> Layou
     return Layout("", text if END_OF_PROMPT in text else f"{SYSTEM}{END_OF_PROMPT}{text}", False)
 
 
+@dataclass(frozen=True)
+class Room:
+    """Positions of a sequence, frames of an utterance, and codes of a voice, at most."""
+
+    positions: int
+    frames: int
+    voice: int
+
+
 class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
-    def __init__(
-        self, c: LanguageConfig, tokens: Tokens, voices: Mapping[str, Voice], max_model_len: int, most_frames: int
-    ) -> None:
-        self._c, self._tokens, self._voices = c, tokens, voices
-        self._max_model_len, self._most_frames = max_model_len, most_frames
+    def __init__(self, c: LanguageConfig, tokens: Tokens, voices: Mapping[str, Voice], room: Room) -> None:
+        self._c, self._tokens, self._voices, self._room = c, tokens, voices, room
 
     def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""
         voice = self._voice(request, encode)
+        if len(voice.codes) > self._room.voice:
+            most = f"{self._room.voice / CODE_RATE:g} seconds of a voice fit into stream_window"
+            raise InvalidRequest("reference", f"has {len(voice.codes) / CODE_RATE:g} seconds, and only {most}")
         transcript = voice.text if voice.text and voice.text.strip() and len(voice.codes) else None
         parts = layout(request.text, request.instructions, transcript)
         before, text = self._tokens.encode(parts.before), self._tokens.encode(parts.text)
@@ -76,12 +85,12 @@ class PromptBuilder:
         c, o = self._c, request.options
         codes = [c.text_vocab + code for code in (c.start, c.task)]
         rows = [codes[0], *before, *text, codes[1], *(c.text_vocab + heard)]
-        free = self._max_model_len - len(rows)
+        free = self._room.positions - len(rows)
         if free < LEAST_PER_TOKEN * len(text):
-            most = self._max_model_len - LEAST_PER_TOKEN * len(text)
+            most = self._room.positions - LEAST_PER_TOKEN * len(text)
             raise too_long(len(rows), most, request.text, len(heard))
         most = MOST_PER_TOKEN * len(text)
-        max_frames = min(o["max_frames"] or most, free, self._most_frames)
+        max_frames = min(o["max_frames"] or most, free, self._room.frames)
         fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
         return Prompt(
             rows={"token": np.array(rows, np.int64)},

@@ -13,6 +13,7 @@ from stentor.models.cosyvoice3.config import MAX_MODEL_LEN, MAX_PROMPT, REFERENC
 from stentor.text.marks import TextMarks
 
 MOST_FRAMES = FLOW_FRAMES // 2 - MAX_PROMPT  # the flow's noise ends there: 270 seconds
+OWN_CELLS = 2  # of a window, at least, are not the prompt's
 MARKS = TextMarks(
     other=r"<\|[a-z]+\|>|</?(?:strong|laughter)>|\[[^\[\]\s]{1,20}\]",
     unfinished=r"<[|/a-z]{0,20}$|\[[^\[\]\s]{0,20}$",
@@ -56,7 +57,7 @@ def make_spec(
         speaker_size=SPEAKER,
         marks=MARKS,
         codec_chunk=c.flow.cell,
-        codec_prefix=MAX_PROMPT,
+        codec_prefix=min(MAX_PROMPT, (timing.window - OWN_CELLS) * timing.grid) if timing.window else MAX_PROMPT,
         codec_timing=timing,
         hides_frames=True,
     )

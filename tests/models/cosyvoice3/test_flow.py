@@ -181,4 +181,4 @@ def test_the_noise_is_the_official_one_and_the_same_for_every_request():
 def test_the_transformer_has_tails_for_each_step_and_branch():
     with meta_init():
         dit = DiT(FlowConfig(6561, 1024, 1024, 22, 16, 64, 2048, 0.7))
-    assert dit.columns(torch.bfloat16)["dit.0"].shape == (10, 2, 1024, 30)
+    assert dit.columns(torch.bfloat16)["dit.0"].shape == (10, 2, 30, 1024)

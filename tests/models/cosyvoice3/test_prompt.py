@@ -12,7 +12,7 @@ from stentor.errors import InvalidRequest
 from stentor.models.base import ReferenceAudio, SpeechRequest
 from stentor.models.cosyvoice3 import config
 from stentor.models.cosyvoice3.dummy import TEXT_MODEL, make_tokens
-from stentor.models.cosyvoice3.prompt import SYSTEM, PromptBuilder, layout
+from stentor.models.cosyvoice3.prompt import SYSTEM, PromptBuilder, Room, layout
 from stentor.models.cosyvoice3.voice import Voice
 
 C = config.parse({}, TEXT_MODEL).language
@@ -31,7 +31,7 @@ SOUND = Recording(np.zeros(24000, np.float32), 24000)
 
 
 def build(request: SpeechRequest = REQUEST, voices=None, **options):
-    builder = PromptBuilder(C, TOKENS, {"anna": VOICE} if voices is None else voices, 4096, 4096)
+    builder = PromptBuilder(C, TOKENS, {"anna": VOICE} if voices is None else voices, Room(4096, 4096, 60))
     return builder.build(replace(request, options={**OPTIONS, **options}), lambda audio, role: FEATURES)
 
 
@@ -46,6 +46,12 @@ def test_zero_shot_hears_the_transcript_and_the_codes():
     p = build()
     assert p.rows["token"].tolist() == rows(f"{SYSTEM}{END}what was said", "Three more words", VOICE.codes)
     assert p.codec_prefix[:, 0].tolist() == VOICE.codes.tolist()
+
+
+def test_a_voice_that_the_window_of_a_stream_cannot_keep_is_refused():
+    long = Voice(np.zeros(61, np.int64), np.zeros((122, 80), np.float32), VOICE.speaker)
+    with pytest.raises(InvalidRequest, match=r"reference: has 2\.44 seconds, and only 2\.4 seconds .* stream_window"):
+        build(voices={"long": long})
 
 
 def test_cross_lingual_hears_no_codes_but_the_flow_does():

@@ -1,0 +1,40 @@
+"""What stands between the GEMMs of the flow's transformer: reference formulas, and kernels where they are enabled."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor import kernels
+from stentor.kernels import Kernel
+from stentor.models.cosyvoice3.config import DIT_EPS, TAIL
+
+
+def add_norm(x: Tensor, delta: Tensor | None, gate: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """(s, LayerNorm(s) * scale + shift) for s = x + gate * delta, or s = x without delta. x, delta [..., C]."""
+    if kernels.enabled(Kernel.NORM, x):
+        from stentor.models.cosyvoice3.kernels import add_norm as fused
+
+        return fused(x, delta, gate, scale, shift, DIT_EPS)
+    total = x if delta is None else torch.addcmul(x, gate, delta)
+    return total, F.layer_norm(total, total.shape[-1:], scale, shift, DIT_EPS)
+
+
+def position_conv(conv: nn.Conv1d, x: Tensor, past: Tensor, residual: Tensor | None = None) -> Tensor:
+    """Mish of a grouped causal convolution of x [B, 2, T, C] behind past [B, 2, TAIL, C], plus the residual."""
+    if kernels.enabled(Kernel.CONV1D, x):
+        from stentor.models.cosyvoice3.kernels import position_conv as fused
+        from stentor.models.cosyvoice3.kernels import takes_groups
+
+        if takes_groups(conv.weight.shape[1]):
+            assert conv.bias is not None
+            return fused(x, past, conv.weight, conv.bias, residual)
+    y = torch.cat((past.to(x.dtype), x), dim=2).flatten(0, 1).transpose(1, 2)
+    y = F.mish(conv(y)).transpose(1, 2).reshape(x.shape)
+    return y if residual is None else residual + y
+
+
+def tail_of(x: Tensor) -> Tensor:
+    """The frames of x [B, 2, T, C], T at least TAIL, that the convolution of the next cell sees again."""
+    return x[:, :, x.shape[2] - TAIL :]

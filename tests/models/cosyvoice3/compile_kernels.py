@@ -1,0 +1,43 @@
+"""Compiles this family's kernels for a Hopper GPU, on any machine. test_kernels.py runs it in a process of its own."""
+
+from __future__ import annotations
+
+import torch
+
+from stentor.models.cosyvoice3 import kernels
+from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
+
+BATCH, FRAMES, HEADS, WIDTH, TAPS = 16, 50, 16, 64, 31
+DIM = HEADS * WIDTH
+
+
+def attention(dtype: torch.dtype, frames: int, paged: bool) -> None:
+    pages = kernels.Pages(meta(65, 10, 22, 2, 2, frames, DIM, dtype=dtype), integers(BATCH, 20), integers(BATCH))
+    tables = floats(BATCH, frames, WIDTH // 2), floats(BATCH, frames, WIDTH // 2)
+    qkv = meta(BATCH, 2, frames, 3 * DIM, dtype=dtype)
+    kernels.flow_attention(qkv, *tables, integers(BATCH), HEADS, pages if paged else None, 7)
+
+
+def norm(dtype: torch.dtype, adds: bool) -> None:
+    x, row = meta(BATCH, 2, FRAMES, DIM, dtype=dtype), meta(DIM, dtype=dtype)
+    kernels.add_norm(x, x if adds else None, row, row, row, 1e-6)
+
+
+def convolution(dtype: torch.dtype, adds: bool) -> None:
+    x = meta(BATCH, 2, FRAMES, DIM, dtype=dtype)
+    weight = meta(TAPS, WIDTH, DIM, dtype=dtype).permute(2, 1, 0)
+    past = meta(BATCH, 10, 2, TAPS - 1, DIM, dtype=dtype)[:, 3]
+    kernels.position_conv(x, past, weight, meta(DIM, dtype=dtype), x if adds else None)
+
+
+CASES: dict[str, Case] = {
+    "attention of a cell": lambda t: attention(t, FRAMES, paged=True),
+    "attention of a whole": lambda t: attention(t, 700, paged=False),
+    "norm": lambda t: norm(t, adds=False),
+    "sum and norm": lambda t: norm(t, adds=True),
+    "convolution": lambda t: convolution(t, adds=False),
+    "convolution and sum": lambda t: convolution(t, adds=True),
+}
+
+if __name__ == "__main__":
+    compile_cases(CASES, (torch.bfloat16, torch.float32))

@@ -1,0 +1,89 @@
+"""Kernels of this family, against its reference implementations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
+from stentor.kernels import switches
+from stentor.layers.rope import angles
+from stentor.models.cosyvoice3 import kernels, ops
+from stentor.models.cosyvoice3.codec_keys import CallKeys, KeptKeys, Turns
+from tests.helpers.child import python
+from tests.helpers.kernel_tests import DEVICE, DOTS, DTYPES, close, integers, random
+
+pytestmark = pytest.mark.usefixtures("kernel_test")
+
+
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers run without kernels."""
+    monkeypatch.setattr(switches, "AVAILABLE", False)
+
+
+def turns(rows: int, frames: int, dim: int) -> Turns:
+    where = angles(dim, 5000, 1e4)[torch.randint(0, 4000, (rows, frames))].to(DEVICE)
+    return Turns(where.cos(), where.sin())
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+@pytest.mark.parametrize(("heads", "frames"), [(3, 50), (2, 130)])
+def test_frames_of_a_whole_see_those_that_exist(dtype, heads, frames, reference):
+    rope, count, dim = turns(2, frames, 16), integers(frames, frames - 21), 16 * heads
+    qkv = random(2, 2, frames, 3 * dim, dtype=dtype)
+    got = kernels.flow_attention(qkv, *rope, count, heads)
+    close(got, CallKeys(count, frames).attend(0, 0, qkv, rope))
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference):
+    """Rows at their first cell, at their third and at their last, which is short; the rest of the pool stays."""
+    heads, cell, step, block, depth = 2, 50, 1, 2, 3
+    dim = 16 * heads
+    table, filled, count = integers(5, 1, 7, 0, 4, 6, 2, 3, 8).view(3, 3), integers(0, 2, 1), integers(50, 50, 8)
+    pool = random(9, 2, depth, 2, 2, cell, dim, dtype=dtype)
+    rope, qkv = turns(3, cell, 16), random(3, 2, cell, 3 * dim, dtype=dtype)
+    own = pool.clone()
+    want = KeptKeys(own, table, filled, count).attend(step, block, qkv, rope)
+    pages = kernels.Pages(pool, table, filled)
+    close(kernels.flow_attention(qkv, *rope, count, heads, pages, step * depth + block), want)
+    close(pool, own)
+    assert int((pool[1] != own[1]).sum()) == 0
+
+
+def test_a_row_without_frames_gives_no_nan():
+    qkv, rope = random(1, 2, 20, 96), turns(1, 20, 16)
+    assert kernels.flow_attention(qkv, *rope, integers(0), 2).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_sum_is_normalised_and_modulated(dtype, adds, reference):
+    x, delta = random(2, 2, 7, 80, dtype=dtype), random(2, 2, 7, 80, dtype=dtype) if adds else None
+    rows = [random(80, dtype=dtype) for _ in range(3)]
+    for got, want in zip(kernels.add_norm(x, delta, *rows, 1e-6), ops.add_norm(x, delta, *rows), strict=True):
+        close(got, want)
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+@pytest.mark.parametrize(("frames", "adds"), [(50, True), (70, False)])
+def test_a_position_convolution_goes_on_from_the_frames_before(dtype, frames, adds, reference):
+    conv = nn.Conv1d(32, 32, 31, groups=2, device=DEVICE, dtype=dtype)
+    x, past = random(2, 2, frames, 32, dtype=dtype), random(2, 4, 2, 30, 32, dtype=dtype)[:, 3]
+    residual = random(2, 2, frames, 32, dtype=dtype) if adds else None
+    got = kernels.position_conv(x, past, conv.weight, conv.bias, residual)
+    close(got, ops.position_conv(conv, x, past, residual))
+
+
+def test_large_values_pass_mish():
+    conv = nn.Conv1d(32, 32, 31, groups=2, device=DEVICE)
+    x = random(1, 2, 50, 32) * 300
+    got = kernels.position_conv(x, torch.zeros(1, 2, 30, 32, device=DEVICE), conv.weight, conv.bias, None)
+    assert got.isfinite().all()
+
+
+def test_every_kernel_compiles_for_a_hopper_gpu():
+    done = python("-m", "tests.models.cosyvoice3.compile_kernels", TRITON_INTERPRET="0")
+    assert done.returncode == 0, done.stderr[-3000:]
