@@ -17,6 +17,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from stentor.models.base import Prompt
+    from stentor.models.sparse_rows import SparseRows
 
 
 def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
@@ -31,7 +32,7 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
         part = slice(start, start + page_size)
         content = hashlib.blake2b(key, digest_size=16)
         rows = [prompt.rows[name][part] for name in names]
-        given_rows = [bool(row.any()) for row in rows]  # most positions have no speaker vector, which is long
+        given_rows = [bool(row.any()) for row in rows]
         content.update(bytes(given_rows))
         for row in compress(rows, given_rows):
             content.update(row.tobytes())
@@ -47,7 +48,7 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
 class PromptPart:
     """Some positions of a prompt: rows [n, ...], and frames [M, *frame] at `frame_at`, counted from the first."""
 
-    rows: dict[str, np.ndarray]
+    rows: dict[str, np.ndarray | SparseRows]
     frames: np.ndarray
     frame_at: np.ndarray
 

@@ -22,6 +22,7 @@ from stentor.kernels.types import RowRef
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import CodecCall, Column, State
 from stentor.models.codec_timing import CAUSAL, CodecTiming
+from stentor.models.sparse_rows import SparseRows
 from stentor.text.front_end import Check, proceed
 from stentor.text.marks import NO_MARKS, TextMarks
 
@@ -144,14 +145,15 @@ class LiveText:
 class Prompt:
     """A request as arrays, ready for a slot. It has T positions, of which M carry a given frame (reference audio).
 
-    `rows[name]` is [T, *spec.prompt_rows[name].shape]. Given `frames` [M, *frame] stand at positions `frame_at` [M].
-    `columns` are initial values of engine and family columns: scalars, or arrays no longer than the column, whose rest
-    keeps the column's fill. `codec_conditions` are such values of the codec's columns. Then `codec_prefix` [m, *frame]
-    is decoded, and its audio discarded. The engine puts the codec's state before frame 0 into `codec_state`, on the
-    host. It is made once for all requests with the same conditions and prefix.
+    `rows[name]` is [T, *spec.prompt_rows[name].shape], and sparse where nearly all of it is zeros. Given `frames`
+    [M, *frame] stand at positions `frame_at` [M]. `columns` are initial values of engine and family columns: scalars,
+    or arrays no longer than the column, whose rest keeps the column's fill. `codec_conditions` are such values of the
+    codec's columns. Then `codec_prefix` [m, *frame] is decoded, and its audio discarded. The engine puts the codec's
+    state before frame 0 into `codec_state`, on the host. It is made once for all requests with the same conditions and
+    prefix.
     """
 
-    rows: dict[str, np.ndarray]
+    rows: dict[str, np.ndarray | SparseRows]
     frames: np.ndarray
     frame_at: np.ndarray
     columns: dict[str, Any]

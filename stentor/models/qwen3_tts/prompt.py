@@ -13,6 +13,7 @@ from stentor.models.base import Encode, LiveText, Prompt, SpeechRequest
 from stentor.models.qwen3_tts.config import Config
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
+from stentor.models.sparse_rows import SparseRows
 
 NONE = -1
 ROLE, TAIL, REFERENCE_TAIL = 3, 5, 2
@@ -224,10 +225,12 @@ class PromptBuilder:
             raise too_long(len(trailing), TEXT_CAPACITY, request.text)
         if length >= self._max_model_len:
             raise too_long(length, self._max_model_len - 1, request.text, len(codes))
-        rows = {"text": np.array(layout.text, np.int32), "code": np.array(layout.code, np.int32)}
+        rows: dict[str, np.ndarray | SparseRows] = {
+            "text": np.array(layout.text, np.int32),
+            "code": np.array(layout.code, np.int32),
+        }
         if speaker is not None and layout.speaker_at is not None:
-            rows["speaker"] = np.zeros((length, len(speaker)), np.float32)
-            rows["speaker"][layout.speaker_at] = speaker
+            rows["speaker"] = SparseRows(length, np.array([layout.speaker_at]), np.asarray(speaker, np.float32)[None])
         max_frames = min(int(options["max_frames"]), self._max_model_len - length)
         minimum = max_frames if options["ignore_eos"] else min(int(options["min_frames"]), max_frames)
         run_on = RUN_ON_BASE + RUN_ON_PER_TOKEN * text_tokens

@@ -15,6 +15,7 @@ from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.qwen3_tts.dummy import SPECIAL, DummyTokenizer, config
 from stentor.models.qwen3_tts.prompt import PromptBuilder
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
+from stentor.models.sparse_rows import SparseRows
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
 FAST = {"max_frames": 4, "temperature": 0.0}
@@ -297,9 +298,11 @@ def test_a_clone_hears_its_reference_first() -> None:
     made = builder("qwen3-tts-0.6b-base")(request, lambda samples, role: {"codes": codes, "speaker": speaker})
     assert made.codec_prefix.tolist() == made.frames.tolist() == codes.tolist()
     assert made.frame_at.tolist() == list(range(made.length - 5, made.length))
-    heard = made.rows["speaker"].any(axis=1)
-    assert heard.sum() == 1
-    np.testing.assert_array_equal(made.rows["speaker"][heard][0], speaker)
+    heard = made.rows["speaker"]
+    assert isinstance(heard, SparseRows)
+    assert len(heard) == made.length
+    assert len(heard.at) == 1
+    np.testing.assert_array_equal(heard.values[0], speaker)
 
 
 def test_a_retry_is_offered_only_where_another_seed_could_help() -> None:
