@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.timing import milliseconds
 from stentor.kernels.cuda_cpp import nvrtc, tiles
 from stentor.kernels.cuda_cpp.launch import architecture, load
-from stentor.kernels.cuda_cpp.tiles import Product, Tile, candidates
+from stentor.kernels.cuda_cpp.product import Product, Tile
+from stentor.kernels.cuda_cpp.tiles import candidates
 from stentor.kernels.skinny_gemm import Operands, fused_linear
 
 SHAPES = {

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.launch import Arguments, begin_compiling, load, pointer, serves
-from stentor.kernels.cuda_cpp.tiles import (
+from stentor.kernels.cuda_cpp.product import (
     GROUP,
     MAX_ROWS,
     TILED_SHARED_BYTES,
     ElementType,
     Product,
     norm_macros,
-    tile,
     tiled_grid,
     tiled_macros,
 )
@@ -91,7 +90,7 @@ def _aligned(rows: Tensor) -> Tensor:
 
 
 def _skinny(p: Product, o: Operands, out: Tensor) -> None:
-    t = tile(p, len(o.x))
+    t = tiles.tile(p, len(o.x))
     _compile_others(p, out.device.index)
     kernel = load("skinny_gemm", t.macros(p), p.splits * 32, t.shared_bytes(p), out.device.index)
     kernel((t.ctas(p), -(-len(o.x) // (8 * t.row_tiles))), o.arguments(out))
@@ -101,7 +100,7 @@ def _skinny(p: Product, o: Operands, out: Tensor) -> None:
 def _compile_others(p: Product, device: int) -> None:
     """Begin to compile a product's kernels for other numbers of rows, which other graphs will ask for."""
     for rows in range(8, MAX_ROWS // 2 + 1, 8):
-        begin_compiling("skinny_gemm", tile(p, rows).macros(p), device)
+        begin_compiling("skinny_gemm", tiles.tile(p, rows).macros(p), device)
 
 
 def _tiled(p: Product, o: Operands, out: Tensor) -> None:

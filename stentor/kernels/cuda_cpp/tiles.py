@@ -1,112 +1,12 @@
-"""How a product is cut into CTAs and warps. No torch here, and no GPU is asked."""
+"""Which tile a product gets, and whether it is faster than the library's. No torch here, and no GPU is asked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Literal
 
-GROUP = 64
-"""Columns of K that a warp multiplies at a time."""
-MAX_ROWS = 64
-"""Rows up to which weights are read by skinny_gemm.cu. More rows are tiled (tiled_gemm.cu)."""
-SMS = 132
-"""Multiprocessors of an H100 or H200: CTAs of one wave."""
-SHARED_BYTES = 227 << 10
-"""Shared memory of a CTA at most, on Hopper."""
-TILED_STAGES = 4
-TILED_ROWS = TILED_WEIGHTS = 128
-"""Rows of x and of the weights of a CTA of tiled_gemm.cu."""
-TILED_SHARED_BYTES = TILED_STAGES * (TILED_ROWS + TILED_WEIGHTS) * GROUP * 2
-
-ElementType = Literal["bf16", "f16"]
-
-
-@dataclass(frozen=True)
-class Product:
-    """x [M, k] @ weight [n, k].T, of any M. With `gate`, the weight has 2 n rows and SwiGLU follows."""
-
-    k: int
-    n: int
-    dtype: ElementType
-    norm: bool = False
-    gate: bool = False
-    bias: bool = False
-    add: bool = False
-    splits: int = 0
-    """Parts of K, each added up by itself. It decides the order of the sums, so by default (0) the shape decides it."""
-
-    def __post_init__(self) -> None:
-        if not self.splits:
-            object.__setattr__(self, "splits", 16 if self.weight_rows <= FEW_OUTPUTS else 8)
-
-    @property
-    def weight_rows(self) -> int:
-        return self.n * 2 if self.gate else self.n
-
-    @property
-    def macros(self) -> dict[str, int | str]:
-        """What every kernel's source asks of the product."""
-        flags = {"GATE": self.gate, "BIAS": self.bias, "ADD": self.add}
-        return {"K": self.k, "N": self.n, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
-
-
-FEW_OUTPUTS = 2560
-"""Weight rows up to which a CTA has few tiles. A finer split of K then keeps enough bytes in flight."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a CTA of skinny_gemm.cu does. The macros of the same names are explained there."""
-
-    row_tiles: int
-    tiles: int
-    half: bool
-    batch: int
-    batches: int
-    stages: int
-    min_ctas: int
-
-    def ctas(self, p: Product) -> int:
-        """CTAs for 8 * row_tiles rows."""
-        return -(-_all_tiles(p, self.half) // self.tiles)
-
-    def shared_bytes(self, p: Product) -> int:
-        unit = (8 if self.half else 16) * GROUP * 2
-        sums = p.splits * self.tiles * self.row_tiles * 32 * 16
-        squares = p.splits * self.row_tiles * 8 * 4 if p.norm else 0
-        return self.stages * p.splits * unit + sums + squares
-
-    def macros(self, p: Product) -> dict[str, int | str]:
-        return {
-            **p.macros,
-            "NORM": int(p.norm),
-            "SCALED": 0,
-            "WARPS": p.splits,
-            "ROW_TILES": self.row_tiles,
-            "TILES": self.tiles,
-            "HALF": int(self.half),
-            "BATCH": self.batch,
-            "BATCHES": self.batches,
-            "STAGES": self.stages,
-            "MIN_CTAS": self.min_ctas,
-        }
-
-
-def tiled_macros(p: Product) -> dict[str, int | str]:
-    """Macros of tiled_gemm.cu."""
-    own = {"NORM": 0, "SCALED": int(p.norm), "SPLITS": p.splits, "STAGES": TILED_STAGES, "MIN_CTAS": 1}
-    return {**p.macros, **own}
-
-
-def tiled_grid(p: Product, rows: int) -> tuple[int, int]:
-    return -(-p.weight_rows // TILED_WEIGHTS), -(-rows // TILED_ROWS)
-
-
-def norm_macros(p: Product) -> dict[str, int | str]:
-    """Macros of norm_rows.cu. They are the same for all products of one K and split."""
-    plain = Product(p.k, GROUP, p.dtype, splits=p.splits)
-    return {**plain.macros, "NORM": 0, "SCALED": 0, "SPLITS": p.splits, "MIN_CTAS": 1}
+from stentor.kernels.cuda_cpp.measured import MEASURED
+from stentor.kernels.cuda_cpp.product import GROUP, SHARED_BYTES, SMS, Product, Tile, all_tiles, splits
 
 
 def candidates(p: Product, row_tiles: int) -> list[Tile]:
@@ -118,6 +18,8 @@ def candidates(p: Product, row_tiles: int) -> list[Tile]:
 def tile(p: Product, rows: int) -> Tile:
     """The tile for so many rows. Where registers do not hold all rows at once, several CTAs share them."""
     row_tiles = -(-rows // 8)
+    if _key(p, row_tiles) in MEASURED and p.splits == splits(p.weight_rows):
+        return MEASURED[_key(p, row_tiles)][1]
     while not (found := candidates(p, row_tiles)):
         row_tiles = -(-row_tiles // 2)
     return found[0]
@@ -146,13 +48,20 @@ def library_microseconds(p: Product) -> float:
 
 @cache
 def pays(products: tuple[Product, ...], rows: int) -> bool:
-    """Whether these products, one after the other, are faster than the library's."""
-    ours = sum(microseconds(p, rows, tile(p, rows)) for p in products)
+    """Whether these products, one after the other, are faster than the library's. A gate changes little."""
+    ours = sum(_best_microseconds(p, rows) for p in products)
     return ours <= sum(library_microseconds(p) for p in products)
 
 
-def _all_tiles(p: Product, half: bool) -> int:
-    return p.n // (8 if p.gate or half else 16)
+def _best_microseconds(p: Product, rows: int) -> float:
+    """Of a weight, with a gate or without: whichever was measured."""
+    row_tiles = -(-rows // 8)
+    found = MEASURED.get((p.k, p.n, False, row_tiles)) or MEASURED.get((p.k, p.n // 2, True, row_tiles))
+    return found[0] if found else microseconds(p, rows, tile(p, rows))
+
+
+def _key(p: Product, row_tiles: int) -> tuple[int, int, bool, int]:
+    return p.k, p.n, p.gate, row_tiles
 
 
 def _candidates(p: Product, row_tiles: int) -> list[Tile]:
@@ -161,7 +70,7 @@ def _candidates(p: Product, row_tiles: int) -> list[Tile]:
     for half in (False, True):
         if (half and (p.gate or p.n > 4096)) or (not half and not p.gate and p.n % 16):
             continue
-        count = _all_tiles(p, half)
+        count = all_tiles(p, half)
         for min_ctas in (1, 2):
             if p.splits * min_ctas > 16:  # warps of an SM: 128 registers for each thread
                 continue

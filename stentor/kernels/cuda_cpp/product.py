@@ -1,0 +1,118 @@
+"""A product, the tile of a CTA, and what the sources ask of both. No torch here, and no GPU is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+GROUP = 64
+"""Columns of K that a warp multiplies at a time."""
+MAX_ROWS = 64
+"""Rows up to which weights are read by skinny_gemm.cu. More rows are tiled (tiled_gemm.cu)."""
+SMS = 132
+"""Multiprocessors of an H100 or H200: CTAs of one wave."""
+SHARED_BYTES = 227 << 10
+"""Shared memory of a CTA at most, on Hopper."""
+TILED_STAGES = 4
+TILED_ROWS = TILED_WEIGHTS = 128
+"""Rows of x and of the weights of a CTA of tiled_gemm.cu."""
+TILED_SHARED_BYTES = TILED_STAGES * (TILED_ROWS + TILED_WEIGHTS) * GROUP * 2
+
+ElementType = Literal["bf16", "f16"]
+
+
+@dataclass(frozen=True)
+class Product:
+    """x [M, k] @ weight [n, k].T, of any M. With `gate`, the weight has 2 n rows and SwiGLU follows."""
+
+    k: int
+    n: int
+    dtype: ElementType
+    norm: bool = False
+    gate: bool = False
+    bias: bool = False
+    add: bool = False
+    splits: int = 0
+    """Parts of K, each added up by itself. It decides the order of the sums, so by default (0) the shape decides it."""
+
+    def __post_init__(self) -> None:
+        if not self.splits:
+            object.__setattr__(self, "splits", splits(self.weight_rows))
+
+    @property
+    def weight_rows(self) -> int:
+        return self.n * 2 if self.gate else self.n
+
+    @property
+    def macros(self) -> dict[str, int | str]:
+        """What every kernel's source asks of the product."""
+        flags = {"GATE": self.gate, "BIAS": self.bias, "ADD": self.add}
+        return {"K": self.k, "N": self.n, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
+
+
+def splits(weight_rows: int) -> int:
+    """Parts of K by default."""
+    return 16 if weight_rows <= FEW_OUTPUTS else 8
+
+
+FEW_OUTPUTS = 2560
+"""Weight rows up to which a CTA has few tiles. A finer split of K then keeps enough bytes in flight."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a CTA of skinny_gemm.cu does. The macros of the same names are explained there."""
+
+    row_tiles: int
+    tiles: int
+    half: bool
+    batch: int
+    batches: int
+    stages: int
+    min_ctas: int
+
+    def ctas(self, p: Product) -> int:
+        """CTAs for 8 * row_tiles rows."""
+        return -(-all_tiles(p, self.half) // self.tiles)
+
+    def shared_bytes(self, p: Product) -> int:
+        unit = (8 if self.half else 16) * GROUP * 2
+        sums = p.splits * self.tiles * self.row_tiles * 32 * 16
+        squares = p.splits * self.row_tiles * 8 * 4 if p.norm else 0
+        return self.stages * p.splits * unit + sums + squares
+
+    def macros(self, p: Product) -> dict[str, int | str]:
+        return {
+            **p.macros,
+            "NORM": int(p.norm),
+            "SCALED": 0,
+            "WARPS": p.splits,
+            "ROW_TILES": self.row_tiles,
+            "TILES": self.tiles,
+            "HALF": int(self.half),
+            "BATCH": self.batch,
+            "BATCHES": self.batches,
+            "STAGES": self.stages,
+            "MIN_CTAS": self.min_ctas,
+        }
+
+
+def tiled_macros(p: Product) -> dict[str, int | str]:
+    """Macros of tiled_gemm.cu."""
+    own = {"NORM": 0, "SCALED": int(p.norm), "SPLITS": p.splits, "STAGES": TILED_STAGES, "MIN_CTAS": 1}
+    return {**p.macros, **own}
+
+
+def tiled_grid(p: Product, rows: int) -> tuple[int, int]:
+    return -(-p.weight_rows // TILED_WEIGHTS), -(-rows // TILED_ROWS)
+
+
+def norm_macros(p: Product) -> dict[str, int | str]:
+    """Macros of norm_rows.cu. They are the same for all products of one K and split."""
+    plain = Product(p.k, GROUP, p.dtype, splits=p.splits)
+    return {**plain.macros, "NORM": 0, "SCALED": 0, "SPLITS": p.splits, "MIN_CTAS": 1}
+
+
+def all_tiles(p: Product, half: bool) -> int:
+    """Tiles of all outputs."""
+    return p.n // (8 if p.gate or half else 16)
