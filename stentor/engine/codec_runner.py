@@ -22,6 +22,7 @@ from stentor.engine.device import CODEC, CudaStream, Device
 from stentor.engine.inflight import InFlightAudio
 from stentor.engine.sequence import RUNNING, Phase, Sequence
 from stentor.engine.slot_table import SlotTable
+from stentor.engine.whole_calls import WholeCalls
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 from stentor.models.base import Prompt, SpeechModel
 
@@ -52,6 +53,7 @@ class CodecRunner:
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
         self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
+        self.whole = WholeCalls(self._decode_whole_call, self.timing, sizes.codec_frames, self.graphs)
         chunk, ramp = chunk_sizes(config.policy, self.timing)
         self.counts = sorted({*ramp, chunk}) if self.timing.chunks else []
         self.numbers = 4 + self.pages.width if self.pages.width else 3
@@ -67,6 +69,7 @@ class CodecRunner:
     def capture(self) -> None:
         with self.stream.active():
             self.graphs.capture(self.graph_keys(self.sizes.slots))
+            self.whole.capture(self.sizes.slots)
         self.primer.capture()
 
     def graph_keys(self, slots: int) -> list[tuple[int, int]]:
@@ -166,16 +169,16 @@ class CodecRunner:
         round_of: dict[int, int] = {}
         for job in jobs:
             round_of[job.seq.id] = round_of.get(job.seq.id, -1) + 1
-            key = round_of[job.seq.id], job.whole, self.timing.on_grid(job.count)
+            size = self.whole.size(job.count) if job.whole else self.timing.on_grid(job.count)
+            key = round_of[job.seq.id], job.whole, size
             rounds.setdefault(key, []).append(job)
         return [part for key in sorted(rounds) for part in self._equal_parts(rounds[key])]
 
     def _equal_parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
-        count = self.timing.on_grid(jobs[0].count)
         if jobs[0].whole:
-            most = max(1, self.sizes.codec_frames // count)
-            return [jobs[at : at + most] for at in range(0, len(jobs), most)]
+            return self.whole.parts(jobs)
+        count = self.timing.on_grid(jobs[0].count)
         sizes = {b for b, n in self.graphs.graphs if n >= count}
         parts, at = [], 0
         while at < len(jobs):
@@ -219,12 +222,16 @@ class CodecRunner:
         return self.outputs[batch, count]
 
     def _decode_whole(self, jobs: list[AudioJob]) -> tuple[Tensor, Tensor]:
-        """The same of utterances of about one length, which have lengths of their own and are not captured."""
-        count = self.timing.on_grid(jobs[0].count)
-        self._fill_inputs(jobs, len(jobs))
-        idx, call, frames = self._given(len(jobs), 0, count)
+        """The same of utterances that are decoded as a whole."""
+        key = self.whole.key(len(jobs), max(j.count for j in jobs))
+        self._fill_inputs(jobs, key[0])
+        return self.whole(key)
+
+    def _decode_whole_call(self, batch: int, count: int) -> None:
+        """The captured function: `inputs` in, outputs of `whole` out. The codec's state stays."""
+        idx, call, frames = self._given(batch, 0, count)
         samples, _ = self.model.codec.decode(frames, self.states.gather(idx), call._replace(whole=True))
-        return samples, frames
+        self.whole.outputs[batch, count] = samples, frames
 
     def _fill_inputs(self, jobs: list[AudioJob], batch: int) -> None:
         padding = batch - len(jobs)

@@ -125,7 +125,7 @@ class Engine:
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        return *self.runner.graph_runners, self.codec.graphs, self.codec.primer.graphs
+        return *self.runner.graph_runners, self.codec.graphs, self.codec.whole.graphs, self.codec.primer.graphs
 
     @property
     def eager_calls(self) -> int:

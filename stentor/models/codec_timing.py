@@ -13,6 +13,7 @@ class CodecTiming:
     lookahead: so many frames behind a chunk must exist before it is decoded, unless the stream ends.
     delay: the audio of so many last frames of a chunk comes with the next one, or with this one if the stream ends.
     whole: an utterance that is not streamed is decoded in one call when it has ended, since that is another result.
+    wholes: lengths of such calls that are captured, the codec prefix included. Utterances are padded to the next.
     chunks: whether streams are decoded in chunks. Otherwise their audio comes when they have ended, as a whole.
     window: so many pages of codec state a stream keeps, one for each `grid` frames, those of its codec prefix first.
     What is older than the rest is cut. A chunk is one page then. 0: the codec has no pages.
@@ -22,6 +23,7 @@ class CodecTiming:
     lookahead: int = 0
     delay: int = 0
     whole: bool = False
+    wholes: tuple[int, ...] = ()
     chunks: bool = True
     window: int = 0
 

@@ -22,6 +22,7 @@ from stentor.models.codec_timing import CodecTiming
 from stentor.models.toy.config import BOOK, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD, PAGES
 from stentor.models.toy.lookahead_codec import LookaheadCodec
 from stentor.models.toy.spec import make_spec
+from tests.helpers.captured import Replay
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 
 TIMING = CodecTiming(GRID, LOOKAHEAD, DELAY, window=PAGES)
@@ -119,6 +120,26 @@ def test_requests_that_are_not_streamed_are_one_chunk_each_alone_and_together(tt
         np.testing.assert_allclose(samples, want(tts, request, frames, grid=1000), atol=1e-6)
     samples, frames, _ = heard(beside)
     np.testing.assert_allclose(samples, want(tts, ask(tts, 9, 7, 20), frames), atol=1e-6)
+
+
+def test_whole_utterances_from_captured_calls_are_padded_to_their_lengths_and_are_the_same() -> None:
+    """One is longer than any captured call. Some rows of the others' calls are padding."""
+    with TTS("dummy:toy-lookahead", max_num_seqs=6, **SMALL) as tts:
+        whole_calls, calls = tts.engine.codec.whole, list[tuple[int, int]]()
+
+        def run(rows: int, count: int) -> None:
+            calls.append((rows, count))
+            tts.engine.codec._decode_whole_call(rows, count)
+
+        assert whole_calls.keys(6) == [(1, 48), (1, 16)]
+        whole_calls.graphs.graphs = {key: Replay(run, key) for key in ((4, 16), (1, 48))}
+        requests = [ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 5), (7, 6), (9, 6), (13, 42)])]
+        streams = [tts.submit(request, streaming=False) for request in requests]
+        for request, stream in zip(requests, streams, strict=True):
+            samples, frames, _ = heard(stream)
+            np.testing.assert_allclose(samples, want(tts, request, frames, grid=1000), atol=1e-6)
+        assert set(calls) == {(4, 16)}
+        assert whole_calls.graphs.eager_calls == 1
 
 
 def test_a_codec_without_chunks_gives_a_stream_when_it_has_ended() -> None:

@@ -21,6 +21,8 @@ from stentor.models.weights import meta_init
 HOP = 2 * FRAME  # samples of a code
 DELAY_FRAMES = -(-DELAY // HOP)  # codes by which audio is late, and
 LATE = DELAY_FRAMES * HOP - DELAY  # samples of the call before that this takes
+WHOLES = (75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500, 600, 750, 1000)
+"""Codes of whole utterances, their prompts included, for which there are captured calls."""
 
 
 class CosyVoice3Codec(nn.Module):
@@ -30,9 +32,9 @@ class CosyVoice3Codec(nn.Module):
         """window: cells of a stream that are kept, the prompt's included. 0: streams are whole utterances."""
         super().__init__()
         self.config = flow = c.flow
-        self.timing = CodecTiming(grid=flow.cell, whole=True, chunks=False)
+        self.timing = CodecTiming(flow.cell, whole=True, wholes=WHOLES, chunks=False)
         if window:
-            self.timing = CodecTiming(flow.cell, flow.look, DELAY_FRAMES, whole=True, window=window)
+            self.timing = CodecTiming(flow.cell, flow.look, DELAY_FRAMES, whole=True, wholes=WHOLES, window=window)
         with meta_init():
             self.flow, self.vocoder = Flow(c.flow), Vocoder(c.vocoder)
         self.columns: dict[str, Column] = {}

@@ -17,12 +17,13 @@ from stentor.models.codec_timing import CodecTiming
 from stentor.models.toy.config import CODES, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD, PAGES, SPEAKER, TONE
 
 FRAME, WIDTH = LATENT + CODES, 8
+WHOLES = (4 * GRID, 12 * GRID)
 
 
 class LookaheadCodec(nn.Module):
     """Frames [B, n + LOOKAHEAD, FRAME] -> HOP samples each of the n, and of the DELAY before them."""
 
-    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, window=PAGES)
+    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, wholes=WHOLES, window=PAGES)
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,4 +108,4 @@ class LookaheadCodec(nn.Module):
 class WholeCodec(LookaheadCodec):
     """The same without chunks."""
 
-    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, chunks=False)
+    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, wholes=WHOLES, chunks=False)
