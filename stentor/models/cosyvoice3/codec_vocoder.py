@@ -131,24 +131,26 @@ class Vocoder(nn.Module):
         x = self.conv_pre(mel.to(dtype)) * alive
         for i, (up, rate, stride) in enumerate(zip(self.ups, RATES, STRIDES, strict=True)):
             alive = alive.repeat_interleave(rate, dim=2)
-            x = convolve(up, F.leaky_relu(x, 0.1).repeat_interleave(rate, dim=2), state) * alive
+            x = convolve(up, _repeated(F.leaky_relu(x, 0.1), rate), state) * alive
             if stride == 1:
                 x = self._shifted(x, at, state)
             given = bins[:, :, WIDE - (stride - 1) :] if stride > 1 else bins[:, :, WIDE:-1]
             y = self.source_downs[i](given) * alive
             x = (x + self.source_resblocks[i](y, alive, state)) * alive
             branches = self.resblocks[len(TAPS) * i : len(TAPS) * (i + 1)]
-            x = torch.stack([block(x, alive, state) for block in branches]).mean(0)
+            a, b, c = (block(x, alive, state) for block in branches)
+            x = (a + b + c) / len(TAPS)
         return convolve(self.conv_post, F.leaky_relu(x, 0.01), state) * alive
 
     @staticmethod
     def _shifted(x: Tensor, at: Tensor, state: StreamingState) -> Tensor:
         """Column k goes with the position k - 1 of x [B, C, 120 n], and column 0 with position 1."""
-        state.new["held"] = x[:, :, -1]
-        before = torch.cat((state.old["held"][:, :, None].to(x.dtype), x[:, :, :-1]), dim=2)
-        after = torch.cat((x[:, :, 1:], x[:, :, -1:]), dim=2)
-        column = COLUMNS * (at - AHEAD)[:, None] + torch.arange(x.shape[2], device=x.device)
-        return torch.where((column == 0)[:, None], after, before)
+        x = x.transpose(1, 2)
+        state.new["held"] = x[:, -1]
+        before = torch.cat((state.old["held"][:, None].to(x.dtype), x[:, :-1]), dim=1)
+        after = torch.cat((x[:, 1:], x[:, -1:]), dim=1)
+        column = COLUMNS * (at - AHEAD)[:, None] + torch.arange(x.shape[1], device=x.device)
+        return torch.where((column == 0)[..., None], after, before).transpose(1, 2)
 
     def _synthesize(self, y: Tensor, at: Tensor, end: Tensor, state: StreamingState) -> Tensor:
         """The inverse transform: windowed columns, overlapped, over the sum of squared windows."""
@@ -174,3 +176,8 @@ class Vocoder(nn.Module):
         fresh = {n: c.rows(len(mel), mel.device) for n, c in self.columns.items()}
         samples, _ = self.forward(mel, torch.zeros_like(count), count, fresh)
         return samples[:, DELAY : DELAY + FRAME * (mel.shape[1] - DRAIN)]
+
+
+def _repeated(x: Tensor, times: int) -> Tensor:
+    """Each position of x [B, C, n] so often, channels last in memory."""
+    return x.transpose(1, 2).repeat_interleave(times, dim=1).transpose(1, 2)
