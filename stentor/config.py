@@ -68,6 +68,7 @@ class EngineConfig:
     max_memory_gb: float | None = None  # GiB on CUDA for weights, slots, pages, graphs and all. Default: no limit
     overlap_steps: int | None = None  # launched steps whose report the host has not read. Default: 0 (CPU), 1 (CUDA)
     batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these. Default on a CPU: no padding
+    deterministic: bool = False  # on CUDA, a request gives the same bytes alone and beside others. Costs speed
     require_graphs: bool = False  # a CUDA graph that cannot be captured is an error instead of a warning
     threads: int | None = None  # torch threads of the engine on a CPU. Default: the model's, else torch's
     max_threads: int | None = None  # at most so many where none are given: the share of an engine beside others

@@ -1,12 +1,14 @@
 """Whether a request's audio is the same, byte for byte, alone and among others.
 
-Run: python benchmarks/engine/company.py MODEL [--requests 40] [--at-once 1,4,16,64] [--memory-gb 0.1] [--out FILE]
+Run: python benchmarks/engine/company.py MODEL [--requests 40] [--at-once 1,4,16,64] [--memory-gb 0.1] [--deterministic]
+         [--rates 1,64] [--out FILE]
      python benchmarks/engine/company.py dummy:toy --device cpu --requests 8 --at-once 1,4      a dry run
 Needs: nothing but stentor, and a GPU for `dummy:` models at full size.
 
 Every request is first generated alone. Then all of them are asked again, so many at once, in a random order and at
 random moments, so that they join and leave each other's batches. With little memory for pages, some are
-preempted.
+preempted. `--rates` then measures seconds of audio per second with so many at once, without pauses. With and without
+`--deterministic` they give its price.
 """
 
 from __future__ import annotations
@@ -59,6 +61,19 @@ class Company:
         self.texts = texts(count, self.dice)
         self.alone = [self.speak(i) for i in range(count)]
 
+    def rate(self, at_once: int) -> dict[str, float]:
+        """Seconds of audio per second, so many requests at once, each of the most frames."""
+        given = {"max_frames": self.frames} | ({"ignore_eos": True} if "ignore_eos" in self.tts.spec.options else {})
+
+        def one(i: int) -> float:
+            speech = self.tts.generate(self.texts[i % len(self.texts)], seed=i, **given)
+            return len(speech.samples) / speech.sample_rate
+
+        with ThreadPoolExecutor(at_once) as pool:
+            began = time.monotonic()
+            seconds = sum(pool.map(one, range(max(8, 4 * at_once))))
+            return {"at_once": at_once, "audio_s_per_s": round(seconds / (time.monotonic() - began), 1)}
+
     def speak(self, i: int) -> tuple[bytes, bytes]:
         """(frames, samples) of a request."""
         speech = self.tts.generate(self.texts[i], seed=i, max_frames=self.frames)
@@ -96,16 +111,23 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=60, help="of a request at most")
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--memory-gb", type=float, help="for key-value pages")
+    parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--rates", default="", help="so many at once")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     device = {} if args.device == "auto" else {"device": args.device}
-    tts = stentor.TTS(args.model, max_num_seqs=args.slots, memory_gb=args.memory_gb, **device)
+    tts = stentor.TTS(
+        args.model, max_num_seqs=args.slots, memory_gb=args.memory_gb, deterministic=args.deterministic, **device
+    )
     company = Company(tts, args.requests, args.frames)
-    found = [company.together(int(c)) for c in args.at_once.split(",")]
-    for line in found:
-        print(f"{args.model}: {line}")
-    if args.out:
-        args.out.write_text(json.dumps({"model": args.model, "frames": args.frames, "found": found}, indent=1))
+    asked = {"model": args.model, "frames": args.frames, "deterministic": args.deterministic}
+    found: list[dict[str, Any]] = []
+    for run, counts in ((company.together, args.at_once), (company.rate, args.rates)):
+        for count in filter(None, counts.split(",")):
+            found.append(run(int(count)))
+            print(f"{args.model}{' deterministic' * args.deterministic}: {found[-1]}", flush=True)
+            if args.out:
+                args.out.write_text(json.dumps({**asked, "found": found}, indent=1))
 
 
 if __name__ == "__main__":

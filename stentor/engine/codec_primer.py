@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor import kernels
 from stentor.audio import digest
 from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import MIB
@@ -30,7 +31,7 @@ class CodecPrimer:
 
     def __init__(self, model: SpeechModel, config: EngineConfig, device: Device) -> None:
         spec, where = model.spec, device.torch
-        self.model, self.device = model, device
+        self.model, self.device, self._deterministic = model, device, config.deterministic
         self.timing = spec.codec_timing
         longest = self.timing.grid if self.timing.window else spec.codec_chunk
         self.sizes = piece_sizes(min(spec.codec_prefix, longest) if self.timing.chunks else 0, self.timing.grid)
@@ -86,7 +87,12 @@ class CodecPrimer:
         torch.set_flush_denormal(True)  # as in the engine's thread
 
     def _prime(self, frames: np.ndarray, conditions: Mapping[str, np.ndarray]) -> Tensor:
-        with torch.inference_mode(), self.device.current(), self.stream.active():
+        with (
+            torch.inference_mode(),
+            kernels.batch_invariant(self._deterministic),
+            self.device.current(),
+            self.stream.active(),
+        ):
             self._state.reset(self._row)
             self._pages.enter(0, 0, "", self._row)
             for name, value in conditions.items():

@@ -13,12 +13,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from stentor import kernels
 from stentor.config import EngineConfig, Policy
 from stentor.engine.audio_scheduler import GENTLE_RAMP
 from stentor.engine.buffer_sizes import GIB
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.delivery import AudioDelivery
+from stentor.engine.determinism import check_deterministic
 from stentor.engine.device import Device
 from stentor.engine.inbox import Inbox, Submit
 from stentor.engine.inflight import InFlightStep
@@ -47,6 +49,8 @@ class Engine:
 
     def __init__(self, model: SpeechModel, device: Device, config: EngineConfig) -> None:
         self.model, self.device, self.config = model, device, config
+        if config.deterministic:
+            check_deterministic(model, device)
         weights = device.allocated_bytes() / GIB
         self.sizes = plan_memory(model, config, device)
         log.info("%s on %s: weights %.2f GiB, %s", model.spec.family, device.describe(), weights, self.sizes.describe())
@@ -152,7 +156,7 @@ class Engine:
         try:
             self._warm_up()
             self._started.set()
-            with torch.inference_mode():
+            with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
                 while self.inbox.refusal is None:
                     self._step()
         except BaseException as e:
@@ -166,7 +170,7 @@ class Engine:
         """Capture every graph that steady serving needs, and run what the first voice would otherwise run cold."""
         self.device.synchronize()  # weights and buffers were made on another stream
         started, held = time.monotonic(), self.device.allocated_bytes()
-        with torch.inference_mode():
+        with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
             self.runner.capture()
             self.codec.capture()
         self.codec.primer.warm_up()

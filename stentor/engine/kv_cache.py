@@ -28,6 +28,8 @@ class PagedKV:
 
     def decode_view(self, idx: Tensor, pos: Tensor, max_pages: int) -> KVView:
         """One new token per slot `idx` [B] at `pos` [B]. `max_pages` pages (a shape) cover the longest of them."""
+        if self.fused and kernels.is_batch_invariant():
+            return FusedPrefill(self, idx, pos, alone=True)
         if self.fused:
             return FusedDecode(self, idx, pos)
         return PagedView(self, idx, torch.arange(len(idx), device=idx.device), pos, max_pages, 1)
@@ -59,17 +61,20 @@ class FusedDecode:
 
 
 class FusedPrefill:
-    """Packed tokens of several rows. All are stored, then each attends up to its own position (implements KVView)."""
+    """Packed tokens of several rows. All are stored, then each attends up to its own position (implements KVView).
 
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor) -> None:
+    `alone`: one token per row. It gets the bits that it gets in a prompt or when its frame is replayed.
+    """
+
+    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, alone: bool = False) -> None:
         self.pos = pos
-        self._kv, self._slot = kv, slot
+        self._kv, self._slot, self._alone = kv, slot, alone
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
         pool, table = self._kv.pool[layer], self._kv.table
         kernels.kv_cache.store_kv(pool, table, self._slot, self.pos, k, v)
-        return kernels.prefill_attention.prefill_attention(pool, table, self._slot, self.pos, q)
+        return kernels.prefill_attention.prefill_attention(pool, table, self._slot, self.pos, q, alone=self._alone)
 
 
 class PagedView:

@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING
 
 from stentor.kernels.switches import (
     Kernel,
+    batch_invariance_supported,
+    batch_invariant,
+    config_rows,
     conv_kernels_enabled,
     enabled,
+    is_batch_invariant,
     is_few_rows,
     is_gemv,
+    is_invariant_gemm,
     is_skinny,
+    is_window,
     paged_attention_supported,
     slot_kernels_enabled,
     wants_channels_last,
@@ -27,13 +33,20 @@ from stentor.kernels.switches import (
 __all__ = [
     "MODULES",
     "Kernel",
+    "batch_invariance_supported",
+    "batch_invariant",
+    "config_rows",
     "conv1d",
     "conv_kernels_enabled",
     "enabled",
+    "gemm",
     "gemv",
+    "is_batch_invariant",
     "is_few_rows",
     "is_gemv",
+    "is_invariant_gemm",
     "is_skinny",
+    "is_window",
     "kv_cache",
     "lora",
     "norm_rope",
@@ -48,10 +61,12 @@ __all__ = [
     "slot_kernels_enabled",
     "slot_table",
     "wants_channels_last",
+    "window_attention",
 ]
 
 MODULES = (
     "conv1d",
+    "gemm",
     "gemv",
     "kv_cache",
     "lora",
@@ -64,12 +79,14 @@ MODULES = (
     "short_attention",
     "skinny_gemm",
     "slot_table",
+    "window_attention",
 )
 """The modules with kernels. Importing one of Triton's imports Triton."""
 
 if TYPE_CHECKING:
     from stentor.kernels import (
         conv1d,
+        gemm,
         gemv,
         kv_cache,
         lora,
@@ -82,6 +99,7 @@ if TYPE_CHECKING:
         short_attention,
         skinny_gemm,
         slot_table,
+        window_attention,
     )
 else:
 

@@ -20,6 +20,10 @@ MIN_CONV_CTAS = 128
 """CTAs wanted of a convolution before its blocks may be larger."""
 
 
+FIXED_ROWS, FIXED_CONV_ROWS = 16, 1 << 16
+"""Rows by which configs are chosen where results must not depend on how many there are (`switches.batch_invariant`)."""
+
+
 class GemvConfig(NamedTuple):
     """`block_n` outputs of a CTA, `block_k` weights of each at a time (powers of two), and its warps.
 
@@ -47,6 +51,41 @@ def gemv_config(n: int, k: int, gate: bool) -> GemvConfig:
     if k <= 2048:
         return GemvConfig(2, 2048, 4) if n <= 2048 else GemvConfig(8, 1024, 4)
     return GemvConfig(2, 1024, 2) if k == 4096 else GemvConfig(4, 2048, 4)
+
+
+class GemmConfig(NamedTuple):
+    """`block_m` rows and `block_n` outputs of a CTA, `block_k` inputs at a time, its warps and pipeline stages."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+def gemm_config(n: int, itemsize: int) -> GemmConfig:
+    """For any number of rows, n outputs and elements of `itemsize` bytes. Not measured.
+
+    The number of rows has no part in it, so that a row's sums have one order. Few outputs make small blocks: the time
+    of few rows is that of reading the weights, for which many CTAs are needed.
+    """
+    if itemsize > 2:
+        return GemmConfig(32, 32, 32, 4, 3)
+    if n > 8192:
+        return GemmConfig(64, 128, 64, 4, 4)
+    return GemmConfig(64, 32, 128, 4, 4) if n <= 4096 else GemmConfig(64, 64, 128, 4, 3)
+
+
+class WindowConfig(NamedTuple):
+    """`block_m` tokens of a CTA, `block_n` keys of an iteration over the window, and its warps."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+
+
+WINDOW = WindowConfig(16, 32, 4)
+"""Of windowed attention. Chunks of a stream have 1 to 25 tokens, and windows 72 and 128."""
 
 
 class QuantizedGemmConfig(NamedTuple):

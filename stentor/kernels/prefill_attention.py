@@ -51,15 +51,16 @@ def _prefill_block(
 def _prefill_kernel(
     pool_ptr, table_ptr, slot_ptr, pos_ptr, q_ptr, out_ptr, num_tokens, stride_table, stride_kv, stride_pos, stride_q,
     scale, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_T: tl.constexpr,
-    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """Attention of BLOCK_T tokens and the query heads of one key head. The tokens may belong to several requests."""
+    """Attention of TOKENS tokens (at most BLOCK_T) and the query heads of one key head. The tokens may belong to
+    several requests."""
     pdl_wait(USE_PDL)
     kv_head = tl.program_id(0)
     # Packed prompts end with their longest histories, and what takes longest should start first.
-    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_T
-    end = tl.minimum(first + BLOCK_T, num_tokens)
+    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * TOKENS
+    end = tl.minimum(first + TOKENS, num_tokens)
     offs_m, offs_d = tl.arange(0, BLOCK_T * BLOCK_G), tl.arange(0, BLOCK_D)
     token, in_group = first + offs_m // BLOCK_G, offs_m % BLOCK_G
     mask_m = (token < end) & (in_group < GROUP)
@@ -90,21 +91,29 @@ def _prefill_kernel(
 
 
 def prefill_attention(
-    pool: Tensor, table: Tensor, slot: Tensor, pos: Tensor, q: Tensor, config: PrefillConfig | None = None
+    pool: Tensor,
+    table: Tensor,
+    slot: Tensor,
+    pos: Tensor,
+    q: Tensor,
+    config: PrefillConfig | None = None,
+    alone: bool = False,
 ) -> Tensor:
     """Attention of q [N, Hq, D] over what is in the pages (`kv_cache.store_kv`), each token up to its own position.
 
     pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages], slot [N], pos [N]. The tokens of a slot stand
-    side by side. Returns [N, Hq, D].
+    side by side. `alone`: no two tokens have the same history, so each has CTAs of its own. Returns [N, Hq, D].
     """
     page_size, kv_heads, dim = pool.shape[2:]
     group = q.shape[1] // kv_heads
     block_g = triton.next_power_of_2(group)
     c = config or prefill_config(block_g, pool.element_size())
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _prefill_kernel[(kv_heads, triton.cdiv(len(q), c.block_m // block_g))](
+    block_t = c.block_m // block_g
+    tokens = 1 if alone else block_t
+    _prefill_kernel[(kv_heads, triton.cdiv(len(q), tokens))](
         pool, table, slot, pos, q, out, len(q), table.stride(0), pool.stride(0), pool.stride(2), q.stride(0),
-        dim**-0.5 * LOG2_E, NUM_KV_HEADS=kv_heads, GROUP=group, BLOCK_G=block_g, BLOCK_T=c.block_m // block_g,
+        dim**-0.5 * LOG2_E, NUM_KV_HEADS=kv_heads, GROUP=group, BLOCK_G=block_g, BLOCK_T=block_t, TOKENS=tokens,
         HEAD_DIM=dim, BLOCK_D=max(16, triton.next_power_of_2(dim)), PAGE_SIZE=page_size, BLOCK_N=c.block_n,
         USE_PDL=USE_PDL, num_warps=c.num_warps, num_stages=c.num_stages, **PDL_LAUNCH,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from stentor.kernels.configs import quantized_gemm_config
 from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bits, widen
+from stentor.kernels.switches import QUANTIZED_ROWS, config_rows
 
 
 @triton.jit
@@ -57,7 +58,7 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Ten
     n, k = weight.shape
     rows = x.reshape(-1, k)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
-    config, bits = quantized_gemm_config(len(rows), n), weight_bits(weight)
+    config, bits = quantized_gemm_config(config_rows(len(rows), QUANTIZED_ROWS), n), weight_bits(weight)
     grid = (triton.cdiv(n, config.block_n), triton.cdiv(len(rows), config.block_m))
     _gemm_kernel[grid](
         rows,

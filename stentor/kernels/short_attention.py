@@ -12,8 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.attention_norm_rope import load_norm_rope, load_norm_rope_halves, norm_rope_args
-from stentor.kernels.configs import LOCAL_TOKENS, DepthConfig, LocalConfig, depth_config, local_config
+from stentor.kernels.configs import FIXED_ROWS, LOCAL_TOKENS, DepthConfig, LocalConfig, depth_config, local_config
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.switches import config_rows
 from stentor.kernels.types import QKNormRope
 
 
@@ -88,7 +89,7 @@ def depth_attention(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     tables, eps, constants = norm_rope_args(qk_norm_rope, q)
     group = q_heads // kv_heads
-    c = config or depth_config(batch * kv_heads, group)
+    c = config or depth_config(config_rows(batch, FIXED_ROWS) * kv_heads, group)
     # At least one of the positions is new, so at most positions - 1 are read from the cache.
     block_n = triton.next_power_of_2(max(1, positions - 1))
     _depth_kernel[(kv_heads, batch, group // c.block_h)](
@@ -159,7 +160,7 @@ def local_attention(
     """Attention in which every token sees every other: q [B, T, Hq, D], k and v [B, S, Hk, D], T and S at most
     LOCAL_TOKENS. For RoPE, keys stand at position 0 and on, queries at `first` and on."""
     (batch, num_queries, q_heads, dim), (num_keys, kv_heads) = q.shape, k.shape[1:3]
-    c = config or local_config(batch, q_heads // kv_heads)
+    c = config or local_config(config_rows(batch, FIXED_ROWS), q_heads // kv_heads)
     # tl.dot takes no fewer than 16 elements, and the kernel gives it halves of a head.
     block_d = max(32, triton.next_power_of_2(dim))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -8,6 +8,9 @@ or `all`.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import StrEnum
 from importlib.util import find_spec
 
@@ -49,8 +52,12 @@ class Kernel(StrEnum):
     """Linear layers of one or two rows, fused with norm, gate, bias and residual addition."""
     SKINNY_GEMM = "skinny_gemm"
     """Linear layers of a few rows on Hopper GPUs, fused with norm, gate, bias and residual addition."""
+    GEMM = "gemm"
+    """Linear layers of any number of rows, where results must not depend on it."""
     QUANTIZED = "quantized"
     """Linear layers of few rows with weights in 8 bits."""
+    WINDOW = "window"
+    """Windowed attention of codecs, where results must not depend on how a stream was cut."""
     LORA = "lora"
     """Low-rank weights of each row's adapter."""
     CONV1D = "conv1d"
@@ -85,6 +92,32 @@ OFF = parse_off(os.environ.get("STENTOR_KERNELS_OFF", ""))
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
+_INVARIANT = ContextVar("stentor_batch_invariant", default=False)  # of the thread, as torch's inference mode is
+
+
+@contextmanager
+def batch_invariant(wanted: bool) -> Iterator[None]:
+    """Inside, if `wanted`, kernels add up a row in one order, whatever the number of rows and wherever it stands.
+
+    It holds for this thread, and for what is captured meanwhile. Kernels then serve products of any number of rows, and
+    attention over a history does not depend on how it was split.
+    """
+    before = _INVARIANT.set(wanted)
+    try:
+        yield
+    finally:
+        _INVARIANT.reset(before)
+
+
+def is_batch_invariant() -> bool:
+    """Whether the rows of a launch must not depend on each other's number."""
+    return _INVARIANT.get()
+
+
+def config_rows(rows: int, fixed: int) -> int:
+    """The number of rows by which a launch config is chosen: `fixed` where results must not depend on their number."""
+    return fixed if is_batch_invariant() else rows
+
 
 def _runs(kernel: Kernel, device: torch.device) -> bool:
     return AVAILABLE and kernel not in OFF and (device.type == "cuda" or INTERPRETED)
@@ -105,21 +138,38 @@ def paged_attention_supported(device: torch.device, dtype: torch.dtype) -> bool:
     return _runs(Kernel.PAGED, device) and dtype in _DTYPES
 
 
+def batch_invariance_supported(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `batch_invariant` reaches every kernel that a step of an engine of this device and dtype would use."""
+    faster = {Kernel.GEMV, Kernel.SKINNY_GEMM, Kernel.PDL}  # which have no part in it, or change no sum
+    return paged_attention_supported(device, dtype) and faster >= OFF
+
+
 def is_gemv(x: Tensor) -> bool:
     """Whether x [..., H] has so few rows that our GEMV reads weights faster than the library's GEMM."""
-    return x.numel() <= GEMV_ROWS * x.shape[-1] and enabled(Kernel.GEMV, x)
+    return x.numel() <= GEMV_ROWS * x.shape[-1] and not is_batch_invariant() and enabled(Kernel.GEMV, x)
+
+
+def is_invariant_gemm(x: Tensor) -> bool:
+    """Whether our GEMM multiplies x [..., H], so that no row depends on how many there are."""
+    return is_batch_invariant() and enabled(Kernel.GEMM, x)
+
+
+def is_window(q: Tensor) -> bool:
+    """Whether our kernel computes windowed attention of q, so that no row depends on how a stream was cut."""
+    return is_batch_invariant() and enabled(Kernel.WINDOW, q)
 
 
 def is_skinny(x: Tensor) -> bool:
     """Whether our GEMM of few rows may take x [..., H]. One row is left to the GEMV, unless that is off."""
     fewest = 2 if enabled(Kernel.GEMV, x) else 1
     few = fewest * x.shape[-1] <= x.numel() <= SKINNY_ROWS * x.shape[-1]
-    return x.is_cuda and few and enabled(Kernel.SKINNY_GEMM, x)
+    return x.is_cuda and few and not is_batch_invariant() and enabled(Kernel.SKINNY_GEMM, x)
 
 
 def is_few_rows(x: Tensor) -> bool:
     """Whether our GEMM multiplies x [..., H] by weights in 8 bits, as it has few rows."""
-    return x.numel() <= QUANTIZED_ROWS * x.shape[-1] and enabled(Kernel.QUANTIZED, x)
+    few = x.numel() <= QUANTIZED_ROWS * x.shape[-1] or is_batch_invariant()
+    return few and enabled(Kernel.QUANTIZED, x)
 
 
 def conv_kernels_enabled(x: Tensor) -> bool:

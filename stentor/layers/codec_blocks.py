@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from stentor.kernels.types import Affine, SnakeParams
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, SnakeBase, StreamingState, convolve, snake
+from stentor.layers.linear import Linear
 
 DILATIONS = (1, 3, 9)
 """Of the three residual units of a block."""
@@ -38,8 +39,8 @@ class ConvNeXt(nn.Module):
         super().__init__()
         self.dwconv = CausalConv1d(channels, channels, 7, groups=channels)
         self.norm = nn.LayerNorm(channels, eps=1e-6)
-        self.pwconv1 = nn.Linear(channels, 4 * channels)
-        self.pwconv2 = nn.Linear(4 * channels, channels)
+        self.pwconv1 = Linear(channels, 4 * channels)
+        self.pwconv2 = Linear(4 * channels, channels)
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         y = self.norm(convolve(self.dwconv, x, state).transpose(1, 2))

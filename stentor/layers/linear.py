@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stentor import kernels
 from stentor.layers.fused_linear import fused_linear, fuses
 from stentor.layers.quantized import quantized_linear
 
@@ -16,7 +17,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor 
         return quantized_linear(x, weight, scale, bias)
     if x.dtype == weight.dtype and fuses(x, weight):
         return fused_linear(x, weight, bias=bias)
-    return F.linear(x, weight, bias)
+    return product(x, weight, bias)
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., K] @ weight.T [K, N] (+ bias [N]) of many rows, by the library.
+
+    Where a row must not depend on their number (`kernels.batch_invariant`), our GEMM of any number of rows does it.
+    """
+    return kernels.gemm.linear(x, weight, bias) if kernels.is_invariant_gemm(x) else F.linear(x, weight, bias)
+
+
+class Linear(nn.Linear):
+    """`product` as a layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] -> [..., out]."""
+        return product(x, self.weight, self.bias)
 
 
 class QuantizedLinear(nn.Linear):

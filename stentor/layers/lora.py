@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.kernels import Kernel
-from stentor.layers.linear import activation_dtype, linear, scale_of
+from stentor.layers.linear import activation_dtype, linear, product, scale_of
 
 
 class LoraRows:
@@ -104,7 +104,7 @@ def _rows(x: Tensor, weight: Tensor, scale: Tensor | None, start: int, stop: int
     """Outputs `start` to `stop` - 1."""
     if scale is not None:
         return linear(x, weight[start:stop], None, scale[start:stop])
-    return F.linear(x, weight[start:stop])
+    return product(x, weight[start:stop])
 
 
 def add_lora(y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, widths: Sequence[int]) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stentor import kernels
 from stentor.layers.attention import sdpa
 from stentor.layers.conv import StreamingState
 from stentor.layers.qk_norm_rope import NormRope
@@ -24,6 +25,7 @@ class WindowKV:
 
     def __init__(self, key: str, window: int, pos: Tensor, state: StreamingState | None) -> None:
         self.key, self.state = key, state
+        self._start, self._window = pos[:, 0], window
         past = window - 1 if state is not None else 0
         q_pos = pos[:, :, None]
         k_pos = torch.cat((pos[:, :1] + torch.arange(-past, 0, device=pos.device), pos), dim=1)[:, None, :]
@@ -46,6 +48,8 @@ class WindowKV:
         q, k = norm_rope.apply(q, k)
         k = self._concat_history(f"{self.key}.{layer}.k", k)
         v = self._concat_history(f"{self.key}.{layer}.v", v)
+        if kernels.is_window(q):
+            return kernels.window_attention.window_attention(q, k, v, self._start, self._window)
         return sdpa(q, k, v, self.bias(q.dtype))
 
     def _concat_history(self, name: str, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
 from stentor.layers.fused_linear import fused_linear, fuses
-from stentor.layers.linear import scale_of
+from stentor.layers.linear import Linear, product, scale_of
 from stentor.layers.lora import LoraLinear
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
@@ -46,8 +46,8 @@ class Attention(nn.Module):
         super().__init__()
         self.widths = (c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim)
         self.head_dim = c.head_dim
-        self.qkv_proj = nn.Linear(c.hidden, sum(self.widths), bias=c.qkv_bias)
-        self.o_proj = nn.Linear(c.heads * c.head_dim, c.hidden, bias=False)
+        self.qkv_proj = Linear(c.hidden, sum(self.widths), bias=c.qkv_bias)
+        self.o_proj = Linear(c.heads * c.head_dim, c.hidden, bias=False)
         self.q_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
         self.k_norm = RMSNorm(c.head_dim, c.eps, c.qk_weight_after_cast) if c.qk_norm else None
 
@@ -76,8 +76,8 @@ class SwiGLU(nn.Module):
 
     def __init__(self, hidden: int, ffn: int) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(hidden, 2 * ffn, bias=False)
-        self.down_proj = nn.Linear(ffn, hidden, bias=False)
+        self.gate_up_proj = Linear(hidden, 2 * ffn, bias=False)
+        self.down_proj = Linear(ffn, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         gate_up = self.gate_up_proj(x)
@@ -175,7 +175,7 @@ class Stack(nn.Module):
         x, delta = self.blocks(x, attend, RopePositions(rope, pos))
         if delta is None and self.fuses(x, weight):
             return fused_linear(x[:, -1], weight, norm=self.norm.kernel_args)
-        return F.linear(self.norm.add_norm(x, delta)[1][:, -1], weight)
+        return product(self.norm.add_norm(x, delta)[1][:, -1], weight)
 
     def fuses(self, x: Tensor, weight: Tensor) -> bool:
         """Whether the final norm of x [..., hidden] is fused into the product with `weight` [V, hidden] after it."""

@@ -60,6 +60,7 @@ class ServerConfig:
         (),
         "GPU memory for all of a model: weights, rows, pages, graphs; 8,6,4 gives each model its own",
     )
+    deterministic: bool = option(False, "on CUDA, the same seed gives the same bytes whatever else is served; slower")
     require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
     threads: int | None = option(None, "torch threads of the engine on a CPU")
     warmup: bool = option(True, "speak a sentence before /ready says yes")

@@ -48,6 +48,7 @@ class ModelFactory:
             memory_gb=c.memory_gb,
             gpu_memory_utilization=c.gpu_memory_utilization / (models - self.at),  # equal shares, one after another
             max_memory_gb=self._own(c.max_memory_gb),
+            deterministic=c.deterministic,
             require_graphs=c.require_graphs,
             threads=c.threads,
             max_threads=cpu_share(models),

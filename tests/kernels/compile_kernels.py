@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stentor.kernels import (
     conv1d,
+    gemm,
     gemv,
     kv_cache,
     lora,
@@ -22,6 +23,7 @@ from stentor.kernels import (
     sampling,
     short_attention,
     slot_table,
+    window_attention,
 )
 from stentor.kernels.configs import PagedConfig, conv_config
 from stentor.kernels.types import Affine, QKNormRope, RopeArgs, RowStatus, SampleOut, SamplingParams, SnakeParams
@@ -60,6 +62,21 @@ def paged_prefill(dtype: torch.dtype) -> None:
     pool, (q, k, v) = meta(2, 40, 16, 8, 128, dtype=dtype), qkv(dtype, 300)
     kv_cache.store_kv(pool, integers(64, 40), integers(300), integers(300), k, v)
     prefill_attention.prefill_attention(pool, integers(64, 40), integers(300), integers(300), q)
+
+
+def paged_decode(dtype: torch.dtype) -> None:
+    """Attention of a step where no row may depend on the others."""
+    pool, (q, _, _) = meta(2, 40, 16, 8, 128, dtype=dtype), qkv(dtype, 64)
+    prefill_attention.prefill_attention(pool, integers(64, 40), integers(64), integers(64), q, alone=True)
+
+
+def windowed(dtype: torch.dtype) -> None:
+    q, (k, v) = meta(2, 9, 16, 64, dtype=dtype), (meta(2, 80, 16, 64, dtype=dtype) for _ in "kv")
+    window_attention.window_attention(q, k, v, integers(2), 72)
+
+
+def products(dtype: torch.dtype, n: int, k: int) -> None:
+    gemm.linear(meta(70, k, dtype=dtype), meta(n, k, dtype=dtype), meta(n, dtype=dtype))
 
 
 def depth(dtype: torch.dtype, batch: int, new: int, args: QKNormRope | None) -> None:
@@ -129,6 +146,9 @@ CASES: dict[str, Case] = {
     "decode in splits": lambda t: paged(t, 2, 8, norm_rope_args(t), PagedConfig(32, 4, 3, 4)),
     "decode without norm and RoPE": lambda t: paged(t, 64, 2, None),
     "prefill": paged_prefill,
+    "decode, each row by itself": paged_decode,
+    "windowed": windowed,
+    **{f"GEMM {n}, {k}": lambda t, n=n, k=k: products(t, n, k) for n, k in ((1024, 2048), (4608, 1024), (9728, 2560), (300, 1000))},
     "depth": lambda t: depth(t, 64, 1, norm_rope_args(t)),
     "depth of two": lambda t: depth(t, 2, 2, norm_rope_args(t)),
     "depth of pairs": lambda t: depth(t, 16, 1, norm_rope_args(t, interleaved=True, normed=False)),

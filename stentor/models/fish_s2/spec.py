@@ -46,4 +46,5 @@ def make_spec(c: LanguageConfig, hop: int, dtype: torch.dtype) -> ModelSpec:
         max_references=MAX_REFERENCES,
         takes_instructions=False,
         marks=TextMarks(SPEAKER.pattern, TAG.pattern, UNFINISHED),
+        batch_invariant=True,
     )

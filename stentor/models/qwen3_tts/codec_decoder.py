@@ -21,6 +21,7 @@ from stentor.layers.conv import (
     state_columns,
     upcast,
 )
+from stentor.layers.linear import Linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Block, Stack, StackConfig
@@ -72,8 +73,8 @@ class DecoderTransformer(Stack):
     def __init__(self, c: DecoderConfig) -> None:
         super().__init__(c.stack)
         self.layers = nn.ModuleList(DecoderBlock(c.stack) for _ in range(c.stack.layers))
-        self.input_proj = nn.Linear(c.latent, c.stack.hidden)
-        self.output_proj = nn.Linear(c.stack.hidden, c.latent)
+        self.input_proj = Linear(c.latent, c.stack.hidden)
+        self.output_proj = Linear(c.stack.hidden, c.latent)
 
     def forward(self, x: Tensor, attend: Attend, rope: Rope | None = None, pos: Tensor | None = None) -> Tensor:
         out: Tensor = self.output_proj(super().forward(self.input_proj(x), attend, rope, pos))

@@ -108,4 +108,5 @@ def make_spec(c: Config, codec: CodecConfig, defaults: Mapping[str, Any], dtype:
         codec_prefix=math.ceil(REFERENCE_SECONDS[1] * codec.sample_rate / codec.decoder.hop) if c.kind == "base" else 0,
         live_text=True,
         speaker_size=c.speaker.dim if c.speaker is not None else 0,
+        batch_invariant=True,
     )

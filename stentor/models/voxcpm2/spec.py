@@ -61,4 +61,5 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         threads=c.threads,
         phonemes=c.text_frontend == "english-phonemes",
         split_granularity=c.split_granularity,
+        batch_invariant=True,
     )

@@ -1,0 +1,86 @@
+"""The GEMM whose rows do not depend on their number, by tile, and the library's, from one row to a long prompt.
+
+Run: python benchmarks/kernels/gemm.py [--out DIR]       on a GPU, about 20 s after benchmarks/kernels/invariance.py
+Needs: a GPU, Triton and nothing but stentor.
+
+Microseconds of a launch in a graph of many. They read different weights, so that no weight comes from the cache. `*`
+is what `gemm_config` chooses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.kernels.invariance import TILES
+from benchmarks.timing import milliseconds
+from stentor import kernels
+from stentor.kernels.configs import gemm_config
+
+ROWS = (1, 16, 64, 256, 2048)
+SHAPES = {
+    "depth qkv": (1024, 4096),
+    "depth o": (2048, 1024),
+    "talker gate": (2048, 12288),
+    "talker down": (6144, 2048),
+    "fish down": (9728, 2560),
+}
+CACHE_BYTES = 256 << 20
+
+
+def chained(run: Callable[[Tensor], object], weights: list[Tensor]) -> float:
+    """Microseconds of a launch, on average over a graph that runs once with each weight."""
+    stream = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        run(weights[0])
+        with torch.cuda.graph(graph, stream=stream):
+            for w in weights:
+                run(w)
+    return 1e3 * milliseconds(graph.replay) / len(weights)
+
+
+def measure(name: str, device: torch.device) -> dict[str, dict[int, float]]:
+    k, n = SHAPES[name]
+    count = max(4, CACHE_BYTES // (2 * n * k))
+    weights = [torch.randn(n, k, device=device, dtype=torch.bfloat16) for _ in range(count)]
+    chosen, found = gemm_config(n, 2), {}
+    tiles = [chosen, *(t for t in TILES if t != chosen)]
+    for rows in ROWS:
+        x = torch.randn(rows, k, device=device, dtype=torch.bfloat16)
+        found.setdefault("library", {})[rows] = chained(partial(F.linear, x), weights)
+        for tile in tiles:
+            run = partial(_ours, x, tile)
+            found.setdefault(str(tuple(tile)) + " *" * (tile == chosen), {})[rows] = chained(run, weights)
+    return found
+
+
+def _ours(x: Tensor, tile: object, w: Tensor) -> Tensor:
+    return kernels.gemm.linear(x, w, None, tile)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path())
+    args = parser.parse_args()
+    found = {}
+    print("us at rows " + " ".join(f"{r:>8}" for r in ROWS))
+    for name in SHAPES:
+        with torch.inference_mode():
+            found[name] = measure(name, torch.device("cuda", 0))
+        for tile, times in found[name].items():
+            print(f"{name:12} {tile:26}" + " ".join(f"{t:8.2f}" for t in times.values()), flush=True)
+        (args.out / "gemm.json").write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
