@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,20 @@ USUAL_RANK, MOST_RANK, MOST_SLOTS = 32, 256, 1024
 
 @dataclass(frozen=True)
 class LoraWeights:
-    """Low-rank weights A [r, in] and B [out, r] by the checkpoint's name of the layer, which gets alpha / r * B A."""
+    """Low-rank weights A [r, in] and B [out, r] by the checkpoint's name of the layer, which gets alpha / r * B A.
+
+    by_root: alpha / sqrt(r) instead (Kalajdzievski, 2023). names: what stands before and after `X.lora_A` in the file.
+    """
 
     source: str  # for errors
     pairs: Mapping[str, tuple[Tensor, Tensor]]
     alpha: float
+    by_root: bool = False
+    names: tuple[str, str] = ("", "")
+
+    def tensor(self, name: str, part: str = "A") -> str:
+        """What the file calls a part of a layer's pair."""
+        return f"{self.names[0]}{name}.lora_{part}{self.names[1]}"
 
     @property
     def rank(self) -> int:
@@ -36,9 +46,9 @@ class LoraWeights:
         return max(len(a) for a, _ in self.pairs.values())
 
     def scaled(self, name: str) -> tuple[Tensor, Tensor]:
-        """(A, alpha / r * B) of a layer, in float32."""
+        """(A, B times its scale) of a layer, in float32."""
         a, b = self.pairs[name]
-        return a.float(), self.alpha / len(a) * b.float()
+        return a.float(), self.alpha / (math.sqrt(len(a)) if self.by_root else len(a)) * b.float()
 
     def check_shape(self, name: str, shape: Sequence[int]) -> None:
         """CheckpointError if the pair of a layer does not make its weight [out, in]."""
@@ -49,7 +59,7 @@ class LoraWeights:
 
     def identity(self) -> bytes:
         """The same for the same weights: keys of cached pages name it."""
-        content = hashlib.blake2b(repr(self.alpha).encode(), digest_size=16)
+        content = hashlib.blake2b(repr((self.alpha, self.by_root)).encode(), digest_size=16)
         for name, (a, b) in sorted(self.pairs.items()):
             for part in (a, b):
                 content.update(f"{name} {part.dtype} {list(part.shape)}".encode())
@@ -110,7 +120,7 @@ class AdapterSlots:
     def check(self, weights: LoraWeights) -> None:
         """CheckpointError names the first tensor that does not fit these slots."""
         for name, (a, _) in weights.pairs.items():
-            tensor = f"{weights.source}: tensor {name}.lora_A"
+            tensor = f"{weights.source}: tensor {weights.tensor(name)}"
             if name not in self._places:
                 kinds = ", ".join(sorted({n.rpartition(".")[2] for n in self._places}))
                 raise CheckpointError(f"{tensor} belongs to no layer that takes adapters here; those are {kinds}")
@@ -120,7 +130,8 @@ class AdapterSlots:
                 raise CheckpointError(f"{tensor} has rank {len(a)}, above max_lora_rank {self.rank}")
             for part, value in zip("AB", weights.scaled(name), strict=True):
                 if not value.to(place.layer.lora_a.dtype).isfinite().all():
-                    raise CheckpointError(f"{weights.source}: tensor {name}.lora_{part} has values that are not finite")
+                    where = f"{weights.source}: tensor {weights.tensor(name, part)}"
+                    raise CheckpointError(f"{where} has values that are not finite")
 
     def write(self, number: int, weights: LoraWeights) -> None:
         """Store checked weights as adapter `number`, which no row uses."""

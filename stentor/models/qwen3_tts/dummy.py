@@ -11,6 +11,8 @@ import torch
 from stentor.layers.transformer import StackConfig
 from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
 from stentor.models.load_options import check_load_options, codec_dtype, encoder_dtype, model_dtype
+from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.lora_files import read_peft
 from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
@@ -23,7 +25,14 @@ from stentor.models.qwen3_tts.config import (
     SpeakerConfig,
     TransformerConfig,
 )
-from stentor.models.qwen3_tts.loader import QUANTIZED, build, make_clone, make_weights
+from stentor.models.qwen3_tts.loader import (
+    QUANTIZED,
+    USUAL_TARGETS,
+    build,
+    make_clone,
+    make_weights,
+    serves_adapters,
+)
 from stentor.models.qwen3_tts.model import Qwen3TTS
 
 SEED = 20260122
@@ -143,12 +152,17 @@ class DummyTokenizer:
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Qwen3TTS:
-    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Load option: `quantization`."""
-    check_load_options(options, (QUANTIZATION,))
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU.
+
+    Load options: `quantization`, and those of adapters (models/lora.py).
+    """
+    check_load_options(options, (QUANTIZATION, *ADAPTER_OPTIONS))
+    plan = AdapterPlan.of(options, read_peft, USUAL_TARGETS)
     c, codec = config(name), codec_config()
     weights = make_weights(c, model_dtype(dtype, torch.bfloat16, device), torch.float32)
     quantize_layers(weights, QUANTIZED, quantization(options))
     initialize_dummy_weights(weights, device, SEED, constants=CONSTANTS)
+    adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     decoder = build(lambda: Decoder(codec.decoder), torch.float32)
     initialize_dummy_weights(decoder, device, SEED + 1, constants=CONSTANTS)
     audio_dtype = codec_dtype({}, device, dtype)
@@ -158,4 +172,4 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
         encoder = build(lambda: Encoder(codec.encoder), torch.float32)
         initialize_dummy_weights(encoder, device, SEED + 2, constants=CONSTANTS)
         clone = make_clone(c, weights, encoder, codec, device, encoder_dtype(audio_dtype, device))
-    return Qwen3TTS(c, codec, weights, decoder, clone, DummyTokenizer(WORDS, SPECIAL), {})
+    return Qwen3TTS(c, codec, weights, decoder, clone, DummyTokenizer(WORDS, SPECIAL), {}, adapters)

@@ -18,6 +18,8 @@ from stentor.models.load_options import (
     encoder_dtype,
     model_dtype,
 )
+from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.lora_files import merge, read_peft
 from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_tts.codec_decoder import Decoder
@@ -30,9 +32,11 @@ from stentor.models.qwen3_tts.talker import Weights
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import load_weights, meta_init, read_sharded
 
-LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION, "mistral_pretokenizer")
+LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION, "mistral_pretokenizer", "lora", *ADAPTER_OPTIONS)
 QUANTIZED = ("talker.model",)
 """The language models whose weights may have 8 bits."""
+USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Layers that get slots for adapters where nothing else is asked for."""
 Built = TypeVar("Built", bound=nn.Module)
 
 
@@ -48,29 +52,37 @@ def load(
     """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
     Load options: `codec_dtype` of the codec (the speaker encoder is float32 or wider), `quantization` of the
-    talker's weights, and `mistral_pretokenizer` (False), which splits words as the official package does for a local
-    directory.
+    talker's weights, `lora` (a PEFT folder to merge), those of adapters (models/lora.py), and `mistral_pretokenizer`
+    (False), which splits words as the official package does for a local directory.
     Raises CheckpointError and InvalidRequest.
     """
-    mistral = _load_options(options)
+    mistral, plan = _load_options(options), AdapterPlan.of(options, read_peft, USUAL_TARGETS)
     audio_dtype = codec_dtype(options, device, dtype)
     precise = at_least_float32(audio_dtype)
     c, codec = parse(raw, str(path / "config.json")), read_codec(path)
     if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
         raise CheckpointError(f"{path}: the talker makes {c.codebooks} codes per frame, the codec wants another number")
     tensors = read_quantized(raw, read_sharded(path), str(path))
+    if "lora" in options:
+        tensors = merge(tensors, read_peft(Path(options["lora"]).expanduser()))
     norm = tensors.get("talker.model.norm.weight")  # never quantised
     own = torch.float32 if norm is None else norm.dtype
     weights = make_weights(c, model_dtype(dtype, own, device), precise)
     tensors = place_quantized(weights, QUANTIZED, tensors, quantization(options), str(path), device)
     load_weights(weights, tensors, str(path), device)
     del tensors
+    adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     decoder, encoder = load_codec(path, codec, device, precise, with_encoder=c.kind == "base")
     decoder.process_weights_after_loading(audio_dtype)
     encodes = encoder_dtype(audio_dtype, device)
     clone = make_clone(c, weights, encoder, codec, device, encodes) if encoder is not None else None
     tokenizer = QwenTokenizer(path, mistral)
-    return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, generation_defaults(path))
+    return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, generation_defaults(path), adapters)
+
+
+def serves_adapters(name: str) -> bool:
+    """Whether a request's adapter may change this layer: those of the talker's blocks."""
+    return name.startswith("talker.model.layers.")
 
 
 def _load_options(options: Mapping[str, object]) -> bool:

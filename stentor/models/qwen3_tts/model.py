@@ -11,7 +11,7 @@ from torch import Tensor
 from stentor.kernels.types import MinFrames, SamplingParams
 from stentor.layers.linear import linear
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
-from stentor.models.lora import NO_ADAPTERS
+from stentor.models.lora import NO_ADAPTERS, AdapterSlots
 from stentor.models.qwen3_tts.codec_decoder import Codec, Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.config import CodecConfig, Config
@@ -46,8 +46,6 @@ class CloneEncoder:
 class Qwen3TTS:
     """A loaded checkpoint (implements models.base.SpeechModel)."""
 
-    adapters = NO_ADAPTERS
-
     def __init__(
         self,
         config: Config,
@@ -57,13 +55,15 @@ class Qwen3TTS:
         clone: CloneEncoder | None,
         tokenizer: Tokenizer,
         defaults: dict[str, object],
+        adapters: AdapterSlots = NO_ADAPTERS,
     ) -> None:
         """`weights` and `decoder` are filled. Their embeddings are taken over and freed."""
         decoder.process_weights_after_loading()
         talker = weights.talker
         self._tables = weights.process_weights_after_loading()
         device, dtype = self._tables.text.device, self._tables.text.dtype
-        self.spec = make_spec(config, codec_config, defaults, dtype)
+        self.adapters = adapters
+        self.spec = make_spec(config, codec_config, defaults, dtype, adapters.columns)
         self.codec = Codec(decoder)
         self._ids, self._clone = config.ids, clone
         self._stack, self._head = talker.model, talker.codec_head

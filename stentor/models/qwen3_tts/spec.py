@@ -83,8 +83,14 @@ def _prompt_rows(c: Config) -> dict[str, Column]:
     return rows
 
 
-def make_spec(c: Config, codec: CodecConfig, defaults: Mapping[str, Any], dtype: torch.dtype) -> ModelSpec:
-    """Facts of one checkpoint. `dtype` is that of the language models."""
+def make_spec(
+    c: Config,
+    codec: CodecConfig,
+    defaults: Mapping[str, Any],
+    dtype: torch.dtype,
+    adapters: Mapping[str, Column] | None = None,
+) -> ModelSpec:
+    """Facts of one checkpoint. `dtype` is that of the language models. adapters: columns of LoRA adapters."""
     stack = c.talker.stack
     dialects = set(c.dialects.values())
     return ModelSpec(
@@ -95,7 +101,7 @@ def make_spec(c: Config, codec: CodecConfig, defaults: Mapping[str, Any], dtype:
         kv=KVSpec(stack.layers, stack.kv_heads, stack.head_dim, dtype),
         max_model_len=c.talker.positions,
         draws=c.codebooks,
-        columns=_columns(c),
+        columns={**_columns(c), **(adapters or {})},
         prompt_rows=_prompt_rows(c),
         options=_options(defaults, c),
         stop_keeps_frame=False,

@@ -14,11 +14,12 @@ from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_codec
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
+from stentor.models.lora_files import merge
 from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
-from stentor.models.voxcpm2.lora import USUAL_TARGETS, merge_lora, read_lora, serves_adapters
+from stentor.models.voxcpm2.lora import USUAL_TARGETS, read_lora, serves_adapters
 from stentor.models.voxcpm2.model import VoxCPM2
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from stentor.models.voxcpm2.prompt import PromptBuilder, Tokenize
@@ -58,7 +59,7 @@ def load(
     net, vae = make_modules(c, device, dtype)
     weights = read_quantized(raw, _main_weights(path), str(path))
     if "lora" in options:
-        weights = merge_lora(weights, Path(options["lora"]).expanduser())
+        weights = merge(weights, read_lora(Path(options["lora"]).expanduser()))
     weights = place_quantized(net, QUANTIZED, weights, quantization(options), f"{path}: model", device)
     load_weights(net, weights, f"{path}: model", device)
     load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)

@@ -1,14 +1,13 @@
-"""LoRA weights of VoxCPM2 as its training writes them: merged into the checkpoint's tensors, or one adapter of many."""
+"""LoRA weights of VoxCPM2, as its training or PEFT writes them, and which layers take them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from torch import Tensor
-
 from stentor.errors import CheckpointError
 from stentor.models.config_reader import ConfigReader
 from stentor.models.lora import LoraWeights
+from stentor.models.lora_files import is_peft, read_pairs, read_peft
 from stentor.models.weights import read_json, read_pickle, read_safetensors
 
 DEFAULT_ALPHA = 16.0  # of the reference, for files without a lora_config.json
@@ -24,39 +23,23 @@ def serves_adapters(name: str) -> bool:
 
 
 def read_lora(path: Path) -> LoraWeights:
-    """The weights in `path`, a file or a directory with lora_weights.safetensors or .ckpt.
+    """The weights in `path`: a file or a directory with lora_weights.safetensors or .ckpt, or a folder of PEFT.
 
     alpha comes from lora_config.json beside the weights, r from the tensors (and must agree with the file).
     CheckpointError names a pair that is incomplete, or a tensor that is none of a LoRA.
     """
+    if is_peft(path):
+        return read_peft(path)
     file = _weights_file(path)
     tensors = read_safetensors(file) if file.suffix == ".safetensors" else read_pickle(file)
     settings = _settings(file.parent / "lora_config.json")
     alpha = settings.number("alpha", DEFAULT_ALPHA, above=0)
-    other = [k for k in tensors if not k.endswith((".lora_A", ".lora_B"))]
-    if other or not tensors:
-        raise CheckpointError(f"{file}: tensor {other[0]} is not a LoRA tensor" if other else f"{file} is empty")
-    pairs = {name: _pair(tensors, name, file) for name in sorted({k.rpartition(".")[0] for k in tensors})}
+    pairs = read_pairs(tensors, str(file))
     for name, (a, _) in pairs.items():
         rank = settings.number("r", float(a.shape[0]), above=0)
         if rank != a.shape[0]:
             raise CheckpointError(f"{file}: tensor {name}.lora_A has rank {a.shape[0]}, lora_config.json says {rank:g}")
     return LoraWeights(str(file), pairs, alpha)
-
-
-def merge_lora(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """W + alpha / r * B A for every pair of `read_lora(path)`. CheckpointError names a pair that does not fit."""
-    weights, merged = read_lora(path), dict(tensors)
-    for name in weights.pairs:
-        if f"{name}.weight" not in tensors:
-            raise CheckpointError(f"{weights.source}: tensor {name}.lora_A belongs to no weight of this model")
-        if f"{name}.weight_scale" in tensors:
-            raise CheckpointError(f"{weights.source}: {name} is quantised: name the adapter in loras, not in lora")
-        weight = tensors[f"{name}.weight"]
-        weights.check_shape(name, weight.shape)
-        a, b = weights.scaled(name)
-        merged[f"{name}.weight"] = (weight.float() + b @ a).to(weight.dtype)
-    return merged
 
 
 def _weights_file(path: Path) -> Path:
@@ -72,15 +55,3 @@ def _settings(file: Path) -> ConfigReader:
     """lora_config.json: the settings stand at its top or in `lora_config`."""
     data = read_json(file) if file.is_file() else {}
     return ConfigReader(data, str(file)).section("lora_config", data)
-
-
-def _pair(tensors: dict[str, Tensor], name: str, file: Path) -> tuple[Tensor, Tensor]:
-    for part in ("lora_A", "lora_B"):
-        tensor = f"{name}.{part}"
-        if tensor not in tensors:
-            raise CheckpointError(f"{file}: tensor {tensor} is missing")
-        if tensors[tensor].ndim != 2 or not tensors[tensor].numel():
-            raise CheckpointError(
-                f"{file}: tensor {tensor} has shape {list(tensors[tensor].shape)}, not two dimensions"
-            )
-    return tensors[f"{name}.lora_A"], tensors[f"{name}.lora_B"]

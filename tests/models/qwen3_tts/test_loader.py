@@ -110,8 +110,8 @@ def test_added_tokens_must_have_the_ids_that_the_vocabulary_leaves_them(checkpoi
 
 
 def test_an_unknown_load_option_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(InvalidRequest, match="lora"):
-        load(checkpoint, lora="weights")
+    with pytest.raises(InvalidRequest, match="flow_steps"):
+        load(checkpoint, flow_steps=3)
     with pytest.raises(InvalidRequest, match="codec_dtype"):
         load(checkpoint, codec_dtype="int4")
 

@@ -1,0 +1,116 @@
+"""Adapters in PEFT's layout: one that a request names equals the checkpoint with that adapter merged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from stentor import TTS
+from stentor.api import Speech
+from tests.fixtures.qwen3_tts import tiny_qwen3_tts
+from tests.helpers import peft
+
+TEXT = "hello there and speak"
+ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
+OPTIONS: dict[str, Any] = {"voice": "serena", "ignore_eos": True, "min_frames": 5, "max_frames": 5, "seed": 3}
+NAMES = (None, "one", "two")
+AUDIO = 1e-3  # of the peak
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_qwen3_tts.write("custom_voice", tmp_path_factory.mktemp("qwen3_tts"))
+
+
+@pytest.fixture(scope="module")
+def folders(path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root, file = tmp_path_factory.mktemp("adapters"), path / "model.safetensors"
+    one = peft.weights(file, ("q_proj", "v_proj"), "talker.model.layers.", 4, seed=1)
+    two = peft.weights(file, (*ATTENTION, *MLP), "talker.model.layers.", 6, seed=2)
+    return {
+        "one": peft.store(root / "one", one, r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"]),
+        "two": peft.store(root / "two", two, r=6, lora_alpha=6, use_rslora=True),
+    }
+
+
+@pytest.fixture(scope="module")
+def merged(path: Path, folders: dict[str, Path]) -> dict[str | None, Speech]:
+    found: dict[str | None, Speech] = {}
+    for name in NAMES:
+        with TTS(path, device="cpu", max_num_seqs=1, **({} if name is None else {"lora": folders[name]})) as engine:
+            found[name] = engine.generate(TEXT, retries=1, **OPTIONS)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tts(path: Path, folders: dict[str, Path]) -> Iterator[TTS]:
+    with TTS(path, device="cpu", max_num_seqs=4, loras=folders, max_loras=3) as engine:
+        yield engine
+
+
+def same(speech: Speech, want: Speech) -> None:
+    assert np.array_equal(speech.frames, want.frames)
+    assert np.abs(speech.samples - want.samples).max() < AUDIO * np.abs(want.samples).max()
+
+
+def test_the_adapters_of_these_tests_change_the_codes(merged: dict[str | None, Speech]) -> None:
+    speeches = [merged[name].frames for name in NAMES]
+    assert not any(np.array_equal(a, b) for i, a in enumerate(speeches) for b in speeches[:i])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_request_alone_equals_the_merged_checkpoint(
+    name: str | None, tts: TTS, merged: dict[str | None, Speech]
+) -> None:
+    same(tts.generate(TEXT, retries=1, lora=name, **OPTIONS), merged[name])
+
+
+def test_requests_of_all_adapters_and_none_share_a_batch_while_one_comes_and_goes(
+    tts: TTS, folders: dict[str, Path], merged: dict[str | None, Speech]
+) -> None:
+    streams = [tts.submit(tts.request(TEXT, lora=n, **OPTIONS), streaming=n is not None) for n in NAMES]
+    tts.load_lora("guest", folders["two"])
+    guest = tts.submit(tts.request(TEXT, lora="guest", **OPTIONS))
+    tts.unload_lora("guest")
+    for name, stream in zip((*NAMES, "two"), (*streams, guest), strict=True):
+        same(tts.speech(list(stream), stream.seed), merged[name])
+
+
+@contextmanager
+def held(tts: TTS) -> Iterator[None]:
+    """The engine takes no second step inside, so that what is submitted runs together."""
+    go, plan = threading.Event(), tts.engine.scheduler.plan
+
+    def wait(*args: Any) -> Any:
+        assert go.wait(60)
+        return plan(*args)
+
+    with mock.patch.object(tts.engine.scheduler, "plan", wait):
+        try:
+            yield
+        finally:
+            go.set()
+
+
+def test_preempted_requests_equal_the_merged_checkpoint(
+    path: Path, folders: dict[str, Path], merged: dict[str | None, Speech]
+) -> None:
+    with TTS(path, device="cpu", loras=folders, max_num_seqs=3, page_size=4) as whole:
+        page, prompt = whole.engine.sizes.page_bytes, whole.engine.stats.prompt_tokens
+        whole.generate(TEXT, retries=1, **OPTIONS)
+        tokens = whole.engine.stats.prompt_tokens - prompt
+    pages = 3 * -(-tokens // 4) + 2  # every request begins, and few can go on
+    small = {"max_num_seqs": 3, "page_size": 4, "memory_gb": (pages + 0.5) * page / 2**30}
+    with TTS(path, device="cpu", loras=folders, **small) as poor:
+        with held(poor):
+            streams = [poor.submit(poor.request(TEXT, lora=n, **OPTIONS)) for n in NAMES]
+        for name, stream in zip(NAMES, streams, strict=True):
+            same(poor.speech(list(stream), stream.seed), merged[name])
+        assert poor.engine.health().preemptions > 0
