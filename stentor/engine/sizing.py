@@ -24,7 +24,7 @@ CODEC_COPIES = 3
 """A codec call's memory counts three times: for eager warm-up, for the graphs, and for fragmentation."""
 ENCODER_SHARE = 0.2
 """Encodings of references take at most this share of the memory beside the weights. Where two do not fit, one runs at
-a time, and where not even the longest fits, it is tried with what is left."""
+a time, and where not even the longest fits and there is no `max_memory_gb`, it is tried with what is left."""
 
 
 def _bytes(columns: Mapping[str, Column]) -> int:
@@ -38,7 +38,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     """
     spec, timing = model.spec, model.spec.codec_timing
     usable, total = _usable(config, device)
-    encodings, encoder_bytes = _encoder(model, device, usable)
+    encodings, encoder_bytes = _encoder(model, device, usable, budget=config.max_memory_gb is not None)
     max_frames = min(config.max_frames, spec.max_model_len)
     needs = _needs(model, config, device, max_frames, encoder_bytes)
     shares = _shares(model, needs, config, usable, total)
@@ -107,6 +107,8 @@ def _shares(model: SpeechModel, needs: Needs, config: EngineConfig, usable: int 
         return found_shares
     adapters = f", {model.adapters.bytes / GIB:.2f} GiB of adapters among them" if model.adapters.count else ""
     weights = f"{(total - usable) / GIB:.2f} GiB of {total / GIB:.2f} are taken by weights{adapters}"
+    if needs.encoder:
+        weights += f", {needs.encoder / GIB:.2f} are for encoding references"
     told = advice(needs, wanted[-1], usable, total)
     raise EngineError(f"no memory for key-value pages beside {wanted[-1]} slots: {weights}; {told}")
 
@@ -136,8 +138,11 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device) -> int:
         return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
 
 
-def _encoder(model: SpeechModel, device: Device, usable: int | None) -> tuple[int, int]:
-    """References encoded at a time, and bytes to leave for it. An encoding of the longest one is measured."""
+def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: bool) -> tuple[int, int]:
+    """References encoded at a time, and bytes to leave for it. An encoding of the longest one is measured.
+
+    budget: it must not be exceeded, so all of one encoding is left, however much that is.
+    """
     spec = model.spec
     if usable is None or not spec.takes_reference:
         return ENCODINGS, 0
@@ -151,4 +156,4 @@ def _encoder(model: SpeechModel, device: Device, usable: int | None) -> tuple[in
             device.release_cached()
             each = room
     count = ENCODINGS if ENCODINGS * each <= room else 1
-    return count, min(count * each, room)
+    return count, count * each if budget else min(count * each, room)

@@ -69,6 +69,10 @@ def test_memory_for_encoding_references_is_left_free_for_as_many_as_fit():
     assert plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 1 << 40)).encoder_bytes == pytest.approx(
         0.2 * GIB / 2, abs=2
     )
+    budget = EngineConfig(max_num_seqs=4, max_memory_gb=1)
+    assert plan_memory(model, budget, Gpu(HALF, 0, 300 << 20)).encoder_bytes == 300 << 20  # it must not be exceeded
+    with pytest.raises(EngineError, match=r"0.59 are for encoding references; .* GiB hold 4 slots"):
+        plan_memory(model, budget, Gpu(HALF, 0, 600 << 20))
     assert max(asked) == int(5.0 * 600)  # the longest
 
     def full(wav: torch.Tensor, role: str) -> None:
