@@ -33,7 +33,7 @@ class CodecPrimer:
         spec, where = model.spec, device.torch
         self.model, self.device, self._deterministic = model, device, config.deterministic
         self.timing = spec.codec_timing
-        longest = self.timing.grid if self.timing.window else spec.codec_chunk
+        longest = self.timing.grid if self.timing.window else spec.codec_silent
         self.sizes = piece_sizes(min(spec.codec_prefix, longest) if self.timing.chunks else 0, self.timing.grid)
         self.stream = device.stream(BACKGROUND)
         self.graphs = CudaGraphRunner("priming", self._decode, device, self.stream, config.require_graphs)
@@ -44,7 +44,7 @@ class CodecPrimer:
         chunks = self.timing.num_chunks(spec.codec_prefix)
         assert not self.timing.window or chunks < self.timing.window, "a prefix must leave pages for the stream"
         self._pages = CodecPages(model.codec.pages, replace(self.timing, window=chunks), 1, device)
-        self._call = one_row(self._pages.pool, self._pages.width, where)
+        self._call = one_row(self._pages.pool, self._pages.width, where)._replace(silent=True)
         kept = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
 

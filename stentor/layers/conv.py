@@ -10,6 +10,7 @@ tensors that it returns are [B, C, n] views of that memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -217,6 +218,16 @@ def state_columns(codec: nn.Module) -> dict[str, Column]:
             module.key = name
             columns[name] = Column((module.tail, module.channels), module.weight.dtype)
     return columns
+
+
+def context_steps(*parts: nn.Module) -> int:
+    """Input steps at most on which the state after them depends, in causal modules that run in this order."""
+    steps = 0
+    for module in reversed([m for part in parts for m in part.modules() if isinstance(m, CausalModule)]):
+        if isinstance(module, CausalConvTranspose1d):
+            steps = math.ceil(steps / module.stride)
+        steps += module.tail
+    return steps
 
 
 def in_windows(

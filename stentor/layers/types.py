@@ -33,12 +33,14 @@ class CodecCall(NamedTuple):
     end: [B] int64, the number of the stream's frames where it has ended, and otherwise NO_END.
     pages: empty where the codec has no pages.
     whole: whether each row is an utterance as a whole, from the first frame of its codec prefix on.
+    silent: whether nobody hears the audio, so that only the state counts. A codec may return less audio then.
     """
 
     start: Tensor
     end: Tensor
     pages: CodecPageTable
     whole: bool = False
+    silent: bool = False
 
 
 NO_END = 1 << 40

@@ -86,6 +86,7 @@ class ModelSpec:
     phonemes: bool = False  # it reads `[word](/phonemes/)` in a text, without white space inside
     split_granularity: str = "auto"  # how text is cut by default (text/sentences.py)
     codec_chunk: int = 25  # frames that one codec call decodes at most
+    codec_silent: int = 25  # frames that one call with `CodecCall.silent` takes at most
     codec_prefix: int = 0  # frames of a prompt's codec prefix at most. 0: no prompt has one
     codec_timing: CodecTiming = CAUSAL  # its grid, look-ahead and delay
     hides_frames: bool = False  # emit says of each frame whether it is heard

@@ -17,6 +17,7 @@ from stentor.layers.conv import (
     SnakeBase,
     StreamingState,
     cast_codec,
+    context_steps,
     convolve,
     state_columns,
     upcast,
@@ -238,13 +239,17 @@ class Decoder(nn.Module):
         self.rope = rope.to(device)
         cast_codec(self, self.dtype if dtype is None else dtype)
 
-    def forward(self, codes: Tensor, pos: Tensor, state: StreamingState | None = None) -> Tensor:
-        """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1]."""
+    def forward(
+        self, codes: Tensor, pos: Tensor, state: StreamingState | None = None, heard: int | None = None
+    ) -> Tensor:
+        """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1], or of the last
+        `heard` frames. The transformer takes all frames, and the convolutions only these."""
         assert self.rope is not None, "process_weights_after_loading comes first"
         x = F.embedding(codes + self.offset, self.table).sum(-2).to(self.dtype).transpose(1, 2)
         x = convolve(self.pre_conv, x, state).transpose(1, 2)
         kv = WindowKV(WINDOW, self.config.window, pos, state)
-        x = self.pre_transformer(x, kv.attend, self.rope, pos).transpose(1, 2)
+        x = self.pre_transformer(x, kv.attend, self.rope, pos)
+        x = (x if heard is None else x[:, -heard:]).transpose(1, 2)
         for up in self.upsample:
             x = up(x, state)
         first, *blocks, snake, last = self.decoder
@@ -262,13 +267,16 @@ class Codec:
     def __init__(self, decoder: Decoder) -> None:
         c = decoder.config
         self.decoder = decoder
+        self.context = context_steps(decoder.upsample, decoder.decoder)
         window = window_columns(WINDOW, c.stack.layers, c.stack.kv_heads, c.stack.head_dim, c.window, decoder.dtype)
         self.columns: Mapping[str, Column] = {**state_columns(decoder), **window, CLOCK: Column(dtype=torch.int64)}
 
-    def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
-        """frames [B, n, codebooks] -> samples [B, n * hop] float32 in [-1, 1], and the streams' next state."""
+    def decode(self, frames: Tensor, state: State, call: CodecCall | None = None) -> tuple[Tensor, State]:
+        """frames [B, n, codebooks] -> samples [B, n * hop] float32 in [-1, 1], and the streams' next state. A silent
+        call gives the samples of the last frames, on which the state depends."""
         streaming = StreamingState(state)
         count = frames.shape[1]
         pos = state[CLOCK][:, None] + torch.arange(count, device=frames.device)
-        samples = self.decoder(frames.long(), pos, streaming)
+        heard = self.context if call is not None and call.silent else None
+        samples = self.decoder(frames.long(), pos, streaming, heard)
         return samples.float(), {**streaming.new, CLOCK: state[CLOCK] + count}

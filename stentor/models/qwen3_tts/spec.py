@@ -111,6 +111,7 @@ def make_spec(
         languages=tuple(n for n in c.languages if n not in dialects and not n.endswith("_dialect")),
         takes_instructions=c.kind != "base" and c.size != "0b6",
         takes_reference=c.kind == "base",
+        codec_silent=256,
         codec_prefix=math.ceil(REFERENCE_SECONDS[1] * codec.sample_rate / codec.decoder.hop) if c.kind == "base" else 0,
         live_text=True,
         speaker_size=c.speaker.dim if c.speaker is not None else 0,
