@@ -5,6 +5,9 @@ TRITON_INTERPRET=1 python -m tests.helpers.launches [--write]     prints the cou
 The step runs on the meta device, where tensors have no values; a kernel's launch is counted by name and does nothing.
 Tiny checkpoints: full sizes have more layers, and as many launches per layer. Counts are those of the kernels as the GPU
 gets them: `torch` is every operation that launches something.
+
+`library`, which is not stored, is how many products, convolutions and attentions of the library a prefill, a step and a codec call
+launch inside `kernels.batch_invariant`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 import torch
 from triton.runtime import interpreter
 
-from stentor import registry
+from stentor import kernels, registry
 from stentor.engine import step
 from stentor.engine.kv_cache import PagedKV
 from stentor.engine.slot_table import SlotTable
@@ -30,18 +33,27 @@ BATCHES = (1, 16, 64)
 FAMILIES = ("fish_s2", "voxcpm2", "custom_voice")
 
 
+LIBRARY = ("mm", "bmm", "convolution", "scaled_dot_product")
+"""Parts of the names of operations whose sums may follow the number of rows."""
+
+
 class Launches(plain.Operations):
     """Operations and kernels while it is active."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kernels: Counter[str] = Counter()
+        self.library = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.library += any(part in func.overloadpacket.__name__ for part in LIBRARY)
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def counts(self) -> dict[str, int]:
         return {"torch": self.count, **dict(sorted(self.kernels.items()))}
 
 
-def launches(model: Any, run: Any) -> dict[str, int]:
+def launches(run: Any) -> Launches:
     with torch.inference_mode(), Launches() as found:
         plain_run = interpreter.InterpretedFunction.run
 
@@ -53,22 +65,33 @@ def launches(model: Any, run: Any) -> dict[str, int]:
             run()
         finally:
             interpreter.InterpretedFunction.run = plain_run
-    return found.counts()
+    return found
 
 
 def count(family: str, folder: Path) -> dict[str, dict[str, int]]:
     """Launches of one decode step by batch size, and of a prefill."""
     path = plain.checkpoint(family, folder)
-    model = registry.load(path, torch.device("cpu"), torch.bfloat16, {})
+    model = registry.load(path, torch.device("cpu"), torch.bfloat16, {"codec_dtype": "float16"})
     plain.to_meta(model, {})
     device, spec = torch.device("meta"), model.spec
     slots, kv = SlotTable(spec, 64, 64, device), PagedKV(spec.kv, 64, 16, 16, 8, device)
     out = {}
     for batch in BATCHES:
         idx = torch.zeros(batch, dtype=torch.int64, device=device)
-        out[f"decode {batch}"] = launches(model, lambda idx=idx: step.decode(model, slots, kv, idx, 4, spec.num_evals))
+        out[f"decode {batch}"] = launches(
+            lambda idx=idx: step.decode(model, slots, kv, idx, 4, spec.num_evals)
+        ).counts()
     prompt = plain.prefill_batch(model, "meta")
-    out["prefill"] = launches(model, lambda: step.prefill(model, slots, kv, prompt))
+    out["prefill"] = launches(lambda: step.prefill(model, slots, kv, prompt)).counts()
+    frames = torch.zeros(2, 3, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
+    state = {n: torch.zeros(2, *c.shape, dtype=c.dtype, device=device) for n, c in model.codec.columns.items()}
+    runs = {
+        "decode": lambda: step.decode(model, slots, kv, idx, 4, spec.num_evals),
+        "prefill": lambda: step.prefill(model, slots, kv, prompt),
+        "codec": lambda: model.codec.decode(frames, state, None),
+    }
+    with kernels.batch_invariant(True):
+        out["library"] = {name: launches(run).library for name, run in runs.items()}
     return out
 
 
@@ -78,7 +101,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             found[family] = count(family, Path(folder))
     if "--write" in sys.argv:
-        STORED.write_text(json.dumps(found, indent=1) + "\n")
+        stored = {family: {k: v for k, v in cases.items() if k != "library"} for family, cases in found.items()}
+        STORED.write_text(json.dumps(stored, indent=1) + "\n")
     print(json.dumps(found))
 
 

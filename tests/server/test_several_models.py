@@ -84,11 +84,12 @@ def test_an_engine_whose_device_raises_leaves_the_others_serving(three: Live, mo
 
 def test_each_model_has_its_budget_and_its_share_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"max_memory_gb": (8.0, 6.0, 4.0), "quantization": ("auto", "int8", "fp8")}
-    config = build({"models": MODELS, **given}, env={})
+    config = build({"models": MODELS, "deterministic": True, **given}, env={})
     made: list[dict[str, Any]] = []
     monkeypatch.setattr("stentor.server.model_factory.TTS", lambda model, **options: made.append(options))
     for at, name in enumerate(MODELS):
         ModelFactory(name, name, config, at)()
+    assert all(o["deterministic"] for o in made)
     assert [o["max_memory_gb"] for o in made] == [8, 6, 4]
     assert [o["quantization"] for o in made] == ["auto", "int8", "fp8"]
     free = 1.0

@@ -1,0 +1,83 @@
+"""`deterministic` is refused where it would not hold, and reaches all that the engine captures and launches."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from stentor import TTS, InvalidRequest, kernels
+from stentor.config import EngineConfig
+from stentor.engine import model_runner
+from stentor.engine.codec_primer import CodecPrimer
+from stentor.engine.determinism import check_deterministic
+from stentor.engine.device import Device
+from stentor.engine.engine import Engine
+from stentor.kernels import Kernel, switches
+from stentor.layers.types import Column
+from stentor.models.base import KVSpec
+
+CPU = Device("cpu")
+
+
+@pytest.fixture
+def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU with Triton."""
+    for name in ("AVAILABLE", "INTERPRETED"):
+        monkeypatch.setattr(switches, name, True)
+    monkeypatch.setattr(switches, "OFF", frozenset({Kernel.GEMV, Kernel.PDL}))
+
+
+def model(invariant: bool = True, codec: torch.dtype = torch.float16, dtype: torch.dtype = torch.bfloat16):
+    spec = SimpleNamespace(family="a family", batch_invariant=invariant, kv=KVSpec(1, 1, 8, dtype))
+    columns = {"history": Column((2,), codec), "clock": Column(dtype=torch.int64)}
+    return SimpleNamespace(spec=spec, codec=SimpleNamespace(columns=columns))
+
+
+def test_a_cpu_refuses_it_and_says_what_holds_there():
+    with pytest.raises(InvalidRequest, match=r"deterministic: needs a CUDA GPU.* on a CPU"):
+        TTS("dummy:toy", device="cpu", deterministic=True)
+
+
+@pytest.mark.usefixtures("with_kernels")
+def test_what_is_missing_is_named():
+    check_deterministic(model(), CPU)
+    for given, words in (
+        (model(invariant=False), "is not available for a family"),
+        (model(codec=torch.float32), "a codec in 16 bits, got float32"),
+        (model(dtype=torch.float64), "a dtype of at most 32 bits"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            check_deterministic(given, CPU)
+
+
+@pytest.mark.usefixtures("with_kernels")
+def test_a_kernel_that_is_off_leaves_sums_to_the_library(monkeypatch):
+    monkeypatch.setattr(switches, "OFF", frozenset({Kernel.NORM}))
+    with pytest.raises(InvalidRequest, match="all kernels on"):
+        check_deterministic(model(), CPU)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_captures_and_launches_of_an_engine_are_inside(wanted, monkeypatch):
+    seen: dict[str, bool] = {}
+    for owner, name in (
+        (model_runner.ModelRunner, "capture"),
+        (model_runner.ModelRunner, "_decode"),
+        (CodecPrimer, "capture"),
+    ):
+        plain = getattr(owner, name)
+
+        def spy(self, *args, plain=plain, key=f"{owner.__name__}.{name}"):
+            seen[key] = kernels.is_batch_invariant()
+            return plain(self, *args)
+
+        monkeypatch.setattr(owner, name, spy)
+    monkeypatch.setattr("stentor.engine.engine.check_deterministic", lambda model, device: None)
+    with TTS("dummy:toy", device="cpu", max_num_seqs=2, memory_gb=0.01, deterministic=wanted) as tts:
+        tts.generate("Hello.", seed=1, max_frames=3)
+        assert isinstance(tts.engine, Engine)
+        assert tts.engine.config == EngineConfig(max_num_seqs=2, memory_gb=0.01, deterministic=wanted)
+    assert seen == {"ModelRunner.capture": wanted, "ModelRunner._decode": wanted, "CodecPrimer.capture": wanted}
+    assert not kernels.is_batch_invariant()
