@@ -119,17 +119,17 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         alone("same voice, loaded", lambda i: {"reference": loaded})
         alone("new voice", lambda i: {"reference": voice(tts, args.seconds, i)})
         together: dict[str, Any] = {"same voice": {"reference": known}, "same voice, loaded": {"reference": loaded}}
-        for label, options in () if args.alone else ({"plain": plain} | together).items():
+        for label, options in ({"plain": plain} | together).items():
             runs = [at_once(tts, i, **options) for i in range(1, 5)][1:]
             found[f"{TOGETHER} at once, {label}, median"] = round(statistics.median(r[TOGETHER // 2] for r in runs), 2)
             found[f"{TOGETHER} at once, {label}, last"] = round(statistics.median(r[-1] for r in runs), 2)
-        for count in () if args.alone else (0, 2):
+        for count in () if args.no_streams else (0, 2):
             runs = [
                 beside(tts, plain, [voice(tts, args.seconds, 1000 * i + n) for n in range(count)]) for i in (1, 2, 3)
             ]
             for what in runs[0]:
                 found[f"beside {TOGETHER} streams, {count} new voices, {what}"] = max(r[what] for r in runs)
-        if tts.spec.marks.speaker != NO_MARKS.speaker and not args.alone:
+        if tts.spec.marks.speaker != NO_MARKS.speaker and not args.no_streams:
             tokens, cached = stats.prompt_tokens, stats.cached_tokens
             list(tts.submit(tts.request(DIALOGUE, seed=1, max_frames=12 * 40)))
             found["dialogue, tokens of its prompts"] = stats.prompt_tokens - tokens
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=28.0, help="of reference audio")
     parser.add_argument("--no-prefix-cache", action="store_true")
     parser.add_argument("--min-cached-tokens", type=int, default=Policy.min_cached_tokens)
-    parser.add_argument("--alone", action="store_true", help="measure one request at a time, and nothing else")
+    parser.add_argument("--no-streams", action="store_true", help="leave out new voices beside streams, and dialogue")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     result: dict[str, Any] = {
