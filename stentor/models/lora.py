@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class LoraWeights:
     """Low-rank weights A [r, in] and B [out, r] by the checkpoint's name of the layer, which gets alpha / r * B A.
 
     by_root: alpha / sqrt(r) instead (Kalajdzievski, 2023). names: what stands before and after `X.lora_A` in the file.
+    in_file: what the file calls a layer that has another name here.
     """
 
     source: str  # for errors
@@ -35,10 +36,11 @@ class LoraWeights:
     alpha: float
     by_root: bool = False
     names: tuple[str, str] = ("", "")
+    in_file: Mapping[str, str] = field(default_factory=dict)
 
     def tensor(self, name: str, part: str = "A") -> str:
         """What the file calls a part of a layer's pair."""
-        return f"{self.names[0]}{name}.lora_{part}{self.names[1]}"
+        return f"{self.names[0]}{self.in_file.get(name, name)}.lora_{part}{self.names[1]}"
 
     @property
     def rank(self) -> int:
@@ -55,7 +57,8 @@ class LoraWeights:
         a, b = self.pairs[name]
         if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or (b.shape[0], a.shape[1]) != tuple(shape):
             got = f"lora_A {list(a.shape)} and lora_B {list(b.shape)}"
-            raise CheckpointError(f"{self.source}: {name} has {got}, which do not make its weight {list(shape)}")
+            layer = self.in_file.get(name, name)
+            raise CheckpointError(f"{self.source}: {layer} has {got}, which do not make its weight {list(shape)}")
 
     def identity(self) -> bytes:
         """The same for the same weights: keys of cached pages name it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from stentor.errors import CheckpointError
@@ -95,7 +96,10 @@ def _pair(tensors: Mapping[str, Tensor], names: list[str], source: str) -> tuple
 
 
 def merge(tensors: Mapping[str, Tensor], weights: LoraWeights) -> dict[str, Any]:
-    """W + scale * B A for every pair. CheckpointError names a pair that does not fit the checkpoint's tensors."""
+    """W + scale * B A for every pair, in float32 at least: who loads it rounds it.
+
+    CheckpointError names a pair that does not fit the checkpoint's tensors.
+    """
     merged = dict(tensors)
     for name in weights.pairs:
         if f"{name}.weight" not in tensors:
@@ -105,5 +109,5 @@ def merge(tensors: Mapping[str, Tensor], weights: LoraWeights) -> dict[str, Any]
         weight = tensors[f"{name}.weight"]
         weights.check_shape(name, weight.shape)
         a, b = weights.scaled(name)
-        merged[f"{name}.weight"] = (weight.float() + b @ a).to(weight.dtype)
+        merged[f"{name}.weight"] = weight.to(torch.promote_types(weight.dtype, torch.float32)) + b @ a
     return merged

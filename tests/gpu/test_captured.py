@@ -26,8 +26,8 @@ def options(tts: TTS, family: str) -> dict:
 
 CASES = [(family, dtype, LOAD.get(family, {})) for family in EVERY for dtype in (torch.float32, torch.bfloat16)]
 CASES += [(family, torch.bfloat16, {"quantization": bits}) for family in FAMILIES for bits in ("int8", "fp8")]
-CASES += [("voxcpm2", torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8})]
-CASES += [("voxcpm2", torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8, "quantization": "int8"})]
+CASES += [(family, torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8}) for family in FAMILIES]
+CASES += [(family, torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8, "quantization": "int8"}) for family in FAMILIES]
 
 
 def fill_adapters(bench: Bench) -> None:

@@ -30,9 +30,11 @@ CONFIG: dict[str, Any] = {
 
 
 def weights(checkpoint: Path, targets: Iterable[str], before: str, rank: int, seed: int) -> dict[str, Tensor]:
-    """A and B, large enough to be heard, of the layers whose names begin with `before` and end with a target."""
+    """A and B, large enough to be heard, of the layers in a directory whose names begin with `before` and end with a
+    target."""
     random, tensors = torch.Generator().manual_seed(seed), dict[str, Tensor]()
-    for name, weight in sorted(load_file(checkpoint).items()):
+    found = {n: w for file in checkpoint.glob("*.safetensors") for n, w in load_file(file).items()}
+    for name, weight in sorted(found.items()):
         layer = name.removesuffix(".weight")
         if layer.startswith(before) and layer.rpartition(".")[2] in set(targets):
             out, inputs = weight.shape

@@ -73,11 +73,13 @@ def read_codec(path: Path) -> dict[str, Tensor]:
 
 def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Released names of the language model -> module names. Fused QKV rows are split."""
-    renamed: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        prefix = next((p for p in _TOP if name.startswith(p)), "")
-        renamed[_TOP.get(prefix, "") + _in_block(name.removeprefix(prefix))] = tensor
-    return _split_qkv(renamed)
+    return _split_qkv({module_name(name): tensor for name, tensor in tensors.items()})
+
+
+def module_name(name: str) -> str:
+    """The module name of a released one of the language model. Fused QKV stays fused."""
+    prefix = next((p for p in _TOP if name.startswith(p)), "")
+    return _TOP.get(prefix, "") + _in_block(name.removeprefix(prefix))
 
 
 def released_name(name: str) -> str:

@@ -12,9 +12,11 @@ from stentor.models.fish_s2 import config
 from stentor.models.fish_s2.codec_config import CodecConfig, stack_config
 from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.loader import QUANTIZED, build_model, make_codec
+from stentor.models.fish_s2.lora import USUAL_TARGETS, reader, serves_adapters
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import Tokens, select_tokens
 from stentor.models.load_options import check_load_options, codec_dtype, encoder_dtype, model_dtype
+from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 
 SEED = 0
@@ -72,9 +74,14 @@ RELEASED_CODEC = CodecConfig(
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> FishS2:
-    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU. Load option: `quantization`."""
-    check_load_options(options, (QUANTIZATION,))
+    """The dummy `name`. `dtype` None: bfloat16 on a GPU, float32 on a CPU.
+
+    Load options: `quantization`, and those of adapters (models/lora.py).
+    """
+    check_load_options(options, (QUANTIZATION, *ADAPTER_OPTIONS))
     c = config.parse(RELEASED)
+    read = reader(c)
+    plan = AdapterPlan.of(options, read, USUAL_TARGETS)
     tokens = make_tokens(c.codes, c.vocab)
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, torch.bfloat16, device))
     quantize_layers(language, QUANTIZED, quantization(options))
@@ -82,7 +89,8 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     codec = make_codec(RELEASED_CODEC, c, audio_dtype, encoder_dtype(audio_dtype, device))
     for module in (language, codec):
         initialize_dummy_weights(module, device, SEED)
-    return build_model(language, codec, tokens, device)
+    adapters = install_adapters(language, plan, serves_adapters, read)
+    return build_model(language, codec, tokens, device, adapters)
 
 
 def make_tokens(codes: int, vocab: int) -> Tokens:

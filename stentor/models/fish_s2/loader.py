@@ -14,14 +14,17 @@ from stentor.models.fish_s2 import codec_config, config
 from stentor.models.fish_s2.checkpoint import read_codec, read_language_model, released_name
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.language_model import Language
+from stentor.models.fish_s2.lora import USUAL_TARGETS, reader, serves_adapters
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.spec import REFERENCE_SECONDS, SAMPLE_RATE
 from stentor.models.fish_s2.tokenizer import Tokens, read_tokens
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
+from stentor.models.lora import ADAPTER_OPTIONS, NO_ADAPTERS, AdapterPlan, AdapterSlots, install_adapters
+from stentor.models.lora_files import merge
 from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
 from stentor.models.weights import load_weights
 
-LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION)
+LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION, "lora", *ADAPTER_OPTIONS)
 QUANTIZED = ("slow",)
 """The language models whose weights may have 8 bits."""
 
@@ -31,23 +34,28 @@ def load(
 ) -> FishS2:
     """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
 
-    Load options: `codec_dtype` of the codec, and `quantization` of the slow transformer's weights. Raises
-    CheckpointError and InvalidRequest.
+    Load options: `codec_dtype` of the codec, `quantization` of the slow transformer's weights, `lora` (a PEFT folder to
+    merge), and those of adapters (models/lora.py). Raises CheckpointError and InvalidRequest.
     """
     check_load_options(options, LOAD_OPTIONS)
     audio_dtype = codec_dtype(options, device, dtype)
     c = config.parse(raw)
+    read = reader(c)
+    plan = AdapterPlan.of(options, read, USUAL_TARGETS)
     tokens = read_tokens(path, c.codes, c.vocab)
     tensors = read_language_model(path, raw)
+    if "lora" in options:
+        tensors = merge(tensors, read(Path(options["lora"]).expanduser()))
     own = tensors["embeddings.weight"].dtype if "embeddings.weight" in tensors else torch.bfloat16
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, own, device))
     tensors = place_quantized(language, QUANTIZED, tensors, quantization(options), str(path), device)
     load_weights(language, tensors, str(path), device, file_name=released_name)
     del tensors
+    adapters = install_adapters(language, plan, serves_adapters, read)
     codec_tensors = read_codec(path)
     codec = make_codec(codec_config.infer(codec_tensors), c, audio_dtype, encoder_dtype(audio_dtype, device))
     load_weights(codec, codec_tensors, str(path / "codec.pth"), device)
-    return build_model(language, codec, tokens, device)
+    return build_model(language, codec, tokens, device, adapters)
 
 
 def make_codec(
@@ -60,10 +68,16 @@ def make_codec(
     return FishCodec(sizes, max(c.max_model_len, longest_reference), dtype, encoder)
 
 
-def build_model(language: Language, codec: FishCodec, tokens: Tokens, device: torch.device) -> FishS2:
+def build_model(
+    language: Language,
+    codec: FishCodec,
+    tokens: Tokens,
+    device: torch.device,
+    adapters: AdapterSlots = NO_ADAPTERS,
+) -> FishS2:
     """A model of loaded parts, all on `device`."""
     for module in (language, codec):
         module.to(device).requires_grad_(False).eval()
     language.process_weights_after_loading()
     codec.process_weights_after_loading()
-    return FishS2(language, codec, tokens)
+    return FishS2(language, codec, tokens, adapters)

@@ -20,7 +20,7 @@ from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.prompt import PromptBuilder
 from stentor.models.fish_s2.spec import make_spec
 from stentor.models.fish_s2.tokenizer import Tokens
-from stentor.models.lora import NO_ADAPTERS
+from stentor.models.lora import AdapterSlots
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words
 
@@ -28,11 +28,10 @@ from stentor.text.marks import has_words
 class FishS2:
     """A loaded checkpoint (implements models.base.SpeechModel)."""
 
-    adapters = NO_ADAPTERS
-
-    def __init__(self, language: Language, codec: FishCodec, tokens: Tokens) -> None:
-        self.language, self.codec = language, codec
-        self.spec = make_spec(language.config, codec.config.hop, language.embeddings.weight.dtype)
+    def __init__(self, language: Language, codec: FishCodec, tokens: Tokens, adapters: AdapterSlots) -> None:
+        self.language, self.codec, self.adapters = language, codec, adapters
+        dtype = language.embeddings.weight.dtype
+        self.spec = make_spec(language.config, codec.config.hop, dtype, adapters.columns)
         self.prompts = PromptBuilder(tokens, language.config.books, self.spec.max_model_len)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:

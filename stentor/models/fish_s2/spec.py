@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from stentor.layers.types import Column
@@ -27,8 +29,8 @@ def _options(c: LanguageConfig) -> dict[str, Option]:
     }
 
 
-def make_spec(c: LanguageConfig, hop: int, dtype: torch.dtype) -> ModelSpec:
-    """Facts of one checkpoint. `dtype` is that of the language model."""
+def make_spec(c: LanguageConfig, hop: int, dtype: torch.dtype, adapters: Mapping[str, Column]) -> ModelSpec:
+    """Facts of one checkpoint. `dtype` is that of the language model. adapters: columns of LoRA adapters."""
     return ModelSpec(
         family="fish_s2",
         sample_rate=SAMPLE_RATE,
@@ -37,7 +39,7 @@ def make_spec(c: LanguageConfig, hop: int, dtype: torch.dtype) -> ModelSpec:
         kv=KVSpec(c.slow.layers, c.slow.kv_heads, c.slow.head_dim, dtype),
         max_model_len=c.max_model_len,
         draws=c.books + 1,
-        columns={},
+        columns=dict(adapters),
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=_options(c),
         stop_keeps_frame=False,

@@ -270,7 +270,9 @@ def test_a_directory_that_is_not_whole_is_refused_by_name(tmp_path, what):
         registry.load(path, CPU, None, {})
 
 
-@pytest.mark.parametrize(("options", "param"), [({"lora": "x"}, "lora"), ({"codec_dtype": "int8"}, "codec_dtype")])
+@pytest.mark.parametrize(
+    ("options", "param"), [({"flow_steps": 3}, "flow_steps"), ({"codec_dtype": "int8"}, "codec_dtype")]
+)
 def test_unknown_load_options_are_refused(options, param):
     with pytest.raises(InvalidRequest) as e:
         registry.load(CHECKPOINT, CPU, None, options)
