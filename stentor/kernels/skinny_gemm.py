@@ -2,7 +2,7 @@
 
 Norm, gate, bias and residual addition are part of the product, as in `kernels.gemv`. A row of the result is the same
 bit for bit whatever other rows are computed with it. The sources are CUDA C++ (skinny_gemm.cu says how they work),
-compiled by NVRTC. With up to 16 to 40 rows they are faster than the library's GEMM, with more they are slower.
+compiled by NVRTC. With 1 to 16 or 40 rows they are faster than the library's GEMM, with more they are slower.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 GEMV_ROWS = 2
-"""Rows up to which our GEMV replaces the library's GEMM. It sums without tensor cores."""
+"""Rows up to which our GEMV replaces the library's GEMM where our GEMM of few rows does not. It has no tensor cores."""
 SKINNY_ROWS = 48
 """Rows up to which our GEMM of few rows may be faster than the library's. With more, CTAs read too much of x."""
 QUANTIZED_ROWS = 64
@@ -160,9 +160,8 @@ def is_window(q: Tensor) -> bool:
 
 
 def is_skinny(x: Tensor) -> bool:
-    """Whether our GEMM of few rows may take x [..., H]. One row is left to the GEMV, unless that is off."""
-    fewest = 2 if enabled(Kernel.GEMV, x) else 1
-    few = fewest * x.shape[-1] <= x.numel() <= SKINNY_ROWS * x.shape[-1]
+    """Whether our GEMM of few rows may take x [..., H]."""
+    few = x.numel() <= SKINNY_ROWS * x.shape[-1]
     return x.is_cuda and few and not is_batch_invariant() and enabled(Kernel.SKINNY_GEMM, x)
 
 

@@ -1,6 +1,6 @@
 """Linear layers fused with a norm before and a gate, bias or residual addition after: which kernel computes them.
 
-One row is a GEMV. A few rows are a GEMM that reads the weights once, on a GPU that has it.
+A few rows are a GEMM that reads the weights once, on a GPU that has it. One or two are a GEMV elsewhere.
 """
 
 from __future__ import annotations
