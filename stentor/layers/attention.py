@@ -43,6 +43,19 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bo
     return out.transpose(1, 2)
 
 
+def sdpa_once(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    """`sdpa` for a length that may never come again: references have any. On CUDA it takes a kernel that needs no plan,
+    where the library might have cuDNN plan for the length."""
+    if not (q.is_cuda and torch.is_inference_mode_enabled() and q.shape[2] == k.shape[2]):
+        return sdpa(q, k, v, mask, causal)
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    if mask is not None:
+        mask = mask.expand(*q.shape[:3], k.shape[2])
+    found = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, mask, False, 0.0, causal)
+    out: Tensor = found[0].transpose(1, 2)
+    return out
+
+
 def full(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
     """Every token sees every token of its sequence: q [B, T, Hq, D], k and v [B, S, Hkv, D]."""
     if max(q.shape[1], k.shape[1]) <= LOCAL_TOKENS and kernels.enabled(Kernel.LOCAL, q):
@@ -53,9 +66,9 @@ def full(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Te
 
 
 def causal(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
-    """Each token sees itself and those before it: q [B, T, Hq, D]. For whole sequences (training, checks)."""
+    """Each token sees itself and those before it: q [B, T, Hq, D]. For whole sequences (references, training)."""
     q, k = norm_rope.apply(q, k)
-    return sdpa(q, k, v, causal=True)
+    return sdpa_once(q, k, v, causal=True)
 
 
 class DepthKV:

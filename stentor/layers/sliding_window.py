@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stentor import kernels
-from stentor.layers.attention import sdpa
+from stentor.layers.attention import sdpa, sdpa_once
 from stentor.layers.conv import StreamingState
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import Column
@@ -50,7 +50,7 @@ class WindowKV:
         v = self._concat_history(f"{self.key}.{layer}.v", v)
         if kernels.is_window(q):
             return kernels.window_attention.window_attention(q, k, v, self._start, self._window)
-        return sdpa(q, k, v, self.bias(q.dtype))
+        return (sdpa_once if self.state is None else sdpa)(q, k, v, self.bias(q.dtype))
 
     def _concat_history(self, name: str, x: Tensor) -> Tensor:
         return x if self.state is None else self.state.concat_history(name, x, self.past, dim=1)

@@ -51,14 +51,30 @@ class LogMel(nn.Module):
         return torch.log((self.filters @ magnitude).clamp_min(1e-5)).transpose(1, 2)
 
 
-def same_conv(inputs: int, outputs: int, kernel: int, dilation: int = 1) -> nn.Conv1d:
-    return nn.Conv1d(inputs, outputs, kernel, dilation=dilation, padding="same", padding_mode="reflect")
+class SameConv1d(nn.Conv1d):
+    """A convolution that keeps the length. Reflections stand around x [B, C, T].
+
+    It is a product, because cuDNN would plan anew for every length, which takes longer than to compute.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1) -> None:
+        super().__init__(inputs, outputs, kernel, dilation=dilation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (taps,), (step,), count = self.kernel_size, self.dilation, x.shape[2]
+        if taps > 1:
+            added = (taps - 1) * step
+            x = F.pad(x, (added // 2, added - added // 2), "reflect")
+            x = torch.stack([x[:, :, i * step : i * step + count] for i in range(taps)], 2).flatten(1, 2)
+        assert self.bias is not None
+        weight = self.weight.flatten(1).expand(len(x), -1, -1)
+        return torch.baddbmm(self.bias[None, :, None], weight, x)
 
 
 class TimeDelay(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1) -> None:
         super().__init__()
-        self.conv = same_conv(inputs, outputs, kernel, dilation)
+        self.conv = SameConv1d(inputs, outputs, kernel, dilation)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.conv(x))
@@ -84,8 +100,8 @@ class Res2Net(nn.Module):
 class SqueezeExcitation(nn.Module):
     def __init__(self, channels: int, squeeze: int) -> None:
         super().__init__()
-        self.conv1 = same_conv(channels, squeeze, 1)
-        self.conv2 = same_conv(squeeze, channels, 1)
+        self.conv1 = SameConv1d(channels, squeeze, 1)
+        self.conv2 = SameConv1d(squeeze, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return x * torch.sigmoid(self.conv2(F.relu(self.conv1(x.mean(dim=2, keepdim=True)))))
@@ -110,7 +126,7 @@ class AttentivePooling(nn.Module):
     def __init__(self, channels: int, attention: int) -> None:
         super().__init__()
         self.tdnn = TimeDelay(3 * channels, attention, 1)
-        self.conv = same_conv(attention, channels, 1)
+        self.conv = SameConv1d(attention, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         even = x.new_full((x.shape[0], 1, x.shape[2]), 1.0) / x.shape[2]
@@ -137,7 +153,7 @@ class SpeakerEncoder(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.mfa = TimeDelay(sum(c.channels[1:-1]), c.channels[-1], c.kernels[-1], c.dilations[-1])
         self.asp = AttentivePooling(c.channels[-1], c.attention)
-        self.fc = same_conv(2 * c.channels[-1], c.dim, 1)
+        self.fc = SameConv1d(2 * c.channels[-1], c.dim, 1)
 
     def forward(self, mel: Tensor) -> Tensor:
         x = mel.to(self.fc.weight.dtype).transpose(1, 2)
