@@ -1,10 +1,10 @@
 """The GEMM whose rows do not depend on their number, by tile, and the library's, from one row to a long prompt.
 
-Run: python benchmarks/kernels/gemm.py [--out DIR]       on a GPU, about 20 s after benchmarks/kernels/invariance.py
+Run: python benchmarks/kernels/gemm.py [--tiles] [--out DIR]       on a GPU, about 15 s, or 25 s more with all tiles
 Needs: a GPU, Triton and nothing but stentor.
 
-Microseconds of a launch in a graph of many. They read different weights, so that no weight comes from the cache. `*`
-is what `gemm_config` chooses.
+Microseconds of a launch in a graph of many. They read different weights, so that no weight comes from the cache.
+`chosen` is the tile of `gemm_config` for each number of rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.kernels.invariance import TILES
 from benchmarks.timing import milliseconds
 from stentor import kernels
-from stentor.kernels.configs import gemm_config
+from stentor.kernels.configs import GemmConfig
 
-ROWS = (1, 16, 64, 256, 2048)
+ROWS = (1, 2, 16, 32, 64, 256, 2048)
 SHAPES = {
     "depth qkv": (1024, 4096),
     "depth o": (2048, 1024),
@@ -49,34 +49,34 @@ def chained(run: Callable[[Tensor], object], weights: list[Tensor]) -> float:
     return 1e3 * milliseconds(graph.replay) / len(weights)
 
 
-def measure(name: str, device: torch.device) -> dict[str, dict[int, float]]:
+def measure(name: str, device: torch.device, all_tiles: bool) -> dict[str, dict[int, float]]:
     k, n = SHAPES[name]
     count = max(4, CACHE_BYTES // (2 * n * k))
     weights = [torch.randn(n, k, device=device, dtype=torch.bfloat16) for _ in range(count)]
-    chosen, found = gemm_config(n, 2), {}
-    tiles = [chosen, *(t for t in TILES if t != chosen)]
+    found: dict[str, dict[int, float]] = {}
     for rows in ROWS:
         x = torch.randn(rows, k, device=device, dtype=torch.bfloat16)
         found.setdefault("library", {})[rows] = chained(partial(F.linear, x), weights)
-        for tile in tiles:
-            run = partial(_ours, x, tile)
-            found.setdefault(str(tuple(tile)) + " *" * (tile == chosen), {})[rows] = chained(run, weights)
+        for tile in (None, *(TILES if all_tiles else ())):
+            name = "chosen" if tile is None else str(tuple(tile))
+            found.setdefault(name, {})[rows] = chained(partial(_ours, x, tile), weights)
     return found
 
 
-def _ours(x: Tensor, tile: object, w: Tensor) -> Tensor:
+def _ours(x: Tensor, tile: GemmConfig | None, w: Tensor) -> Tensor:
     return kernels.gemm.linear(x, w, None, tile)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiles", action="store_true", help="time all tiles")
     parser.add_argument("--out", type=Path, default=Path())
     args = parser.parse_args()
     found = {}
     print("us at rows " + " ".join(f"{r:>8}" for r in ROWS))
     for name in SHAPES:
         with torch.inference_mode():
-            found[name] = measure(name, torch.device("cuda", 0))
+            found[name] = measure(name, torch.device("cuda", 0), args.tiles)
         for tile, times in found[name].items():
             print(f"{name:12} {tile:26}" + " ".join(f"{t:8.2f}" for t in times.values()), flush=True)
         (args.out / "gemm.json").write_text(json.dumps(found, indent=1))

@@ -35,7 +35,6 @@ from stentor.kernels.configs import (
     LocalConfig,
     PagedConfig,
     WindowConfig,
-    gemm_config,
 )
 
 ROWS = (1, 2, 3, 7, 8, 16, 22, 64, 128, 256, 1024)
@@ -150,7 +149,7 @@ GEMMS = ((1024, 4096), (2048, 1024), (6144, 2048), (2560, 9728))
 TILES = [
     GemmConfig(m, n, k, w, 3) for m, n, k, w in (
         (64, 16, 128, 4), (64, 32, 128, 4), (64, 64, 128, 4), (64, 128, 64, 4), (64, 64, 64, 4), (128, 128, 64, 8),
-        (128, 64, 64, 4), (128, 256, 64, 8), (16, 32, 128, 4), (16, 64, 128, 4), (32, 64, 128, 4),
+        (128, 64, 64, 4), (128, 256, 64, 8), (16, 32, 128, 4), (16, 64, 128, 4), (32, 64, 128, 4), (16, 16, 256, 4),
     )
 ]  # fmt: skip
 
@@ -161,8 +160,7 @@ def gemms(device: torch.device) -> dict[str, Case]:
     for k, n in GEMMS:
         x = torch.randn(max(ROWS), k, device=device, dtype=torch.bfloat16)
         w = torch.randn(n, k, device=device, dtype=torch.bfloat16)
-        linear = kernels.gemm.linear
-        found[f"GEMM {k} -> {n} by rows"] = rows_of(linear, x, w, None, gemm_config(n, 2))
+        found[f"GEMM {k} -> {n} by rows"] = rows_of(kernels.gemm.linear, x, w)
         found[f"GEMM {k} -> {n} by tile"] = Case(partial(_tiled, x[:200], w), TILES)
         found[f"library {k} -> {n} by rows"] = rows_of(F.linear, x, w)
     return found

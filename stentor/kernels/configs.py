@@ -20,7 +20,7 @@ MIN_CONV_CTAS = 128
 """CTAs wanted of a convolution before its blocks may be larger."""
 
 
-FIXED_ROWS, FIXED_CONV_ROWS = 16, 1 << 16
+FIXED_ROWS, FIXED_GEMM_ROWS, FIXED_CONV_ROWS = 16, 64, 1 << 16
 """Rows by which configs are chosen where results must not depend on how many there are (`switches.batch_invariant`)."""
 
 
@@ -63,17 +63,24 @@ class GemmConfig(NamedTuple):
     num_stages: int
 
 
-def gemm_config(n: int, itemsize: int) -> GemmConfig:
-    """For any number of rows, n outputs and elements of `itemsize` bytes. Not measured.
+def gemm_config(rows: int, n: int, itemsize: int) -> GemmConfig:
+    """For so many rows, n outputs and elements of `itemsize` bytes.
 
-    The number of rows has no part in it, so that a row's sums have one order. Few outputs make small blocks: the time
-    of few rows is that of reading the weights, for which many CTAs are needed.
+    Each output is one sum over the inputs in their order, 16 at a time, in every tile. On an H200 all of them gave the
+    same bits, so the number of rows may choose (`target.tile_rows`). Tiles of 16 rows were not measured as they are.
     """
     if itemsize > 2:
         return GemmConfig(32, 32, 32, 4, 3)
-    if n > 8192:
-        return GemmConfig(64, 128, 64, 4, 4)
-    return GemmConfig(64, 32, 128, 4, 4) if n <= 4096 else GemmConfig(64, 64, 128, 4, 3)
+    if rows > 256 or (rows > 64 and n > 4096):
+        return GemmConfig(128, 128, 64, 8, 3)
+    if rows > 64 or (rows > 32 and n > 4096):
+        return GemmConfig(64, 64, 128, 4, 3)
+    if rows > 16:
+        return GemmConfig(64 if rows > 32 else 32, 32 if n <= 4096 else 64, 128, 4, 4)
+    # The time is that of reading the weights: enough CTAs, each with many loads in flight.
+    if n <= 2048:
+        return GemmConfig(16, 16, 256, 4, 5)
+    return GemmConfig(16, 32, 256, 4, 4) if n <= 8192 else GemmConfig(16, 64, 128, 4, 4)
 
 
 class WindowConfig(NamedTuple):
@@ -188,18 +195,21 @@ class ConvConfig(NamedTuple):
         return -(-rows // self.block_m) * -(-outputs // (self.block_n + self.extra_n))
 
 
-def conv_config(rows: int, outputs: int, channels: int) -> ConvConfig:
+def conv_config(rows: int, outputs: int, channels: int, one_order: bool = False) -> ConvConfig:
     """The largest blocks that waste little and still make enough CTAs.
 
     If no blocks make enough CTAs, the time is that of reading the weights. Then the smallest blocks are best, since
-    most weights are in flight at once.
+    most weights are in flight at once. `one_order`: `block_k`, which decides the order of the sums, follows from the
+    channels alone. On an H200 all blocks then gave the same bits.
     """
     block_k = 64 if channels % 64 == 0 else 32 if channels > 16 else 16
     middle = [ConvConfig(128, 64, 0, block_k, 4), ConvConfig(64, 64, 0, block_k, 4)] if outputs > 32 else []
     small = [ConvConfig(64, 32, 0, block_k, 4), ConvConfig(16, 32, 0, block_k, 4)]
     fitting = [*_wide_conv_configs(outputs, block_k), *middle, *small]
     enough = [c for c in fitting if c.num_ctas(rows, outputs) >= MIN_CONV_CTAS]
-    return enough[0] if enough else ConvConfig(16, 16, 0, 128 if channels % 128 == 0 else block_k, 4, num_stages=5)
+    if enough:
+        return enough[0]
+    return ConvConfig(16, 16, 0, 128 if channels % 128 == 0 and not one_order else block_k, 4, num_stages=5)
 
 
 def _wide_conv_configs(outputs: int, block_k: int) -> list[ConvConfig]:

@@ -14,7 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.configs import FIXED_CONV_ROWS, conv_config
-from stentor.kernels.switches import config_rows
+from stentor.kernels.switches import is_batch_invariant
+from stentor.kernels.target import tile_rows
 from stentor.kernels.types import Affine, SnakeParams
 
 ELEMENTS = 2048  # of a CTA that works element by element
@@ -281,7 +282,7 @@ def _launch_conv(
     assert weight.stride(1) == 1, "weights must be laid out by layers.conv.cast_codec"
     out = torch.empty(batch, count, outputs, dtype=x.dtype, device=x.device)
     rows = batch * count
-    c = conv_config(config_rows(rows, FIXED_CONV_ROWS), outputs, channels)
+    c = conv_config(tile_rows(rows, FIXED_CONV_ROWS), outputs, channels, is_batch_invariant())
     alpha, gain = (x, x) if snake is None else snake
     _conv_kernel[(triton.cdiv(rows, c.block_m) * triton.cdiv(outputs, c.block_n + c.extra_n),)](
         x, weight, x if bias is None else bias, added, alpha, gain, out, rows, count, taps, first, step, channels,

@@ -1,7 +1,6 @@
-"""GEMM of any number of rows in which a row's sums have one order: every row goes the same way through the same tile.
+"""GEMM of any number of rows in which a row's sums have one order: each output is one sum over the inputs in turn.
 
-A library chooses a tile, and perhaps a split of the sums, by the number of rows. Here the number of outputs alone
-chooses it (`gemm_config`), and each output is one sum over the inputs in their order.
+A library may split the sums, and does so by the number of rows.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stentor.kernels.configs import GemmConfig, gemm_config
+from stentor.kernels.configs import FIXED_GEMM_ROWS, GemmConfig, gemm_config
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.switches import INTERPRETED
+from stentor.kernels.target import tile_rows
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -34,25 +34,26 @@ def _gemm_kernel(
     BLOCK_K: tl.constexpr,
     USE_PDL: tl.constexpr,
 ):
-    """Rows and outputs beyond the end read the last one. With EVEN_K no inputs are masked."""
+    """Outputs beyond the end read the last one. With EVEN_K no inputs are masked."""
     pdl_wait(USE_PDL)
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_k = tl.arange(0, BLOCK_K)
-    x_ptrs = x_ptr + tl.minimum(offs_m, M - 1).to(tl.int64)[:, None] * stride_x + offs_k[None, :]
+    mask_m = (offs_m < M)[:, None]  # were the last row read in their place, all CTAs would wait for the same lines
+    x_ptrs = x_ptr + offs_m.to(tl.int64)[:, None] * stride_x + offs_k[None, :]
     w_ptrs = weight_ptr + tl.minimum(offs_n, N - 1).to(tl.int64)[None, :] * stride_w + offs_k[:, None]
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, K, BLOCK_K):
         if EVEN_K:
-            x, w = tl.load(x_ptrs + start), tl.load(w_ptrs + start)
+            x, w = tl.load(x_ptrs + start, mask_m, 0.0), tl.load(w_ptrs + start)
         else:
-            x = tl.load(x_ptrs + start, (offs_k < K - start)[None, :], 0.0)
+            x = tl.load(x_ptrs + start, mask_m & (offs_k < K - start)[None, :], 0.0)
             w = tl.load(w_ptrs + start, (offs_k < K - start)[:, None], 0.0)
         acc = tl.dot(x, w, acc, input_precision="ieee")
     if BIAS:
         acc += tl.load(bias_ptr + offs_n, offs_n < N, 0.0).to(tl.float32)[None, :]
     out_ptrs = out_ptr + offs_m.to(tl.int64)[:, None] * N + offs_n[None, :]
-    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), (offs_m < M)[:, None] & (offs_n < N)[None, :])
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask_m & (offs_n < N)[None, :])
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, config: GemmConfig | None = None) -> Tensor:
@@ -60,7 +61,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, config: GemmCo
     n, k = weight.shape
     rows = x.reshape(-1, k)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
-    c = config or gemm_config(n, x.element_size())
+    c = config or gemm_config(tile_rows(len(rows), FIXED_GEMM_ROWS), n, x.element_size())
     if INTERPRETED:
         # The interpreter runs CTAs one after the other, so it gets few of them.
         c = c._replace(block_n=min(512, triton.next_power_of_2(n)), block_k=min(512, triton.next_power_of_2(k)))

@@ -75,8 +75,8 @@ def windowed(dtype: torch.dtype) -> None:
     window_attention.window_attention(q, k, v, integers(2), 72)
 
 
-def products(dtype: torch.dtype, n: int, k: int) -> None:
-    gemm.linear(meta(70, k, dtype=dtype), meta(n, k, dtype=dtype), meta(n, dtype=dtype))
+def products(dtype: torch.dtype, rows: int, n: int, k: int) -> None:
+    gemm.linear(meta(rows, k, dtype=dtype), meta(n, k, dtype=dtype), meta(n, dtype=dtype))
 
 
 def depth(dtype: torch.dtype, batch: int, new: int, args: QKNormRope | None) -> None:
@@ -130,6 +130,8 @@ def commit(dtype: torch.dtype, frame: Tensor, stored: torch.dtype, counted: bool
     slot_table.commit(rows, length, meta(16, dtype=torch.bool), frame, table, STATUS, counted, hidden)
 
 
+GEMMS = ((1, 2048, 6144), (16, 4608, 1024), (9, 9728, 2560), (30, 1024, 2048), (64, 300, 1000), (64, 9728, 2560), (70, 1024, 2048),
+         (2048, 4608, 1024))  # fmt: skip
 CASES: dict[str, Case] = {
     "norm": lambda t: norm_rope.add_rms_norm(meta(4, 2048, dtype=t), meta(4, 2048, dtype=t), meta(2048, dtype=t), 1e-6, True),
     "norm alone": lambda t: norm_rope.rms_norm(meta(4, 2560, dtype=t), meta(2560, dtype=t), 1e-6, False),
@@ -148,7 +150,7 @@ CASES: dict[str, Case] = {
     "prefill": paged_prefill,
     "decode, each row by itself": paged_decode,
     "windowed": windowed,
-    **{f"GEMM {n}, {k}": lambda t, n=n, k=k: products(t, n, k) for n, k in ((1024, 2048), (4608, 1024), (9728, 2560), (300, 1000))},
+    **{f"GEMM of {s}": lambda t, s=s: products(t, *s) for s in GEMMS},
     "depth": lambda t: depth(t, 64, 1, norm_rope_args(t)),
     "depth of two": lambda t: depth(t, 2, 2, norm_rope_args(t)),
     "depth of pairs": lambda t: depth(t, 16, 1, norm_rope_args(t, interleaved=True, normed=False)),

@@ -1,0 +1,37 @@
+"""On a GPU, `deterministic` gives a request the same bytes alone and among others that come, go and are preempted."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from stentor import TTS
+from tests.helpers.tiny import FAMILIES, VOICE, checkpoint
+
+pytestmark = pytest.mark.gpu
+REQUESTS, FRAMES = 12, 30
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_request_gives_the_same_bytes_alone_and_among_others(family, tmp_path):
+    dice = random.Random(4)
+    texts = [" ".join(dice.choices(WORDS, k=dice.randint(1, 12))) for _ in range(REQUESTS)]
+    settings = {"max_num_seqs": 6, "memory_gb": 0.002, "require_graphs": True}
+    with TTS(checkpoint(family, tmp_path), device="cuda", dtype="bfloat16", deterministic=True, **settings) as tts:
+
+        def speak(i: int) -> tuple[bytes, bytes]:
+            speech = tts.generate(texts[i], seed=i, max_frames=FRAMES, **VOICE[family])
+            return np.asarray(speech.frames).tobytes(), speech.samples.tobytes()
+
+        def stream(i: int) -> bytes:
+            given = {"seed": i, "max_frames": FRAMES, **VOICE[family]}
+            return np.concatenate([part.samples for part in tts.stream(texts[i], **given)]).tobytes()
+
+        alone = [speak(i) for i in range(REQUESTS)]
+        with ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(speak, range(REQUESTS))) == alone
+            assert list(pool.map(stream, range(REQUESTS))) == [samples for _, samples in alone]
