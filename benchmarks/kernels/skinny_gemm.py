@@ -145,10 +145,12 @@ def measure(p: Product, rows: int, most: int, device: torch.device) -> dict[str,
 
 
 def tiles_of(p: Product, rows: int, most: int) -> list[Tile]:
-    """Tiles of as many rows as there are, or of half as many, the most promising ones first."""
-    first = tiles.tile(p, rows)
-    found = candidates(p, first.row_tiles)[:most]
-    return found + (candidates(p, -(-first.row_tiles // 2))[: most // 3] if first.row_tiles > 2 else [])
+    """The tile in use, then others of as many rows as there are, or of half as many, the most promising ones first."""
+    row_tiles = -(-rows // 8)
+    found = [tiles.tile(p, rows), *candidates(p, row_tiles)[:most]]
+    if row_tiles > 2:
+        found += candidates(p, -(-row_tiles // 2))[: most // 3]
+    return list(dict.fromkeys(found))
 
 
 def compile_all(cases: list[tuple[Product, int]], most: int, arch: str) -> None:
