@@ -19,7 +19,7 @@ from stentor.layers.conv import StreamingState
 from stentor.layers.types import State
 from stentor.models.qwen3_tts.codec_decoder import CLOCK, Codec, Decoder
 from stentor.models.qwen3_tts.config import parse, read_codec
-from stentor.models.qwen3_tts.loader import load_codec, make_clone, make_weights
+from stentor.models.qwen3_tts.loader import load_codec, make_clone, make_weights, prepare
 from stentor.models.qwen3_tts.speaker_encoder import mel_filters
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import load_weights, read_config, read_safetensors
@@ -235,7 +235,8 @@ def test_encoder_codes_and_speaker_vectors_equal_the_official_ones(checkpoints: 
     load_weights(weights, tensors, "model", CPU)
     _, encoder = load_codec(path, codec, CPU, torch.float32, with_encoder=True)
     assert encoder is not None
-    clone = make_clone(config, weights, encoder, codec, CPU, torch.float32)
+    prepare(encoder, codec, torch.float32)
+    clone = make_clone(config, weights, encoder, CPU)
     assert clone is not None
     with np.load(FIXTURES / "codec.npz") as want:
         for name, seconds in (("short", 2.03), ("long", 13.0)):  # long: past the encoder's window of ten seconds

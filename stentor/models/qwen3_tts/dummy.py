@@ -31,6 +31,7 @@ from stentor.models.qwen3_tts.loader import (
     build,
     make_clone,
     make_weights,
+    prepare,
     serves_adapters,
 )
 from stentor.models.qwen3_tts.model import Qwen3TTS
@@ -159,17 +160,18 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     check_load_options(options, (QUANTIZATION, *ADAPTER_OPTIONS))
     plan = AdapterPlan.of(options, read_peft, USUAL_TARGETS)
     c, codec = config(name), codec_config()
+    # The codec first, as in the loader: it is rounded on the device.
+    audio_dtype = codec_dtype({}, device, dtype)
+    decoder, encoder = build(lambda: Decoder(codec.decoder), torch.float32), None
+    initialize_dummy_weights(decoder, device, SEED + 1, constants=CONSTANTS)
+    decoder.process_weights_after_loading(audio_dtype)
+    if c.speaker is not None:
+        encoder = build(lambda: Encoder(codec.encoder), torch.float32)
+        initialize_dummy_weights(encoder, device, SEED + 2, constants=CONSTANTS)
+        prepare(encoder, codec, encoder_dtype(audio_dtype, device))
     weights = make_weights(c, model_dtype(dtype, torch.bfloat16, device), torch.float32)
     quantize_layers(weights, QUANTIZED, quantization(options))
     initialize_dummy_weights(weights, device, SEED, constants=CONSTANTS)
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
-    decoder = build(lambda: Decoder(codec.decoder), torch.float32)
-    initialize_dummy_weights(decoder, device, SEED + 1, constants=CONSTANTS)
-    audio_dtype = codec_dtype({}, device, dtype)
-    decoder.process_weights_after_loading(audio_dtype)
-    clone = None
-    if c.speaker is not None:
-        encoder = build(lambda: Encoder(codec.encoder), torch.float32)
-        initialize_dummy_weights(encoder, device, SEED + 2, constants=CONSTANTS)
-        clone = make_clone(c, weights, encoder, codec, device, encoder_dtype(audio_dtype, device))
+    clone = make_clone(c, weights, encoder, device) if encoder is not None else None
     return Qwen3TTS(c, codec, weights, decoder, clone, DummyTokenizer(WORDS, SPECIAL), {}, adapters)

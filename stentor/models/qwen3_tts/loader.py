@@ -62,6 +62,11 @@ def load(
     c, codec = parse(raw, str(path / "config.json")), read_codec(path)
     if codec.decoder.codebooks != c.codebooks or codec.encoder.used != c.codebooks:
         raise CheckpointError(f"{path}: the talker makes {c.codebooks} codes per frame, the codec wants another number")
+    # The codec first: its weights are rounded on the device, and those of the talker fill what that leaves.
+    decoder, encoder = load_codec(path, codec, device, precise, with_encoder=c.kind == "base")
+    decoder.process_weights_after_loading(audio_dtype)
+    if encoder is not None:
+        prepare(encoder, codec, encoder_dtype(audio_dtype, device))
     tensors = read_quantized(raw, read_sharded(path), str(path))
     if "lora" in options:
         tensors = merge(tensors, read_peft(Path(options["lora"]).expanduser()))
@@ -72,10 +77,7 @@ def load(
     load_weights(weights, tensors, str(path), device)
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
-    decoder, encoder = load_codec(path, codec, device, precise, with_encoder=c.kind == "base")
-    decoder.process_weights_after_loading(audio_dtype)
-    encodes = encoder_dtype(audio_dtype, device)
-    clone = make_clone(c, weights, encoder, codec, device, encodes) if encoder is not None else None
+    clone = make_clone(c, weights, encoder, device) if encoder is not None else None
     tokenizer = QwenTokenizer(path, mistral)
     return Qwen3TTS(c, codec, weights, decoder, clone, tokenizer, generation_defaults(path), adapters)
 
@@ -132,12 +134,14 @@ def _used(tensors: Mapping[str, Tensor], c: EncoderConfig) -> dict[str, Tensor]:
     return {k: v for k, v in kept.items() if not k.startswith(unused)}
 
 
-def make_clone(
-    c: Config, weights: Weights, encoder: Encoder, codec: CodecConfig, device: torch.device, dtype: torch.dtype
-) -> CloneEncoder | None:
-    """The reference encoders of a Base model, ready to run. `dtype` is what the codec's encoder computes in."""
+def prepare(encoder: Encoder, codec: CodecConfig, dtype: torch.dtype) -> None:
+    """Make a loaded codec encoder ready for references of any length, in `dtype`."""
+    encoder.process_weights_after_loading(int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop, dtype)
+
+
+def make_clone(c: Config, weights: Weights, encoder: Encoder, device: torch.device) -> CloneEncoder | None:
+    """The reference encoders of a Base model, ready to run. `encoder` is prepared."""
     if c.speaker is None:
         return None
-    encoder.process_weights_after_loading(int(REFERENCE_SECONDS[1] * codec.sample_rate) + codec.encoder.hop, dtype)
     mel = LogMel(c.speaker.sample_rate, c.speaker.mels).to(device)
     return CloneEncoder(encoder, mel, weights.speaker_encoder)

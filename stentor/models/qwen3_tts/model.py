@@ -59,25 +59,21 @@ class Qwen3TTS:
     ) -> None:
         """`weights` and `decoder` are filled. Their embeddings are taken over and freed."""
         decoder.process_weights_after_loading()
-        talker = weights.talker
-        self._tables = weights.process_weights_after_loading()
-        device, dtype = self._tables.text.device, self._tables.text.dtype
+        talker, predictor = weights.talker, weights.talker.code_predictor
+        device, dtype = talker.codec_head.weight.device, talker.codec_head.weight.dtype
         self.adapters = adapters
         self.spec = make_spec(config, codec_config, defaults, dtype, adapters.columns)
         self.codec = Codec(decoder)
         self._ids, self._clone = config.ids, clone
         self._stack, self._head = talker.model, talker.codec_head
         self._rope = rope(config.talker, self.spec.max_model_len, device, dtype)
-        predictor = talker.code_predictor
-        self._predictor = DepthLoop(
-            config.predictor.stack,
-            predictor.model,
-            torch.stack([head.get_parameter("weight") for head in predictor.lm_head]).detach(),
-            predictor.small_to_mtp_projection,
-            self._tables,
-            rope(config.predictor, config.codebooks, device, dtype),
-        )
+        depth_rope = rope(config.predictor, config.codebooks, device, dtype)
+        heads = torch.stack([head.get_parameter("weight") for head in predictor.lm_head]).detach()
         del predictor.lm_head
+        # The last to allocate: what lay in the memory of the embeddings that this frees would keep it from the driver.
+        self._tables = weights.process_weights_after_loading()
+        projection, stack = predictor.small_to_mtp_projection, config.predictor.stack
+        self._predictor = DepthLoop(stack, predictor.model, heads, projection, self._tables, depth_rope)
         self._prompts = PromptBuilder(config, tokenizer, self.spec.max_model_len)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
