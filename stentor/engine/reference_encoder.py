@@ -120,10 +120,10 @@ class _ThreadStream(threading.local):
 
 
 def halves(longest: float, shortest: float) -> tuple[float, ...]:
-    """Seconds of audio, each half of the one before. A kernel's block sizes change once at most while the length
-    doubles, so that these lengths need all that any length does."""
-    count = max(0, int(math.log2(longest / shortest)))
-    return tuple(longest / 2**i for i in range(count + 1))
+    """Seconds of audio, each half of the one before, and the shortest. A kernel's block sizes change once at most while
+    the length doubles, so that these lengths need all that any length does."""
+    count = max(0, math.ceil(math.log2(longest / shortest)))
+    return (*(longest / 2**i for i in range(count)), shortest)
 
 
 def _noise(count: int) -> np.ndarray:

@@ -237,9 +237,11 @@ def in_windows(
 
     run: causal, makes one output column of every `hop` inputs. columns: `state_columns` of its modules.
     """
-    size = max(1, WINDOW_SAMPLES // hop) * hop
-    if x.shape[-1] <= size:
+    columns_out = math.ceil(x.shape[-1] / hop)
+    count = math.ceil(columns_out / max(1, WINDOW_SAMPLES // hop))
+    if count <= 1:
         return run(x, None)
+    size = math.ceil(columns_out / count) * hop  # alike, so that no small rest chooses kernels of its own
     state: State = {name: x.new_zeros(len(x), *column.shape) for name, column in columns.items()}
     parts = []
     for window in torch.split(x, size, dim=-1):

@@ -8,7 +8,7 @@ import torch
 from stentor.layers.attention import sdpa, sdpa_once
 from stentor.layers.sliding_window import WindowKV
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 
 @torch.inference_mode()
