@@ -5,14 +5,15 @@ Run: python benchmarks/engine/profiles.py --out DIR [PROFILE ...]          all p
                                                                           a dry run without a GPU
 Needs: a GPU and nothing but stentor (no server, no checkpoint).
 
-Every profile is a process of its own with `max_memory_gb`. All of them are loaded at once. Then each speaks alone in
-turn, for `--alone` seconds, and at last all speak together for `--seconds`. Texts of one sentence take 12 seconds of
-audio. Where the model takes references, streams speak in four known voices, and every eighth request brings a new one,
-some of them as long as the model allows.
+Every profile is a process of its own with `max_memory_gb`. All of them are loaded at once. Then each in turn has its
+steps timed and speaks alone, for `--alone` seconds, and at last all speak together for `--seconds`. Texts of one
+sentence take 12 seconds of audio. Where the model takes references, streams speak in four known voices, and every
+eighth request brings a new one, some of them as long as the model allows.
 
 `peak` is the most that torch has taken from the driver, from the plan of the memory on, and `outside` is what a process
 takes beside that (CUDA's context, kernels, launch data of graphs): what the device lacks in all, divided by processes.
-`p50` and `p99` are milliseconds from the request to its first audio.
+`p50` and `p99` are milliseconds from the request to its first audio. `b1`, `b4` and `b16` are milliseconds of a step of
+so many rows.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from typing import IO, Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.engine.step import Bench
 from benchmarks.engine.voices import voice
 from stentor import TTS
 
@@ -139,6 +141,8 @@ def child(profile: Profile, device: str, file: Path) -> None:
     started = time.perf_counter()
     settings: dict[str, Any] = {"quantization": profile.quantization} if profile.quantization != "auto" else {}
     with TTS(profile.model, device=device, max_memory_gb=profile.gib, **settings) as tts:
+        bench = Bench(profile.model, file.parent, device, tts.engine.sizes.slots)
+        bench.tts, bench.runner = tts, tts.engine.runner
         sizes = tts.engine.sizes
         found: dict[str, Any] = {**asdict(profile), "ready_seconds": round(time.perf_counter() - started, 1)}
         found |= {"sizes": asdict(sizes), "described": sizes.describe(), "start": memory()}
@@ -148,6 +152,8 @@ def child(profile: Profile, device: str, file: Path) -> None:
             name, seconds = line.split()
             if name == "report":
                 found["last"] = memory()
+            elif name == "steps":
+                found |= {"ms_per_step": bench.steps(), "weights": bench.weights()}
             else:
                 found[name] = speakers.run(float(seconds))
             found["preemptions"], found["eager_calls"] = tts.engine.health().preemptions, tts.engine.eager_calls
@@ -192,8 +198,9 @@ def drive(profiles: list[Profile], args: argparse.Namespace) -> None:
     ready = [c for c in children if c.answered(end - args.seconds / 2)]
     print(f"{len(ready)} of {len(children)} are loaded, {end - time.monotonic():.0f} s left", flush=True)
     for c in ready:
-        c.ask("alone", args.alone)
-        c.answered(end)
+        for name, length in (("steps", 0), ("alone", args.alone)):
+            c.ask(name, length)
+            c.answered(end)
     seconds = max(1.0, min(args.seconds, end - time.monotonic() - 10))
     for c in ready:
         c.ask("together", seconds)
@@ -214,14 +221,15 @@ def table(out: Path) -> str:
     found = [json.loads(f.read_text()) for f in sorted(out.glob("profile_*.json"))]
     last = [f["last"] for f in found if "last" in f]
     outside = (max(m["device"] for m in last) - sum(m["reserved"] for m in last)) / len(last) if last else 0.0
-    columns = "budget  peak  ratio  slots  done  failed  p50 ms  p99 ms  audio-s/s | alone: p50 ms  p99 ms  audio-s/s"
+    columns = "budget  peak  ratio  slots  done  failed  p50 ms  p99 ms  audio-s/s"
+    columns += " | alone: p50 ms  p99 ms  audio-s/s  b1  b4  b16"
     lines = [f"outside torch: {outside:.2f} GiB a process", f"{'profile':<12} {columns}"]
     for f in found:
         if "together" in f:
             a, t = f["alone"], f["together"]
             cells = [f["gib"], t["peak"], round(t["peak"] / f["gib"], 3), f["sizes"]["slots"]]
             cells += [t.get("done", 0), t.get("failed", 0), t["p50"], t["p99"], t["audio_s_per_s"]]
-            alone = [a["p50"], a["p99"], a["audio_s_per_s"]]
+            alone = [a["p50"], a["p99"], a["audio_s_per_s"], *(f["ms_per_step"].get(f"b{n}", "-") for n in (1, 4, 16))]
             lines.append(f"{f['name']:<12} " + "  ".join(f"{c:>6}" for c in (*cells, *alone)))
     return "\n".join(lines)
 
