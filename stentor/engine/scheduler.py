@@ -241,6 +241,8 @@ class Scheduler:
         seq.in_flight -= 1
         if seq.cancelled:
             return
+        if seq.heard_is_free:
+            seq.max_schedulable += generated - unheard - seq.num_heard
         seq.num_generated, seq.num_unheard, seq.status = generated, unheard, status
         if generated >= seq.audio_due:
             self.audio.look_at(seq)

@@ -57,6 +57,7 @@ class Sequence:
     arrival: float = 0.0
     phase: Phase = Phase.QUEUED
     max_schedulable: int = sys.maxsize  # frames for which there is text. Below max_frames only for live text
+    heard_is_free: bool = False  # live text: frames that are heard need none (models.base.LiveText)
     slot: int = -1
     prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
     keeps_pages: bool = False  # holds its pages until it is complete: the request's next prompt may repeat them

@@ -45,6 +45,7 @@ class SequenceMaker:
             seq.prefix = prefix_keys(prompt, self.sizes.page_size)
         if prompt.live is not None:
             seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
+            seq.heard_is_free = prompt.live.heard_is_free
         return seq
 
     def following(self, prompt: Prompt, last: Sequence) -> Sequence:

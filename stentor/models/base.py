@@ -137,10 +137,13 @@ class LiveText:
 
     more(text, last) returns the next values [m] of the column. It raises InvalidRequest if they do not fit. One thread
     calls it at a time. The values do not depend on how the text is split.
+
+    heard_is_free: frame n needs as many values as frames before it are not heard.
     """
 
     column: str
     more: Callable[[str, bool], np.ndarray]
+    heard_is_free: bool = False
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
@@ -81,3 +82,15 @@ def _read_merges(file: Path) -> list[tuple[str, str]]:
     if any(len(p) != 2 for p in pairs):
         raise CheckpointError(f"{file}: every line must hold two tokens")
     return [(a, b) for a, b in pairs]
+
+
+def settled(text: str) -> int:
+    """Characters of a text whose ids no longer depend on what follows: up to the end of its last complete word.
+
+    The pre-tokeniser's pattern ends a run of letters before whatever is no letter and no mark (NFC may join marks to
+    letters), and starts anew there. Signs that occur inside special tokens do not count.
+    """
+    for at in range(len(text) - 1, 0, -1):
+        if category(text[at - 1])[0] == "L" and category(text[at])[0] not in "LM" and text[at] not in "<|_>/":
+            return at
+    return 0

@@ -60,6 +60,16 @@ def test_a_live_request_waits_for_text_and_its_audio_comes_as_far_as_its_text(ov
     assert all_free(s, 4)
 
 
+def test_frames_that_are_heard_take_no_text_where_a_request_says_so():
+    s = scheduler(pages=32)
+    d = FakeDevice(s)
+    live = d.add(0, 4, 20)
+    live.max_schedulable, live.heard_is_free = 3, True
+    for _ in range(40):
+        d.step()
+    assert (live.num_generated, live.phase) == (20, Phase.DONE)
+
+
 def test_a_request_without_text_gives_way_even_if_it_is_the_oldest():
     s = scheduler(slots=2, pages=12, reserve_tokens=4)
     d = FakeDevice(s)

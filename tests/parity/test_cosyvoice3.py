@@ -12,8 +12,11 @@ from torch import Tensor
 
 from stentor import TTS
 from stentor.engine import step
+from stentor.errors import InvalidRequest
 from stentor.models.base import Emit, Rows
+from stentor.models.cosyvoice3.live_text import turn_of
 from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
+from tests.helpers.server_live import until
 
 E = tiny.expected()
 UNIFORMS = {1000 + i: np.random.default_rng(i).random((4096, 2)) for i in range(3)}
@@ -182,3 +185,89 @@ def test_preempted_requests_give_the_official_codes(folder):
         for name, stream in zip(CASES, streams, strict=True):
             check(name, poor.speech(list(stream), stream.seed))
         assert poor.engine.health().preemptions > 0
+
+
+# -- text that comes while the model speaks --
+
+LIVE = {  # voice, tokens of the text, draws after which the model ends, and the one at which it asks for text
+    "bistream": ("words", 12, 55, None),
+    "bistream_37": ("words37", 12, 70, None),
+    "bistream_45": ("words45", 12, 70, None),
+    "bistream_early_fill": ("words", 12, 55, 2),
+    "bistream_short_text": ("words", 3, 20, None),
+}
+
+
+def steer(model: Any, monkeypatch: pytest.MonkeyPatch, last: int, asks_at: int | None) -> None:
+    """As the official run steered its model, with its draws. Of one row."""
+    c, uniforms, draws = model.config.language, np.random.default_rng(17).random((4096, 2)), [0]
+    emit, logits = model.emit, model.language.logits
+
+    def steered(h: Tensor) -> Tensor:
+        z = logits(h).clone()
+        z[:, c.start] = z[:, c.task :] = -1e9
+        z[:, c.end] = -1e9 if draws[0] - 1 < last else 1e3
+        if draws[0] == asks_at:
+            z[:, c.fill] = 1e3
+        return z
+
+    def counted(h: Any, rows: Rows, u: Tensor) -> Emit:
+        turn = turn_of(rows)
+        made = emit(h, rows, torch.from_numpy(uniforms[draws[0]])[None])
+        draws[0] += int(turn.draws & ~turn.forced)
+        return made
+
+    monkeypatch.setattr(model.language, "logits", steered)
+    monkeypatch.setattr(model, "emit", counted)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("name", LIVE)
+def test_text_that_comes_while_the_model_speaks_gives_the_official_codes(
+    in_cells: TTS, monkeypatch: pytest.MonkeyPatch, name: str, at_once: bool
+):
+    """However it comes: token by token, each when the model waits for it, or all of it but a token before it begins."""
+    voice, count, last, asks_at = LIVE[name]
+    tokens = [tiny.spelled(E["text"][i : i + 1]) for i in range(count)]
+    steer(in_cells._model, monkeypatch, last, asks_at)
+    monkeypatch.setattr("stentor.models.cosyvoice3.live_text.settled", len)  # no two of these tokens merge
+    first = "".join(tokens[:-1]) if at_once else tokens[0]
+    stream = in_cells.submit(in_cells.request(first, voice=voice, seed=1, live=True))
+    for token in tokens[count - 1 if at_once else 1 :]:
+        until(lambda: all(s.idle for s in in_cells.engine.scheduler.live))
+        stream.append(token)
+    stream.append("", last=True)
+    chunks = list(stream)
+    frames = np.concatenate([c.frames for c in chunks])[:, 0]
+    assert frames.tolist() == E[name].tolist()
+    assert sum(len(c.samples) for c in chunks) == 960 * len(frames)
+    assert chunks[-1].finish == "stop"
+
+
+def test_a_voice_without_words_takes_no_text_that_goes_on(in_cells: TTS, tts: TTS):
+    with pytest.raises(InvalidRequest, match="live: a voice whose words are known"):
+        in_cells.submit(in_cells.request("Ab", voice="mute", live=True))
+    with pytest.raises(InvalidRequest, match=r"live: .* needs its whole text at once"):
+        tts.request("Ab", voice="words", live=True)
+
+
+def test_a_text_that_goes_on_is_the_same_beside_others_and_preempted(folder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stentor.models.cosyvoice3.live_text.settled", len)
+    kv, sizes = 2 * 2 * 2 * 12 * 16 * 4, {"device": "cpu", "threads": 1, "stream_window": 8}
+    live = {"voice": "words", "seed": 4, "max_frames": 70, "live": True}
+    frames = []
+    for pages in (64, 12):
+        with TTS(folder, max_num_seqs=3, memory_gb=pages * kv / 2**30, **sizes) as tts:
+            texts = [] if pages == 64 else ["Ab", "Ac"]
+            others = [
+                tts.submit(tts.request(**VOICE | {"text": t, "max_frames": 90, "ignore_eos": True}), False)
+                for t in texts
+            ]
+            stream = tts.submit(tts.request(tiny.spelled(E["text"]), **live))
+            stream.append(tiny.spelled(E["text"][:5]), last=True)
+            frames.append(np.concatenate([c.frames for c in stream])[:, 0].tolist())
+            for other in others:
+                list(other)
+            preempted = tts.engine.health().preemptions
+    assert frames[0] == frames[1]
+    assert preempted > 0

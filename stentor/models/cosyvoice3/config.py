@@ -8,6 +8,7 @@ from typing import Any
 
 from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
+from stentor.text.marks import TextMarks
 
 YAML = "cosyvoice3.yaml"
 TEXT_MODEL = "CosyVoice-BlankEN"
@@ -15,10 +16,17 @@ SAMPLE_RATE, CODE_RATE, MELS, SPEAKER = 24_000, 25, 80, 192
 SPECIAL_CODES = 200  # rows of the code tables past the codes: start, end, task, fill, and unused ones
 RELEASED_CODES = 6561
 REFERENCE_SECONDS = (0.5, 30.0)
+MARK = 1 << 16  # frames from here on are no codes
+MIX = (5, 15)  # tokens of text, and codes, of a block where text comes while the model speaks
 TAIL = 30  # mel frames that the position convolutions of the flow's transformer see again
 DIT_EPS = 1e-6
 MAX_PROMPT = 750  # codes of the longest reference
 MAX_MODEL_LEN = 4096  # positions of a sequence: 20 codes per token of text, beside prompts of 30 seconds
+
+MARKS = TextMarks(
+    other=r"<\|[a-z]+\|>|</?(?:strong|laughter)>|\[[^\[\]\s]{1,20}\]",
+    unfinished=r"<[|/a-z]{0,20}$|\[[^\[\]\s]{0,20}$",
+)
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,7 @@ class Config:
 
 FIXED: Mapping[tuple[str, ...], Mapping[str, object]] = {
     (): {"sample_rate": SAMPLE_RATE, "token_frame_rate": CODE_RATE, "token_mel_ratio": 2, "chunk_size": 25},
+    ("llm",): {"mix_ratio": list(MIX)},
     ("flow",): {"input_size": MELS, "output_size": MELS, "spk_embed_dim": SPEAKER, "pre_lookahead_len": 3},
     ("flow", "decoder", "cfm_params", "content"): {"solver": "euler", "t_scheduler": "cosine"},
     ("flow", "decoder", "estimator"): {"static_chunk_size": 50, "num_decoding_left_chunks": -1},

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
-from stentor.models.cosyvoice3.config import Config
+from stentor.models.cosyvoice3.config import MARK, MIX, Config
 from stentor.models.cosyvoice3.language_model import Language
+from stentor.models.cosyvoice3.live_text import Turn, fed_rows, turn_of
 from stentor.models.cosyvoice3.prompt import PromptBuilder, Room
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
 from stentor.models.cosyvoice3.sampling import sample_ras
@@ -61,21 +62,54 @@ class CosyVoice3:
         return (self.language.embed(p.rows["token"]),)
 
     def embed_frame(self, rows: Rows) -> Hidden:
-        return (self.language.embed_codes(rows["prev"][:, 0]),)
+        if not self.spec.live_text:
+            return (self.language.embed_codes(rows["prev"][:, 0]),)
+        return (self.language.embed(fed_rows(rows, self.config.language)),)
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
         return (self.language.hidden(x[0], kv),)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
+        if self.spec.live_text:
+            return self._emit_live(h, rows, u, turn_of(rows))
+        frames, exist = rows.recent(self.config.language.ras.window)
+        code = self._sample(h, rows, u, torch.zeros_like(rows["step"], dtype=torch.bool), (frames[..., 0], exist))
+        stop = code >= self.config.language.codes
+        silent = self._silent_run(code, rows)
+        return Emit(torch.where(stop, 0, code)[:, None], stop, {"silent": silent}, silent <= MOST_SILENT)
+
+    def _emit_live(self, h: Hidden, rows: Rows, u: Tensor, turn: Turn) -> Emit:
+        """The same where text may come while a row speaks. Of most rows all is there, and each of their turns draws."""
+        c, made = self.config.language, rows["made"]
+        code = torch.where(turn.forced, c.fill, self._sample(h, rows, u, turn.asks, (made, made >= 0)))
+        special = (code >= c.codes) & turn.draws
+        asked, stop = special & turn.asks, special & ~turn.asks
+        speaks = turn.draws & ~special
+        silent = torch.where(speaks, self._silent_run(code, rows), rows["silent"])
+        latest = torch.where(asked, c.fill, code)[:, None]
+        columns = {
+            "silent": silent,
+            "taken": turn.taken,
+            "asks": turn.asks.long(),
+            "made": torch.where(turn.draws[:, None], torch.cat((latest, made[:, :-1]), dim=1), made),
+            "made_count": rows["made_count"] + turn.draws,
+            "next_fill": torch.where(asked, rows["made_count"] + MIX[1] + 1, rows["next_fill"]),
+        }
+        frame = torch.where(speaks, code, torch.where(stop, 0, MARK + turn.taken))
+        frame = torch.where(turn.draws & (code < 0), code, frame)
+        return Emit(frame[:, None], stop, columns, speaks & (silent <= MOST_SILENT))
+
+    def _sample(self, h: Hidden, rows: Rows, u: Tensor, asks: Tensor, recent: tuple[Tensor, Tensor]) -> Tensor:
+        """A code [B], where `asks` [B] one that the original draws before the text has ended."""
         c = self.config.language
         logits = self.language.logits(h[0])
-        step, special = rows["step"][:, None], torch.arange(logits.shape[1], device=u.device)
-        early = (special >= c.codes) & (step < rows["min_frames"][:, None])
-        early = early | ((special == c.start) & (step < rows["start_from"][:, None]))
-        frames, exist = rows.recent(c.ras.window)
-        parameters = (rows["temperature"], rows["top_p"], rows["top_k"])
+        step, ids = rows["step"][:, None], torch.arange(logits.shape[1], device=u.device)
+        early = (ids >= c.codes) & (step < rows["min_frames"][:, None]) & ~asks[:, None]
+        early = early | ((ids == c.start) & ((step < rows["start_from"][:, None]) | asks[:, None]))
         logits = logits.masked_fill(early, float("-inf"))
-        code = sample_ras(logits, u, *parameters, (frames[..., 0], exist), c.ras.window * c.ras.share)
-        silent = torch.where((code[:, None] == self._silent).any(-1), rows["silent"] + 1, 0)
-        stop = code >= c.codes
-        return Emit(torch.where(stop, 0, code)[:, None], stop, {"silent": silent}, silent <= MOST_SILENT)
+        parameters = (rows["temperature"], rows["top_p"], rows["top_k"])
+        return sample_ras(logits, u, *parameters, recent, c.ras.window * c.ras.share)
+
+    def _silent_run(self, code: Tensor, rows: Rows) -> Tensor:
+        """Silent codes in a row, up to this one."""
+        return torch.where((code[:, None] == self._silent).any(-1), rows["silent"] + 1, 0)

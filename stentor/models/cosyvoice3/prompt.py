@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, Prompt, SpeechRequest
-from stentor.models.cosyvoice3.config import CODE_RATE, LanguageConfig
+from stentor.models.base import Encode, LiveText, Prompt, SpeechRequest
+from stentor.models.cosyvoice3.config import CODE_RATE, MIX, LanguageConfig
+from stentor.models.cosyvoice3.live_text import Arrivals, Mixing
 from stentor.models.cosyvoice3.tokenizer import END_OF_PROMPT, Tokens
 from stentor.models.cosyvoice3.voice import Voice
 
@@ -57,15 +58,51 @@ class PromptBuilder:
         """Raises InvalidRequest for what this checkpoint cannot do."""
         voice = self._voice(request, encode)
         if len(voice.codes) > self._room.voice:
-            most = f"{self._room.voice / CODE_RATE:g} seconds of a voice fit into stream_window"
-            raise InvalidRequest("reference", f"has {len(voice.codes) / CODE_RATE:g} seconds, and only {most}")
+            fits = f"{self._room.voice / CODE_RATE:g} seconds of a voice fit into stream_window"
+            raise InvalidRequest("reference", f"has {len(voice.codes) / CODE_RATE:g} seconds, and only {fits}")
         transcript = voice.text if voice.text and voice.text.strip() and len(voice.codes) else None
         parts = layout(request.text, request.instructions, transcript)
+        if request.live:
+            return self._live(request, parts, voice)
         before, text = self._tokens.encode(parts.before), self._tokens.encode(parts.text)
         if not text:
             raise InvalidRequest("text", "must not be empty")
         heard = voice.codes if parts.hears_codes else voice.codes[:0]
-        return self._assemble(request, before, text, heard, voice)
+        rows = [self._start, *before, *text, self._task, *(self._c.text_vocab + heard)]
+        free = self._room.positions - len(rows)
+        if free < LEAST_PER_TOKEN * len(text):
+            most_rows = self._room.positions - LEAST_PER_TOKEN * len(text)
+            raise too_long(len(rows), most_rows, request.text, len(heard))
+        o, most = request.options, MOST_PER_TOKEN * len(text)
+        prompt = self._assemble(request, rows, min(o["max_frames"] or most, free, self._room.frames), voice)
+        prompt.columns["start_from"] = LEAST_PER_TOKEN * len(text)
+        fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
+        prompt.runaway_frames = None if fixed else most
+        return prompt
+
+    def _live(self, request: SpeechRequest, parts: Layout, voice: Voice) -> Prompt:
+        """A prompt whose text goes on (live_text.py). Steps take all of it, so none depends on when it comes."""
+        if not parts.hears_codes:
+            raise InvalidRequest("live", "a voice whose words are known speaks text that goes on, without instructions")
+        before = self._tokens.encode(parts.before)
+        system = before.index(self._tokens.end_of_prompt) + 1
+        codes = [self._c.text_vocab + int(code) for code in voice.codes]
+        mixing = Mixing(before[system:], codes)
+        rows = [self._start, *before[:system], *mixing.before()]
+        arrivals = Arrivals(self._tokens.encode, mixing, self._task)
+        free = self._room.positions - len(rows)
+        if free < 1:
+            raise too_long(len(rows), self._room.positions - 1, request.text, len(codes))
+        prompt = self._assemble(
+            request, rows, min(request.options["max_frames"] or free, free, self._room.frames), voice
+        )
+        prompt.columns |= {
+            "asks": 1,
+            "next_fill": (len(codes) // MIX[1] + 1) * MIX[1] - len(codes),
+            "feed": arrivals(parts.text, False),
+        }
+        prompt.live = LiveText("feed", arrivals, heard_is_free=True)
+        return prompt
 
     def _voice(self, request: SpeechRequest, encode: Encode) -> Voice:
         if request.speaker_embedding is not None:
@@ -79,27 +116,22 @@ class PromptBuilder:
             raise InvalidRequest("reference", wanted)
         return self._voices[request.voice or next(iter(self._voices))]
 
-    def _assemble(
-        self, request: SpeechRequest, before: list[int], text: list[int], heard: np.ndarray, voice: Voice
-    ) -> Prompt:
-        c, o = self._c, request.options
-        codes = [c.text_vocab + code for code in (c.start, c.task)]
-        rows = [codes[0], *before, *text, codes[1], *(c.text_vocab + heard)]
-        free = self._room.positions - len(rows)
-        if free < LEAST_PER_TOKEN * len(text):
-            most = self._room.positions - LEAST_PER_TOKEN * len(text)
-            raise too_long(len(rows), most, request.text, len(heard))
-        most = MOST_PER_TOKEN * len(text)
-        max_frames = min(o["max_frames"] or most, free, self._room.frames)
-        fixed = o["ignore_eos"] or o["temperature"] == 0  # another try would end no sooner
+    @property
+    def _start(self) -> int:
+        return self._c.text_vocab + self._c.start
+
+    @property
+    def _task(self) -> int:
+        return self._c.text_vocab + self._c.task
+
+    @staticmethod
+    def _assemble(request: SpeechRequest, rows: list[int], max_frames: int, voice: Voice) -> Prompt:
+        o = request.options
         return Prompt(
             rows={"token": np.array(rows, np.int64)},
             frames=np.zeros((0, 1), np.int64),
             frame_at=np.zeros(0, np.int64),
-            columns={
-                **{name: o[name] for name in ("temperature", "top_k", "top_p")},
-                "start_from": LEAST_PER_TOKEN * len(text),
-            },
+            columns={name: o[name] for name in ("temperature", "top_k", "top_p")},
             max_frames=max_frames,
             min_frames=max_frames if o["ignore_eos"] else min(o["min_frames"], max_frames),
             codec_prefix=voice.codes[:, None],
@@ -109,5 +141,4 @@ class PromptBuilder:
                 "prompt_mel": voice.mel,
                 "speaker": voice.speaker,
             },
-            runaway_frames=None if fixed else most,
         )

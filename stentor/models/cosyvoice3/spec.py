@@ -9,15 +9,19 @@ from stentor.models.base import KVSpec, ModelSpec, Option
 from stentor.models.codec_timing import CodecTiming
 from stentor.models.cosyvoice3.codec import HOP
 from stentor.models.cosyvoice3.codec_noise import FLOW_FRAMES
-from stentor.models.cosyvoice3.config import MAX_MODEL_LEN, MAX_PROMPT, REFERENCE_SECONDS, SAMPLE_RATE, SPEAKER, Config
-from stentor.text.marks import TextMarks
+from stentor.models.cosyvoice3.config import (
+    MARKS,
+    MAX_MODEL_LEN,
+    MAX_PROMPT,
+    REFERENCE_SECONDS,
+    SAMPLE_RATE,
+    SPEAKER,
+    Config,
+)
+from stentor.models.cosyvoice3.live_text import COLUMNS
 
 MOST_FRAMES = FLOW_FRAMES // 2 - MAX_PROMPT  # the flow's noise ends there: 270 seconds
 OWN_CELLS = 2  # of a window, at least, are not the prompt's
-MARKS = TextMarks(
-    other=r"<\|[a-z]+\|>|</?(?:strong|laughter)>|\[[^\[\]\s]{1,20}\]",
-    unfinished=r"<[|/a-z]{0,20}$|\[[^\[\]\s]{0,20}$",
-)
 
 
 def _options(c: Config) -> dict[str, Option]:
@@ -38,6 +42,8 @@ def make_spec(
 ) -> ModelSpec:
     """Facts of one checkpoint. `dtype` is that of the language model, `timing` the codec's."""
     stack = c.language.stack
+    columns = {"start_from": Column(dtype=torch.int64), "silent": Column(dtype=torch.int64)}
+    live = {**COLUMNS, "made": Column((c.language.ras.window,), torch.int64, fill=-1)}
     return ModelSpec(
         family="cosyvoice3",
         sample_rate=SAMPLE_RATE,
@@ -46,7 +52,7 @@ def make_spec(
         kv=KVSpec(stack.layers, stack.kv_heads, stack.head_dim, dtype),
         max_model_len=MAX_MODEL_LEN,
         draws=2,
-        columns={"start_from": Column(dtype=torch.int64), "silent": Column(dtype=torch.int64)},
+        columns={**columns, **(live if timing.chunks else {})},
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=_options(c),
         stop_keeps_frame=False,
@@ -54,6 +60,7 @@ def make_spec(
         reference_seconds=REFERENCE_SECONDS,
         takes_reference=takes_reference,
         voices=voices,
+        live_text=timing.chunks,
         speaker_size=SPEAKER,
         marks=MARKS,
         codec_chunk=c.flow.cell,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from unicodedata import category
 
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
 from stentor.models.base import Encode, LiveText, Prompt, SpeechRequest
+from stentor.models.byte_bpe import settled
 from stentor.models.qwen3_tts.config import Config
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
@@ -70,18 +70,6 @@ class Continuation:
         if self._prompt.runaway_frames is not None:
             self._prompt.runaway_frames += RUN_ON_PER_TOKEN * len(ids)
         return np.array(ids, np.int32)
-
-
-def settled(text: str) -> int:
-    """Characters of a text whose ids no longer depend on what follows: up to the end of its last complete word.
-
-    The pre-tokeniser's pattern ends a run of letters before whatever is no letter and no mark (NFC may join marks to
-    letters), and starts anew there. Signs that occur inside special tokens do not count.
-    """
-    for at in range(len(text) - 1, 0, -1):
-        if category(text[at - 1])[0] == "L" and category(text[at])[0] not in "LM" and text[at] not in "<|_>/":
-            return at
-    return 0
 
 
 class PromptBuilder:

@@ -41,7 +41,7 @@ def test_a_directory_is_recognised_by_its_yaml(folder, config_json):
         (folder / "config.json").unlink()
     model = load(folder)
     assert model.spec.family == "cosyvoice3"
-    assert model.spec.voices == ("flow", "mute", "words")
+    assert model.spec.voices == ("flow", "mute", "words", "words37", "words45")
     assert (model.spec.sample_rate, model.spec.hop) == (24000, 960)
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from stentor import TTS, InvalidRequest, Reference, Speech
 from stentor.engine.stream import AudioStream
 from stentor.models.base import Prompt
-from stentor.models.qwen3_tts.prompt import Continuation, settled
+from stentor.models.byte_bpe import settled
+from stentor.models.qwen3_tts.prompt import Continuation
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny

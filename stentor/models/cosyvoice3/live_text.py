@@ -1,0 +1,142 @@
+"""Text that comes while the model speaks (bi-streaming): what is fed when, and when codes are drawn.
+
+Five tokens of text go before fifteen codes each. As long as the voice has codes, those follow. Then the model makes
+codes and asks for text by the code `fill`, at the latest after fifteen. The rest of the text, and the code `task`, come
+last. Arrivals alone decide what is fed, so the codes do not depend on when it was.
+
+What a step feeds follows from the frame before: a code, or MARK + n for value n of the column `feed`. Such frames are
+not heard, and neither are codes before they are drawn. A value is 4 times a row of the model's table, plus a kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stentor.errors import InvalidRequest
+from stentor.layers.types import Column
+from stentor.models.base import Rows
+from stentor.models.byte_bpe import settled
+from stentor.models.cosyvoice3.config import MARK, MARKS, MIX, LanguageConfig
+
+NEXT, DRAW, LAST = range(3)
+"""What follows a value: another one, a code, or the codes to the end."""
+AGAIN = -1
+"""In place of a row: what was fed when the model asked for text is fed again, as the original does."""
+FEED = 4096
+TEXT, CODES = MIX
+COLUMNS = {
+    "feed": Column((FEED,), torch.int64),
+    **{name: Column(dtype=torch.int64) for name in ("taken", "made_count", "next_fill", "asks")},
+}
+Value = tuple[int, int]
+
+
+def encoded(fed: list[Value]) -> np.ndarray:
+    """Values of the column `feed`."""
+    return np.array([4 * row + kind for row, kind in fed], np.int64)
+
+
+class Mixing:
+    """From tokens, one by one, to what is fed: (row, kind) of each. Both lists are rows of the table."""
+
+    def __init__(self, buffer: list[int], codes: list[int]) -> None:
+        self._buffer, self._codes, self._begun = buffer, codes, False
+
+    def before(self) -> list[int]:
+        """Rows that are fed whatever text comes."""
+        rows: list[int] = []
+        while len(self._codes) > CODES and len(self._buffer) >= TEXT:
+            rows += self._block_and_codes()
+        return rows
+
+    def add(self, token: int) -> list[Value]:
+        self._buffer.append(token)
+        fed: list[Value] = []
+        while self._codes and len(self._buffer) >= TEXT:
+            fed += [(row, NEXT) for row in self._block_and_codes()]
+        if self._codes:
+            return fed
+        if self._begun and len(self._buffer) >= TEXT:
+            fed += [(row, NEXT) for row in self._block()]
+        elif self._begun:
+            return fed
+        self._begun = True
+        return [*fed[:-1], (fed[-1][0], DRAW)]
+
+    def end(self, task: int) -> list[Value]:
+        again = [AGAIN] if self._begun else []
+        return [*((row, NEXT) for row in again + self._buffer), (task, LAST)]
+
+    def _block_and_codes(self) -> list[int]:
+        codes, self._codes = self._codes[:CODES], self._codes[CODES:]
+        return self._block() + codes
+
+    def _block(self) -> list[int]:
+        block, self._buffer = self._buffer[:TEXT], self._buffer[TEXT:]
+        return block
+
+
+class Arrivals:
+    """Live text of one prompt, as values of `feed` (models.base.LiveText.more)."""
+
+    def __init__(self, encode: Callable[[str], list[int]], mixing: Mixing, task: int) -> None:
+        self._encode, self._mixing, self._task = encode, mixing, task
+        self._held, self._free, self._ended = "", FEED, False
+        self.tokens = 0
+
+    def __call__(self, text: str, last: bool) -> np.ndarray:
+        values = encoded(self.take(text, last))
+        if len(values) > self._free:
+            raise InvalidRequest("text", "is too long for one request; go on in another")
+        self._free -= len(values)
+        return values
+
+    def take(self, text: str, last: bool) -> list[Value]:
+        """Values for more text. What could still change with the next letter is held back."""
+        if self._ended:
+            raise InvalidRequest("text", "nothing may follow the last text")
+        held = self._held + text
+        cut = len(held) if last else settled(held)
+        if not last and (open := re.search(MARKS.unfinished, held[:cut])):
+            cut = open.start()
+        ids = self._encode(held[:cut])
+        self._held, self._ended, self.tokens = held[cut:], last, self.tokens + len(ids)
+        fed = [value for token in ids for value in self._mixing.add(token)]
+        return fed + self._mixing.end(self._task) if last else fed
+
+
+class Turn(NamedTuple):
+    """What a step does with its codes, [B] each. asks: the model may ask for text. forced: it does."""
+
+    draws: Tensor
+    asks: Tensor
+    forced: Tensor
+    taken: Tensor
+
+
+def turn_of(rows: Rows) -> Turn:
+    step, before = rows["step"], rows["prev"][:, 0]
+    marked = (before >= MARK) & (step > 0)
+    kind = torch.where(marked, rows.lookup("feed", (before - MARK).clamp(0, FEED - 1)) & 3, DRAW)
+    live = rows["asks"] == 1
+    draws = (kind != NEXT) & ~(live & (step == 0))  # the first step of a text that goes on is fed value 0 next
+    asks = live & ~(marked & (kind == LAST))
+    forced = asks & draws & (rows["made_count"] == rows["next_fill"])
+    return Turn(draws, asks, forced, torch.where(marked, before - MARK + 1, rows["taken"]))
+
+
+def fed_rows(rows: Rows, c: LanguageConfig) -> Tensor:
+    """The row [B] of the table that a step feeds."""
+    before, prev = rows.recent(2)[0][:, 1, 0], _row_of(rows, rows["prev"][:, 0], c)
+    return torch.where(prev < 0, _row_of(rows, before, c), prev)
+
+
+def _row_of(rows: Rows, frame: Tensor, c: LanguageConfig) -> Tensor:
+    at = (frame - MARK).clamp(0, FEED - 1)
+    return torch.where(frame >= MARK, rows.lookup("feed", at) >> 2, frame + c.text_vocab)
