@@ -96,7 +96,7 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     return out.view(*gate_up.shape[:-1], size)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["period"])
 def _qk_norm_rope_kernel(
     q_ptr, k_ptr, q_norm_ptr, k_norm_ptr, cos_ptr, sin_ptr, q_out_ptr, k_out_ptr, stride_q, stride_k, num_q_heads,
     num_k_heads, period, eps,
