@@ -35,6 +35,7 @@ def add_batch(commands: Any, run: Run) -> None:
     batch.add_argument("--max-num-seqs", type=int, metavar="N", help="texts that the engine speaks at once")
     add_model(batch)
     batch.add_argument("--threads", type=int, help="CPU threads")
+    batch.add_argument("--deterministic", action="store_true", help="on CUDA, the same bytes in every run; slower")
     batch.add_argument("--lora", type=Path, help="LoRA weights to merge at load")
     batch.add_argument(
         "--loras", metavar="NAME=PATH", action="append", default=[], help="LoRA adapter that lines may name; repeatable"

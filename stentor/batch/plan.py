@@ -54,7 +54,9 @@ class Plan:
         kept = "parquet" if self.parquet else "tar" if self.shard else "files"
         load = {name: self.load[name] for name in ("model", "dtype", "lora", "loras", "lexicon")}
         asked = self.load["quantization"]
-        load["quantization"] = None if asked == "auto" else asked  # None is what runs have that began without the flag
+        # None is what runs have that began without these flags.
+        load["quantization"] = None if asked == "auto" else asked
+        load["deterministic"] = self.load["deterministic"] or None
         return {"format": self.format, "kept_as": kept, "seed": self.seed, **load, **self.defaults}
 
     def output(self) -> Output:
@@ -113,6 +115,7 @@ def plan(args: argparse.Namespace) -> Plan:
             "device": args.device,
             "dtype": args.dtype,
             "quantization": args.quantization,
+            "deterministic": args.deterministic,
         },
         replicas=args.replicas,
     )

@@ -292,6 +292,7 @@ def test_failed_items_stay_failed_unless_they_are_to_be_tried_again(
         (GOOD, ["--format", "flac"], "format: was 'wav' when the run began, and is 'flac'"),
         (GOOD, ["--seed", "9"], "seed: was 0 when the run began, and is 9"),
         (GOOD, ["--shards", "2"], "kept_as: was 'files' when the run began, and is 'tar'"),
+        (GOOD, ["--deterministic"], "deterministic: was None when the run began, and is True"),
         (GOOD, ["--voice", "low"], "voice: was None when the run began, and is 'low'"),
     ],
 )

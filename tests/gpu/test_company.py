@@ -20,7 +20,7 @@ WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
 def test_a_request_gives_the_same_bytes_alone_and_among_others(family, tmp_path):
     dice = random.Random(4)
     texts = [" ".join(dice.choices(WORDS, k=dice.randint(1, 12))) for _ in range(REQUESTS)]
-    settings = {"max_num_seqs": 6, "memory_gb": 0.002, "require_graphs": True}
+    settings = {"max_num_seqs": 6, "memory_gb": 0.00005, "require_graphs": True}
     with TTS(checkpoint(family, tmp_path), device="cuda", dtype="bfloat16", deterministic=True, **settings) as tts:
 
         def speak(i: int) -> tuple[bytes, bytes]:
