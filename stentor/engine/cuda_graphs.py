@@ -62,8 +62,7 @@ class CudaGraphRunner:
     def _capture(self, key: Key) -> None:
         """`torch.cuda.graph` would wait for the whole device, which other engines use, and which is an error while
         one of them captures."""
-        self.fn(*key)  # lazy initialisation and compilation must happen outside the capture
-        self.stream.synchronize()
+        self._prepare(key)
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
@@ -74,6 +73,11 @@ class CudaGraphRunner:
             raise
         graph.capture_end()
         self.graphs[key] = graph
+
+    def _prepare(self, key: Key) -> None:
+        """Lazy initialisation and compilation, which must happen outside the capture."""
+        self.fn(*key)
+        self.stream.synchronize()
 
     def covering_key(self, key: Key, exact: int = 0) -> Key:
         """The smallest captured key that covers `key` in every dimension, or `key` itself when there is none.
