@@ -11,6 +11,7 @@ from stentor.errors import InvalidRequest, too_long
 from stentor.models.base import Encode, LiveText, Prompt, SpeechRequest
 from stentor.models.cosyvoice3.config import CODE_RATE, MIX, LanguageConfig
 from stentor.models.cosyvoice3.live_text import Arrivals, Mixing
+from stentor.models.cosyvoice3.normalization import normalized
 from stentor.models.cosyvoice3.tokenizer import END_OF_PROMPT, Tokens
 from stentor.models.cosyvoice3.voice import Voice
 
@@ -64,7 +65,8 @@ class PromptBuilder:
         parts = layout(request.text, request.instructions, transcript)
         if request.live:
             return self._live(request, parts, voice)
-        before, text = self._tokens.encode(parts.before), self._tokens.encode(parts.text)
+        spoken = normalized(parts.text) if parts.before else parts.text  # as the original, which sees the mark in it
+        before, text = self._tokens.encode(parts.before), self._tokens.encode(spoken)
         if not text:
             raise InvalidRequest("text", "must not be empty")
         heard = voice.codes if parts.hears_codes else voice.codes[:0]

@@ -61,6 +61,13 @@ def test_cross_lingual_hears_no_codes_but_the_flow_does():
     assert p.max_frames == 20 * len(TOKENS.encode(f"{SYSTEM}{END}Three more words"))
 
 
+def test_text_is_cleaned_where_it_stands_alone_and_not_behind_the_system_part():
+    text = replace(REQUEST, text="今天 天气（很好）、")
+    assert build(text).rows["token"].tolist() == rows(f"{SYSTEM}{END}what was said", "今天天气很好。", VOICE.codes)
+    alone = build(replace(text, reference=ReferenceAudio(SOUND, None)))
+    assert alone.rows["token"].tolist() == rows("", f"{SYSTEM}{END}今天 天气（很好）、")
+
+
 def test_instructions_stand_in_the_place_of_transcript_and_codes():
     p = build(replace(REQUEST, instructions="Speak softly."))
     assert p.rows["token"].tolist() == rows(f"{SYSTEM} Speak softly.{END}", "Three more words")
