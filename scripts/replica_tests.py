@@ -10,7 +10,9 @@ and are listed. Tests that start a server with settings of their own are left ou
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,8 +29,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicas", type=int, default=2)
     args, words = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the replicas end too
     chosen = any((ROOT / word.split("::")[0]).exists() for word in words)
-    with tempfile.TemporaryDirectory() as folder, replicas(args.replicas, "--voices-dir", folder, *SHORT) as url:
+    with contextlib.ExitStack() as running:
+        voices = Path(running.enter_context(tempfile.TemporaryDirectory())) / "voices"
+        url = running.enter_context(replicas(args.replicas, "--voices-dir", str(voices), *SHORT))
         command = [
             sys.executable,
             "-m",
@@ -40,7 +45,7 @@ def main() -> int:
             *(() if chosen else ALL),
             *words,
         ]
-        environment = {**os.environ, "STENTOR_TEST_URL": url}
+        environment = {**os.environ, "STENTOR_TEST_URL": url, "STENTOR_TEST_VOICES": str(voices)}
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

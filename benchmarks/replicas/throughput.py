@@ -6,7 +6,8 @@ Needs: the packages of `stentor[ray]` and `stentor[bench]`. No GPU.
 A device that sleeps (device.py) stands for a GPU, so that replicas do not divide the cores as engines on a CPU would.
 The plain server and the replicas run side by side and are asked in turns, so that other load of the machine meets both.
 Each round has one client alone, then twice as many clients as there are slots. Each measurement says how busy the cores
-were: what they had left says whether the figure is the device's or the machine's.
+were: what they had left says whether the figure is the device's or the machine's. It also says the processor time of a
+frame, which other load of the machine hardly changes: of the server's process, of HAProxy, and of the rest of Ray.
 """
 
 from __future__ import annotations
@@ -26,40 +27,42 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.replicas import device, streams
-from benchmarks.replicas.cluster import Cluster, answers, application, cluster, free_port, wait
+from benchmarks.replicas import cpu, device, streams
+from benchmarks.replicas.cluster import Cluster, answers, application, cluster, free_port, marked, wait
 
 APP = "benchmarks.replicas.device:app"
 ALONE = 8  # streams of one client alone, per round
 
 
 @contextlib.contextmanager
-def plain(slots: int) -> Iterator[str]:
-    """The address of a plain server on such a device."""
+def plain(slots: int) -> Iterator[tuple[str, int]]:
+    """The address and the process of a plain server on such a device."""
     port = free_port()
     words = ["serve", "dummy:toy", "--port", str(port), "--max-num-seqs", str(slots), "--no-log-requests"]
     with subprocess.Popen([sys.executable, device.__file__, *words]) as process:
         try:
             url = f"http://127.0.0.1:{port}"
             wait(lambda: answers(url + "/ready"), lambda: "the plain server does not answer")
-            yield url
+            yield url, process.pid
         finally:
             process.send_signal(signal.SIGTERM)
 
 
-def asked(url: str, clients: int, args: argparse.Namespace) -> dict[str, Any]:
+def asked(url: str, clients: int, processes: dict[str, list[int]], args: argparse.Namespace) -> dict[str, Any]:
     """Ask for streams, as many as one client takes or for some seconds."""
-    began, idle = time.monotonic(), idle_seconds()
+    began, idle, before = time.monotonic(), idle_seconds(), cpu.used(processes)
     end = began + args.seconds
     done = asyncio.run(
         streams.load(url, clients, args.frames, lambda n: n < ALONE if clients == 1 else time.monotonic() < end)
     )
-    took = time.monotonic() - began
+    took, after = time.monotonic() - began, cpu.used(processes)
+    frames = args.frames * sum(s.complete for s in done)
     return {
         "clients": clients,
         "streams": len(done),
         "broken": sum(not s.complete for s in done),
         "streams_per_s": round(len(done) / took, 3),
+        "cpu_us_per_frame": {name: round(1e6 * (after[name] - before[name]) / max(1, frames)) for name in after},
         "first_audio_ms": streams.milliseconds([s.first for s in done if s.first is not None]),
         "cores_idle": round((idle_seconds() - idle) / took / (os.cpu_count() or 1), 3),
         "load_average": os.getloadavg()[0],
@@ -72,20 +75,24 @@ def idle_seconds() -> float:
     return float(cpu[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def compare(running: Cluster, plain_url: str, count: int, args: argparse.Namespace) -> dict[str, Any]:
+def compare(running: Cluster, alone: tuple[str, int], count: int, args: argparse.Namespace) -> dict[str, Any]:
     """So many replicas and the plain server, in turns."""
     given = {"model": "dummy:toy", "max-num-seqs": args.slots, "log-requests": False}
     running.deploy(application(given, APP, num_replicas=count))
     running.running("stentor", count)
-    arms = {"plain": (plain_url, 2 * args.slots), "replicas": (running.url, 2 * args.slots * count)}
+    ours = cpu.kinds(marked(running.mark, running.process.pid))
+    arms = {
+        "plain": (alone[0], 2 * args.slots, {"server": [alone[1]]}),
+        "replicas": (running.url, 2 * args.slots * count, ours),
+    }
     rows: dict[str, Any] = {name: {"alone": [], "full": []} for name in arms}
-    for url, clients in arms.values():  # warm
+    for url, clients, _ in arms.values():  # warm
         asyncio.run(streams.load(url, clients, args.frames, lambda n, c=clients: n < c))
     for i in range(args.rounds):
         for name in sorted(arms, reverse=bool(i % 2)):
-            url, clients = arms[name]
-            rows[name]["alone"].append(asked(url, 1, args))
-            rows[name]["full"].append(asked(url, clients, args))
+            url, clients, processes = arms[name]
+            rows[name]["alone"].append(asked(url, 1, processes, args))
+            rows[name]["full"].append(asked(url, clients, processes, args))
     rates = {name: median(r["streams_per_s"] for r in row["full"]) for name, row in rows.items()}
     first = {name: median(r["first_audio_ms"]["p50"] for r in row["alone"]) for name, row in rows.items()}
     summary = {
@@ -93,6 +100,11 @@ def compare(running: Cluster, plain_url: str, count: int, args: argparse.Namespa
         "throughput_of_plain": round(rates["replicas"] / rates["plain"], 3),
         "first_audio_more_ms": round(first["replicas"] - first["plain"], 1),
         "most_possible_streams_per_s": round(count * args.slots / (args.frames * args.step_ms / 1e3), 2),
+        "cpu_us_per_frame": {
+            kind: median(r["cpu_us_per_frame"][kind] for r in row["full"])
+            for row in rows.values()
+            for kind in row["full"][0]["cpu_us_per_frame"]
+        },
         "cores_idle": median(r["cores_idle"] for r in rows["replicas"]["full"]),
     }
     print(json.dumps(summary), flush=True)
@@ -110,8 +122,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     os.environ[device.STEP] = str(args.step_ms)
-    with cluster() as running, plain(args.slots) as url:
-        rows = [compare(running, url, count, args) for count in args.replicas]
+    with cluster() as running, plain(args.slots) as alone:
+        rows = [compare(running, alone, count, args) for count in args.replicas]
     if args.json:
         row = {"settings": vars(args) | {"json": None}, "cores": os.cpu_count(), "rows": rows}
         args.json.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")

@@ -39,7 +39,8 @@ MEASURED = ROOT / "benchmarks" / "results" / "2026-11-21-h200-round3" / "serve.j
 AUDIO_SECONDS = 12.0  # of a request there
 STREAMS = 64  # at once on a GPU there
 PCM_BYTES, MP3_BYTES = 2 * 24_000, 128_000 / 8  # of a second of audio
-KEPT_BY_THE_ACTOR = 8 * LIMITS.outcomes  # stentor.ray.outcomes.KEPT, which needs Ray
+REPLICAS_OF_AN_ACTOR = 8  # as in stentor.ray.outcomes, which needs Ray
+KEPT_BY_AN_ACTOR = REPLICAS_OF_AN_ACTOR * LIMITS.outcomes
 HAPROXY_CONNECTIONS = 4096  # RAY_SERVE_HAPROXY_MAXCONN of Ray 2.60
 CHECK_SECONDS = 5.0  # RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER
 LOADS = (0.7, 0.9)
@@ -132,7 +133,7 @@ def balance(replicas: int, proxies: int, slots: int, load: float) -> dict[str, A
     }
 
 
-def outcomes(requests_per_second: float) -> dict[str, Any]:
+def outcomes(requests_per_second: float, actors: int) -> dict[str, Any]:
     timings = [
         SegmentTiming(n, "A sentence of an ordinary length.", 4.0 * n, 4.0 * n + 4, 34 * n, 34 * n + 33)
         for n in range(3)
@@ -140,7 +141,7 @@ def outcomes(requests_per_second: float) -> dict[str, Any]:
     usage = {"input_tokens": 40, "output_tokens": 150, "total_tokens": 190}
     made = (Outcome(f"r{n:032}", "m", "completed", "stop", 1, 12.0, usage, timings) for n in range(20_000))
     sent = [pickle.dumps(outcome) for outcome in made]
-    kept = Outcomes(KEPT_BY_THE_ACTOR)
+    kept = Outcomes(KEPT_BY_AN_ACTOR)
     began = time.process_time()
     for message in sent:
         kept.add(pickle.loads(message))
@@ -149,8 +150,10 @@ def outcomes(requests_per_second: float) -> dict[str, Any]:
         "bytes_of_one": statistics.mean(map(len, sent)),
         "unpickled_and_added_per_cpu_second": len(sent) / took,
         "requests_per_second": requests_per_second,
-        "kept": KEPT_BY_THE_ACTOR,
-        "seconds_kept": KEPT_BY_THE_ACTOR / requests_per_second,
+        "actors": actors,
+        "additions_per_second_to_each": requests_per_second / actors,
+        "kept_by_each": KEPT_BY_AN_ACTOR,
+        "seconds_kept": KEPT_BY_AN_ACTOR * actors / requests_per_second,
     }
 
 
@@ -172,7 +175,7 @@ def main() -> None:
     hosts = args.gpus // args.per_host
     found: dict[str, Any] = {"gpus": args.gpus, "hosts": hosts, "rates": rates(args.gpus)}
     most = max(model["requests_per_second"] for model in found["rates"]["models"].values())
-    found["outcomes"] = outcomes(most)
+    found["outcomes"] = outcomes(most, -(-args.gpus // REPLICAS_OF_AN_ACTOR))
     found["metrics"] = metrics(args.gpus)
     found["haproxy"] = {
         "gpus_of_one_at_its_connections": HAPROXY_CONNECTIONS / STREAMS,

@@ -18,6 +18,7 @@ REQUIRED = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",  # else nothing stops a stream whose client does not read
 }
 HARD_STOP, HARD_STOP_DEFAULT = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "120"
+SILENT = "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"  # how long HAProxy keeps a client that neither sends nor takes anything
 BALANCE = "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"
 
 
@@ -30,6 +31,7 @@ def wanted(config: ServerConfig) -> dict[str, str]:
     variables = {
         **REQUIRED,
         HARD_STOP: str(int(config.request_timeout) + HARD_STOP_MARGIN_S),
+        SILENT: str(int(max(config.request_timeout, config.ws_idle_seconds)) + HARD_STOP_MARGIN_S),
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PROXY_START_S),
         "RAY_USAGE_STATS_ENABLED": "0",
     }

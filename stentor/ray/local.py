@@ -54,7 +54,7 @@ def serve(config: ServerConfig) -> int:
             return CRASHED
         while not stop.is_set() and not _answers(config):
             stop.wait(WATCH_S)
-        log.info("%s replicas on http://%s:%d", config.max_replicas or config.replicas, config.host, config.port)
+        log.info("%s replicas on http://%s:%d", config.most_replicas, config.host, config.port)
         stop.wait()
         log.info("no new requests; waiting for those that run")
         return 0

@@ -1,9 +1,15 @@
-"""Outcomes of requests that any replica can tell: each tells one actor what has ended, and asks it on a miss."""
+"""Outcomes of requests that any replica can tell: each tells an actor what has ended, and asks it on a miss.
+
+One actor would be the first limit of many replicas (docs/scaling_arithmetic.md), so there is one for each
+`REPLICAS_OF_AN_ACTOR`. The id of a request says which.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -15,35 +21,41 @@ from stentor.server.speech.outcomes import Outcome, Outcomes
 log = logging.getLogger("stentor.server")
 
 ON_ITS_WAY_S = 0.2  # an outcome may be asked for before the actor has it
-KEPT = 8 * LIMITS.outcomes  # of all replicas together
+REPLICAS_OF_AN_ACTOR = 8
+KEPT = REPLICAS_OF_AN_ACTOR * LIMITS.outcomes  # of each actor
 
 
-def shared_store(application: str) -> Any:
-    """The actor of an application, which the first replica starts. It outlives replicas, not the cluster."""
+def shared_stores(application: str, replicas: int) -> list[Any]:
+    """The actors of an application, which the first replica starts. They outlive replicas, not the cluster."""
     actor = ray.remote(num_cpus=0, max_restarts=-1)(Outcomes)
-    name = f"stentor-outcomes-{application}"
-    return actor.options(name=name, namespace="stentor", lifetime="detached", get_if_exists=True).remote(KEPT)
+    lasting = {"namespace": "stentor", "lifetime": "detached", "get_if_exists": True}
+    names = [f"stentor-outcomes-{application}-{i}" for i in range(-(-replicas // REPLICAS_OF_AN_ACTOR))]
+    return [actor.options(name=name, **lasting).remote(KEPT) for name in names]
 
 
 class SharedOutcomes(Outcomes):
-    """Outcomes of this replica, and those of the others once they have ended. store: the actor, an `Outcomes` too."""
+    """Outcomes of this replica, and those of others that have ended. stores: the actors, each an `Outcomes`."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, stores: Sequence[Any]) -> None:
         super().__init__()
-        self._store = store
+        self._stores = stores
 
     def note_end(self, outcome: Outcome) -> None:
-        self._store.add.remote(outcome)
+        self._store(outcome.id).add.remote(outcome)
 
     async def find(self, id: str) -> Outcome | None:
         if (mine := await super().find(id)) is not None:
             return mine
+        store = self._store(id)
         try:
-            found: Outcome | None = await self._store.find.remote(id)
+            found: Outcome | None = await store.find.remote(id)
             if found is None:
                 await asyncio.sleep(ON_ITS_WAY_S)
-                found = await self._store.find.remote(id)
+                found = await store.find.remote(id)
         except RayError as e:
             log.error("outcomes of other replicas cannot be read: %s", e)
             return None
         return found
+
+    def _store(self, id: str) -> Any:
+        return self._stores[zlib.crc32(id.encode()) % len(self._stores)]  # the same in every process

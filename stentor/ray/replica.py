@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.ray import environment
-from stentor.ray.outcomes import SharedOutcomes, shared_store
+from stentor.ray.outcomes import SharedOutcomes, shared_stores
 from stentor.server import logs
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
@@ -50,7 +50,7 @@ class Replica:
         app = create_app(
             self.config,
             give_up=os._exit,
-            outcomes=SharedOutcomes(shared_store(context.app_name)),
+            outcomes=SharedOutcomes(shared_stores(context.app_name, self.config.most_replicas)),
             labels={"replica": context.replica_id.unique_id},
         )
         self.server = app.state.server
@@ -77,7 +77,10 @@ class Replica:
 
 
 class WithoutRequestId:
-    """Removes our X-Request-Id from answers: Serve adds one, which is equal."""
+    """Removes our X-Request-Id from answers where Serve adds an equal one.
+
+    Serve adds what the client has sent. Where that is no id (`RequestIds`), ours stays, and stands first.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -85,7 +88,9 @@ class WithoutRequestId:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_without(message: Message) -> None:
             if message["type"] == "http.response.start":
-                del MutableHeaders(scope=message)["X-Request-Id"]
+                headers = MutableHeaders(scope=message)
+                if headers.get("X-Request-Id") == Headers(scope=scope).get("X-Request-Id"):
+                    del headers["X-Request-Id"]
             await send(message)
 
         await self.app(scope, receive, send_without)
@@ -117,7 +122,7 @@ def application(config: ServerConfig, replica: type[Any] = Replica) -> serve.App
         "ray_actor_options": {"num_cpus": 1, "num_gpus": config.gpus_per_replica or 0},
     }
     if config.max_replicas is None:
-        options["num_replicas"] = config.replicas or 1
+        options["num_replicas"] = config.most_replicas
     else:
         options["autoscaling_config"] = AutoscalingConfig(
             min_replicas=config.min_replicas or 1,

@@ -190,6 +190,11 @@ class ServerConfig:
         """Whether Ray runs replicas of this server."""
         return self.replicas is not None or self.max_replicas is not None
 
+    @property
+    def most_replicas(self) -> int:
+        """How many replicas there are, or may be where their number follows the load."""
+        return self.max_replicas or self.replicas or 1
+
     def _check_replicas(self) -> None:
         low, high = self.min_replicas, self.max_replicas
         if low is not None and (high is None or low > high):

@@ -55,10 +55,19 @@ class Live:
         names: list[str] = self.http.get("/v1/audio/voices", params={"format": "names"}).json()["voices"]
         return names
 
-    def sum_of(self, start: str) -> float:
-        """The sum of the metrics whose names begin so."""
-        lines = self.http.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:" + start))
+    def sum_of(self, start: str, label: str = "") -> float:
+        """The sum of the metrics whose names begin so, of those that have this label."""
+        lines = "\n".join(self.metrics_pages()).splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("stentor:" + start) and label in line)
+
+    def metrics_pages(self) -> list[str]:
+        """What /metrics says, of each process of the server."""
+        return [self.http.get("/metrics").text]
+
+    @property
+    def voices_folder(self) -> Path:
+        """Where uploaded voices are."""
+        return self.server.voices.folder
 
     @property
     def tts(self) -> stentor.TTS:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stentor.server.config import ServerConfig
+from stentor.server.speech.outcomes import Outcome, Outcomes
 
 pytest.importorskip("ray", reason="ray is not installed: pip install 'stentor[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own
@@ -56,3 +58,45 @@ def test_autoscaling_keeps_seven_of_ten_slots_busy(loads: list[float], wanted: i
         capacity_adjusted_max_replicas=4,
     )
     assert slot_policy(context)[0] == wanted
+
+
+class Store:
+    """An actor of outcomes. Calls of its methods count, and are answered at once."""
+
+    def __init__(self) -> None:
+        self.kept, self.calls = Outcomes(), 0
+        self.add, self.find = SimpleNamespace(remote=self._add), SimpleNamespace(remote=self._find)
+
+    def _add(self, outcome: Outcome) -> None:
+        self.calls += 1
+        self.kept.add(outcome)
+
+    async def _find(self, id: str) -> Outcome | None:
+        return await self.kept.find(id)
+
+
+def test_outcomes_are_divided_among_actors_by_their_id() -> None:
+    from stentor.ray.outcomes import SharedOutcomes
+
+    stores = [Store() for _ in range(4)]
+    speaks, asked = SharedOutcomes(stores), SharedOutcomes(stores)
+    outcomes = [Outcome(f"req-{i}", "model") for i in range(100)]
+    for outcome in outcomes:
+        speaks.note_end(outcome)
+    assert [asyncio.run(asked.find(o.id)) for o in outcomes] == outcomes
+    assert sum(store.calls for store in stores) == 100
+    assert min(store.calls for store in stores) > 10
+
+
+@pytest.mark.parametrize(("replicas", "actors"), [(1, 1), (8, 1), (9, 2), (1000, 125)])
+def test_eight_replicas_share_an_actor_of_outcomes(replicas: int, actors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from stentor.ray.outcomes import shared_stores
+
+    named: list[str] = []
+    made = SimpleNamespace(
+        options=lambda name, **lasting: named.append(name) or SimpleNamespace(remote=lambda most: most)
+    )
+    monkeypatch.setattr(ray, "remote", lambda **resources: lambda kind: made)
+    assert len(shared_stores("app", replicas)) == len(set(named)) == actors

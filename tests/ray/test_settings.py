@@ -40,6 +40,7 @@ def test_a_plain_server_is_not_scaled() -> None:
     assert not ServerConfig().scaled
     assert ServerConfig(replicas=1).scaled
     assert ServerConfig(max_replicas=3).scaled
+    assert [ServerConfig(**given).most_replicas for given in ({}, {"replicas": 2}, {"max_replicas": 3})] == [1, 2, 3]
 
 
 def test_yaml_arguments_are_the_flags() -> None:
@@ -55,6 +56,9 @@ def test_the_environment_that_streams_need() -> None:
     environment.check(wanted, config)
     assert wanted["RAY_SERVE_HAPROXY_BALANCE_ALGORITHM"] == "hdr(x-session-id)"
     assert int(wanted["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > 900
+    assert int(wanted["RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"]) > 900
+    listening = environment.wanted(ServerConfig(replicas=2, ws_idle_seconds=2000))
+    assert int(listening["RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"]) > 2000
     for name in (*environment.REQUIRED, environment.BALANCE, environment.HARD_STOP):
         with pytest.raises(environment.WrongEnvironment, match=name):
             environment.check({**wanted, name: "2"}, config)

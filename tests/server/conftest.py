@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, serving
-from tests.helpers.server_remote import URL, remote
+from tests.helpers.server_remote import URL, remote, why_not
 
 HERE = Path(__file__).parent
 
@@ -21,6 +21,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         out = [item for item in items if HERE in item.path.parents and not _of_live(item)]
         items[:] = [item for item in items if item not in out]
         config.hook.pytest_deselected(items=out)
+        for item in items:
+            if (why := why_not(item)) is not None:
+                item.add_marker(pytest.mark.skip(reason=why))
 
 
 def _of_live(item: pytest.Item) -> bool:

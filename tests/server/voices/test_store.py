@@ -172,7 +172,7 @@ def test_a_full_disk_is_a_507_and_leaves_nothing_behind(live: Live, monkeypatch:
     assert answer.status_code == 507
     error = answer.json()["error"]
     assert (error["param"], error["code"]) == ("audio_sample", "voices_full")
-    assert not [f for f in os.listdir(live.server.voices.folder) if "large" in f or f.startswith(".upload")]
+    assert not [f for f in os.listdir(live.voices_folder) if "large" in f or f.startswith(".upload")]
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.EIO])

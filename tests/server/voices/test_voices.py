@@ -194,12 +194,12 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_that_could_be_paths_or_worse_are_refused(live: Live, name: str) -> None:
-    before = sorted(live.server.voices.folder.parent.rglob("*"))
+    before = sorted(live.voices_folder.parent.rglob("*"))
     answer = upload(live, name)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "name"
     assert "x-evil" not in answer.headers
-    assert sorted(live.server.voices.folder.parent.rglob("*")) == before
+    assert sorted(live.voices_folder.parent.rglob("*")) == before
     spoken = live.speech(input=TEXT, voice=name or ".")
     assert spoken.status_code == 400
     assert live.http.delete("/v1/audio/voices/" + quote(name, safe="")).status_code in (307, 404, 405)
