@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from itertools import compress
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,22 +26,27 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
 
     known: the keys of its first pages.
     """
-    names, keys, first = sorted(prompt.rows), list(known), b"" if prompt.lora is None else prompt.lora.identity
-    key = keys[-1] if keys else first
-    for start in range(len(keys) * page_size, prompt.length - page_size + 1, page_size):
-        part = slice(start, start + page_size)
-        content = hashlib.blake2b(key, digest_size=16)
-        rows = [prompt.rows[name][part] for name in names]
-        given_rows = [bool(row.any()) for row in rows]
-        content.update(bytes(given_rows))
-        for row in compress(rows, given_rows):
-            content.update(row.tobytes())
-        given = slice(*np.searchsorted(prompt.frame_at, (part.start, part.stop)))
-        content.update((prompt.frame_at[given] - start).tobytes())
-        content.update(prompt.frames[given].tobytes())
-        key = content.digest()
+    keys = list(known)
+    key = keys[-1] if keys else b"" if prompt.lora is None else prompt.lora.identity
+    pages = range(len(keys), prompt.length // page_size)
+    borders = np.arange(pages.start, max(pages.start, pages.stop) + 1) * page_size
+    given = np.searchsorted(prompt.frame_at, borders)
+    content = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
+    content += [_pages(prompt.frame_at % page_size, given), _pages(prompt.frames, given)]
+    for page in zip(*content, strict=True):
+        lengths = np.array([len(part) for part in page]).tobytes()
+        key = hashlib.blake2b(b"".join((key, lengths, *page)), digest_size=16).digest()
         keys.append(key)
     return tuple(keys)
+
+
+def _pages(rows: np.ndarray | SparseRows, borders: np.ndarray) -> list[bytes | memoryview]:
+    """The content of the rows between neighbouring borders."""
+    if not isinstance(rows, np.ndarray):
+        return [rows[a:b].tobytes() for a, b in pairwise(borders)]
+    data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+    size = rows[:1].nbytes
+    return [data[size * a : size * b] for a, b in pairwise(borders)]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 class SparseRows:
     """An array [length, ...]: `values` [m, ...] at the positions `at` [m], which ascend, and zeros elsewhere.
 
-    Of numpy's arrays it has what prompts need: a length, slices of neighbouring positions, `any` and `tobytes`.
+    Of numpy's arrays it has what prompts need: a length, slices of neighbouring positions and `tobytes`.
     """
 
     length: int
@@ -26,9 +26,6 @@ class SparseRows:
         assert step == 1, "only neighbouring positions"
         first, last = np.searchsorted(self.at, (start, stop))
         return SparseRows(max(0, stop - start), self.at[first:last] - start, self.values[first:last])
-
-    def any(self) -> bool:
-        return bool(self.values.any())
 
     def tobytes(self) -> bytes:
         """A key of the content, not that of the whole array."""
