@@ -4,6 +4,7 @@ Run: python benchmarks/engine/step.py [--seconds 330] [--out DIR] [MODEL ...]   
      python benchmarks/engine/step.py --one MODEL --out DIR                       one model, in this process
      python benchmarks/engine/step.py --one MODEL --out DIR --brief --max-num-seqs 16 --quantization auto int8 fp8
                                                                     the same with weights of its own and in 8 bits
+     python benchmarks/engine/step.py --one MODEL --out DIR --brief --deterministic   one order of sums for all
      python benchmarks/engine/step.py --one dummy:toy --device cpu --brief          a dry run without a GPU
 Needs: a GPU and nothing but stentor (no server, no checkpoint).
 
@@ -34,6 +35,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from stentor import kernels
 from stentor.layers.linear import QuantizedLinear
 
 MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
@@ -47,13 +49,18 @@ SECONDS = 6.0  # of audio per request in the runs through the engine
 class Bench:
     """One model: stages that write into `found`."""
 
-    def __init__(self, model: str, out: Path, device: str, slots: int, quantization: str = "auto") -> None:
+    def __init__(
+        self, model: str, out: Path, device: str, slots: int, quantization: str = "auto", deterministic: bool = False
+    ) -> None:
         self.model, self.device, self.slots, self.quantization = model, device, slots, quantization
+        self.deterministic = deterministic
         off = os.environ.get("STENTOR_KERNELS_OFF", "")
         name = model.rsplit(":", maxsplit=1)[-1] + (f"_without_{off}" if off else "")
         name += "" if quantization == "auto" else f"_{quantization}"
+        name += "_deterministic" * deterministic
         self.file = out / f"step_{re.sub('[^a-z0-9]+', '_', name)}.json"
         self.found: dict[str, Any] = {"model": model, "quantization": quantization, "kernels_off": off, "errors": {}}
+        self.found["deterministic"] = deterministic
 
     def stage(self, name: str, run: Callable[[], Any]) -> None:
         started = time.perf_counter()
@@ -103,6 +110,7 @@ class Bench:
             memory_gb=float(os.environ.get("KV_GB", "10")),
             batch_sizes=self.batches,
             quantization=self.quantization,
+            deterministic=self.deterministic,
         )
         ready = time.perf_counter() - started
         self.runner = self.tts.engine.runner
@@ -198,7 +206,7 @@ class Bench:
             for captured in (True, False):
                 key = self.occupy(batch)
                 torch.manual_seed(1)
-                with torch.inference_mode(), w.stream.active():
+                with torch.inference_mode(), kernels.batch_invariant(self.deterministic), w.stream.active():
                     w.kv.pool.normal_()
                     w.slots.table["prev"].fill_(1)
                     for _ in range(3):
@@ -327,6 +335,7 @@ def table(out: Path) -> str:
         ]  # fmt: skip
         row = "  ".join(f"{c if c is not None else '-':>7}" for c in cells)
         name = f"{f['model'].rsplit('/')[-1]:<34} {f['quantization']:<5} {f['kernels_off']:<7}"
+        name += " deterministic" * f.get("deterministic", False)
         lines.append(f"{name} {row}  errors: {', '.join(f['errors']) or 'none'}")
     return "\n".join(lines)
 
@@ -373,12 +382,13 @@ def main() -> None:
     p.add_argument("--max-num-seqs", type=int, default=64)
     p.add_argument("--brief", action="store_true", help="only the time per step")
     p.add_argument("--quantization", nargs="+", default=["auto"], help="with --one: one after the other")
+    p.add_argument("--deterministic", action="store_true", help="with --one")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if a.one:
         for quantization in a.quantization:
-            Bench(a.one, a.out, a.device, a.max_num_seqs, quantization).run(a.brief)
+            Bench(a.one, a.out, a.device, a.max_num_seqs, quantization, a.deterministic).run(a.brief)
             gc.collect()
         print(table(a.out), flush=True)
     else:
