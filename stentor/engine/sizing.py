@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
+from stentor import kernels
 from stentor.config import EngineConfig
 from stentor.engine.audio_scheduler import chunk_sizes
 from stentor.engine.buffer_sizes import GIB, MIB, BufferSizes
@@ -80,7 +81,7 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
         + timing.window * codec_page,
         primer=timing.num_chunks(spec.codec_prefix) * codec_page,
         page=_bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)}),
-        codec_frame=_codec_frame(model, chunk, device),
+        codec_frame=_codec_frame(model, chunk, device, config.deterministic),
         encoder=encoder_bytes,
         page_size=config.page_size,
         wanted=math.ceil(spec.max_model_len / config.page_size),
@@ -124,13 +125,13 @@ def _usable(config: EngineConfig, device: Device) -> tuple[int | None, int]:
     return usable, usable + taken
 
 
-def _codec_frame(model: SpeechModel, chunk: int, device: Device) -> int:
-    """Bytes of a codec call, by frame. A call of one row is measured. On a CPU 0."""
+def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: bool) -> int:
+    """Bytes of a codec call, by frame. A call of one row is measured, as it will be served. On a CPU 0."""
     if device.free_bytes() is None:
         return 0
     spec, timing, where = model.spec.frame, model.spec.codec_timing, device.torch
     given = torch.zeros(1, chunk + timing.lookahead, *spec.shape, dtype=spec.dtype, device=where)
-    with torch.inference_mode():
+    with torch.inference_mode(), kernels.batch_invariant(deterministic):
         state = CodecStateTable(model.codec.columns, 1, where).columns
         call = one_row(make_pool(model.codec.pages, 1, where), timing.window, where)
         call = call._replace(whole=not timing.chunks)
