@@ -191,6 +191,12 @@ def convolution(dtype: torch.dtype, rows: int, outputs: int, channels: int, resi
     conv1d.conv1d(x, weight, meta(outputs, dtype=dtype), 1, snake, added)
 
 
+def strided(dtype: torch.dtype, channels: int, taps: int, stride: int) -> None:
+    weight = meta(64, taps, channels, dtype=dtype).permute(0, 2, 1)
+    x = meta(1, taps + 4000 * stride, channels, dtype=dtype)
+    conv1d.strided_conv1d(x, weight, meta(64, dtype=dtype), stride, None, None)
+
+
 def depthwise(dtype: torch.dtype, steps: int) -> None:
     weight = meta(7, 1, 256, dtype=dtype).permute(2, 1, 0)
     snake = SnakeParams(floats(256), floats(256))
@@ -209,12 +215,14 @@ def transposed(dtype: torch.dtype) -> None:
 
 SHAPES = ((1, 32, 64), (32, 768, 768), (70, 96, 192), (2000, 96, 192), (5000, 64, 64), (400_000, 32, 32), (400_000, 64, 64),
           (400_000, 96, 96), (400_000, 192, 192), (400_000, 768, 768), (5000, 32, 40))  # fmt: skip
+STRIDED = ((1, 7, 1), (64, 4, 2))
 CONFIGS = {conv_config(*shape): shape for shape in SHAPES}
 CODEC_CASES: dict[str, Case] = {
     "history": history,
     "transposed": transposed,
     **{f"depthwise, {steps} steps": lambda t, steps=steps: depthwise(t, steps) for steps in (20, 5000)},
     **{f"convolution {math.prod(s[:2])}": lambda t, s=s: convolution(t, *s) for s in CONFIGS.values()},
+    **{f"{c} channels, {k} taps, stride {s}": lambda t, c=c, k=k, s=s: strided(t, c, k, s) for c, k, s in STRIDED},
     "convolution with residual": lambda t: convolution(t, 400_000, 768, 768, residual=True),
 }
 
