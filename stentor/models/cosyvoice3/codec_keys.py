@@ -47,9 +47,9 @@ def fused(qkv: Tensor, rope: Turns) -> bool:
     """Whether a kernel attends."""
     if not kernels.enabled(Kernel.PAGED, qkv):
         return False
-    from stentor.models.cosyvoice3.kernels import takes_heads
+    from stentor.models.cosyvoice3.kernels import takes
 
-    return takes_heads(rope.head_dim)
+    return takes(rope.head_dim)
 
 
 class CallKeys:

@@ -1,4 +1,4 @@
-"""Triton kernels of this family: what stands between the GEMMs of the flow's transformer.
+"""Triton kernels of this family: what stands between the GEMMs of the flow's transformer, and sampling.
 
 They round where the reference implementations in `ops.py` and `codec_keys.py` round.
 """
@@ -12,7 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.constants import MIN_TEMPERATURE
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.sampling_device import checked, kth_largest, load_logits, load_params, mass_threshold, ordered_key
 
 BLOCK_M, BLOCK_N = 64, 64  # queries and keys of a step of attention. A cell has 50 frames
 CONV_M = 64  # frames of a CTA that convolves
@@ -116,9 +118,9 @@ def _flow_attention_kernel(
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), (offs_m < num_frames)[:, None])
 
 
-def takes_heads(head_dim: int) -> bool:
-    """Whether `flow_attention` takes heads of this size."""
-    return head_dim >= SMALLEST and head_dim & (head_dim - 1) == 0
+def takes(width: int) -> bool:
+    """Whether `flow_attention` takes heads, and `position_conv` groups, of so many channels."""
+    return width >= SMALLEST and width & (width - 1) == 0
 
 
 def flow_attention(
@@ -218,11 +220,6 @@ def _position_conv_kernel(
     tl.store(out_ptr + out, y, mask)
 
 
-def takes_groups(width: int) -> bool:
-    """Whether `position_conv` takes groups of so many channels."""
-    return takes_heads(width)
-
-
 def position_conv(x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None) -> Tensor:
     """mish(convolution) of x [B, 2, T, C] behind past [B, 2, taps - 1, C], weight [C, C / groups, taps]; + residual."""
     batch, _, frames, dim = x.shape
@@ -234,5 +231,68 @@ def position_conv(x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residua
         past.stride(1), *weight.stride(),
         TAPS=taps, WIDTH=width, HAS_RESIDUAL=residual is not None, BLOCK_M=CONV_M, USE_PDL=USE_PDL, num_warps=4,
         num_stages=3, **PDL_LAUNCH,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _sample_ras_kernel(
+    logits_ptr, u_ptr, temperature_ptr, top_p_ptr, top_k_ptr, codes_ptr, exist_ptr, out_ptr, stride_logits, stride_u,
+    stride_codes, stride_exist, size, most,
+    MIN_TEMPERATURE: tl.constexpr, WINDOW: tl.constexpr, BLOCK: tl.constexpr, BLOCK_WINDOW: tl.constexpr,
+    USE_PDL: tl.constexpr,
+):  # fmt: skip
+    pdl_wait(USE_PDL)
+    row = tl.program_id(0).to(tl.int64)
+    offs, mask, logits = load_logits(logits_ptr, row, stride_logits, size, BLOCK)
+    temperature, top_k, top_p = load_params(row, temperature_ptr, top_k_ptr, top_p_ptr)
+    token = tl.argmax(logits, 0).to(tl.int64)
+    if temperature > 0:
+        x = logits / tl.maximum(temperature, MIN_TEMPERATURE)
+        largest = tl.max(x, 0)
+        p = tl.where(mask, tl.exp(x - largest), 0.0)
+        key = ordered_key(x)
+        kept = p
+        if top_p < 1:
+            kept = tl.where((key >= mass_threshold(key, p, top_p * tl.sum(p, 0), 32)) | (x == largest), kept, 0.0)
+        if (top_k > 0) & (top_k < size):
+            kept = tl.where(key >= kth_largest(key, mask, top_k, 32), kept, 0.0)
+        token = _drawn(kept, mask, tl.load(u_ptr + row * stride_u))
+        at = tl.arange(0, BLOCK_WINDOW)
+        codes = tl.load(codes_ptr + row * stride_codes + at, at < WINDOW, -1)
+        exist = tl.load(exist_ptr + row * stride_exist + at, at < WINDOW, 0) != 0
+        if tl.sum(((codes == token) & exist).to(tl.int32), 0) >= most:
+            token = _drawn(tl.where(offs == token, 0.0, p), mask, tl.load(u_ptr + row * stride_u + 1))
+    tl.store(out_ptr + row, checked(token, logits))
+
+
+@triton.jit
+def _drawn(p, mask, u):
+    """The first id whose cumulated weight is above u of the sum."""
+    cdf = tl.cumsum(p, 0)
+    below = mask & (cdf <= u * tl.max(cdf, 0))
+    last = tl.max(tl.where(p > 0, tl.arange(0, p.shape[0]), 0), 0)
+    return tl.minimum(tl.sum(below.to(tl.int32), 0), last).to(tl.int64)
+
+
+def sample_ras(
+    logits: Tensor,
+    u: Tensor,
+    temperature: Tensor,
+    top_p: Tensor,
+    top_k: Tensor,
+    recent: tuple[Tensor, Tensor],
+    most: float,
+) -> Tensor:
+    """`sampling.sample_ras`, which draws in the order of ids: with the same probabilities, not the same ids."""
+    codes, exist = recent[0], recent[1].to(torch.int8)
+    assert codes.stride(1) == exist.stride(1) == u.stride(1) == 1
+    out = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    window = codes.shape[1]
+    _sample_ras_kernel[(len(logits),)](
+        logits, u, temperature, top_p, top_k, codes, exist, out, logits.stride(0), u.stride(0), codes.stride(0),
+        exist.stride(0), logits.shape[1], most,
+        MIN_TEMPERATURE=MIN_TEMPERATURE, WINDOW=window, BLOCK=triton.next_power_of_2(logits.shape[1]),
+        BLOCK_WINDOW=triton.next_power_of_2(window), USE_PDL=USE_PDL, num_warps=8, **PDL_LAUNCH,
     )  # fmt: skip
     return out

@@ -25,9 +25,9 @@ def position_conv(conv: nn.Conv1d, x: Tensor, past: Tensor, residual: Tensor | N
     """Mish of a grouped causal convolution of x [B, 2, T, C] behind past [B, 2, TAIL, C], plus the residual."""
     if kernels.enabled(Kernel.CONV1D, x):
         from stentor.models.cosyvoice3.kernels import position_conv as fused
-        from stentor.models.cosyvoice3.kernels import takes_groups
+        from stentor.models.cosyvoice3.kernels import takes
 
-        if takes_groups(conv.weight.shape[1]):
+        if takes(conv.weight.shape[1]):
             assert conv.bias is not None
             return fused(x, past, conv.weight, conv.bias, residual)
     y = torch.cat((past.to(x.dtype), x), dim=2).flatten(0, 1).transpose(1, 2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stentor import kernels
+from stentor.kernels import Kernel
 from stentor.kernels.constants import MIN_TEMPERATURE, NO_ID
 from stentor.layers.sampling import drawable
 
@@ -21,6 +23,10 @@ def sample_ras(
     `top_k` (0: any number). A drawn id that occurs `most` times or more in `recent` is drawn again from all other ids,
     by the second uniform. Temperature 0 takes the likeliest id.
     """
+    if kernels.enabled(Kernel.SAMPLE, logits):
+        from stentor.models.cosyvoice3.kernels import sample_ras as fused
+
+        return fused(logits, u, temperature, top_p, top_k, recent, most)
     scaled = logits / temperature.clamp_min(MIN_TEMPERATURE)[:, None]
     ranked, order = scaled.softmax(-1).sort(dim=-1, descending=True, stable=True)
     before = ranked.cumsum(-1) - ranked

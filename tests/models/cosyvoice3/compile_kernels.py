@@ -30,12 +30,20 @@ def convolution(dtype: torch.dtype, adds: bool) -> None:
     kernels.position_conv(x, past, weight, meta(DIM, dtype=dtype), x if adds else None)
 
 
+def sampling(dtype: torch.dtype) -> None:
+    recent = integers(BATCH, 10), meta(BATCH, 10, dtype=torch.bool)
+    kernels.sample_ras(
+        floats(BATCH, 6761), floats(BATCH, 2), floats(BATCH), floats(BATCH), integers(BATCH), recent, 1.0
+    )
+
+
 CASES: dict[str, Case] = {
     "attention of a cell": lambda t: attention(t, FRAMES, paged=True),
     "attention of a whole": lambda t: attention(t, 700, paged=False),
     "norm": lambda t: norm(t, adds=False),
     "sum and norm": lambda t: norm(t, adds=True),
     "convolution": lambda t: convolution(t, adds=False),
+    "sampling": sampling,
     "convolution and sum": lambda t: convolution(t, adds=True),
 }
 

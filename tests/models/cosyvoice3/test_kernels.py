@@ -11,6 +11,7 @@ from stentor.kernels import switches
 from stentor.layers.rope import angles
 from stentor.models.cosyvoice3 import kernels, ops
 from stentor.models.cosyvoice3.codec_keys import CallKeys, KeptKeys, Turns
+from stentor.models.cosyvoice3.sampling import sample_ras
 from tests.helpers.child import python
 from tests.helpers.kernel_tests import DEVICE, DOTS, DTYPES, close, integers, random
 
@@ -82,6 +83,34 @@ def test_large_values_pass_mish():
     x = random(1, 2, 50, 32) * 300
     got = kernels.position_conv(x, torch.zeros(1, 2, 30, 32, device=DEVICE), conv.weight, conv.bias, None)
     assert got.isfinite().all()
+
+
+def test_ids_of_ranked_logits_are_those_of_the_reference(reference):
+    """The kernel draws in the order of ids, which is that of the reference where logits fall. Most first draws are in
+    the window, so the second uniform draws from all others."""
+    count = 6
+    logits = (random(count, 60) * 2).sort(descending=True).values
+    logits[1, 50:] = float("-inf")
+    u = torch.rand(count, 2, device=DEVICE)
+    temperature, top_p = (
+        torch.tensor(v, device=DEVICE) for v in ([1, 0.7, 1.3, 1, 0, 1], [0.8, 0.5, 1, 0.01, 0.8, 0.9])
+    )
+    recent = (
+        integers(0, 1, 2, 3, 4).expand(count, 5).contiguous(),
+        torch.ones(count, 5, dtype=torch.bool, device=DEVICE),
+    )
+    recent[1][0] = False
+    given = (logits, u, temperature, top_p, integers(25, 4, 0, 25, 25, 0), recent, 1.0)
+    assert kernels.sample_ras(*given).tolist() == sample_ras(*given).tolist()
+
+
+def test_logits_that_cannot_be_drawn_from_give_no_id():
+    logits = random(2, 50)
+    logits[0, 4] = float("nan")
+    ones, recent = torch.ones(2, device=DEVICE), (integers(0, 0).view(2, 1), torch.zeros(2, 1, device=DEVICE).bool())
+    found = kernels.sample_ras(logits, random(2, 2).sigmoid(), ones, ones, integers(0, 0), recent, 1.0)
+    assert found[0] == -1
+    assert found[1] >= 0
 
 
 def test_every_kernel_compiles_for_a_hopper_gpu():
