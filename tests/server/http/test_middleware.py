@@ -31,6 +31,7 @@ def test_bodies_that_hide_their_size_are_cut_off(live: Live) -> None:
         s.setblocking(False)
         while not answer and sent < 100 << 20:
             readable, writable, _ = select.select([s], [s], [], STUCK_S)
+            assert readable or writable
             try:
                 if readable:
                     answer = s.recv(100)
