@@ -32,7 +32,7 @@ LAST = "How it was checked"
 
 def fish_s2() -> Mapping[str, Option]:
     c = fish_config.parse(fish_dummy.RELEASED)
-    return fish_spec.make_spec(c, fish_dummy.RELEASED_CODEC.hop, torch.float32).options
+    return fish_spec.make_spec(c, fish_dummy.RELEASED_CODEC.hop, torch.float32, {}).options
 
 
 def qwen3_tts() -> Mapping[str, Option]:
