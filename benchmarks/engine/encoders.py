@@ -72,7 +72,7 @@ def fish(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
 
     small = {"encoder_dim": 4, "encoder_stack": stack_config(64, 48, 1)}
     sizes = replace(RELEASED_CODEC, **small) if tiny else RELEASED_CODEC
-    drawn, codec = (make_codec(sizes, config.parse(RELEASED), dtype, d) for d in (torch.float32, dtype))
+    drawn, codec = (make_codec(sizes, config.parse(RELEASED), d, d) for d in (torch.float32, dtype))
     initialize_dummy_weights(drawn, device, 0)  # which draws other numbers in 16 bits
     calm(drawn.encoder)
     own = {name: p.dtype for name, p in codec.named_parameters()}
