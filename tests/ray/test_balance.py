@@ -1,16 +1,20 @@
-"""Which replica gets a request: affinity by a header."""
+"""Which replica gets a request, and how many there are: affinity by a header, and a number that follows the load."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
+from benchmarks.replicas import streams
 from tests.helpers.replicas import replicas
+from tests.helpers.server_live import until
 
 pytestmark = [
     pytest.mark.skipif(
@@ -20,7 +24,7 @@ pytestmark = [
 ]
 
 HEADER = "x-session-id"
-SMALL = ("--max-num-seqs", "2", "--memory-gb", "0.01", "--threads", "1", "--no-guard")
+SMALL = ("--max-num-seqs", "8", "--memory-gb", "0.01", "--threads", "1", "--no-guard")
 
 
 def metrics(url: str, **headers: str) -> str:
@@ -55,3 +59,30 @@ def test_requests_of_a_session_go_to_one_replica(tmp_path: Path) -> None:
         page = metrics(url, **{HEADER: "voice-0"})
         counted = [line for line in page.splitlines() if line.startswith("stentor:requests_success_total")]
         assert sum(float(line.split()[-1]) for line in counted) >= 6
+
+
+@pytest.mark.slow  # a replica is taken away after 120 s without load, and drains for 30 s
+def test_the_number_of_replicas_follows_the_load(tmp_path: Path) -> None:
+    with replicas(2, "--voices-dir", str(tmp_path), *SMALL, follows_load=True) as url:
+
+        def names() -> set[str]:
+            with ThreadPoolExecutor(4) as pool:
+                pages = list(pool.map(lambda _: metrics(url), range(8)))
+            return {found[1] for page in pages if (found := re.search(r'replica="(\w+)"', page))}
+
+        assert len(names()) == 1
+        many, over = threading.Event(), threading.Event()
+        with ThreadPoolExecutor(2) as pool:
+            heavy = pool.submit(lambda: asyncio.run(streams.load(url, 24, 100, lambda n: not many.is_set())))
+            light = pool.submit(lambda: asyncio.run(streams.load(url, 1, 20, lambda n: not over.is_set())))
+            try:
+                assert until(lambda: len(names()) == 2)
+                many.set()
+                spoken = heavy.result()
+                assert until(lambda: len({n for _ in range(4) for n in names()}) == 1)
+            finally:
+                many.set()
+                over.set()
+            spoken += light.result()
+    assert len(spoken) > 10
+    assert {s.fault for s in spoken} == {""}
