@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -15,6 +17,8 @@ from stentor.config import check_device
 from stentor.errors import InvalidRequest
 
 _LOADING = threading.Lock()
+_IDLE: defaultdict[tuple[torch.device, int], deque[torch.cuda.Stream]] = defaultdict(deque)
+"""Streams that nobody has any more, by device and priority."""
 
 
 class Event:
@@ -41,10 +45,21 @@ class Event:
 
 
 class CudaStream:
-    """An ordered queue of device work. Lower `priority` runs first."""
+    """An ordered queue of device work. Lower `priority` runs first.
+
+    Whoever drops one leaves it to the next who wants one: torch keeps libraries' workspaces for every stream that was
+    ever used, so a model that is loaded again and again would take new ones each time.
+    """
 
     def __init__(self, device: torch.device, priority: int = 0) -> None:
-        self.cuda = torch.cuda.Stream(device, priority) if device.type == "cuda" else None
+        self.cuda: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            idle = _IDLE[device, priority]
+            try:
+                self.cuda = idle.popleft()
+            except IndexError:
+                self.cuda = torch.cuda.Stream(device, priority)
+            weakref.finalize(self, idle.append, self.cuda).atexit = False
 
     @contextmanager
     def active(self) -> Iterator[None]:

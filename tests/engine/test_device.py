@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from stentor import TTS, InvalidRequest, registry
-from stentor.engine.device import Device, pick_device
+from stentor.engine import device as device_module
+from stentor.engine.device import CudaStream, Device, pick_device
 from tests.helpers.random_callers import VOICE
 
 
@@ -87,3 +89,19 @@ def test_models_are_loaded_and_references_encoded_with_their_device_as_the_curre
         tts.prompt(tts.request("hello", reference=VOICE))
     assert {what for what, _ in seen} >= {"load", "encode"}
     assert all(within for _, within in seen)
+
+
+def test_a_stream_that_nobody_has_any_more_serves_the_next(monkeypatch):
+    made = []
+    monkeypatch.setattr(device_module, "_IDLE", defaultdict(deque))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: made.append(priority) or object())
+    gpu = torch.device("cuda:0")
+    first, other = CudaStream(gpu, -2), CudaStream(gpu, -1)
+    kept = first.cuda
+    del first
+    assert CudaStream(gpu, -2).cuda is kept
+    both = CudaStream(gpu, -2), CudaStream(gpu, -2)
+    assert both[0].cuda is kept
+    assert both[1].cuda is not kept
+    assert other.cuda is not kept
+    assert made == [-2, -1, -2]
