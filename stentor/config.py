@@ -43,6 +43,7 @@ class Policy:
     max_prefill_tokens: int = 2048  # between two frames of a running stream. Longer prompts go in pieces
     prefix_cache: bool = True  # prompts that begin alike, such as with the same voice, share the pages of that
     min_cached_tokens: int = 128  # less is computed again, so that a short prompt gives the same bytes every time
+    min_cached_voice_tokens: int = 32  # the same at most for a prompt with reference audio
     reserve_tokens: int = 64  # tokens for which pages are allocated ahead when a request needs another page
     ramp: tuple[int, ...] | None = None  # frames per chunk of a stream. The last value repeats. None: by the device
     chunk: int = 25  # frames of one codec chunk at most
@@ -54,6 +55,10 @@ class Policy:
     max_queue: int = 1024  # requests that may wait for a slot
     parked_mb: float = 256.0  # MiB of the host for rows without a slot that wait for text or a reader
     unready_after: int = 5  # requests in a row that failed while they were served. One that finishes ends the count
+
+    def min_cached(self, voice: bool) -> int:
+        """Tokens that a prompt, with reference audio or without, must have in common with others to find them."""
+        return min(self.min_cached_tokens, self.min_cached_voice_tokens) if voice else self.min_cached_tokens
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,13 @@ class PageTables:
         """
         found = self.pages.find(seq.prefix[: (seq.length - 1) // self.pages.page_size])
         pages = list(takewhile(lambda page: self._unwritten.get(page, seq.num_evals) == seq.num_evals, found))
-        enough = 0 if seq.continues else self.policy.min_cached_tokens
-        return pages if len(pages) * self.pages.page_size >= enough else []
+        return pages if len(pages) * self.pages.page_size >= self._least_shared(seq) else []
+
+    def _least_shared(self, seq: Sequence) -> int:
+        """Tokens that it must have in common with others, so that it does not compute them."""
+        if seq.continues:
+            return 0
+        return self.policy.min_cached(seq.has_voice)
 
     def tokens_to_prefill(self, seq: Sequence) -> int:
         """Tokens of its prompt and past frames that no page holds."""

@@ -61,6 +61,7 @@ class Sequence:
     slot: int = -1
     prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
     keeps_pages: bool = False  # holds its pages until it is complete: the request's next prompt may repeat them
+    has_voice: bool = False  # its prompt has frames of reference audio
     continues: bool = False  # repeats its request's last prompt and frames, which are in pages that it can find
     pages: list[int] = field(default_factory=list)
     room: int = 0  # frames for which its pages have room behind its prompt

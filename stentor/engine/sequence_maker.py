@@ -41,7 +41,8 @@ class SequenceMaker:
         seq.audio_scheduled = self._timing.start(len(prompt.codec_prefix), streaming)
         seq.held_frames = self._timing.held
         seq.keeps_pages = self.policy.prefix_cache and prompt.continuation is not None
-        if self.policy.prefix_cache and prompt.length >= self.policy.min_cached_tokens:
+        seq.has_voice = len(prompt.frames) > 0
+        if self.policy.prefix_cache and prompt.length >= self.policy.min_cached(seq.has_voice):
             seq.prefix = prefix_keys(prompt, self.sizes.page_size)
         if prompt.live is not None:
             seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])

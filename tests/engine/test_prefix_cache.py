@@ -63,10 +63,22 @@ def test_what_is_short_is_computed_again(alone: Callable[..., Speech]) -> None:
         with toy(page_size=PAGE) as tts:
             length = length or tts.prompt(tts.request(BEGINNING + ENDS[0], **asked())).length
         shared = (length - 1) // PAGE * PAGE
-        with toy(page_size=PAGE, policy=Policy(min_cached_tokens=shared + most)) as tts:
+        least = shared + most
+        with toy(page_size=PAGE, policy=Policy(min_cached_tokens=least, min_cached_voice_tokens=least)) as tts:
             for _ in range(2):
                 assert_equal(tts.generate(BEGINNING + ENDS[0], **OPTIONS), alone(ENDS[0]))
             assert tts.engine.stats.cached_tokens == (0 if most else shared)
+
+
+def test_a_voice_is_shared_from_fewer_tokens_on_than_a_text(alone: Callable[..., Speech]) -> None:
+    with toy(page_size=PAGE, policy=Policy(min_cached_tokens=10_000, min_cached_voice_tokens=PAGE)) as tts:
+        for _ in range(2):
+            assert_equal(tts.generate(BEGINNING + ENDS[0], **OPTIONS), alone(ENDS[0]))
+        length = tts.prompt(tts.request(BEGINNING + ENDS[0], **asked())).length
+        assert tts.engine.stats.cached_tokens == (length - 1) // PAGE * PAGE
+        for _ in range(2):
+            tts.generate(BEGINNING + ENDS[0], **{**OPTIONS, "reference": None})
+        assert tts.engine.stats.cached_tokens == (length - 1) // PAGE * PAGE
 
 
 def test_requests_of_one_batch_share_what_the_first_of_them_computes(alone: Callable[..., Speech]) -> None:
