@@ -1,7 +1,6 @@
 """Time products of few rows with every tile against the library's GEMM, and check that tiles do not change a bit.
 
 Run, on a GPU: python benchmarks/kernels/skinny_gemm.py [--out DIR] [--shapes talk] [--splits 8,16]
-     python benchmarks/kernels/skinny_gemm.py --tiled [--out DIR]     many rows (tiled_gemm.cu), TFLOP/s
      python benchmarks/kernels/skinny_gemm.py --compile               compile every tile and stop, without a GPU
 Needs: a GPU, cuda-bindings, NVRTC and nothing but stentor.
 
@@ -30,7 +29,7 @@ from stentor.kernels.cuda_cpp import nvrtc, tiles
 from stentor.kernels.cuda_cpp.launch import architecture, load
 from stentor.kernels.cuda_cpp.product import Product, Tile
 from stentor.kernels.cuda_cpp.tiles import candidates
-from stentor.kernels.skinny_gemm import Operands, fused_linear
+from stentor.kernels.skinny_gemm import Operands
 
 SHAPES = {
     "depth qkv": (1024, 4096, "norm"),
@@ -57,7 +56,6 @@ COLD = 200e6  # bytes of weights that one graph goes through: several times the 
 BANDWIDTH = 4.3e12
 TOLERANCE = 0.006
 EPS = 1e-6
-TILED_ROWS = (65, 128, 256, 512, 2048)
 
 
 def product(name: str) -> Product:
@@ -72,12 +70,12 @@ class Case:
         torch.manual_seed(0)
         made: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
         self.p, self.rows = p, rows
-        self.x = torch.randn(MANY, p.k, **made)[:rows]
+        self.x = torch.randn(rows, p.k, **made)
         first = torch.randn(p.weight_rows, p.k, **made) / p.k**0.5
         count = max(3, int(COLD / (first.numel() * 2)) + 1)
         self.weights = [first, *(first.clone() for _ in range(count - 1))]
         self.norm = torch.rand(p.k, **made) + 0.5
-        self.residual = torch.randn(MANY, p.n, **made)[:rows]
+        self.residual = torch.randn(rows, p.n, **made)
         self.out = torch.empty(rows, p.n, **made)
 
     def expected(self) -> Tensor:
@@ -89,11 +87,6 @@ class Case:
             gate, up = y.chunk(2, -1)
             y = F.silu(gate) * up
         return y + self.residual.float() if self.p.add else y
-
-    def fused(self, weight: Tensor) -> Tensor:
-        norm = (self.norm, EPS) if self.p.norm else None
-        residual = self.residual if self.p.add else None
-        return fused_linear(self.x, weight, norm, residual, self.p.gate)
 
     def launch(self, t: Tile) -> Callable[[Tensor], None]:
         p = self.p
@@ -115,9 +108,6 @@ class Case:
             for w in self.weights:
                 run(w)
         return milliseconds(graph.replay) * 1e3 / len(self.weights)
-
-
-MANY = 2048
 
 
 def measure(p: Product, rows: int, most: int, device: torch.device) -> dict[str, Any]:
@@ -161,20 +151,6 @@ def compile_all(cases: list[tuple[Product, int]], most: int, arch: str) -> None:
     print(len(wanted), "tiles compiled", flush=True)
 
 
-def measure_tiled(p: Product, rows: int, device: torch.device) -> dict[str, Any]:
-    case = Case(p, rows, device)
-    wanted = case.expected()
-    out = case.fused(case.weights[0])
-    few = Case(p, 16, device)
-    same = torch.equal(few.fused(few.weights[0]), out[:16])
-    flops = 2 * rows * p.weight_rows * p.k
-    ours, library = case.microseconds(case.fused), case.microseconds(lambda w: F.linear(case.x, w))
-    return {
-        "rows": rows, "error": float((out.float() - wanted).norm() / wanted.norm()), "same_as_few_rows": same,
-        "us": ours, "tflops": flops / ours / 1e6, "library_us": library, "library_tflops": flops / library / 1e6,
-    }  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path())
@@ -182,16 +158,11 @@ def main() -> None:
     parser.add_argument("--rows", default="1,4,16,32,64")
     parser.add_argument("--splits", default="", help="parts of K, separated by commas, in place of the shape's own")
     parser.add_argument("--most", type=int, default=12, help="tiles of a case")
-    parser.add_argument("--tiled", action="store_true")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     names = [n for n in SHAPES if args.shapes in n]
     rows = [int(r) for r in args.rows.split(",")]
     products = [(n, q) for n in names for q in with_splits(product(n), args.splits)]
-    if args.tiled:
-        with torch.inference_mode():
-            report_tiled(names, args.out)
-        return
     arch = "sm_90a" if args.compile else architecture(0)
     compile_all([(p, r) for _, p in products for r in rows], args.most, arch)
     if args.compile:
@@ -210,18 +181,6 @@ def main() -> None:
                     flush=True,
                 )
                 (args.out / "skinny_gemm.json").write_text(json.dumps(results, indent=1))
-
-
-def report_tiled(names: list[str], out: Path) -> None:
-    results = {n: [measure_tiled(product(n), r, torch.device("cuda", 0)) for r in TILED_ROWS] for n in names}
-    for name, cases in results.items():
-        for c in cases:
-            print(
-                f"{name:11} M{c['rows']:<5} ours {c['us']:8.2f} us {c['tflops']:5.0f} TFLOP/s, library "
-                f"{c['library_us']:8.2f} us {c['library_tflops']:5.0f}, error {c['error']:.4f}, "
-                f"same as few rows: {c['same_as_few_rows']}"
-            )
-    (out / "tiled_gemm.json").write_text(json.dumps(results, indent=1))
 
 
 def with_splits(p: Product, splits: str) -> list[Product]:

@@ -1,13 +1,13 @@
-"""Linear layers of a few or many rows on Hopper GPUs, with the same sums in the same order for any number of rows.
+"""Linear layers of a few rows on Hopper GPUs, with the same sums in the same order for any number of rows.
 
 Norm, gate, bias and residual addition are part of the product, as in `kernels.gemv`. A row of the result is the same
 bit for bit whatever other rows are computed with it. The sources are CUDA C++ (skinny_gemm.cu says how they work),
-compiled by NVRTC. With 1 to 16 or 40 rows they are faster than the library's GEMM, with more they are slower.
+compiled by NVRTC. They are faster than the library's GEMM with up to 16 to 40 rows, and slower with more (docs/log.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -15,16 +15,8 @@ from torch import Tensor
 
 from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.launch import Arguments, begin_compiling, load, pointer, serves
-from stentor.kernels.cuda_cpp.product import (
-    GROUP,
-    MAX_ROWS,
-    TILED_SHARED_BYTES,
-    ElementType,
-    Product,
-    norm_macros,
-    tiled_grid,
-    tiled_macros,
-)
+from stentor.kernels.cuda_cpp.product import GROUP, ElementType, Product
+from stentor.kernels.switches import SKINNY_ROWS
 
 DTYPES: dict[torch.dtype, ElementType] = {torch.bfloat16: "bf16", torch.float16: "f16"}
 ALIGNMENT = 16
@@ -40,13 +32,12 @@ class Operands:
     norm: tuple[Tensor, float] | None = None
     bias: Tensor | None = None
     residual: Tensor | None = None
-    scale: Tensor | None = None
 
     def arguments(self, out: Tensor) -> Arguments:
         """As a kernel takes them."""
         norm, eps = (None, 0.0) if self.norm is None else self.norm
         stride_residual = 0 if self.residual is None else self.residual.stride(0)
-        pointers = (self.x, self.weight, norm, self.scale, self.bias, self.residual, out)
+        pointers = (self.x, self.weight, norm, self.bias, self.residual, out)
         return Arguments(*map(pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
 
 
@@ -78,8 +69,7 @@ def fused_linear(
     rows = _aligned(x.reshape(-1, k))
     added = None if residual is None else residual.reshape(-1, n)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
-    run = _skinny if len(rows) <= MAX_ROWS else _tiled
-    run(p, Operands(rows, weight, norm, bias, added), out)
+    _launch(p, Operands(rows, weight, norm, bias, added), out)
     return out.view(*x.shape[:-1], n)
 
 
@@ -89,7 +79,7 @@ def _aligned(rows: Tensor) -> Tensor:
     return rows if strides and rows.data_ptr() % ALIGNMENT == 0 else rows.contiguous()
 
 
-def _skinny(p: Product, o: Operands, out: Tensor) -> None:
+def _launch(p: Product, o: Operands, out: Tensor) -> None:
     t = tiles.tile(p, len(o.x))
     _compile_others(p, out.device.index)
     kernel = load("skinny_gemm", t.macros(p), p.splits * 32, t.shared_bytes(p), out.device.index)
@@ -99,21 +89,5 @@ def _skinny(p: Product, o: Operands, out: Tensor) -> None:
 @cache
 def _compile_others(p: Product, device: int) -> None:
     """Begin to compile a product's kernels for other numbers of rows, which other graphs will ask for."""
-    for rows in range(8, MAX_ROWS // 2 + 1, 8):
+    for rows in range(8, SKINNY_ROWS + 1, 8):
         begin_compiling("skinny_gemm", tiles.tile(p, rows).macros(p), device)
-
-
-def _tiled(p: Product, o: Operands, out: Tensor) -> None:
-    if o.norm is not None:
-        o = _weighted(p, o)
-    kernel = load("tiled_gemm", tiled_macros(p), 256, TILED_SHARED_BYTES, out.device.index)
-    kernel(tiled_grid(p, len(o.x)), o.arguments(out))
-
-
-def _weighted(p: Product, o: Operands) -> Operands:
-    """With x times the norm's weight, and 1 / rms of each row as `scale`."""
-    x = torch.empty(len(o.x), p.k, dtype=o.x.dtype, device=o.x.device)
-    o = replace(o, scale=torch.empty(len(x), dtype=torch.float32, device=x.device))
-    kernel = load("norm_rows", norm_macros(p), p.splits * 32, p.splits * 32, x.device.index)
-    kernel((-(-len(x) // 8), 1), o.arguments(x))
-    return replace(o, x=x, norm=None)

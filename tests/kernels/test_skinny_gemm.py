@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from stentor.kernels.cuda_cpp import product, tiles
+from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.measured import MEASURED
 from stentor.kernels.cuda_cpp.product import Product, Tile
 from stentor.kernels.cuda_cpp.tiles import candidates
@@ -60,20 +59,6 @@ def skinny(p: Product, t: Tile, o: Operands, folder: Path) -> Tensor:
     out = empty(len(o.x), p.n, p)
     grid = t.ctas(p), -(-len(o.x) // (8 * t.row_tiles))
     emulated("skinny_gemm", t.macros(p), folder)(grid, t.shared_bytes(p), o.arguments(out))
-    return out
-
-
-def tiled(p: Product, o: Operands, folder: Path) -> Tensor:
-    if p.norm:
-        (folder / "norm").mkdir()
-        x, o = empty(len(o.x), p.k, p), replace(o, scale=torch.full((len(o.x),), float("nan")))
-        macros = product.norm_macros(p)
-        launch = emulated("norm_rows", macros, folder / "norm")
-        launch((-(-len(x) // 8), 1), p.splits * 32, o.arguments(x))
-        o = replace(o, x=x)
-    out = empty(len(o.x), p.n, p)
-    launch = emulated("tiled_gemm", product.tiled_macros(p), folder)
-    launch(product.tiled_grid(p, len(o.x)), product.TILED_SHARED_BYTES, o.arguments(out))
     return out
 
 
@@ -128,21 +113,3 @@ def test_a_row_is_the_same_in_any_company_and_with_any_tile(tmp_path: Path) -> N
             folder = tmp_path / f"{row_tiles} {rows} {i}"
             folder.mkdir()
             assert torch.equal(skinny(p, t, operands(p, rows), folder)[0], alone[0])
-
-
-@pytest.mark.parametrize(
-    "p",
-    [
-        Product(512, 80, "bf16", norm=True, gate=True),
-        Product(640, 144, "bf16", add=True),
-        Product(512, 80, "f16", norm=True, bias=True, splits=16),
-    ],
-    ids=["norm and gate", "residual", "norm and bias"],
-)
-def test_many_rows_have_the_sums_of_few(p: Product, tmp_path: Path) -> None:
-    o = operands(p, 130)
-    many = tiled(p, o, tmp_path)
-    assert error(p, many, o) < (0.006 if p.dtype == "bf16" else 0.001)
-    few = operands(p, 9)
-    (tmp_path / "few").mkdir()
-    assert torch.equal(skinny(p, tiles.tile(p, 9), few, tmp_path / "few"), many[:9])

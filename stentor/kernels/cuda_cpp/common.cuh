@@ -1,11 +1,10 @@
-// What the kernels of this folder share: their arguments, the products of a group and what follows a sum.
+// The arguments of skinny_gemm.cu, the products of a group and what follows a sum.
 #include <device.cuh>
 
 struct Arguments {
   const u16* x;  // [rows, K], row stride `stride_x`
   const u16* weight;  // [N, K], or [2 N, K] with GATE: gate, then up
   const u16* norm;  // [K], where NORM
-  float* scale;  // [rows], where SCALED: factors of the sums, 1 / rms of each row
   const u16* bias;  // [N], where BIAS
   const u16* residual;  // [rows, N], row stride `stride_residual`, where ADD
   u16* out;  // [rows, N]
@@ -47,9 +46,9 @@ INLINE float swiglu(float gate, float up) {  // rounded as the layers round
 }
 
 INLINE void store_output(const Arguments& a, int row, int n, float sum, float up, float scale) {
-  float y = NORM || SCALED ? sum * scale : sum;
+  float y = NORM ? sum * scale : sum;
   if (BIAS) y += from_element(load_l2_element(a.bias + n));
-  if (GATE) y = swiglu(y, NORM || SCALED ? up * scale : up);
+  if (GATE) y = swiglu(y, NORM ? up * scale : up);
   if (ADD) y = rounded(y) + from_element(load_l2_element(a.residual + (u64)row * a.stride_residual + n));
   a.out[(u64)row * N + n] = to_element(y);
 }

@@ -1,4 +1,4 @@
-"""A product, the tile of a CTA, and what the sources ask of both. No torch here, and no GPU is asked."""
+"""A product, the tile of a CTA, and what the source asks of both. No torch here, and no GPU is asked."""
 
 from __future__ import annotations
 
@@ -7,17 +7,10 @@ from typing import Literal
 
 GROUP = 64
 """Columns of K that a warp multiplies at a time."""
-MAX_ROWS = 64
-"""Rows up to which weights are read by skinny_gemm.cu. More rows are tiled (tiled_gemm.cu)."""
 SMS = 132
 """Multiprocessors of an H100 or H200: CTAs of one wave."""
 SHARED_BYTES = 227 << 10
 """Shared memory of a CTA at most, on Hopper."""
-TILED_STAGES = 4
-TILED_ROWS = TILED_WEIGHTS = 128
-"""Rows of x and of the weights of a CTA of tiled_gemm.cu."""
-TILED_SHARED_BYTES = TILED_STAGES * (TILED_ROWS + TILED_WEIGHTS) * GROUP * 2
-
 ElementType = Literal["bf16", "f16"]
 
 
@@ -45,7 +38,7 @@ class Product:
 
     @property
     def macros(self) -> dict[str, int | str]:
-        """What every kernel's source asks of the product."""
+        """What the source asks of the product."""
         flags = {"GATE": self.gate, "BIAS": self.bias, "ADD": self.add}
         return {"K": self.k, "N": self.n, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
 
@@ -85,7 +78,6 @@ class Tile:
         return {
             **p.macros,
             "NORM": int(p.norm),
-            "SCALED": 0,
             "WARPS": p.splits,
             "ROW_TILES": self.row_tiles,
             "TILES": self.tiles,
@@ -95,22 +87,6 @@ class Tile:
             "STAGES": self.stages,
             "MIN_CTAS": self.min_ctas,
         }
-
-
-def tiled_macros(p: Product) -> dict[str, int | str]:
-    """Macros of tiled_gemm.cu."""
-    own = {"NORM": 0, "SCALED": int(p.norm), "SPLITS": p.splits, "STAGES": TILED_STAGES, "MIN_CTAS": 1}
-    return {**p.macros, **own}
-
-
-def tiled_grid(p: Product, rows: int) -> tuple[int, int]:
-    return -(-p.weight_rows // TILED_WEIGHTS), -(-rows // TILED_ROWS)
-
-
-def norm_macros(p: Product) -> dict[str, int | str]:
-    """Macros of norm_rows.cu. They are the same for all products of one K and split."""
-    plain = Product(p.k, GROUP, p.dtype, splits=p.splits)
-    return {**plain.macros, "NORM": 0, "SCALED": 0, "SPLITS": p.splits, "MIN_CTAS": 1}
 
 
 def all_tiles(p: Product, half: bool) -> int:
