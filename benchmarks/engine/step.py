@@ -99,19 +99,20 @@ class Bench:
         self.stage("memory", self.memory)
         self.tts.close()
 
+    def settings(self) -> dict[str, Any]:
+        """How the model is loaded."""
+        return {
+            "memory_gb": float(os.environ.get("KV_GB", "10")),
+            "batch_sizes": self.batches,
+            "quantization": self.quantization,
+            "deterministic": self.deterministic,
+        }
+
     def start(self) -> dict[str, Any]:
         from stentor import TTS
 
         started = time.perf_counter()
-        self.tts = TTS(
-            self.model,
-            device=self.device,
-            max_num_seqs=self.slots,
-            memory_gb=float(os.environ.get("KV_GB", "10")),
-            batch_sizes=self.batches,
-            quantization=self.quantization,
-            deterministic=self.deterministic,
-        )
+        self.tts = TTS(self.model, device=self.device, max_num_seqs=self.slots, **self.settings())
         ready = time.perf_counter() - started
         self.runner = self.tts.engine.runner
         graph_runners = self.tts.engine.graph_runners
@@ -119,6 +120,7 @@ class Bench:
             "ready_seconds": round(ready, 1),
             "graphs": {x.name: len(x.graphs) for x in graph_runners},
             "failed": {x.name: {str(k): v[:300] for k, v in x.failed.items()} for x in graph_runners},
+            "sizes": self.runner.sizes.describe(),
             "gib": self.memory(),
         }
 
