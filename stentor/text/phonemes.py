@@ -26,11 +26,16 @@ PRONUNCIATIONS = Path(__file__).with_name("pronunciations.txt")
 _MARKS = "?!.;:,"  # the strongest first
 _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
 _RUN = re.compile(rf"\s*[{_MARKS}][{_MARKS}\s]*")
-_LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,6})(s?)(?![\w'-])(\.?)")
+_LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,11})(s?)(?![\w'-])(\.?)")
+_LETTERED = "plan|vitamin|grade|type|option|group|section|row|terminal|building|team|seat".split("|")
+_DIGIT = "(?:zero|one|two|three|four|five|six|seven|eight|nine)"
 _LONE_A = re.compile(
     r"(?<=[a-z]{3} )(?<!is )A(?=[.,;:!?)]|$| (?:and|or|to|is|was|in|for|at|team)\b)"
-    r"|(?<=[Pp]lan )A\b|(?<=[Vv]itamin )A\b|(?<=[Gg]rade )A\b|(?<=[Tt]ype )A\b|(?<=[Oo]ption )A\b"
-    r"|\bA(?= (?:[B-HJ-Z]|plus|minus)\b)"
+    + "".join(rf"|(?<=[{w[0].upper()}{w[0]}]{w[1:]} )A\b" for w in _LETTERED)
+    + r"|\bA(?= (?:(?:or )?[B-HJ-Z]|plus|minus|as in|is for)\b)|(?<=\b[A-Z], )A\b|\bA(?=, [B-HJ-Z]\b)"
+    r"|(?<=zero |four |five |nine )A\b|(?<=one |two |six |ten )A\b|(?<=three |seven |eight )A\b|(?<=[tv]een |elve )A\b"
+    rf"|(?<=[a-z] )A(?= (?:{_DIGIT}|ten|eleven|twelve|\w+teen|\w+ty)\b)|(?<=ty )A\b"
+    rf"|^A(?= {_DIGIT}(?:[.,;!?]|$| (?:(?![AP][ .]M)[A-Z]|{_DIGIT})\b))"
 )
 _GIVEN = re.compile(r"(\[[^\[\]\n]{1,80}\]\(/[^/\n]{1,200}/\))")
 _GIVEN_PARTS = re.compile(r"\[([^\[\]\n]+)\]\(/([^/\n]+)/\)")

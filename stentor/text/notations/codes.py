@@ -12,11 +12,13 @@ _ROOMS = (
 )
 _NAMED = (
     "order|confirmation|tracking|account|acct|invoice|ticket|case|reference|ref|serial|code|zip|zip code|postcode|"
-    "passcode|password|pin|PIN|id|ID|I D|card|policy|reservation|booking|part number|item number|model number|"
+    "passcode|password|pin|PIN|id|ID|I D|card|policy|reservation|booking|part number|item number|model number|digits|"
     "phone|fax|extension|ext|area code|routing|member|employee|student|license|badge|room number|badge number|otp"
 )
-_BETWEEN = r"(?:\s+(?:number|code|no|num|id|ID|is|was|ending in|of)\b)*\.?\s*[:#]?\s*(?:number\s+)?"
+_BETWEEN = r"(?:\s+(?:number|code|no|num|id|ID|is|was|ending in|of|are)\b)*\.?\s*[:#]?\s*(?:number\s+)?"
 _COUNTED = r"(?!,\d)(?!\s+(?:more\s+|new\s+)?[a-z]+s\b)(?!\.\d)"
+_WORDS = "AN|AS|AT|AX|BE|BY|DO|GO|HE|HI|IF|IS|IT|MA|ME|MY|NO|OF|OH|ON|OR|OX|PA|SO|TO|UP|US|WE"
+"""Letters of a code that would be read as a word."""
 _SERVICES = {"411", "911", "999", "112", "311", "511", "611", "711", "811", "988"}
 
 
@@ -55,12 +57,19 @@ def _digits(written: str) -> str:
     return ", ".join(spell(p) if p[0].isdecimal() else letters(p) for p in parts)
 
 
+def _postcode(m: re.Match[str]) -> str:
+    return f"{letters(m[1])}, {letters(m[2])}"
+
+
 RULES = rules(
     (r"(?<![\w-])(?:\+?(1)[-. ]\s?)?\(?(\d{3})\)?[-. ]\s?(\d{3})[-. ](\d{4})\b(?!-\d)", _phone),
     (r"(?<![\w-])(?:\+?(1)[-. ])?(8\d\d|900)-((?:[A-Z]{2,}-?)+)\b", _vanity),
     (r"\+(\d{1,3}(?:[-. ]?\(?\d{1,5}\)?){2,6})\b", _international),
     (r"(?<![\d-])(\d{3}-\d{4})\b(?!-\d)", lambda m: groups(m[1])),
     (r"(?<![\d-])(\d{3}-\d{2}-\d{4})\b", lambda m: groups(m[1])),
+    (r"(?<![\w.-])(\d(?:-\d){2,})(?![\w-]|\.\d)", lambda m: letters(m[1])),
+    (r"(?<![\w.-])(\d{2}(?:-\d{2}){2,})(?![\w-]|\.\d)", lambda m: groups(m[1])),
+    (r"(?<![\d.,-])(?<!\d )(555 \d{4}|\d{3} 0\d{3})(?![\d,-]| \d|\.\d)", lambda m: groups(m[1])),
     (r"(?<![\d-])(\d{4}(?:[ -]\d{4}){2,3})\b", lambda m: groups(m[1])),
     (r"\bISBN(?:-1[03])?:?\s*([\d-]{9,16}\d|[\d-]{9,16}X)\b", lambda m: f"I S B N {_digits(m[1])}"),
     (r"\b(\d{5})-(\d{4})\b", lambda m: f"{spell(m[1])}, {spell(m[2])}"),
@@ -74,6 +83,12 @@ RULES = rules(
         lambda m: f"{m[1]} {spell(m[2])}",
     ),
     (r"\b(911|007)\b(?!,\d)", lambda m: spell(m[1])),
+    (r"(?i)\b(dial|dialed|dialing)\s+(\d{2,3})\b(?!,\d)", lambda m: f"{m[1]} {spell(m[2])}"),
+    (r"\b([A-Z]{1,2}\d[A-Z\d]?) (\d[A-Z]{2})\b", _postcode),
+    (r"(?<![\w-])([A-Z]{1,3}\d{1,3}[A-Z]{2,3})(?![\w-])", lambda m: letters(m[1])),
+    (r"(?<![\w-])([A-Z]{2,4}-\d{4,})(?![\w-]|\.\d)", lambda m: _digits(m[1])),
+    (rf"\b({_WORDS})-?(?=\d)", lambda m: f"{letters(m[1])} "),
+    (rf"(?<=\d)-?({_WORDS})\b(?=$|[^\w]*$|[.,!?]|-?\d)", lambda m: f" {letters(m[1])}"),
     (r"(?<![\d.,])([2-9]\d{2})([2-9]\d{2})(\d{4})(?![\d,]|\.\d)", lambda m: ", ".join(spell(g) for g in m.groups())),
     (r"\b(?=\w*\d[A-Z]+\d|\w*[A-Z]\d+[A-Z]+\d)([A-Z\d]{6,})\b", lambda m: letters(m[1])),
 )
