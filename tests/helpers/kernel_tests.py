@@ -24,12 +24,13 @@ DTYPES = [torch.float32, torch.bfloat16]
 DOTS = DTYPES if DEVICE == "cuda" else [torch.float32]  # interpreted, tl.dot has no bfloat16
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.2e-2 if DEVICE == "cuda" else 3e-2}  # the interpreter truncates
 FAMILIES = ("cosyvoice3", "fish_s2", "qwen3_tts", "voxcpm2")
+MORE = ("stentor.models.cosyvoice3.attention_kernels",)
 
 
 def _interpret() -> None:
     """Import the kernels interpreted, and prepare the interpreter."""
     os.environ["TRITON_INTERPRET"] = "1"
-    for name in (*(f"stentor.kernels.{m}" for m in MODULES), *(f"stentor.models.{f}.kernels" for f in FAMILIES)):
+    for name in (*(f"stentor.kernels.{m}" for m in MODULES), *(f"stentor.models.{f}.kernels" for f in FAMILIES), *MORE):
         importlib.import_module(name)
     os.environ.pop("TRITON_INTERPRET")
     from tests.helpers.interpreter import prepare

@@ -58,12 +58,18 @@ class CallKeys:
     def __init__(self, count: Tensor, frames: int) -> None:
         exist = torch.arange(frames, device=count.device) < count[:, None]
         self._count, self._mask = count, exist.repeat_interleave(2, 0)[:, None, None]
+        self._rows, self._none = torch.arange(len(count), device=count.device)[:, None], torch.zeros_like(count)
+        self._pool: Tensor | None = None  # a page for each row, of one block at a time
 
     def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
         if fused(qkv, rope):
-            from stentor.models.cosyvoice3.kernels import flow_attention
+            from stentor.models.cosyvoice3.attention_kernels import Pages, flow_attention
 
-            return flow_attention(qkv, *rope, self._count, qkv.shape[-1] // 3 // rope.head_dim)
+            batch, _, frames, width = qkv.shape
+            if self._pool is None:
+                self._pool = qkv.new_empty(batch, 1, 1, 2, 2, frames, width // 3)
+            pages = Pages(self._pool, self._rows, self._none)
+            return flow_attention(qkv, *rope, self._count, width // 3 // rope.head_dim, pages)
         q, k, v = (t.flatten(0, 1) for t in rope.heads(qkv))
         return sdpa(q, k, v, self._mask).reshape(*qkv.shape[:3], -1)
 
@@ -86,7 +92,7 @@ class KeptKeys:
 
     def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
         if fused(qkv, rope):
-            from stentor.models.cosyvoice3.kernels import Pages, flow_attention
+            from stentor.models.cosyvoice3.attention_kernels import Pages, flow_attention
 
             pages, at = Pages(self._pool, self._table, self._filled), step * self._pool.shape[2] + block
             return flow_attention(qkv, *rope, self._count, qkv.shape[-1] // 3 // rope.head_dim, pages, at)

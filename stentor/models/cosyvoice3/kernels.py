@@ -1,11 +1,9 @@
-"""Triton kernels of this family: what stands between the GEMMs of the flow's transformer, and sampling.
+"""Triton kernels of this family: norms and convolutions of the flow's transformer, and sampling.
 
 They round where the reference implementations in `ops.py` and `codec_keys.py` round.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -16,134 +14,13 @@ from stentor.kernels.constants import MIN_TEMPERATURE
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.sampling_device import checked, kth_largest, load_logits, load_params, mass_threshold, ordered_key
 
-BLOCK_M, BLOCK_N = 64, 64  # queries and keys of a step of attention. A cell has 50 frames
 CONV_M = 64  # frames of a CTA that convolves
 SMALLEST = 16  # of a dimension that tensor cores take
-MASKED = tl.constexpr(-1.0e30)
-
-
-class Pages(NamedTuple):
-    """Where keys and values of earlier cells lie: see `codec_keys.KeptKeys`."""
-
-    pool: Tensor
-    table: Tensor
-    filled: Tensor
-
-
-@triton.jit
-def _load_turned(x_ptr, offs_t, offs_d, stride, mask_t, cos_ptr, sin_ptr, turns, HALF: tl.constexpr):
-    """Rows offs_t of one head [T, D]. Where `turns`, RoPE has turned pairs of neighbours."""
-    x = tl.load(x_ptr + offs_t[:, None] * stride + offs_d[None, :], mask_t[:, None], 0.0)
-    mask = mask_t[:, None] & turns
-    other = tl.load(x_ptr + offs_t[:, None] * stride + (offs_d ^ 1)[None, :], mask, 0.0).to(tl.float32)
-    at = offs_t[:, None] * HALF + (offs_d // 2)[None, :]
-    cos, sin = tl.load(cos_ptr + at, mask, 1.0), tl.load(sin_ptr + at, mask, 0.0)
-    sign = tl.where(offs_d % 2 == 0, -1.0, 1.0)[None, :]
-    return (x.to(tl.float32) * cos + other * (sign * sin)).to(x.dtype)
-
-
-@triton.jit
-def _attend(q, k, v, mask_n, m_i, l_i, acc, scale):
-    """One step of online softmax over keys k and values v [N, D], of which mask_n exist."""
-    qk = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-    qk = tl.where(mask_n[None, :], qk, MASKED)
-    m_new = tl.maximum(m_i, tl.max(qk, 1))
-    alpha = tl.exp(m_i - m_new)
-    p = tl.where(mask_n[None, :], tl.exp(qk - m_new[:, None]), 0.0)
-    acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
-    return m_new, l_i * alpha + tl.sum(p, 1), acc
-
-
-@triton.jit
-def _keep(ptrs, k, v, value, exists):
-    """Store keys, and values `value` elements behind them."""
-    tl.store(ptrs, k.to(ptrs.dtype.element_ty), exists[:, None])
-    tl.store(ptrs + value, v.to(ptrs.dtype.element_ty), exists[:, None])
-
-
-@triton.jit(do_not_specialize=["num_frames", "width"])
-def _flow_attention_kernel(
-    qkv_ptr, cos_ptr, sin_ptr, count_ptr, out_ptr, pool_ptr, table_ptr, filled_ptr, num_frames, width, stride_page,
-    layer, scale,
-    PAGED: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    USE_PDL: tl.constexpr,
-):  # fmt: skip
-    """Frames of one head of one branch of a row. With PAGED a CTA has all frames of the call, and stores its keys."""
-    dim: tl.constexpr = HEADS * HEAD_DIM
-    half: tl.constexpr = HEAD_DIM // 2
-    pdl_wait(USE_PDL)
-    branch = tl.program_id(1) // HEADS
-    head = tl.program_id(1) % HEADS
-    row, turns = (branch // 2).to(tl.int64), head == 0
-    offs_d, offs_n = tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_N)
-    offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    q_ptr = qkv_ptr + branch.to(tl.int64) * num_frames * (3 * dim) + head * HEAD_DIM
-    cos_ptr += row * num_frames * half
-    sin_ptr += row * num_frames * half
-    q = _load_turned(q_ptr, offs_m, offs_d, 3 * dim, offs_m < num_frames, cos_ptr, sin_ptr, turns, half)
-    m_i = tl.full([BLOCK_M], MASKED, tl.float32)
-    l_i = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    count = tl.load(count_ptr + row)
-    in_page = ((branch % 2) * num_frames).to(tl.int64) * dim + head * HEAD_DIM
-    value = 2 * num_frames * dim
-    if PAGED:
-        filled = tl.load(filled_ptr + row)
-        own_ptr = pool_ptr + tl.load(table_ptr + row * width + filled) * stride_page + layer + in_page
-    turned = tl.where(turns, num_frames, 0)  # only the first head turns its keys
-    for start in tl.range(0, turned, BLOCK_N, num_stages=1):
-        at, exists = start + offs_n, start + offs_n < num_frames
-        k = _load_turned(q_ptr + dim, at, offs_d, 3 * dim, exists, cos_ptr, sin_ptr, turns, half)
-        v = tl.load(q_ptr + 2 * dim + at[:, None] * (3 * dim) + offs_d[None, :], exists[:, None], 0.0)
-        if PAGED:
-            _keep(own_ptr + at[:, None] * dim + offs_d[None, :], k, v, value, exists)
-        m_i, l_i, acc = _attend(q, k, v, at < count, m_i, l_i, acc, scale)
-    for start in range(turned, num_frames, BLOCK_N):
-        at, exists = start + offs_n, start + offs_n < num_frames
-        kv_ptrs = q_ptr + dim + at[:, None] * (3 * dim) + offs_d[None, :]
-        k, v = tl.load(kv_ptrs, exists[:, None], 0.0), tl.load(kv_ptrs + dim, exists[:, None], 0.0)
-        if PAGED:
-            _keep(own_ptr + at[:, None] * dim + offs_d[None, :], k, v, value, exists)
-        m_i, l_i, acc = _attend(q, k, v, at < count, m_i, l_i, acc, scale)
-    if PAGED:
-        exists = offs_n < num_frames
-        for i in range(filled):
-            ptrs = pool_ptr + tl.load(table_ptr + row * width + i) * stride_page + layer + in_page
-            ptrs += offs_n[:, None] * dim + offs_d[None, :]
-            k = tl.load(ptrs, exists[:, None], 0.0).to(q.dtype)
-            v = tl.load(ptrs + value, exists[:, None], 0.0).to(q.dtype)
-            m_i, l_i, acc = _attend(q, k, v, exists, m_i, l_i, acc, scale)
-    acc = acc / tl.where(l_i > 0, l_i, 1.0)[:, None]  # a row behind its end has no keys
-    out_ptrs = out_ptr + (branch.to(tl.int64) * num_frames + offs_m[:, None]) * dim + head * HEAD_DIM + offs_d[None, :]
-    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), (offs_m < num_frames)[:, None])
 
 
 def takes(width: int) -> bool:
     """Whether `flow_attention` takes heads, and `position_conv` groups, of so many channels."""
     return width >= SMALLEST and width & (width - 1) == 0
-
-
-def flow_attention(
-    qkv: Tensor, cos: Tensor, sin: Tensor, count: Tensor, heads: int, pages: Pages | None = None, at: int = 0
-) -> Tensor:
-    """Attention of the frames of a call to those of the same row and branch: qkv [B, 2, T, 3 C] -> [B, 2, T, C].
-
-    cos, sin [B, T, D / 2] float32 turn the first head. The first `count` [B] frames exist. With `pages`, T is a cell:
-    its keys and values are stored, those of the cells before are seen too. at: step times blocks plus block.
-    """
-    batch, _, frames, width = qkv.shape
-    dim = width // 3
-    out = torch.empty(batch, 2, frames, dim, dtype=qkv.dtype, device=qkv.device)
-    pool, table, filled = pages if pages is not None else (out, count, count)
-    assert pages is None or frames <= BLOCK_N, "a cell is one block"
-    stages = 3 if qkv.dtype.itemsize == 2 else 1  # of loads that run ahead. Shared memory holds no more
-    _flow_attention_kernel[(triton.cdiv(frames, BLOCK_M), 2 * batch * heads)](
-        qkv.contiguous(), cos, sin, count, out, pool, table, filled, frames, table.shape[-1], pool.stride(0),
-        at * 4 * frames * dim, (dim // heads) ** -0.5,
-        PAGED=pages is not None, HEADS=heads, HEAD_DIM=dim // heads, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
-        USE_PDL=USE_PDL, num_warps=4, num_stages=stages, **PDL_LAUNCH,
-    )  # fmt: skip
-    return out
 
 
 @triton.jit

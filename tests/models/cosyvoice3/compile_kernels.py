@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from stentor.models.cosyvoice3 import kernels
+from stentor.models.cosyvoice3 import attention_kernels, kernels
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
 
 BATCH, FRAMES, HEADS, WIDTH, TAPS = 16, 50, 16, 64, 31
 DIM = HEADS * WIDTH
 
 
-def attention(dtype: torch.dtype, frames: int, paged: bool) -> None:
-    pages = kernels.Pages(meta(65, 10, 22, 2, 2, frames, DIM, dtype=dtype), integers(BATCH, 20), integers(BATCH))
-    tables = floats(BATCH, frames, WIDTH // 2), floats(BATCH, frames, WIDTH // 2)
-    qkv = meta(BATCH, 2, frames, 3 * DIM, dtype=dtype)
-    kernels.flow_attention(qkv, *tables, integers(BATCH), HEADS, pages if paged else None, 7)
+def attention(dtype: torch.dtype, batch: int, frames: int, pages: int) -> None:
+    pool = meta(65, 10, 22, 2, 2, frames, DIM, dtype=dtype)
+    tables = floats(batch, frames, WIDTH // 2), floats(batch, frames, WIDTH // 2)
+    given = attention_kernels.Pages(pool, integers(batch, pages), integers(batch))
+    qkv = meta(batch, 2, frames, 3 * DIM, dtype=dtype)
+    attention_kernels.flow_attention(qkv, *tables, integers(batch), HEADS, given, 7)
 
 
 def norm(dtype: torch.dtype, adds: bool) -> None:
@@ -38,8 +39,9 @@ def sampling(dtype: torch.dtype) -> None:
 
 
 CASES: dict[str, Case] = {
-    "attention of a cell": lambda t: attention(t, FRAMES, paged=True),
-    "attention of a whole": lambda t: attention(t, 700, paged=False),
+    "attention of a cell": lambda t: attention(t, BATCH, FRAMES, pages=20),
+    "attention of a cell in splits": lambda t: attention(t, 1, FRAMES, pages=20),
+    "attention of a whole": lambda t: attention(t, 1, 700, pages=1),
     "norm": lambda t: norm(t, adds=False),
     "sum and norm": lambda t: norm(t, adds=True),
     "convolution": lambda t: convolution(t, adds=False),

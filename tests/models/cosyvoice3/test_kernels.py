@@ -9,7 +9,7 @@ from torch import nn
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import switches
 from stentor.layers.rope import angles
-from stentor.models.cosyvoice3 import kernels, ops
+from stentor.models.cosyvoice3 import attention_kernels, kernels, ops
 from stentor.models.cosyvoice3.codec_keys import CallKeys, KeptKeys, Turns
 from stentor.models.cosyvoice3.sampling import sample_ras
 from tests.helpers.child import python
@@ -29,17 +29,30 @@ def turns(rows: int, frames: int, dim: int) -> Turns:
     return Turns(where.cos(), where.sin())
 
 
+@pytest.fixture(params=[1, attention_kernels.ENOUGH_CTAS], ids=["one split", "splits"])
+def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One CTA reads all keys of a head, or several share them."""
+    monkeypatch.setattr(attention_kernels, "ENOUGH_CTAS", request.param)
+
+
+def page_each(qkv: torch.Tensor) -> attention_kernels.Pages:
+    """An empty page for each row of a call of wholes."""
+    batch, _, frames, width = qkv.shape
+    pool = qkv.new_full((batch, 1, 1, 2, 2, frames, width // 3), float("nan"))
+    return attention_kernels.Pages(pool, integers(*range(batch))[:, None], integers(*[0] * batch))
+
+
 @pytest.mark.parametrize("dtype", DOTS)
 @pytest.mark.parametrize(("heads", "frames"), [(3, 50), (2, 130)])
-def test_frames_of_a_whole_see_those_that_exist(dtype, heads, frames, reference):
+def test_frames_of_a_whole_see_those_that_exist(dtype, heads, frames, reference, splits):
     rope, count, dim = turns(2, frames, 16), integers(frames, frames - 21), 16 * heads
     qkv = random(2, 2, frames, 3 * dim, dtype=dtype)
-    got = kernels.flow_attention(qkv, *rope, count, heads)
+    got = attention_kernels.flow_attention(qkv, *rope, count, heads, page_each(qkv))
     close(got, CallKeys(count, frames).attend(0, 0, qkv, rope))
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference):
+def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference, splits):
     """Rows at their first cell, at their third and at their last, which is short; the rest of the pool stays."""
     heads, cell, step, block, depth = 2, 50, 1, 2, 3
     dim = 16 * heads
@@ -48,15 +61,35 @@ def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference):
     rope, qkv = turns(3, cell, 16), random(3, 2, cell, 3 * dim, dtype=dtype)
     own = pool.clone()
     want = KeptKeys(own, table, filled, count).attend(step, block, qkv, rope)
-    pages = kernels.Pages(pool, table, filled)
-    close(kernels.flow_attention(qkv, *rope, count, heads, pages, step * depth + block), want)
+    pages = attention_kernels.Pages(pool, table, filled)
+    close(attention_kernels.flow_attention(qkv, *rope, count, heads, pages, step * depth + block), want)
     close(pool, own)
     assert int((pool[1] != own[1]).sum()) == 0
 
 
-def test_a_row_without_frames_gives_no_nan():
-    qkv, rope = random(1, 2, 20, 96), turns(1, 20, 16)
-    assert kernels.flow_attention(qkv, *rope, integers(0), 2).isfinite().all()
+@pytest.mark.parametrize("kept", [0, 7, 19])
+def test_a_long_history_is_read_in_splits(kept, reference, splits):
+    """Of fewer cells than splits, of a number that they do not divide, and of a whole window."""
+    heads, cell, dim = 1, 50, 16
+    table, filled, count = torch.randperm(40, device=DEVICE).view(2, 20), integers(kept, 19 - kept), integers(50, 31)
+    pool = random(40, 1, 1, 2, 2, cell, dim)
+    rope, qkv = turns(2, cell, 16), random(2, 2, cell, 3 * dim)
+    want = KeptKeys(pool.clone(), table, filled, count).attend(0, 0, qkv, rope)
+    close(
+        attention_kernels.flow_attention(qkv, *rope, count, heads, attention_kernels.Pages(pool, table, filled)), want
+    )
+
+
+@pytest.mark.parametrize(
+    ("ctas", "blocks", "splits"), [(32, 20, 8), (64, 20, 4), (128, 20, 2), (256, 20, 1), (32, 2, 2)]
+)
+def test_calls_of_few_rows_are_split(ctas: int, blocks: int, splits: int):
+    assert attention_kernels.splits_of(ctas, blocks) == splits
+
+
+def test_a_row_without_frames_gives_no_nan(splits):
+    qkv, rope = random(1, 2, 70, 96), turns(1, 70, 16)
+    assert attention_kernels.flow_attention(qkv, *rope, integers(0), 2, page_each(qkv)).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
