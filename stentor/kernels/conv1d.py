@@ -49,9 +49,9 @@ def _clamp_cast(x, out_ptr):
     return x.to(out_ptr.dtype.element_ty)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_steps", "tail"])
+@triton.jit(do_not_specialize=["num_rows", "num_steps", "tail", "ahead"])
 def _concat_history_kernel(
-    x_ptr, past_ptr, scale_ptr, shift_ptr, alpha_ptr, gain_ptr, out_ptr, last_ptr, num_rows, num_steps, tail,
+    x_ptr, past_ptr, scale_ptr, shift_ptr, alpha_ptr, gain_ptr, out_ptr, last_ptr, num_rows, num_steps, tail, ahead,
     num_channels, stride_xb, stride_xt, stride_xc, stride_pb, stride_pt,
     HAS_PAST: tl.constexpr, STORE_LAST: tl.constexpr, HAS_AFFINE: tl.constexpr, HAS_SNAKE: tl.constexpr,
     ROUND: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -78,8 +78,9 @@ def _concat_history_kernel(
     y = _clamp_cast(y, out_ptr)
     tl.store(out_ptr + offs_m.to(tl.int64)[:, None] * num_channels + offs_c, y, mask)
     if STORE_LAST:
-        last_step = time + 2 * tail - num_steps
-        tl.store(last_ptr + (batch * tail + last_step) * num_channels + offs_c, y, mask & (last_step >= 0))
+        last_step = time + 2 * tail + ahead - num_steps
+        kept = mask & (last_step >= 0) & (last_step < tail)
+        tl.store(last_ptr + (batch * tail + last_step) * num_channels + offs_c, y, kept)
 
 
 def concat_history(
@@ -89,8 +90,9 @@ def concat_history(
     snake: SnakeParams | None,
     affine: Affine | None = None,
     keep: bool = False,
+    ahead: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """(history and activated x [B, tail + T, C], its last `tail` steps).
+    """(history and activated x [B, tail + T, C], its last `tail` steps before the last `ahead`).
 
     The history is past [B, tail, C], or zeros. After it comes snake(x * scale + shift) for x [B, T, C], without what is
     None. The second result is a copy if `keep`. Otherwise it must not be used.
@@ -105,7 +107,7 @@ def concat_history(
     alpha, gain = (x, x) if snake is None else snake
     scale, shift = (x, x) if affine is None else affine
     _concat_history_kernel[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
-        x, before, scale, shift, alpha, gain, out, kept, batch * length, length, tail, channels,
+        x, before, scale, shift, alpha, gain, out, kept, batch * length, length, tail, ahead, channels,
         _row_stride(x), x.stride(1), x.stride(2) if channels > 1 else 1, _row_stride(before), before.stride(1),
         HAS_PAST=past is not None, STORE_LAST=keep, HAS_AFFINE=affine is not None, HAS_SNAKE=snake is not None,
         ROUND=ROUND, BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,

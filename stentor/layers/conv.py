@@ -28,17 +28,24 @@ WINDOW_SAMPLES = 1 << 17
 class StreamingState:
     """State of the causal modules of one codec during one call: `old` is read, `new` is filled, by module key.
 
-    Every entry is [B, time, ...], whatever the layout of the activations that it belongs to.
+    Every entry is [B, time, ...], whatever the layout of the activations that it belongs to. `ahead` (n, of m): the
+    last n of every m input steps are decoded ahead of the stream, and the new state is the one before them.
     """
 
-    def __init__(self, old: State) -> None:
-        self.old = old
+    def __init__(self, old: State, ahead: tuple[int, int] = (0, 1)) -> None:
+        self.old, self._ahead = old, ahead
         self.new: State = {}
+
+    def steps_ahead(self, count: int) -> int:
+        """How many of `count` input steps are decoded ahead of the stream."""
+        steps, of = self._ahead
+        assert count * steps % of == 0, "a module sees a part of a step that is decoded ahead"
+        return count * steps // of
 
     def concat_history(self, key: str, x: Tensor, count: int, dim: int) -> Tensor:
         """Put the `count` stored steps of `key` before x along time dimension `dim`. Store the result's last steps."""
         y = torch.cat((self.old[key].movedim(1, dim).to(x.dtype), x), dim=dim)
-        last = torch.narrow(y, dim, y.shape[dim] - count, count)
+        last = torch.narrow(y, dim, x.shape[dim] - self.steps_ahead(x.shape[dim]), count)
         # A small part must not keep all of a long input alive until the end of the call.
         self.new[key] = (last.clone() if y.shape[dim] > 2 * count else last).movedim(dim, 1)
         return y
@@ -191,7 +198,9 @@ def _fused_convolve(
     if conv.tail or before is not None or affine is not None:
         streaming = state if conv.tail else None
         past = None if streaming is None else streaming.old[conv.key]
-        x, last = kernels.conv1d.concat_history(x, past, conv.tail, _params(before), affine, streaming is not None)
+        ahead = 0 if streaming is None else streaming.steps_ahead(x.shape[1])
+        keep = streaming is not None
+        x, last = kernels.conv1d.concat_history(x, past, conv.tail, _params(before), affine, keep, ahead)
         if streaming is not None:
             streaming.new[conv.key] = last
     act = _params(after)

@@ -85,12 +85,12 @@ class CosyVoice3Codec(nn.Module):
 
         What a last cell owes comes out of frames of silence behind it. Other cells are given it for nothing.
         """
-        ratio, at = self.config.ratio, self.config.ratio * call.start
-        samples, new = self.vocoder(mel, at, ratio * call.end, _part(state, "vocoder."))
-        silence = mel.new_zeros(len(mel), DRAIN, MELS)
-        owed, _ = self.vocoder(silence, at + mel.shape[1], ratio * call.end, new)
-        joined = torch.cat((state["late"], samples, owed[:, :DELAY]), dim=1)
-        late = {"late": samples[:, samples.shape[1] - LATE :]}
+        ratio, end = self.config.ratio, FRAME * mel.shape[1]
+        drained = F.pad(mel, (0, 0, 0, DRAIN))
+        ends, own = ratio * call.end, _part(state, "vocoder.")
+        samples, new = self.vocoder(drained, ratio * call.start, ends, own, ahead=DRAIN)
+        joined = torch.cat((state["late"], samples[:, : end + DELAY]), dim=1)
+        late = {"late": samples[:, end - LATE : end]}
         return joined, {**state, **late, **{f"vocoder.{name}": v for name, v in new.items()}}
 
     def _whole(self, frames: Tensor, state: State, call: CodecCall) -> Tensor:

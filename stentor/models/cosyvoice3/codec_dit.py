@@ -14,7 +14,7 @@ from stentor.layers.types import Column, State
 from stentor.models.cosyvoice3.codec_keys import Keys, Turns
 from stentor.models.cosyvoice3.codec_noise import FLOW_FRAMES
 from stentor.models.cosyvoice3.config import MELS, TAIL, FlowConfig
-from stentor.models.cosyvoice3.ops import add_norm, position_conv, tail_of
+from stentor.models.cosyvoice3.ops import add_norm, linear_gelu, position_conv, tail_of
 
 STEPS, GROUPS, SINUSOIDS = 10, 16, 256
 
@@ -59,7 +59,7 @@ class Block(nn.Module):
         shift, scale, gate, shift2, scale2, gate2 = modulation
         x, y = add_norm(x, *left, scale, shift)
         x, y = add_norm(x, self.o_proj(keys.attend(*at, self.qkv_proj(y), rope)), gate, scale2, shift2)
-        return x, (self.down(F.gelu(self.up(y), approximate="tanh")), gate2)
+        return x, (self.down(linear_gelu(self.up, y)), gate2)
 
 
 class DiT(nn.Module):

@@ -10,6 +10,7 @@ from stentor.layers.types import Column, State
 from stentor.models.cosyvoice3.codec_dit import STEPS, DiT, step_times
 from stentor.models.cosyvoice3.codec_keys import CallKeys, Keys
 from stentor.models.cosyvoice3.config import MELS, SPEAKER, FlowConfig
+from stentor.models.cosyvoice3.ops import taps_product
 
 PAST = 2
 """Codes before a cell that its first frames depend on."""
@@ -26,9 +27,8 @@ class LookAhead(nn.Module):
 
     def forward(self, x: Tensor, begun: Tensor) -> Tensor:
         """begun [B, 2 + n]: whether a code is one of the stream's. What is before the stream is zero in both layers."""
-        y = F.leaky_relu(self.conv1(x.transpose(1, 2)), 0.01) * begun[:, None]
-        out: Tensor = self.conv2(y).transpose(1, 2) + x[:, PAST : x.shape[1] - self.ahead]
-        return out
+        y = F.leaky_relu(taps_product(self.conv1.weight, self.conv1.bias, x), 0.01) * begun[..., None]
+        return taps_product(self.conv2.weight, self.conv2.bias, y) + x[:, PAST : x.shape[1] - self.ahead]
 
 
 class Flow(nn.Module):

@@ -52,7 +52,7 @@ class ResidualBlock(nn.Module):
         parts = (self.convs1, self.convs2, self.activations1, self.activations2)
         for conv1, conv2, act1, act2 in zip(*parts, strict=True):
             y = convolve(conv1, x, state, before=act1) * alive
-            x = x + convolve(conv2, y, state, before=act2) * alive
+            x = convolve(conv2, y, state, before=act2, residual=x) * alive
         return x
 
 
@@ -93,13 +93,14 @@ class Vocoder(nn.Module):
             "overlap": Column((2, OVERLAP)),
         }
 
-    def forward(self, mel: Tensor, at: Tensor, end: Tensor, state: State) -> tuple[Tensor, State]:
+    def forward(self, mel: Tensor, at: Tensor, end: Tensor, state: State, ahead: int = 0) -> tuple[Tensor, State]:
         """mel [B, n, 80] of frames at [B] .., n >= 5, of streams of `end` [B] frames -> samples [B, 480 n], next state.
 
         Sample j stands at 480 at - 1928 + j of the stream. What stands outside 0 .. 480 end is to be dropped, and so
-        are mel frames outside the stream. An end that is not known yet is a large number.
+        are mel frames outside the stream. An end that is not known yet is a large number. The next state is the one
+        before the last `ahead` frames.
         """
-        streaming = StreamingState(state)
+        streaming = StreamingState(state, (ahead, mel.shape[1]))
         frames = at[:, None] + torch.arange(mel.shape[1], device=mel.device)
         mel = mel * ((frames >= 0) & (frames < end[:, None]))[..., None]
         mel = streaming.concat_history("mel", mel, AHEAD, dim=1).transpose(1, 2)
@@ -112,15 +113,17 @@ class Vocoder(nn.Module):
         first = at - PITCH_AHEAD
         alive = first[:, None] + torch.arange(mel.shape[2] - AHEAD, device=mel.device) >= 0
         f0 = self.pitch(mel[:, :, AHEAD - PITCH_AHEAD :], alive, state) * alive
-        new, state.new["phase"] = self.source(f0, first, state.old)
+        stays = f0.shape[1] - state.steps_ahead(f0.shape[1])  # frames before those ahead
+        new, phases = self.source(f0, first, state.old)
+        state.new["phase"] = phases[:, stays - 1]
         source = torch.cat((state.old["source"], new), dim=1)
-        state.new["source"] = source[:, -KEPT:]
+        state.new["source"] = source[:, FRAME * stays : FRAME * stays + KEPT]
         count = new.shape[1] + WINDOW
         start = FRAME * (at - AHEAD) - WINDOW // 2
         bins = transform(source[:, :count], start, FRAME * end, self.window)
         begun = COLUMNS * (at - AHEAD)[:, None] + torch.arange(bins.shape[2], device=mel.device) >= 0
         bins = torch.cat((state.old["bins"], bins * begun[:, None]), dim=2)
-        state.new["bins"] = bins[:, :, bins.shape[2] - 1 - WIDE : -1]
+        state.new["bins"] = bins[:, :, COLUMNS * stays : COLUMNS * stays + WIDE]
         return bins
 
     def _stages(self, mel: Tensor, bins: Tensor, at: Tensor, state: StreamingState) -> Tensor:
@@ -146,7 +149,7 @@ class Vocoder(nn.Module):
     def _shifted(x: Tensor, at: Tensor, state: StreamingState) -> Tensor:
         """Column k goes with the position k - 1 of x [B, C, 120 n], and column 0 with position 1."""
         x = x.transpose(1, 2)
-        state.new["held"] = x[:, -1]
+        state.new["held"] = x[:, -1 - state.steps_ahead(x.shape[1])]
         before = torch.cat((state.old["held"][:, None].to(x.dtype), x[:, :-1]), dim=1)
         after = torch.cat((x[:, 1:], x[:, -1:]), dim=1)
         column = COLUMNS * (at - AHEAD)[:, None] + torch.arange(x.shape[1], device=x.device)
@@ -165,7 +168,8 @@ class Vocoder(nn.Module):
         for i in range(0, WINDOW, HOP):
             piece = parts[..., i : i + HOP].flatten(2)
             total = total + F.pad(piece, (i, OVERLAP - i))
-        state.new["overlap"] = total[:, :, -OVERLAP:]
+        stays = y.shape[2] - state.steps_ahead(y.shape[2])
+        state.new["overlap"] = _overlap(parts[:, :, stays - OVERLAP // HOP : stays])
         done = total[:, :, :-OVERLAP]
         samples: Tensor = done[:, 0] / done[:, 1].clamp_min(1e-11)
         return samples.clamp(-LIMIT, LIMIT)
@@ -176,6 +180,13 @@ class Vocoder(nn.Module):
         fresh = {n: c.rows(len(mel), mel.device) for n, c in self.columns.items()}
         samples, _ = self.forward(mel, torch.zeros_like(count), count, fresh)
         return samples[:, DELAY : DELAY + FRAME * (mel.shape[1] - DRAIN)]
+
+
+def _overlap(parts: Tensor) -> Tensor:
+    """What the last three windows, of parts [B, 2, 3, 16], add to the samples behind them, [B, 2, 12]."""
+    first, second, third = parts.unbind(2)
+    end = third[..., HOP:] + F.pad(second[..., 2 * HOP :], (0, HOP))
+    return end + F.pad(first[..., 3 * HOP :], (0, 2 * HOP))
 
 
 def _repeated(x: Tensor, times: int) -> Tensor:

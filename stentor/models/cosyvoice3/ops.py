@@ -35,6 +35,22 @@ def position_conv(conv: nn.Conv1d, x: Tensor, past: Tensor, residual: Tensor | N
     return y if residual is None else residual + y
 
 
+def taps_product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    """A convolution of x [B, n, C] by weight [O, C, k] as one product, [B, n - k + 1, O].
+
+    It is for few frames in float32 and float64, where the library's convolutions leave most of a GPU idle.
+    """
+    return F.linear(x.unfold(1, weight.shape[2], 1).flatten(2), weight.flatten(1), bias)
+
+
+def linear_gelu(layer: nn.Linear, x: Tensor) -> Tensor:
+    """GELU (by its tanh formula) of a layer's output."""
+    if x.is_cuda and layer.bias is not None:  # inside the product
+        flat = torch._addmm_activation(layer.bias, x.flatten(0, -2), layer.weight.T, use_gelu=True)
+        return flat.view(*x.shape[:-1], -1)
+    return F.gelu(layer(x), approximate="tanh")
+
+
 def tail_of(x: Tensor) -> Tensor:
     """The frames of x [B, 2, T, C], T at least TAIL, that the convolution of the next cell sees again."""
     return x[:, :, x.shape[2] - TAIL :]
