@@ -47,7 +47,7 @@ class Policy:
     reserve_tokens: int = 64  # tokens for which pages are allocated ahead when a request needs another page
     ramp: tuple[int, ...] | None = None  # frames per chunk of a stream. The last value repeats. None: by the device
     chunk: int = 25  # frames of one codec chunk at most
-    max_frames_in_codec: int = 256  # frames that the codec holds before its audio has come
+    max_frames_in_codec: int | None = None  # that the codec holds before their audio has come. None: by the codec
     max_ahead: float = 30.0  # audio that a stream may have buffered before it pauses
     max_unread: float = 45.0  # audio that a stream's reader may leave before it stops and gives way
     max_prefill_delay: float = 0.3  # a queued request may wait so long for streams that would underrun
@@ -79,6 +79,7 @@ class EngineConfig:
     max_threads: int | None = None  # at most so many where none are given: the share of an engine beside others
     encoded_references: int = 64  # that are kept, by content
     codec_states_mb: float = 256.0  # MiB of the host for the codec's state after voices
+    codec_pages_mb: float = 4096.0  # the same of a codec that keeps pages, which take 90 MB per second of a voice
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
@@ -88,8 +89,9 @@ class EngineConfig:
                 raise InvalidRequest(name, f"must be at least 1, got {value}")
         if self.overlap_steps is not None and self.overlap_steps < 0:
             raise InvalidRequest("overlap_steps", f"must be at least 0, got {self.overlap_steps}")
-        if self.codec_states_mb < 0:
-            raise InvalidRequest("codec_states_mb", f"must be at least 0, got {self.codec_states_mb}")
+        for name in ("codec_states_mb", "codec_pages_mb"):
+            if getattr(self, name) < 0:
+                raise InvalidRequest(name, f"must be at least 0, got {getattr(self, name)}")
         for name in ("memory_gb", "max_memory_gb"):
             value = getattr(self, name)
             if value is not None and value <= 0:

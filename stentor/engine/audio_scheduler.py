@@ -18,6 +18,9 @@ RAMP = (1, 2, 4, 8, 16, 25)
 GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that needs more than half of real time. Up to a real-time factor of 0.75 no chunk takes longer to
 generate than the client has buffered."""
+FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 40
+"""That the codec holds at most, by default. A chunk of a codec with a grid takes longer, and two calls of 20 rows keep
+a GPU busy while the host plans."""
 BATCH_LEAD_S = 1.0
 """Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
 NON_STREAMING_LEAD_S = 5.0
@@ -49,6 +52,7 @@ class AudioScheduler:
         self.chunk, self.ramp = chunk_sizes(policy, timing)
         self._longest = [self._longest_chunk(ready) for ready in range(self.chunk + 1)]
         self.in_codec = 0  # frames given to the codec whose audio has not come
+        self.most_in_codec = most_in_codec(policy, timing)
         self._changed: dict[int, Sequence] = {}  # by id: all whose next chunk may be due
 
     @property
@@ -59,7 +63,7 @@ class AudioScheduler:
     @property
     def busy(self) -> bool:
         """Whether the codec has enough to do."""
-        return self.in_codec > self.policy.max_frames_in_codec // 8
+        return self.in_codec > self.most_in_codec // 8
 
     def look_at(self, seq: Sequence) -> None:
         """The next chunk of `seq` may be due: it has enough frames, or no more follow, or none for now."""
@@ -72,7 +76,7 @@ class AudioScheduler:
         busy = self.busy
         while due := self._due(now):
             for (urgency, _), job in due:
-                if self.in_codec and self.in_codec + job.count > self.policy.max_frames_in_codec:
+                if self.in_codec and self.in_codec + job.count > self.most_in_codec:
                     return jobs
                 if busy and urgency >= BATCH_LEAD_S:
                     return jobs
@@ -173,6 +177,13 @@ class AudioScheduler:
         if not seq.audio_chunks:
             return float("-inf"), seq.arrival
         return max(0, seq.audio_scheduled - self.timing.delay) * seq.hop_seconds - seq.played(now), seq.arrival
+
+
+def most_in_codec(policy: Policy, timing: CodecTiming) -> int:
+    """Frames that the codec holds: few, or enough cells of a codec with a grid that it need not wait for the next."""
+    if policy.max_frames_in_codec is not None:
+        return policy.max_frames_in_codec
+    return FRAMES_IN_CODEC if timing.grid == 1 else CELLS_IN_CODEC * timing.grid
 
 
 def chunk_sizes(policy: Policy, timing: CodecTiming) -> tuple[int, tuple[int, ...]]:

@@ -45,7 +45,8 @@ class CodecPrimer:
         assert not self.timing.window or chunks < self.timing.window, "a prefix must leave pages for the stream"
         self._pages = CodecPages(model.codec.pages, replace(self.timing, window=chunks), 1, device)
         self._call = one_row(self._pages.pool, self._pages.width, where)._replace(silent=True)
-        kept = LruCache[Tensor](config.codec_states_mb * MIB, lambda state: state.nbytes)
+        budget = config.codec_pages_mb if self._pages.width else config.codec_states_mb
+        kept = LruCache[Tensor](budget * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
 
     def capture(self) -> None:

@@ -45,6 +45,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     shares = _shares(model, needs, config, usable, total)
     max_pages = min(shares.pages, needs.wanted)
     voice = _bytes(model.codec.columns) + needs.primer
+    kept_mb = config.codec_pages_mb if needs.primer else config.codec_states_mb
     return BufferSizes(
         slots=shares.slots,
         max_frames=max_frames,
@@ -60,7 +61,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         codec_bytes=shares.codec_bytes,
         encodings=encodings,
         encoder_bytes=encoder_bytes,
-        codec_states=int(config.codec_states_mb * MIB) // voice if spec.codec_prefix else 0,
+        codec_states=int(kept_mb * MIB) // voice if spec.codec_prefix else 0,
         adapter_bytes=model.adapters.bytes,
         codec_window=timing.window * timing.grid * spec.hop / spec.sample_rate,
         codec_page_bytes=shares.slots * timing.window * _bytes(model.codec.pages) + needs.primer,

@@ -109,6 +109,9 @@ class Limits:
     codec_states_mb: float = limit(
         256.0, "MiB", "codec states after references that an engine keeps", "the least recently used goes"
     )
+    codec_pages_mb: float = limit(
+        4096.0, "MiB", "the same where a codec keeps pages (`stream_window`)", "the least recently used goes"
+    )
     parked_mb: float = limit(
         256.0, "MiB", "rows that wait for text or a reader without a slot, per model", "the next keep their slots"
     )

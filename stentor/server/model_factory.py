@@ -54,6 +54,7 @@ class ModelFactory:
             max_threads=cpu_share(models),
             encoded_references=LIMITS.encoded_references,
             codec_states_mb=LIMITS.codec_states_mb,
+            codec_pages_mb=LIMITS.codec_pages_mb,
             policy=Policy(
                 max_queue=c.max_queued_requests,
                 max_unread=LIMITS.max_unread_seconds,

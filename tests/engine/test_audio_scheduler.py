@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.audio_scheduler import GENTLE_RAMP, RAMP
+from stentor.config import Policy
+from stentor.engine.audio_scheduler import GENTLE_RAMP, RAMP, most_in_codec
 from stentor.engine.sequence import Sequence
+from stentor.models.codec_timing import CAUSAL, CodecTiming
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 
 
@@ -66,6 +68,12 @@ def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
         d.step()
         assert sum(job.count for job in d.given) == s.audio.in_codec <= 12
     assert d.given
+
+
+def test_a_codec_with_a_grid_holds_cells_for_two_calls():
+    cells = CodecTiming(25, 3, 3)
+    assert (most_in_codec(Policy(), CAUSAL), most_in_codec(Policy(), cells)) == (256, 1000)
+    assert most_in_codec(Policy(max_frames_in_codec=50), cells) == 50
 
 
 def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():
