@@ -1,6 +1,6 @@
 """Time CosyVoice3 on a GPU: first audio, throughput in cells and as wholes, and the parts of its codec.
 
-Run: python benchmarks/engine/cosyvoice3.py [--window 20] [--in-codec 256] [--out DIR]
+Run: python benchmarks/engine/cosyvoice3.py [--window 20] [--in-codec 512] [--brief] [--out DIR]
      python benchmarks/engine/cosyvoice3.py --model FOLDER --device cpu --window 8    a dry run with a tiny checkpoint
 Needs: a GPU with room for 90 MB times seconds of the window times slots, and nothing but stentor.
 
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.engine.step import TEXT, Bench
@@ -31,7 +30,7 @@ from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 
-ROWS, KEPT = (1, 4, 16), 10
+ROWS, KEPT = (1, 4, 16, 20, 64), 10
 FLOW_FLOP, VOCODER_FLOP, FLOW_BYTES, VOCODER_BYTES = 378e9, 33.7e9, 3.78e9, 41.6e6  # of a cell, or of one call
 WHOLE = 350  # codes of a whole call, a prompt of 100 among them
 SECONDS = 10
@@ -47,25 +46,27 @@ class Streams(Bench):
 
     def __init__(self, a: argparse.Namespace) -> None:
         super().__init__(a.model, a.out, a.device, a.slots)
-        self.window, self.in_codec = a.window, a.in_codec
+        self.window, self.in_codec, self.brief = a.window, a.in_codec, a.brief
         self.found |= {"window": a.window, "in_codec": a.in_codec}
 
     def run_all(self) -> None:
-        self.stage("machine", lambda: machine_speed(torch.device(self.device)))
+        if not self.brief:
+            self.stage("machine", lambda: machine_speed(torch.device(self.device)))
         self.stage("start", self.start)
         while "start" not in self.found and self.slots > 1:  # another process may use the GPU
             self.slots //= 2
             self.stage("start", self.start)
-        for streaming in (True, False):
+        self.stage("prompt", self.prompt)
+        for streaming in (True,) if self.brief else (True, False):
             for count in (1, 16, 64) if self.cuda else (1, 2):
                 name = f"{'cells' if streaming else 'whole'}_c{count}"
                 self.stage(name, lambda c=count, s=streaming: self.speak(c, s))
-        self.stage("no_synchronisation", self.alarmed)
         self.stage("ms_per_step", self.steps)
-        self.stage("codec_ms", self.codec)
         self.stage("parts", self.parts)
-        self.stage("gelu", self.gelu)
         self.stage("profile", lambda: self.profile(1))
+        if not self.brief:
+            self.stage("no_synchronisation", self.alarmed)
+            self.stage("codec_ms", self.codec)
         self.stage("memory", self.memory)
         self.tts.close()
 
@@ -74,12 +75,21 @@ class Streams(Bench):
         return {
             "memory_gb": 4.0 if self.cuda else 0.05,
             "stream_window": self.window,
-            "policy": Policy(max_frames_in_codec=self.in_codec),
+            "policy": Policy(max_frames_in_codec=self.in_codec or None),
         }
 
     @property
     def cuda(self) -> bool:
         return torch.cuda.is_available() and self.device != "cpu"
+
+    def prompt(self) -> dict[str, Any]:
+        """Milliseconds from a request to its prompt, with the codec's state after a voice that is new, then kept."""
+        made = []
+        for _ in range(3):
+            started = time.perf_counter()
+            self.tts.prompt(self.tts.request(TEXT, voice=self.tts.spec.voices[0]))
+            made.append(round(1e3 * (time.perf_counter() - started), 1))
+        return {"ms": made, "codec states": str(self.tts.engine.health().codec_states)}
 
     def speak(self, count: int, streaming: bool) -> dict[str, Any]:
         """Requests of equal length that start together: milliseconds to the first audio of the soonest, the median and
@@ -117,11 +127,11 @@ class Streams(Bench):
         found: dict[str, Any] = {}
         for rows in ROWS if self.cuda else (1,):
             for name, run in self.calls(rows).items():
-                found[f"{name} {rows}"] = self.timed(run, profiled=rows in (1, 16))
+                found[f"{name} {rows}"] = self.timed(run, profiled=rows in (1, 16) and name == "codec")
         for rows in ROWS:
             found[f"floor flow {rows}"] = floor(rows, FLOW_FLOP, FLOW_BYTES)
             found[f"floor vocoder {rows}"] = floor(rows, VOCODER_FLOP, VOCODER_BYTES)
-        found[f"whole of {WHOLE} codes"] = self.timed(self.whole, profiled=True)
+        found[f"whole of {WHOLE} codes"] = self.timed(self.whole, profiled=not self.brief)
         found["floor whole"] = floor(WHOLE // 25, FLOW_FLOP + VOCODER_FLOP, 0.0)
         return found
 
@@ -164,10 +174,12 @@ class Streams(Bench):
 
         graphs = CudaGraphRunner("part", once, device, stream)
         with torch.inference_mode(), stream.active():
-            found["eager"] = round(milliseconds(run), 3)
-            started = time.perf_counter()
             run()
-            found["launch"] = round(1e3 * (time.perf_counter() - started), 3)
+            if not self.brief:
+                found["eager"] = round(milliseconds(run), 3)
+                started = time.perf_counter()
+                run()
+                found["launch"] = round(1e3 * (time.perf_counter() - started), 3)
             if self.cuda:
                 graphs.capture([()])
                 found["captured"] = round(milliseconds(graphs), 3)
@@ -183,32 +195,16 @@ class Streams(Bench):
         rows = sorted((r for r in rows if r[2] > 0), key=lambda r: -r[2])
         return {"kernels": sum(r[1] for r in rows), "us": round(sum(r[2] for r in rows)), "top": rows[:22]}
 
-    def gelu(self) -> dict[str, Any]:
-        """100 layers of the flow's size with GELU behind the product, and inside it."""
-        found, device = {}, self.runner.device
-        weight = torch.randn(2048, 1024, device=device.torch, dtype=torch.bfloat16) / 32
-        bias = torch.zeros(2048, device=device.torch, dtype=torch.bfloat16)
-        for rows in (100, 1600) if self.cuda else (4,):
-            x = torch.randn(rows, 1024, device=device.torch, dtype=torch.bfloat16)
-            ways = {
-                "behind": lambda x=x: F.gelu(F.linear(x, weight, bias), approximate="tanh"),
-                "inside": lambda x=x: torch._addmm_activation(bias, x, weight.T, use_gelu=True),
-            }
-            for name, way in ways.items():
-                found[f"{name} {rows}"] = self.timed(lambda w=way: [w() for _ in range(100)], profiled=False)
-            found[f"error {rows}"] = float((ways["behind"]() - ways["inside"]()).abs().max())
-        return found
-
 
 def table(found: dict[str, Any]) -> str:
     lines = [
         f"window {found['window']}, {found['in_codec']} frames in the codec, {found.get('start', {}).get('sizes')}"
     ]
-    lines += [f"{name:<22} {found[name]}" for name in found if name.startswith(("cells_", "whole_", "ms_", "codec_ms"))]
+    lines += [f"{name:<22} {found[name]}" for name in found if name.startswith(("prompt", "cells_", "whole_", "ms_"))]
     for name, value in found.get("parts", {}).items():
         short = {k: v for k, v in value.items() if k != "top"} if isinstance(value, dict) else value
         lines.append(f"{name:<22} {short}")
-    lines += [f"{'gelu':<22} {found.get('gelu')}", f"errors: {', '.join(found['errors']) or 'none'}"]
+    lines.append(f"errors: {', '.join(found['errors']) or 'none'}")
     return "\n".join(lines)
 
 
@@ -216,8 +212,9 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", default="dummy:cosyvoice3")
     p.add_argument("--window", type=int, default=20, help="seconds that a stream keeps")
-    p.add_argument("--in-codec", type=int, default=256, help="frames that the codec holds")
+    p.add_argument("--in-codec", type=int, default=0, help="frames that the codec holds. 0: the default")
     p.add_argument("--slots", type=int, default=64)
+    p.add_argument("--brief", action="store_true", help="without utterances as wholes, within a minute")
     p.add_argument("--device", default="cuda")
     p.add_argument("--out", type=Path, default=Path("."))
     a = p.parse_args()
