@@ -30,7 +30,7 @@ from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 
-ROWS, KEPT = (1, 4, 16, 20, 64), 10
+ROWS, KEPT = (1, 4, 16, 32, 64), 10
 FLOW_FLOP, VOCODER_FLOP, FLOW_BYTES, VOCODER_BYTES = 378e9, 33.7e9, 3.78e9, 41.6e6  # of a cell, or of one call
 WHOLE = 350  # codes of a whole call, a prompt of 100 among them
 SECONDS = 10

@@ -18,8 +18,8 @@ RAMP = (1, 2, 4, 8, 16, 25)
 GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that needs more than half of real time. Up to a real-time factor of 0.75 no chunk takes longer to
 generate than the client has buffered."""
-FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 40
-"""That the codec holds at most, by default. A chunk of a codec with a grid takes longer, and two calls of 20 rows keep
+FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 64
+"""That the codec holds at most, by default. A chunk of a codec with a grid takes longer, and two calls of 32 rows keep
 a GPU busy while the host plans."""
 BATCH_LEAD_S = 1.0
 """Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
@@ -183,7 +183,7 @@ def most_in_codec(policy: Policy, timing: CodecTiming) -> int:
     """Frames that the codec holds: few, or enough cells of a codec with a grid that it need not wait for the next."""
     if policy.max_frames_in_codec is not None:
         return policy.max_frames_in_codec
-    return FRAMES_IN_CODEC if timing.grid == 1 else CELLS_IN_CODEC * timing.grid
+    return FRAMES_IN_CODEC if timing.grid == 1 else max(FRAMES_IN_CODEC, CELLS_IN_CODEC * timing.grid)
 
 
 def chunk_sizes(policy: Policy, timing: CodecTiming) -> tuple[int, tuple[int, ...]]:

@@ -16,6 +16,8 @@ LEVELS = ((2048, 512), (1024, 256), (512, 128), (256, 64), (128, 0))
 """(tokens of the largest captured prefill, frames of a codec call), from what suits a large GPU to the least. An H200
 decodes no more audio per second in calls of more than 512 frames, such as 64 chunks of 8 frames or 20 of 25."""
 CODEC_FRAMES = LEVELS[0][1]
+CODEC_CELLS = 32
+"""Chunks of a codec call, where the codec has a grid and they are more frames than that."""
 CODEC_SHARE = 0.1
 """Of all memory, codec calls take at most this share before smaller ones are tried."""
 ENOUGH_TOKENS = 512
@@ -37,6 +39,12 @@ class Needs:
     chunk: int  # frames that a codec call holds at least
     priming: int  # frames of a codec call beside the others
     primer: int = 0  # pages of the codec for the voice that is being primed
+    grid: int = 1  # of the codec, in frames
+
+    def codec_frames(self, level: int, slots: int) -> int:
+        """Frames of a codec call, where a causal codec without a grid would take `level` of them."""
+        cells = CODEC_CELLS * self.grid * level // CODEC_FRAMES if self.grid > 1 else 0
+        return min(max(level, cells, self.chunk), slots * self.chunk)
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
     enough = _enough(needs, slots)
     for level in LEVELS:
         tokens, last = level[0], level == LEVELS[-1]
-        frames = min(max(level[1], needs.chunk), slots * needs.chunk)
+        frames = needs.codec_frames(level[1], slots)
         graphs = WORKSPACE + GRAPHS * tokens // LEVELS[0][0]
         codec = (frames + needs.priming) * needs.codec_frame
         left = graphs + codec

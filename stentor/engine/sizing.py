@@ -88,6 +88,7 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
         wanted=math.ceil(spec.max_model_len / config.page_size),
         chunk=chunk,
         priming=min(spec.codec_prefix, spec.codec_chunk),  # frames of a call beside the others
+        grid=timing.grid,
     )
 
 
@@ -96,7 +97,7 @@ def _shares(model: SpeechModel, needs: Needs, config: EngineConfig, usable: int 
     tokens, frames = LEVELS[0]
     if usable is None or config.memory_gb is not None:
         slots = config.max_num_seqs or (8 if usable is None else 64)
-        frames = min(frames, slots * needs.chunk)
+        frames = needs.codec_frames(frames, slots)
         codec = (frames + needs.priming) * needs.codec_frame
         pages = int((1.0 if config.memory_gb is None else config.memory_gb) * GIB) // needs.page
         found = Shares(slots, tokens, frames, 0, codec, min(slots * needs.wanted, pages))
