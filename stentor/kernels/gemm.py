@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import FIXED_GEMM_ROWS, GemmConfig, gemm_config
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.switches import INTERPRETED
@@ -59,7 +60,7 @@ def _gemm_kernel(
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, config: GemmConfig | None = None) -> Tensor:
     """x [..., K] @ weight.T [K, N] (+ bias [N]) -> [..., N]. All have one dtype."""
     n, k = weight.shape
-    rows = x.reshape(-1, k)
+    rows = rows_of(x, k)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
     c = config or gemm_config(tile_rows(len(rows), FIXED_GEMM_ROWS), n, x.element_size())
     if INTERPRETED:

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import GemvConfig, gemv_config
 from stentor.kernels.pdl import LINE, PDL_LAUNCH, USE_PDL, pdl_wait, prefetch_l2
 from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bits, widen
@@ -157,8 +158,8 @@ def fused_linear(
     """
     k = x.shape[-1]
     n = len(weight) // 2 if gate else len(weight)
-    rows = x.reshape(-1, k)
-    added = rows if residual is None else residual.reshape(-1, n)
+    rows = rows_of(x, k)
+    added = rows if residual is None else rows_of(residual, n)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
     norm_weight, eps = (weight, 0.0) if norm is None else norm[:2]
     config = config or gemv_config(n, k, gate)

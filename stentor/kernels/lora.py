@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import LORA_ROWS, lora_config, lora_tile
 
 NO_SLOT = tl.constexpr(1 << 30)
@@ -96,7 +97,7 @@ def add_lora(y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, widths: 
     parts. Writes y, which must be contiguous.
     """
     k, n, rank, parts = x.shape[-1], y.shape[-1], b.shape[1], len(widths)
-    rows = x.reshape(-1, k)
+    rows = rows_of(x, k)
     per_row = len(rows) // len(x)
     tile = lora_tile(len(rows), per_row)
     config = lora_config(rank)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.buffers import rows_of
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.types import RopeArgs
 
@@ -55,14 +56,14 @@ def _launch_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """(x + delta, or x where there is no delta, and the norm of that)."""
     size = x.shape[-1]
-    rows = x.reshape(-1, size)
+    rows = rows_of(x, size)
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
     block = triton.next_power_of_2(size)
     warps = 4 if block <= 2048 else 8
     if delta is None:
         total, other = rows, rows
     else:
-        total, other = torch.empty_like(out), delta.reshape(-1, size)
+        total, other = torch.empty_like(out), rows_of(delta, size)
     _add_rms_norm_kernel[(len(rows),)](
         rows, other, weight, total, out, rows.stride(0), other.stride(0), size, eps,
         ADD=delta is not None, CAST_FIRST=weight_after_cast, BLOCK=block, USE_PDL=USE_PDL, num_warps=warps,
@@ -87,7 +88,7 @@ def _silu_and_mul_kernel(gate_up_ptr, out_ptr, stride_x, size, BLOCK: tl.constex
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up of gate_up [..., 2 F]: [..., F]."""
     size = gate_up.shape[-1] // 2
-    rows = gate_up.reshape(-1, 2 * size)
+    rows = rows_of(gate_up, 2 * size)
     out = torch.empty(len(rows), size, dtype=rows.dtype, device=rows.device)
     block = min(1024, triton.next_power_of_2(size))
     _silu_and_mul_kernel[(len(rows), triton.cdiv(size, block))](

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import quantized_gemm_config
 from stentor.kernels.quantized import GROUPED, PER_OUTPUT, read_scale, weight_bits, widen
 from stentor.kernels.switches import QUANTIZED_ROWS, config_rows
@@ -56,7 +57,7 @@ def _gemm_kernel(
 def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """x [..., K] times weight [N, K] in 8 bits with scale [N, groups] float32 (+ bias [N]) -> [..., N]."""
     n, k = weight.shape
-    rows = x.reshape(-1, k)
+    rows = rows_of(x, k)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
     config, bits = quantized_gemm_config(config_rows(len(rows), QUANTIZED_ROWS), n), weight_bits(weight)
     grid = (triton.cdiv(n, config.block_n), triton.cdiv(len(rows), config.block_m))

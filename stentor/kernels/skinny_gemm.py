@@ -13,6 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from stentor.kernels.buffers import rows_of
 from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.launch import Arguments, begin_compiling, load, pointer, serves
 from stentor.kernels.cuda_cpp.product import GROUP, ElementType, Product
@@ -67,7 +68,7 @@ def fused_linear(
     n = len(weight) // 2 if gate else len(weight)
     p = Product(k, n, DTYPES[x.dtype], norm is not None, gate, bias is not None, residual is not None)
     rows = _aligned(x.reshape(-1, k))
-    added = None if residual is None else residual.reshape(-1, n)
+    added = None if residual is None else rows_of(residual, n)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
     _launch(p, Operands(rows, weight, norm, bias, added), out)
     return out.view(*x.shape[:-1], n)

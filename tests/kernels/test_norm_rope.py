@@ -7,6 +7,7 @@ import torch
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import norm_rope
+from stentor.kernels.buffers import rows_of
 from stentor.kernels.types import RopeArgs
 from stentor.layers.norm import RMSNorm
 from stentor.layers.rope import Rope, angles
@@ -26,6 +27,22 @@ def test_addition_and_norm_are_those_of_rms_norm(dtype, late, size):
     close(total, x + delta)
     close(out, norm(x + delta))
     close(norm_rope.rms_norm(x[:, 1], norm.weight, 1e-6, late), norm(x[:, 1]))
+
+
+def test_one_sequence_whose_channels_lie_outermost_is_read_as_it_is():
+    """What an encoder gives to a transformer: channels by time, transposed. A reshape of one sequence is a view."""
+    x, delta = random(1, 48, 5).transpose(1, 2), random(1, 48, 5).transpose(1, 2)
+    norm = RMSNorm(48, 1e-6, True).to(DEVICE)
+    total, out = norm_rope.add_rms_norm(x, delta, norm.weight, 1e-6, True)
+    close(total, x + delta)
+    close(out, norm(x + delta))
+    close(norm_rope.rms_norm(x, norm.weight, 1e-6, True), norm(x))
+    gate, up = x.chunk(2, dim=-1)
+    close(norm_rope.silu_and_mul(x), torch.nn.functional.silu(gate) * up)
+    assert rows_of(x, 48).equal(x[0])
+    assert rows_of(x, 48).stride(1) == 1
+    contiguous = x.contiguous()
+    assert rows_of(contiguous, 48).data_ptr() == contiguous.data_ptr()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
