@@ -51,22 +51,25 @@ def _clamp_cast(x, out_ptr):
 
 @triton.jit(do_not_specialize=["num_rows", "num_steps", "tail", "ahead"])
 def _concat_history_kernel(
-    x_ptr, past_ptr, scale_ptr, shift_ptr, alpha_ptr, gain_ptr, out_ptr, last_ptr, num_rows, num_steps, tail, ahead,
-    num_channels, stride_xb, stride_xt, stride_xc, stride_pb, stride_pt,
-    HAS_PAST: tl.constexpr, STORE_LAST: tl.constexpr, HAS_AFFINE: tl.constexpr, HAS_SNAKE: tl.constexpr,
-    ROUND: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_ptr, past_ptr, first_ptr, scale_ptr, shift_ptr, alpha_ptr, gain_ptr, out_ptr, last_ptr, num_rows, num_steps,
+    tail, ahead, num_channels, stride_xb, stride_xt, stride_xc, stride_pb, stride_pt,
+    HAS_PAST: tl.constexpr, HAS_FIRST: tl.constexpr, STORE_LAST: tl.constexpr, HAS_AFFINE: tl.constexpr,
+    HAS_SNAKE: tl.constexpr, ROUND: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     offs_m = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     offs_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     batch = (offs_m // num_steps).to(tl.int64)[:, None]
     time = (offs_m % num_steps)[:, None] - tail
     mask = (offs_m < num_rows)[:, None] & (offs_c < num_channels)
-    y = tl.load(x_ptr + batch * stride_xb + time * stride_xt + offs_c * stride_xc, mask & (time >= 0), 0.0)
+    begun = time >= 0
+    if HAS_FIRST:
+        begun = begun & (time >= tl.load(first_ptr + batch, (offs_m < num_rows)[:, None], 0))
+    y = tl.load(x_ptr + batch * stride_xb + time * stride_xt + offs_c * stride_xc, mask & begun, 0.0)
     y = y.to(tl.float32)
     if HAS_AFFINE:
         y = y * tl.load(scale_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32)
         # The shift must not reach the history, where y is 0 so far.
-        y = tl.where(time >= 0, y + tl.load(shift_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32), 0.0)
+        y = tl.where(begun, y + tl.load(shift_ptr + offs_c, offs_c < num_channels, 0.0).to(tl.float32), 0.0)
     if HAS_SNAKE:
         alpha = tl.load(alpha_ptr + offs_c, offs_c < num_channels, 0.0)
         gain = tl.load(gain_ptr + offs_c, offs_c < num_channels, 0.0)
@@ -91,11 +94,12 @@ def concat_history(
     affine: Affine | None = None,
     keep: bool = False,
     ahead: int = 0,
+    first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(history and activated x [B, tail + T, C], its last `tail` steps before the last `ahead`).
 
     The history is past [B, tail, C], or zeros. After it comes snake(x * scale + shift) for x [B, T, C], without what is
-    None. The second result is a copy if `keep`. Otherwise it must not be used.
+    None. What stands before x[b, first[b]] counts as zero. The second result is a copy if `keep`, or not to be used.
     """
     batch, count, channels = x.shape
     length = tail + count
@@ -107,10 +111,11 @@ def concat_history(
     alpha, gain = (x, x) if snake is None else snake
     scale, shift = (x, x) if affine is None else affine
     _concat_history_kernel[(triton.cdiv(batch * length, block_t), triton.cdiv(channels, block_c))](
-        x, before, scale, shift, alpha, gain, out, kept, batch * length, length, tail, ahead, channels,
-        _row_stride(x), x.stride(1), x.stride(2) if channels > 1 else 1, _row_stride(before), before.stride(1),
-        HAS_PAST=past is not None, STORE_LAST=keep, HAS_AFFINE=affine is not None, HAS_SNAKE=snake is not None,
-        ROUND=ROUND, BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
+        x, before, x if first is None else first, scale, shift, alpha, gain, out, kept, batch * length, length, tail,
+        ahead, channels, _row_stride(x), x.stride(1), x.stride(2) if channels > 1 else 1, _row_stride(before),
+        before.stride(1),
+        HAS_PAST=past is not None, HAS_FIRST=first is not None, STORE_LAST=keep, HAS_AFFINE=affine is not None,
+        HAS_SNAKE=snake is not None, ROUND=ROUND, BLOCK_T=block_t, BLOCK_C=block_c, num_warps=4,
     )  # fmt: skip
     return out, kept
 

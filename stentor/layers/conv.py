@@ -166,14 +166,17 @@ def convolve(
     after: nn.Module | None = None,
     residual: Tensor | None = None,
     affine: Affine | None = None,
+    first: Tensor | None = None,
 ) -> Tensor:
     """residual + after(conv(before(x * scale + shift))) for x [B, C, n]. What is None is left out.
 
     One function does all of this because the kernels fuse it. `conv` is one of the causal convolutions. `before` and
-    `after` are subclasses of `SnakeBase`.
+    `after` are subclasses of `SnakeBase`. What stands before column `first` [B] of x counts as zero. It is int64.
     """
     if kernels.conv_kernels_enabled(x):
-        return _fused_convolve(conv, x, state, before, after, residual, affine)
+        return _fused_convolve(conv, x, state, before, after, residual, affine, first)
+    if first is not None:
+        x = x * (torch.arange(x.shape[2], device=x.device) >= first[:, None])[:, None]
     if affine is not None:
         x = x * affine.scale[:, None] + affine.shift[:, None]
     y: Tensor = conv(x if before is None else before(x), state)
@@ -190,17 +193,18 @@ def _fused_convolve(
     after: nn.Module | None,
     residual: Tensor | None,
     affine: Affine | None,
+    first: Tensor | None,
 ) -> Tensor:
     """`convolve` with kernels. The activated input is written after the history, where the convolution reads it."""
     assert isinstance(conv, CausalConv1d | CausalConvTranspose1d)
     x = x.transpose(1, 2)
     # Otherwise the convolution reads x itself.
-    if conv.tail or before is not None or affine is not None:
+    if conv.tail or before is not None or affine is not None or first is not None:
         streaming = state if conv.tail else None
         past = None if streaming is None else streaming.old[conv.key]
         ahead = 0 if streaming is None else streaming.steps_ahead(x.shape[1])
         keep = streaming is not None
-        x, last = kernels.conv1d.concat_history(x, past, conv.tail, _params(before), affine, keep, ahead)
+        x, last = kernels.conv1d.concat_history(x, past, conv.tail, _params(before), affine, keep, ahead, first)
         if streaming is not None:
             streaming.new[conv.key] = last
     act = _params(after)

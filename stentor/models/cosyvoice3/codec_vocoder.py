@@ -47,12 +47,12 @@ class ResidualBlock(nn.Module):
         self.activations1 = nn.ModuleList(Snake(channels) for _ in DILATIONS)
         self.activations2 = nn.ModuleList(Snake(channels) for _ in DILATIONS)
 
-    def forward(self, x: Tensor, alive: Tensor, state: StreamingState) -> Tensor:
-        """alive [B, 1, n]: positions before the stream stay zero, as the left padding of each convolution."""
+    def forward(self, x: Tensor, first: Tensor, state: StreamingState) -> Tensor:
+        """What stands before column `first` [B] of x is zero to each convolution, as its left padding would be."""
         parts = (self.convs1, self.convs2, self.activations1, self.activations2)
         for conv1, conv2, act1, act2 in zip(*parts, strict=True):
-            y = convolve(conv1, x, state, before=act1) * alive
-            x = convolve(conv2, y, state, before=act2, residual=x) * alive
+            y = convolve(conv1, x, state, before=act1, first=first)
+            x = convolve(conv2, y, state, before=act2, residual=x, first=first)
         return x
 
 
@@ -129,21 +129,19 @@ class Vocoder(nn.Module):
     def _stages(self, mel: Tensor, bins: Tensor, at: Tensor, state: StreamingState) -> Tensor:
         """Frames from at - 4 on -> [B, 18, 120 n]: logarithms of magnitudes and phases of each column."""
         dtype = self.conv_pre.weight.dtype
-        frame = (at - AHEAD)[:, None] + torch.arange(mel.shape[2] - AHEAD, device=mel.device)
-        alive, bins = (frame >= 0)[:, None], bins.to(dtype)
-        x = self.conv_pre(mel.to(dtype)) * alive
+        first, bins = (AHEAD - at).clamp_min(0), bins.to(dtype)
+        x = self.conv_pre(mel.to(dtype))
         for i, (up, rate, stride) in enumerate(zip(self.ups, RATES, STRIDES, strict=True)):
-            alive = alive.repeat_interleave(rate, dim=2)
-            x = convolve(up, _repeated(F.leaky_relu(x, 0.1), rate), state) * alive
+            first = rate * first
+            x = convolve(up, _repeated(F.leaky_relu(x, 0.1), rate), state, first=first)
             if stride == 1:
                 x = self._shifted(x, at, state)
             given = bins[:, :, WIDE - (stride - 1) :] if stride > 1 else bins[:, :, WIDE:-1]
-            y = self.source_downs[i](given) * alive
-            x = (x + self.source_resblocks[i](y, alive, state)) * alive
+            x = x + self.source_resblocks[i](self.source_downs[i](given), first, state)
             branches = self.resblocks[len(TAPS) * i : len(TAPS) * (i + 1)]
-            a, b, c = (block(x, alive, state) for block in branches)
+            a, b, c = (block(x, first, state) for block in branches)
             x = (a + b + c) / len(TAPS)
-        return convolve(self.conv_post, F.leaky_relu(x, 0.01), state) * alive
+        return convolve(self.conv_post, F.leaky_relu(x, 0.01), state, first=first)
 
     @staticmethod
     def _shifted(x: Tensor, at: Tensor, state: StreamingState) -> Tensor:

@@ -8,10 +8,13 @@ from torch import nn
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import switches
+from stentor.layers.conv import StreamingState, cast_codec, state_columns
 from stentor.layers.rope import angles
 from stentor.models.cosyvoice3 import attention_kernels, kernels, ops
 from stentor.models.cosyvoice3.codec_keys import CallKeys, KeptKeys, Turns
+from stentor.models.cosyvoice3.codec_vocoder import ResidualBlock
 from stentor.models.cosyvoice3.sampling import sample_ras
+from stentor.models.dummy import random_init
 from tests.helpers.child import python
 from tests.helpers.kernel_tests import DEVICE, DOTS, DTYPES, close, integers, random
 
@@ -109,6 +112,30 @@ def test_a_position_convolution_goes_on_from_the_frames_before(dtype, frames, ad
     residual = random(2, 2, frames, 32, dtype=dtype) if adds else None
     got = kernels.position_conv(x, past, conv.weight, conv.bias, residual)
     close(got, ops.position_conv(conv, x, past, residual))
+
+
+def test_a_residual_block_of_the_vocoder_is_as_close_to_float32_with_kernels_as_without(monkeypatch):
+    """Rows that begin inside the call and before it, with steps that are decoded ahead."""
+    x, first, past = random(2, 16, 12), integers(4, 0), random(2, 10, 16)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(switches, "INTERPRETED", True)
+
+    def heard(dtype: torch.dtype) -> torch.Tensor:
+        with torch.device(DEVICE):
+            block = ResidualBlock(16, 3)
+        random_init(block, 0, gain=2.0)
+        cast_codec(block, dtype)
+        old = {name: past[:, : c.shape[0]].to(dtype) for name, c in state_columns(block).items()}
+        state = StreamingState(old, (1, 3))
+        with torch.inference_mode():
+            y = block(x.to(dtype), first, state)[:, :, 4:]
+        return torch.cat([part.double().flatten() for part in (y, *(state.new[name] for name in sorted(old)))])
+
+    fused = heard(torch.float16)
+    monkeypatch.setattr(switches, "AVAILABLE", False)
+    want, plain = heard(torch.float32), heard(torch.float16)
+    assert (fused - want).norm() < 1.5 * (plain - want).norm()
+    assert not torch.equal(fused, plain)
 
 
 def test_large_values_pass_mish():

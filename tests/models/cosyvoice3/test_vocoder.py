@@ -71,6 +71,22 @@ def test_calls_joined_equal_the_whole_for_rows_of_other_places_and_ends(vocoder:
     assert error(b, vocoder.whole(short[None], torch.tensor([73]))[0]) < MOST
 
 
+@pytest.mark.parametrize("before", [0, 3, 50])
+def test_frames_decoded_ahead_do_not_move_the_state(vocoder: Vocoder, before: int):
+    """Of a stream's first call, with frames before it, and of the next: samples and state of two calls in one."""
+    state = {n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.columns.items()}
+    for call in range(2):
+        at, known = torch.tensor([50 * call - before]), torch.tensor([UNKNOWN])
+        mel = F.pad(MEL, (0, 0, before, 0))[None, 50 * call : 50 * call + 50]
+        samples, want = vocoder(mel, at, known, state)
+        owed, _ = vocoder(torch.zeros(1, 5, 80), at + 50, known, want)
+        together, state = vocoder(F.pad(mel, (0, 0, 0, 5)), at, known, state, ahead=5)
+        assert error(together, torch.cat((samples, owed), dim=1)) < MOST
+        assert state.keys() == want.keys()
+        for name, value in want.items():
+            torch.testing.assert_close(state[name], value, msg=name)
+
+
 def pitch(vocoder: Vocoder, precision: torch.dtype) -> Tensor:
     from stentor.layers.conv import StreamingState
 
