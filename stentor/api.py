@@ -132,6 +132,7 @@ class TTS:
         where `spec.speaker_size` is not 0), lora (the name of a loaded adapter), seed, and those in `spec.options`
         (temperature, top_k, top_p, cfg, flow_steps, min_frames, max_frames, ...). retries: tries for an utterance that
         runs on, default 3. Each takes the next seed. split_granularity: "auto", "none", "sentence", "clause".
+        word_timestamps: have the times of words in `Speech.words`, for models with `spec.alignment`.
         InvalidRequest (a ValueError) names what is wrong. BatchError has the results of a list of which some texts
         failed. Overloaded: the queue has no room for the first text.
         """
@@ -187,15 +188,16 @@ class TTS:
         """A text, cut into what is spoken at a time, and checked with its options. Nothing is queued."""
         if options.get("live"):
             raise InvalidRequest("live", "is for submit(request(...)), whose stream takes the text that follows")
-        given = {"split_granularity": "auto", **options}
+        given = {"split_granularity": "auto", "word_timestamps": False, **options}
         granularity = given.pop("split_granularity")
+        words = request.word_times(self.spec, given.pop("word_timestamps"), self.name)
         if granularity not in GRANULARITIES:
             allowed = ", ".join(GRANULARITIES)
             raise InvalidRequest("split_granularity", f"must be one of {allowed}, got {request.shown(granularity)}")
         pieces = segments(self.spec, request.check_text(text), granularity, lexicon=self.lexicon)
         whole = len(pieces) == 1 and pieces[0].spoken == text.strip()  # then it is spoken as it is, with its spaces
         checked = self.request(text if whole else pieces[0].spoken, **given)
-        return Passage(self.engine, self.prompt, self.speakable, checked, pieces, tries, streaming)
+        return Passage(self.engine, self.prompt, self.speakable, checked, pieces, tries, streaming, words)
 
     # -- for servers and tools --
 

@@ -187,6 +187,15 @@ def _live(spec: ModelSpec, live: object, model: str) -> bool:
     return live
 
 
+def word_times(spec: ModelSpec, wanted: object, model: str) -> bool:
+    """Whether the times of words are wanted. InvalidRequest if the model does not know them."""
+    if wanted is not None and not isinstance(wanted, bool):
+        raise InvalidRequest("word_timestamps", f"must be true or false, got {shown(wanted)}")
+    if wanted and spec.alignment is None:
+        raise InvalidRequest("word_timestamps", f"{model} knows the times of sentences only")
+    return bool(wanted)
+
+
 def _seed(seed: int | None) -> int:
     if seed is None:
         return secrets.randbelow(2**31)

@@ -19,7 +19,7 @@ from stentor.engine.codec_primer import CodecPrimer
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import CODEC, CudaStream, Device
-from stentor.engine.inflight import InFlightAudio
+from stentor.engine.inflight import CodecOutput, InFlightAudio
 from stentor.engine.sequence import RUNNING, Phase, Sequence
 from stentor.engine.slot_table import SlotTable
 from stentor.engine.whole_calls import WholeCalls
@@ -61,7 +61,7 @@ class CodecRunner:
         self.inputs = torch.full((self.numbers * sizes.slots,), idle, dtype=torch.int64, device=where)
         """Of a call with B rows: B slots, B first frames and B ends of streams, one after the other. With pages also B
         numbers of filled pages and B rows of the page table."""
-        self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # samples and frames of the last run
+        self.outputs: dict[tuple[int, int], CodecOutput] = {}  # of the last run
         self._launching: list[AudioJob] = []  # of the call that is being launched
         self.at_risk: list[AudioJob] = []  # of a call that failed after it had written the codec's state
         self._first_frames: dict[int, tuple[InFlightAudio, int]] = {}  # by request: its row of a call
@@ -199,29 +199,29 @@ class CodecRunner:
     def _launch(self, jobs: list[AudioJob]) -> InFlightAudio:
         whole = jobs[0].whole
         delay = 0 if whole else self.timing.delay
-        samples, frames = self._decode_whole(jobs) if whole else self._decode_chunks(jobs)
-        used = max(j.count for j in jobs) + delay
-        samples, frames = samples[: len(jobs), : used * self.model.spec.hop], frames[: len(jobs), :used]
-        staged = self.device.stage(samples), self.device.stage(frames)
+        out = self._decode_whole(jobs) if whole else self._decode_chunks(jobs)
+        rows, used = len(jobs), max(j.count for j in jobs) + delay
+        parts = out.samples[:rows, : used * self.model.spec.hop], out.frames[:rows, :used], out.attended[:rows, :used]
+        staged = tuple(self.device.stage(part) for part in parts)
         decoded = self.device.event()
         decoded.record()
         with self.copies.active():
             decoded.wait_stream()
             on_host = [self.device.download(t) for t in staged]
-            call = InFlightAudio(jobs, range(len(jobs)), on_host[0], on_host[1], self.device.event(), staged, delay)
+            call = InFlightAudio(jobs, range(rows), CodecOutput(*on_host), self.device.event(), staged, delay)
             call.done.record()
         self.at_risk = []
         return call
 
-    def _decode_chunks(self, jobs: list[AudioJob]) -> tuple[Tensor, Tensor]:
-        """Samples and frames of chunks, from `delay` frames before each on. The codec's state has moved on."""
+    def _decode_chunks(self, jobs: list[AudioJob]) -> CodecOutput:
+        """The output of chunks, from `delay` frames before each on. The codec's state has moved on."""
         batch, count = self._graph_key(jobs)
         self._fill_inputs(jobs, batch)
         self.graphs(batch, count)
         self.at_risk = jobs  # also where a graph has run
         return self.outputs[batch, count]
 
-    def _decode_whole(self, jobs: list[AudioJob]) -> tuple[Tensor, Tensor]:
+    def _decode_whole(self, jobs: list[AudioJob]) -> CodecOutput:
         """The same of utterances that are decoded as a whole."""
         key = self.whole.key(len(jobs), max(j.count for j in jobs))
         self._fill_inputs(jobs, key[0])
@@ -229,9 +229,9 @@ class CodecRunner:
 
     def _decode_whole_call(self, batch: int, count: int) -> None:
         """The captured function: `inputs` in, outputs of `whole` out. The codec's state stays."""
-        idx, call, frames = self._given(batch, 0, count)
+        idx, call, frames, where = self._given(batch, 0, count)
         samples, _ = self.model.codec.decode(frames, self.states.gather(idx), call._replace(whole=True))
-        self.whole.outputs[batch, count] = samples, frames
+        self.whole.outputs[batch, count] = CodecOutput(samples, frames, where)
 
     def _fill_inputs(self, jobs: list[AudioJob], batch: int) -> None:
         padding = batch - len(jobs)
@@ -248,14 +248,15 @@ class CodecRunner:
         rows = [none if j.whole else self.pages.row(j.seq.slot, j.start) for j in jobs] + [none] * padding
         return [filled for _, filled in rows] + [page for table, _ in rows for page in table]
 
-    def _given(self, batch: int, before: int, count: int) -> tuple[Tensor, CodecCall, Tensor]:
-        """Slots and call of `inputs`, and `count` frames of each row with so many before them."""
+    def _given(self, batch: int, before: int, count: int) -> tuple[Tensor, CodecCall, Tensor, Tensor]:
+        """Slots and call of `inputs`, `count` frames of each row with so many before them, and where in the text they
+        are."""
         inputs = self.inputs[: self.numbers * batch]
         idx, start, end, *rest = inputs.view(self.numbers, batch)
         table = inputs[4 * batch :].view(batch, self.pages.width)
         pages = CodecPageTable(self.pages.pool, table, rest[0] if rest else start)
         at = start[:, None] + torch.arange(-before, count, device=self.device.torch)
-        return idx, CodecCall(start, end, pages), self.slots.heard(idx, at)
+        return idx, CodecCall(start, end, pages), *self.slots.heard(idx, at)
 
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
         """Rows and frames to decode. A stream's last chunk may be padded: its state does not matter any more."""
@@ -269,11 +270,11 @@ class CodecRunner:
     def _decode_call(self, batch: int, count: int) -> None:
         """The captured function: `inputs` in, `outputs` and new states out."""
         delay = self.timing.delay
-        idx, call, frames = self._given(batch, delay, count + self.timing.lookahead)
+        idx, call, frames, where = self._given(batch, delay, count + self.timing.lookahead)
         samples, new = self.model.codec.decode(frames[:, delay:], self.states.gather(idx), call)
         self.at_risk = self._launching
         self.states.store(idx, new)
-        self.outputs[batch, count] = samples, frames
+        self.outputs[batch, count] = CodecOutput(samples, frames, where)
 
 
 def rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:

@@ -51,13 +51,14 @@ class AudioDelivery:
     def _deliver(self, call: InFlightAudio) -> None:
         call.done.wait_host()
         now = time.monotonic()
-        samples, frames = call.samples.numpy(), call.frames.numpy()
+        samples, frames, attended = (part.numpy() for part in call.output)
         for job, row in zip(call.jobs, call.rows, strict=True):
             audio = self.scheduler.audio.on_audio(job, now)
             self.requests.stats.frames += len(audio)
             first = call.first_frame(job)
             at, end = audio.start - first, audio.stop - first
-            chunk = Chunk(samples[row, at * self.hop : end * self.hop], frames[row, at:end], None)
+            own = samples[row, at * self.hop : end * self.hop]
+            chunk = Chunk(own, frames[row, at:end], None, attended[row, at:end])
             self._put(self.requests.of(job.seq), job, chunk)
 
     def _put(self, request: Request, job: AudioJob, chunk: Chunk) -> None:
@@ -78,7 +79,8 @@ class AudioDelivery:
         if finish is not None:
             self.requests.end(request)  # first, so that whoever has the last chunk finds it counted
         if trim < count or finish is not None:
-            request.outbox.put(Chunk(chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy(), finish))
+            rest = chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy()
+            request.outbox.put(Chunk(*rest, finish, chunk.attended[trim:].copy()))
         self.note_unread(request)
 
     def note_unread(self, request: Request) -> None:

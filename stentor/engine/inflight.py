@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -29,15 +30,23 @@ class InFlightStep:
         return generated, stop, rest[-1] if rest else generated
 
 
+class CodecOutput(NamedTuple):
+    """What a codec call gives: samples [B, n * hop], their frames [B, n, *frame], and where in the text these are
+    [B, n, alignment.WIDTH], or [B, n, 0] where nothing says it."""
+
+    samples: Tensor
+    frames: Tensor
+    attended: Tensor
+
+
 @dataclass
 class InFlightAudio:
-    """A launched codec call. `rows` of samples [B, n * hop] and frames [B, n, *frame] belong to `jobs`. They are on the
-    host once `done` is ready. They begin `delay` frames before the chunks."""
+    """A launched codec call. `rows` of its output belong to `jobs`. They are on the host once `done` is ready. They
+    begin `delay` frames before the chunks."""
 
     jobs: list[AudioJob]
     rows: Seq[int]
-    samples: Tensor
-    frames: Tensor
+    output: CodecOutput
     done: Event
     staged: tuple[Tensor, ...]  # device tensors that must live until `done`
     delay: int

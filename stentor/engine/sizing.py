@@ -9,6 +9,7 @@ import torch
 
 from stentor import kernels
 from stentor.config import EngineConfig
+from stentor.engine.alignment import WIDTH
 from stentor.engine.audio_scheduler import chunk_sizes
 from stentor.engine.buffer_sizes import GIB, MIB, BufferSizes
 from stentor.engine.codec_pages import make_pool, one_row
@@ -73,11 +74,12 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
     spec, kv = model.spec, model.spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     heard = {"heard_at": Column((max_frames,), torch.int64)} if spec.hides_frames else {}
+    attended = Column((max_frames, WIDTH if spec.alignment else 0))
     timing = spec.codec_timing
     codec_page = _bytes(model.codec.pages) if timing.window else 0
     chunk, _ = chunk_sizes(config.policy, timing)
     return Needs(
-        slot=_bytes({**engine_columns(spec), **spec.columns, **heard, "frames": frames})
+        slot=_bytes({**engine_columns(spec), **spec.columns, **heard, "attended": attended, "frames": frames})
         + _bytes(model.codec.columns)
         + timing.window * codec_page,
         primer=timing.num_chunks(spec.codec_prefix) * codec_page,

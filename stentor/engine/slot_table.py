@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
+from stentor.engine.alignment import WIDTH
 from stentor.engine.device import Device, Shape, StagingBuffer
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.kernels.buffers import empty_aligned
@@ -26,7 +27,8 @@ from stentor.models.base import Emit, ModelSpec
 def engine_columns(spec: ModelSpec) -> dict[str, Column]:
     """Columns that every family has. `step` counts generated frames, `pos` counts tokens in the key-value cache.
 
-    A family that hides frames also has `heard`, which counts those that are heard.
+    A family that hides frames also has `heard`, which counts those that are heard. One with alignment heads has the
+    bounds of the text in the prompt.
     """
     i64 = torch.int64
     return {
@@ -34,6 +36,7 @@ def engine_columns(spec: ModelSpec) -> dict[str, Column]:
         "stop": Column(dtype=i64, fill=STOPPED),
         "pos": Column(dtype=i64),
         **({"heard": Column(dtype=i64)} if spec.hides_frames else {}),
+        **({"text_start": Column(dtype=i64), "text_end": Column(dtype=i64)} if spec.alignment else {}),
         "seed": Column(dtype=i64),
         "max_frames": Column(dtype=i64),
         "min_frames": Column(dtype=i64),
@@ -73,6 +76,8 @@ class SlotTable:
         shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
         self.heard_at = torch.zeros(shape, dtype=torch.int64, device=device)  # the steps of a row's heard frames
         self.hides_frames = spec.hides_frames
+        width = WIDTH if spec.alignment else 0
+        self.attended = torch.zeros(slots + 1, max_frames, width, device=device)  # where in the text each frame is
         self.progress = self.numbers[torch.int64][: sum(name in self.columns for name in PROGRESS)]
         self.reported = self.progress if spec.hides_frames else self.progress[:2]  # what the host reads after a step
         self.fused_gather = bool(spec.frame.shape)
@@ -123,12 +128,15 @@ class SlotTable:
         """Views of everything that the table has of a slot."""
         numbers = [numbers[:, slot] for numbers in self.numbers.values()]
         heard = [self.heard_at[slot, :frames]] if self.hides_frames else []
-        return [*numbers, *(self.table[name][slot] for name in self.arrays), *heard, self.frames[slot, :frames]]
+        history = [self.attended[slot, :frames], self.frames[slot, :frames]]
+        return [*numbers, *(self.table[name][slot] for name in self.arrays), *heard, *history]
 
-    def heard(self, idx: Tensor, at: Tensor) -> Tensor:
-        """The frames [B, n, *frame] of slots idx [B] that are heard as numbers at [B, n]. What is not there is any."""
+    def heard(self, idx: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """The frames [B, n, *frame] of slots idx [B] that are heard as numbers at [B, n], and where in the text they
+        are [B, n, WIDTH or 0]. What is not there is any."""
         rows, at = idx[:, None], at.clamp(0, self.max_frames - 1)
-        return self.frames[rows, self.heard_at[rows, at] if self.hides_frames else at]
+        at = self.heard_at[rows, at] if self.hides_frames else at
+        return self.frames[rows, at], self.attended[rows, at]
 
     def rows(self, idx: Tensor, num_evals: int) -> SlotRows:
         """The rows `idx` [B]. A column is gathered when it is first read."""
@@ -138,13 +146,13 @@ class SlotTable:
         """Rows as they were when frame `step - 1` was the last frame of `idx` (both [N]), to replay frames."""
         return SlotRows(self, idx, num_evals, {"step": step, "prev": self.frames[idx, step - 1]})
 
-    def commit(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
+    def commit(self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None = None) -> None:
         """Record one frame per running row, and that its key-value cache holds `length` [B] tokens (None: one more).
 
-        A stopped row does not change.
+        A stopped row does not change. attended: where in the text each frame is [B, WIDTH].
         """
         if kernels.slot_kernels_enabled(rows.idx.device):
-            self._commit_fused(rows, out, length)
+            self._commit_fused(rows, out, length, attended)
             return
         pos = rows["pos"] + 1 if length is None else length
         running = rows["stop"] == RUNNING
@@ -168,6 +176,8 @@ class SlotTable:
             heard_as = rows["heard"].clamp_max(self.max_frames - 1)
             heard_at = _choose(heard, step, self.heard_at[rows.idx, heard_as])
             self.heard_at[rows.idx, heard_as] = heard_at
+        if attended is not None:
+            self.attended[rows.idx, at] = _choose(keep, attended, self.attended[rows.idx, at])
         progress = torch.stack(counted)
         # All memory has been allocated. `progress` is last: it tells whether the step has run.
         self.frames[rows.idx, at] = frames
@@ -175,8 +185,8 @@ class SlotTable:
             self.table[name][rows.idx] = value
         self.progress.index_copy_(1, rows.idx, progress)
 
-    def _commit_fused(self, rows: SlotRows, out: Emit, length: Tensor | None) -> None:
-        """`commit` in one kernel launch, and one more for each of the family's columns."""
+    def _commit_fused(self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None) -> None:
+        """`commit` in one kernel launch, and one more for each of the family's columns and for `attended`."""
         names = ("step", "stop", "pos", "max_frames", "min_frames")
         given = (rows.idx, *(rows[name] for name in names))
         table = (self.progress, self.frames, self.table["prev"])
@@ -185,6 +195,9 @@ class SlotTable:
         kept = kernels.slot_table.commit(given, length, out.stop, out.frame, table, STATES, self.keeps_frame, hidden)
         for name, value in new.items():
             kernels.slot_table.masked_write(rows.idx, kept, value, self.table[name])
+        if attended is not None:
+            at = rows.idx * self.max_frames + rows["step"].clamp_max(self.max_frames - 1)
+            kernels.slot_table.masked_write(at, kept, attended, self.attended.flatten(0, 1))
 
 
 class SlotRows:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from stentor.engine.alignment import attended
 from stentor.layers.rng import uniform
 from stentor.layers.types import ADAPTER
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from stentor.engine.kv_cache import PagedKV
     from stentor.engine.prefill_batch import PrefillBatch
     from stentor.engine.slot_table import SlotTable
-    from stentor.models.base import SpeechModel
+    from stentor.models.base import Emit, Rows, SpeechModel
 
 
 def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:
@@ -26,7 +27,7 @@ def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_p
     with _adapters_of(model, slots, idx):
         h = model.backbone(model.embed_frame(rows), kv.decode_view(idx, rows["pos"], max_pages))
         out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
-    slots.commit(rows, out, None)
+    slots.commit(rows, out, None, _attended(model, kv, out, rows, idx, max_pages))
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
@@ -45,7 +46,15 @@ def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBat
     u = uniform(rows["seed"], rows["step"], model.spec.draws)
     with _adapters_of(model, slots, batch.idx):
         out = model.emit(tuple(t[batch.last] for t in h), rows, u)
-    slots.commit(rows, out, batch.length)
+    slots.commit(rows, out, batch.length, _attended(model, kv, out, rows, batch.idx, batch.max_pages))
+
+
+def _attended(model: SpeechModel, kv: PagedKV, out: Emit, rows: Rows, idx: Tensor, max_pages: int) -> Tensor | None:
+    """Where in the text each frame is. None in a model that does not know."""
+    heads = model.spec.alignment
+    if heads is None or out.queries is None:
+        return None
+    return attended(kv, heads, out.queries, rows, idx, max_pages)
 
 
 def _adapters_of(model: SpeechModel, slots: SlotTable, idx: Tensor) -> AbstractContextManager[None]:

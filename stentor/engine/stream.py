@@ -11,7 +11,7 @@ import contextlib
 import os
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,11 +24,13 @@ class Chunk:
     """Audio of some frames: `samples` float32 [n * hop], `frames` [n, *frame].
 
     `finish` is None until the last chunk. Then it is "stop" (the model ended), "length" (max_frames) or "cancelled".
+    attended: float32 [n, alignment.WIDTH], where in the text each frame is. [n, 0] where nothing says it.
     """
 
     samples: np.ndarray
     frames: np.ndarray
     finish: str | None
+    attended: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
 StreamEvent = Chunk | BaseException

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
-
 from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.cuda_graphs import CudaGraphRunner
+from stentor.engine.inflight import CodecOutput
 from stentor.models.codec_timing import CodecTiming
 
 
 class WholeCalls:
-    """Keys are (rows, frames). `fn` runs such a call and puts samples and frames into `outputs`.
+    """Keys are (rows, frames). `fn` runs such a call and puts what it gives into `outputs`.
 
     chunks: the codec's other calls, on the same stream. frames: that a call of several rows holds at most.
     """
@@ -22,7 +21,7 @@ class WholeCalls:
     ) -> None:
         self.timing, self._frames = timing, frames
         self.graphs = CudaGraphRunner("whole codec", fn, chunks.device, chunks.stream, chunks.required, chunks)
-        self.outputs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self.outputs: dict[tuple[int, int], CodecOutput] = {}
 
     def capture(self, slots: int) -> None:
         self.graphs.capture(self.keys(slots))
@@ -50,7 +49,7 @@ class WholeCalls:
         size = self.size(count)
         return min((b for b, n in self.graphs.graphs if b >= rows and n == size), default=rows), size
 
-    def __call__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Samples and frames."""
+    def __call__(self, key: tuple[int, int]) -> CodecOutput:
+        """Run a call."""
         self.graphs(*key)
         return self.outputs[key]

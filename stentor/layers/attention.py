@@ -6,6 +6,7 @@ Attention over a request's whole history is the engine's (engine/kv_cache.py). A
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 import torch
@@ -69,6 +70,22 @@ def causal(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> 
     """Each token sees itself and those before it: q [B, T, Hq, D]. For whole sequences (references, training)."""
     q, k = norm_rope.apply(q, k)
     return sdpa_once(q, k, v, causal=True)
+
+
+class KeptQueries:
+    """Attention that keeps the queries of the first `heads` heads of some layers, each [..., heads, D] with norms and
+    RoPE, in the order in which the layers run."""
+
+    def __init__(self, attend: Attend, layers: Collection[int], heads: int) -> None:
+        self._attend, self._layers, self._heads = attend, layers, heads
+        self.queries: list[Tensor] = []
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+        """`Attend`: q [..., Hq, D], k and v [..., Hkv, D]."""
+        if layer in self._layers:
+            own, key = q[..., : self._heads, :].contiguous(), k[..., :1, :].contiguous()
+            self.queries.append(norm_rope.apply(own, key)[0])
+        return self._attend(layer, q, k, v, norm_rope)
 
 
 class DepthKV:

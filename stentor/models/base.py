@@ -56,6 +56,21 @@ class Option:
 
 
 @dataclass(frozen=True)
+class AlignmentHeads:
+    """Attention heads that look at the text of the frame that is made: the first `heads` of each of `layers`.
+
+    group: query heads that share a key head. scale: of their scores. lag: seconds by which their attention passes a
+    word later than the word sounds.
+    """
+
+    layers: tuple[int, ...]
+    heads: int
+    group: int
+    scale: float
+    lag: float = 0.0
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """Facts about a family that the engine and request.py need. Nothing here changes after load."""
 
@@ -92,6 +107,7 @@ class ModelSpec:
     hides_frames: bool = False  # emit says of each frame whether it is heard
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough
+    alignment: AlignmentHeads | None = None  # what says when words are spoken. None: nothing does
     batch_invariant: bool = False  # kernels.batch_invariant reaches all sums of a step, and of the codec in 16 bits
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
 
@@ -178,6 +194,10 @@ class Prompt:
     codec_key: str = ""  # of its conditions and prefix, once its state is being made
     codec_state: Tensor | None = None  # one row of the codec's state before frame 0, once it is made
     lora: Adapter | None = None  # the request's, kept until its end. Families leave it alone
+    words: tuple[range, ...] = ()
+    """Where each word of the request's text, cut at white space, stands in the prompt's text, which the columns
+    `text_start` and `text_end` bound: positions from `text_start` on. Empty for a word that is not spoken. Only where
+    `spec.alignment`."""
 
     @property
     def length(self) -> int:
@@ -248,12 +268,14 @@ class Emit(NamedTuple):
     `heard` [B] bool, None unless `spec.hides_frames`: a frame that is not heard is `prev` of the next step and part of
     the row's history, counts for min_frames and max_frames, and is given neither to the codec nor to the caller. So is
     what a step feeds besides frames, such as a text token.
+    `queries` [B, layers, heads, dim], None unless `spec.alignment`: of those heads, with norms and RoPE.
     """
 
     frame: Tensor
     stop: Tensor
     columns: dict[str, Tensor]
     heard: Tensor | None = None
+    queries: Tensor | None = None
 
 
 class Codec(Protocol):

@@ -88,6 +88,8 @@ def _loaded(args: argparse.Namespace) -> TTS:
 
 def _check_flags(args: argparse.Namespace) -> None:
     check_speed(args.speed)
+    if args.words and args.srt is None:
+        raise InvalidRequest("words", "needs --srt")
     if args.srt is not None:
         if args.srt.suffix.lower() not in SUBTITLES:
             raise InvalidRequest("srt", f"must end in .srt or .vtt, got {str(args.srt)!r}")
@@ -109,6 +111,7 @@ def _request_options(args: argparse.Namespace) -> dict[str, Any]:
         "instructions": args.instructions,
         "seed": args.seed,
         "split_granularity": split,
+        "word_timestamps": args.words or None,
         **{name: getattr(args, name) for name in OPTIONS},
     }
     if args.reference is not None:

@@ -49,6 +49,7 @@ def _add_output(say: argparse.ArgumentParser) -> None:
     say.add_argument("--play", action="store_true", help="play it while it is made (needs stentor[play])")
     say.add_argument("--speed", type=float, default=1.0, help="0.25 to 4; pitch is kept (default 1)")
     say.add_argument("--srt", type=Path, metavar="FILE", help="write the times of sentences (.srt or .vtt)")
+    say.add_argument("--words", action="store_true", help="with --srt: the times of words, if the model knows them")
     say.add_argument("--split", choices=GRANULARITIES, default="auto", help="where long text is cut (default auto)")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stentor.speech.timing import SegmentTiming
+from stentor.speech.words import Span, timed
 from stentor.text.markup import shown
 from stentor.text.sentences import Segment
 
@@ -43,13 +46,13 @@ class JoinedAudio:
         """float32 samples [n] of the segment -> what may go out now. The last 5 ms are kept."""
         return self._out(self._joiner.feed(samples))
 
-    def note_end(self, segment: Segment, samples: int, finish: str) -> None:
-        """Note the times of the segment, which has had so many `samples`, and how it ended."""
+    def note_end(self, segment: Segment, samples: int, finish: str, spans: Sequence[Span | None] = ()) -> None:
+        """Note the times of the segment, which has had so many `samples`, and how it ended. spans: of its words."""
         if finish != "stop":
             self.ending = finish
         begin, end = (at / self.rate / self.speed for at in (self._start, self._start + samples))
-        s = segment
-        self.timings.append(SegmentTiming(len(self.timings), shown(s.text), begin, end, s.start, s.end))
+        s, words = segment, timed(segment.words, spans, begin, end, self.speed) if spans else ()
+        self.timings.append(SegmentTiming(len(self.timings), shown(s.text), begin, end, s.start, s.end, words))
 
     def close(self, segment: Segment, last: bool, cut: bool = False) -> np.ndarray:
         """The end of the segment, and the pause behind it. The last has one if its text asks for it.

@@ -38,7 +38,8 @@ class Passage:
     """The segments of one request, and what they share.
 
     prompt: makes a request's prompt. speakable: whether the model can speak a text. request: holds the text of the
-    first segment. tries: of each segment. streaming: audio comes in small chunks at first.
+    first segment. tries: of each segment. streaming: audio comes in small chunks at first. words: their times are
+    wanted.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Passage:
         segments: Sequence[Segment],
         tries: int,
         streaming: bool,
+        words: bool = False,
     ) -> None:
         self.spec, self.request, self.segments, self.tries = engine.model.spec, request, segments, tries
+        self.words = words
         self.carries = len(segments) > 1 and continues(self.spec, request)
         self.queue = PieceQueue(streaming)
         self.pieces: list[Piece] = []
@@ -106,7 +109,10 @@ class Passage:
         for piece in self.pieces:
             parts.append(joined.begin(piece.segment))
             parts.append(joined.feed(piece.samples))
-            joined.note_end(piece.segment, len(piece.samples), piece.finish)
+            clock = piece.clock(self.words)
+            for chunk in piece.chunks:
+                clock.add(chunk)
+            joined.note_end(piece.segment, len(piece.samples), piece.finish, clock.spans())
             parts.append(joined.close(piece.segment, self.is_last(piece)))
         chunks = [c.frames for piece in self.pieces for c in piece.chunks if len(c.frames)]
         frames = np.concatenate(chunks) if chunks else self.pieces[0].chunks[0].frames
@@ -222,6 +228,7 @@ class SpeechStream(Iterator[Speech]):
             raise StopIteration
         chunk = next(self._chunks)
         self._samples += len(chunk.samples)
+        self._clock.add(chunk)
         if self._passage.carries and not isinstance(self._piece, SilentPiece):
             self._piece.chunks.append(chunk)
         samples = np.concatenate((self._before, self._joined.feed(chunk.samples)))
@@ -234,13 +241,14 @@ class SpeechStream(Iterator[Speech]):
         piece = self._passage.next()
         if piece is not None:
             self._chunks, self._samples = piece.stream(), 0
+            self._clock = piece.clock(self._passage.words)
             self._before = self._joined.begin(piece.segment)
         return piece
 
     def _ended(self, piece: Piece, samples: np.ndarray, chunk: Chunk, finish: str) -> Speech:
         """The last chunk of a piece, with the pause behind it."""
         passage, joined = self._passage, self._joined
-        joined.note_end(piece.segment, self._samples, finish)
+        joined.note_end(piece.segment, self._samples, finish, self._clock.spans())
         piece.leave()
         passage.ended(piece)
         last = passage.is_last(piece) or finish == "cancelled"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from stentor.models.base import ModelSpec, Prompt
 from stentor.retry import Tries, runaway_frames
 from stentor.speech.joiner import unspoken
 from stentor.speech.pieces import PieceQueue
+from stentor.speech.words import WordClock
 from stentor.text.sentences import Segment
 
 if TYPE_CHECKING:
@@ -22,14 +23,20 @@ if TYPE_CHECKING:
 class Piece(ABC):
     """One segment and its audio."""
 
-    def __init__(self, segment: Segment, chunks: list[Chunk]) -> None:
+    def __init__(self, segment: Segment, chunks: list[Chunk], spec: ModelSpec, words: Sequence[range] = ()) -> None:
+        """words: where they stand in the prompt's text (Prompt.words)."""
         self.segment, self.chunks = segment, chunks
+        self._spec, self._words = spec, words
         self.done = True  # it is not in the engine
 
     @property
     def samples(self) -> np.ndarray:
         """float32 [n], of all chunks so far."""
         return np.concatenate([c.samples for c in self.chunks])
+
+    def clock(self, wanted: bool) -> WordClock:
+        """What says when its words are spoken, to which its chunks are still to be added."""
+        return WordClock(self._spec, self._words, wanted)
 
     @property
     def finish(self) -> str:
@@ -57,7 +64,7 @@ class SilentPiece(Piece):
 
     def __init__(self, segment: Segment, spec: ModelSpec) -> None:
         frames = np.zeros((0, *spec.frame.shape), np.float32)
-        super().__init__(segment, [Chunk(unspoken(spec.sample_rate), frames, "stop")])
+        super().__init__(segment, [Chunk(unspoken(spec.sample_rate), frames, "stop")], spec)
 
     def start(self) -> None: ...
 
@@ -73,7 +80,7 @@ class EnginePiece(Piece):
     """A segment in the engine."""
 
     def __init__(self, engine: Engine, queue: PieceQueue, segment: Segment, prompt: Prompt, tries: Tries) -> None:
-        super().__init__(segment, [])
+        super().__init__(segment, [], engine.model.spec, prompt.words)
         engine.fit(prompt)
         self.engine, self.queue, self.prompt, self.tries = engine, queue, prompt, tries
         self._stream: AudioStream | None = None

@@ -9,7 +9,7 @@ import numpy as np
 import soundfile
 
 from stentor.errors import InvalidRequest
-from stentor.speech.timing import SegmentTiming
+from stentor.speech.timing import SegmentTiming, WordTiming, words_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,8 @@ class Speech:
     samples: float32 [n] in [-1, 1] at `sample_rate` Hz. frames: the family's frames [T, ...] (latents or codes).
     finish_reason: "stop" (the model ended), "length" (max_frames was reached) or "cancelled". It is None for a chunk
     of a stream that has more. seed: repeats a request that runs alone (docs/serving.md, Seeds). segments: when each
-    piece of the text is spoken. A chunk has those that ended in it, with times of the whole stream.
+    piece of the text is spoken. A chunk has those that ended in it, with times of the whole stream. words: the same for
+    each word, where `word_timestamps` asks for them.
     """
 
     samples: np.ndarray
@@ -28,6 +29,10 @@ class Speech:
     finish_reason: str | None
     seed: int
     segments: tuple[SegmentTiming, ...] = ()
+
+    @property
+    def words(self) -> tuple[WordTiming, ...]:
+        return words_of(self.segments)
 
     @property
     def duration(self) -> float:

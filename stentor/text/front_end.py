@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from stentor.text.trace import Trace
+
 Check = Callable[[], None]
 """Called between parts of long work. It raises to stop the work, for example when its request has been given up."""
 
@@ -16,12 +18,15 @@ def proceed() -> None:
 class FrontEnd(Protocol):
     """Written text to what a checkpoint was trained to read."""
 
-    def __call__(self, text: str, check: Check = proceed) -> str:
-        """`check` is called at least once for every few hundred characters, and before the first."""
+    def __call__(self, text: str, check: Check = proceed) -> Trace:
+        """What is read, and the word of `text` that each character of it came from.
+
+        `check` is called at least once for every few hundred characters, and before the first.
+        """
         ...
 
 
-def plain(text: str, check: Check = proceed) -> str:
+def plain(text: str, check: Check = proceed) -> Trace:
     """Text as it is."""
     check()
-    return text
+    return Trace.of(text)

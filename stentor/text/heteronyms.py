@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stentor.text.trace import Trace
+
 VERB, NOUN, PAST, ADJECTIVE = "ǀǁǂǃ"
 """Letters for Python and for no one who writes English. They end the spelling of a reading."""
 _PARTS = {"VERB": VERB, "NOUN": NOUN, "VBD": PAST, "ADJ": ADJECTIVE}
@@ -154,10 +156,10 @@ class Heteronyms:
                 by_part = {"ADJ": readings["DEFAULT"], **readings}
                 self.entries |= {word + _PARTS[tag]: p for tag, p in by_part.items() if tag in _PARTS}
 
-    def marked(self, words: str) -> str:
+    def marked(self, words: Trace) -> Trace:
         """The words, each as `entries` or the dictionary spells the reading that fits."""
         for part, pattern in _RULES:
-            words = pattern.sub(self._marks(part), words)
+            words = words.sub(pattern, self._marks(part))
         return words
 
     def _marks(self, part: str) -> Callable[[re.Match[str]], str]:

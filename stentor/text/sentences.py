@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from stentor.text.marks import NO_MARKS, PLACEHOLDERS, TURN, TextMarks, is_blank, masked, speakers
 
@@ -36,13 +37,22 @@ _WORD_CHAR = re.compile(r"\w")
 _TURN = re.compile(rf"(?<!{TURN}){TURN}")
 
 
+class Word(NamedTuple):
+    """A word, with the marks beside it, as the text was given: whole[start:end] but for marks around it."""
+
+    text: str
+    start: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Segment:
     """text == whole[start:end], without white space at its ends. `paragraph`: a blank line follows.
 
     speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark. before, after:
     seconds of silence that the text asks for there. None: the usual pause between segments. Where the text had marks
-    of its own (markup.py), `start` and `end` are places in the text with them.
+    of its own (markup.py), `start` and `end` are places in the text with them. words: those of `spoken`, where
+    `Reading` has cut it.
     """
 
     text: str
@@ -52,6 +62,7 @@ class Segment:
     speaker: str = ""
     before: float = 0.0
     after: float | None = None
+    words: tuple[Word, ...] = field(default=(), compare=False)
 
     @property
     def spoken(self) -> str:

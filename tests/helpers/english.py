@@ -1,5 +1,11 @@
 """The English front end, loaded once for all tests."""
 
 from stentor.text import front_end
+from stentor.text.front_end import Check, proceed
 
-PHONEMES = front_end("english-phonemes")
+FRONT_END = front_end("english-phonemes")
+
+
+def PHONEMES(text: str, check: Check = proceed) -> str:
+    """What the embedded voice reads."""
+    return FRONT_END(text, check).text

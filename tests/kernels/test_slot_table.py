@@ -8,17 +8,19 @@ import pytest
 import torch
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
+from stentor.engine.alignment import WIDTH
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.engine.slot_table import SlotRows, SlotTable
 from stentor.kernels import switches
 from stentor.layers.types import Column
-from stentor.models.base import Emit, KVSpec, ModelSpec
+from stentor.models.base import AlignmentHeads, Emit, KVSpec, ModelSpec
 from tests.helpers.kernel_tests import DEVICE, integers
 
 pytestmark = pytest.mark.usefixtures("kernel_test")
 
 OWN = {"seen": Column((37,), torch.bool), "level": Column(fill=0.5), "told": Column((5,), torch.int32)}
 
+HEADS = AlignmentHeads((0,), 1, 1, 1.0)
 FRAMES = [Column((4, 6)), Column((16,), torch.int32), Column((11,), torch.int64)]
 
 
@@ -48,9 +50,10 @@ def filled(made: ModelSpec) -> SlotTable:
 def committed(table: SlotTable, out: Emit, idx: torch.Tensor, length: torch.Tensor | None) -> dict[str, torch.Tensor]:
     rows = table.rows(idx, 0)
     step_before = rows["step"].clone()
-    table.commit(rows, out, length)
+    attended = idx[:, None] + torch.arange(WIDTH, device=DEVICE) / 16 if table.attended.numel() else None
+    table.commit(rows, out, length, attended)
     assert torch.equal(rows["step"], step_before), "gathered rows are a copy"
-    return {**table.table, "frames": table.frames, "heard_at": table.heard_at}
+    return {**table.table, "frames": table.frames, "heard_at": table.heard_at, "attended": table.attended}
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -58,7 +61,7 @@ def committed(table: SlotTable, out: Emit, idx: torch.Tensor, length: torch.Tens
 @pytest.mark.parametrize(("counted", "hides"), [(True, False), (False, False), (False, True)])
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5, 6, 6], [5], [3, 6, 6], [6]])
 def test_a_step_writes_what_the_formulas_write(frame, stop_keeps, counted, hides, rows, monkeypatch):
-    made = replace(spec(frame, stop_keeps, OWN), hides_frames=hides)
+    made = replace(spec(frame, stop_keeps, OWN), hides_frames=hides, alignment=HEADS if counted else None)
     tables = [filled(made)]
     tables.append(SlotTable(made, 6, 8, torch.device(DEVICE)))
     for name, column in tables[0].table.items():

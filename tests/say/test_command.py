@@ -88,6 +88,15 @@ def test_subtitles_end_in_srt_or_vtt(book: Path) -> None:
     assert main(["say", "hello", "--srt", "a.txt", *SHORT]) == 2
 
 
+def test_words_have_subtitles_where_the_model_knows_their_times(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["say", "--file", str(book), "--words", "-o", "a.wav", *SHORT]
+    words = [*ask, "--srt", "a.srt", "--model", "dummy:toy-words"]
+    assert main(words) == CUT
+    assert [cue.split("\n")[2] for cue in Path("a.srt").read_text().split("\n\n")[:2]] == ["One", "is"]
+    assert main([*ask, "--srt", "b.srt"]) == 2
+    assert "word_timestamps: dummy:toy knows the times of sentences only" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -96,6 +105,7 @@ def test_subtitles_end_in_srt_or_vtt(book: Path) -> None:
         (["--file", "none.txt"], "file: cannot read 'none.txt'"),
         (["--file", "latin.txt"], "file: 'latin.txt' is not UTF-8 text: byte 3"),
         (["hello", "--speed", "9"], "speed: must be from 0.25 to 4, got 9"),
+        (["hello", "--words"], "words: needs --srt"),
         (["hello", "-o", "-", "--format", "m4a"], "format: m4a cannot be written to a pipe"),
     ],
 )

@@ -10,6 +10,7 @@ from stentor.text import front_end, reads
 from stentor.text.english import MAX_PARTS, MAX_WORD, WINDOW, spoken, windows
 from stentor.text.numbers import cardinal, ordinal, year
 from stentor.text.phonemes import plain_marks
+from stentor.text.trace import Trace
 from tests.helpers.english import PHONEMES
 
 READINGS = [
@@ -75,14 +76,14 @@ def test_phonemes_of_known_and_unknown_words():
     ],
 )
 def test_only_marks_of_the_training_reach_the_voice(written: str, read: str):
-    assert plain_marks(written) == read
+    assert plain_marks(Trace.of(written)).text == read
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_makes_signs_that_the_voice_never_read(text: str):
     phonemes = PHONEMES(text)
-    assert phonemes == plain_marks(phonemes)
+    assert phonemes == plain_marks(Trace.of(phonemes)).text
     assert (phonemes == "") == (not text.split())
     assert phonemes == "" or phonemes[-1] in ".?!"
 
@@ -152,7 +153,7 @@ HOSTILE = [
 @settings(max_examples=100, deadline=None)
 @given(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=3000), st.text("ab1.-, ", max_size=3000)))
 def test_rules_and_dictionary_see_bounded_parts_of_any_text(text: str):
-    parts = list(windows(text))
+    parts = [part.text for part in windows(Trace.of(text))]
     assert all(0 < len(part) <= WINDOW for part in parts)
     words = [word for part in parts for word in part.split(" ")]
     assert all(0 < len(word) <= MAX_WORD for word in words)
@@ -162,7 +163,7 @@ def test_rules_and_dictionary_see_bounded_parts_of_any_text(text: str):
 
 def test_a_long_text_is_cut_behind_a_sentence():
     text = "The birch canoe slid on the smooth planks, said Dr. Smith. " * 20
-    parts = list(windows(text))
+    parts = [part.text for part in windows(Trace.of(text))]
     assert len(parts) > 2
     assert all(part.endswith("Smith.") for part in parts)
 

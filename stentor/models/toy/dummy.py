@@ -1,4 +1,4 @@
-"""`dummy:toy`, and toys with other codecs. All are of seed 0."""
+"""`dummy:toy`, toys with other codecs, and one that says when it speaks a word. All are of seed 0."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ CODECS: Mapping[str, type[ToyCodec | LookaheadCodec]] = {
     "toy": ToyCodec,
     "toy-lookahead": LookaheadCodec,
     "toy-whole": WholeCodec,
+    "toy-words": ToyCodec,
 }
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Toy:
     """The dummy `name`. `dtype` None: float32."""
     check_load_options(options, ())
-    return Toy(0, dtype or torch.float32, device, CODECS[name])
+    return Toy(0, dtype or torch.float32, device, CODECS[name], words=name == "toy-words")

@@ -7,12 +7,15 @@ with convolution and attention state, or looks ahead. With that one, frames may 
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.errors import InvalidRequest
+from stentor.layers.attention import KeptQueries
 from stentor.layers.rng import normal
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import sample
@@ -35,6 +38,7 @@ from stentor.models.toy.spec import make_spec
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words
 
+_WORD = re.compile(rb"\S+")
 BROKEN = "\x01"  # outside the embedding table: its prefill fails, which must break nothing else
 
 
@@ -49,7 +53,9 @@ class Toy(nn.Module):
         dtype: torch.dtype,
         device: torch.device,
         codec: type[ToyCodec | LookaheadCodec] = ToyCodec,
+        words: bool = False,
     ) -> None:
+        """words: it says when each is spoken."""
         super().__init__()
         self.text = nn.Embedding(TEXT, HIDDEN)
         self.trail = nn.Embedding(TEXT, HIDDEN)
@@ -65,7 +71,7 @@ class Toy(nn.Module):
             p.data = torch.randn(p.shape, generator=generator) / max(1.0, p.shape[-1] ** 0.5)
         self.rope = Rope(angles(STACK.head_dim, 4096, 1e4), torch.float32, interleaved=False, in_float32=True)
         self.to(device=device, dtype=dtype).requires_grad_(False)
-        self.spec = make_spec(dtype, self.codec.timing)
+        self.spec = make_spec(dtype, self.codec.timing, words)
 
     def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
         frames = F.pad(wav, (0, -len(wav) % HOP)).view(-1, HOP)
@@ -83,6 +89,7 @@ class Toy(nn.Module):
             given = encode(request.reference.recording, "reference")["frames"]
         o, prefix = request.options, given[-self.spec.codec_prefix :]
         token = np.array([0] * len(given) + tokens, np.int64)
+        text = {"text_start": len(given) + len(voice), "text_end": len(token)}
         return Prompt(
             rows={"token": token, "given": np.arange(len(token)) < len(given)},
             frames=given,
@@ -96,6 +103,7 @@ class Toy(nn.Module):
                 "trail": np.array(tokens[::-1], np.int64),
                 "trail_len": len(tokens),
                 **({"hide": o["hide"]} if self.spec.hides_frames else {}),
+                **(text if self.spec.alignment else {}),
             },
             max_frames=o["max_frames"],
             min_frames=o["min_frames"],
@@ -103,6 +111,7 @@ class Toy(nn.Module):
             codec_conditions=self.codec.conditions(prefix),
             num_evals=o["flow_steps"],
             runaway_frames=6 * len(tokens),
+            words=tuple(range(*m.span()) for m in _WORD.finditer(request.text.encode())) if self.spec.alignment else (),
         )
 
     def speakable(self, text: str, check: Check) -> bool:
@@ -127,7 +136,11 @@ class Toy(nn.Module):
         return (self._embed_frames(rows["prev"]) + trail * (at < rows["trail_len"])[:, None],)
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
-        return (self.lm(x[0], kv.attend, self.rope, kv.pos),)
+        heads = self.spec.alignment
+        if heads is None:
+            return (self.lm(x[0], kv.attend, self.rope, kv.pos),)
+        keeping = KeptQueries(kv.attend, heads.layers, heads.heads)
+        return self.lm(x[0], keeping.attend, self.rope, kv.pos), torch.stack(keeping.queries, dim=1)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
         hidden = h[0] + 0.1 * rows["mood"]
@@ -146,7 +159,9 @@ class Toy(nn.Module):
         made = torch.stack(codes, -1)
         frame = torch.cat((latent, made.to(latent.dtype).masked_fill(made < 0, float("nan"))), dim=-1)
         heard = made[:, 1] >= rows["hide"] if self.spec.hides_frames else None
-        return Emit(frame, self.stop_head(hidden)[:, 0] > 1.5, {"mood": torch.tanh(rows["mood"] + hidden)}, heard)
+        return Emit(
+            frame, self.stop_head(hidden)[:, 0] > 1.5, {"mood": torch.tanh(rows["mood"] + hidden)}, heard, *h[1:]
+        )
 
     def _flow(self, hidden: Tensor, rows: Rows, u: Tensor) -> Tensor:
         """Euler steps with guidance. A row whose `steps` are done does not change any more."""

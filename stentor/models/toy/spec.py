@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from stentor.layers.types import Column
-from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.base import AlignmentHeads, KVSpec, ModelSpec, Option
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 from stentor.models.toy.config import (
     BOOK,
@@ -22,9 +22,13 @@ from stentor.models.toy.config import (
 )
 
 
-def make_spec(dtype: torch.dtype, timing: CodecTiming = CAUSAL) -> ModelSpec:
-    """Facts of a toy whose weights and cache are `dtype`. timing: of its codec. With look-ahead it hides frames."""
+def make_spec(dtype: torch.dtype, timing: CodecTiming = CAUSAL, words: bool = False) -> ModelSpec:
+    """Facts of a toy whose weights and cache are `dtype`. timing: of its codec. With look-ahead it hides frames. words:
+    three of its heads in each layer, of two key heads, say when they are spoken."""
     spec = _plain(dtype)
+    if words:
+        group = STACK.heads // STACK.kv_heads
+        spec = replace(spec, alignment=AlignmentHeads((0, 1), 3, group, STACK.head_dim**-0.5))
     if not timing.lookahead:
         return spec
     hide = Option(0, 0, BOOK, int, "frames whose second code is below this are not heard")

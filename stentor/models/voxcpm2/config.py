@@ -45,6 +45,16 @@ class VAEConfig:
 
 
 @dataclass(frozen=True)
+class AlignmentConfig:
+    """The base language model's heads that were trained to look at the text of the patch that is made: the first
+    `heads` of each of `layers`. lag: seconds by which they pass a word late, as training measures it."""
+
+    layers: tuple[int, ...]
+    heads: int
+    lag: float
+
+
+@dataclass(frozen=True)
 class VoxCPM2Config:
     """Sizes of one checkpoint. The four stacks share heads, epsilon and RoPE settings as the release does."""
 
@@ -71,6 +81,7 @@ class VoxCPM2Config:
     patches_per_token: float = 6.0  # more than that, and `patches_around`, is suspect: the utterance may run on
     patches_around: float = 0.0  # silence before and after
     split_granularity: str = "auto"  # how text is cut by default
+    alignment: AlignmentConfig | None = None
 
 
 def parse_vae(data: object) -> VAEConfig:
@@ -133,7 +144,23 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         patches_per_token=stentor.number("patches_per_token", 6.0),
         patches_around=stentor.number("patches_around", 0.0),
         split_granularity=_granularity(stentor),
+        alignment=_alignment(stentor, base),
     )
+
+
+def _alignment(stentor: ConfigReader, base: StackConfig) -> AlignmentConfig | None:
+    """stentor.alignment: {"layers": [1, 2, 3], "heads": 2, "lag": 0.05}."""
+    if stentor.data.get("alignment") is None:
+        return None
+    section = stentor.section("alignment")
+    if stentor.data.get("text_frontend") is None or stentor.flag("takes_instructions", True):
+        raise stentor.error("alignment", "needs a text_frontend, and takes_instructions false")
+    layers, heads = section.integers("layers", low=0), section.integer("heads")
+    if max(layers) >= base.layers or len(set(layers)) < len(layers):
+        raise section.error("layers", f"must be different numbers below {base.layers}, got {list(layers)}")
+    if heads > base.heads:
+        raise section.error("heads", f"must be at most {base.heads}, got {heads}")
+    return AlignmentConfig(tuple(sorted(layers)), heads, section.number("lag", 0.0))
 
 
 def _granularity(stentor: ConfigReader) -> str:

@@ -98,9 +98,8 @@ def build_model(
     adapters = install_adapters(net, plan, serves_adapters, read_lora)
     cast_codec(vae.encoder, encoder_dtype(audio_dtype, device))
     cast_codec(vae.decoder, audio_dtype)
-    prompts = PromptBuilder(
-        tokenize, _front_end(c), c.patch, c.feat, c.max_length, (c.patches_per_token, c.patches_around)
-    )
+    suspect, aligned = (c.patches_per_token, c.patches_around), c.alignment is not None
+    prompts = PromptBuilder(tokenize, _front_end(c), c.patch, c.feat, c.max_length, suspect, aligned)
     return VoxCPM2(c, net, vae, prompts, adapters)
 
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stentor.layers.attention import KeptQueries
 from stentor.layers.rng import grid_normal
 from stentor.models.base import (
     Emit,
@@ -78,12 +79,17 @@ class VoxCPM2:
 
     def backbone(self, x: Hidden, kv: KVView) -> Hidden:
         inputs, feat, audio = x
-        return self.net.run_language_models(inputs, feat, audio, kv.attend, kv.pos)
+        if self.spec.alignment is None:
+            return self.net.run_language_models(inputs, feat, audio, kv.attend, kv.pos)
+        heads = self.spec.alignment
+        keeping = KeptQueries(kv.attend, heads.layers, heads.heads)
+        hidden = self.net.run_language_models(inputs, feat, audio, keeping.attend, kv.pos)
+        return *hidden, torch.stack(keeping.queries, dim=1)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
-        lm_hidden, residual_hidden = h
+        lm_hidden, residual_hidden, *queries = h
         z = grid_normal(u, self.feat, rows["temperature"], self.dtype)
         mu = self.net.conditions(lm_hidden, residual_hidden)
         cfg, steps = rows["cfg"], rows["flow_steps"]
         patch = euler_solve(self.dit, self.schedule, self.net.rope, mu, rows["prev"], z, cfg, steps, rows.num_evals)
-        return Emit(patch, self.net.stop(lm_hidden), {})
+        return Emit(patch, self.net.stop(lm_hidden), {}, queries=queries[0] if queries else None)

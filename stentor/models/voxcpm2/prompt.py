@@ -17,6 +17,7 @@ from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
 from stentor.text.front_end import FrontEnd
+from stentor.text.trace import is_sound
 
 PRIME = 3  # patches that set the codec's state before the first generated one
 CAP_EXTRA = 10  # further patches after which an utterance of suspect length ends
@@ -45,9 +46,11 @@ class PromptBuilder:
         feat: int,
         max_length: int,
         suspect: tuple[float, float] = (6.0, 0.0),
+        aligned: bool = False,
     ) -> None:
-        """suspect: an utterance of n tokens is of suspect length beyond suspect[0] n + suspect[1] patches."""
-        self.tokenize, self.front_end, self.suspect = tokenize, front_end, suspect
+        """suspect: an utterance of n tokens is of suspect length beyond suspect[0] n + suspect[1] patches. aligned:
+        whether prompts say where their words stand, of which each character is a token then."""
+        self.tokenize, self.front_end, self.suspect, self.aligned = tokenize, front_end, suspect, aligned
         self.empty = np.zeros((0, patch, feat), np.float32)
         self.max_length = max_length
 
@@ -55,14 +58,14 @@ class PromptBuilder:
         """Raises InvalidRequest for combinations and lengths that the model cannot take."""
         given = self._given(request, encode)
         target = self.front_end(_clean(_with_instructions(request)), request.check)
-        if not target:
+        if not target.text:
             raise InvalidRequest("text", "has nothing that this model can speak")
-        said = self.front_end(given.text, request.check) if given.text else ""
-        ids, frames, frame_at = self._sequence(given, said + target)
+        said = self.front_end(given.text, request.check).text if given.text else ""
+        ids, frames, frame_at = self._sequence(given, said + target.text)
         free = self.max_length - len(ids)
         if free < 1:
             raise too_long(len(ids), self.max_length - 1, request.text, len(frames))
-        count = len(self.tokenize(target))
+        count = len(self.tokenize(target.text))
         suspect = int(count * self.suspect[0] + self.suspect[1])
         cap = suspect + CAP_EXTRA
         options = request.options
@@ -75,6 +78,9 @@ class PromptBuilder:
         }
         if len(given.prompt):
             columns["prev"] = given.prompt[-1]
+        if self.aligned:
+            end = len(ids) - 1 - len(given.prompt)
+            columns |= {"text_start": end - count, "text_end": end}
         return Prompt(
             rows={"token": np.asarray(ids, np.int64)},
             frames=frames,
@@ -85,6 +91,7 @@ class PromptBuilder:
             codec_prefix=frames[-PRIME:] if len(given.prompt) else self.empty,
             num_evals=evaluations(options["flow_steps"]),
             runaway_frames=None if options["ignore_eos"] else suspect,
+            words=target.places(is_sound) if self.aligned else (),
         )
 
     def _given(self, request: SpeechRequest, encode: Encode) -> GivenAudio:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from stentor.layers.types import Column
-from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.base import AlignmentHeads, KVSpec, ModelSpec, Option
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.prompt import MIN_LEN, PRIME
 from stentor.models.voxcpm2.schedule import MAX_STEPS, evaluations
@@ -29,6 +29,13 @@ def _options(defaults: Mapping[str, float]) -> dict[str, Option]:
         "max_frames": Option(int(defaults.get("max_frames", 4096)), 1, 8192, int, "frames kept at most"),
         "ignore_eos": Option(False, 0, 1, bool, "never stop before the frame limit"),
     }
+
+
+def _alignment(c: VoxCPM2Config) -> AlignmentHeads | None:
+    if c.alignment is None:
+        return None
+    base, given = c.base, c.alignment
+    return AlignmentHeads(given.layers, given.heads, base.heads // base.kv_heads, base.head_dim**-0.5, given.lag)
 
 
 def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, Column]) -> ModelSpec:
@@ -61,5 +68,6 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         threads=c.threads,
         phonemes=c.text_frontend == "english-phonemes",
         split_granularity=c.split_granularity,
+        alignment=_alignment(c),
         batch_invariant=True,
     )

@@ -12,6 +12,7 @@ from stentor.errors import InvalidRequest
 from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.prompt import PromptBuilder
 from stentor.text.front_end import Check, FrontEnd, plain, proceed
+from stentor.text.trace import Trace
 
 PATCH, FEAT, ROOM = 4, 2, 64
 OPTIONS = {"cfg": 2.0, "flow_steps": 10, "temperature": 1.0, "min_frames": 3, "max_frames": 4096, "ignore_eos": False}
@@ -47,7 +48,7 @@ def values(patches: np.ndarray) -> list[float]:
 
 def test_a_text_of_which_the_front_end_leaves_nothing_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="text: has nothing"):
-        build("🙂", front_end=lambda text, check: "")
+        build("🙂", front_end=lambda text, check: Trace.of(""))
 
 
 def test_zero_shot_is_the_text_and_the_audio_start() -> None:
@@ -96,16 +97,16 @@ def test_white_space_is_collapsed_in_the_text_but_not_in_the_prompts_transcript(
 
 
 def test_a_front_end_rewrites_what_is_spoken_and_what_was_said() -> None:
-    p = build("ab", front_end=lambda text, check: text.upper(), reference=audio(1, "xy"))
+    p = build("ab", front_end=lambda text, check: Trace.of(text.upper()), reference=audio(1, "xy"))
     assert p.rows["token"].tolist() == [*tokens("XYAB"), 101, 0]
 
 
 def test_the_front_end_is_given_the_requests_check_for_the_text_and_the_transcript() -> None:
     seen: list[Check] = []
 
-    def front_end(text: str, check: Check = proceed) -> str:
+    def front_end(text: str, check: Check = proceed) -> Trace:
         seen.append(check)
-        return text
+        return Trace.of(text)
 
     def check() -> None:
         pass

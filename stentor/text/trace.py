@@ -1,0 +1,133 @@
+"""A text that is being rewritten, and the word of the original that each of its characters came from."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+NO_WORD = -1
+Action = str | Callable[[re.Match[str]], str]
+_WORD = re.compile(r"\S+")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`words[i]` is the number of the word that `text[i]` came from. Words of the original are cut at white space."""
+
+    text: str
+    words: list[int]
+
+    @classmethod
+    def of(cls, text: str) -> Trace:
+        """An original."""
+        words = [NO_WORD] * len(text)
+        for number, m in enumerate(_WORD.finditer(text)):
+            words[m.start() : m.end()] = [number] * len(m[0])
+        return cls(text, words)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Trace]) -> Trace:
+        """Parts with a space between them."""
+        texts, words = [], []
+        for part in parts:
+            texts.append(part.text)
+            words += [*part.words, NO_WORD]
+        return cls(" ".join(texts), words[:-1])
+
+    def __getitem__(self, part: slice) -> Trace:
+        return Trace(self.text[part], self.words[part])
+
+    def sub(self, pattern: re.Pattern[str], action: Action) -> Trace:
+        """As `pattern.sub` rewrites it. What replaces several words is theirs in the same order."""
+        texts: list[str] = []
+        words: list[int] = []
+        at = 0
+        for m in pattern.finditer(self.text):
+            new = m.expand(action) if isinstance(action, str) else action(m)
+            texts += (self.text[at : m.start()], new)
+            words += self.words[at : m.start()]
+            words += _spread(self[m.start() : m.end()], new)
+            at = m.end()
+        return Trace("".join(texts) + self.text[at:], words + self.words[at:]) if texts else self
+
+    def each(self, rewrite: Callable[[str], str]) -> Trace:
+        """What `rewrite` makes of every word and of all between words, each by itself."""
+        if rewrite(self.text) == self.text:
+            return self
+        return self.sub(re.compile(r"\S+|\s+"), lambda m: rewrite(m[0]))
+
+    def translate(self, table: Mapping[int, str]) -> Trace:
+        """With some characters replaced."""
+        return self.each(lambda text: text.translate(table))
+
+    def only(self, kept: Callable[[str], bool]) -> Trace:
+        """The characters that are kept."""
+        found = [(c, w) for c, w in zip(self.text, self.words, strict=True) if kept(c)]
+        return Trace("".join(c for c, _ in found), [w for _, w in found])
+
+    def strip(self, left: str | None = None, right: str | None = None) -> Trace:
+        """Without those characters at its ends. None: without white space."""
+        start = len(self.text) - len(self.text.lstrip(left))
+        return self[start : max(start, len(self.text.rstrip(right)))]
+
+    def spaced(self) -> Trace:
+        """With a single space for all white space, and none at its ends."""
+        return self.sub(re.compile(r"\s+"), " ").strip()
+
+    def replaced(self, start: int, end: int, new: str) -> Trace:
+        """A text that a part of this one has become."""
+        return Trace(new, _spread(self[start:end], new))
+
+    def places(self, sounds: Callable[[str], bool]) -> tuple[range, ...]:
+        """Where the characters of each word stand that sound. A word without any has an empty range."""
+        found: dict[int, tuple[int, int]] = {}
+        for at, (c, word) in enumerate(zip(self.text, self.words, strict=True)):
+            if word != NO_WORD and sounds(c):
+                found[word] = (found.get(word, (at, at))[0], at + 1)
+        return tuple(range(*found.get(word, (0, 0))) for word in range(max(found, default=-1) + 1))
+
+
+def is_sound(sign: str) -> bool:
+    """Whether a phoneme or a character is spoken: neither white space nor punctuation. Stress marks are spoken."""
+    return unicodedata.category(sign)[0] not in "PZ"
+
+
+def _spread(old: Trace, new: str) -> list[int]:
+    """The words from which the characters of `new` came, which replaces `old`."""
+    named = [w for w in dict.fromkeys(old.words) if w != NO_WORD]
+    if len(named) < 2 or not new:
+        return [named[0] if named else NO_WORD] * len(new)
+    before = [_plain(m[0]) for m in _tokens(old)]
+    sources = [old.words[m.start()] for m in _tokens(old)]
+    found = list(_WORD.finditer(new))
+    if len(found) < len(named):  # letters by themselves are one word of the dictionary
+        return [named[at * len(named) // len(new)] for at in range(len(new))]
+    owners = _owners(before, sources, [_plain(m[0]) for m in found])
+    words = [NO_WORD] * len(new)
+    for m, owner in zip(found, owners, strict=True):
+        words[m.start() : m.end()] = [owner] * len(m[0])
+    return words
+
+
+def _tokens(old: Trace) -> list[re.Match[str]]:
+    return [m for m in _WORD.finditer(old.text) if old.words[m.start()] != NO_WORD]
+
+
+def _plain(token: str) -> str:
+    return "".join(c for c in token.casefold() if c.isalnum())
+
+
+def _owners(before: list[str], sources: list[int], after: list[str]) -> list[int]:
+    """Which of `sources` each of the tokens `after` came from: those that stayed, and in order between them."""
+    owners: list[int] = []
+    for kind, i, j, k, n in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind == "equal":
+            owners += sources[i:j]
+        elif j > i:
+            owners += [sources[i + at * (j - i) // (n - k)] for at in range(n - k)]
+        else:
+            owners += [owners[-1] if owners else sources[0]] * (n - k)
+    return owners

@@ -1,0 +1,114 @@
+"""Where in its text each frame looks: as attention has it, and the same whatever happens around a request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from stentor import TTS, InvalidRequest, Reference, Speech
+from stentor.config import Policy
+from stentor.engine.alignment import REACH, WIDTH, attended
+from stentor.engine.kv_cache import PagedKV
+from stentor.models.base import AlignmentHeads, KVSpec
+from tests.helpers.patience import STUCK_S
+from tests.helpers.stepped_engine import hold
+
+TEXTS = ["one two three", "four, five and six.", "seven", "eight nine ten eleven twelve"]
+ASK = {"max_frames": 24, "min_frames": 24, "retries": 1, "word_timestamps": True}
+VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
+PREEMPTED = {"page_size": 4, "memory_gb": 24 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, "policy": Policy(reserve_tokens=4)}
+
+
+def toy(**engine: object) -> TTS:
+    return TTS("dummy:toy-words", dtype="float64", **{"max_num_seqs": 4, "memory_gb": 0.002, **engine})
+
+
+@pytest.fixture(scope="module")
+def solo() -> list[Speech]:
+    with toy(max_num_seqs=1) as tts:
+        return [tts.generate(text, seed=7, **ASK) for text in TEXTS]
+
+
+def assert_same_words(a: Speech, b: Speech) -> None:
+    assert [w.text for w in a.words] == [w.text for w in b.words]
+    for one, other in zip(a.words, b.words, strict=True):
+        np.testing.assert_allclose((one.start, one.end), (other.start, other.end), atol=1e-6)
+
+
+class Rows(dict):
+    num_evals = 0
+
+
+def test_the_heads_of_a_row_look_at_its_own_text_across_pages_and_nowhere_else():
+    generator = torch.Generator().manual_seed(1)
+    kv = PagedKV(KVSpec(2, 2, 4, torch.float64), 2, 8, 4, 4, torch.device("cpu"))
+    kv.pool.copy_(torch.randn(kv.pool.shape, generator=generator, dtype=torch.float64) * 3)
+    kv.table[:2] = torch.tensor([[3, 0, 5, 1], [2, 7, 4, 6]])
+    heads = AlignmentHeads((1,), 3, 2, 0.5)  # two heads of the first key head, one of the second
+    queries = torch.randn(2, 1, 3, 4, generator=generator, dtype=torch.float64)
+    rows = Rows(text_start=torch.tensor([2, 0]), text_end=torch.tensor([13, 6]))
+    out = attended(kv, heads, queries, rows, torch.tensor([0, 1]), 4)
+    assert out.shape == (2, WIDTH)
+    for b, (start, end) in enumerate(((2, 13), (0, 6))):
+        keys = kv.pool[1, 0][kv.table[b]].flatten(0, 1)[start:end]
+        scores = [(keys[:, h // 2] @ queries[b, 0, h] * 0.5).softmax(0) for h in range(3)]
+        mean = torch.stack(scores).mean(0)
+        peak = int(mean.argmax())
+        assert int(out[b, 0]) == peak
+        for k in range(-REACH, REACH + 1):
+            want = float(mean[peak + k]) if 0 <= peak + k < end - start else 0.0
+            assert float(out[b, 1 + REACH + k]) == pytest.approx(want, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{}, {"overlap_steps": 2}, {"page_size": 4, "policy": Policy(max_prefill_tokens=5)}, PREEMPTED],
+    ids=["batched", "overlapped", "in pieces", "preempted"],
+)
+def test_words_have_the_same_times_in_any_company(solo: list[Speech], engine: dict):
+    with toy(**engine) as tts, ThreadPoolExecutor() as pool:
+        all_are_there = threading.Event()
+        hold(tts)(all_are_there)
+        running = pool.submit(tts.generate, TEXTS, seed=7, **ASK)
+        deadline = time.monotonic() + STUCK_S
+        while tts.engine.health().queued < len(TEXTS) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        all_are_there.set()
+        together = running.result()
+        assert (tts.engine.health().preemptions > 0) == (engine is PREEMPTED)
+    for alone, speech in zip(solo, together, strict=True):
+        assert_same_words(alone, speech)
+
+
+def test_a_row_that_was_parked_keeps_where_it_looked(solo: list[Speech]):
+    """Its reader leaves audio lying, so that the only slot goes to another request and its row to the host."""
+    ask = {k: v for k, v in ASK.items() if k != "retries"}
+    with toy(max_num_seqs=1, policy=Policy(max_unread=0.05)) as tts:
+        stream = tts.stream(TEXTS[3], seed=7, **ask)
+        chunks = [next(stream)]
+        other = tts.generate(TEXTS[0], seed=7, **ASK)
+        chunks += stream
+    words = [word for chunk in chunks for word in chunk.words]
+    assert [(w.text, pytest.approx(w.end, abs=1e-6)) for w in solo[3].words] == [(w.text, w.end) for w in words]
+    assert_same_words(solo[0], other)
+
+
+def test_a_voice_before_the_text_moves_no_word_out_of_the_text():
+    with toy() as tts:
+        speech = tts.generate(TEXTS[1], reference=VOICE, voice="low", seed=7, **ASK)
+    assert [w.text for w in speech.words] == TEXTS[1].split()
+
+
+def test_a_model_without_such_heads_says_so_before_anything_is_queued():
+    with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.002) as tts:
+        for call in (tts.generate, tts.stream):
+            with pytest.raises(InvalidRequest, match="word_timestamps: dummy:toy knows the times of sentences only"):
+                call("hello", word_timestamps=True)
+        with pytest.raises(InvalidRequest, match="word_timestamps: must be true or false, got 'yes'"):
+            tts.generate("hello", word_timestamps="yes")
+        assert tts.generate("hello", max_frames=4, word_timestamps=False).words == ()
