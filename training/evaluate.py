@@ -1,9 +1,14 @@
-"""Word error rate, opinion score and speed of a checkpoint on the 24 test sentences.
+"""Word error rate, repeats and losses, opinion score and speed of a checkpoint: the 24 test sentences and other lists.
 
     python -m training.evaluate --model DIR --whisper base --seeds 1 2 3 --json out.json
+    python -m training.evaluate --model DIR --voice anna paul --sentences training/evaluation/digits.txt --json out.json
     python -m training.evaluate --model DIR --device cuda --speak FILE.npz      # speaks only, to be scored elsewhere:
     python -m training.evaluate --model DIR --spoken FILE.npz --whisper base
     python -m training.evaluate --model DIR --through FOLDER      # recordings 00.wav ... through the autoencoder alone
+
+A list named `digits` has a tab and the expected digits and letters on each line, and repeats and losses are counted. Of
+other lists the word error rate is counted, and another way to write the text may stand behind a tab. Utterances share
+windows of whisper unless `--alone` is given.
 
 Needs the extra `quality`, and DistillMOS (`pip install --no-deps distillmos xls-r-sqa`); `--whisper`: a size or folder.
 """
@@ -13,7 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,62 +28,139 @@ import soundfile
 import torch
 
 import stentor
-from stentor.bench.metrics.score import AnswerAudio, Transcriber, error_rate, opinion_scores, whisper
+from stentor.bench.metrics.score import AnswerAudio, at_16k, errors_of, opinion_scores, whisper
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
 from stentor.models.weights import fold_weight_norm, load_weights, read_config, read_safetensors
+from training.heard import Listener, in_clips, sign_faults
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")
+LONG = ("worst", "edited")  # entries of a result that are not printed
 NOISE = (0.0, 0.2)  # deviation added to latents when the autoencoder is judged alone
 
 
-def scored(spoken: list[AnswerAudio], transcribe: Transcriber) -> dict[str, Any]:
-    words, opinions = error_rate(spoken, transcribe), opinion_scores(spoken)
-    worst = [{"sentence": i, "wer": round(w, 3), "heard": heard} for i, w, heard in words.worst]
-    figures = {"wer": words.error_rate, "mos": float(opinions.mean()), "mos_least": float(opinions.min())}
-    return {**{k: round(v, 4) for k, v in figures.items()}, "worst": worst}
+@dataclass(frozen=True)
+class Case:
+    """One list spoken by one voice with one seed."""
+
+    measure: str
+    """What is measured: "sentences", "digits" or "words"."""
+    name: str
+    texts: tuple[str, ...]
+    beside: tuple[str, ...]
+    """What stands behind a tab: of "digits" the digits and letters of each text, else "" or another way to write it."""
+    voice: str | None
+    seed: int
+
+    @property
+    def label(self) -> str:
+        return ", ".join([self.name, *([f"voice {self.voice}"] if self.voice else []), f"seed {self.seed}"])
 
 
-def spoken_by_model(tts: stentor.TTS, texts: list[str], seed: int) -> tuple[list[AnswerAudio], dict[str, float]]:
-    """All sentences in one batch, and how fast; then the first one alone, streamed, for the time to first audio."""
+def scored(
+    spoken: list[AnswerAudio], listen: Listener, opinions: bool = True, beside: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Word error rate, opinion scores and the sentences with most errors."""
+    heard = listen(spoken)
+    written = [nearest(s, h, b) for s, h, b in zip(spoken, heard, beside, strict=True)] if beside else spoken
+    words = errors_of(written, heard)
+    worst = [{"sentence": i, "wer": round(w, 3), "heard": heard} for i, w, heard in words.worst if w]
+    return {"wer": round(words.error_rate, 4), **(opinion(spoken) if opinions else {}), "worst": worst}
+
+
+def nearest(item: AnswerAudio, heard: str, beside: str) -> AnswerAudio:
+    """The answer with its text or, if that has fewer errors, with the other way to write it."""
+    ways = [item, replace(item, text=beside)] if beside else [item]
+    return min(ways, key=lambda way: errors_of([way], [heard]).error_rate)
+
+
+def opinion(spoken: list[AnswerAudio]) -> dict[str, Any]:
+    """Mean and least opinion score."""
+    scores = opinion_scores(spoken)
+    return {"mos": round(float(scores.mean()), 4), "mos_least": round(float(scores.min()), 4)}
+
+
+def judged(case: Case, spoken: list[AnswerAudio], listen: Listener, opinions: bool) -> dict[str, Any]:
+    """The figures of a case: of digits and letters repeats and losses, else the word error rate. And opinion scores."""
+    if case.measure != "digits":
+        return scored(spoken, listen, opinions, case.beside)
+    return {**sign_faults(case.beside, listen(spoken)), **(opinion(spoken) if opinions else {})}
+
+
+def read_list(path: Path, most: int | None) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """What is measured with a list, its texts, and what stands behind a tab of each line.
+
+    `most` lines are spread over the list.
+
+    Raises:
+        SystemExit: a list of digits has a line without a tab.
+    """
+    measure = path.stem if path.stem in ("digits", "words") else "sentences"
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [line.partition("\t") for line in lines if line and not line.startswith("#")]
+    count = min(most or len(rows), len(rows))
+    rows = [rows[i * len(rows) // count] for i in range(count)]
+    if measure == "digits" and not all(beside for _, _, beside in rows):
+        raise SystemExit(f"{path}: each line must be a text, a tab and its digits and letters")
+    return measure, tuple(text for text, _, _ in rows), tuple(beside for _, _, beside in rows)
+
+
+def cases(args: argparse.Namespace) -> list[Case]:
+    """Every list with every voice and seed."""
+    lists = [(path.stem, *read_list(path, args.most)) for path in args.sentences]
+    return [
+        Case(measure, name, texts, beside, voice, seed)
+        for name, measure, texts, beside in lists
+        for voice in args.voice
+        for seed in args.seeds
+    ]
+
+
+def spoken_by_model(tts: stentor.TTS, case: Case) -> tuple[list[AnswerAudio], dict[str, float]]:
+    """All texts in one batch, and how fast; then the first one alone, streamed, for the time to first audio."""
+    options = {"seed": case.seed, **({"voice": case.voice} if case.voice else {})}
     started = time.perf_counter()
-    speeches = tts.generate(texts, seed=seed)
+    speeches = tts.generate(case.texts, **options)
     took = time.perf_counter() - started
     started = time.perf_counter()
-    stream = tts.stream(texts[0], seed=seed)
+    stream = tts.stream(case.texts[0], **options)
     next(iter(stream))
     first = time.perf_counter() - started
     seconds = sum(s.duration for s in speeches)
-    spoken = [AnswerAudio(i, t, s.samples, s.sample_rate) for i, (t, s) in enumerate(zip(texts, speeches, strict=True))]
+    spoken = [
+        AnswerAudio(i, t, s.samples, s.sample_rate) for i, (t, s) in enumerate(zip(case.texts, speeches, strict=True))
+    ]
     return spoken, {"rtf": round(took / seconds, 4), "first_audio_s": round(first, 4), "audio_s": round(seconds, 2)}
 
 
-def speak(args: argparse.Namespace, texts: list[str]) -> Iterator[tuple[int, list[AnswerAudio], dict[str, float]]]:
-    """Speech of every seed: made now, or read from the file that an earlier call with `--speak` left."""
+def speak(args: argparse.Namespace, wanted: list[Case]) -> Iterator[tuple[Case, list[AnswerAudio], dict[str, float]]]:
+    """Speech of every case: made now, or read from the file that `--speak` left, or from recordings in a folder."""
+    if args.spoken is not None and args.spoken.is_dir():
+        for case in wanted:
+            read = [soundfile.read(args.spoken / f"{i:03d}.wav", dtype="float32") for i in range(len(case.texts))]
+            yield case, [AnswerAudio(i, t, *r) for i, (t, r) in enumerate(zip(case.texts, read, strict=True))], {}
+        return
     if args.spoken is not None:
         with np.load(args.spoken) as kept:
-            for seed in sorted({int(name.split("_")[0]) for name in kept.files}):
-                waves = [kept[f"{seed}_{i}"] for i in range(len(texts))]
-                rate = int(kept[f"{seed}_rate"])
-                spoken = [
-                    AnswerAudio(i, t, w / np.float32(32767), rate)
-                    for i, (t, w) in enumerate(zip(texts, waves, strict=True))
-                ]
-                yield seed, spoken, {}
+            for case in wanted:
+                rate = int(kept[f"{case.label}/rate"])
+                waves = [kept[f"{case.label}/{i}"] / np.float32(32767) for i in range(len(case.texts))]
+                spoken = [AnswerAudio(i, t, w, rate) for i, (t, w) in enumerate(zip(case.texts, waves, strict=True))]
+                yield case, spoken, {}
         return
     with stentor.TTS(args.model, max_num_seqs=12, device=args.device, quantization=args.quantization) as tts:
-        for seed in args.seeds:
-            yield seed, *spoken_by_model(tts, texts, seed)
+        for case in wanted:
+            yield case, *spoken_by_model(tts, case)
 
 
-def keep(path: Path, made: Iterable[tuple[int, list[AnswerAudio], dict[str, float]]]) -> None:
+def keep(path: Path, made: Iterable[tuple[Case, list[AnswerAudio], dict[str, float]]]) -> None:
     """Write speech as 16-bit samples, and print how fast it was made."""
     arrays: dict[str, np.ndarray] = {}
-    for seed, spoken, speed in made:
-        print(f"seed {seed}", speed, flush=True)
-        arrays[f"{seed}_rate"] = np.array(spoken[0].rate)
+    for case, spoken, speed in made:
+        print(case.label, speed, flush=True)
+        arrays[f"{case.label}/rate"] = np.array(spoken[0].rate)
         for s in spoken:
-            arrays[f"{seed}_{s.index}"] = (np.clip(s.samples, -1, 1) * 32767).astype(np.int16)
+            arrays[f"{case.label}/{s.index}"] = (np.clip(s.samples, -1, 1) * 32767).astype(np.int16)
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
@@ -104,7 +187,7 @@ def through_autoencoder(path: Path, folder: Path, texts: list[str]) -> Callable[
     return speak
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--whisper", default="base")
@@ -114,25 +197,38 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quantization", default="auto")
     parser.add_argument("--speak", type=Path, help="write the speech to this file and do not score it")
-    parser.add_argument("--spoken", type=Path, help="score the speech in this file")
-    args = parser.parse_args()
-    texts = SENTENCES.read_text(encoding="utf-8").split("\n")
-    texts = [t.strip() for t in texts if t.strip()]
+    parser.add_argument("--spoken", type=Path, help="score the speech in this file, or 000.wav ... of a folder")
+    parser.add_argument("--voice", nargs="+", default=[None], help="named voices, each of which speaks every list")
+    parser.add_argument("--sentences", type=Path, nargs="+", default=[SENTENCES], help="lists; see training/evaluation")
+    parser.add_argument("--most", type=int, help="take only so many lines of each list, spread over it")
+    parser.add_argument("--alone", action="store_true", help="one whisper window for each utterance (slow)")
+    parser.add_argument("--no-mos", action="store_true")
+    return parser.parse_args()
+
+
+def one_by_one(model: str) -> Listener:
+    """A listener that gives each utterance a window of its own."""
+    transcribe = whisper(model)
+    return lambda spoken: [transcribe(at_16k(s), "en") for s in spoken]
+
+
+def main() -> None:
+    args = arguments()
+    wanted = cases(args)
     if args.speak is not None:
-        keep(args.speak, speak(args, texts))
+        keep(args.speak, speak(args, wanted))
         return
-    transcribe = whisper(args.whisper)
+    listen = one_by_one(args.whisper) if args.alone or args.through else in_clips(args.whisper)
     results: dict[str, Any] = {}
     if args.through is not None:
-        decode = through_autoencoder(args.model, args.through, texts)
-        results = {f"autoencoder, noise {noise:g}": scored(decode(noise), transcribe) for noise in NOISE}
+        decode = through_autoencoder(args.model, args.through, list(wanted[0].texts))
+        results = {f"autoencoder, noise {noise:g}": scored(decode(noise), listen) for noise in NOISE}
     else:
-        for seed, spoken, speed in speak(args, texts):
-            results[f"seed {seed}"] = {**speed, **scored(spoken, transcribe)}
-    for name, r in results.items():
-        print(name, {k: v for k, v in r.items() if k != "worst"})
+        for case, spoken, speed in speak(args, wanted):
+            results[case.label] = {**speed, **judged(case, spoken, listen, not args.no_mos)}
+            print(case.label, {k: v for k, v in results[case.label].items() if k not in LONG}, flush=True)
     if args.json is not None:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
+        args.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

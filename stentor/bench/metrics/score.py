@@ -69,15 +69,23 @@ def error_rate(answers: Sequence[AnswerAudio], transcribe: Transcriber) -> Score
     Raises:
         ValueError: a needed package is missing. It names the package.
     """
+    spoken = [transcribe(at_16k(item), "zh" if _IDEOGRAPH.search(item.text) else "en") for item in answers]
+    return errors_of(answers, spoken)
+
+
+def errors_of(answers: Sequence[AnswerAudio], transcripts: Sequence[str]) -> Score:
+    """The same from transcripts that were made before.
+
+    Raises:
+        ValueError: a needed package is missing. It names the package.
+    """
     jiwer = _need("jiwer", "--wer")
     normal = _need("whisper_normalizer.english", "--wer").EnglishTextNormalizer()
     basic = _need("whisper_normalizer.basic", "--wer").BasicTextNormalizer(split_letters=True)
     errors = words = 0
     rows = []
-    for item in answers:
-        chinese = bool(_IDEOGRAPH.search(item.text))
-        transcript = transcribe(_at_16k(item), "zh" if chinese else "en")
-        clean = basic if chinese else normal
+    for item, transcript in zip(answers, transcripts, strict=True):
+        clean = basic if _IDEOGRAPH.search(item.text) else normal
         truth, guess = clean(item.text), clean(transcript)
         counts = jiwer.process_words(truth or "-", guess)
         wrong = counts.substitutions + counts.deletions + counts.insertions
@@ -90,17 +98,24 @@ def error_rate(answers: Sequence[AnswerAudio], transcribe: Transcriber) -> Score
 
 def whisper(model: str, threads: int = 2) -> Transcriber:
     """faster-whisper with beam 1 on the CPU: `model` is a size such as `base` or a local directory."""
-    recogniser = _need("faster_whisper", "--wer").WhisperModel(
-        model, device="cpu", compute_type="int8", cpu_threads=threads
-    )
+    made = recogniser(model, threads)
 
     def transcribe(samples: Samples, language: str) -> str:
         # Whisper writes Chinese in either script. A prompt in Simplified makes it write Simplified.
         hint = "以下是普通话的句子。" if language == "zh" else None
-        segments, _ = recogniser.transcribe(samples, language=language, beam_size=1, initial_prompt=hint)
+        segments, _ = made.transcribe(samples, language=language, beam_size=1, initial_prompt=hint)
         return " ".join(segment.text.strip() for segment in segments)
 
     return transcribe
+
+
+def recogniser(model: str, threads: int = 2) -> Any:
+    """A `faster_whisper.WhisperModel` in 8 bits on the CPU.
+
+    Raises:
+        ValueError: the package is missing.
+    """
+    return _need("faster_whisper", "--wer").WhisperModel(model, device="cpu", compute_type="int8", cpu_threads=threads)
 
 
 def opinion_scores(answers: Sequence[AnswerAudio]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -120,11 +135,12 @@ def opinion_scores(answers: Sequence[AnswerAudio]) -> np.ndarray[Any, np.dtype[n
     scores = []
     with torch.no_grad():
         for item in answers:
-            scores.append(float(model(torch.from_numpy(_at_16k(item))[None])))
+            scores.append(float(model(torch.from_numpy(at_16k(item))[None])))
     return np.array(scores)
 
 
-def _at_16k(item: AnswerAudio) -> Samples:
+def at_16k(item: AnswerAudio) -> Samples:
+    """Its samples at the rate that recognisers and DistillMOS take."""
     soxr = _need("soxr", "--wer and --mos")
     resampled: Samples = soxr.resample(np.nan_to_num(item.samples), item.rate, _RATE).astype(np.float32)
     return resampled
