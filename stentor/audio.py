@@ -36,17 +36,19 @@ class Reference:
 class Recording:
     """Speech that was read, checked and resampled: mono float32 samples [n] at `rate` Hz.
 
-    kept: whether it may come again, so that what is made of it is worth keeping.
+    kept: whether it may come again, so that what is made of it is worth keeping. source: a digest of the file that it
+    was read from, where there is one.
     """
 
     samples: np.ndarray
     rate: int
     kept: bool = True
+    source: str = ""
 
     @cached_property
     def digest(self) -> str:
-        """A key of the samples, computed once."""
-        return digest(self.samples)
+        """A key of the samples, computed once, or of the file that they are from."""
+        return f"{self.source} {self.rate}" if self.source else digest(self.samples)
 
 
 def digest(a: np.ndarray) -> str:
@@ -86,6 +88,20 @@ def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
     return np.ascontiguousarray(np.pad(out, (0, max(0, length - len(out))))[:length], dtype=np.float32)
 
 
+def mono(f: soundfile.SoundFile, frames: int = -1) -> np.ndarray:
+    """The next `frames` of an open file, or all that are left: the mean of its channels, float32 [n] in [-1, 1]."""
+    if f.subtype != "PCM_16":
+        return _mean(f.read(frames, dtype="float32", always_2d=True))
+    # As stored: libsndfile makes floats of 16 bits in pieces of 8 KB, each by a call back into Python.
+    samples = f.read(frames, dtype="int16", always_2d=True).astype(np.float32)
+    return _mean(np.multiply(samples, np.float32(1 / 32768), out=samples))
+
+
+def _mean(samples: np.ndarray) -> np.ndarray:
+    """Samples [n, channels] -> [n]."""
+    return samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
+
+
 def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
     """Mono samples and their rate."""
     if isinstance(audio, tuple):
@@ -107,8 +123,7 @@ def _decode(source: io.BytesIO | Path, name: str, param: str) -> tuple[np.ndarra
                 raise InvalidRequest(param, f"{name} is longer than {MAX_SECONDS} s")
             if f.frames * f.channels > MAX_SAMPLES:
                 raise InvalidRequest(param, f"{name} holds {f.frames * f.channels} samples, at most {MAX_SAMPLES}")
-            samples = f.read(dtype="float32", always_2d=True)
-            return samples.mean(axis=1), f.samplerate
+            return mono(f), f.samplerate
     except (soundfile.LibsndfileError, RuntimeError, OSError) as e:
         raise InvalidRequest(param, f"{name} is not readable audio (wav, flac, ogg, mp3): {e}") from e
 

@@ -9,11 +9,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stentor import audio
 from stentor.audio import Recording, Reference
+from stentor.models.base import ModelSpec
 from stentor.server.config import MIB
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
@@ -42,15 +43,21 @@ class Recordings:
 
     async def named(self, host: ModelHost, source: str, param: str) -> Recording:
         """What a data: URI, base64, a URL or a path names. ApiError 400 names `param`."""
-        longest = host.spec.reference_seconds[1]
+        references, longest = self.references, host.spec.reference_seconds[1]
 
-        async def make() -> Recording:
-            found = await self.references.load(source, param, longest, lambda f, *a: _in(host.references, f, *a))
-            return await _loaded(host, found, param)
+        async def make(digest: str) -> Recording:
+            fetched = await references.fetched(source, param)
 
-        if self.references.changes(source):
-            return await make()
-        return await self._once(f"{host.name}:{param}:{await _in(host.pool, _key, source)}", make)
+            def load() -> Recording:
+                return _loaded(host.spec, references.read(source, param, longest, fetched), param, digest)
+
+            return await _in(host.references, load)
+
+        if references.changes(source):
+            return await make("")
+        digest = await _in(host.pool, _digest, source)
+        own = digest if references.holds(source) else ""  # a URL may name other audio by and by
+        return await self._once(f"{host.name}:{param}:{digest}", lambda: make(own))
 
     async def stored(self, host: ModelHost, voice: Voice) -> Recording | None:
         """That of an uploaded voice. None: it has none any more."""
@@ -59,7 +66,7 @@ class Recordings:
             found = await asyncio.to_thread(self.voices.audio, voice.name)
             if found is None:
                 raise _Gone
-            return await _loaded(host, found, "voice")
+            return await _in(host.references, _loaded, host.spec, found, "voice", "")
 
         identity = await asyncio.to_thread(self.voices.identity, voice.name)
         try:
@@ -100,24 +107,21 @@ def _in(pool: Executor, work: Callable[..., T], *args: Any) -> Awaitable[T]:
     return asyncio.get_running_loop().run_in_executor(pool, work, *args)
 
 
-async def _loaded(host: ModelHost, found: Audio, param: str) -> Recording:
-    """Decoded audio as the model takes it. A thread of the model does it."""
-    spec, (samples, rate) = host.spec, found
+def _loaded(spec: ModelSpec, found: Audio, param: str, digest: str) -> Recording:
+    """Decoded audio as the model takes it. digest: of what was decoded, where it is known. It is for a thread."""
+    samples, rate = found
     shortest, longest = spec.reference_seconds
     if len(samples) < shortest * rate:
         raise ApiError(
             400, f"{param}: is {len(samples) / rate:.2f} s long, must be {shortest:g} to {longest:g} s", param=param
         )
-
-    def load() -> Recording:
-        recording = audio.load(Reference(found), param, spec.reference_rate, spec.reference_seconds)
-        assert recording.digest  # computed here, where it holds up nobody
-        return recording
-
-    return await _in(host.references, load)
+    recording = audio.load(Reference(found), param, spec.reference_rate, spec.reference_seconds)
+    recording = replace(recording, source=digest)
+    assert recording.digest  # computed here, where it holds up nobody
+    return recording
 
 
-def _key(source: str) -> str:
+def _digest(source: str) -> str:
     return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
 
 

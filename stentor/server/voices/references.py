@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import io
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import numpy as np
+import pybase64
 import soundfile
 
+from stentor.audio import mono
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.limits import LIMITS
@@ -22,7 +21,7 @@ Audio = tuple[np.ndarray, int]
 """Mono float32 samples [n] and their rate in Hz."""
 
 MIN_RATE, MAX_RATE, MAX_CHANNELS = LIMITS.min_audio_hz, LIMITS.max_audio_hz, LIMITS.audio_channels
-BLOCK_SECONDS = 1.0
+BLOCK_SECONDS = 4.0
 
 
 class References:
@@ -36,27 +35,30 @@ class References:
         domains, resolver = config.allowed_media_domains, Resolver(LIMITS.dns_threads)
         self.fetcher = fetcher or Fetcher(self.max_bytes, config.media_timeout, domains, resolver)
 
-    async def load(self, source: str, param: str, seconds: float, run: Callable[..., Any]) -> Audio:
-        """Decode what `source` names, at most `seconds` long. `run(f, *args)` awaits f in a thread.
+    async def fetched(self, source: str, param: str) -> bytes | None:
+        """What a URL names, None where `source` is none. ApiError 400 names `param`."""
+        if not _is_url(source):
+            return None
+        if not self.remote:
+            raise ApiError(400, f"{param}: this server fetches no URLs; send a data: URI", param=param)
+        return await self.fetcher.get(source, param)
 
-        ApiError 400 names `param`.
-        """
-        if source[:5].lower() == "data:":
-            audio: Audio = await run(lambda: decode(self._data_uri(source, param), param, seconds))
-        elif source[:7].lower() == "http://" or source[:8].lower() == "https://":
-            if not self.remote:
-                raise ApiError(400, f"{param}: this server fetches no URLs; send a data: URI", param=param)
-            data = await self.fetcher.get(source, param)
-            audio = await run(decode, data, param, seconds)
-        elif self.changes(source):
-            audio = await run(lambda: decode(self._file(source, param), param, seconds))
-        else:
-            audio = await run(lambda: decode(self._base64(source, param), param, seconds))
-        return audio
+    def read(self, source: str, param: str, seconds: float, fetched: bytes | None) -> Audio:
+        """Decode what `source` names, at most `seconds` long. For a thread. ApiError 400 names `param`."""
+        return decode(self._bytes(source, param) if fetched is None else fetched, param, seconds)
 
     def changes(self, source: str) -> bool:
         """Whether it names a file, which may change on disk."""
         return source[:5].lower() == "file:" or source.startswith(("/", "./", "../", "~"))
+
+    def holds(self, source: str) -> bool:
+        """Whether it is the audio itself, and names none."""
+        return not _is_url(source) and not self.changes(source)
+
+    def _bytes(self, source: str, param: str) -> bytes:
+        if source[:5].lower() == "data:":
+            return self._data_uri(source, param)
+        return self._file(source, param) if self.changes(source) else self._base64(source, param)
 
     def _data_uri(self, source: str, param: str) -> bytes:
         head, comma, payload = source.partition(",")
@@ -70,7 +72,7 @@ class References:
         if len(payload) > self.max_bytes * 4 // 3 + 1024:
             raise self._too_large(param)
         try:
-            return self._sized(base64.b64decode("".join(payload.split()), validate=True), param)
+            return self._sized(_decoded(payload), param)
         except (binascii.Error, ValueError):
             raise ApiError(
                 400, f"{param}: must be a data: URI, an http(s) URL, or base64 of an audio file", param=param
@@ -110,6 +112,18 @@ class References:
         return ApiError(400, f"{param}: is larger than {self.max_bytes / MIB:g} MiB", param=param)
 
 
+def _is_url(source: str) -> bool:
+    return source[:7].lower() == "http://" or source[:8].lower() == "https://"
+
+
+def _decoded(payload: str) -> bytes:
+    """The bytes of base64, which may have white space in it. binascii.Error or ValueError where it is not."""
+    try:
+        return pybase64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        return pybase64.b64decode("".join(payload.split()), validate=True)
+
+
 def decode(data: bytes, param: str, seconds: float) -> Audio:
     """Mono samples of an audio file. It is read block by block, so that a small file cannot expand to gigabytes.
 
@@ -145,10 +159,10 @@ def _by_libsndfile(data: bytes, param: str, seconds: float) -> Audio:
         _check_layout(f.samplerate, f.channels, param)
         blocks, frames, max_frames = [], 0, seconds * f.samplerate
         size = int(BLOCK_SECONDS * f.samplerate)
-        while len(block := f.read(size, dtype="float32", always_2d=True)):
+        while len(block := mono(f, size)):
             frames += len(block)
             _check_length(frames, max_frames, param, seconds)
-            blocks.append(block.mean(axis=1))
+            blocks.append(block)
     return _joined(blocks, param), f.samplerate
 
 

@@ -47,6 +47,7 @@ def test_each_way_to_send_a_reference_is_the_same_voice(live: Live) -> None:
         {"ref_audio": f"data:audio/wav;base64,{B64}"},
         {"ref_audio": "data:audio/wav," + quote_from_bytes(WAV)},
         {"ref_audio": B64},
+        {"ref_audio": "\r\n".join(B64[i : i + 76] for i in range(0, len(B64), 76))},
         {"ref_audio": [B64]},
         {"references": [{"audio": B64}]},
         {"references": [{"audio_path": f"data:audio/wav;base64,{B64}"}]},
