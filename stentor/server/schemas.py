@@ -121,7 +121,9 @@ class SpeechBody(Shared):
     timestamps: Times = Field(
         "none", description="Times of each sentence: in sse events, else in a JSON answer that holds the audio too"
     )
-    word_timestamps: bool = False
+    word_timestamps: bool = Field(
+        False, description="Times of each word, where the model knows them; an answer with times is as with timestamps"
+    )
 
 
 class BatchItem(Shared):

@@ -138,14 +138,14 @@ def held(
 
 
 def toy(
-    slots: int = 8, max_queue: int = 256, max_frames: int = 16
+    slots: int = 8, max_queue: int = 256, max_frames: int = 16, kind: str = "dummy:toy"
 ) -> Callable[[str, str | None], Callable[[], stentor.TTS]]:
     """How `create_app` makes its model in these tests. `max_frames`: of a request that does not say how many; the toy
     speaks on to the last, and each takes time."""
 
     def load() -> stentor.TTS:
         policy = Policy(max_queue=max_queue)
-        tts = stentor.TTS("dummy:toy", memory_gb=0.01, max_num_seqs=slots, threads=1, policy=policy)
+        tts = stentor.TTS(kind, memory_gb=0.01, max_num_seqs=slots, threads=1, policy=policy)
         options = tts.spec.options
         short = replace(options["max_frames"], default=max_frames)
         tts._model.spec = replace(tts.spec, options={**options, "max_frames": short})

@@ -21,7 +21,9 @@ from stentor.server.backpressure import SendBuffer, SlowClient, run_while_connec
 from stentor.server.config import MIB
 from stentor.server.errors import translate
 from stentor.server.json_sse import event, json_bytes
-from stentor.server.speech.output import RunningRequest, final_report, timing_as_dict
+from stentor.server.speech.outcomes import timing_as_dict, word_as_dict
+from stentor.server.speech.output import RunningRequest, final_report
+from stentor.speech.timing import words_of
 
 log = logging.getLogger("stentor.server")
 
@@ -30,7 +32,8 @@ class SpeechResponse(Response):
     """One speech request as an ASGI response: events if `sse`, else bytes, streamed if the plan says so."""
 
     def __init__(self, request: RunningRequest, sse: bool, timestamps: str) -> None:
-        self.request, self.sse, self.timestamps = request, sse, timestamps
+        self.request, self.sse = request, sse
+        self.timestamps = "json" if request.plan.words and timestamps == "none" else timestamps
         self.media = "text/event-stream" if sse else CONTAINERS[request.plan.output.format].media_type
         self.background = None
         self.started = False
@@ -142,6 +145,7 @@ class SpeechResponse(Response):
             fresh = run.timings[self.reported :]
             self.reported += len(fresh)
             events += b"".join(event("speech.audio.segment", timing_as_dict(t)) for t in fresh)
+            events += b"".join(event("speech.audio.word", word_as_dict(w)) for w in words_of(fresh))
         return events
 
     async def _start(self, send: Send, media: str, known: dict[str, str]) -> None:

@@ -50,19 +50,20 @@ async def speech(request: Request, body: SpeechBody) -> Response:
     """Speak a text. `stream` sends the file's bytes while it is made. `stream_format` sse, or Accept:
     text/event-stream, sends events. Without them the whole file is sent."""
     s, timing = server(request), Timing()
-    delivery = _delivery(body, request.headers.get("accept", ""), s.config.stream_by_default)
+    timed = body.timestamps != "none" or s.planner.times_words(body)
+    delivery = _delivery(body, request.headers.get("accept", ""), s.config.stream_by_default, timed)
     plan = await plan_or_reject(s, s.planner.speech(body, request.state.request_id, delivery != "whole"))
     request.state.body.release()  # the plan holds what it needs, decoded
     return SpeechResponse(RunningRequest(s, plan, timing), delivery == "sse", body.timestamps)
 
 
-def _delivery(body: SpeechBody, accept: str, stream_by_default: bool) -> Literal["whole", "audio", "sse"]:
-    """How an answer is sent: the whole file, its bytes while it is made, or events. A field decides over the header."""
+def _delivery(body: SpeechBody, accept: str, stream_by_default: bool, timed: bool) -> Literal["whole", "audio", "sse"]:
+    """How an answer is sent: the whole file, its bytes while it is made, or events. A field decides over the header.
+    timed: it has times, which a stream of bytes cannot hold."""
     if body.stream_format == "sse":
         return "sse"
     if body.stream is False:
         return "whole"
-    timed = body.timestamps != "none"  # a stream of bytes cannot hold times
     if body.stream_format is None and (_accepts_events(accept) or (body.stream and timed)):
         return "sse"
     if body.stream or body.stream_format == "audio":
@@ -210,14 +211,15 @@ async def outcome(request: Request, request_id: Id) -> dict[str, Any]:
 async def timestamps(
     request: Request, request_id: Id, format: Annotated[Literal["srt", "vtt", "json"], Query()] = "srt"
 ) -> Response:
-    """Sentence times of a finished request, as subtitles."""
+    """Times of a finished request, as subtitles: of words where it asked for them, else of sentences."""
     found = await server(request).outcomes.find(request_id)
     if found is None:
         raise ApiError(404, f"no recent request has the id {request_id[:80]!r}", param="request_id")
     if found.status == "running":
         raise ApiError(409, "the request is still running", param="request_id")
     if format == "json":
-        return json_response({"segments": found.as_dict()["segments"]})
+        known = found.as_dict()
+        return json_response({name: known[name] for name in ("segments", "words") if name in known})
     if format == "vtt":
         return PlainTextResponse(vtt(found.segments), media_type="text/vtt")
     return PlainTextResponse(srt(found.segments), media_type="application/x-subrip")

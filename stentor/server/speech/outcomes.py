@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stentor.server.limits import LIMITS
-from stentor.speech.timing import SegmentTiming
+from stentor.speech.timing import SegmentTiming, WordTiming, words_of
 
 MAX_OUTCOMES = LIMITS.outcomes
 
@@ -65,7 +65,28 @@ class Outcome:
     error: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {"object": "audio.speech.outcome", **asdict(self)}
+        segments, words = [timing_as_dict(s) for s in self.segments], [word_as_dict(w) for w in words_of(self.segments)]
+        more = {"words": words} if words else {}
+        return {"object": "audio.speech.outcome", **asdict(self), "segments": segments, **more}
+
+
+def timing_as_dict(timing: SegmentTiming) -> dict[str, Any]:
+    """One segment's times as clients see them."""
+    return {"index": timing.index, "text": timing.text, **_times(timing)}
+
+
+def word_as_dict(word: WordTiming) -> dict[str, Any]:
+    """A word's times as clients see them, with OpenAI's names."""
+    return {"word": word.text, **_times(word)}
+
+
+def _times(timing: SegmentTiming | WordTiming) -> dict[str, Any]:
+    return {
+        "start": round(timing.start, 4),
+        "end": round(timing.end, 4),
+        "start_char": timing.start_char,
+        "end_char": timing.end_char,
+    }
 
 
 class Outcomes:

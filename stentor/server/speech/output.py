@@ -16,11 +16,11 @@ from stentor.output.encode import Encoder, encoder
 from stentor.server.audio.playback import OK_SECONDS, ClientPlayback
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
-from stentor.server.speech.outcomes import Outcome, Timing
+from stentor.server.speech.outcomes import Outcome, Timing, timing_as_dict, word_as_dict
 from stentor.server.speech.plan import Output, SpeechPlan
 from stentor.server.speech.run import SpeechRun
 from stentor.server.state import Server
-from stentor.speech.timing import SegmentTiming, srt, vtt
+from stentor.speech.timing import srt, vtt, words_of
 
 CHEAP_FORMATS = ("pcm", "wav")  # encoded on the event loop: a thread switch would cost more
 
@@ -168,18 +168,8 @@ def final_report(request: RunningRequest, timestamps: str) -> dict[str, Any]:
     }
     if timestamps != "none":
         body["segments"] = [timing_as_dict(t) for t in run.timings]
+    if request.plan.words:
+        body["words"] = [word_as_dict(w) for w in words_of(run.timings)]
     if timestamps in ("srt", "vtt"):
         body["subtitles"] = (srt if timestamps == "srt" else vtt)(run.timings)
     return body
-
-
-def timing_as_dict(timing: SegmentTiming) -> dict[str, Any]:
-    """One segment's times as clients see them."""
-    return {
-        "index": timing.index,
-        "text": timing.text,
-        "start": round(timing.start, 4),
-        "end": round(timing.end, 4),
-        "start_char": timing.start_char,
-        "end_char": timing.end_char,
-    }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stentor.api import TTS
 
 PROBE = "Hello."  # stands for text that arrives later when parameters are checked
-NO_WORDS = "no aligner is loaded; timestamps gives the times of sentences"
+NO_WORDS = "the model knows the times of sentences only, which timestamps gives"
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class SpeechPlan:
     hold_frames: int
     ignored: Ignored
     live: bool = False  # text may be added to a segment while it is spoken
+    words: bool = False  # their times are wanted, and the model knows them
 
 
 class Planner:
@@ -65,18 +66,22 @@ class Planner:
     async def speech(self, body: SpeechBody, id: str, streaming: bool) -> SpeechPlan:
         """The plan for a body of POST /v1/audio/speech."""
         granularity = body.split_granularity
-        if body.timestamps != "none" and granularity == "auto":
+        if granularity == "auto" and (body.timestamps != "none" or self.times_words(body)):
             granularity = "sentence"
         plan = await self.make(body, body.input, id, granularity, streaming)
-        if body.word_timestamps:
-            plan.ignored.field("word_timestamps", NO_WORDS)
-        return plan
+        return _with_words(plan, body.word_timestamps)
+
+    def times_words(self, body: SpeechBody) -> bool:
+        """Whether the times of words are asked for and known. False for a model that nobody knows, which `speech`
+        refuses."""
+        try:
+            return body.word_timestamps and self.hosts.named(body.model).spec.alignment is not None
+        except ApiError:
+            return False
 
     async def live(self, body: Shared, id: str, word_timestamps: bool) -> SpeechPlan:
         """A plan without text, for a session whose text arrives later, in segments."""
-        plan = await self.make(body, PROBE, id, "none", True)
-        if word_timestamps:
-            plan.ignored.field("word_timestamps", NO_WORDS)
+        plan = _with_words(await self.make(body, PROBE, id, "none", True), word_timestamps)
         live = body.split_granularity == "auto" and plan.host.spec.live_text
         if live:
             async with plan.host.in_use() as tts:
@@ -142,6 +147,14 @@ class Planner:
             known = ", ".join(map(str, rates))
             raise ApiError(400, f"sample_rate: {format} takes {known}, got {body.sample_rate}", param="sample_rate")
         return Output(format, body.sample_rate, body.speed)
+
+
+def _with_words(plan: SpeechPlan, wanted: bool) -> SpeechPlan:
+    """The plan, with the times of words if they are wanted. They are ignored where the model does not know them."""
+    if wanted and plan.host.spec.alignment is None:
+        plan.ignored.field("word_timestamps", NO_WORDS)
+        return plan
+    return replace(plan, words=wanted)
 
 
 async def _validated(

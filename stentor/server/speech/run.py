@@ -30,6 +30,7 @@ from stentor.speech.pieces import (
     with_tail_reference,
 )
 from stentor.speech.timing import SegmentTiming
+from stentor.speech.words import Span, WordClock
 from stentor.text.front_end import Check
 from stentor.text.sentences import Segment
 
@@ -109,7 +110,7 @@ class SpeechRun:
 
     def note_end(self, current: SegmentRun) -> None:
         """Note a segment's times, and whether it was spoken."""
-        self.joined.note_end(current.segment, current.samples, current.finish)
+        self.joined.note_end(current.segment, current.samples, current.finish, current.word_spans())
         if current.unspoken:
             self.unspoken.append(self.timings[-1])
 
@@ -165,6 +166,11 @@ class SegmentRun:
         self.finish = "stop"
         self.unspoken = False  # there is nothing in it to speak: it is a silence
         self.samples = self.frames = 0
+        self._clock = WordClock(run.spec, (), run.plan.words)
+
+    def word_spans(self) -> list[Span | None]:
+        """When its words were spoken, by its own audio."""
+        return self._clock.spans()
 
     async def stream(self) -> AsyncGenerator[np.ndarray, None]:
         """float32 samples [n] as they are generated. Where a retry is possible, all come at the end.
@@ -241,6 +247,7 @@ class SegmentRun:
         run = self.run
         guard = Guard(run.spec, prompt) if run.plan.guard else None
         stream = run.queue.submit(tts.engine, prompt, seed)
+        self._clock = WordClock(run.spec, prompt.words, run.plan.words)
         if run.timing.submitted is None:
             run.timing.submitted = time.monotonic()
         writing = None if self.tail is None else asyncio.create_task(self._append_text(prompt, stream, self.tail))
@@ -249,6 +256,7 @@ class SegmentRun:
                 if run.timing.first is None and len(chunk.samples):
                     run.timing.first = time.monotonic()
                 samples, cut = (chunk.samples, None) if guard is None else guard.check(chunk)
+                self._clock.add(chunk)
                 self.samples += len(samples)
                 self.frames += len(chunk.frames)
                 run.usage.frames += len(chunk.frames)

@@ -38,7 +38,7 @@ class Configure(Shared):
         None,
         description="false: each segment as one whole file, when it is finished. Default: true for pcm, else false",
     )
-    word_timestamps: bool = Field(False, description="audio.chunk events as vLLM-Omni sends them, without times")
+    word_timestamps: bool = Field(False, description="audio.chunk events as vLLM-Omni has, and words in audio.done")
     encoding: Literal["binary", "base64"] = Field("binary", description="base64: audio.chunk events")
 
     def streams(self, format: str) -> bool:

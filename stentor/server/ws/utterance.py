@@ -17,8 +17,8 @@ from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
 from stentor.server.limits import LIMITS
 from stentor.server.speech.live_text import FedSegment, TextFeed, TextTail, played_characters
-from stentor.server.speech.outcomes import Timing
-from stentor.server.speech.output import OutputPipeline, RunningRequest, final_report, timing_as_dict
+from stentor.server.speech.outcomes import Timing, timing_as_dict, word_as_dict
+from stentor.server.speech.output import OutputPipeline, RunningRequest, final_report
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.speech.run import SegmentRun
 from stentor.server.state import Server
@@ -146,6 +146,7 @@ class Utterance:
             end_char=times.end_char,
             finish_reason=current.finish,
             error=False,
+            **({"words": [word_as_dict(w) for w in times.words]} if self.plan.words else {}),
         )
 
     def _announce(self, index: int, segment: Segment) -> None:
@@ -181,7 +182,7 @@ class Utterance:
             self.out.audio(data)
 
     def _send_timed(self, data: bytes) -> None:
-        """A chunk as vLLM-Omni sends it beside word times. There is no aligner, so the times are null."""
+        """A chunk as vLLM-Omni sends it beside word times. They are null: a sentence's come with its audio.done."""
         ms = 1000 / (2 * self.plan.output.rate)
         self.out.audio_chunk(
             utterance_index=self.index,

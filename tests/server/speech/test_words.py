@@ -1,0 +1,102 @@
+"""The times of words over HTTP and WebSocket: in JSON, events and subtitles, and the same in each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.helpers.server_live import Live, serving, toy
+from tests.helpers.ws_talk import talk
+
+TEXT = "One is here. Two, is here!"
+LONG = {"max_frames": 24, "min_frames": 24}
+ASK = {"input": TEXT, "seed": 8, "word_timestamps": True, "response_format": "pcm", **LONG}
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with serving(tmp_path_factory.mktemp("voices"), toy(kind="dummy:toy-words")) as live:
+        yield live
+
+
+def events(body: str) -> list[dict]:
+    lines = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines]
+
+
+def told(live: Live, **more: object) -> dict:
+    return live.speech(**{**ASK, **more}).json()
+
+
+def test_an_answer_with_words_is_json_and_names_each_of_the_input(words: Live) -> None:
+    answer = told(words)
+    assert [w["word"] for w in answer["words"]] == TEXT.split()
+    assert [TEXT[w["start_char"] : w["end_char"]] for w in answer["words"]] == TEXT.split()
+    assert [s["text"] for s in answer["segments"]] == ["One is here.", "Two, is here!"]
+    first, second = answer["segments"]
+    for word in answer["words"]:
+        segment = first if word["start_char"] < second["start_char"] else second
+        assert segment["start"] <= word["start"] <= word["end"] <= segment["end"]
+    assert "ignored" not in answer
+
+
+def test_times_follow_the_speed_at_which_the_audio_is_played(words: Live) -> None:
+    usual, fast = told(words)["words"], told(words, speed=2.0)["words"]
+    assert fast[1]["end"] == pytest.approx(usual[1]["end"] / 2, abs=2e-4)
+
+
+@pytest.mark.parametrize("how", [{"stream": True}, {"stream_format": "sse"}])
+def test_a_stream_has_an_event_for_each_word_behind_that_of_its_sentence(words: Live, how: dict) -> None:
+    found = events(words.speech(**ASK, **how).text)
+    kinds = [e["type"].removeprefix("speech.audio.") for e in found if not e["type"].endswith("delta")]
+    assert kinds == ["segment", *["word"] * 3, "segment", *["word"] * 3, "done"]
+    whole = told(words)["words"]
+    assert found[-1]["words"] == [{k: e[k] for k in whole[0]} for e in found if e["type"] == "speech.audio.word"]
+    assert [w["word"] for w in found[-1]["words"]] == [w["word"] for w in whole]
+
+
+@pytest.mark.parametrize("kind", ["srt", "vtt"])
+def test_subtitles_have_the_times_of_words(words: Live, kind: str) -> None:
+    answer = words.speech(**ASK, timestamps=kind)
+    subtitles = answer.json()["subtitles"]
+    assert subtitles.count("-->") == (6 if kind == "srt" else 2)
+    url = f"/v1/audio/speech/{answer.headers['x-request-id']}/timestamps"
+    assert words.http.get(url, params={"format": kind}).text == subtitles
+    assert words.http.get(url, params={"format": "json"}).json()["words"] == answer.json()["words"]
+
+
+def test_a_stream_of_bytes_has_none_but_they_can_be_asked_for_later(words: Live) -> None:
+    answer = words.speech(**ASK, stream_format="audio")
+    assert answer.headers["content-type"].startswith("audio/")
+    found = words.http.get(f"/v1/audio/speech/{answer.headers['x-request-id']}").json()
+    assert [w["word"] for w in found["words"]] == TEXT.split()
+
+
+def test_who_does_not_ask_for_words_gets_none(words: Live) -> None:
+    answer = words.speech(**{**ASK, "word_timestamps": False}, timestamps="json").json()
+    assert len(answer["segments"]) == 2
+    assert "words" not in answer
+
+
+def test_an_utterance_that_ran_on_has_the_words_of_the_try_that_is_heard(words: Live) -> None:
+    """Every try does, and the last is kept. Without a seed the guard tries again."""
+    ask = {"input": "ab cd.", "max_frames": 60, "min_frames": 60, "split_granularity": "none", "word_timestamps": True}
+    answer = words.speech(**ask).json()
+    assert answer["finish_reason"] == "guard_length"
+    again = words.speech(**ask, seed=answer["seed"]).json()
+    assert [w["word"] for w in answer["words"]] == ["ab", "cd."]
+    assert answer["words"] == again["words"]
+    assert answer["words"][-1]["end"] <= answer["duration"]
+
+
+def test_a_session_has_the_words_of_each_sentence_where_its_audio_ends(words: Live) -> None:
+    options = {"seed": 8, **LONG}
+    with talk(words, word_timestamps=True, split_granularity="sentence", **options) as t:
+        found, _ = t.say(TEXT)
+    done = [e for e in found if e["type"] == "audio.done"]
+    assert [[w["word"] for w in e["words"]] for e in done] == [["One", "is", "here."], ["Two,", "is", "here!"]]
+    assert done[1]["words"][0]["start"] >= done[1]["start"]
+    assert found[-1]["words"] == [w for e in done for w in e["words"]]
+    assert "ignored" not in found[-1]
