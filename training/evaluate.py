@@ -35,7 +35,7 @@ from stentor.models.weights import fold_weight_norm, load_weights, read_config, 
 from training.heard import Listener, in_clips, sign_faults
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")
-LONG = ("worst", "edited")  # entries of a result that are not printed
+LONG = ("worst", "edited", "heard")  # entries of a result that are not printed
 NOISE = (0.0, 0.2)  # deviation added to latents when the autoencoder is judged alone
 
 
@@ -81,7 +81,15 @@ def opinion(spoken: list[AnswerAudio]) -> dict[str, Any]:
 
 
 def judged(case: Case, spoken: list[AnswerAudio], listen: Listener, opinions: bool) -> dict[str, Any]:
-    """The figures of a case: of digits and letters repeats and losses, else the word error rate. And opinion scores."""
+    """The figures of a case: of digits and letters repeats and losses, else the word error rate. And opinion scores.
+
+    Of single words the error rate is that of all of them in a row.
+    """
+    if case.measure == "words":  # the time of a single word says too little about whose it is
+        heard = listen(spoken)
+        together = AnswerAudio(0, " ".join(case.texts), spoken[0].samples, spoken[0].rate)
+        figures = {"wer": round(errors_of([together], [" ".join(heard)]).error_rate, 4)}
+        return {**figures, **(opinion(spoken) if opinions else {}), "heard": heard}
     if case.measure != "digits":
         return scored(spoken, listen, opinions, case.beside)
     return {**sign_faults(case.beside, listen(spoken)), **(opinion(spoken) if opinions else {})}
