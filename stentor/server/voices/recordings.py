@@ -68,9 +68,8 @@ class Recordings:
                 raise _Gone
             return await _in(host.references, _loaded, host.spec, found, "voice", "")
 
-        identity = await asyncio.to_thread(self.voices.identity, voice.name)
         try:
-            return await self._once(f"{host.name}:voice:{voice.name}:{identity}", make)
+            return await self._once(f"{host.name}:voice:{voice.name}:{voice.identity}", make)
         except _Gone:
             return None
 

@@ -95,11 +95,6 @@ class VoiceStore:
         except (OSError, safetensors.SafetensorError):
             return None
 
-    def identity(self, name: str) -> tuple[int, int, int] | None:
-        """Changes whenever the voice of that name does."""
-        path = self._path(name)
-        return None if path is None else _identity(path)
-
     def add(
         self,
         name: str,
@@ -134,7 +129,7 @@ class VoiceStore:
             self._write(path, data)
         except OSError as e:
             raise _refusal(e, "speaker_embedding" if audio is None else "audio_sample") from e
-        return described(path.stem, facts, "embedding" if audio is None else "audio", len(data))
+        return described(path.stem, facts, "embedding" if audio is None else "audio", len(data), _identity(path))
 
     def delete(self, name: str) -> bool:
         path = self._path(name)
@@ -240,7 +235,7 @@ class VoiceStore:
             with safetensors.safe_open(path, framework="np") as f:
                 facts = f.metadata() or {}
                 kind = "audio" if "samples" in f.keys() else "embedding"  # noqa: SIM118 (not a mapping)
-            voice = described(path.stem, facts, kind, identity[1])
+            voice = described(path.stem, facts, kind, identity[1], identity)
         except (OSError, safetensors.SafetensorError, KeyError, ValueError):
             return None
         with self._lock:

@@ -10,7 +10,10 @@ DEFAULT_MIME = {"audio": "audio/wav", "embedding": "application/x-safetensors"} 
 
 @dataclass(frozen=True)
 class Voice:
-    """What is known of an uploaded voice without reading its audio. kind: "audio" or "embedding"."""
+    """What is known of an uploaded voice without reading its audio. kind: "audio" or "embedding".
+
+    identity: of the file that it was read from, which changes whenever the voice does.
+    """
 
     name: str
     kind: str
@@ -22,6 +25,7 @@ class Voice:
     size: int  # bytes of the file
     mime_type: str
     dim: int | None = None  # numbers of an embedding
+    identity: tuple[int, int, int] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """OpenAI's Voice object and what vLLM-Omni's clients read."""
@@ -43,7 +47,9 @@ class Voice:
         }
 
 
-def described(name: str, facts: dict[str, str], kind: str, size: int) -> Voice:
+def described(
+    name: str, facts: dict[str, str], kind: str, size: int, identity: tuple[int, int, int] | None = None
+) -> Voice:
     """A voice by the metadata of its file. KeyError or ValueError if they are not of a voice."""
     return Voice(
         name=name,
@@ -56,4 +62,5 @@ def described(name: str, facts: dict[str, str], kind: str, size: int) -> Voice:
         size=size,
         mime_type=facts.get("mime_type", DEFAULT_MIME[kind]),
         dim=int(facts["dim"]) if "dim" in facts else None,
+        identity=identity,
     )

@@ -15,7 +15,7 @@ import pytest
 from stentor import audio
 from stentor.audio import Recording
 from stentor.server.errors import ApiError
-from stentor.server.voices import references
+from stentor.server.voices import references, store
 from stentor.server.voices.recordings import Recordings
 from tests.helpers.server_live import Live, count, tone_wav
 
@@ -25,7 +25,7 @@ SPEC = SimpleNamespace(reference_seconds=(0.05, 5.0), reference_rate=600)
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often audio was decoded, resampled and hashed."""
+    """How often audio was decoded, resampled and hashed, and the file of a voice looked at."""
     found: Counter[str] = Counter()
 
     def counted(module: Any, name: str) -> None:
@@ -35,6 +35,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted(references, "decode")
     counted(audio, "resample")
     counted(audio, "digest")
+    counted(store, "_identity")
     return found
 
 
@@ -48,7 +49,7 @@ def test_an_uploaded_voice_is_resampled_and_hashed_once(live: Live, calls: Count
     calls.clear()
     before = {name: count(live, name) for name in NAMES}
     assert {live.speech(**ASK, voice="ada", seed=seed).status_code for seed in range(3)} == {200}
-    assert calls == {"resample": 1, "digest": 1}
+    assert calls == {"resample": 1, "digest": 1, "_identity": 3}  # once for each request
     found = {name: count(live, name) - before[name] for name in NAMES}
     assert found == {
         'engine_reference_misses_total{model_name="dummy:toy"}': 1,
