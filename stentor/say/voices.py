@@ -28,5 +28,6 @@ def facts(spec: ModelSpec) -> dict[str, str]:
         "--reference": f"{shortest:g} to {longest:g} s of speech to clone" if spec.takes_reference else "not taken",
         "--prompt": "speech to continue" if spec.takes_prompt else "not taken",
         "--instructions": "how to speak, or which voice to design" if spec.takes_instructions else "not taken",
+        "--srt": "times of sentences, and of words with --words" if spec.alignment else "times of sentences",
         "sample rate": f"{spec.sample_rate} Hz",
     }

@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 NO_WORD = -1
 Action = str | Callable[[re.Match[str]], str]
 _WORD = re.compile(r"\S+")
+_UNUSUAL_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,14 @@ class Trace:
         """As `pattern.sub` rewrites it. What replaces several words is theirs in the same order."""
         texts: list[str] = []
         words: list[int] = []
-        at = 0
+        at, fixed = 0, isinstance(action, str) and "\\" not in action
         for m in pattern.finditer(self.text):
-            new = m.expand(action) if isinstance(action, str) else action(m)
-            texts += (self.text[at : m.start()], new)
-            words += self.words[at : m.start()]
-            words += _spread(self[m.start() : m.end()], new)
-            at = m.end()
+            start, end = m.span()
+            new = action(m) if callable(action) else action if fixed else m.expand(action)
+            texts += (self.text[at:start], new)
+            words += self.words[at:start]
+            words += _spread(self[start:end], new)
+            at = end
         return Trace("".join(texts) + self.text[at:], words + self.words[at:]) if texts else self
 
     def each(self, rewrite: Callable[[str], str]) -> Trace:
@@ -75,7 +77,7 @@ class Trace:
 
     def spaced(self) -> Trace:
         """With a single space for all white space, and none at its ends."""
-        return self.sub(re.compile(r"\s+"), " ").strip()
+        return self.sub(_UNUSUAL_SPACE, " ").strip()
 
     def replaced(self, start: int, end: int, new: str) -> Trace:
         """A text that a part of this one has become."""

@@ -45,6 +45,7 @@ def _model(name: str, host: ModelHost) -> dict[str, Any]:
             "prompt": spec.takes_prompt,
         },
         "speaker_size": spec.speaker_size,
+        "word_timestamps": spec.alignment is not None,
         "reference_seconds": list(spec.reference_seconds),
         "options": {name: _option(o) for name, o in spec.options.items()},
         "response_formats": list(FORMATS),

@@ -42,6 +42,11 @@ def test_an_answer_with_words_is_json_and_names_each_of_the_input(words: Live) -
     assert "ignored" not in answer
 
 
+def test_the_list_of_models_says_which_know_the_times_of_words(words: Live, live: Live) -> None:
+    known = [at.http.get("/v1/models").json()["data"][0]["word_timestamps"] for at in (words, live)]
+    assert known == [True, False]
+
+
 def test_times_follow_the_speed_at_which_the_audio_is_played(words: Live) -> None:
     usual, fast = told(words)["words"], told(words, speed=2.0)["words"]
     assert fast[1]["end"] == pytest.approx(usual[1]["end"] / 2, abs=2e-4)
