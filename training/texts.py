@@ -120,7 +120,7 @@ class Checker:
         self._front_end, self._overlap, self._symbols = front_end, overlap, set(SYMBOLS)
 
     def __call__(self, text: str) -> str | None:
-        phonemes = self._front_end(text)
+        phonemes = self._front_end(text).text
         fits = 0 < len(phonemes) <= MOST_SYMBOLS and set(phonemes) <= self._symbols
         return phonemes if fits and not self._overlap(text) else None
 

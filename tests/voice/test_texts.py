@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stentor.text.front_end import proceed
-from tests.helpers.english import PHONEMES
+from stentor.text.trace import Trace
+from tests.helpers.english import FRONT_END, PHONEMES
 from training.grammar import Grammar, ordinal, read_lists
 from training.texts import (
     CLASSES,
@@ -40,7 +41,7 @@ FOLDER = Path(__file__).parents[2] / "training" / "evaluation"
 
 
 def made(seed: int) -> list[dict[str, object]]:
-    return new_sentences(BASE, WORDS, COUNTS, Checker(PHONEMES, Overlap(evaluation_texts())), seed)
+    return new_sentences(BASE, WORDS, COUNTS, Checker(FRONT_END, Overlap(evaluation_texts())), seed)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_a_seed_gives_the_same_sentences_again(rows):
 
 
 def test_a_class_without_enough_different_sentences_is_refused():
-    mute = Checker(lambda text, check=proceed: "", Overlap([]))  # nothing can be trained on
+    mute = Checker(lambda text, check=proceed: Trace.of(""), Overlap([]))  # nothing can be trained on
     with pytest.raises(ValueError, match="'names' has 0 sentences, 2 are wanted"):
         new_sentences(BASE, WORDS, {"names": 2}, mute, 1)
 
