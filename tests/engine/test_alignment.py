@@ -98,6 +98,25 @@ def test_a_row_that_was_parked_keeps_where_it_looked(solo: list[Speech]):
     assert_same_words(solo[0], other)
 
 
+def test_an_utterance_that_ran_on_has_the_words_of_its_last_try():
+    with toy() as tts:
+        ask = {**ASK, "max_frames": 60, "min_frames": 60}
+        again = tts.generate("ab cd", seed=7, **{**ask, "retries": 3})  # every try runs on
+        assert again.seed == 9
+        assert_same_words(tts.generate("ab cd", seed=9, **ask), again)
+
+
+def test_each_sentence_of_a_text_has_the_words_of_the_sentence_alone_where_it_is_spoken():
+    with toy() as tts:
+        ask = {**ASK, "seed": 7, "voice": "low"}
+        cut = tts.generate("one two three. Four, five [pause 200ms] and six.", split_granularity="sentence", **ask)
+        alone = [tts.generate(part, **ask) for part in ("one two three.", "Four, five", "and six.")]
+    assert [s.text for s in cut.segments] == ["one two three.", "Four, five", "and six."]
+    for segment, speech in zip(cut.segments, alone, strict=True):
+        own = [(w.start + segment.start, w.end + segment.start) for w in speech.words]
+        np.testing.assert_allclose([(w.start, w.end) for w in segment.words], own, atol=1e-6)
+
+
 def test_a_voice_before_the_text_moves_no_word_out_of_the_text():
     with toy() as tts:
         speech = tts.generate(TEXTS[1], reference=VOICE, voice="low", seed=7, **ASK)

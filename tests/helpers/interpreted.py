@@ -7,6 +7,7 @@ the padded static buffers that a GPU captures, then decode steps with a padding 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -23,10 +24,21 @@ from tests.helpers.tiny import FAMILIES, Bench, checkpoint
 OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 3}, "qwen3_tts": {"top_k": 20}}
 
 
+def with_words(path: Path, folder: Path) -> Path:
+    """A copy of a VoxCPM2 checkpoint of which some heads say when words are spoken."""
+    shutil.copytree(path, folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    heads = {"layers": [0, 2], "heads": 3}
+    config["stentor"] = {"alignment": heads, "text_frontend": "english-phonemes", "takes_instructions": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
-    """The frames [count, ...] that a request begins with."""
+    """The frames [count, ...] that a request begins with, and where in its text they are."""
     switches.AVAILABLE = wanted
-    bench = Bench(checkpoint(family, folder), "cpu", torch.float32)
+    path = checkpoint(family, folder)
+    bench = Bench(with_words(path, folder) if family == "voxcpm2" else path, "cpu", torch.float32)
     w, spec, padding = bench.runner, bench.model.spec, bench.sizes.slots
     assert w.kv.fused == wanted
     with torch.inference_mode():
@@ -42,7 +54,8 @@ def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
         w.idx[:2] = torch.tensor([1, padding])
         for _ in range(count - 1):
             w._decode(2, bench.sizes.max_pages, num_evals)
-    return w.slots.frames[1, :count].tolist()
+    made, attended = w.slots.frames[1, :count].flatten(1), w.slots.attended[1, :count]
+    return (torch.cat((made, attended), 1) if attended.numel() else made).tolist()
 
 
 def main() -> None:
