@@ -15,7 +15,7 @@ from stentor.models.fish_s2.loader import QUANTIZED, build_model, make_codec
 from stentor.models.fish_s2.lora import USUAL_TARGETS, reader, serves_adapters
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import Tokens, select_tokens
-from stentor.models.load_options import at_least_float32, check_load_options, codec_dtype, model_dtype
+from stentor.models.load_options import check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 
@@ -86,7 +86,7 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, torch.bfloat16, device))
     quantize_layers(language, QUANTIZED, quantization(options))
     audio_dtype = codec_dtype({}, device, dtype)
-    codec = make_codec(RELEASED_CODEC, c, audio_dtype, at_least_float32(audio_dtype))
+    codec = make_codec(RELEASED_CODEC, c, audio_dtype, encoder_dtype(audio_dtype, device))
     for module in (language, codec):
         initialize_dummy_weights(module, device, SEED)
     adapters = install_adapters(language, plan, serves_adapters, read)

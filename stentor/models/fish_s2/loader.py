@@ -18,7 +18,7 @@ from stentor.models.fish_s2.lora import USUAL_TARGETS, reader, serves_adapters
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.spec import REFERENCE_SECONDS, SAMPLE_RATE
 from stentor.models.fish_s2.tokenizer import Tokens, read_tokens
-from stentor.models.load_options import CODEC_DTYPE, at_least_float32, check_load_options, codec_dtype, model_dtype
+from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, NO_ADAPTERS, AdapterPlan, AdapterSlots, install_adapters
 from stentor.models.lora_files import merge
 from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
@@ -53,7 +53,7 @@ def load(
     del tensors
     adapters = install_adapters(language, plan, serves_adapters, read)
     codec_tensors = read_codec(path)
-    codec = make_codec(codec_config.infer(codec_tensors), c, audio_dtype, at_least_float32(audio_dtype))
+    codec = make_codec(codec_config.infer(codec_tensors), c, audio_dtype, encoder_dtype(audio_dtype, device))
     load_weights(codec, codec_tensors, str(path / "codec.pth"), device)
     return build_model(language, codec, tokens, device, adapters)
 
