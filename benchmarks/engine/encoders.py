@@ -7,8 +7,10 @@ Needs: a GPU and nothing but stentor.
 Variants: float32, float32 with TF32 (`tf32`), float16 with fused kernels, float16 without (`plain`). Every variant
 encodes 8 s, then noise of the length that is measured for the first time (`first`), then again (`ms`, the median).
 `launches` are kernels and copies of one encoding, `kernels` the slowest of them in ms. `error` is that of what is
-quantised (or, VoxCPM2, of the latents) against float32, and `equal` the share of equal codes by codebook. Weights are
-random and speech is noise in bands: real weights were not at hand. Then milliseconds of the host, of the recording.
+quantised (or, VoxCPM2, of the latents) against float32, and `equal` the share of equal codes by codebook. `captured`
+is the same from graphs, as an engine serves it: its time, whether it has the same bits, and what of it ran eagerly, for
+each of the windows that --windows names by their columns. Weights are random and speech is noise in bands: real weights
+were not at hand. Then milliseconds of the host, of the recording.
 """
 
 from __future__ import annotations
@@ -33,8 +35,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from benchmarks.timing import machine_speed
 from stentor import Reference
 from stentor.audio import Recording, load
+from stentor.engine.device import BACKGROUND, Device
+from stentor.engine.encoder_graphs import EncoderGraphs
 from stentor.kernels import Kernel, switches
+from stentor.layers import windows
 from stentor.layers.conv import cast_codec
+from stentor.layers.types import Launch, eager
 
 FAMILIES = ("fish-s2", "qwen3-tts", "qwen3-tts speaker", "voxcpm2")
 VARIANTS = {
@@ -49,10 +55,11 @@ REPEATS, WARM, TOP = 7, 8.0, 8
 
 @dataclass
 class Made:
-    """An encoder: `latents` of samples [n], their codes, samples per second."""
+    """An encoder: `latents` of samples [n], their codes, samples per second. `encode` is both, in one call."""
 
     latents: Callable[[Tensor], Tensor]
     codes: Callable[[Tensor], Tensor] | None
+    encode: Callable[[Tensor, Launch], Tensor]
     rate: int
 
 
@@ -79,7 +86,7 @@ def fish(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     codec.load_state_dict({n: p.to(own[n]) for n, p in drawn.state_dict().items()}, assign=True)
     codec.to(device).requires_grad_(False)
     codec.process_weights_after_loading()
-    return Made(codec.latents, lambda x: codec.quantizer.encode(x)[0], 44100)
+    return Made(codec.latents, lambda x: codec.quantizer.encode(x)[0], codec.encode, 44100)
 
 
 def qwen(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
@@ -93,7 +100,7 @@ def qwen(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     initialize_dummy_weights(encoder, device, 0, constants=CONSTANTS)
     calm(encoder)
     encoder.process_weights_after_loading(60 * 24000, dtype)
-    return Made(encoder.latents, encoder.quantizer, 24000)
+    return Made(encoder.latents, encoder.quantizer, encoder.__call__, 24000)
 
 
 def speaker(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
@@ -108,7 +115,7 @@ def speaker(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     encoder = build(lambda: SpeakerEncoder(c), torch.float32)
     initialize_dummy_weights(encoder, device, 0)
     mel = LogMel(c.sample_rate, c.mels).to(device)
-    return Made(lambda wav: encoder(mel(wav)), None, 24000)
+    return Made(lambda wav: encoder(mel(wav)), None, lambda wav, _: encoder(mel(wav)), 24000)
 
 
 def voxcpm2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
@@ -125,7 +132,11 @@ def voxcpm2(device: torch.device, dtype: torch.dtype, tiny: bool) -> Made:
     calm(vae)
     cast_codec(vae.encoder, dtype)
     hop = vae.config.hop
-    return Made(lambda wav: vae.encode_latents(wav[None, : len(wav) // hop * hop]), None, 16000)
+
+    def encode(wav: Tensor, launch: Launch = eager) -> Tensor:
+        return vae.encode_latents(wav[None, : len(wav) // hop * hop], launch)
+
+    return Made(encode, None, encode, 16000)
 
 
 MAKERS = {"fish-s2": fish, "qwen3-tts": qwen, "qwen3-tts speaker": speaker, "voxcpm2": voxcpm2}
@@ -169,6 +180,41 @@ def launches(device: torch.device, run: Callable[[], object]) -> dict[str, Any]:
     }
 
 
+def captured(made: Made, samples: Tensor, args: argparse.Namespace) -> dict[str, Any]:
+    """By the columns of its windows: milliseconds from graphs, and whether the bits are those of the eager call."""
+    found = {}
+    for sizes in args.windows:
+        windows.COLUMNS = tuple(int(x) for x in sizes.split(","))
+        found[sizes] = from_graphs(made, samples, Device(args.device))
+    return found
+
+
+def from_graphs(made: Made, samples: Tensor, device: Device) -> dict[str, Any]:
+    stream = device.stream(BACKGROUND)
+    launch = EncoderGraphs(device, stream, required=True)
+    want = made.encode(samples, eager).clone()
+
+    def times(how: Launch) -> float:
+        return round(statistics.median(timed(device.torch, lambda: made.encode(samples, how)) for _ in range(5)), 2)
+
+    device.synchronize()
+    with stream.active():
+        with launch.capturing():
+            capturing = timed(device.torch, lambda: made.encode(samples, launch))
+        ms = times(launch)
+        got = made.encode(samples, launch)
+        device.synchronize()
+        return {
+            "ms": ms,
+            "eager ms": times(eager),
+            "equal": torch.equal(got, want),
+            "graphs": len(launch.graphs.graphs),
+            "eager calls": launch.graphs.eager_calls,
+            "capturing ms": round(capturing, 1),
+            **launches(device.torch, lambda: made.encode(samples, launch)),
+        }
+
+
 def variant(name: str, label: str, args: argparse.Namespace, want: Any) -> tuple[dict[str, Any], Any]:
     """The figures of one variant, and what it encoded."""
     device = torch.device(args.device)
@@ -190,6 +236,8 @@ def variant(name: str, label: str, args: argparse.Namespace, want: Any) -> tuple
     latents, codes = encode(source[1])
     got = {"first": round(first, 2), "ms": round(statistics.median(times), 2), "ms before codes": round(front, 2)}
     got |= launches(device, lambda: encode(source[1]))
+    if args.tiny or (device.type == "cuda" and label == "float16"):
+        got["captured"] = captured(made, source[1], args)
     if want is not None:
         got["error"] = float((latents.double() - want[0].double()).norm() / want[0].double().norm())
         if codes is not None:
@@ -219,6 +267,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=28.0)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
+    parser.add_argument("--windows", nargs="+", default=[",".join(map(str, windows.COLUMNS))])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     result: dict[str, Any] = {"machine": machine_speed(torch.device(args.device)), "seconds": args.seconds}
@@ -236,6 +285,8 @@ def main() -> None:
         args.out.write_text(json.dumps(result, indent=1))
     for name in args.families:
         for label, found in result[name].items():
+            for sizes, graphs in found.pop("captured", {}).items():
+                print(name, label, "windows", sizes, json.dumps({k: v for k, v in graphs.items() if k != "kernels"}))
             print(name, label, json.dumps({k: v for k, v in found.items() if k != "kernels"}))
             for kernel, ms in found.get("kernels", {}).items():
                 print("   ", ms, kernel)

@@ -23,7 +23,6 @@ class BufferSizes:
     graph_bytes: int  # left free for graphs of the language model and workspaces
     codec_frames: int  # rows times frames of one codec call at most
     codec_bytes: int  # left free for codec calls
-    encodings: int  # references encoded at a time
     encoder_bytes: int  # left free for encoding references
     codec_states: int  # codec states after voices that the host keeps, about
     codec_window: float = 0.0  # seconds of a stream, with its prefix, that the codec keeps pages of. 0: it has none

@@ -57,7 +57,7 @@ class Engine:
         self.overlap_steps = int(device.cuda) if config.overlap_steps is None else config.overlap_steps
         self.runner = ModelRunner(model, self.sizes, config, device)
         self.codec = CodecRunner(model, self.sizes, config, device, self.runner.slots, self.runner.stream)
-        self.reference_encoder = ReferenceEncoder(model, device, config.encoded_references, self.sizes.encodings)
+        self.reference_encoder = ReferenceEncoder(model, device, config.encoded_references, config.require_graphs)
         pages = PageAllocator(self.sizes.pages, self.sizes.page_size)
         parked = self.sizes.parked(config.policy.parked_mb)
         policy = _policy(config, device, self.sizes.prefill_tokens)
@@ -129,7 +129,8 @@ class Engine:
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        return *self.runner.graph_runners, self.codec.graphs, self.codec.whole.graphs, self.codec.primer.graphs
+        codec = self.codec.graphs, self.codec.whole.graphs, self.codec.primer.graphs
+        return *self.runner.graph_runners, *codec, self.reference_encoder.graphs
 
     @property
     def eager_calls(self) -> int:

@@ -33,7 +33,7 @@ class Needs:
     slot: int
     page: int
     codec_frame: int  # of a codec call, by frame
-    encoder: int  # of encodings, all together
+    encoder: int  # of encoding references
     page_size: int  # tokens of a page
     wanted: int  # pages of the longest request
     chunk: int  # frames that a codec call holds at least

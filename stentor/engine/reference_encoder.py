@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-import math
-import threading
 
 import numpy as np
 import torch
 
 from stentor.audio import Recording
 from stentor.engine.device import BACKGROUND, Device
+from stentor.engine.encoder_graphs import EncoderGraphs
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
+from stentor.layers.windows import STEP
 from stentor.models.base import SpeechModel
 
 log = logging.getLogger("stentor.engine")
 
-ENCODINGS = 2  # at a time: each takes memory on the device beside the engine's
+ENCODINGS = 2  # at a time on a CPU. On a GPU one, which graphs keep busy, so that less of it runs beside the streams
 
 Features = dict[str, np.ndarray]
 
@@ -35,9 +35,12 @@ class ReferenceEncoder:
     Nobody waits for the audio of others, and who asks for what is kept waits for nothing.
     """
 
-    def __init__(self, model: SpeechModel, device: Device, kept: int, threads: int = ENCODINGS) -> None:
-        self.model, self.device, self.threads = model, device, threads
-        self._own = _ThreadStream(device)
+    def __init__(self, model: SpeechModel, device: Device, kept: int, require_graphs: bool = False) -> None:
+        self.model, self.device = model, device
+        self.threads = threads = 1 if device.cuda else ENCODINGS
+        self._stream = device.stream(BACKGROUND)
+        self._launch = EncoderGraphs(device, self._stream, require_graphs)
+        self.graphs = self._launch.graphs
         self._once = OnceCache[Features]("stentor-encode", threads, LruCache(kept), device.select)
 
     def encode(self, audio: Recording, role: str) -> Features:
@@ -52,19 +55,20 @@ class ReferenceEncoder:
         return self._once.counts()
 
     def warm_up(self) -> None:
-        """Encode noise in every thread, so that the first voice costs what later ones do: libraries have been loaded,
-        kernels compiled, and memory for the longest reference belongs to each thread's stream."""
+        """Encode noise in every thread, so that the first voice costs what later ones do: graphs are captured,
+        libraries have been loaded, and memory for the longest reference belongs to the stream."""
         spec = self.model.spec
-        shortest, longest = spec.reference_seconds
-        lengths = halves(longest, shortest) if self.device.cuda else (shortest,)
-        noise = [_noise(int(n * spec.reference_rate)) for n in lengths] if spec.takes_reference else []
+        shortest, longest = (int(s * spec.reference_rate) for s in spec.reference_seconds)
+        lengths = warm_lengths(shortest, longest) if self.device.cuda else [shortest]
+        noise = [_noise(n) for n in lengths] if spec.takes_reference else []
 
         def encode() -> None:
-            for samples in noise:
-                try:
-                    self._encode(samples, "reference")
-                except torch.OutOfMemoryError:  # requests with audio of this length will fail as this does
-                    log.warning("no memory to encode %.0f s of reference audio", len(samples) / spec.reference_rate)
+            with self._launch.capturing():
+                for samples in noise:
+                    try:
+                        self._encode(samples, "reference")
+                    except torch.OutOfMemoryError:  # requests with audio of this length will fail as this does
+                        log.warning("no memory to encode %.0f s of reference audio", len(samples) / spec.reference_rate)
 
         if noise:
             self._once.on_each_thread(self.threads, encode)
@@ -74,10 +78,11 @@ class ReferenceEncoder:
         self._once.close()
 
     def _encode(self, samples: np.ndarray, role: str) -> Features:
-        with torch.inference_mode(), self.device.current(), self._own.stream.active():
+        with torch.inference_mode(), self.device.current(), self._stream.active():
             try:
                 wav = torch.from_numpy(samples).to(self.device.torch)
-                return {name: self.device.read(value) for name, value in self.model.encode(wav, role).items()}
+                features = self.model.encode(wav, role, self._launch)
+                return {name: self.device.read(value) for name, value in features.items()}
             except torch.OutOfMemoryError:
                 self.device.release_cached()
                 raise
@@ -112,18 +117,13 @@ class RequestFeatures:
             claim.leave()
 
 
-class _ThreadStream(threading.local):
-    """A stream for each thread, of the lowest priority: an encoding runs where the engine leaves the device idle."""
-
-    def __init__(self, device: Device) -> None:
-        self.stream = device.stream(BACKGROUND)
-
-
-def halves(longest: float, shortest: float) -> tuple[float, ...]:
-    """Seconds of audio, each half of the one before, and the shortest. A kernel's block sizes change once at most while
-    the length doubles, so that these lengths need all that any length does."""
-    count = max(0, math.ceil(math.log2(longest / shortest)))
-    return (*(longest / 2**i for i in range(count)), shortest)
+def warm_lengths(shortest: int, longest: int) -> list[int]:
+    """Samples of recordings, longest first, that need all shapes that recordings of any length need: a step apart, and
+    then halves, since windows halve too."""
+    doubled = [shortest]
+    while 2 * doubled[-1] < min(STEP, longest):
+        doubled.append(2 * doubled[-1])
+    return [*range(longest, doubled[-1], -STEP), *reversed(doubled)]
 
 
 def _noise(count: int) -> np.ndarray:

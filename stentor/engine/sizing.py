@@ -16,7 +16,6 @@ from stentor.engine.codec_pages import make_pool, one_row
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
 from stentor.engine.memory_plan import LEVELS, Needs, Shares, advice, fewer, fit
-from stentor.engine.reference_encoder import ENCODINGS
 from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
 from stentor.layers.types import Column
@@ -24,9 +23,11 @@ from stentor.models.base import SpeechModel
 
 CODEC_COPIES = 3
 """A codec call's memory counts three times: for eager warm-up, for the graphs, and for fragmentation."""
+ENCODER_COPIES = 2
+"""An encoding's memory counts twice: for the graphs, and for the eager warm-up of each."""
 ENCODER_SHARE = 0.2
-"""Encodings of references take at most this share of the memory beside the weights. Where two do not fit, one runs at
-a time, and where not even the longest fits and there is no `max_memory_gb`, it is tried with what is left."""
+"""Without `max_memory_gb`, the encoding of references takes at most this share of the memory beside the weights. Where
+the longest does not fit, it is tried with what is left."""
 
 
 def _bytes(columns: Mapping[str, Column]) -> int:
@@ -40,7 +41,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     """
     spec, timing = model.spec, model.spec.codec_timing
     usable, total = _usable(config, device)
-    encodings, encoder_bytes = _encoder(model, device, usable, budget=config.max_memory_gb is not None)
+    encoder_bytes = _encoder(model, device, usable, budget=config.max_memory_gb is not None)
     max_frames = min(config.max_frames, spec.max_model_len)
     needs = _needs(model, config, device, max_frames, encoder_bytes)
     shares = _shares(model, needs, config, usable, total)
@@ -60,7 +61,6 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         graph_bytes=shares.graph_bytes,
         codec_frames=shares.codec_frames,
         codec_bytes=shares.codec_bytes,
-        encodings=encodings,
         encoder_bytes=encoder_bytes,
         codec_states=int(kept_mb * MIB) // voice if spec.codec_prefix else 0,
         adapter_bytes=model.adapters.bytes,
@@ -70,7 +70,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
 
 
 def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames: int, encoder_bytes: int) -> Needs:
-    """What each part takes. max_frames: frames that a slot holds. encoder_bytes: of the encodings that run at once."""
+    """What each part takes. max_frames: frames that a slot holds. encoder_bytes: of encoding references."""
     spec, kv = model.spec, model.spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     heard = {"heard_at": Column((max_frames,), torch.int64)} if spec.hides_frames else {}
@@ -143,14 +143,14 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: 
         return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
 
 
-def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: bool) -> tuple[int, int]:
-    """References encoded at a time, and bytes to leave for it. An encoding of the longest one is measured.
+def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: bool) -> int:
+    """Bytes to leave for the encoding of references, one at a time. That of the longest one is measured. On a CPU 0.
 
-    budget: it must not be exceeded, so all of one encoding is left, however much that is.
+    budget: it must not be exceeded, so all that it takes is left, however much that is.
     """
     spec = model.spec
     if usable is None or not spec.takes_reference:
-        return ENCODINGS, 0
+        return 0
     room = int(ENCODER_SHARE * max(0, usable))
     wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
     with torch.inference_mode():
@@ -160,5 +160,4 @@ def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: boo
         except torch.OutOfMemoryError:  # with what is free, which pages will take later
             device.release_cached()
             each = room
-    count = ENCODINGS if ENCODINGS * each <= room else 1
-    return count, count * each if budget else min(count * each, room)
+    return ENCODER_COPIES * each if budget else min(ENCODER_COPIES * each, room)

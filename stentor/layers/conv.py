@@ -11,7 +11,6 @@ tensors that it returns are [B, C, n] views of that memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +19,6 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels.types import Affine, SnakeParams
 from stentor.layers.types import Column, State
-
-WINDOW_SAMPLES = 1 << 17
-"""Samples of a reference that an encoder's convolutions take at a time: whole, a minute would take gigabytes."""
 
 
 class StreamingState:
@@ -241,27 +237,6 @@ def context_steps(*parts: nn.Module) -> int:
             steps = math.ceil(steps / module.stride)
         steps += module.tail
     return steps
-
-
-def in_windows(
-    run: Callable[[Tensor, StreamingState | None], Tensor], x: Tensor, hop: int, columns: Mapping[str, Column]
-) -> Tensor:
-    """`run(x, None)` for x [B, C, n], a window after another, in the memory that one takes.
-
-    run: causal, makes one output column of every `hop` inputs. columns: `state_columns` of its modules.
-    """
-    columns_out = math.ceil(x.shape[-1] / hop)
-    count = math.ceil(columns_out / max(1, WINDOW_SAMPLES // hop))
-    if count <= 1:
-        return run(x, None)
-    size = math.ceil(columns_out / count) * hop  # alike, so that no small rest chooses kernels of its own
-    state: State = {name: x.new_zeros(len(x), *column.shape) for name, column in columns.items()}
-    parts = []
-    for window in torch.split(x, size, dim=-1):
-        streaming = StreamingState(state)
-        parts.append(run(window, streaming).transpose(1, 2))
-        state = streaming.new
-    return torch.cat(parts, dim=1).transpose(1, 2)  # as the kernels read it
 
 
 def cast_codec(codec: nn.Module, dtype: torch.dtype) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -64,3 +64,14 @@ NO_PAGES: Mapping[str, Column] = MappingProxyType({})
 
 ADAPTER = "adapter"
 """The column with the number of each row's LoRA adapter, 0 for none, in a model that takes adapters."""
+
+
+class Launch(Protocol):
+    """launch(fn, *inputs) is fn(*inputs), perhaps from a graph. Such results are valid until the next call."""
+
+    def __call__(self, fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]: ...
+
+
+def eager(fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """The Launch that calls."""
+    return fn(*inputs)

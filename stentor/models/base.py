@@ -20,7 +20,7 @@ from torch import Tensor
 from stentor.audio import Recording
 from stentor.kernels.types import RowRef
 from stentor.layers.qk_norm_rope import NormRope
-from stentor.layers.types import CodecCall, Column, State
+from stentor.layers.types import CodecCall, Column, Launch, State, eager
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 from stentor.models.sparse_rows import SparseRows
 from stentor.text.front_end import Check, proceed
@@ -329,9 +329,10 @@ class SpeechModel(Protocol):
         """
         ...
 
-    def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
+    def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """Reference audio [n] at `spec.reference_rate` -> features (latents, codes). On the device.
 
+        What it gives to `launch` has shapes that recordings of any length share, so that the engine can capture it.
         A family with a `speaker_size` gives its speaker embedding as `speaker` [speaker_size].
         """
         ...

@@ -98,7 +98,9 @@ class Limits:
     # engines
     prepare_threads: int = limit(4, "", "threads per model for prompts", "requests wait")
     reference_threads: int = limit(2, "", "threads per model for decoding and resampling references", "requests wait")
-    encoding_threads: int = limit(2, "", "threads per model for encoding new references", "their requests wait")
+    encoding_threads: int = limit(
+        2, "", "threads per model for encoding references. A GPU has 1", "their requests wait"
+    )
     load_seconds: float = limit(
         120.0, "s", "a request that waits until its model is loaded again", "503 `model_loading`"
     )

@@ -19,6 +19,7 @@ from stentor.engine.codec_primer import CodecPrimer, piece_sizes, pieces
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
+from stentor.layers.types import Launch
 from stentor.models.base import Prompt, SpeechModel
 from stentor.models.toy.model import Toy
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
@@ -185,14 +186,14 @@ def test_every_thread_and_every_piece_has_run_before_the_engine_is_ready(monkeyp
     primed: list[int] = []
     encode, decode = Toy.encode, CodecPrimer._decode
 
-    def noted(self: Toy, wav: torch.Tensor, role: str) -> dict[str, torch.Tensor]:
+    def noted(self: Toy, wav: torch.Tensor, role: str, launch: Launch) -> dict[str, torch.Tensor]:
         encoded.append(threading.current_thread().name)
-        return encode(self, wav, role)
+        return encode(self, wav, role, launch)
 
     monkeypatch.setattr(Toy, "encode", noted)
     monkeypatch.setattr(CodecPrimer, "_decode", lambda self, n: (primed.append(n), decode(self, n))[1])
     with TTS("dummy:toy", **TOY) as tts:
-        assert len(set(encoded)) == tts.engine.sizes.encodings
+        assert len(set(encoded)) == tts.engine.reference_encoder.threads
         assert primed == [2, 1]
         assert tts.engine.codec.primer.counts().misses == 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,8 +16,9 @@ from stentor.audio import Recording
 from stentor.engine.device import Device
 from stentor.engine.once import CacheCounts, Claim
 from stentor.engine.preparation import Preparation
-from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures, halves
+from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures
 from stentor.errors import EngineError
+from stentor.layers.types import Launch
 from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechModel, SpeechRequest
 from stentor.text.front_end import proceed
 from tests.helpers.patience import STUCK_S
@@ -34,7 +34,7 @@ def audio(value: float, kept: bool = True) -> Recording:
 def encoder(encode: Callable[[float], None]) -> ReferenceEncoder:
     """An encoder whose family doubles the samples, after it has called `encode` with the first of them."""
 
-    def model_encode(wav: torch.Tensor, role: str) -> dict[str, torch.Tensor]:
+    def model_encode(wav: torch.Tensor, role: str, launch: Launch) -> dict[str, torch.Tensor]:
         encode(float(wav[0]))
         return {"frames": 2 * wav}
 
@@ -219,12 +219,3 @@ def test_a_start_with_too_little_memory_for_the_longest_reference_goes_on(caplog
     made.warm_up()
     assert caplog.messages == ["no memory to encode 1 s of reference audio"] * ENCODINGS
     assert made.counts() == CacheCounts()
-
-
-@pytest.mark.parametrize(("longest", "shortest"), [(60.0, 0.5), (30.0, 3.0), (2.0, 1.0), (1.0, 1.0)])
-def test_the_lengths_of_a_warm_start_halve_from_the_longest_to_the_shortest(longest: float, shortest: float) -> None:
-    lengths = halves(longest, shortest)
-    assert lengths[0] == longest
-    assert all(a == 2 * b for a, b in pairwise(lengths[:-1]))
-    assert lengths[-1] == shortest
-    assert len(lengths) == 1 or shortest < lengths[-2] <= 2 * shortest

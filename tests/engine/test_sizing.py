@@ -13,8 +13,7 @@ from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.device import Device
 from stentor.engine.memory_plan import CODEC_FRAMES, CODEC_SHARE
-from stentor.engine.reference_encoder import ENCODINGS
-from stentor.engine.sizing import CODEC_COPIES, plan_memory
+from stentor.engine.sizing import CODEC_COPIES, ENCODER_COPIES, plan_memory
 from stentor.errors import EngineError
 from stentor.models.toy.model import Toy
 
@@ -57,22 +56,20 @@ def test_pages_rows_and_graphs_stay_within_the_share_of_what_is_free():
     assert pages_bytes(sizes(free=0.002, gpu_memory_utilization=0.6)) < pages_bytes(s)
 
 
-def test_memory_for_encoding_references_is_left_free_for_as_many_as_fit():
+def test_memory_for_encoding_references_is_left_free():
     model = Toy(0, torch.float32, torch.device("cpu"))
     asked = []
     model.encode = lambda wav, role: asked.append(len(wav))
-    found = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 50 << 20))
-    assert (found.encodings, found.encoder_bytes) == (ENCODINGS, ENCODINGS * 50 << 20)
-    assert "encoding of references (0.10 GiB)" in found.describe()
-    large = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 60 << 20))
-    assert (large.encodings, large.encoder_bytes) == (1, 60 << 20)
-    assert plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 1 << 40)).encoder_bytes == pytest.approx(
-        0.2 * GIB / 2, abs=2
-    )
+    found = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 40 << 20))
+    assert found.encoder_bytes == ENCODER_COPIES * 40 << 20
+    assert "encoding of references (0.08 GiB)" in found.describe()
+    share = pytest.approx(0.2 * GIB / 2, abs=2)
+    assert plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 60 << 20)).encoder_bytes == share
     budget = EngineConfig(max_num_seqs=4, max_memory_gb=1)
-    assert plan_memory(model, budget, Gpu(HALF, 0, 300 << 20)).encoder_bytes == 300 << 20  # it must not be exceeded
+    all_of_it = plan_memory(model, budget, Gpu(HALF, 0, 150 << 20)).encoder_bytes  # it must not be exceeded
+    assert all_of_it == ENCODER_COPIES * 150 << 20
     with pytest.raises(EngineError, match=r"0.59 are for encoding references; .* GiB hold 4 slots"):
-        plan_memory(model, budget, Gpu(HALF, 0, 600 << 20))
+        plan_memory(model, budget, Gpu(HALF, 0, 300 << 20))
     assert max(asked) == int(5.0 * 600)  # the longest
 
     def full(wav: torch.Tensor, role: str) -> None:
@@ -80,9 +77,9 @@ def test_memory_for_encoding_references_is_left_free_for_as_many_as_fit():
             raise torch.OutOfMemoryError
 
     model.encode = full
-    assert plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0)).encodings == 1
+    assert plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0)).encoder_bytes == share
     model.spec = replace(model.spec, takes_reference=False)
-    more = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 50 << 20))
+    more = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 40 << 20))
     assert more.encoder_bytes == 0
     assert pages_bytes(found) <= pages_bytes(more)
 

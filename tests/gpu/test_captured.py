@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from stentor import TTS
+from stentor import TTS, registry
+from stentor.engine.device import BACKGROUND, Device
+from stentor.engine.encoder_graphs import EncoderGraphs
 from stentor.engine.prefill_batch import BatchShape
 from stentor.layers.types import ADAPTER, NO_END
 from stentor.models.base import Prompt
 from tests.helpers.prefill import write
-from tests.helpers.tiny import EVERY, FAMILIES, FIXTURES, LOAD, TEXT, VOICE, Bench, checkpoint
+from tests.helpers.tiny import EVERY, FAMILIES, FIXTURES, LOAD, TEXT, VOICE, Bench, checkpoint, reference_checkpoint
 
 pytestmark = pytest.mark.gpu
 STREAMS, FRAMES = 4, 40
@@ -105,6 +107,26 @@ def test_the_codec_is_primed_by_graphs_as_it_is_eagerly(path):
     assert torch.equal(primer.claim(prompt).result(), eager)
     assert primer.graphs.eager_calls == calls > 0
     primer.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_references_are_encoded_by_graphs_as_they_are_eagerly(family, tmp_path):
+    where = Device("cuda")
+    model = registry.load(reference_checkpoint(family, tmp_path), where.torch, torch.bfloat16, {})
+    stream = where.stream(BACKGROUND)
+    launch = EncoderGraphs(where, stream, required=True)
+    wav = torch.randn(200_000, device="cuda") * 0.1
+    where.synchronize()
+    with torch.inference_mode(), stream.active():
+        with launch.capturing():
+            model.encode(wav, "reference", launch)
+        for count in (200_000, 190_001):
+            got = {name: value.clone() for name, value in model.encode(wav[:count], "reference", launch).items()}
+            want = model.encode(wav[:count], "reference")
+            assert all(torch.equal(got[name], want[name]) for name in want)
+    assert launch.graphs.graphs
+    assert not launch.graphs.failed
+    assert launch.graphs.eager_calls == 0
 
 
 @pytest.mark.filterwarnings("default:Synchronization debug mode:UserWarning")  # torch says that it misses some waits

@@ -45,6 +45,16 @@ def checkpoint(family: str, folder: Path) -> Path:
     return folder
 
 
+def reference_checkpoint(family: str, folder: Path) -> Path:
+    """The same, of the kind that takes reference audio."""
+    if family != "qwen3_tts":
+        return checkpoint(family, folder)
+    from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+
+    tiny.write("base", folder)
+    return folder
+
+
 class Bench:
     """A model on a device with its runners, and requests in its slots. Nothing is captured. load: load options."""
 

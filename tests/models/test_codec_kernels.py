@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import switches
-from stentor.layers import conv
+from stentor.layers import windows
 from stentor.layers.conv import cast_codec
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
@@ -141,8 +141,10 @@ ENCODERS = {"voxcpm2": encoder_voxcpm2, "qwen3_tts": encoder_qwen3_tts, "fish_s2
 @pytest.mark.parametrize("family", ENCODERS)
 def test_an_encoder_in_float16_is_as_close_to_float32_with_kernels_as_without(family, monkeypatch):
     wav = 0.3 * random(31)
+    monkeypatch.setattr(windows, "STEP", 36)
+    monkeypatch.setattr(windows, "COLUMNS", (16,))
     fused = ENCODERS[family](torch.float16)(wav)
-    monkeypatch.setattr(conv, "WINDOW_SAMPLES", 12)
+    monkeypatch.setattr(windows, "COLUMNS", (6 if family == "fish_s2" else 2,))
     assert error(ENCODERS[family](torch.float16)(wav), fused) < 0.002  # in three windows
     monkeypatch.setattr(switches, "AVAILABLE", False)
     want, plain = ENCODERS[family](torch.float32)(wav), ENCODERS[family](torch.float16)(wav)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
 from stentor.models.cosyvoice3.config import MARK, MIX, Config
@@ -48,7 +49,7 @@ class CosyVoice3:
         room = Room(self.spec.max_model_len, MOST_FRAMES, self.spec.codec_prefix)
         self.prompts = PromptBuilder(c.language, tokens, voices, room)
 
-    def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
+    def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """Reference audio [n] at 24 kHz -> codes [P], mel [2 P, 80], speaker [192]."""
         return self.encoder(wav)
 

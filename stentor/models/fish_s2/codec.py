@@ -12,14 +12,14 @@ from stentor.layers.conv import (
     StreamingState,
     cast_codec,
     convolve,
-    in_windows,
     state_columns,
     upcast,
 )
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.transformer import Stack
-from stentor.layers.types import NO_PAGES, CodecCall, Column, State
+from stentor.layers.types import NO_PAGES, CodecCall, Column, Launch, State, eager
+from stentor.layers.windows import Windows, padded, step_of
 from stentor.models.fish_s2.codec_blocks import EncoderBlock, windowed
 from stentor.models.fish_s2.codec_config import ENCODER_WINDOW, HEAD_DIM, ROPE_BASE, WINDOW, CodecConfig
 from stentor.models.fish_s2.codec_quantizer import Quantizer
@@ -32,7 +32,7 @@ def interleaved(dim: int, positions: int, base: float) -> Rope:
 
 
 class Encoder(nn.Module):
-    """Audio [B, 1, n] -> latents [B, C, n / encoder_hop]. Whole sequences only, the convolutions a window at a time."""
+    """Audio [B, 1, n] -> latents [B, C, n / encoder_hop]: `windows` of a recording, then `refine` over all of it."""
 
     def __init__(self, c: CodecConfig) -> None:
         super().__init__()
@@ -41,15 +41,16 @@ class Encoder(nn.Module):
         blocks = [EncoderBlock(w, s, t) for w, s, t in zip(widths, c.encoder_strides, stacks, strict=False)]
         ends = [Snake(widths[-1]), CausalConv1d(widths[-1], c.latent, 3)]
         self.block = nn.ModuleList([CausalConv1d(1, c.encoder_dim, 7), *blocks, *ends])
-        self.hop, self.columns = c.encoder_hop, state_columns(self)
+        blocks_columns = state_columns(nn.ModuleList(self.block[:-1]))
+        self.windows = Windows(self.convolutions, c.encoder_hop, blocks_columns)
 
-    def forward(self, wav: Tensor, rope: Rope) -> Tensor:
+    def refine(self, x: Tensor, rope: Rope) -> Tensor:
+        """The transformer and what follows it, over whole sequences [B, C, T]."""
         *_, act, last = self.block
         stack = next(m for m in self.modules() if isinstance(m, Stack))  # of the last block
-        x = in_windows(self.convolutions, wav, self.hop, self.columns)
         return convolve(last, windowed(stack, x, rope, ENCODER_WINDOW), None, before=act)
 
-    def convolutions(self, x: Tensor, state: StreamingState | None) -> Tensor:
+    def convolutions(self, x: Tensor, state: StreamingState, _: Tensor) -> Tensor:
         """What comes before the transformer."""
         first, *blocks = self.block[:-2]
         x = convolve(first, x, state)
@@ -96,7 +97,8 @@ class FishCodec(nn.Module):
             self.encoder, self.quantizer, self.decoder = Encoder(c), Quantizer(c), Decoder(c)
         self.dtype, self.encoder_dtype = dtype, encoder_dtype
         self._cast()
-        self.rope = interleaved(HEAD_DIM, positions, ROPE_BASE)
+        self.step = step_of(c.encoder_hop, c.hop // c.encoder_hop)
+        self.rope = interleaved(HEAD_DIM, positions + self.step, ROPE_BASE)
         sizes = torch.tensor([c.semantic_codes] + [c.residual_codes] * c.residual_books)
         self.register_buffer("last_code", sizes - 1, persistent=False)
         self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
@@ -123,14 +125,27 @@ class FishCodec(nn.Module):
             table = torch.cat([book.table() for book in self.quantizer.books])
         self.register_buffer("table", table, persistent=False)
 
-    def encode(self, wav: Tensor) -> Tensor:
+    def encode(self, wav: Tensor, launch: Launch = eager) -> Tensor:
         """Mono float32 [n] at the codec's rate, padded with zeros to whole frames -> codes [ceil(n / hop), books]."""
-        return self.quantizer.encode(self.latents(wav))[0]
+        (codes,) = launch(self._codes, self._latents(wav, launch))
+        return codes[0, : -(-len(wav) // self.config.hop)]
 
-    def latents(self, wav: Tensor) -> Tensor:
+    def latents(self, wav: Tensor, launch: Launch = eager) -> Tensor:
         """What `encode` quantizes: [1, ceil(n / hop), C] in float32."""
-        padded = F.pad(wav.to(self.encoder_dtype), (0, -len(wav) % self.config.hop))
-        return self.quantizer.latents(self.encoder(padded[None, None], self.rope), self.rope)
+        return self._latents(wav, launch)[:, : -(-len(wav) // self.config.hop)]
+
+    def _latents(self, wav: Tensor, launch: Launch) -> Tensor:
+        """`latents`, and more behind them."""
+        c = self.config
+        whole = F.pad(wav.to(self.encoder_dtype), (0, -len(wav) % c.hop))
+        x = padded(self.encoder.windows(whole[None, None], launch), self.step)
+        return launch(self._refined, x)[0]
+
+    def _refined(self, x: Tensor) -> tuple[Tensor]:
+        return (self.quantizer.latents(self.encoder.refine(x, self.rope), self.rope),)
+
+    def _codes(self, latents: Tensor) -> tuple[Tensor]:
+        return (self.quantizer.encode(latents),)
 
     def decode(self, frames: Tensor, state: State, _: CodecCall | None = None) -> tuple[Tensor, State]:
         """frames [B, n, books]. Codes past the end of a codebook mean its last row, as in the reference."""

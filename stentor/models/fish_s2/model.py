@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stentor.layers.types import Launch, eager
 from stentor.models.base import (
     Emit,
     Encode,
@@ -34,9 +35,9 @@ class FishS2:
         self.spec = make_spec(language.config, codec.config.hop, dtype, adapters.columns)
         self.prompts = PromptBuilder(tokens, language.config.books, self.spec.max_model_len)
 
-    def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
+    def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """Reference audio [n] at 44.1 kHz -> codes [ceil(n / hop), books]."""
-        return {"codes": self.codec.encode(wav)}
+        return {"codes": self.codec.encode(wav, launch)}
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
         return self.prompts.build(request, encode)

@@ -17,32 +17,26 @@ from stentor.layers.conv import (
     StreamingState,
     cast_codec,
     convolve,
-    in_windows,
     state_columns,
     upcast,
 )
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Attention
+from stentor.layers.types import Launch, eager
+from stentor.layers.windows import Windows, padded, step_of
 from stentor.models.qwen3_tts.codec_decoder import USAGE_FLOOR, LayerScale
 from stentor.models.qwen3_tts.config import EncoderConfig
 
+EVEN = 2  # columns that `Downsample` makes one of
+
 
 class PaddedConv1d(CausalConv1d):
-    """Causal convolution whose input is padded on the right to a whole number of strides."""
+    """Causal convolution whose input counts as padded with zeros to a whole number of strides."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1) -> None:
         left = (kernel - 1) * dilation + 1 - stride
         super().__init__(inputs, outputs, kernel, dilation, stride=stride, left=left)
-
-
-def padded(conv: nn.Module, x: Tensor, state: StreamingState | None, residual: Tensor | None = None) -> Tensor:
-    """residual + conv(x) for x [B, C, n], without what is None. `conv` is a PaddedConv1d."""
-    assert isinstance(conv, PaddedConv1d)
-    missing = -x.shape[-1] % conv.stride
-    if missing:  # after the last step, where that is the outer dimension in memory too
-        x = F.pad(x.transpose(1, 2), (0, 0, 0, missing)).transpose(1, 2)
-    return convolve(conv, x, state, residual=residual)
 
 
 class Downsample(CausalConv1d):
@@ -65,18 +59,25 @@ class ResnetBlock(nn.Module):
 
     def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:
         act, first, _, second = self.block
-        return padded(second, act(padded(first, act(x), state)), state, residual=x)
+        return convolve(second, act(convolve(first, act(x), state)), state, residual=x)
 
 
-class Convolutions(nn.Sequential):
-    """Layers one after the other, over whole sequences or in chunks."""
+class Convolutions(nn.ModuleList):
+    """Layers one after the other, over pieces of whole strides."""
 
-    def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
+    def forward(self, x: Tensor, state: StreamingState | None, count: Tensor) -> Tensor:
+        """Of x [B, C, n], `count` [] columns are of the recording. What follows is zeros in each strided layer's
+        input, as in the reference, which pads there."""
+        stride = 1
         for layer in self:
-            if isinstance(layer, PaddedConv1d):
-                x = padded(layer, x, state)
-            else:
+            if not isinstance(layer, PaddedConv1d):
                 x = layer(x) if isinstance(layer, nn.ELU) else layer(x, state)
+                continue
+            if layer.stride > 1:
+                given = torch.arange(x.shape[2], device=x.device) * stride < count
+                x = torch.where(given, x, 0)
+                stride *= layer.stride
+            x = convolve(layer, x, state)
         return x
 
 
@@ -88,7 +89,7 @@ def convolutions(c: EncoderConfig) -> Convolutions:
         layers += [ResnetBlock(width, c, c.growth**i) for i in range(c.residual_layers)]
         layers += [nn.ELU(), PaddedConv1d(width, 2 * width, 2 * ratio, stride=ratio)]
         width *= 2
-    return Convolutions(*layers, nn.ELU(), PaddedConv1d(width, c.stack.hidden, c.last_kernel))
+    return Convolutions([*layers, nn.ELU(), PaddedConv1d(width, c.stack.hidden, c.last_kernel)])
 
 
 class EncoderMLP(nn.Module):
@@ -200,11 +201,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = c
         self.encoder = nn.ModuleDict({"layers": convolutions(c)})
-        self.columns = state_columns(self.encoder["layers"])
+        layers = self.encoder["layers"]
+        self.windows = Windows(layers, prod(c.ratios), state_columns(layers))
         self.encoder_transformer = EncoderTransformer(c)
         self.downsample = Downsample(c.stack.hidden)
         self.quantizer = SplitResidualQuantizer(c)
         self.rope: Rope | None = None
+        self.step = step_of(prod(c.ratios), EVEN)
 
     def process_weights_after_loading(self, samples: int, dtype: torch.dtype) -> None:
         """Make the codebooks, and the RoPE table for references of up to `samples` samples. Then round the weights in
@@ -215,19 +218,34 @@ class Encoder(nn.Module):
         for part in (self.encoder, self.encoder_transformer, self.downsample):
             cast_codec(part, dtype)
         c, weight = self.config, self.downsample.weight
-        positions = -(-samples // prod(c.ratios))
+        positions = -(-samples // prod(c.ratios)) + self.step
         rope = Rope(angles(c.stack.head_dim, positions, c.theta), weight.dtype, interleaved=False, in_float32=False)
         self.rope = rope.to(weight.device)
 
-    def forward(self, samples: Tensor) -> Tensor:
+    def forward(self, samples: Tensor, launch: Launch = eager) -> Tensor:
         """samples [n] at 24 kHz -> codes [ceil(n / hop), used]."""
-        codes: Tensor = self.quantizer(self.latents(samples))
+        (codes,) = launch(self._codes, self._latents(samples, launch))
         return codes[: -(-samples.shape[0] // self.config.hop)]
 
-    def latents(self, samples: Tensor) -> Tensor:
+    def latents(self, samples: Tensor, launch: Launch = eager) -> Tensor:
         """What `forward` quantizes: [n / hop, hidden], in float32 at least."""
-        assert self.rope is not None, "process_weights_after_loading comes first"
+        return self._latents(samples, launch)[: -(-samples.shape[0] // self.config.hop)]
+
+    def _latents(self, samples: Tensor, launch: Launch) -> Tensor:
+        """`latents`, and more behind them."""
         wav = samples[None, None].to(self.downsample.weight.dtype)
-        x = in_windows(self.encoder["layers"], wav, prod(self.config.ratios), self.columns)
-        x = self.encoder_transformer(x.transpose(1, 2), self.rope).transpose(1, 2)
-        return upcast(self.downsample.whole(x)[0].T)
+        x = self.windows(wav, launch)
+        count = x.shape[2]
+        x = launch(self._transformed, padded(x, self.step))[0][:, :, :count]
+        x = F.pad(x, (0, count % EVEN), "replicate")
+        return launch(self._merged, padded(x, self.step))[0]
+
+    def _transformed(self, x: Tensor) -> tuple[Tensor]:
+        assert self.rope is not None, "process_weights_after_loading comes first"
+        return (self.encoder_transformer(x.transpose(1, 2), self.rope).transpose(1, 2),)
+
+    def _merged(self, x: Tensor) -> tuple[Tensor]:
+        return (upcast(self.downsample.whole(x)[0].T),)
+
+    def _codes(self, latents: Tensor) -> tuple[Tensor]:
+        return (self.quantizer(latents),)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stentor.kernels.types import MinFrames, SamplingParams
 from stentor.layers.linear import linear
+from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
 from stentor.models.lora import NO_ADAPTERS, AdapterSlots
 from stentor.models.qwen3_tts.codec_decoder import Codec, Decoder
@@ -37,10 +38,10 @@ class CloneEncoder:
     def __init__(self, encoder: Encoder, mel: LogMel, speaker: SpeakerEncoder) -> None:
         self._encoder, self._mel, self._speaker = encoder, mel, speaker
 
-    def __call__(self, samples: Tensor) -> dict[str, Tensor]:
+    def __call__(self, samples: Tensor, launch: Launch) -> dict[str, Tensor]:
         """samples [n] at 24 kHz -> codes [ceil(n / 1920), 16] int32 and speaker [dim] float32."""
-        speaker = self._speaker(self._mel(samples))[0].float()
-        return {"codes": self._encoder(samples).int(), "speaker": speaker}
+        codes = self._encoder(samples, launch).int()  # first: a GPU computes it while the host launches the other
+        return {"codes": codes, "speaker": self._speaker(self._mel(samples))[0].float()}
 
 
 class Qwen3TTS:
@@ -76,11 +77,11 @@ class Qwen3TTS:
         self._predictor = DepthLoop(stack, predictor.model, heads, projection, self._tables, depth_rope)
         self._prompts = PromptBuilder(config, tokenizer, self.spec.max_model_len)
 
-    def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
+    def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """wav [n] at 24 kHz -> codes [T, 16] and speaker [dim]. `role` makes no difference."""
         if self._clone is None:
             raise ValueError("this checkpoint has no reference encoder")
-        return self._clone(wav)
+        return self._clone(wav, launch)
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
         return self._prompts.build(request, encode)

@@ -20,6 +20,7 @@ from stentor.layers.rng import normal
 from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import sample
 from stentor.layers.transformer import Stack
+from stentor.layers.types import Launch, eager
 from stentor.models.base import (
     Emit,
     Encode,
@@ -73,7 +74,7 @@ class Toy(nn.Module):
         self.to(device=device, dtype=dtype).requires_grad_(False)
         self.spec = make_spec(dtype, self.codec.timing, words)
 
-    def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
+    def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         frames = F.pad(wav, (0, -len(wav) % HOP)).view(-1, HOP)
         latents = frames[:, :LATENT].to(self.spec.frame.dtype)
         codes = (frames[:, :CODES].abs() * BOOK).long().clamp_max(BOOK - 1)

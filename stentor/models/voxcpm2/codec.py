@@ -15,11 +15,11 @@ from stentor.layers.conv import (
     CausalConv1d,
     StreamingState,
     convolve,
-    in_windows,
     state_columns,
     upcast,
 )
-from stentor.layers.types import NO_PAGES, CodecCall, State
+from stentor.layers.types import NO_PAGES, CodecCall, Launch, State, eager
+from stentor.layers.windows import Windows
 from stentor.models.voxcpm2.config import VAEConfig
 
 
@@ -49,7 +49,12 @@ class Encoder(nn.Module):
             dim *= 2
         self.block = nn.ModuleList(layers)
         self.fc_mu = CausalConv1d(dim, c.latent_dim, 3)
-        self.columns = state_columns(self)
+        self.windows = Windows(self.window, c.hop, state_columns(self))
+
+    def window(self, x: Tensor, state: StreamingState, _: Tensor) -> Tensor:
+        """A piece of a recording, in `windows`."""
+        out: Tensor = self(x, state)
+        return out
 
     def hidden(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """What fc_mu (and, in training, fc_logvar) reads: [B, encoder_dim * 2 ** blocks, n / hop]."""
@@ -121,11 +126,11 @@ class AudioVAE(nn.Module):
         self.decoder = Decoder(c)
         self.config = c
 
-    def encode_latents(self, wav: Tensor) -> Tensor:
+    def encode_latents(self, wav: Tensor, launch: Launch = eager) -> Tensor:
         """wav [B, n] at `sample_rate`, n a multiple of `hop` -> latent means [B, n / hop, latent_dim]. In 16 bits the
         encoder gives float32 too."""
         x = wav.unsqueeze(1).to(self.encoder.fc_mu.weight.dtype)
-        return upcast(in_windows(self.encoder, x, self.config.hop, self.encoder.columns).transpose(1, 2))
+        return upcast(self.encoder.windows(x, launch).transpose(1, 2))
 
     def decode(self, latents: Tensor, state: StreamingState | None = None) -> Tensor:
         """latents [B, T, latent_dim] -> waveform [B, T * upsampling] in [-1, 1]. `state` continues an earlier call.

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from stentor.layers.attention import KeptQueries
 from stentor.layers.rng import grid_normal
+from stentor.layers.types import Launch, eager
 from stentor.models.base import (
     Emit,
     Encode,
@@ -45,13 +46,13 @@ class VoxCPM2:
         self.schedule = self.dit.schedule()
         self.true = torch.ones(1, dtype=torch.bool, device=net.stop_head.weight.device)
 
-    def encode(self, wav: Tensor, role: str) -> dict[str, Tensor]:
+    def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         """Audio [n] -> `patches` [M, patch, feat] float32. A reference is padded at its end, a prompt at its start,
         so that what is continued ends where the prompt ends."""
         patch_samples = self.patch * self.vae.config.hop
         missing = -wav.shape[-1] % patch_samples
         padded = F.pad(wav, (missing, 0) if role == "prompt" else (0, missing))
-        latents = self.vae.encode_latents(padded.unsqueeze(0))
+        latents = self.vae.encode_latents(padded.unsqueeze(0), launch)
         return {"patches": latents.reshape(-1, self.patch, self.feat)}
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
