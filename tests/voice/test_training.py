@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import stentor
+from stentor.api import DEFAULT_VOICE
 from stentor.layers.qk_norm_rope import NormRope
 from training import export
 from training.alignment import Pointer, Speller
@@ -109,6 +110,12 @@ def test_attention_on_the_right_phonemes_costs_less_than_elsewhere(batch: Batch)
     assert cost(0) < 0.01 < cost(4)
 
 
+def test_the_heads_that_are_taught_are_those_that_the_checkpoint_names() -> None:
+    config = load_config()
+    named = config["model"]["stentor"]["alignment"]
+    assert (named["layers"], named["heads"]) == (config["lm"]["pointer_layers"], config["lm"]["pointer_heads"])
+
+
 def test_company_and_padding_do_not_change_an_example(examples: Examples, batch: Batch) -> None:
     net = build_net(load_config()["model"]).eval()
     with torch.no_grad():
@@ -158,7 +165,7 @@ def test_trimming_keeps_the_configured_silence() -> None:
 
 def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"average": build_net(load_config()["model"]).state_dict()}, tmp_path / "lm.pt")
-    vae = stentor.api.DEFAULT_VOICE / "audiovae.safetensors"
+    vae = DEFAULT_VOICE / "audiovae.safetensors"
     out = tmp_path / "voice"
     monkeypatch.setattr(sys, "argv", ["export", "--vae", str(vae), "--lm", str(tmp_path / "lm.pt"), "--out", str(out)])
     export.main()

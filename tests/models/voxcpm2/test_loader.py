@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
-from stentor.models.base import SpeechModel
+from stentor.models.base import AlignmentHeads, SpeechModel
 from stentor.models.voxcpm2 import dummy
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import parse
@@ -106,6 +106,10 @@ def test_weights_may_come_in_shards_or_in_the_older_file(copy: Path) -> None:
         assert torch.equal(a, b)
 
 
+def aligned(**alignment: Any) -> dict[str, Any]:
+    return {"text_frontend": "english-phonemes", "takes_instructions": False, "alignment": alignment}
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -159,6 +163,10 @@ def test_a_truncated_or_missing_file_is_named(copy: Path, name: str) -> None:
         (lambda c: c.update(stentor=[1]), "stentor must be an object"),
         (lambda c: c.update(stentor={"defaults": {"top_k": 3}}), "stentor.defaults.top_k"),
         (lambda c: c.update(stentor={"text_frontend": "klingon"}), "klingon"),
+        (lambda c: c.update(stentor={"alignment": {"layers": [0], "heads": 1}}), "alignment needs a text_frontend"),
+        (lambda c: c.update(stentor=aligned(layers=[3], heads=1)), "layers must be different numbers below 3"),
+        (lambda c: c.update(stentor=aligned(layers=[1, 1], heads=1)), "layers must be different numbers below 3"),
+        (lambda c: c.update(stentor=aligned(layers=[0], heads=5)), "heads must be at most 4, got 5"),
         (lambda c: c.update(architecture="voxcpm9"), "voxcpm9"),
     ],
 )
@@ -177,6 +185,12 @@ def test_a_checkpoint_may_carry_its_own_defaults_and_limits(copy: Path) -> None:
     assert (spec.options["flow_steps"].default, spec.options["cfg"].default) == (6, 1.5)
     assert spec.num_evals == 5
     assert (spec.takes_instructions, spec.takes_reference, spec.takes_prompt) == (False, False, False)
+
+
+def test_a_checkpoint_may_say_which_heads_look_at_the_text(copy: Path) -> None:
+    reconfigure(copy, lambda c: c.update(stentor=aligned(layers=[2, 0], heads=3, lag=0.02)))
+    assert load(copy).spec.alignment == AlignmentHeads((0, 2), 3, 2, 0.25, 0.02)
+    assert load(TINY).spec.alignment is None
 
 
 def test_an_unknown_load_option_is_refused() -> None:

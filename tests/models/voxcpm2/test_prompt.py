@@ -141,3 +141,17 @@ def test_a_result_of_six_frames_per_token_is_suspect_unless_it_was_asked_for() -
 def test_what_the_model_cannot_do_is_refused(named: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         build(**named)
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [({}, 0), ({"reference": audio(3)}, 5), ({"reference": audio(3, "xyz")}, 3), ({"prompt": audio(2, "xy")}, 2)],
+)
+def test_words_stand_in_the_text_behind_what_is_given(given: dict[str, Any], start: int) -> None:
+    made = PromptBuilder(lambda text: [LETTERS + ord(c) for c in text], plain, PATCH, FEAT, ROOM, aligned=True)
+    p = made.build(SpeechRequest(text="ab, c  —  d", options=OPTIONS, **given), encode)
+    assert (p.columns["text_start"], p.columns["text_end"]) == (start, start + len("ab, c — d"))
+    said = [LETTERS + ord(c) for c in "ab, c — d"]
+    assert p.rows["token"][start : p.columns["text_end"]].tolist() == said
+    assert p.words == (range(2), range(4, 5), range(0), range(8, 9))
+    assert build("ab").words == ()
