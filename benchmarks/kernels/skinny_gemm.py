@@ -1,11 +1,13 @@
 """Time products of few rows with every tile against the library's GEMM, and check that tiles do not change a bit.
 
-Run, on a GPU: python benchmarks/kernels/skinny_gemm.py [--out DIR] [--shapes talk] [--splits 8,16]
+Run, on a GPU: python benchmarks/kernels/skinny_gemm.py [--out DIR] [--shapes talk,fish] [--splits 8,16]
+     python benchmarks/kernels/skinny_gemm.py --weights same,int8     the same with weights in int8
      python benchmarks/kernels/skinny_gemm.py --compile               compile every tile and stop, without a GPU
 Needs: a GPU, cuda-bindings, NVRTC and nothing but stentor.
 
 A case is one shape at one number of rows. Its launches run in a CUDA graph over so many copies of the weights that none
-is in the cache. The library's time is that of the GEMM alone, without what our kernel fuses.
+is in the cache. The library's time is that of the GEMM alone, without what our kernel fuses. Weights in int8 have
+no library: their time beside ours is that of the Triton kernel which reads them elsewhere. Errors are against float64.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -25,11 +28,13 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.timing import milliseconds
+from stentor import kernels
 from stentor.kernels.cuda_cpp import nvrtc, tiles
 from stentor.kernels.cuda_cpp.launch import architecture, load
-from stentor.kernels.cuda_cpp.product import Product, Tile
+from stentor.kernels.cuda_cpp.product import Product, Tile, WeightType
 from stentor.kernels.cuda_cpp.tiles import candidates
 from stentor.kernels.skinny_gemm import Operands
+from stentor.layers.quantized import dequantize, quantize
 
 SHAPES = {
     "depth qkv": (1024, 4096, "norm"),
@@ -58,9 +63,9 @@ TOLERANCE = 0.006
 EPS = 1e-6
 
 
-def product(name: str) -> Product:
+def product(name: str, weight: WeightType) -> Product:
     k, n, fused = SHAPES[name]
-    return Product(k, n, "bf16", norm="norm" in fused, gate="gate" in fused, add="add" in fused)
+    return Product(k, n, "bf16", norm="norm" in fused, gate="gate" in fused, add="add" in fused, weight=weight)
 
 
 class Case:
@@ -71,22 +76,29 @@ class Case:
         made: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
         self.p, self.rows = p, rows
         self.x = torch.randn(rows, p.k, **made)
-        first = torch.randn(p.weight_rows, p.k, **made) / p.k**0.5
-        count = max(3, int(COLD / (first.numel() * 2)) + 1)
+        first, self.scale = torch.randn(p.weight_rows, p.k, **made) / p.k**0.5, None
+        if p.weight != "same":
+            first, self.scale = quantize(first, torch.int8)
+        count = max(3, int(COLD / first.nbytes) + 1)
         self.weights = [first, *(first.clone() for _ in range(count - 1))]
         self.norm = torch.rand(p.k, **made) + 0.5
         self.residual = torch.randn(rows, p.n, **made)
         self.out = torch.empty(rows, p.n, **made)
 
     def expected(self) -> Tensor:
-        y = self.x.float()
+        y, weight = self.x.double(), self.weights[0]
         if self.p.norm:
-            y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * self.norm.float()
-        y = y @ self.weights[0].float().T
+            y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * self.norm.double()
+        y = y @ (weight.double() if self.scale is None else dequantize(weight, self.scale, torch.float64)).T
         if self.p.gate:
             gate, up = y.chunk(2, -1)
             y = F.silu(gate) * up
-        return y + self.residual.float() if self.p.add else y
+        return y + self.residual.double() if self.p.add else y
+
+    def library(self, weight: Tensor) -> Tensor:
+        if self.scale is not None:
+            return kernels.quantized_gemm.linear(self.x, weight, self.scale, None)
+        return F.linear(self.x, weight)
 
     def launch(self, t: Tile) -> Callable[[Tensor], None]:
         p = self.p
@@ -94,7 +106,8 @@ class Case:
         grid = t.ctas(p), -(-self.rows // (8 * t.row_tiles))
 
         def run(weight: Tensor) -> None:
-            kernel(grid, Operands(self.x, weight, (self.norm, EPS), None, self.residual).arguments(self.out))
+            o = Operands(self.x, weight, (self.norm, EPS), None, self.residual, self.scale)
+            kernel(grid, o.arguments(self.out))
 
         return run
 
@@ -113,13 +126,13 @@ class Case:
 def measure(p: Product, rows: int, most: int, device: torch.device) -> dict[str, Any]:
     case = Case(p, rows, device)
     wanted = case.expected()
-    library = case.microseconds(lambda w: F.linear(case.x, w))
+    library = case.microseconds(case.library)
     found, digests = [], set()
     for t in tiles_of(p, rows, most):
         run = case.launch(t)
         case.out.fill_(float("nan"))
         run(case.weights[0])
-        error = float((case.out.float() - wanted).norm() / wanted.norm())
+        error = float((case.out.double() - wanted).norm() / wanted.norm())
         if not error < TOLERANCE:
             found.append({"tile": asdict(t), "error": error})
             continue
@@ -130,7 +143,7 @@ def measure(p: Product, rows: int, most: int, device: torch.device) -> dict[str,
     return {
         "rows": rows, "splits": p.splits, "library_us": library, "tiles": found, "best": right[0] if right else None,
         "first": next((f for f in found), None), "wrong": len(found) - len(right), "digests": sorted(digests),
-        "floor_us": p.weight_rows * p.k * 2 / BANDWIDTH * 1e6,
+        "weight": p.weight, "floor_us": p.weight_rows * p.k * p.weight_bytes / BANDWIDTH * 1e6,
     }  # fmt: skip
 
 
@@ -154,28 +167,33 @@ def compile_all(cases: list[tuple[Product, int]], most: int, arch: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path())
-    parser.add_argument("--shapes", default="", help="only shapes whose names contain this")
+    parser.add_argument("--shapes", default="", help="only shapes whose names contain one of these")
+    parser.add_argument("--weights", default="same", help="same and int8, separated by commas")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after so many")
     parser.add_argument("--rows", default="1,4,16,32,64")
     parser.add_argument("--splits", default="", help="parts of K, separated by commas, in place of the shape's own")
     parser.add_argument("--most", type=int, default=12, help="tiles of a case")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
-    names = [n for n in SHAPES if args.shapes in n]
+    names = [n for n in SHAPES if any(wanted in n for wanted in args.shapes.split(","))]
     rows = [int(r) for r in args.rows.split(",")]
-    products = [(n, q) for n in names for q in with_splits(product(n), args.splits)]
+    products = [(n, q) for n in names for w in args.weights.split(",") for q in with_splits(product(n, w), args.splits)]
     arch = "sm_90a" if args.compile else architecture(0)
     compile_all([(p, r) for _, p in products for r in rows], args.most, arch)
     if args.compile:
         return
+    end = time.monotonic() + args.seconds
     results: dict[str, list[dict[str, Any]]] = {}
     with torch.inference_mode():
-        for name, p in products:
-            for r in rows:
+        for r in rows:
+            for name, p in products:
+                if time.monotonic() > end:
+                    return
                 found = measure(p, r, args.most, torch.device("cuda", 0))
                 results.setdefault(name, []).append(found)
                 best, first = found["best"], found["first"]
                 print(
-                    f"{name:11} M{r:<3} splits {p.splits:<3} floor {found['floor_us']:6.2f} library "
+                    f"{name:11} {p.weight:4} M{r:<3} splits {p.splits:<3} floor {found['floor_us']:6.2f} library "
                     f"{found['library_us']:6.2f} first {first.get('us', 0):6.2f} best {best['us'] if best else 0:6.2f} "
                     f"wrong {found['wrong']} digests {len(found['digests'])} {short(best['tile']) if best else ''}",
                     flush=True,

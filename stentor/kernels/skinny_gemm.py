@@ -3,6 +3,7 @@
 Norm, gate, bias and residual addition are part of the product, as in `kernels.gemv`. A row of the result is the same
 bit for bit whatever other rows are computed with it. The sources are CUDA C++ (skinny_gemm.cu says how they work),
 compiled by NVRTC. They are faster than the library's GEMM with up to 16 to 40 rows, and slower with more (docs/log.md).
+Weights may be int8, with one scale for each output.
 """
 
 from __future__ import annotations
@@ -16,43 +17,63 @@ from torch import Tensor
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.launch import Arguments, begin_compiling, load, pointer, serves
-from stentor.kernels.cuda_cpp.product import GROUP, ElementType, Product
-from stentor.kernels.switches import SKINNY_ROWS
+from stentor.kernels.cuda_cpp.product import GROUP, ElementType, Product, WeightType
+from stentor.kernels.switches import GEMV_ROWS, SKINNY_ROWS
 
 DTYPES: dict[torch.dtype, ElementType] = {torch.bfloat16: "bf16", torch.float16: "f16"}
+WEIGHTS: dict[torch.dtype, WeightType] = {torch.int8: "int8"}
+"""Quantised weights. Others have the dtype of the activations."""
+INT8_INPUTS = 2048
+"""With fewer inputs, int8 weights of one or two rows are left to the GEMV: a step was not faster without it."""
 ALIGNMENT = 16
 """Bytes to whose multiples every row of an operand must begin."""
 
 
 @dataclass(frozen=True)
 class Operands:
-    """x [rows, K], weight [N or 2 N, K], and what is fused: the norm's weight and eps, bias [N], residual [rows, N]."""
+    """x [rows, K], weight [N or 2 N, K], and what is fused: the norm's weight and eps, bias [N], residual [rows, N].
+
+    A weight in int8 has a scale [N or 2 N, 1] float32.
+    """
 
     x: Tensor
     weight: Tensor
     norm: tuple[Tensor, float] | None = None
     bias: Tensor | None = None
     residual: Tensor | None = None
+    scale: Tensor | None = None
 
     def arguments(self, out: Tensor) -> Arguments:
         """As a kernel takes them."""
         norm, eps = (None, 0.0) if self.norm is None else self.norm
         stride_residual = 0 if self.residual is None else self.residual.stride(0)
-        pointers = (self.x, self.weight, norm, self.bias, self.residual, out)
+        pointers = (self.x, self.weight, self.scale, norm, self.bias, self.residual, out)
         return Arguments(*map(pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
 
 
-def fits(weight: Tensor) -> bool:
-    """Whether the kernels multiply by `weight` [N, K], with a gate or without, on its GPU."""
+def fits(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> bool:
+    """Whether the kernels multiply x [..., K] by `weight` [N, K], with a gate or without, on its GPU.
+
+    scale: [N, groups] of a quantised weight, of which a kernel applies one.
+    """
     n, k = weight.shape
     shape = n % 16 == 0 and k % GROUP == 0 and weight.is_contiguous() and weight.data_ptr() % ALIGNMENT == 0
-    return shape and weight.dtype in DTYPES and serves(weight.device.index)
+    if scale is None:
+        known = weight.dtype == x.dtype
+    else:
+        one = scale.shape[1] == 1 and scale.data_ptr() % ALIGNMENT == 0
+        known = weight.dtype in WEIGHTS and one and (k >= INT8_INPUTS or x.numel() > GEMV_ROWS * k)
+    return shape and known and x.dtype in DTYPES and serves(weight.device.index)
 
 
 def pays(x: Tensor, *weights: Tensor) -> bool:
     """Whether products of x [..., K], one after the other with each of these weights, are faster than the library's."""
-    dtype = DTYPES[x.dtype]
-    return tiles.pays(tuple(Product(w.shape[1], w.shape[0], dtype) for w in weights), x.numel() // x.shape[-1])
+    products = (Product(w.shape[1], len(w), DTYPES[x.dtype], weight=_weight_type(w)) for w in weights)
+    return tiles.pays(tuple(products), x.numel() // x.shape[-1])
+
+
+def _weight_type(weight: Tensor) -> WeightType:
+    return WEIGHTS.get(weight.dtype, "same")
 
 
 def fused_linear(
@@ -62,15 +83,17 @@ def fused_linear(
     residual: Tensor | None = None,
     gate: bool = False,
     bias: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """norm(x) @ weight.T (+ bias) (+ residual) for x [..., K], weight [N, K]: see `layers.fused_linear`."""
     k = x.shape[-1]
     n = len(weight) // 2 if gate else len(weight)
-    p = Product(k, n, DTYPES[x.dtype], norm is not None, gate, bias is not None, residual is not None)
+    fused = (norm is not None, gate, bias is not None, residual is not None)
+    p = Product(k, n, DTYPES[x.dtype], *fused, _weight_type(weight))
     rows = _aligned(x.reshape(-1, k))
     added = None if residual is None else rows_of(residual, n)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
-    _launch(p, Operands(rows, weight, norm, bias, added), out)
+    _launch(p, Operands(rows, weight, norm, bias, added, scale), out)
     return out.view(*x.shape[:-1], n)
 
 
@@ -90,5 +113,5 @@ def _launch(p: Product, o: Operands, out: Tensor) -> None:
 @cache
 def _compile_others(p: Product, device: int) -> None:
     """Begin to compile a product's kernels for other numbers of rows, which other graphs will ask for."""
-    for rows in range(8, SKINNY_ROWS + 1, 8):
+    for rows in range(8, (SKINNY_ROWS if p.weight == "same" else tiles.INT8_ROWS) + 1, 8):
         begin_compiling("skinny_gemm", tiles.tile(p, rows).macros(p), device)

@@ -5,19 +5,22 @@ A few rows are a GEMM that reads the weights once, on a GPU that has it. One or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from stentor import kernels
 
 
-def fuses(x: Tensor, *weights: Tensor) -> bool:
+def fuses(x: Tensor, *weights: Tensor, scales: Sequence[Tensor | None] = ()) -> bool:
     """Whether `fused_linear` takes x [..., K] and what follows from it, and is faster than the library.
 
-    weights: [N, K] of one product after the other, quantised ones too.
+    weights: [N, K] of one product after the other. scales: of each weight, [N, groups] of a quantised one.
     """
     if kernels.is_gemv(x):
         return True
-    return all(_is_skinny(x, weight) for weight in weights) and kernels.skinny_gemm.pays(x, *weights)
+    each = zip(weights, scales or [None] * len(weights), strict=True)
+    return all(_is_skinny(x, *one) for one in each) and kernels.skinny_gemm.pays(x, *weights)
 
 
 def fused_linear(
@@ -34,10 +37,11 @@ def fused_linear(
     `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's silu(first half) *
     second half, [..., N / 2], without bias. With `scale` [N, groups] float32 the weight is quantised.
     """
-    if _is_skinny(x, weight):
-        return kernels.skinny_gemm.fused_linear(x, weight, None if norm is None else norm[:2], residual, gate, bias)
+    if _is_skinny(x, weight, scale):
+        normed = None if norm is None else norm[:2]
+        return kernels.skinny_gemm.fused_linear(x, weight, normed, residual, gate, bias, scale)
     return kernels.gemv.fused_linear(x, weight, norm, residual, gate, bias, scale=scale)
 
 
-def _is_skinny(x: Tensor, weight: Tensor) -> bool:
-    return kernels.is_skinny(x) and weight.dtype == x.dtype and kernels.skinny_gemm.fits(weight)
+def _is_skinny(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
+    return kernels.is_skinny(x) and kernels.skinny_gemm.fits(x, weight, scale)

@@ -13,10 +13,10 @@ from stentor.layers.quantized import quantized_linear
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
     """x [..., K] @ weight.T [K, N] (+ bias [N]) -> [..., N]. With `scale` [N, groups] the weight is quantised."""
+    if (scale is not None or x.dtype == weight.dtype) and fuses(x, weight, scales=[scale]):
+        return fused_linear(x, weight, bias=bias, scale=scale)
     if scale is not None:
         return quantized_linear(x, weight, scale, bias)
-    if x.dtype == weight.dtype and fuses(x, weight):
-        return fused_linear(x, weight, bias=bias)
     return product(x, weight, bias)
 
 
@@ -55,7 +55,7 @@ class QuantizedLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]."""
-        return quantized_linear(x, self.weight, self.weight_scale, self.bias)
+        return linear(x, self.weight, self.bias, self.weight_scale)
 
 
 def scale_of(layer: nn.Linear) -> Tensor | None:

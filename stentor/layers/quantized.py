@@ -50,9 +50,10 @@ def _moved(weight: Tensor) -> Tensor:
 
 
 def quantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N]."""
-    if kernels.is_gemv(x):
-        return kernels.gemv.fused_linear(x, weight, bias=bias, scale=scale)
+    """x [..., K] times a quantised weight [N, K] with scale [N, groups] (+ bias [N]) -> [..., N].
+
+    For what `fused_linear` does not take.
+    """
     if kernels.is_few_rows(x):
         return kernels.quantized_gemm.linear(x, weight, scale, bias)
     if _fits_int8_product(x, weight, scale):

@@ -115,7 +115,8 @@ class Block(nn.Module):
         """Whether norms, gate and additions of x [..., hidden] are fused into the products."""
         if x.dtype != self.input_layernorm.weight.dtype or self.has_lora:
             return False
-        return fuses(x, *(layer.weight for layer in self.linear_layers))
+        layers = self.linear_layers
+        return fuses(x, *(layer.weight for layer in layers), scales=[scale_of(layer) for layer in layers])
 
     @property
     def has_lora(self) -> bool:

@@ -9,6 +9,7 @@ from torch.nn.functional import linear, silu
 from stentor import kernels
 from stentor.kernels import skinny_gemm
 from stentor.layers.norm import RMSNorm
+from stentor.layers.quantized import dequantize, quantize
 
 pytestmark = pytest.mark.gpu
 ROWS = (2, 3, 8, 9, 16, 22, 32)
@@ -28,7 +29,7 @@ def test_products_of_few_rows_equal_their_formula(k, n, dtype):
     weight, gates = random(n, k, dtype=dtype) / k**0.5, random(2 * n, k, dtype=dtype) / k**0.5
     bias, norm = random(n, dtype=dtype), RMSNorm(k, 1e-6).to("cuda", dtype)
     norm.weight.data = random(k, dtype=dtype)
-    if not skinny_gemm.fits(weight):
+    if not skinny_gemm.fits(weight, weight):
         pytest.skip("GEMMs of few rows need a Hopper GPU and cuda-bindings")
     x, residual = random(max(ROWS), k, dtype=dtype), random(max(ROWS), n, dtype=dtype)
     first = []
@@ -45,5 +46,32 @@ def test_products_of_few_rows_equal_their_formula(k, n, dtype):
             assert error(biased, linear(norm(some).float(), weight.float(), bias.float())) < limit
             assert error(gated, silu(gate) * up) < limit
             first.append([t[:2].clone() for t in (plain, biased, gated)])
+    for others in first[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(first[0], others, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("k", "n"), [(2048, 4096), (6144, 2048), (2560, 6144), (9728, 2560), (64, 16)])
+def test_products_with_weights_in_int8_equal_those_with_the_weights_that_they_stand_for(k, n, dtype):
+    weight, scale = quantize(random(n, k, dtype=torch.float32) / k**0.5, torch.int8)
+    gates, gates_scale = quantize(random(2 * n, k, dtype=torch.float32) / k**0.5, torch.int8)
+    bias, norm = random(n, dtype=dtype), RMSNorm(k, 1e-6).to("cuda", dtype)
+    x, residual = random(max(ROWS), k, dtype=dtype), random(max(ROWS), n, dtype=dtype)
+    if not skinny_gemm.fits(x, weight, scale):
+        pytest.skip("GEMMs of few rows need a Hopper GPU and cuda-bindings")
+    wide, wide_gates = (dequantize(w, s, torch.float64) for w, s in ((weight, scale), (gates, gates_scale)))
+    first = []
+    with torch.inference_mode():
+        for rows in (1, *ROWS):
+            some, added = x[:rows], residual[:rows]
+            plain = skinny_gemm.fused_linear(some, weight, residual=added, scale=scale)
+            biased = skinny_gemm.fused_linear(some, weight, norm.kernel_args[:2], bias=bias, scale=scale)
+            gated = skinny_gemm.fused_linear(some, gates, norm.kernel_args[:2], gate=True, scale=gates_scale)
+            gate, up = linear(norm(some).double(), wide_gates).chunk(2, -1)
+            limit = 8e-3 if dtype == torch.bfloat16 else 1e-3
+            assert error(plain, added.double() + linear(some.double(), wide)) < limit
+            assert error(biased, linear(norm(some).double(), wide, bias.double())) < limit
+            assert error(gated, silu(gate) * up) < limit
+            first.append([t[:1].clone() for t in (plain, biased, gated)])
     for others in first[1:]:
         assert all(torch.equal(a, b) for a, b in zip(first[0], others, strict=True))

@@ -10,15 +10,19 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.kernels import skinny_gemm
+from stentor.layers.quantized import dequantize
 
 
 def fuse_products(monkeypatch: pytest.MonkeyPatch, rows: int) -> Counter[str]:
     """Products of up to so many rows are fused. Returns the number of products, and of what was fused into them."""
     found: Counter[str] = Counter()
 
-    def fused(x: Tensor, weight: Tensor, norm=None, residual=None, gate=False, bias=None) -> Tensor:
+    def fused(x: Tensor, weight: Tensor, norm=None, residual=None, gate=False, bias=None, scale=None) -> Tensor:
         found.update(n for n, on in (("norm", norm), ("residual", residual), ("bias", bias)) if on is not None)
         found["product"] += 1
+        if scale is not None:
+            found["scale"] += 1
+            weight = dequantize(weight, scale, x.dtype)
         y = F.linear(x if norm is None else F.rms_norm(x, x.shape[-1:], norm[0], norm[1]), weight, bias)
         if gate:
             found["gate"] += 1
@@ -26,8 +30,11 @@ def fuse_products(monkeypatch: pytest.MonkeyPatch, rows: int) -> Counter[str]:
             y = F.silu(y) * up
         return y if residual is None else residual + y
 
+    def fits(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
+        return weight.dtype == x.dtype if scale is None else weight.dtype in skinny_gemm.WEIGHTS
+
     monkeypatch.setattr(kernels, "is_skinny", lambda x: x.numel() <= rows * x.shape[-1])
-    monkeypatch.setattr(skinny_gemm, "fits", lambda weight: True)
+    monkeypatch.setattr(skinny_gemm, "fits", fits)
     monkeypatch.setattr(skinny_gemm, "pays", lambda x, *weights: True)
     monkeypatch.setattr(skinny_gemm, "fused_linear", fused)
     return found

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from stentor.kernels.cuda_cpp import tiles
-from stentor.kernels.cuda_cpp.measured import MEASURED
-from stentor.kernels.cuda_cpp.product import Product, Tile
+from stentor.kernels.cuda_cpp import nvrtc, tiles
+from stentor.kernels.cuda_cpp.measured import MEASURED, MEASURED_INT8
+from stentor.kernels.cuda_cpp.product import ElementType, Product, Tile, WeightType
 from stentor.kernels.cuda_cpp.tiles import candidates
 from stentor.kernels.skinny_gemm import Operands
+from stentor.layers.quantized import dequantize, quantize
 from tests.helpers.cuda_emulator import emulated
 
 if shutil.which("g++") is None:
@@ -24,7 +26,7 @@ TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def operands(p: Product, rows: int) -> Operands:
-    """The first rows are the same for any number of rows."""
+    """The first rows are the same for any number of rows. Weights in int8 have scales of very different sizes."""
     made = torch.Generator().manual_seed(7)
 
     def normal(*shape: int) -> Tensor:
@@ -35,14 +37,19 @@ def operands(p: Product, rows: int) -> Operands:
     x, residual = normal(160, p.k + 16), normal(160, p.n + 8)
     dtype = TYPES[p.dtype]
     rest = ((norm.to(dtype), EPS), bias.to(dtype), residual.to(dtype)[:rows, : p.n])
-    return Operands(x.to(dtype)[:rows, : p.k], weight.to(dtype), *rest)
+    o = Operands(x.to(dtype)[:rows, : p.k], weight.to(dtype), *rest)
+    if p.weight == "same":
+        return o
+    bits, scale = quantize(weight * torch.linspace(0.5, 2, p.weight_rows)[:, None], torch.int8)
+    return replace(o, weight=bits, scale=scale)
 
 
 def expected(p: Product, o: Operands) -> Tensor:
     y = o.x.double()
     if p.norm:
         y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * o.norm[0].double()
-    y = y @ o.weight.double().T
+    weight = o.weight.double() if o.scale is None else dequantize(o.weight, o.scale, torch.float64)
+    y = y @ weight.T
     if p.bias:
         y = y + o.bias.double()
     if p.gate:
@@ -77,12 +84,15 @@ def test_the_library_keeps_the_products_that_it_does_faster() -> None:
     for name, shapes in blocks.items():
         products = tuple(Product(k, n, "bf16") for k, n in shapes)
         most[name] = max(rows for rows in (2, 4, 8, 16, 22, 32, 64) if tiles.pays(products, rows))
+        int8 = tuple(replace(p, weight="int8") for p in products)
+        assert [tiles.pays(int8, rows) for rows in (1, 16, 17)] == [True, True, False]
     assert most == {"depth": 32, "large": 22}
 
 
 def test_every_measured_tile_fits_its_product() -> None:
-    for (k, n, gate, row_tiles), (_, measured) in MEASURED.items():
-        p = Product(k, n, "bf16", gate=gate)
+    found = [(m, "same") for m in MEASURED.items()] + [(m, "int8") for m in MEASURED_INT8.items()]
+    for ((k, n, gate, row_tiles), (_, measured)), weight in found:
+        p = Product(k, n, "bf16", gate=gate, weight=weight)
         assert measured in candidates(p, row_tiles) or measured in candidates(p, -(-row_tiles // 2))
         assert tiles.tile(p, 8 * row_tiles) == measured
 
@@ -93,6 +103,10 @@ CASES = {
     "residual": (Product(1088, 64, "bf16", add=True), 3),
     "norm and bias": (Product(2048, 32, "f16", norm=True, bias=True), 19),
     "wide": (Product(512, 2176, "f16"), 2),
+    "int8, norm": (Product(512, 48, "bf16", norm=True, weight="int8"), 11),
+    "int8, gate": (Product(1088, 40, "bf16", norm=True, gate=True, weight="int8"), 8),
+    "int8, residual in batches": (Product(9728, 32, "bf16", add=True, weight="int8"), 15),
+    "int8, wide": (Product(512, 2176, "f16", bias=True, weight="int8"), 1),
 }
 
 
@@ -104,8 +118,19 @@ def test_a_product_of_few_rows(name: str, tmp_path: Path) -> None:
     assert error(p, out, o) < (0.006 if p.dtype == "bf16" else 0.001)
 
 
-def test_a_row_is_the_same_in_any_company_and_with_any_tile(tmp_path: Path) -> None:
-    p = Product(2048, 64, "bf16", norm=True, gate=True)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_weight_in_int8_is_exact(dtype: ElementType, tmp_path: Path) -> None:
+    p = Product(64, 256, dtype, weight="int8")
+    stored = torch.zeros(256, 64, dtype=torch.int8)
+    stored[torch.arange(256), torch.arange(256) % 8 * 9] = torch.arange(-128, 128, dtype=torch.int8)
+    o = Operands(torch.eye(64, dtype=TYPES[dtype])[::9], stored, scale=torch.ones(256, 1))
+    out = skinny(p, tiles.tile(p, 8), o, tmp_path)
+    assert torch.equal(out.double(), stored.double().T[::9])
+
+
+@pytest.mark.parametrize("weight", ["same", "int8"])
+def test_a_row_is_the_same_in_any_company_and_with_any_tile(weight: WeightType, tmp_path: Path) -> None:
+    p = Product(2048, 32, "bf16", norm=True, gate=True, weight=weight)
     alone = skinny(p, tiles.tile(p, 1), operands(p, 1), tmp_path)
     for row_tiles, rows in ((1, 8), (2, 25), (3, 22)):
         found = candidates(p, row_tiles)
@@ -113,3 +138,13 @@ def test_a_row_is_the_same_in_any_company_and_with_any_tile(tmp_path: Path) -> N
             folder = tmp_path / f"{row_tiles} {rows} {i}"
             folder.mkdir()
             assert torch.equal(skinny(p, t, operands(p, rows), folder)[0], alone[0])
+
+
+@pytest.mark.skipif(not nvrtc.available(), reason="cuda-bindings and NVRTC are not installed")
+@pytest.mark.parametrize("weight", ["same", "int8"])
+def test_kernels_compile_for_a_hopper_gpu(weight: WeightType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "CACHE", tmp_path)
+    p = Product(2048, 6144, "bf16", norm=True, gate=True, weight=weight)
+    for rows in (1, 16):
+        macros = {**tiles.tile(p, rows).macros(p), "PDL": 1}
+        assert nvrtc.Compiler().begin("skinny_gemm", macros, "sm_90a").result()[:4] == b"\x7fELF"

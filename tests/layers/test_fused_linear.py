@@ -11,6 +11,8 @@ from stentor.layers.fused_linear import fuses
 from stentor.layers.linear import linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
+from stentor.models.dummy import random_init
+from stentor.models.quantization import quantize_layers
 from tests.helpers.fused_products import fuse_products
 
 CONFIG = StackConfig(hidden=64, ffn=96, layers=3, heads=4, kv_heads=2, head_dim=16, eps=1e-6, qkv_bias=True)
@@ -49,3 +51,18 @@ def test_weights_of_another_dtype_are_left_to_others(products):
     x = torch.randn(4, 64)
     assert fuses(x, torch.randn(10, 64))
     assert not fuses(x, torch.randn(10, 64), torch.ones(10, 64, dtype=torch.int8))
+
+
+def test_a_stack_with_weights_in_int8_is_fused_alike(products):
+    torch.manual_seed(0)
+    stack, x = Stack(CONFIG), torch.randn(4, 2, 64)
+    quantize_layers(torch.nn.ModuleDict({"stack": stack}), ["stack"], torch.int8)
+    random_init(stack, seed=1)
+    with torch.inference_mode():
+        fused = stack(x, causal)
+        assert products == {"product": 12, "norm": 6, "gate": 3, "residual": 6, "bias": 3, "scale": 12}
+        plain = torch.cat([stack(part, causal) for part in x.repeat(2, 1, 1).split(8)])
+        quantized = stack.layers[0].self_attn.o_proj
+        linear(x, quantized.weight, None, quantized.weight_scale)
+    assert products["product"] == 13
+    torch.testing.assert_close(fused, plain[:4], rtol=1e-4, atol=1e-4)

@@ -17,10 +17,17 @@ INLINE void copy_async(u32 shared, const void* global) {
 INLINE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> INLINE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
+INLINE void sync_warp() { __syncwarp(); }
+
 INLINE uint4 load_shared(u32 address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+  return v;
+}
+INLINE uint2 load_shared_pair(u32 address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
 }
 INLINE float4 load_shared_sums(u32 address) {
@@ -70,6 +77,12 @@ INLINE u32 multiply_pairs(u32 a, u32 b) {
   asm("fma.rn." DTYPE "x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000));
   return r;
 }
+INLINE u32 add_pairs(u32 a, u32 b) {  // a times 1, as there is no sum of bf16 alone either
+  u32 r;
+  asm("fma.rn." DTYPE "x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(DTYPE[0] == 'b' ? 0x3f803f80 : 0x3c003c00), "r"(b));
+  return r;
+}
+INLINE u32 byte_permute(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
 INLINE u16 to_element(float v) {
   u16 r;
   asm("cvt.rn." DTYPE ".f32 %0, %1;" : "=h"(r) : "f"(v));

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from stentor.kernels.cuda_cpp.product import Tile
 
-MEASURED: dict[tuple[int, int, bool, int], tuple[float, Tile]] = {
+Measured = dict[tuple[int, int, bool, int], tuple[float, Tile]]
+
+MEASURED: Measured = {
     (1024, 2048, False, 1): (2.5, Tile(1, 1, False, 1, 1, 1, 1)),
     (1024, 2048, False, 2): (3.0, Tile(2, 1, False, 1, 1, 1, 1)),
     (1024, 2048, False, 3): (3.4, Tile(3, 1, False, 1, 1, 1, 1)),
@@ -75,3 +77,33 @@ MEASURED: dict[tuple[int, int, bool, int], tuple[float, Tile]] = {
     (9728, 2560, False, 4): (32.5, Tile(2, 2, False, 1, 10, 3, 1)),
 }
 """K, outputs, gate and tiles of 8 rows -> microseconds and the tile. K is split as the shape decides."""
+
+MEASURED_INT8: Measured = {
+    (1024, 4096, False, 1): (2.8, Tile(1, 2, False, 2, 1, 4, 1)),
+    (1024, 4096, False, 2): (3.5, Tile(2, 2, False, 2, 1, 4, 1)),
+    (2048, 1024, False, 1): (2.5, Tile(1, 1, True, 2, 1, 1, 1)),
+    (2048, 1024, False, 2): (2.9, Tile(2, 1, False, 2, 1, 2, 1)),
+    (1024, 3072, True, 1): (3.6, Tile(1, 3, False, 2, 1, 6, 1)),
+    (1024, 3072, True, 2): (4.4, Tile(2, 3, False, 2, 1, 6, 1)),
+    (3072, 1024, False, 1): (3.0, Tile(1, 1, False, 3, 1, 3, 1)),
+    (3072, 1024, False, 2): (3.8, Tile(2, 1, False, 3, 1, 3, 1)),
+    (1024, 2048, False, 1): (2.2, Tile(1, 1, False, 1, 1, 1, 1)),
+    (1024, 2048, False, 2): (3.0, Tile(2, 1, False, 1, 1, 1, 1)),
+    (2048, 4096, False, 1): (4.4, Tile(1, 2, False, 4, 1, 8, 1)),
+    (2048, 4096, False, 2): (5.8, Tile(2, 2, False, 4, 1, 8, 1)),
+    (2048, 2048, False, 1): (3.1, Tile(1, 2, True, 2, 1, 4, 1)),
+    (2048, 2048, False, 2): (3.9, Tile(2, 2, True, 2, 1, 4, 1)),
+    (2048, 6144, True, 1): (9.9, Tile(1, 3, False, 4, 1, 6, 2)),
+    (2048, 6144, True, 2): (12.0, Tile(2, 3, False, 4, 1, 5, 2)),
+    (6144, 2048, False, 1): (6.4, Tile(1, 2, True, 6, 1, 6, 1)),
+    (6144, 2048, False, 2): (8.4, Tile(2, 1, False, 2, 3, 3, 1)),
+    (2560, 6144, False, 1): (7.5, Tile(1, 2, False, 5, 1, 5, 2)),
+    (2560, 6144, False, 2): (9.0, Tile(2, 3, False, 5, 1, 7, 1)),
+    (4096, 2560, False, 1): (5.9, Tile(1, 2, False, 4, 1, 4, 1)),
+    (4096, 2560, False, 2): (7.9, Tile(2, 2, False, 4, 1, 4, 1)),
+    (2560, 9728, True, 1): (18.9, Tile(1, 5, False, 5, 1, 11, 2)),
+    (2560, 9728, True, 2): (21.6, Tile(2, 10, False, 5, 1, 9, 1)),
+    (9728, 2560, False, 1): (13.4, Tile(1, 2, False, 2, 5, 6, 1)),
+    (9728, 2560, False, 2): (16.6, Tile(2, 2, False, 2, 5, 6, 1)),
+}
+"""The same for weights in int8, of 4 and 16 rows."""

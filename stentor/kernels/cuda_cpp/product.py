@@ -12,6 +12,8 @@ SMS = 132
 SHARED_BYTES = 227 << 10
 """Shared memory of a CTA at most, on Hopper."""
 ElementType = Literal["bf16", "f16"]
+WeightType = Literal["same", "int8"]
+"""As the activations, or int8 with a scale for each output."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Product:
     gate: bool = False
     bias: bool = False
     add: bool = False
+    weight: WeightType = "same"
     splits: int = 0
     """Parts of K, each added up by itself. It decides the order of the sums, so by default (0) the shape decides it."""
 
@@ -37,10 +40,16 @@ class Product:
         return self.n * 2 if self.gate else self.n
 
     @property
+    def weight_bytes(self) -> int:
+        """Of one weight."""
+        return 2 if self.weight == "same" else 1
+
+    @property
     def macros(self) -> dict[str, int | str]:
         """What the source asks of the product."""
         flags = {"GATE": self.gate, "BIAS": self.bias, "ADD": self.add}
-        return {"K": self.k, "N": self.n, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
+        sizes = {"K": self.k, "N": self.n, "BITS": 8 * self.weight_bytes}
+        return {**sizes, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
 
 
 def splits(weight_rows: int) -> int:
@@ -69,10 +78,12 @@ class Tile:
         return -(-all_tiles(p, self.half) // self.tiles)
 
     def shared_bytes(self, p: Product) -> int:
-        unit = (8 if self.half else 16) * GROUP * 2
+        tile_rows = 8 if self.half else 16
+        unit = tile_rows * GROUP * p.weight_bytes
         sums = p.splits * self.tiles * self.row_tiles * 32 * 16
         squares = p.splits * self.row_tiles * 8 * 4 if p.norm else 0
-        return self.stages * p.splits * unit + sums + squares
+        scales = 0 if p.weight == "same" else self.tiles * tile_rows * 4
+        return self.stages * p.splits * unit + sums + squares + scales
 
     def macros(self, p: Product) -> dict[str, int | str]:
         return {

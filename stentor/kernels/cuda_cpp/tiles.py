@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from stentor.kernels.cuda_cpp.measured import MEASURED
-from stentor.kernels.cuda_cpp.product import GROUP, SHARED_BYTES, SMS, Product, Tile, all_tiles, splits
+from stentor.kernels.cuda_cpp.measured import MEASURED, MEASURED_INT8, Measured
+from stentor.kernels.cuda_cpp.product import GROUP, SHARED_BYTES, SMS, Product, Tile, WeightType, all_tiles, splits
+
+INT8_ROWS = 16
+"""Rows up to which products with weights in int8 were measured. Others take more, and are left to the Triton kernel."""
+MOST_STAGES = 12
+COSTS: dict[WeightType, tuple[float, ...]] = {
+    "same": (0.98, 5.0e-5, 4.9e-3, 1.24e-5, 0.45e-5, 1.33e-3),
+    "int8": (0.735, 2.77e-5, 10.8e-3, 0.42e-5, 1.39e-5, 3.18e-3),
+}
+"""Microseconds of a launch, and of one SM: a weight, the products of a group, a byte of x, a byte of sums, a wait."""
 
 
 def candidates(p: Product, row_tiles: int) -> list[Tile]:
@@ -18,37 +27,43 @@ def candidates(p: Product, row_tiles: int) -> list[Tile]:
 def tile(p: Product, rows: int) -> Tile:
     """The tile for so many rows. Where registers do not hold all rows at once, several CTAs share them."""
     row_tiles = -(-rows // 8)
-    if _key(p, row_tiles) in MEASURED and p.splits == splits(p.weight_rows):
-        return MEASURED[_key(p, row_tiles)][1]
+    if _key(p, row_tiles) in _measured(p) and p.splits == splits(p.weight_rows):
+        return _measured(p)[_key(p, row_tiles)][1]
     while not (found := candidates(p, row_tiles)):
         row_tiles = -(-row_tiles // 2)
     return found[0]
 
 
 def microseconds(p: Product, rows: int, t: Tile) -> float:
-    """What a launch takes on an H200, about: half of 1,100 measured tiles are within 8 % of it (docs/log.md).
+    """What a launch takes on an H200, about: half of 1,100 measured tiles are within 8 % of it (int8: 340, 9 %).
 
     The parts are those of one SM: weights, tensor cores, x, the warps' sums, and waits for copies.
     """
     ctas = t.ctas(p) * -(-rows // (8 * t.row_tiles))
     ctas = -(-ctas // (SMS * t.min_ctas)) * t.min_ctas
     tile_rows = 8 if t.half else 16
-    weights = ctas * t.tiles * tile_rows * p.k * 2
+    weights = ctas * t.tiles * tile_rows * p.k
     products = ctas * (p.k // GROUP) * t.row_tiles * (t.tiles + p.norm)
     x = ctas * t.row_tiles * 8 * p.k * 2
     sums = ctas * p.splits * t.tiles * t.row_tiles * 32 * 16
-    waits = weights / (t.stages * tile_rows * t.min_ctas * p.splits)
-    return 0.98 + 2.5e-5 * weights + 4.9e-3 * products + 1.24e-5 * x + 0.45e-5 * sums + 1.33e-3 * waits
+    waits = 2 * weights / (t.stages * tile_rows * t.min_ctas * p.splits)
+    counts = (1.0, weights, products, x, sums, waits)
+    return sum(cost * count for cost, count in zip(COSTS[p.weight], counts, strict=True))
 
 
 def library_microseconds(p: Product) -> float:
-    """What the library's GEMM of up to 64 rows takes there, with its share of the kernels for what is fused here."""
+    """What the library's GEMM of up to 64 rows takes there, with its share of the kernels for what is fused here.
+
+    The Triton kernel of few rows with weights in 8 bits takes as long, per block of a stack.
+    """
     return 5.5 + p.weight_rows * p.k * 2 / 3.7e6
 
 
 @cache
 def pays(products: tuple[Product, ...], rows: int) -> bool:
     """Whether these products, one after the other, are faster than the library's. A gate changes little."""
+    if rows > INT8_ROWS and any(p.weight == "int8" for p in products):
+        return False
     ours = sum(_best_microseconds(p, rows) for p in products)
     return ours <= sum(library_microseconds(p) for p in products)
 
@@ -56,8 +71,13 @@ def pays(products: tuple[Product, ...], rows: int) -> bool:
 def _best_microseconds(p: Product, rows: int) -> float:
     """Of a weight, with a gate or without: whichever was measured."""
     row_tiles = -(-rows // 8)
-    found = MEASURED.get((p.k, p.n, False, row_tiles)) or MEASURED.get((p.k, p.n // 2, True, row_tiles))
+    table = _measured(p)
+    found = table.get((p.k, p.n, False, row_tiles)) or table.get((p.k, p.n // 2, True, row_tiles))
     return found[0] if found else microseconds(p, rows, tile(p, rows))
+
+
+def _measured(p: Product) -> Measured:
+    return MEASURED if p.weight == "same" else MEASURED_INT8
 
 
 def _key(p: Product, row_tiles: int) -> tuple[int, int, bool, int]:
@@ -76,22 +96,27 @@ def _candidates(p: Product, row_tiles: int) -> list[Tile]:
                 continue
             for wanted in (SMS, 2 * SMS, 4 * SMS):
                 tiles = -(-count // wanted)
-                for batch in (b for b in range(1, groups + 1) if groups % b == 0):
-                    base = Tile(row_tiles, tiles, half, batch, groups // batch, 1, min_ctas)
-                    if _registers(base) <= 65536 // (p.splits * 32 * min_ctas):
-                        found |= set(_with_stages(p, base))
+                batches = (b for b in range(1, groups + 1) if groups % b == 0)
+                bases = [Tile(row_tiles, tiles, half, b, groups // b, 1, min_ctas) for b in batches]
+                fitting = [b for b in bases if _registers(p, b) <= 65536 // (p.splits * 32 * min_ctas)]
+                if p.weight != "same":
+                    fitting = fitting[-1:]  # the fewest batches make the shortest code
+                found |= {t for base in fitting for t in _with_stages(p, base)}
     return list(found)
 
 
-def _registers(t: Tile) -> int:
+def _registers(p: Product, t: Tile) -> int:
     """Registers of a thread, about."""
     x = t.batch * t.row_tiles * 8 * (2 if t.batches > 1 else 1)
-    return x + t.tiles * t.row_tiles * 4 + 16 + 40
+    sums = t.row_tiles * 4 * (t.tiles if p.weight == "same" else 1)
+    return x + sums + 16 + 40
 
 
 def _with_stages(p: Product, t: Tile) -> list[Tile]:
     """With as many copies in flight as fit, and with half as many."""
     units = t.tiles * t.batch * t.batches
     limit = SHARED_BYTES // t.min_ctas - 1024
-    fitting = [s for s in range(1, min(units, 12) + 1) if replace(t, stages=s).shared_bytes(p) <= limit]
-    return [replace(t, stages=s) for s in {fitting[-1], max(1, fitting[-1] // 2)}] if fitting else []
+    most = min(units, 2 * MOST_STAGES // p.weight_bytes)
+    fitting = [s for s in range(1, most + 1) if replace(t, stages=s).shared_bytes(p) <= limit]
+    most_and_half = {fitting[-1], max(1, fitting[-1] // 2)} if fitting else set()
+    return [replace(t, stages=s) for s in most_and_half if s <= MOST_STAGES]

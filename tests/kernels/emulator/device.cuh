@@ -15,6 +15,7 @@ typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
 using std::min;
+struct uint2 { u32 x, y; };
 struct uint4 { u32 x, y, z, w; };
 struct float4 { float x, y, z, w; };
 struct Index { int x = 0, y = 0, z = 0; };
@@ -40,8 +41,8 @@ struct Thread {
 struct Warp {  // a product of all 32 lanes
   u32 a[32][4], b[32][2];
   float c[32][4];
-  int arrived = 0;
-  u64 round = 0;
+  int arrived = 0, at_barrier = 0;
+  u64 round = 0, barrier_round = 0;
 };
 static std::vector<Thread> threads(THREADS);
 static std::vector<Warp> warps(THREADS / 32);
@@ -56,6 +57,13 @@ static void __syncthreads() {
   const u64 round = barrier_round;
   if (++at_barrier == THREADS) { at_barrier = 0; barrier_round++; }
   while (barrier_round == round) yield();
+}
+
+static void sync_warp() {
+  Warp& w = warps[current / 32];
+  const u64 round = w.barrier_round;
+  if (++w.at_barrier == 32) { w.at_barrier = 0; w.barrier_round++; }
+  while (w.barrier_round == round) yield();
 }
 
 static unsigned char* shared(u32 address, u32 size) {
@@ -79,6 +87,7 @@ template <int PENDING> static void wait_copies() {
 }
 template <class T> static T load(const void* p) { T v; memcpy(&v, p, sizeof v); return v; }
 static uint4 load_shared(u32 address) { return load<uint4>(shared(address, 16)); }
+static uint2 load_shared_pair(u32 address) { return load<uint2>(shared(address, 8)); }
 static float4 load_shared_sums(u32 address) { return load<float4>(shared(address, 16)); }
 static float load_shared_sum(u32 address) { return load<float>(shared(address, 4)); }
 static void store_shared_sums(u32 address, float4 v) { memcpy(shared(address, 16), &v, 16); }
@@ -104,6 +113,16 @@ static u16 to_element(float v) {
 static u32 multiply_pairs(u32 a, u32 b) {
   u16 low = to_element(from_element(a) * from_element(b));
   return (u32)to_element(from_element(a >> 16) * from_element(b >> 16)) << 16 | low;
+}
+static u32 add_pairs(u32 a, u32 b) {
+  u16 low = to_element(from_element(a) + from_element(b));
+  return (u32)to_element(from_element(a >> 16) + from_element(b >> 16)) << 16 | low;
+}
+static u32 byte_permute(u32 a, u32 b, u32 selector) {
+  const u64 bytes = (u64)b << 32 | a;
+  u32 r = 0;
+  for (int i = 0; i < 4; i++) r |= (u32)(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return r;
 }
 
 // As the warp does: the operands of all lanes, then the products. The 16 products of an output are added at once.
