@@ -8,7 +8,7 @@
 
 A list named `digits` has a tab and the expected digits and letters on each line, and repeats and losses are counted. Of
 other lists the word error rate is counted, and another way to write the text may stand behind a tab. Utterances share
-windows of whisper unless `--alone` is given.
+windows of whisper unless `--alone` is given. What was heard wrong there is heard again alone.
 
 Needs the extra `quality`, and DistillMOS (`pip install --no-deps distillmos xls-r-sqa`); `--whisper`: a size or folder.
 """
@@ -28,11 +28,11 @@ import soundfile
 import torch
 
 import stentor
-from stentor.bench.metrics.score import AnswerAudio, at_16k, errors_of, opinion_scores, whisper
+from stentor.bench.metrics.score import AnswerAudio, errors_of, opinion_scores
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
 from stentor.models.weights import fold_weight_norm, load_weights, read_config, read_safetensors
-from training.heard import Listener, in_clips, sign_faults
+from training.heard import Listener, alone, faults, heard_again, in_clips, sign_faults, signs
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")
 LONG = ("worst", "edited", "heard")  # entries of a result that are not printed
@@ -58,10 +58,9 @@ class Case:
 
 
 def scored(
-    spoken: list[AnswerAudio], listen: Listener, opinions: bool = True, beside: Sequence[str] = ()
+    spoken: list[AnswerAudio], heard: list[str], opinions: bool = True, beside: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Word error rate, opinion scores and the sentences with most errors."""
-    heard = listen(spoken)
     written = [nearest(s, h, b) for s, h, b in zip(spoken, heard, beside, strict=True)] if beside else spoken
     words = errors_of(written, heard)
     worst = [{"sentence": i, "wer": round(w, 3), "heard": heard} for i, w, heard in words.worst if w]
@@ -80,19 +79,28 @@ def opinion(spoken: list[AnswerAudio]) -> dict[str, Any]:
     return {"mos": round(float(scores.mean()), 4), "mos_least": round(float(scores.min()), 4)}
 
 
-def judged(case: Case, spoken: list[AnswerAudio], listen: Listener, opinions: bool) -> dict[str, Any]:
+def judged(case: Case, spoken: list[AnswerAudio], listen: Listener, single: Listener, mos: bool) -> dict[str, Any]:
     """The figures of a case: of digits and letters repeats and losses, else the word error rate. And opinion scores.
 
-    Of single words the error rate is that of all of them in a row.
+    What `listen` heard wrong is heard again with `single`. Of single words the error rate is that of all in a row.
     """
-    if case.measure == "words":  # the time of a single word says too little about whose it is
-        heard = listen(spoken)
-        together = AnswerAudio(0, " ".join(case.texts), spoken[0].samples, spoken[0].rate)
-        figures = {"wer": round(errors_of([together], [" ".join(heard)]).error_rate, 4)}
-        return {**figures, **(opinion(spoken) if opinions else {}), "heard": heard}
-    if case.measure != "digits":
-        return scored(spoken, listen, opinions, case.beside)
-    return {**sign_faults(case.beside, listen(spoken)), **(opinion(spoken) if opinions else {})}
+    heard = listen(spoken)
+    if listen is not single:
+        heard = heard_again(spoken, heard, single, lambda i, text: doubtful(case, i, text))
+    if case.measure == "sentences":
+        return scored(spoken, heard, mos, case.beside)
+    scores = opinion(spoken) if mos else {}
+    if case.measure == "digits":
+        return {**sign_faults(case.beside, heard), **scores}
+    together = AnswerAudio(0, " ".join(case.texts), spoken[0].samples, spoken[0].rate)
+    return {"wer": round(errors_of([together], [" ".join(heard)]).error_rate, 4), **scores, "heard": heard}
+
+
+def doubtful(case: Case, index: int, heard: str) -> bool:
+    """Whether a transcript is so far from the text that the recogniser may be at fault."""
+    if case.measure == "digits":
+        return faults(case.beside[index], signs(heard)).wrong
+    return not 0.5 < len(heard) / len(case.texts[index]) < 1.5
 
 
 def read_list(path: Path, most: int | None) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
@@ -214,26 +222,24 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def one_by_one(model: str) -> Listener:
-    """A listener that gives each utterance a window of its own."""
-    transcribe = whisper(model)
-    return lambda spoken: [transcribe(at_16k(s), "en") for s in spoken]
-
-
 def main() -> None:
     args = arguments()
     wanted = cases(args)
     if args.speak is not None:
         keep(args.speak, speak(args, wanted))
         return
-    listen = one_by_one(args.whisper) if args.alone or args.through else in_clips(args.whisper)
+    single = alone(args.whisper)
+    listen = single if args.alone else in_clips(args.whisper)
     results: dict[str, Any] = {}
     if args.through is not None:
         decode = through_autoencoder(args.model, args.through, list(wanted[0].texts))
-        results = {f"autoencoder, noise {noise:g}": scored(decode(noise), listen) for noise in NOISE}
+        for noise in NOISE:
+            spoken = decode(noise)
+            results[f"autoencoder, noise {noise:g}"] = scored(spoken, single(spoken))
+            print(noise, {k: v for k, v in results[f"autoencoder, noise {noise:g}"].items() if k not in LONG})
     else:
         for case, spoken, speed in speak(args, wanted):
-            results[case.label] = {**speed, **judged(case, spoken, listen, not args.no_mos)}
+            results[case.label] = {**speed, **judged(case, spoken, listen, single, not args.no_mos)}
             print(case.label, {k: v for k, v in results[case.label].items() if k not in LONG}, flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stentor.bench.metrics.playback import Samples
-from stentor.bench.metrics.score import AnswerAudio, at_16k, recogniser
+from stentor.bench.metrics.score import AnswerAudio, at_16k, recogniser, whisper
 
 RATE = 16_000
 CLIP = 28.0
@@ -201,16 +201,38 @@ def by_time(words: Sequence[tuple[float, str]], ends: Sequence[float]) -> list[s
     return [text.strip() for text in out]
 
 
+def heard_again(
+    spoken: Sequence[AnswerAudio], heard: Sequence[str], listen: Listener, doubtful: Callable[[int, str], bool]
+) -> list[str]:
+    """The transcripts, and of utterances that are doubtful those of `listen`, which hears each alone.
+
+    A recogniser now and then drops an utterance of a clip, or a whole clip.
+    """
+    which = [i for i, text in enumerate(heard) if doubtful(i, text)]
+    again = dict(zip(which, listen([spoken[i] for i in which]), strict=True))
+    return [again.get(i, text) for i, text in enumerate(heard)]
+
+
+def alone(model: str | Path, threads: int = 2) -> Listener:
+    """A listener that gives each utterance a window of its own."""
+    transcribe = whisper(str(model), threads)
+    return lambda spoken: [transcribe(at_16k(item), "en") for item in spoken]
+
+
 def in_clips(model: str | Path, threads: int = 2) -> Listener:
     """A listener that puts several utterances into one window of whisper, and tells their words apart by the times."""
-    whisper = recogniser(str(model), threads)
+    engine = recogniser(str(model), threads)
 
     def clip(parts: list[Samples]) -> list[str]:
         gap = np.zeros(round(GAP * RATE), np.float32)
-        joined = np.concatenate([x for part in parts for x in (part, gap)])
+        joined = np.concatenate([x for part in parts for x in (part, gap)][:-1])
         ends = np.cumsum([len(part) + len(gap) for part in parts]) / RATE - GAP
-        segments, _ = whisper.transcribe(
-            joined, language="en", beam_size=1, word_timestamps=True, condition_on_previous_text=False
+        segments, _ = engine.transcribe(
+            joined,
+            language="en",
+            beam_size=1,
+            word_timestamps=True,
+            condition_on_previous_text=False,
         )
         return by_time([(w.end - 0.1, w.word) for s in segments for w in s.words], ends)
 

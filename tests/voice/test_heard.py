@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from stentor.bench.metrics.score import AnswerAudio
 from stentor.text.english import spoken
-from training.evaluate import cases, read_list
+from training.evaluate import Case, cases, doubtful, judged, read_list
 from training.heard import GAP, by_time, clips, faults, sign_faults, signs
 
 FOLDER = Path(__file__).parents[2] / "training" / "evaluation"
@@ -91,6 +93,26 @@ def test_words_of_a_clip_go_to_the_utterance_in_which_they_end():
     ends = [1.0, 2.8]
     assert by_time([(0.5, " Stop"), (1.1, " now."), (2.0, " Why?"), (3.9, " Oh.")], ends) == ["Stop now.", "Why? Oh."]
     assert by_time([(2.0, " Why?")], ends) == ["", "Why?"]
+
+
+def test_what_a_clip_lost_is_heard_again_alone():
+    spoken = [AnswerAudio(i, text, np.zeros(1, np.float32), 16_000) for i, text in enumerate(["One.", "Two.", "Six."])]
+    case = Case("digits", "digits", ("One.", "Two.", "Six."), ("1", "2", "6"), None, 1)
+    asked = []
+
+    def single(items):
+        asked.extend(item.text for item in items)
+        return ["two" for _ in items]
+
+    result = judged(case, spoken, lambda items: ["one", "", "6 6"], single, mos=False)
+    assert asked == ["Two.", "Six."]
+    assert [row["sentence"] for row in result["edited"]] == [2]
+    assert judged(case, spoken, single, single, mos=False)["with_swaps"] == 2
+
+
+@pytest.mark.parametrize(("heard", "again"), [("", True), ("Six of", True), ("Six old boats", False)])
+def test_sentences_that_lost_half_their_text_are_heard_again(heard, again):
+    assert doubtful(Case("sentences", "x", ("Six old boats.",), ("",), None, 1), 0, heard) is again
 
 
 def test_lists_voices_and_seeds_make_cases_with_names_of_their_own(tmp_path):
