@@ -42,10 +42,11 @@ from stentor import TTS, registry
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import RAMP
 from stentor.engine.codec_runner import CodecRunner
+from stentor.engine.inflight import CodecOutput
 from stentor.engine.model_runner import MAX_PREFILL_TOKENS, ModelRunner, default_batch_sizes
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
 from stentor.engine.sequence import LENGTH, RUNNING
-from stentor.layers.types import State
+from stentor.layers.types import NO_PAGES, CodecCall, State
 from stentor.models.base import KVSpec, SpeechModel
 from stentor.models.lora import NO_ADAPTERS
 
@@ -106,8 +107,9 @@ class Silence:
 
     def __init__(self) -> None:
         self.columns: dict[str, Any] = {}
+        self.pages = NO_PAGES
 
-    def decode(self, frames: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+    def decode(self, frames: torch.Tensor, state: State, call: CodecCall) -> tuple[torch.Tensor, State]:
         raise AssertionError("only captured calls are simulated")
 
 
@@ -172,7 +174,8 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
         run = partial(advance, ints[:0])
         add(runner.partial_graphs, (tokens, given, replayed), costs.prefill + costs.token * tokens, run)
     for key in codec.graph_keys(count):
-        silence = torch.zeros(key[0], key[1] * spec.hop), torch.zeros(*key, *spec.frame.shape)
+        samples, frames = torch.zeros(key[0], key[1] * spec.hop), torch.zeros(*key, *spec.frame.shape)
+        silence = CodecOutput(samples, frames, torch.zeros(*key, 0))
         speak = partial(codec.outputs.__setitem__, key, silence)
         add(codec.graphs, key, interpolate(costs.codec, key[0] * key[1]), speak)
     runner.kv.fused = True  # shapes do not depend on lengths
