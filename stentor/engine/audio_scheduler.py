@@ -19,8 +19,7 @@ GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that needs more than half of real time. Up to a real-time factor of 0.75 no chunk takes longer to
 generate than the client has buffered."""
 FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 64
-"""That the codec holds at most, by default. A chunk of a codec with a grid takes longer, and two calls of 32 rows keep
-a GPU busy while the host plans."""
+"""That the codec holds at most, by default. A codec with a grid gets two calls of 32 rows at a time."""
 BATCH_LEAD_S = 1.0
 """Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
 NON_STREAMING_LEAD_S = 5.0
@@ -71,8 +70,14 @@ class AudioScheduler:
 
     def plan(self, now: float) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
-        overtake them."""
+        overtake them.
+
+        A codec with a grid gets none while it has any: one call of many rows takes far less time than a call for each,
+        so what is due meanwhile goes together.
+        """
         jobs: list[AudioJob] = []
+        if self.timing.grid > 1 and self.in_codec:
+            return jobs
         busy = self.busy
         while due := self._due(now):
             for (urgency, _), job in due:
@@ -135,6 +140,15 @@ class AudioScheduler:
         offset = min(0, seq.audio_scheduled)
         decoded = self.timing.chunks_of(frames - offset) + offset
         return max(0, decoded - self.timing.delay) * seq.hop_seconds
+
+    def plays(self, seq: Sequence) -> bool:
+        """Whether a client may be playing, or is about to.
+
+        A first chunk with a look-ahead takes a whole grid of frames. Until a third of them is made, other requests
+        join, so that their chunks share calls.
+        """
+        joins = self.timing.lookahead and seq.first_audio is None and seq.num_generated <= self.timing.grid // 3
+        return seq.streaming and not joins
 
     def _next_chunk(self, seq: Sequence) -> tuple[int, bool]:
         """Frames of the next chunk (0: it is not due), and whether it is the last."""

@@ -146,7 +146,7 @@ class Scheduler:
             behind_prefill = prefilling and seq.num_generated > 0  # a prefill of others is in flight
             margin = MIN_LEAD_S + (2.5 if behind_prefill else 1.5) * self.prefills.seconds
             heard = seq.num_scheduled - seq.num_unheard
-            if seq.streaming and self.audio.seconds(seq, heard) - seq.played(now) < margin:
+            if self.audio.plays(seq) and self.audio.seconds(seq, heard) - seq.played(now) < margin:
                 return True
         return False
 

@@ -16,7 +16,7 @@ from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler, chunk_sizes
 from stentor.engine.codec_pages import CodecPages
 from stentor.engine.device import Device
-from stentor.engine.sequence import STOPPED
+from stentor.engine.sequence import STOPPED, Phase
 from stentor.layers.types import Column
 from stentor.models.codec_timing import CodecTiming
 from stentor.models.toy.config import BOOK, DELAY, GRID, HOP, LATENT, LONG_PREFIX, LOOKAHEAD, PAGES
@@ -353,3 +353,39 @@ def test_buffered_seconds_are_those_of_decoded_chunks() -> None:
     assert [plain.seconds(seq, n) for n in (0, 1, 7)] == [0, 1, 7]
     job = AudioJob(seq, 4, 4, False)
     assert list(TIMING.audio(job.start, job.count, job.last)) == [2, 3, 4, 5]
+
+
+def test_a_prefill_waits_for_clients_that_play_and_not_for_first_chunks_that_have_just_begun() -> None:
+    d = FakeDevice(scheduler(slots=5, pages=256, timing=CodecTiming(25, 3, 3)))
+    first = d.add(0, 4, 80)
+    for _ in range(6):
+        d.step()
+    assert (first.num_generated, first.first_audio) == (6, None)
+    second = d.add(1, 4, 80)
+    assert d.step().prefill == [second]
+    while first.num_generated < 12:
+        d.step()
+    third = d.add(2, 4, 80)
+    assert d.step().prefill == []
+    while third.phase is Phase.QUEUED:
+        d.step()
+    assert first.first_audio is not None
+    d.now += 22 * first.hop_seconds  # what has come has been played
+    fourth = d.add(3, 4, 80)
+    assert d.step().prefill == []
+    assert fourth.phase is Phase.QUEUED
+
+
+def test_chunks_that_are_due_while_a_codec_with_a_grid_works_go_together() -> None:
+    s = scheduler(slots=4, pages=256, timing=TIMING)
+    d = SlowCodec(s)
+    d.add(0, 4, 200)
+    while not d.given:
+        d.step()
+    for i in (1, 2, 3):
+        d.add(i, 4, 200)
+    for _ in range(5 * GRID):
+        assert d.step().audio == []
+    assert len(d.given) == 1
+    d.answer(1)
+    assert {job.seq.id for job in d.step().audio} == {0, 1, 2, 3}
