@@ -28,11 +28,11 @@ import soundfile
 import torch
 
 import stentor
-from stentor.bench.metrics.score import AnswerAudio, errors_of, opinion_scores
+from stentor.bench.metrics.score import AnswerAudio, errors_of, opinion_scores, recogniser
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
 from stentor.models.weights import fold_weight_norm, load_weights, read_config, read_safetensors
-from training.heard import Listener, alone, faults, heard_again, in_clips, sign_faults, signs
+from training.heard import SPELLED, Listener, alone, faults, heard_again, in_clips, sign_faults, signs
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")
 LONG = ("worst", "edited", "heard")  # entries of a result that are not printed
@@ -228,8 +228,8 @@ def main() -> None:
     if args.speak is not None:
         keep(args.speak, speak(args, wanted))
         return
-    single = alone(args.whisper)
-    listen = single if args.alone else in_clips(args.whisper)
+    engine = recogniser(args.whisper)
+    single, spelled = alone(engine), alone(engine, SPELLED)
     results: dict[str, Any] = {}
     if args.through is not None:
         decode = through_autoencoder(args.model, args.through, list(wanted[0].texts))
@@ -239,7 +239,9 @@ def main() -> None:
             print(noise, {k: v for k, v in results[f"autoencoder, noise {noise:g}"].items() if k not in LONG})
     else:
         for case, spoken, speed in speak(args, wanted):
-            results[case.label] = {**speed, **judged(case, spoken, listen, single, not args.no_mos)}
+            exact = spelled if case.measure == "digits" else single
+            listen = exact if args.alone else in_clips(engine)
+            results[case.label] = {**speed, **judged(case, spoken, listen, exact, not args.no_mos)}
             print(case.label, {k: v for k, v in results[case.label].items() if k not in LONG}, flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")

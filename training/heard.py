@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stentor.bench.metrics.playback import Samples
-from stentor.bench.metrics.score import AnswerAudio, at_16k, recogniser, whisper
+from stentor.bench.metrics.score import AnswerAudio, at_16k
 
 RATE = 16_000
 CLIP = 28.0
 """Seconds of a clip. Whisper's cost is per window of 30 s, however much of it is speech."""
+SPELLED = "5 5 5 0 1 3 2, S M I T H"
+"""A prompt that makes whisper write every sign apart. Without it "000" is often heard as "00" or "0000"."""
 GAP = 0.8
 """Seconds of silence between two utterances of a clip."""
 _UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -213,15 +214,19 @@ def heard_again(
     return [again.get(i, text) for i, text in enumerate(heard)]
 
 
-def alone(model: str | Path, threads: int = 2) -> Listener:
-    """A listener that gives each utterance a window of its own."""
-    transcribe = whisper(str(model), threads)
-    return lambda spoken: [transcribe(at_16k(item), "en") for item in spoken]
+def alone(engine: Any, prompt: str | None = None) -> Listener:
+    """A listener that gives each utterance a window of its own. With a prompt it takes beam 5."""
+
+    def listen(spoken: Sequence[AnswerAudio]) -> list[str]:
+        options = {"language": "en", "beam_size": 5 if prompt else 1, "initial_prompt": prompt}
+        found = [engine.transcribe(at_16k(item), **options)[0] for item in spoken]
+        return [" ".join(segment.text.strip() for segment in segments) for segments in found]
+
+    return listen
 
 
-def in_clips(model: str | Path, threads: int = 2) -> Listener:
+def in_clips(engine: Any) -> Listener:
     """A listener that puts several utterances into one window of whisper, and tells their words apart by the times."""
-    engine = recogniser(str(model), threads)
 
     def clip(parts: list[Samples]) -> list[str]:
         gap = np.zeros(round(GAP * RATE), np.float32)
