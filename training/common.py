@@ -74,8 +74,12 @@ def cosine(progress: float, floor: float = 0.02) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """A rate that is a tensor is filled: a captured step reads it there."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor
 
 RATE = 24_000
-DURATION_MS = 25  # the teacher's unit of time
 _WINDOW = 240  # samples of one loudness frame, 10 ms
 
 
@@ -25,21 +25,23 @@ def trim(wave: np.ndarray, config: dict[str, Any]) -> tuple[np.ndarray, int]:
     return wave[start:end], start
 
 
+Key = tuple[int, str]  # sentence and voice
+
+
 class Speech:
     """Utterances of a folder that a teacher may still be filling; `refresh` takes in what is new.
 
-    `flat` int16 [samples]; `spans` {sentence id: (start, end)} into it; `ends` {sentence id: milliseconds after its
-    start at which each phoneme ends}.
+    `flat` int16 [samples]; `spans` {key: (start, end)} into it; `ends` {key: milliseconds after its start at which each
+    phoneme ends}.
     """
 
-    def __init__(
-        self, folder: Path, config: dict[str, Any], held_out_from: int, held_out: bool, device: torch.device
-    ) -> None:
-        self.folder, self.config, self.device = folder, config, device
-        self.wanted = (lambda i: i >= held_out_from) if held_out else (lambda i: i < held_out_from)
+    def __init__(self, folder: Path, wanted: Callable[[int], bool], device: torch.device) -> None:
+        """wanted: whether a sentence, by its id, is taken."""
+        self.folder, self.wanted, self.device = folder, wanted, device
         self.flat = torch.zeros(0, dtype=torch.int16, device=device)
-        self.spans: dict[int, tuple[int, int]] = {}
-        self.ends: dict[int, list[int]] = {}
+        self.spans: dict[Key, tuple[int, int]] = {}
+        self.ends: dict[Key, list[int]] = {}
+        self._read: dict[Path, int] = {}  # bytes of each index that are taken in
 
     @property
     def hours(self) -> float:
@@ -49,19 +51,21 @@ class Speech:
         """Read utterances that were not there at the last call."""
         waves, at = [], len(self.flat)
         for index in sorted(self.folder.glob("*.jsonl")):
-            lines = index.read_text().split("\n")[:-1]  # the last one may be half written
-            if not lines:
+            done = self._read.get(index, 0)
+            with index.open("rb") as f:
+                f.seek(done)
+                text = f.read()
+            text = text[: text.rfind(b"\n") + 1]  # the last line may be half written
+            self._read[index] = done + len(text)
+            rows = [row for row in map(json.loads, text.splitlines()) if self.wanted(row["id"])]
+            if not rows:
                 continue
             pcm = np.memmap(index.with_suffix(".pcm"), dtype="<i2", mode="r")
-            for line in lines:
-                row = json.loads(line)
-                if row["id"] in self.spans or not self.wanted(row["id"]):
-                    continue
-                wave, cut = trim(np.array(pcm[row["offset"] : row["offset"] + row["samples"]]), self.config)
-                self.ends[row["id"]] = [e * DURATION_MS - cut * 1000 // RATE for e in row["ends"]]
-                self.spans[row["id"]] = (at, at + len(wave))
-                at += len(wave)
-                waves.append(wave)
+            for row in rows:
+                key = (row["id"], row["voice"])
+                waves.append(pcm[row["offset"] : row["offset"] + row["samples"]])
+                self.ends[key], self.spans[key] = row["ends"], (at, at + row["samples"])
+                at += row["samples"]
         if waves:
             new = torch.from_numpy(np.concatenate(waves)).to(self.device)
             self.flat = torch.cat((self.flat, new))
@@ -72,7 +76,7 @@ class Speech:
         index = start + torch.arange(samples, device=self.device)
         return self.flat[index].unsqueeze(1).float() / 32768
 
-    def utterance(self, key: int) -> Tensor:
+    def utterance(self, key: Key) -> Tensor:
         """One utterance, float32 [samples]."""
         start, end = self.spans[key]
         return self.flat[start:end].float() / 32768

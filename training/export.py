@@ -1,9 +1,10 @@
 """Puts what was trained into one directory in the released layout, ready for `stentor.TTS`.
 
-    python -m training.export --vae vae.pt --polish polish.pt --lm lm.pt --out DIR
+    python -m training.export --vae vae.pt --polish polish.pt --lm lm.pt --voices voices.safetensors --out DIR
 
 Each file is a trainer's checkpoint; its averaged weights are taken. `--vae` may also be a finished `.safetensors`.
 `--polish` (a decoder trained further) and `--lm` may be left out: without `--lm` only the autoencoder is written.
+Linear layers are stored in 8 bits, one scale per output, as compressed-tensors does.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from stentor.layers.quantized import quantize
 from stentor.models.weights import FUSED
 from training import tokenizer
 from training.common import load_config
 from training.modules import build_net
+
+SCHEME = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
 
 
 def averaged(path: Path) -> dict[str, Tensor]:
@@ -32,34 +36,45 @@ def averaged(path: Path) -> dict[str, Tensor]:
 
 
 def with_weight_norm(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Plain convolution weights as `weight_g`, `weight_v` in float16: g = ||v|| is a valid decomposition."""
+    """Plain convolution weights as `weight_g`, `weight_v` in float16: g = ||v|| is a valid decomposition.
+
+    The encoder, which speech does not need, has v in 8 bits: the largest of each output is 127.
+    """
     parted: dict[str, Tensor] = {}
     for name, value in weights.items():
         if name.endswith(".weight") and value.ndim == 3:
-            norm = value.float().flatten(1).norm(dim=1).view(-1, 1, 1)
-            parted[f"{name}_g"], parted[f"{name}_v"] = norm.half(), value.half().contiguous()
+            v, norm = value.half(), value.float().flatten(1).norm(dim=1).view(-1, 1, 1)
+            if name.startswith("encoder."):
+                v = (value / value.abs().amax((1, 2), keepdim=True).clamp_min(1e-12) * 127).round().to(torch.int8)
+            parted[f"{name}_g"], parted[f"{name}_v"] = norm.half(), v.contiguous()
         else:
             parted[name] = value.half().contiguous()
     return parted
 
 
 def parted_projections(weights: dict[str, Tensor], model: dict[str, Any]) -> dict[str, Tensor]:
-    """Fused projections as the checkpoint's separate ones, in bfloat16."""
+    """Fused projections as the checkpoint's separate ones: linear layers in 8 bits, what else there is in bfloat16."""
     net = build_net(model)
     widths = {f"{n}.qkv_proj": m.widths for n, m in net.named_modules() if n.endswith("self_attn")}
+    linear = {f"{n}.weight" for n, m in net.named_modules() if isinstance(m, nn.Linear)}
     parted: dict[str, Tensor] = {}
     for name, value in weights.items():
         stem, _, kind = name.rpartition(".")
         fused = stem.rpartition(".")[2]
         pieces = value.split(widths[stem]) if fused == "qkv_proj" else value.chunk(len(FUSED.get(fused, ("one",))))
         for part, piece in zip(FUSED.get(fused, (fused,)), pieces, strict=True):
-            parted[f"{stem.removesuffix(fused)}{part}.{kind}"] = piece.to(torch.bfloat16).contiguous()
+            key = f"{stem.removesuffix(fused)}{part}.{kind}"
+            if name in linear:
+                parted[key], scale = quantize(piece.float(), torch.int8)
+                parted[f"{key}_scale"] = scale.float()
+            else:
+                parted[key] = piece.to(torch.bfloat16).contiguous()
     return parted
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("vae", "polish", "lm"):
+    for name in ("vae", "polish", "lm", "voices"):
         parser.add_argument(f"--{name}", type=Path, required=name == "vae")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -74,7 +89,9 @@ def main() -> None:
         save_file(with_weight_norm(vae), args.out / "audiovae.safetensors")
     if args.lm is not None:
         save_file(parted_projections(averaged(args.lm), model), args.out / "model.safetensors")
-        (args.out / "config.json").write_text(json.dumps(model, indent=1) + "\n")
+        shutil.copy(args.voices, args.out / "voices.safetensors")
+        stored = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"all": SCHEME}}
+        (args.out / "config.json").write_text(json.dumps({**model, "quantization_config": stored}, indent=1) + "\n")
         tokenizer.save(args.out)
 
 

@@ -54,17 +54,22 @@ def hidden_states(
     (disturbed) patch before it [M, P, D], zeros for the first.
     """
     size = noise * torch.rand(len(batch.ids), 1, 1, 1, device=batch.ids.device)
-    fed = batch.patches + size * torch.randn_like(batch.patches)
+    given = batch.reference.shape[1]
+    fed = torch.cat((batch.reference, batch.patches), dim=1)
+    fed = fed + size * torch.randn_like(fed)
     pos = torch.arange(batch.ids.shape[1], device=batch.ids.device).expand_as(batch.ids)
     slot = pos - batch.text_len[:, None]
-    audio = (slot >= 0) & (slot < batch.patch_len[:, None])
+    before_text = (pos >= 1) & (pos <= given)  # where the reference stands
+    audio = before_text | ((slot >= 0) & (slot < batch.patch_len[:, None]))
     vectors = net.embed_patches(fed)
-    index = slot.clamp(0, vectors.shape[1] - 1).unsqueeze(-1).expand(-1, -1, vectors.shape[-1])
+    which = torch.where(before_text, pos - 1, given + slot)
+    index = which.clamp(0, vectors.shape[1] - 1).unsqueeze(-1).expand(-1, -1, vectors.shape[-1])
     feat = (vectors.gather(1, index) * audio.unsqueeze(-1)).float()  # the residual stream stays in float32
     x = torch.where(audio.unsqueeze(-1), feat, net.base_lm.embed_tokens(batch.ids))
     h, r = net.run_language_models(x, feat, audio, attend, pos)
     made_at = batch.text_len[batch.row] - 1 + batch.patch
-    before = torch.cat((torch.zeros_like(fed[:, :1]), fed[:, :-1]), dim=1)[batch.row, batch.patch]
+    own = fed[:, given:]
+    before = torch.cat((torch.zeros_like(own[:, :1]), own[:, :-1]), dim=1)[batch.row, batch.patch]
     return h[batch.row, made_at], r[batch.row, made_at], before
 
 

@@ -29,7 +29,10 @@ def accelerate(vae: nn.Module, depthwise: bool) -> None:
     """Compile snake, and if wanted depthwise convolutions, in place. Serving never calls this."""
     torch._dynamo.config.force_parameter_static_shapes = False  # else one kernel per channel count
     torch._dynamo.config.recompile_limit = 64
-    codec_blocks.snake = torch.compile(_snake, dynamic=True)  # type: ignore[attr-defined]
+    fused = torch.compile(_snake, dynamic=True)
+    for module in vae.modules():
+        if isinstance(module, codec_blocks.Snake):
+            module.forward = types.MethodType(lambda self, x: fused(x, self.alpha), module)  # type: ignore[method-assign]
     if not depthwise:
         return
     compiled = torch.compile(_depthwise, dynamic=True)

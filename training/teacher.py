@@ -1,108 +1,154 @@
-"""Speech from the teacher (Kokoro-82M through ONNX Runtime), as raw 16-bit PCM and an index, one pair per worker.
+"""Speech from the teacher (Kokoro-82M on a GPU) in several voices, trimmed, as 16-bit PCM and an index.
 
-    python -m training.teacher --model kokoro.onnx --voice af_heart.bin --vocab vocab.json \
-        --sentences sentences.jsonl --out speech --seconds 1200
+    python -m training.teacher --weights kokoro.npz --styles DIR --vocab vocab.json --sentences sentences.jsonl \
+        --out speech --seconds 240 --worker 0/2
 
-Each utterance is stored with the units of 25 ms after which its phonemes end: the teacher decides on durations
-before it speaks, so text and audio are aligned exactly.
+`--styles` holds the voices' style vectors (npm kokoro-js, voices/*.bin). An index line has the sentence's id, the
+voice, where its samples lie, and the milliseconds at which its phonemes end: the teacher decides on durations before it
+speaks, so text and audio are aligned exactly.
 
-May run beside the trainers, which read what is there: an index line is written after its samples.
-A second run goes on where the first stopped.
+May run beside the trainers, which read what is there: an index line is written after its samples. A second run goes on
+where the first stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from training.common import load_config
+from training.data import RATE, trim
+from training.kokoro import HOP, Teacher
+from training.sentences import held_out
 
-RATE = 24_000
-DURATIONS = "/encoder/Clip_output_0"  # in the teacher's graph: units of 25 ms per token, silence at both ends included
+Row = dict[str, Any]
+WINDOW = 8  # batches that are sorted by length together
 
 
-def plan(sentences: Path, config: dict[str, Any], done: set[int]) -> list[dict[str, Any]]:
-    """Sentences in the order of speaking: held-out ones, rare kinds, then all others, shuffled."""
+def plan(sentences: Path, config: dict[str, Any]) -> list[Row]:
+    """What is spoken, in order: some held-out sentences in every voice, then all others.
+
+    The first voice of the config speaks a sentence with the chance `first_voice_share`, and another one always does.
+    """
     rows = [json.loads(line) for line in sentences.read_text(encoding="utf-8").splitlines()]
-    held = [r for r in rows if r["id"] >= config["held_out_from"]]
-    rest = [r for r in rows if r["id"] < config["held_out_from"]]
-    random.Random(0).shuffle(rest)
-    first = set(config["kinds_first"])
-    rest.sort(key=lambda r: r["src"] not in first)
-    return [r for r in held[: config["held_out"]] + rest if r["id"] not in done]
+    draw, names = random.Random(0), list(config["voices"])
+    held = [r for r in rows if held_out(r["id"], config)]
+    draw.shuffle(held)
+    pairs = [{**r, "voice": v} for r in held[: config["held_out"]] for v in names]
+    rest = []
+    for r in rows:
+        if not held_out(r["id"], config):
+            rest.append({**r, "voice": draw.choice(names[1:])})
+            if draw.random() < config["first_voice_share"]:
+                rest.append({**r, "voice": names[0]})
+    draw.shuffle(rest)
+    return pairs + rest
 
 
-def spoken(out: Path) -> set[int]:
-    return {json.loads(line)["id"] for f in out.glob("*.jsonl") for line in f.read_text().splitlines()}
+def spoken(out: Path) -> set[tuple[int, str]]:
+    rows = (json.loads(line) for f in out.glob("*.jsonl") for line in f.read_text().splitlines())
+    return {(r["id"], r["voice"]) for r in rows}
 
 
-def with_durations(model: Path) -> bytes:
-    """The teacher's graph with its durations as a second output."""
-    import onnx
+def tokenized(phonemes: str, vocab: dict[str, int]) -> tuple[list[int], list[int]]:
+    """The teacher's tokens, and for each symbol of `phonemes` how many of them stand up to and with it."""
+    tokens, upto = [], []
+    for symbol in phonemes:
+        if symbol in vocab:
+            tokens.append(vocab[symbol])
+        upto.append(len(tokens))
+    return tokens, upto
 
-    graph = onnx.load(model)
-    graph.graph.output.append(onnx.helper.make_tensor_value_info(DURATIONS, onnx.TensorProto.FLOAT, None))
-    return graph.SerializeToString()
+
+def phoneme_ends(durations: np.ndarray, upto: list[int], cut: int) -> list[int]:
+    """Milliseconds after sample `cut` at which each symbol ends. durations [tokens + 2] are in frames."""
+    ends = durations.cumsum()[: len(durations) - 1]  # of the silence before the sentence, and of each token
+    return [int(ends[n]) * HOP * 1000 // RATE - cut * 1000 // RATE for n in upto]
 
 
-def speak(worker: int, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    """One process: speak `rows` until the time is over."""
-    import onnxruntime as ort
+def batches(rows: list[Row], teacher: Teacher, styles: dict[str, torch.Tensor], size: int) -> Iterator[list[Any]]:
+    """Rows with the first half of their synthesis, in batches of equal length."""
 
-    vocab = json.loads(args.vocab.read_text())["vocab"]
-    styles = np.fromfile(args.voice, "<f4").reshape(-1, 1, 256)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    session = ort.InferenceSession(with_durations(args.model), options, providers=["CPUExecutionProvider"])
-    stop = args.started + args.seconds
-    with (args.out / f"w{worker:02d}.pcm").open("ab") as pcm, (args.out / f"w{worker:02d}.jsonl").open("a") as index:
-        for row in rows:
-            if time.time() > stop:
-                return
-            tokens = [vocab[c] for c in row["phonemes"] if c in vocab][:509]
-            feeds = {
-                "tokens": np.array([[0, *tokens, 0]], np.int64),
-                "style": styles[len(tokens) - 1],
-                "speed": np.ones(1, np.float32),
-            }
-            audio, durations = session.run(None, feeds)
-            wave, ends = audio.ravel(), durations.ravel().astype(int).cumsum()[1:-1].tolist()
-            offset = pcm.tell() // 2
-            pcm.write((np.clip(wave, -0.999, 0.999) * 32767).astype("<i2").tobytes())
+    def style(part: list[Row]) -> torch.Tensor:
+        return torch.stack([styles[r["voice"]][len(r["tokens"]) - 1] for r in part])
+
+    for at in range(0, len(rows), WINDOW * size):
+        window = sorted(rows[at : at + WINDOW * size], key=lambda r: len(r["tokens"]))
+        halves = (window[: WINDOW * size // 2], window[WINDOW * size // 2 :])
+        planned = [
+            pair
+            for half in halves
+            if half
+            for pair in zip(half, teacher.plan([r["tokens"] for r in half], style(half)))
+        ]
+        frames = torch.stack([p[2].sum() for _, p in planned]).tolist()
+        order = sorted(range(len(planned)), key=lambda i: -frames[i])
+        for i in range(0, len(order), size):
+            part = [planned[k] for k in order[i : i + size]]
+            waves = teacher.voice([p for _, p in part], style([r for r, _ in part]))
+            yield [(row, wave, p[2]) for (row, p), wave in zip(part, waves, strict=True)]
+
+
+def write(folder: Path, worker: int, made: Iterator[list[Any]], config: dict[str, Any], stop: float) -> None:
+    """Append utterances to the worker's two files until the time is over."""
+    started, seconds = time.time(), 0.0
+    with (folder / f"w{worker:02d}.pcm").open("ab") as pcm, (folder / f"w{worker:02d}.jsonl").open("a") as index:
+        offset = pcm.tell() // 2
+        for batch in made:
+            gains = torch.tensor([config["teacher"]["voices"][row["voice"]] for row, _, _ in batch])
+            sizes = [len(w) for _, w, _ in batch]
+            loud = torch.cat([w * float(g) for (_, w, _), g in zip(batch, gains, strict=True)])
+            waves = np.split((loud.clamp(-0.999, 0.999) * 32767).short().cpu().numpy(), np.cumsum(sizes)[:-1])
+            durations = np.split(
+                torch.cat([d for _, _, d in batch]).cpu().numpy(), np.cumsum([len(d) for _, _, d in batch])[:-1]
+            )
+            lines = []
+            for (row, _, _), wave, frames in zip(batch, waves, durations, strict=True):
+                kept, cut = trim(wave, config["trim"])
+                pcm.write(kept.astype("<i2").tobytes())
+                line = {"id": row["id"], "voice": row["voice"], "offset": offset, "samples": len(kept)}
+                lines.append(json.dumps(line | {"ends": phoneme_ends(frames, row["upto"], cut)}) + "\n")
+                offset += len(kept)
+                seconds += len(kept) / RATE
             pcm.flush()
-            index.write(json.dumps({"id": row["id"], "offset": offset, "samples": len(wave), "ends": ends}) + "\n")
+            index.writelines(lines)
             index.flush()
+            if time.time() > stop:
+                break
+    print(json.dumps({"worker": worker, "hours": seconds / 3600, "per_s": seconds / (time.time() - started)}))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("model", "voice", "vocab", "sentences", "out"):
+    for name in ("weights", "styles", "vocab", "sentences", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=1200)
-    parser.add_argument("--workers", type=int)
+    parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--worker", default="0/1", help="k/n: every n-th utterance, from the k-th on")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"])
     args = parser.parse_args()
-    config = load_config()["teacher"]
-    args.started = time.time()
+    stop, config = time.time() + args.seconds, load_config()
     args.out.mkdir(parents=True, exist_ok=True)
-    rows = plan(args.sentences, config, spoken(args.out))
-    count = args.workers or config["workers"]
-    os.environ["OMP_NUM_THREADS"] = "1"
-    jobs = [multiprocessing.Process(target=speak, args=(k, rows[k::count], args)) for k in range(count)]
-    for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join()
+    vocab, voices = json.loads(args.vocab.read_text())["vocab"], config["teacher"]["voices"]
+    styles = {v: np.fromfile(args.styles / f"{v}.bin", "<f4").reshape(510, 256) for v in voices}
+    worker, workers = map(int, args.worker.split("/"))
+    done, rows = spoken(args.out), []
+    for row in plan(args.sentences, config["teacher"])[worker::workers]:
+        tokens, upto = tokenized(row["phonemes"].strip(), vocab)
+        if tokens and len(tokens) <= 509 and (row["id"], row["voice"]) not in done:
+            rows.append({"id": row["id"], "voice": row["voice"], "tokens": tokens, "upto": upto})
+    teacher = Teacher(str(args.weights), args.device, args.dtype)
+    made = batches(rows, teacher, {v: torch.from_numpy(s) for v, s in styles.items()}, args.batch)
+    write(args.out, worker, made, config, stop)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ Stops by itself after `--limit` seconds and resumes. Held-out losses use the ave
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 from stentor.layers.transformer import Attention, SwiGLU
 from stentor.models.voxcpm2.modules import VoxCPM2Net
 from training.alignment import Pointer, Speller
+from training.capture import CapturedStep
 from training.common import (
     Average,
     Log,
@@ -67,41 +66,6 @@ def losses_of(
     return {**found, "stop_wrong": wrong, "spelt": spelt}
 
 
-class Captured:
-    """Forward and backward pass as one CUDA graph per shape of batch: eager, a step is bound by thousands of launches.
-
-    Gradients lie where they lay when the graph was captured. On a CPU the function simply runs.
-    """
-
-    def __init__(self, run: Callable[[Batch], dict[str, Tensor]], device: torch.device) -> None:
-        self.run, self.cuda = run, device.type == "cuda"
-        self.graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Batch, dict[str, Tensor]]] = {}
-
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        if not self.cuda:
-            return self.run(batch)
-        shape = batch.ids.shape
-        if shape not in self.graphs:
-            self.graphs[shape] = self._capture(batch)
-        graph, fixed, losses = self.graphs[shape]
-        for field in dataclasses.fields(Batch):
-            getattr(fixed, field.name).copy_(getattr(batch, field.name), non_blocking=True)
-        graph.replay()
-        return dict(losses)
-
-    def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, dict[str, Tensor]]:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # compiles and allocates what a capture may not
-            for _ in range(2):
-                self.run(batch)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            losses = self.run(batch)
-        return graph, batch, losses
-
-
 class Trainer:
     def __init__(self, config: dict[str, Any], device: torch.device) -> None:
         self.c, self.device = config["lm"], device
@@ -124,7 +88,7 @@ class Trainer:
         self.velocity: Velocity = torch.compile(dit) if device.type == "cuda" else dit
         for p in self.trained:
             p.grad = torch.zeros_like(p)  # where a graph finds it
-        self.captured = Captured(self.gradients, device)
+        self.captured = CapturedStep(self.gradients, device)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -184,10 +148,12 @@ def main() -> None:
     for name in ("latents", "sentences", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=570, help="seconds of this call")
+    parser.add_argument("--seconds", type=float, help="of training in all, instead of the configured ones")
     parser.add_argument("--positions", type=int, help="instead of the configured batch_frames (dry runs)")
     args = parser.parse_args()
     config = load_config()
     c, patch, device = config["lm"], config["model"]["patch_size"], pick_device()
+    c["seconds"] = args.seconds or c["seconds"]
     watch = Stopwatch(args.limit)
     torch.backends.cuda.matmul.allow_tf32 = True
     log = Log(args.work / "lm.log")

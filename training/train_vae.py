@@ -5,19 +5,22 @@ deviation (Sun et al., 2024, sigma-VAE), so the decoder forgives what the langua
 Reconstruction only at first, then with discriminators. Stops by itself after `--limit` seconds and resumes.
 
 With `--polish FILE` the encoder of that finished VAE stays as it is (so latents stay valid) and its decoder is trained
-further, against new discriminators, by the `[polish]` section.
+further, against the same discriminators, by the `[polish]` section.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Hashable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from training.capture import CapturedStep, Losses
 from training.common import (
     Average,
     Log,
@@ -34,7 +37,22 @@ from training.data import RATE, Speech
 from training.discriminators import Discriminators
 from training.losses import SpectralLoss, discriminator_loss, feature_loss, generator_loss, latent_loss
 from training.modules import build_vae, reconstruct
+from training.sentences import held_out
 from training.speed import accelerate
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Waveforms x [B, 1, samples] of one step, and whether the discriminators judge it."""
+
+    x: Tensor
+    adversary: bool
+
+    def shape(self) -> Hashable:
+        return (self.x.shape, self.adversary)
+
+    def overwrite(self, other: Crops) -> None:
+        self.x.copy_(other.x)
 
 
 class Trainer:
@@ -44,21 +62,24 @@ class Trainer:
         self.c = config
         self.device = device
         self.vae = build_vae(model).to(device)
-        if start:
-            finished = torch.load(start, map_location=device, weights_only=True)["average"]
-            self.vae.load_state_dict({k: v.float() for k, v in finished.items()})
-            self.vae.encoder.requires_grad_(False)
         self.judges: nn.Module = Discriminators().to(device).to(memory_format=torch.channels_last)
+        if start:
+            finished = torch.load(start, map_location=device, weights_only=True)
+            self.vae.load_state_dict({k: v.float() for k, v in finished["average"].items()})
+            self.vae.encoder.requires_grad_(False)
+            self.judges.load_state_dict(finished["judges"])
         self.average = Average(self.vae, self.c["ema"])
         self.spectral = SpectralLoss(RATE).to(device)
-        fused = device.type == "cuda"
-        betas = tuple(self.c["betas"])
-        trained = [p for p in self.vae.parameters() if p.requires_grad]
-        self.opt_g = torch.optim.AdamW(trained, self.c["lr"], betas, weight_decay=0.0, fused=fused)
-        self.opt_d = torch.optim.AdamW(
-            self.judges.parameters(), self.c["adversary_lr"], betas, weight_decay=0.0, fused=fused
-        )
+        self.trained = [p for p in self.vae.parameters() if p.requires_grad]
+        self.judging = list(self.judges.parameters())
+        self.opt_g, self.opt_d = (self._optimizer(p) for p in (self.trained, self.judging))
         self.step = 0
+        self.captured = CapturedStep(self.update, device)
+
+    def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        cuda, lr = self.device.type == "cuda", torch.zeros((), device=self.device)
+        betas = tuple(self.c["betas"])
+        return torch.optim.AdamW(parameters, lr, betas, weight_decay=0.0, fused=cuda, capturable=cuda)
 
     def state(self) -> dict[str, Any]:
         parts = ("vae", "judges", "opt_g", "opt_d")
@@ -76,62 +97,66 @@ class Trainer:
         self.average.count, self.step = state["count"], state["step"]
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
 
-    def _judged(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        length = int(self.c["judged"] * RATE)
-        start = int(torch.randint(0, x.shape[-1] - length + 1, ()))
-        return x[..., start : start + length], y[..., start : start + length]
-
-    def train_step(self, x: Tensor, progress: float, adversary: bool) -> dict[str, Tensor]:
+    def train_step(self, x: Tensor, progress: float, adversary: bool) -> Losses:
         """One update of all networks on waveforms x [B, 1, samples]."""
-        losses: dict[str, Tensor] = {}
-        with self.autocast():
-            y, mu = reconstruct(self.vae, x, self.c["noise"])
-        mel, stft = self.spectral(x, y)
-        losses.update(mel=mel, stft=stft, latent=latent_loss(mu))
         c = self.c
-        total = c["mel_weight"] * mel + c["stft_weight"] * stft + c["latent_weight"] * losses["latent"]
-        if adversary:
-            real, fake = self._judged(x, y)
-            losses["judges"] = self._train_judges(real, fake.detach(), progress)
-            self.judges.requires_grad_(False)
-            with self.autocast():
-                with torch.no_grad():
-                    _, real_features = self.judges(real)
-                scores, features = self.judges(fake)
-            self.judges.requires_grad_(True)
-            losses["fooling"] = generator_loss(scores)
-            losses["feature"] = feature_loss(real_features, features)
-            total = total + losses["fooling"] + c["feature_weight"] * losses["feature"]
         warm = min(1.0, progress / c["warmup"]) if c["warmup"] else 1.0
-        set_lr(self.opt_g, warm * cosine(progress) * (c["adversary_lr"] if adversary else c["lr"]))
-        self.opt_g.zero_grad(set_to_none=True)
-        total.backward()
-        losses["grad"] = nn.utils.clip_grad_norm_(self.vae.parameters(), 100.0)
-        self.opt_g.step()
+        rate = warm * cosine(progress, c["floor"])
+        set_lr(self.opt_g, rate * (c["adversary_lr"] if adversary else c["lr"]))
+        set_lr(self.opt_d, rate * c["adversary_lr"])
+        losses = self.captured(Crops(x, adversary))
         self.average.update(self.vae)
         self.step += 1
         return losses
 
-    def _train_judges(self, real: Tensor, fake: Tensor, progress: float) -> Tensor:
+    def update(self, crops: Crops) -> Losses:
+        """Losses of a batch, and one step of the optimizers. Nothing here waits for the device."""
+        c, x = self.c, crops.x
+        self.opt_g.zero_grad(set_to_none=True)
         with self.autocast():
-            scores, _ = self.judges(torch.cat((real, fake)))
-        halves = [s.chunk(2) for s in scores]
-        loss = discriminator_loss([h[0] for h in halves], [h[1] for h in halves])
-        set_lr(self.opt_d, cosine(progress) * self.c["adversary_lr"])
-        self.opt_d.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.judges.parameters(), 100.0)
+            y, mu = reconstruct(self.vae, x, c["noise"])
+        mel, stft = self.spectral(x, y)
+        losses = {"mel": mel, "stft": stft, "latent": latent_loss(mu)}
+        total = c["mel_weight"] * mel + c["stft_weight"] * stft + c["latent_weight"] * losses["latent"]
+        if crops.adversary:
+            wanted, found = self._judge(x, y.float())
+            losses.update(found)
+            total = total + (y * wanted).sum()  # its gradient at y is `wanted`
+        total.backward()
+        losses["grad"] = nn.utils.clip_grad_norm_(self.trained, 100.0)
+        self.opt_g.step()
+        return {k: v.detach() for k, v in losses.items()}
+
+    def _judge(self, x: Tensor, y: Tensor) -> tuple[Tensor, Losses]:
+        """Discriminators see a random stretch of x and y [B, 1, samples] and learn. Returns the gradient at y of what
+        the decoder is to lower. One pass serves both sides, so both learn from the same discriminators."""
+        length = int(self.c["judged"] * RATE)
+        start = (torch.rand((), device=x.device) * (x.shape[-1] - length)).long()
+        at = start + torch.arange(length, device=x.device)
+        shown = y.detach().requires_grad_(True)
+        with self.autocast():
+            scores, features = self.judges(torch.cat((x.index_select(2, at), shown.index_select(2, at))))
+        real, fake = zip(*(s.chunk(2) for s in scores), strict=True)
+        pairs = [[f.chunk(2) for f in judge] for judge in features]
+        loss = discriminator_loss(list(real), list(fake))
+        fooling = generator_loss(list(fake))
+        feature = feature_loss([[a for a, _ in p] for p in pairs], [[b for _, b in p] for p in pairs])
+        grads = torch.autograd.grad(loss, self.judging, retain_graph=True)
+        (wanted,) = torch.autograd.grad(fooling + self.c["feature_weight"] * feature, shown)
+        for p, g in zip(self.judging, grads, strict=True):
+            p.grad = g
+        nn.utils.clip_grad_norm_(self.judging, 100.0)
         self.opt_d.step()
-        return loss.detach()
+        return wanted, {"judges": loss, "fooling": fooling, "feature": feature}
 
 
 def bench(trainer: Trainer, speech: Speech, samples: int, steps: int, log: Log) -> None:
     """Time both kinds of step."""
     for adversary in (False, True):
         for k in range(steps + 3):
-            if k == 3:
+            if k == 3:  # the first of them captures
                 start = time.monotonic()
             losses = trainer.train_step(speech.crops(trainer.c["batch"], samples), 0.0, adversary)
             float(losses["mel"].detach())
@@ -143,24 +168,31 @@ def main() -> None:
     parser.add_argument("--speech", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=560, help="seconds of this call")
+    parser.add_argument("--seconds", type=float, help="of training in all, instead of the configured ones")
     parser.add_argument("--polish", type=Path, help="finished VAE whose decoder is trained further")
+    parser.add_argument("--hours", type=float, default=0.02, help="of speech that must be there before it begins")
     parser.add_argument("--bench", type=int, default=0, help="only time this many steps")
     parser.add_argument("--fused", type=int, default=1, help="0 eager, 1 fused snakes, 2 also depthwise convolutions")
+    parser.add_argument("--captured", type=int, default=1, help="0 runs every step eagerly")
     parser.add_argument("--batch", type=int, help="instead of the configured one (dry runs)")
     args = parser.parse_args()
     config = load_config()
     c = config["vae"] | (config["polish"] if args.polish else {})
-    c["batch"] = args.batch or c["batch"]
+    c["batch"], c["seconds"] = args.batch or c["batch"], args.seconds or c["seconds"]
     watch, device = Stopwatch(args.limit), pick_device()
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
     name = "polish" if args.polish else "vae"
     log = Log(args.work / f"{name}.log")
     trainer = Trainer(config["model"], c, device, args.polish)
+    trainer.captured.cuda &= bool(args.captured)
     if args.fused and device.type == "cuda":
         accelerate(trainer.vae, args.fused > 1)
-    speech = Speech(args.speech, config["trim"], config["teacher"]["held_out_from"], False, device)
+    speech = Speech(args.speech, lambda key: not held_out(key, config["teacher"]), device)
     speech.refresh()
+    while speech.hours < args.hours:  # the teacher has only begun
+        time.sleep(1)
+        speech.refresh()
     samples = int(c["crop"] * RATE)
     vae_size = parameter_count(trainer.vae)
     log(device=str(device), vae=vae_size, judges=parameter_count(trainer.judges), hours=speech.hours)
@@ -177,8 +209,9 @@ def main() -> None:
         progress = watch.elapsed / c["seconds"]
         losses = trainer.train_step(speech.crops(c["batch"], samples), progress, watch.elapsed >= c["adversary_from"])
         now = time.monotonic()
-        if trainer.step % 100 == 0 or now - shown > 20:
+        if now - shown > 15:
             shown = now
+            speech.refresh()
             log(
                 step=trainer.step,
                 s=watch.elapsed,
@@ -186,7 +219,6 @@ def main() -> None:
                 **{k: float(v.detach()) for k, v in losses.items()},
             )
         if now - saved > c["checkpoint_every"]:
-            speech.refresh()
             save(path, {**trainer.state(), "elapsed": watch.elapsed})
             saved = time.monotonic()
     save(path, {**trainer.state(), "elapsed": watch.elapsed})

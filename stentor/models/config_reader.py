@@ -53,6 +53,13 @@ class ConfigReader:
             raise self.error(key, f"must be a string, got {value!r}")
         return value
 
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """A list of strings."""
+        values = self._get(key, default)
+        if not isinstance(values, list | tuple) or not all(isinstance(v, str) for v in values):
+            raise self.error(key, f"must be a list of strings, got {values!r}")
+        return tuple(values)
+
     def integers(self, key: str, default: tuple[int, ...] | None = None, *, low: int = 1) -> tuple[int, ...]:
         """A list of at least one whole number, each at least `low`."""
         values = self._get(key, default)

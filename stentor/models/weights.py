@@ -104,7 +104,10 @@ def read_pickle(file: Path) -> dict[str, Tensor]:
 
 
 def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Replace `x.weight_g`, `x.weight_v` by `x.weight` = g * v / ||v|| (norm over all dims but the first)."""
+    """Replace `x.weight_g`, `x.weight_v` by `x.weight` = g * v / ||v|| (norm over all dims but the first).
+
+    Integers in `x.weight_v` need no scale: the norm takes it out. The weight then has the dtype of g.
+    """
     folded = {k: v for k, v in tensors.items() if not k.endswith(("weight_g", "weight_v"))}
     for key, v in tensors.items():
         if not key.endswith("weight_v"):
@@ -114,7 +117,9 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             raise CheckpointError(f"tensor {name}_g is missing beside {key}")
         wide = v.to(torch.promote_types(v.dtype, torch.float32))
         norm = wide.flatten(1).norm(dim=1).view(-1, *[1] * (v.ndim - 1))
-        folded[name] = (tensors[f"{name}_g"].to(wide.dtype) * wide / norm).to(v.dtype)
+        folded[name] = (tensors[f"{name}_g"].to(wide.dtype) * wide / norm).to(
+            v.dtype if v.is_floating_point() else tensors[f"{name}_g"].dtype
+        )
     for key in tensors:
         if key.endswith("weight_g") and f"{key.removesuffix('_g')}_v" not in tensors:
             raise CheckpointError(f"tensor {key.removesuffix('_g')}_v is missing beside {key}")

@@ -10,36 +10,44 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import stentor
-from stentor.api import DEFAULT_VOICE
 from stentor.layers.qk_norm_rope import NormRope
+from stentor.models.voxcpm2.codec import PatchCodec
 from training import export
 from training.alignment import Pointer, Speller
 from training.common import load_config
 from training.data import trim
-from training.examples import AUDIO_START, HOP_MS, TAIL, Batch, Examples, Shape
+from training.examples import AUDIO_START, HOP_MS, REFERENCE_END, REFERENCE_START, TAIL, Batch, Examples, Shape
 from training.losses import latent_loss
-from training.modules import build_net, hidden_states
+from training.modules import build_net, build_vae, hidden_states
+from training.sentences import held_out
 from training.store import STEP, write
+from training.teacher import phoneme_ends, plan, tokenized
 from training.tokenizer import build
 
 DEVICE = torch.device("cpu")
 TEXTS = ["hˈɛlO ðˈɛɹ.", "ɐ nˈɛst ʌv snˈIpəɹz.", "jˈɛs."]
 
 
+REFERENCE = 2  # patches in front of each text
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three utterances whose latents are all the utterance's number, in steps of the store."""
+    """Three utterances whose latents are all the utterance's number, in steps of the store. Two are of one voice."""
     path, dim = tmp_path_factory.mktemp("latents"), load_config()["model"]["feat_dim"]
     frames = [25, 34, 16]
     flat = torch.cat([torch.full((n, dim), i + 1, dtype=torch.int8) for i, n in enumerate(frames)])
     starts = np.cumsum([0, *frames[:-1]]).tolist()
-    index = [
-        {"id": i, "shift": 0, "start": s, "frames": n} for i, (s, n) in enumerate(zip(starts, frames, strict=True))
-    ]
     # Of the first text every phoneme takes 80 ms; nothing is known of the others.
-    write(path, "train", flat, index, {0: [80 * (k + 1) for k in range(len(TEXTS[0]))]})
+    index = [
+        {"id": i, "voice": "ab"[i // 2], "start": s, "frames": n, "ends": []}
+        for i, (s, n) in enumerate(zip(starts, frames, strict=True))
+    ]
+    index[0]["ends"] = [80 * (k + 1) for k in range(len(TEXTS[0]))]
+    write(path, "train", flat, index)
     rows = [{"id": i, "phonemes": t} for i, t in enumerate(TEXTS)]
     (path / "sentences.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
     return path
@@ -48,7 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def examples(folder: Path) -> Examples:
     config = load_config()
-    return Examples(folder / "sentences.jsonl", folder, "train", config["model"]["patch_size"], config["lm"], DEVICE)
+    settings = {**config["lm"], "reference": REFERENCE}
+    return Examples(folder / "sentences.jsonl", folder, "train", config["model"]["patch_size"], settings, DEVICE)
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +69,19 @@ def test_each_text_stands_beside_its_own_latents(batch: Batch) -> None:
     tokenizer = build()
     for i, text in enumerate(TEXTS):
         length = int(batch.text_len[i])
-        assert batch.ids[i, : length - 1].tolist() == tokenizer.encode(text).ids
+        given = [REFERENCE_START, *[0] * REFERENCE, REFERENCE_END]
+        assert batch.ids[i, : length - 1].tolist() == given + tokenizer.encode(text).ids
         assert int(batch.ids[i, length - 1]) == AUDIO_START
         own = batch.patches[i, : int(batch.patch_len[i])]
         assert torch.allclose(own, torch.full_like(own, (i + 1) * STEP))
+
+
+def test_a_reference_is_of_the_same_voice(batch: Batch) -> None:
+    of = (batch.reference / STEP).round()
+    assert of.shape[1] == REFERENCE
+    for i, allowed in enumerate(({1, 2}, {1, 2}, {3})):
+        assert len(set(of[i].flatten().tolist())) == 1  # of one utterance
+        assert set(of[i].flatten().tolist()) <= allowed
 
 
 def test_the_last_true_patch_and_the_silent_ones_after_it_say_stop(batch: Batch) -> None:
@@ -75,8 +93,8 @@ def test_the_last_true_patch_and_the_silent_ones_after_it_say_stop(batch: Batch)
 
 def test_each_latent_sounds_the_phoneme_of_its_time(batch: Batch) -> None:
     sounding = batch.sounding[batch.row == 0].flatten().tolist()
-    last = len(TEXTS[0]) - 1
-    assert sounding[:24] == [min(k * HOP_MS // 80, last) for k in range(24)]
+    first, last = REFERENCE + 2, len(TEXTS[0]) - 1
+    assert sounding[:24] == [first + min(k * HOP_MS // 80, last) for k in range(24)]
     assert set(sounding[24:]) == {-1}  # the silent patches after the end
     assert (batch.sounding[batch.row == 1] == -1).all()
 
@@ -121,7 +139,9 @@ def test_company_and_padding_do_not_change_an_example(examples: Examples, batch:
     with torch.no_grad():
         h, r, before = hidden_states(net, batch, 0.0)
         for i in range(3):
-            alone = hidden_states(net, examples.collate([examples.example([i], False)]), 0.0)
+            lone = examples.collate([examples.example([i], False)])
+            lone.reference = batch.reference[i : i + 1]  # drawn anew otherwise
+            alone = hidden_states(net, lone, 0.0)
             for ours, theirs in zip((h, r, before), alone, strict=True):
                 assert torch.allclose(ours[batch.row == i], theirs, atol=1e-5)
 
@@ -129,7 +149,7 @@ def test_company_and_padding_do_not_change_an_example(examples: Examples, batch:
 def test_a_patch_does_not_see_itself_or_what_follows(batch: Batch) -> None:
     net = build_net(load_config()["model"]).eval()
     changed = dataclasses.replace(batch, patches=batch.patches.clone())
-    changed.patches[:, 2:] += 1
+    changed.patches[:, 2:] += 1  # the reference stays
     with torch.no_grad():
         old, new = hidden_states(net, batch, 0.0)[0], hidden_states(net, changed, 0.0)[0]
     assert torch.equal(old[batch.patch <= 2], new[batch.patch <= 2])
@@ -163,15 +183,55 @@ def test_trimming_keeps_the_configured_silence() -> None:
     assert start == 12_000 - 2400
 
 
+def test_durations_become_the_ends_of_all_symbols() -> None:
+    """A symbol that the teacher lacks ends where the one before it ends."""
+    tokens, upto = tokenized("a-b", {"a": 7, "b": 8})
+    assert tokens == [7, 8]
+    ends = phoneme_ends(np.array([4, 2, 3, 5]), upto, cut=600)  # frames of 25 ms, 25 ms are cut
+    assert ends == [125, 125, 200]
+
+
+def test_every_sentence_is_spoken_and_held_out_ones_stand_first(tmp_path: Path) -> None:
+    config = {**load_config()["teacher"], "held_out": 2}
+    ids = [*range(40), *range(15300, 15310), *range(20001, 20099)]
+    path = tmp_path / "sentences.jsonl"
+    path.write_text("".join(json.dumps({"id": i, "phonemes": "a"}) + "\n" for i in ids))
+    rows, voices = plan(path, config), len(config["voices"])
+    held, rest = rows[: 2 * voices], rows[2 * voices :]
+    assert all(held_out(r["id"], config) for r in held)
+    assert {r["id"] for r in rest} == {i for i in ids if not held_out(i, config)}
+    assert {r["voice"] for r in rest} == set(config["voices"])
+
+
+def test_a_decoder_of_columns_streams_what_it_decodes_whole() -> None:
+    vae = build_vae(load_config()["model"]).eval()
+    z = torch.randn(1, 8, vae.config.latent_dim, generator=torch.Generator().manual_seed(0))
+    codec = PatchCodec(vae)
+    state = {name: torch.zeros(1, *column.shape) for name, column in codec.columns.items()}
+    with torch.inference_mode():
+        whole = vae.decode(z)
+        parts = []
+        for k in range(2):
+            samples, state = codec.decode(z[:, 4 * k : 4 * k + 4].unsqueeze(1), state)
+            parts.append(samples)
+    assert torch.allclose(torch.cat(parts, dim=1), whole, atol=1e-5)
+    assert whole.shape == (1, 8 * vae.config.upsampling)
+    assert vae.encode_latents(whole).shape == z.shape
+
+
 def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"average": build_net(load_config()["model"]).state_dict()}, tmp_path / "lm.pt")
-    vae = DEFAULT_VOICE / "audiovae.safetensors"
+    model, given = load_config()["model"], tmp_path / "voices.safetensors"
+    torch.save({"average": build_vae(model).state_dict()}, tmp_path / "vae.pt")
+    shape = (REFERENCE, model["patch_size"], model["feat_dim"])
+    save_file({name: torch.randn(shape) for name in model["stentor"]["voices"]}, given)
     out = tmp_path / "voice"
-    monkeypatch.setattr(sys, "argv", ["export", "--vae", str(vae), "--lm", str(tmp_path / "lm.pt"), "--out", str(out)])
+    files = {"--vae": tmp_path / "vae.pt", "--lm": tmp_path / "lm.pt", "--voices": given, "--out": out}
+    monkeypatch.setattr(sys, "argv", ["export", *(str(x) for pair in files.items() for x in pair)])
     export.main()
-    assert sum(f.stat().st_size for f in out.iterdir()) <= 45e6
+    assert sum(f.stat().st_size for f in out.iterdir()) <= 46e6
     with stentor.TTS(out, device="cpu") as tts:
-        speech = tts.generate("Hello.", max_frames=4, seed=1)
+        speech = tts.generate("Hello.", max_frames=4, seed=1, voice=model["stentor"]["voices"][1])
     assert speech.sample_rate == 24_000
     assert len(speech.samples) == 4 * 3840
     assert np.isfinite(speech.samples).all()

@@ -42,7 +42,8 @@ class Encoder(nn.Module):
 
     def __init__(self, c: VAEConfig) -> None:
         super().__init__()
-        layers: list[nn.Module] = [CausalConv1d(1, c.encoder_dim, 7)]
+        self.samples = c.samples_per_column
+        layers: list[nn.Module] = [CausalConv1d(self.samples, c.encoder_dim, 7)]
         dim = c.encoder_dim
         for stride in c.encoder_rates:
             layers.append(EncoderBlock(dim, 2 * dim, stride, c.depthwise))
@@ -59,6 +60,8 @@ class Encoder(nn.Module):
     def hidden(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
         """What fc_mu (and, in training, fc_logvar) reads: [B, encoder_dim * 2 ** blocks, n / hop]."""
         first, *blocks = self.block
+        if self.samples > 1:
+            x = x.reshape(len(x), -1, self.samples).transpose(1, 2)
         x = convolve(first, x, state)
         for block in blocks:
             x = block(x, state)
@@ -86,14 +89,13 @@ class Decoder(nn.Module):
 
     def __init__(self, c: VAEConfig) -> None:
         super().__init__()
-        n = c.latent_dim
-        head = [CausalConv1d(n, n, 7, groups=n), CausalConv1d(n, c.decoder_dim, 1)]
-        layers: list[nn.Module] = [*head] if c.depthwise else [CausalConv1d(n, c.decoder_dim, 7)]
+        n, widths = c.latent_dim, c.widths
+        head = [CausalConv1d(n, n, 7, groups=n), CausalConv1d(n, widths[0], 1)]
+        layers: list[nn.Module] = [*head] if c.depthwise else [CausalConv1d(n, widths[0], 7)]
         self.head = len(layers)
-        widths = [c.decoder_dim // 2**i for i in range(len(c.decoder_rates) + 1)]
         for i, stride in enumerate(c.decoder_rates):
             layers.append(UpsampleBlock(widths[i], widths[i + 1], stride, c.depthwise))
-        layers += [Snake(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
+        layers += [Snake(widths[-1]), CausalConv1d(widths[-1], c.samples_per_column, 7)]
         self.model = nn.ModuleList(layers)
         self.sr_cond_model = nn.ModuleDict()
         if c.sr_bin_boundaries is not None:
@@ -114,7 +116,8 @@ class Decoder(nn.Module):
             else:
                 condition = self.sr_cond_model[str(i)]() if str(i) in self.sr_cond_model else None
                 x = layer(x, state, condition)
-        return torch.tanh(upcast(convolve(out, x, state, before=act)))
+        y = torch.tanh(upcast(convolve(out, x, state, before=act)))
+        return y if y.shape[1] == 1 else y.transpose(1, 2).flatten(1).unsqueeze(1)
 
 
 class AudioVAE(nn.Module):

@@ -16,7 +16,11 @@ OWN_DEFAULTS = ("temperature", "cfg", "flow_steps", "min_frames", "max_frames")
 
 @dataclass(frozen=True)
 class VAEConfig:
-    """AudioVAE V2. Rates in samples per second. Strides multiply to the samples of one latent."""
+    """AudioVAE V2. Rates in samples per second. Strides multiply to the samples of one latent.
+
+    With `samples_per_column` above 1 the outermost convolutions take and give that many samples as channels, so that no
+    layer runs at the sample rate (WaveNeXt's linear head, Okamoto et al., 2023).
+    """
 
     encoder_dim: int = 128
     encoder_rates: tuple[int, ...] = (2, 5, 8, 8)
@@ -27,16 +31,23 @@ class VAEConfig:
     sample_rate: int = 16000  # of the encoder's input
     out_sample_rate: int = 48000  # of the decoder's output
     sr_bin_boundaries: tuple[int, ...] | None = (20000, 30000, 40000)
+    samples_per_column: int = 1
+    decoder_widths: tuple[int, ...] = ()  # channels before and after each block. (): decoder_dim, halved by each
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of the decoder before its first block and after each one."""
+        return self.decoder_widths or tuple(self.decoder_dim // 2**i for i in range(len(self.decoder_rates) + 1))
 
     @property
     def hop(self) -> int:
         """Samples at `sample_rate` that become one latent."""
-        return math.prod(self.encoder_rates)
+        return self.samples_per_column * math.prod(self.encoder_rates)
 
     @property
     def upsampling(self) -> int:
         """Samples at `out_sample_rate` that one latent becomes."""
-        return math.prod(self.decoder_rates)
+        return self.samples_per_column * math.prod(self.decoder_rates)
 
     @property
     def rate_bucket(self) -> int:
@@ -77,6 +88,9 @@ class VoxCPM2Config:
     text_frontend: str | None = None
     takes_instructions: bool = True
     takes_reference: bool = True
+    voices: tuple[str, ...] = ()  # of voices.safetensors. The first one speaks where none is named
+    counts_positions: bool = False  # text embeddings carry their position, so that equal phonemes differ
+    widens: bool = False  # weights of 8 bits are widened when loaded: they are stored so for their size alone
     threads: int | None = None  # of a CPU, where more are no faster
     patches_per_token: float = 6.0  # more than that, and `patches_around`, is suspect: the utterance may run on
     patches_around: float = 0.0  # silence before and after
@@ -91,17 +105,23 @@ def parse_vae(data: object) -> VAEConfig:
         raise s.error("use_noise_block", "is not supported")
     if s.flag("cond_out_layer", False) or s.text("cond_type", "scale_bias") not in ("scale_bias", "scale_bias_init"):
         raise CheckpointError("config.json: audio_vae_config supports only cond_type 'scale_bias' without out layer")
+    rates = s.integers("decoder_rates", d.decoder_rates)
+    widths = s.integers("decoder_widths") if s.data.get("decoder_widths") else ()
+    if widths and len(widths) != len(rates) + 1:
+        raise s.error("decoder_widths", f"must have {len(rates) + 1} values, one more than decoder_rates")
     plain = "sr_bin_boundaries" in s.data and s.data["sr_bin_boundaries"] is None  # null: no such tables
     return VAEConfig(
         encoder_dim=s.integer("encoder_dim", d.encoder_dim),
         encoder_rates=s.integers("encoder_rates", d.encoder_rates),
         latent_dim=s.integer("latent_dim", d.latent_dim),
         decoder_dim=s.integer("decoder_dim", d.decoder_dim),
-        decoder_rates=s.integers("decoder_rates", d.decoder_rates),
+        decoder_rates=rates,
         depthwise=s.flag("depthwise", d.depthwise),
         sample_rate=s.integer("sample_rate", d.sample_rate),
         out_sample_rate=s.integer("out_sample_rate", d.out_sample_rate),
         sr_bin_boundaries=None if plain else s.integers("sr_bin_boundaries", d.sr_bin_boundaries or ()),
+        samples_per_column=s.integer("samples_per_column", 1),
+        decoder_widths=widths,
     )
 
 
@@ -140,6 +160,9 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         text_frontend=stentor.text("text_frontend", "") or None,
         takes_instructions=stentor.flag("takes_instructions", True),
         takes_reference=stentor.flag("takes_reference", True),
+        voices=stentor.texts("voices", ()),
+        counts_positions=stentor.flag("counts_positions", False),
+        widens=stentor.flag("widens", False),
         threads=stentor.integer("threads") if stentor.data.get("threads") is not None else None,
         patches_per_token=stentor.number("patches_per_token", 6.0),
         patches_around=stentor.number("patches_around", 0.0),

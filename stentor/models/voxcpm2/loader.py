@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,11 +61,12 @@ def load(
     weights = read_quantized(raw, _main_weights(path), str(path))
     if "lora" in options:
         weights = merge(weights, read_lora(Path(options["lora"]).expanduser()))
-    weights = place_quantized(net, QUANTIZED, weights, quantization(options), f"{path}: model", device)
+    stacks = () if c.widens else QUANTIZED
+    weights = place_quantized(net, stacks, weights, quantization(options), f"{path}: model", device)
     load_weights(net, weights, f"{path}: model", device)
     load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
     tokenize = TextTokenizer(path / "tokenizer.json")
-    return build_model(c, net, vae, device, audio_dtype, tokenize, plan)
+    return build_model(c, net, vae, device, audio_dtype, tokenize, plan, _stored_voices(path, c))
 
 
 def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
@@ -91,15 +93,16 @@ def build_model(
     audio_dtype: torch.dtype,
     tokenize: Tokenize,
     plan: AdapterPlan,
+    voices: Mapping[str, np.ndarray] | None = None,
 ) -> VoxCPM2:
-    """A model of loaded parts, all on `device`. Audio is decoded in `audio_dtype`."""
+    """A model of loaded parts, all on `device`. Audio is decoded in `audio_dtype`. voices: see PromptBuilder."""
     for module in (net, vae):
         module.to(device).eval().requires_grad_(False)
     adapters = install_adapters(net, plan, serves_adapters, read_lora)
     cast_codec(vae.encoder, encoder_dtype(audio_dtype, device))
     cast_codec(vae.decoder, audio_dtype)
     suspect, aligned = (c.patches_per_token, c.patches_around), c.alignment is not None
-    prompts = PromptBuilder(tokenize, _front_end(c), c.patch, c.feat, c.max_length, suspect, aligned)
+    prompts = PromptBuilder(tokenize, _front_end(c), c.patch, c.feat, c.max_length, suspect, aligned, voices)
     return VoxCPM2(c, net, vae, prompts, adapters)
 
 
@@ -109,6 +112,19 @@ def _front_end(c: VoxCPM2Config) -> FrontEnd:
         return front_end(c.text_frontend)
     except ValueError as e:
         raise CheckpointError(f"config.json: stentor.text_frontend: {e}") from e
+
+
+def _stored_voices(path: Path, c: VoxCPM2Config) -> dict[str, np.ndarray]:
+    """The reference patches [R, P, feat] of each voice that config.json names, from voices.safetensors."""
+    if not c.voices:
+        return {}
+    stored = read_safetensors(path / "voices.safetensors")
+    for name in c.voices:
+        if name not in stored or stored[name].shape[1:] != (c.patch, c.feat):
+            raise CheckpointError(
+                f"{path}/voices.safetensors: {name} must be there with patches [R, {c.patch}, {c.feat}]"
+            )
+    return {name: stored[name].float().numpy() for name in c.voices}
 
 
 def _main_weights(path: Path) -> dict[str, Tensor]:

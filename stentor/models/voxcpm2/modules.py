@@ -65,6 +65,14 @@ class Flow(nn.Module):
         self.estimator = estimator
 
 
+def sinusoids(length: int, hidden: int) -> Tensor:
+    """Positions 0 .. length - 1 as sines and cosines of wavelengths from 2 pi to 2 pi * length (Vaswani et al., 2017):
+    float32 [length, hidden]."""
+    speed = length ** -torch.linspace(0, 1, hidden // 2)
+    turns = torch.arange(length).unsqueeze(1) * speed
+    return torch.cat((turns.sin(), turns.cos()), dim=1)
+
+
 class VoxCPM2Net(nn.Module):
     """All weights but the autoencoder's. The two language models share one pool of keys and values."""
 
@@ -88,7 +96,10 @@ class VoxCPM2Net(nn.Module):
             factors = list(c.rope_factors) if c.rope_factors is not None else None
             table = angles(c.base.head_dim, c.max_length, c.rope_theta, factors)
             self.rope = Rope(table, dtype, interleaved=False, in_float32=True)
+            counts = sinusoids(c.max_length, hidden) if c.counts_positions else torch.zeros(0)
         self.residual_rope = c.residual_rope
+        self.counts_positions = c.counts_positions
+        self.register_buffer("counts", counts, persistent=False)
 
     def embed_patches(self, patches: Tensor) -> Tensor:
         """patches [..., P, feat] -> backbone inputs [..., hidden]."""
@@ -101,6 +112,8 @@ class VoxCPM2Net(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Both language models: inputs x [..., hidden], patch embeddings feat [..., hidden] (zeros at text), audio
         [...] bool, positions pos [...]. Returns lm_hidden and residual_hidden, each [..., hidden]."""
+        if self.counts_positions:
+            x = x + self.get_buffer("counts")[pos].masked_fill(audio.unsqueeze(-1), 0).to(x.dtype)
         h = self.base_lm(x, attend, self.rope, pos)
         h, both = select_and_concat(h, self.fsq_layer(h), feat, audio)
         fused = project(self.fusion_concat_proj, both)

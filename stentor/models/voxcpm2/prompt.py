@@ -6,7 +6,7 @@ Text is taken as it is but for white space: the reference's optional normaliser 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,14 @@ class PromptBuilder:
         max_length: int,
         suspect: tuple[float, float] = (6.0, 0.0),
         aligned: bool = False,
+        voices: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """suspect: an utterance of n tokens is of suspect length beyond suspect[0] n + suspect[1] patches. aligned:
-        whether prompts say where their words stand, of which each character is a token then."""
+        whether prompts say where their words stand, of which each character is a token then.
+
+        voices: the patches [R, P, feat] of a reference for each named voice. The first speaks where none is named.
+        """
+        self.voices = dict(voices or {})
         self.tokenize, self.front_end, self.suspect, self.aligned = tokenize, front_end, suspect, aligned
         self.empty = np.zeros((0, patch, feat), np.float32)
         self.max_length = max_length
@@ -105,8 +110,9 @@ class PromptBuilder:
             raise InvalidRequest(
                 "instructions", "cannot be combined with audio that is continued (a reference or prompt with text)"
             )
+        named = self.voices[request.voice or next(iter(self.voices))] if self.voices else self.empty
         return GivenAudio(
-            reference=self._patches(reference, "reference", encode),
+            reference=named if reference is None else self._patches(reference, "reference", encode),
             prompt=self._patches(prompt, "prompt", encode),
             text=prompt.text or "" if prompt is not None else "",
         )

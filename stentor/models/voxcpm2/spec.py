@@ -56,6 +56,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         stop_keeps_frame=True,
         reference_rate=c.vae.sample_rate,
         reference_seconds=REFERENCE_SECONDS,
+        voices=c.voices,
         languages=languages(c.text_frontend),
         takes_instructions=c.takes_instructions,
         instructs_prompt=False,
