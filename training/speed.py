@@ -7,6 +7,7 @@ import types
 import torch
 from torch import Tensor, nn
 
+from stentor import kernels
 from stentor.layers import codec_blocks
 from stentor.layers.conv import CausalConv1d, StreamingState
 
@@ -43,3 +44,8 @@ def accelerate(vae: nn.Module, depthwise: bool) -> None:
     for module in vae.modules():
         if isinstance(module, CausalConv1d) and module.groups > 1:
             module.forward = types.MethodType(forward, module)  # type: ignore[method-assign]
+
+
+def plain_products() -> None:
+    """Make linear layers the library's alone: torch.compile cannot follow the choice of a kernel. Never in serving."""
+    kernels.is_invariant_gemm = lambda x: False  # type: ignore[assignment]

@@ -33,6 +33,7 @@ from training.common import (
     set_lr,
 )
 from training.examples import Batch, Examples
+from training.speed import plain_products
 from training.modules import Velocity, build_net, flow_loss, hidden_states
 
 
@@ -85,6 +86,7 @@ class Trainer:
         )
         self.step = 0
         dit = self.net.feat_decoder.estimator
+        plain_products()
         self.velocity: Velocity = torch.compile(dit) if device.type == "cuda" else dit
         for p in self.trained:
             p.grad = torch.zeros_like(p)  # where a graph finds it

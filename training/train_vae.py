@@ -143,10 +143,9 @@ class Trainer:
         loss = discriminator_loss(list(real), list(fake))
         fooling = generator_loss(list(fake))
         feature = feature_loss([[a for a, _ in p] for p in pairs], [[b for _, b in p] for p in pairs])
-        grads = torch.autograd.grad(loss, self.judging, retain_graph=True)
+        self.opt_d.zero_grad(set_to_none=True)
+        loss.backward(inputs=self.judging, retain_graph=True)
         (wanted,) = torch.autograd.grad(fooling + self.c["feature_weight"] * feature, shown)
-        for p, g in zip(self.judging, grads, strict=True):
-            p.grad = g
         nn.utils.clip_grad_norm_(self.judging, 100.0)
         self.opt_d.step()
         return wanted, {"judges": loss, "fooling": fooling, "feature": feature}
