@@ -15,9 +15,11 @@ import re
 import sys
 import types
 import warnings
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from training.kokoro_weights import load_state
@@ -55,7 +57,7 @@ def modules() -> torch.nn.ModuleDict:
     return net.eval().requires_grad_(False)
 
 
-def adain(m, x, s, mask, alpha=None):
+def adain(m: Any, x: Tensor, s: Tensor, mask: Tensor, alpha: Tensor | None = None) -> Tensor:
     """AdaIN over each sentence's own frames, then Snake (with alpha) or leaky ReLU; zero behind the end."""
     n, y = mask.sum(-1, keepdim=True), x.float()
     y = y - (y * mask).sum(-1, keepdim=True) / n
@@ -66,7 +68,7 @@ def adain(m, x, s, mask, alpha=None):
     return y.mul_(mask).to(x.dtype)
 
 
-def resblk(m, x, s, mask, after=None):
+def resblk(m: Any, x: Tensor, s: Tensor, mask: Tensor, after: Tensor | None = None) -> Tensor:
     """AdainResBlk1d; `after` is the mask behind the block's upsampling, if it upsamples."""
     y = adain(m.norm1, x, s, mask)
     if after is not None:
@@ -75,7 +77,7 @@ def resblk(m, x, s, mask, after=None):
     return (y + (m.conv1x1(x) if m.learned_sc else x)) * 0.5**0.5
 
 
-def snakeblk(m, x, s, mask):
+def snakeblk(m: Any, x: Tensor, s: Tensor, mask: Tensor) -> Tensor:
     """AdaINResBlock1."""
     for k in range(3):
         y = m.convs1[k](adain(m.adain1[k], x, s, mask, m.alpha1[k]))
@@ -90,7 +92,8 @@ class Teacher:
         self.net, self.device, self.noise, self.gain, self.tf32 = modules(), device, noise, gain, dtype != "fp32"
         missing, extra = self.net.load_state_dict(load_state(weights), strict=False)
         missing = [k for k in missing if not re.search(r"\.norm\.(weight|bias)$", k)]  # unused: 1 and 0
-        assert not missing and not extra, (missing[:9], extra[:9])
+        if missing or extra:
+            raise SystemExit(f"{weights} does not fit: {missing[:9]} are missing, {extra[:9]} are too many")
         self.net.to(device)
         self.half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)
         dec = self.net["decoder"]
@@ -124,7 +127,7 @@ class Teacher:
         length = -(-int(total.max()) // 16) * 16 if har is None else int(total.max())  # few shapes: cuDNN keeps plans
 
         def spread(k: int) -> torch.Tensor:
-            rows = [q[k].repeat_interleave(q[2], 0, output_size=n) for q, n in zip(plans, total.tolist())]
+            rows = [q[k].repeat_interleave(q[2], 0, output_size=n) for q, n in zip(plans, total.tolist(), strict=True)]
             rows = pad_sequence(rows, batch_first=True)
             return F.pad(rows, (0, 0, 0, length - rows.shape[1]))
 
@@ -155,7 +158,7 @@ class Teacher:
         x = torch.cat([x * self.window[:, None], m120 * self.window.square()[:, None]])
         y, weight = F.fold(x, (1, length * HOP + 20), (1, 20), stride=(1, 5)).flatten(1).chunk(2)
         y = y / weight.clamp(min=1e-8) * self.gain
-        return [w[10 : 10 + n * HOP] for w, n in zip(y, total.tolist())]
+        return [w[10 : 10 + n * HOP] for w, n in zip(y, total.tolist(), strict=True)]
 
     def source(self, f0: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         """Spectrum of the harmonic source, [batch, 22, 120 * frames + 1]; phases are summed in float64."""

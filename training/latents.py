@@ -65,7 +65,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     log = Log(args.out / "latents.log")
     for name in ("held_out", "train"):
-        speech = Speech(args.speech, lambda i, k=name: held_out(i, config["teacher"]) == (k == "held_out"), device)
+        speech = Speech(args.speech, lambda i, k=name: held_out(i) == (k == "held_out"), device)
         speech.refresh()
         flat, index = encode_all(vae, speech, vae.config.hop)
         write(args.out, name, flat, index)

@@ -40,12 +40,12 @@ def plan(sentences: Path, config: dict[str, Any]) -> list[Row]:
     """
     rows = [json.loads(line) for line in sentences.read_text(encoding="utf-8").splitlines()]
     draw, names = random.Random(0), list(config["voices"])
-    held = [r for r in rows if held_out(r["id"], config)]
+    held = [r for r in rows if held_out(r["id"])]
     draw.shuffle(held)
     pairs = [{**r, "voice": v} for r in held[: config["held_out"]] for v in names]
     rest = []
     for r in rows:
-        if not held_out(r["id"], config):
+        if not held_out(r["id"]):
             rest.append({**r, "voice": draw.choice(names[1:])})
             if draw.random() < config["first_voice_share"]:
                 rest.append({**r, "voice": names[0]})
@@ -87,7 +87,7 @@ def batches(rows: list[Row], teacher: Teacher, styles: dict[str, torch.Tensor], 
             pair
             for half in halves
             if half
-            for pair in zip(half, teacher.plan([r["tokens"] for r in half], style(half)))
+            for pair in zip(half, teacher.plan([r["tokens"] for r in half], style(half)), strict=True)
         ]
         frames = torch.stack([p[2].sum() for _, p in planned]).tolist()
         order = sorted(range(len(planned)), key=lambda i: -frames[i])

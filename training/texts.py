@@ -27,12 +27,9 @@ from stentor.text.english import spoken
 from stentor.text.front_end import FrontEnd
 from stentor.text.phonemes import EnglishPhonemes
 from training.grammar import Grammar, read_lists
+from training.sentences import BASE_HELD_OUT, FIRST_ID
 from training.tokenizer import SYMBOLS
 
-FIRST_ID = 20_000
-HELD_OUT = 50
-BASE_HELD_OUT = 15_300
-"""The first id of the base list that is kept for validation. No new sentence is made from those."""
 MOST_SYMBOLS = 400
 WINDOW = 6
 COMMON, RARE = 8_000, 20_000  # words of the base by how often they stand there, and words of the dictionary alone
@@ -57,11 +54,6 @@ _UNFIT = re.compile(
 )
 _PLAIN = re.compile(r"[A-Za-z' -]+(?:, [A-Za-z' -]+)?\.")
 _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
-
-
-def held_out(sentence: int) -> bool:
-    """Whether the sentence of this id, of the base or new, is kept for validation."""
-    return sentence >= BASE_HELD_OUT if sentence < FIRST_ID else sentence % HELD_OUT == 0
 
 
 class Overlap:

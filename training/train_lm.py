@@ -33,8 +33,8 @@ from training.common import (
     set_lr,
 )
 from training.examples import Batch, Examples
-from training.speed import plain_products
 from training.modules import Velocity, build_net, flow_loss, hidden_states
+from training.speed import plain_products
 
 
 def add_dropout(net: VoxCPM2Net, p: float) -> None:

@@ -162,6 +162,30 @@ def bench(trainer: Trainer, speech: Speech, samples: int, steps: int, log: Log) 
         log(bench=True, adversary=adversary, ms=1000 * (time.monotonic() - start) / steps)
 
 
+def train(trainer: Trainer, speech: Speech, watch: Stopwatch, path: Path, log: Log) -> None:
+    """Until the time is over, from the checkpoint at `path` if there is one."""
+    c = trainer.c
+    state = restore(path, trainer.device)
+    if state:
+        trainer.load(state)
+        watch.before = state["elapsed"]
+    saved = shown = time.monotonic()
+    while watch.left > 8 and watch.elapsed < c["seconds"]:
+        crops = speech.crops(c["batch"], int(c["crop"] * RATE))
+        losses = trainer.train_step(crops, watch.elapsed / c["seconds"], watch.elapsed >= c["adversary_from"])
+        now = time.monotonic()
+        if now - shown > 15:
+            shown = now
+            speech.refresh()
+            figures = {k: float(v.detach()) for k, v in losses.items()}
+            log(step=trainer.step, s=watch.elapsed, hours=speech.hours, **figures)
+        if now - saved > c["checkpoint_every"]:
+            save(path, {**trainer.state(), "elapsed": watch.elapsed})
+            saved = time.monotonic()
+    save(path, {**trainer.state(), "elapsed": watch.elapsed})
+    log(step=trainer.step, s=watch.elapsed, done=watch.elapsed >= c["seconds"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--speech", type=Path, required=True)
@@ -187,41 +211,17 @@ def main() -> None:
     trainer.captured.cuda &= bool(args.captured)
     if args.fused and device.type == "cuda":
         accelerate(trainer.vae, args.fused > 1)
-    speech = Speech(args.speech, lambda key: not held_out(key, config["teacher"]), device)
+    speech = Speech(args.speech, lambda i: not held_out(i), device)
     speech.refresh()
     while speech.hours < args.hours:  # the teacher has only begun
         time.sleep(1)
         speech.refresh()
-    samples = int(c["crop"] * RATE)
-    vae_size = parameter_count(trainer.vae)
-    log(device=str(device), vae=vae_size, judges=parameter_count(trainer.judges), hours=speech.hours)
+    sizes = {"vae": parameter_count(trainer.vae), "judges": parameter_count(trainer.judges)}
+    log(device=str(device), **sizes, hours=speech.hours)
     if args.bench:
-        bench(trainer, speech, samples, args.bench, log)
+        bench(trainer, speech, int(c["crop"] * RATE), args.bench, log)
         return
-    path = args.work / f"{name}.pt"
-    state = restore(path, device)
-    if state:
-        trainer.load(state)
-        watch.before = state["elapsed"]
-    saved = shown = time.monotonic()
-    while watch.left > 8 and watch.elapsed < c["seconds"]:
-        progress = watch.elapsed / c["seconds"]
-        losses = trainer.train_step(speech.crops(c["batch"], samples), progress, watch.elapsed >= c["adversary_from"])
-        now = time.monotonic()
-        if now - shown > 15:
-            shown = now
-            speech.refresh()
-            log(
-                step=trainer.step,
-                s=watch.elapsed,
-                hours=speech.hours,
-                **{k: float(v.detach()) for k, v in losses.items()},
-            )
-        if now - saved > c["checkpoint_every"]:
-            save(path, {**trainer.state(), "elapsed": watch.elapsed})
-            saved = time.monotonic()
-    save(path, {**trainer.state(), "elapsed": watch.elapsed})
-    log(step=trainer.step, s=watch.elapsed, done=watch.elapsed >= c["seconds"])
+    train(trainer, speech, watch, args.work / f"{name}.pt", log)
 
 
 if __name__ == "__main__":

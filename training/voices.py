@@ -40,7 +40,7 @@ def main() -> None:
     model, count = config["model"], config["lm"]["reference"]
     vae = build_vae(model).eval()
     vae.load_state_dict({k: v.float() for k, v in torch.load(args.vae, weights_only=True)["average"].items()})
-    speech = Speech(args.speech, lambda i: held_out(i, config["teacher"]), torch.device("cpu"))
+    speech = Speech(args.speech, held_out, torch.device("cpu"))
     speech.refresh()
     picks = {voice: int(sentence) for voice, sentence in (p.split("=") for p in args.pick)}
     found: dict[str, Tensor] = {}

@@ -198,8 +198,8 @@ def test_every_sentence_is_spoken_and_held_out_ones_stand_first(tmp_path: Path) 
     path.write_text("".join(json.dumps({"id": i, "phonemes": "a"}) + "\n" for i in ids))
     rows, voices = plan(path, config), len(config["voices"])
     held, rest = rows[: 2 * voices], rows[2 * voices :]
-    assert all(held_out(r["id"], config) for r in held)
-    assert {r["id"] for r in rest} == {i for i in ids if not held_out(i, config)}
+    assert all(held_out(r["id"]) for r in held)
+    assert {r["id"] for r in rest} == {i for i in ids if not held_out(i)}
     assert {r["voice"] for r in rest} == set(config["voices"])
 
 
