@@ -5,7 +5,16 @@ import pytest
 from stentor.errors import CheckpointError
 from stentor.models.config_reader import ConfigReader
 
-DATA = {"size": 4, "zero": 0, "eps": 1e-5, "yes": True, "none": None, "rates": [2, 5], "inner": {"deep": {"n": "x"}}}
+DATA = {
+    "size": 4,
+    "zero": 0,
+    "eps": 1e-5,
+    "yes": True,
+    "none": None,
+    "rates": [2, 5],
+    "names": ["a"],
+    "inner": {"deep": {"n": "x"}},
+}
 
 
 def reader() -> ConfigReader:
@@ -17,6 +26,7 @@ def test_values_come_as_they_are():
     assert (r.integer("size"), r.integer("zero", low=0), r.number("eps"), r.number("size")) == (4, 0, 1e-5, 4.0)
     assert (r.flag("yes"), r.integers("rates"), r.numbers("rates")) == (True, (2, 5), (2.0, 5.0))
     assert r.section("inner").section("deep").text("n") == "x"
+    assert r.texts("names") == ("a",)
     assert r.table("inner") == {"deep": {"n": "x"}}
 
 
@@ -24,8 +34,8 @@ def test_values_come_as_they_are():
 def test_null_is_the_same_as_a_key_that_is_left_out(key: str):
     r = reader()
     assert (r.integer(key, 3), r.number(key, 0.5), r.flag(key, False), r.text(key, "t")) == (3, 0.5, False, "t")
-    assert (r.integers(key, (1,)), r.table(key, {})) == ((1,), {})
-    for read in (r.integer, r.number, r.flag, r.text, r.integers, r.numbers, r.table, r.section):
+    assert (r.integers(key, (1,)), r.texts(key, ()), r.table(key, {})) == ((1,), (), {})
+    for read in (r.integer, r.number, r.flag, r.text, r.texts, r.integers, r.numbers, r.table, r.section):
         with pytest.raises(CheckpointError, match=rf"m/config\.json: {key} is missing"):
             read(key)
 
@@ -44,6 +54,7 @@ def test_null_is_the_same_as_a_key_that_is_left_out(key: str):
         (lambda r: r.integers("rates", low=3), "rates must be a list of integers of at least 3"),
         (lambda r: r.integers("size"), "size must be a list"),
         (lambda r: r.numbers("inner"), "inner must be a list of numbers"),
+        (lambda r: r.texts("rates"), "rates must be a list of strings"),
         (lambda r: r.section("rates"), "rates must be an object, got list"),
         (lambda r: r.section("inner").section("deep").integer("n"), r"inner\.deep\.n must be a positive integer"),
     ],

@@ -109,6 +109,15 @@ def test_weight_norm_folds_to_what_torch_computes():
     assert set(folded) == {"c.weight", "c.bias"}
 
 
+def test_a_weight_norm_of_integers_needs_no_scale():
+    v = torch.randint(-127, 128, (5, 3, 4), dtype=torch.int8, generator=torch.Generator().manual_seed(0))
+    g = torch.rand(5, 1, 1).half()
+    folded = weights.fold_weight_norm({"c.weight_g": g, "c.weight_v": v})["c.weight"]
+    assert folded.dtype == torch.float16
+    wide = v.float()
+    torch.testing.assert_close(folded, (g * wide / wide.flatten(1).norm(dim=1).view(-1, 1, 1)).half())
+
+
 @pytest.mark.parametrize("kept", ["c.weight_g", "c.weight_v"])
 def test_half_a_weight_norm_is_named(kept: str):
     with pytest.raises(CheckpointError, match=r"c\.weight_[gv] is missing"):

@@ -110,12 +110,19 @@ class PromptBuilder:
             raise InvalidRequest(
                 "instructions", "cannot be combined with audio that is continued (a reference or prompt with text)"
             )
-        named = self.voices[request.voice or next(iter(self.voices))] if self.voices else self.empty
         return GivenAudio(
-            reference=named if reference is None else self._patches(reference, "reference", encode),
+            reference=self._reference(request, reference, prompt, encode),
             prompt=self._patches(prompt, "prompt", encode),
             text=prompt.text or "" if prompt is not None else "",
         )
+
+    def _reference(
+        self, request: SpeechRequest, reference: ReferenceAudio | None, prompt: ReferenceAudio | None, encode: Encode
+    ) -> np.ndarray:
+        """Patches of what is cloned: given audio, or a named voice where the request gives none."""
+        if reference is not None or prompt is not None or not self.voices:
+            return self._patches(reference, "reference", encode)
+        return self.voices[request.voice or next(iter(self.voices))]
 
     def _patches(self, audio: ReferenceAudio | None, role: str, encode: Encode) -> np.ndarray:
         return self.empty if audio is None else encode(audio.recording, role)["patches"].astype(np.float32)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
+from stentor.layers.attention import causal
 from stentor.models.base import AlignmentHeads, SpeechModel
 from stentor.models.voxcpm2 import dummy
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
@@ -167,6 +168,9 @@ def test_a_truncated_or_missing_file_is_named(copy: Path, name: str) -> None:
         (lambda c: c.update(stentor=aligned(layers=[3], heads=1)), "layers must be different numbers below 3"),
         (lambda c: c.update(stentor=aligned(layers=[1, 1], heads=1)), "layers must be different numbers below 3"),
         (lambda c: c.update(stentor=aligned(layers=[0], heads=5)), "heads must be at most 4, got 5"),
+        (lambda c: c.update(stentor={"voices": "ann"}), "stentor.voices must be a list of strings"),
+        (lambda c: c.update(stentor={"voices": ["ann"]}), r"voices\.safetensors"),
+        (lambda c: c["audio_vae_config"].update(decoder_widths=[8]), "decoder_widths must have . values, one more"),
         (lambda c: c.update(architecture="voxcpm9"), "voxcpm9"),
     ],
 )
@@ -191,6 +195,43 @@ def test_a_checkpoint_may_say_which_heads_look_at_the_text(copy: Path) -> None:
     reconfigure(copy, lambda c: c.update(stentor=aligned(layers=[2, 0], heads=3, lag=0.02)))
     assert load(copy).spec.alignment == AlignmentHeads((0, 2), 3, 2, 0.25, 0.02)
     assert load(TINY).spec.alignment is None
+
+
+def test_named_voices_come_from_a_file_and_a_misshapen_one_is_named(copy: Path) -> None:
+    reconfigure(copy, lambda c: c.update(stentor={"voices": ["ann", "ben"]}))
+    config = parse(json.loads((copy / "config.json").read_text()))
+    patches = torch.ones(2, config.patch, config.feat)
+    save_file({"ann": patches, "ben": 2 * patches}, copy / "voices.safetensors")
+    model = load(copy)
+    assert model.spec.voices == ("ann", "ben")
+    assert {name: float(v.mean()) for name, v in model.prompts.voices.items()} == {"ann": 1.0, "ben": 2.0}
+    save_file({"ann": patches, "ben": patches[:, 1:].clone()}, copy / "voices.safetensors")
+    with pytest.raises(CheckpointError, match=r"voices\.safetensors: ben must be there with patches"):
+        load(copy)
+
+
+def test_text_that_counts_its_positions_is_heard_otherwise_and_audio_is_not(copy: Path) -> None:
+    """The same token at two positions: without the count their inputs are equal."""
+    plain = load(copy)
+    reconfigure(copy, lambda c: c.update(stentor={"counts_positions": True}))
+    counting = load(copy)
+
+    def inputs(model: SpeechModel, audio: bool) -> torch.Tensor:
+        """What the first layer's first norm sees, of two positions."""
+        seen: list[torch.Tensor] = []
+        hook = model.net.base_lm.layers[0].register_forward_hook(lambda m, args, out: seen.append(args[0]))
+        hidden = model.net.base_lm.embed_tokens.weight.shape[1]
+        x, mask = torch.ones(1, 2, hidden), torch.full((1, 2), audio)
+        model.net.run_language_models(x, 0 * x, mask, causal, torch.arange(2)[None])
+        hook.remove()
+        return seen[0]
+
+    with torch.inference_mode():
+        assert torch.equal(inputs(counting, True), inputs(plain, True))
+        assert torch.equal(inputs(plain, False)[0, 0], inputs(plain, False)[0, 1])
+        told = inputs(counting, False)
+    assert not torch.equal(told[0, 0], told[0, 1])
+    torch.testing.assert_close(told - 1, counting.net.counts[:2][None])
 
 
 def test_an_unknown_load_option_is_refused() -> None:

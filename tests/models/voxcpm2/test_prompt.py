@@ -23,6 +23,12 @@ def builder(front_end: FrontEnd = plain) -> PromptBuilder:
     return PromptBuilder(lambda text: [LETTERS + ord(c) for c in text], front_end, PATCH, FEAT, ROOM)
 
 
+def named_builder() -> PromptBuilder:
+    """With two voices of one patch each, whose values are 5 and 6."""
+    voices = {name: np.full((1, PATCH, FEAT), value, np.float32) for name, value in (("ann", 5), ("ben", 6))}
+    return PromptBuilder(tokens, plain, PATCH, FEAT, ROOM, voices=voices)
+
+
 def encode(audio: Recording, role: str) -> dict[str, np.ndarray]:
     """One patch per sample, holding the sample's value; prompts are negative to tell them apart."""
     sign = -1.0 if role == "prompt" else 1.0
@@ -76,6 +82,21 @@ def test_a_continuation_puts_both_texts_before_the_audio_and_primes_flow_and_cod
     assert p.frame_at.tolist() == [5, 6, 7, 8, 9]
     assert values(p.codec_prefix) == [-3, -4, -5]
     assert float(p.columns["prev"][0, 0]) == -5
+
+
+@pytest.mark.parametrize(("voice", "value"), [(None, 5.0), ("ben", 6.0)])
+def test_a_named_voice_is_a_reference_and_the_first_is_the_default(voice: str | None, value: float) -> None:
+    request = SpeechRequest(text="ab", options=OPTIONS, voice=voice)
+    p = named_builder().build(request, encode)
+    assert p.rows["token"].tolist() == [103, 0, 104, *tokens("ab"), 101]
+    assert values(p.frames) == [value]
+    assert p.frame_at.tolist() == [1]
+
+
+@pytest.mark.parametrize("given", [{"reference": audio(2)}, {"prompt": audio(2, "x")}])
+def test_given_audio_takes_the_place_of_a_named_voice(given: dict[str, Any]) -> None:
+    p = named_builder().build(SpeechRequest(text="ab", options=OPTIONS, **given), encode)
+    assert [abs(v) for v in values(p.frames)] == [1.0, 2.0]
 
 
 def test_ultimate_cloning_has_both_and_a_short_prompt_is_primed_with_the_reference_too() -> None:
