@@ -25,6 +25,7 @@ from training import tokenizer
 from training.common import load_config
 from training.modules import build_net
 
+LARGE = 1_000_000
 SCHEME = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
 
 
@@ -38,13 +39,15 @@ def averaged(path: Path) -> dict[str, Tensor]:
 def with_weight_norm(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Plain convolution weights as `weight_g`, `weight_v` in float16: g = ||v|| is a valid decomposition.
 
-    The encoder, which speech does not need, has v in 8 bits: the largest of each output is 127.
+    The encoder, which speech does not need, and weights of over `LARGE` numbers, which run at the lowest rates, have v
+    in 8 bits: the largest of each row is 127. That changes the audio by -46 dB. All weights in 8 bits would be -36 dB,
+    and an opinion score 0.04 lower.
     """
     parted: dict[str, Tensor] = {}
     for name, value in weights.items():
         if name.endswith(".weight") and value.ndim == 3:
             v, norm = value.half(), value.float().flatten(1).norm(dim=1).view(-1, 1, 1)
-            if name.startswith("encoder."):
+            if name.startswith("encoder.") or value.numel() > LARGE:
                 v = (value / value.abs().amax((1, 2), keepdim=True).clamp_min(1e-12) * 127).round().to(torch.int8)
             parted[f"{name}_g"], parted[f"{name}_v"] = norm.half(), v.contiguous()
         else:

@@ -1,4 +1,4 @@
-"""Names that clients send, whatever is served: OpenAI's models and voices, and the model of Kokoro-FastAPI."""
+"""Names that clients send, whatever is served: OpenAI's models and voices, and those of Kokoro-FastAPI."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ OPENAI_VOICES = (
     "cedar",
 )
 
+_KOKORO_VOICE = re.compile(r"[a-z][fm]_(\w+)")
+
 
 def is_usual_model(name: str) -> bool:
     """Whether a name is of a speech model of OpenAI, or of a version of one, such as tts-1-1106, or is kokoro."""
@@ -35,3 +37,11 @@ def openai_voice(name: str, voices: Sequence[str]) -> str | None:
     Each name always gets the same voice. With fewer voices than names, the order begins again.
     """
     return voices[OPENAI_VOICES.index(name.lower()) % len(voices)] if voices else None
+
+
+def own_voice(name: str, voices: Sequence[str]) -> str | None:
+    """The model's own voice of this name, in any case. `af_heart`, as Kokoro writes it, is `heart`. None: there is none."""
+    name = name.lower()
+    kokoro = _KOKORO_VOICE.fullmatch(name)
+    found = [n for n in (name, kokoro[1] if kokoro else name) if n in voices]
+    return found[0] if found else None

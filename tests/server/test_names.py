@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.server.names import OPENAI_VOICES, is_usual_model, openai_voice
+from stentor.server.names import OPENAI_VOICES, is_usual_model, openai_voice, own_voice
 from tests.helpers.server_live import Live, serving
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
@@ -31,6 +31,13 @@ def test_every_voice_of_openai_is_one_of_the_models_own(live: Live) -> None:
     assert len(OPENAI_VOICES) == 13
     assert [openai_voice(v, ("a", "b", "c")) for v in OPENAI_VOICES] == ["a", "b", "c"] * 4 + ["a"]
     assert {openai_voice(v, ()) for v in OPENAI_VOICES} == {None}
+
+
+def test_a_voice_of_kokoro_is_the_models_own_of_that_name(live: Live) -> None:
+    assert live.speech(**ASK, voice="af_low").content == live.speech(**ASK, voice="low").content
+    assert live.speech(**ASK, voice="af_sky").json()["error"]["code"] == "voice_not_found"
+    names = ("heart", "af_heart", "BM_George", "x_heart", "heart2")
+    assert [own_voice(n, ("heart", "george")) for n in names] == ["heart", "heart", "george", None, None]
 
 
 def test_names_of_the_server_come_first(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.ignored import Ignored
 from stentor.server.limits import LIMITS
-from stentor.server.names import OPENAI_VOICES, openai_voice
+from stentor.server.names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.server.schemas import Shared, VoiceId
 from stentor.server.voices.recordings import Recordings
 from stentor.server.voices.store import PLACEHOLDERS, VoiceStore
@@ -61,8 +61,9 @@ class VoiceResolver:
         name = self._aliases.get(given.lower(), given).strip()
         if name.lower() in PLACEHOLDERS:
             return VoiceInput()
-        if name.lower() in host.spec.voices:
-            return VoiceInput(name.lower())
+        own = own_voice(name, host.spec.voices)
+        if own is not None:
+            return VoiceInput(own)
         voice = await asyncio.to_thread(self.voices.get, name)
         unknown = voice is None or not host.spec.takes_reference
         if unknown and name.lower() in OPENAI_VOICES:
