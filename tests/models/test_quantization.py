@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +157,18 @@ def test_layers_that_a_checkpoint_leaves_float_stay_so_or_are_quantised_on_deman
     assert {n.rpartition(".")[2] for n in quantized_in(load(path, quantization="int8"))} == {*names, "down_proj"}
     with pytest.raises(InvalidRequest, match="quantization: this checkpoint comes in int8"):
         load(path, quantization="fp8")
+
+
+def test_eight_bits_that_only_make_a_checkpoint_small_are_widened_unless_asked_for(tmp_path: Path) -> None:
+    path = write(VOX, tmp_path / "c", compressed_config(), every_layer, packed)
+    kept = load(path).net.base_lm.layers[0].mlp.down_proj
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "stentor": {"widens": True}}))
+    found = load(path)
+    assert not quantized_in(found)
+    wide = found.net.base_lm.layers[0].mlp.down_proj.weight
+    assert torch.equal(wide, dequantize(kept.weight, kept.weight_scale, torch.float32))
+    assert quantized_in(load(path, quantization="int8"))
 
 
 def test_what_is_one_layer_here_must_be_quantised_alike(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class VoxCPM2Config:
     takes_reference: bool = True
     voices: tuple[str, ...] = ()  # of voices.safetensors. The first one speaks where none is named
     counts_positions: bool = False  # text embeddings carry their position, so that equal phonemes differ
-    widens: bool = False  # weights of 8 bits are widened when loaded: they are stored so for their size alone
+    widens: bool = False  # weights of 8 bits are stored so for their size: they are widened if 8 bits are not asked for
     threads: int | None = None  # of a CPU, where more are no faster
     patches_per_token: float = 6.0  # more than that, and `patches_around`, is suspect: the utterance may run on
     patches_around: float = 0.0  # silence before and after

@@ -61,8 +61,9 @@ def load(
     weights = read_quantized(raw, _main_weights(path), str(path))
     if "lora" in options:
         weights = merge(weights, read_lora(Path(options["lora"]).expanduser()))
-    stacks = () if c.widens else QUANTIZED
-    weights = place_quantized(net, stacks, weights, quantization(options), f"{path}: model", device)
+    dtype_8 = quantization(options)
+    stacks = () if c.widens and dtype_8 is None else QUANTIZED
+    weights = place_quantized(net, stacks, weights, dtype_8, f"{path}: model", device)
     load_weights(net, weights, f"{path}: model", device)
     load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
     tokenize = TextTokenizer(path / "tokenizer.json")
