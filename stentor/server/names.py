@@ -40,7 +40,7 @@ def openai_voice(name: str, voices: Sequence[str]) -> str | None:
 
 
 def own_voice(name: str, voices: Sequence[str]) -> str | None:
-    """The model's own voice of this name, in any case. `af_heart`, as Kokoro writes it, is `heart`. None: there is none."""
+    """The model's own voice of this name, in any case, or None. `af_heart`, as Kokoro writes it, is `heart`."""
     name = name.lower()
     kokoro = _KOKORO_VOICE.fullmatch(name)
     found = [n for n in (name, kokoro[1] if kokoro else name) if n in voices]
