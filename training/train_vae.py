@@ -5,7 +5,8 @@ deviation (Sun et al., 2024, sigma-VAE), so the decoder forgives what the langua
 Reconstruction only at first, then with discriminators. Stops by itself after `--limit` seconds and resumes.
 
 With `--polish FILE` the encoder of that finished VAE stays as it is (so latents stay valid) and its decoder is trained
-further, against the same discriminators, by the `[polish]` section.
+further by the `[polish]` section, against the same discriminators. FILE may also be the package's audiovae.safetensors:
+then the discriminators are new.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from stentor.models.weights import fold_weight_norm
 from training.capture import CapturedStep, Losses
 from training.common import (
     Average,
@@ -55,6 +58,14 @@ class Crops:
         self.x.copy_(other.x)
 
 
+def finished_vae(path: Path, device: torch.device) -> dict[str, Any]:
+    """A trainer's checkpoint, or the weights of a `.safetensors` as in the package, without discriminators."""
+    if path.suffix == ".safetensors":
+        return {"average": fold_weight_norm(load_file(path, str(device)))}
+    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return state
+
+
 class Trainer:
     """Everything with state; `state()` and `load()` carry it over a restart."""
 
@@ -64,10 +75,11 @@ class Trainer:
         self.vae = build_vae(model).to(device)
         self.judges: nn.Module = Discriminators().to(device).to(memory_format=torch.channels_last)
         if start:
-            finished = torch.load(start, map_location=device, weights_only=True)
+            finished = finished_vae(start, device)
             self.vae.load_state_dict({k: v.float() for k, v in finished["average"].items()})
             self.vae.encoder.requires_grad_(False)
-            self.judges.load_state_dict(finished["judges"])
+            if "judges" in finished:
+                self.judges.load_state_dict(finished["judges"])
         self.average = Average(self.vae, self.c["ema"])
         self.spectral = SpectralLoss(RATE).to(device)
         self.trained = [p for p in self.vae.parameters() if p.requires_grad]

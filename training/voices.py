@@ -3,7 +3,7 @@
     python -m training.voices --speech DIR --vae vae.pt --out voices.safetensors --pick af_heart=15320 bf_emma=15322
 
 `--pick` chooses a sentence for a voice of the config's `[teacher.voices]`; the others take their first that is long
-enough. The file names voices as `[model.stentor]` does, in the same order.
+enough. The file has the voices that `[model.stentor]` names: af_heart is heart.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def main() -> None:
     speech.refresh()
     picks = {voice: int(sentence) for voice, sentence in (p.split("=") for p in args.pick)}
     found: dict[str, Tensor] = {}
-    for name, voice in zip(model["stentor"]["voices"], config["teacher"]["voices"], strict=True):
+    for name in model["stentor"]["voices"]:
+        voice = next(v for v in config["teacher"]["voices"] if v.endswith(f"_{name}"))
         latents = count * model["patch_size"]
         key = chosen(speech, voice, picks, latents * vae.config.hop)
         (z,) = encode(vae, [speech.utterance(key)], vae.config.hop)

@@ -13,14 +13,13 @@ from stentor.text.front_end import proceed
 from stentor.text.trace import Trace
 from tests.helpers.english import FRONT_END, PHONEMES
 from training.grammar import Grammar, ordinal, read_lists
+from training.sentences import FIRST_ID, held_out
 from training.texts import (
     CLASSES,
-    FIRST_ID,
     MOST_SYMBOLS,
     Checker,
     Overlap,
     evaluation_texts,
-    held_out,
     joinable,
     new_sentences,
     vocabulary,

@@ -58,6 +58,21 @@ def load(
     audio_dtype = codec_dtype(options, device, dtype)
     plan = AdapterPlan.of(options, read_lora, USUAL_TARGETS)
     net, vae = make_modules(c, device, dtype)
+    _fill(net, path, raw, c, device, options)
+    load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
+    tokenize = TextTokenizer(path / "tokenizer.json")
+    return build_model(c, net, vae, device, audio_dtype, tokenize, plan, _stored_voices(path, c))
+
+
+def _fill(
+    net: VoxCPM2Net,
+    path: Path,
+    raw: Mapping[str, Any],
+    c: VoxCPM2Config,
+    device: torch.device,
+    options: Mapping[str, Any],
+) -> None:
+    """Load the network's weights. What they are made from is gone when this returns."""
     weights = read_quantized(raw, _main_weights(path), str(path))
     if "lora" in options:
         weights = merge(weights, read_lora(Path(options["lora"]).expanduser()))
@@ -65,9 +80,6 @@ def load(
     stacks = () if c.widens and dtype_8 is None else QUANTIZED
     weights = place_quantized(net, stacks, weights, dtype_8, f"{path}: model", device)
     load_weights(net, weights, f"{path}: model", device)
-    load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
-    tokenize = TextTokenizer(path / "tokenizer.json")
-    return build_model(c, net, vae, device, audio_dtype, tokenize, plan, _stored_voices(path, c))
 
 
 def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:

@@ -120,11 +120,11 @@ def test_references_that_are_being_encoded_hold_up_neither_plain_requests_nor_kn
     """More of them than the server has threads."""
     encode, going, entered = live.tts._model.encode, threading.Event(), threading.Semaphore(0)
 
-    def blocking(wav: Any, role: str) -> Any:
+    def blocking(wav: Any, *rest: Any) -> Any:
         if float(wav.abs().max()) < KNOWN_PEAK / 2:
             entered.release()
             assert going.wait(STUCK_S)
-        return encode(wav, role)
+        return encode(wav, *rest)
 
     monkeypatch.setattr(live.tts._model, "encode", blocking)
     known = {"input": "Hello there.", "ref_audio": reference(KNOWN_PEAK)}
