@@ -49,6 +49,16 @@ def voxcpm2(dtype: torch.dtype) -> Codec:
     return PatchCodec(vae)
 
 
+def columns(dtype: torch.dtype) -> Codec:
+    """VoxCPM2's codec with several samples as channels of a column, as the embedded voice has it."""
+    with torch.device(DEVICE):
+        sizes = VAEConfig(4, (2,), 6, 32, (3, 2), samples_per_column=3, decoder_widths=(32, 24, 20))
+        vae = AudioVAE(sizes)
+        random_init(vae, 0)
+    cast_codec(vae.decoder, dtype)
+    return PatchCodec(vae)
+
+
 def calm(module: nn.Module) -> None:
     """Smaller random convolutions: a net that amplifies is chaotic, and any rounding becomes another waveform."""
     for name, p in module.named_parameters():
@@ -83,6 +93,7 @@ def fish_s2(dtype: torch.dtype) -> Codec:
 
 FRAMES = {
     "voxcpm2": (voxcpm2, lambda: random(1, 3, 2, 6)),
+    "columns of samples": (columns, lambda: random(1, 3, 2, 6)),
     "qwen3_tts": (qwen3_tts, lambda: torch.randint(64, (1, 3, 3), device=DEVICE)),
     "fish_s2": (fish_s2, lambda: torch.randint(64, (1, 3, 3), device=DEVICE)),
 }
@@ -118,6 +129,14 @@ def encoder_voxcpm2(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return lambda wav: vae.encode_latents(wav[None, : len(wav) // 6 * 6])
 
 
+def encoder_columns(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    with torch.device(DEVICE):
+        vae = AudioVAE(VAEConfig(4, (2,), 6, 32, (3, 2), samples_per_column=3))
+        random_init(vae, 0)
+    cast_codec(vae.encoder, dtype)
+    return lambda wav: vae.encode_latents(wav[None, : len(wav) // 6 * 6])
+
+
 def encoder_qwen3_tts(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     stack = StackConfig(hidden=32, ffn=48, layers=1, heads=2, kv_heads=2, head_dim=16, eps=1e-5)
     c = replace(dummy.codec_config().encoder, stack=stack, filters=4, ratios=(3, 2), hop=12)
@@ -134,7 +153,12 @@ def encoder_fish_s2(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return codec.latents
 
 
-ENCODERS = {"voxcpm2": encoder_voxcpm2, "qwen3_tts": encoder_qwen3_tts, "fish_s2": encoder_fish_s2}
+ENCODERS = {
+    "voxcpm2": encoder_voxcpm2,
+    "columns of samples": encoder_columns,
+    "qwen3_tts": encoder_qwen3_tts,
+    "fish_s2": encoder_fish_s2,
+}
 
 
 @torch.inference_mode()
