@@ -56,4 +56,6 @@ class SpeakingBar:
         self._bar.update(character - self._bar.n)
 
     def close(self) -> None:
+        """Show the end, which the bar's own pace may have left out, and clear the line."""
+        self._bar.refresh()
         self._bar.close()
