@@ -17,16 +17,38 @@ from stentor.server import logs
 from stentor.server.http.middleware import RequestIds
 from tests.helpers.server_live import Live, until
 
+HERE = logging.getLogger("tests.server.test_logs")
+CLIENT = "1.2.3.4:5"
+
+
+class Log(io.StringIO):
+    """What a handler of `logs` wrote.
+
+    The root logger is one for the process. Threads of engines and what the collector finds write to it too. A test asks
+    for the lines of the loggers that only it uses.
+    """
+
+    def lines(self) -> list[str]:
+        """The lines of a text log from HERE."""
+        return [line for line in self.getvalue().splitlines() if HERE.name in line]
+
+    def objects(self, *loggers: str) -> list[dict[str, Any]]:
+        """The lines of a JSON log from these loggers, in their order. Of the access log those of CLIENT."""
+        all_lines = map(json.loads, self.getvalue().splitlines())
+        return [one for one in all_lines if one["logger"] in loggers and one.get("client", CLIENT) == CLIENT]
+
 
 @pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    """The text that a handler of `logs` gets. The handlers of the test session come back."""
+def log() -> Iterator[Log]:
+    """An empty log. The handlers of the test session come back."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers[:] = []
-    stream = io.StringIO()
-    yield stream
-    logging.captureWarnings(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", message="old")
+        yield Log()
+        logging.captureWarnings(False)
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -35,11 +57,16 @@ def of_requests(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [r.request for r in caplog.records if r.name == "stentor.access"]  # type: ignore[attr-defined]
 
 
+def handled(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Those that `handle` sent: a server of another test may log its last request late."""
+    return [request for request in of_requests(caplog) if request["client"] == CLIENT]
+
+
 def handle(scope: dict[str, Any], *answers: dict[str, Any], fails: bool = False) -> None:
     """Send a request through the middleware to an app that answers so."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        logging.getLogger("stentor.server").warning("inside")
+        HERE.warning("inside")
         for answer in answers:
             await send(answer)
         if fails:
@@ -56,35 +83,32 @@ def handle(scope: dict[str, Any], *answers: dict[str, Any], fails: bool = False)
     asyncio.run(both(full, receive, send))
 
 
-def test_each_line_of_a_json_log_is_an_object_with_the_id_of_its_request(log: io.StringIO) -> None:
+def test_each_line_of_a_json_log_is_an_object_with_the_id_of_its_request(log: Log) -> None:
     logs.configure("info", "json", log)
     headers = [(b"x-request-id", b"mine-1")]
     handle({"path": "/v1/models", "headers": headers}, {"type": "http.response.start", "status": 200, "headers": []})
     try:
         raise ValueError("two\nlines")
     except ValueError:
-        logging.getLogger("stentor.server").exception("outside %s", "of requests")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of others, such as what the collector finds in this moment
-        warnings.filterwarnings("always", message="old")
-        warnings.warn("old", stacklevel=1)
-    inside, asked, outside, warned = [json.loads(line) for line in log.getvalue().splitlines()]
-    assert (inside["level"], inside["logger"], inside["message"]) == ("warning", "stentor.server", "inside")
+        HERE.exception("outside %s", "of requests")
+    warnings.warn("old", stacklevel=1)
+    inside, asked, outside, warned = log.objects(HERE.name, "stentor.access", "py.warnings")
+    assert (inside["level"], inside["logger"], inside["message"]) == ("warning", HERE.name, "inside")
     assert inside["request_id"] == asked["request_id"] == "mine-1"
     assert inside["time"].endswith("+00:00")
-    assert (asked["method"], asked["path"], asked["status"], asked["client"]) == ("GET", "/v1/models", 200, "1.2.3.4:5")
+    assert (asked["method"], asked["path"], asked["status"], asked["client"]) == ("GET", "/v1/models", 200, CLIENT)
     assert "request_id" not in outside
     assert outside["error"].endswith("ValueError: two\nlines")
     assert "UserWarning: old" in warned["message"]
 
 
-def test_a_text_log_ends_a_line_with_the_id_of_its_request(log: io.StringIO) -> None:
+def test_a_text_log_ends_a_line_with_the_id_of_its_request(log: Log) -> None:
     logs.configure("warning", "text", log)
     handle({"headers": [(b"x-request-id", b"mine-2")]}, {"type": "http.response.start", "status": 200, "headers": []})
-    logging.getLogger("stentor.server").warning("outside")
-    inside, outside = log.getvalue().splitlines()
-    assert inside.endswith("WARNING stentor.server: inside [mine-2]")
-    assert outside.endswith("WARNING stentor.server: outside")
+    HERE.warning("outside")
+    inside, outside = log.lines()
+    assert inside.endswith("WARNING tests.server.test_logs: inside [mine-2]")
+    assert outside.endswith("WARNING tests.server.test_logs: outside")
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/api/health"])
@@ -92,9 +116,9 @@ def test_probes_are_not_in_the_access_log(caplog: pytest.LogCaptureFixture, path
     caplog.set_level(logging.INFO)
     start = {"type": "http.response.start", "status": 200, "headers": []}
     handle({"path": path, "root_path": "/api"}, start)
-    assert of_requests(caplog) == []
+    assert handled(caplog) == []
     handle({"path": path + "s", "root_path": "/api"}, start)
-    assert len(of_requests(caplog)) == 1
+    assert len(handled(caplog)) == 1
 
 
 @pytest.mark.parametrize(
@@ -112,7 +136,7 @@ def test_the_access_log_has_what_the_client_saw(
 ) -> None:
     caplog.set_level(logging.INFO)
     handle({"type": kind, "path": "/a b\n", "query_string": b"secret=1"}, *answers)
-    [asked] = of_requests(caplog)
+    [asked] = handled(caplog)
     assert (asked["path"], asked["status"]) == ("/a%20b%0A", status)
     assert "secret" not in caplog.text
 
@@ -121,7 +145,7 @@ def test_an_error_that_nobody_handles_is_logged_as_500(caplog: pytest.LogCapture
     caplog.set_level(logging.INFO)
     with pytest.raises(RuntimeError):
         handle({}, fails=True)
-    assert [r["status"] for r in of_requests(caplog)] == [500]
+    assert [r["status"] for r in handled(caplog)] == [500]
 
 
 def test_a_server_logs_requests_and_no_probes(live: Live, caplog: pytest.LogCaptureFixture) -> None:
