@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from stentor.models.weights import fold_weight_norm
 
 CONFIG = Path(__file__).with_name("config.toml")
 
@@ -106,5 +109,18 @@ def parameter_count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def detach_mean(losses: dict[str, Tensor]) -> dict[str, float]:
-    return {k: float(v.detach()) for k, v in losses.items()}
+def as_floats(losses: dict[str, Tensor]) -> dict[str, float]:
+    """Losses as numbers for the log. It waits for the device."""
+    return {k: float(v) for k, v in losses.items()}
+
+
+def averaged(path: Path, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+    """The averaged weights of a trainer's checkpoint, in float32.
+
+    A `.safetensors` as in the package has only these: an autoencoder's come with plain convolution weights.
+    """
+    if path.suffix == ".safetensors":
+        found = fold_weight_norm(load_file(path, str(device)))
+    else:
+        found = torch.load(path, map_location=device, weights_only=True)["average"]
+    return {k: v.float() for k, v in found.items()}

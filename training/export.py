@@ -2,7 +2,7 @@
 
     python -m training.export --vae vae.pt --polish polish.pt --lm lm.pt --voices voices.safetensors --out DIR
 
-Each file is a trainer's checkpoint; its averaged weights are taken. `--vae` may also be a finished `.safetensors`.
+The averaged weights of each trainer's checkpoint are taken. `--vae` may also be the package's `.safetensors`.
 `--polish` (a decoder trained further) and `--lm` may be left out: without `--lm` only the autoencoder is written.
 Linear layers are stored in 8 bits, one scale per output, as compressed-tensors does.
 """
@@ -22,18 +22,11 @@ from torch import Tensor, nn
 from stentor.layers.quantized import quantize
 from stentor.models.weights import FUSED
 from training import tokenizer
-from training.common import load_config
+from training.common import averaged, load_config
 from training.modules import build_net
 
 LARGE = 1_000_000
 SCHEME = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
-
-
-def averaged(path: Path) -> dict[str, Tensor]:
-    """The averaged weights of a trainer's checkpoint."""
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    weights: dict[str, Tensor] = state["average"]
-    return weights
 
 
 def with_weight_norm(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -83,7 +76,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     model = load_config()["model"]
-    if args.vae.suffix == ".safetensors":
+    if args.vae.suffix == ".safetensors" and args.polish is None:
         shutil.copy(args.vae, args.out / "audiovae.safetensors")
     else:
         vae = averaged(args.vae)

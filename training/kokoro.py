@@ -86,10 +86,8 @@ def snakeblk(m: Any, x: Tensor, s: Tensor, mask: Tensor) -> Tensor:
 
 
 class Teacher:
-    def __init__(
-        self, weights: str, device: str = "cpu", dtype: str = "fp32", noise: bool = True, gain: float = 1.0
-    ) -> None:
-        self.net, self.device, self.noise, self.gain, self.tf32 = modules(), device, noise, gain, dtype != "fp32"
+    def __init__(self, weights: str, device: str = "cpu", dtype: str = "fp32") -> None:
+        self.net, self.device, self.tf32 = modules(), device, dtype != "fp32"
         missing, extra = self.net.load_state_dict(load_state(weights), strict=False)
         missing = [k for k in missing if not re.search(r"\.norm\.(weight|bias)$", k)]  # unused: 1 and 0
         if missing or extra:
@@ -119,12 +117,12 @@ class Teacher:
         return [(d[k, :n], text[k, :n], frames[k, :n]) for k, n in enumerate(size.tolist())]
 
     @torch.inference_mode()
-    def voice(self, plans: list, styles: torch.Tensor, har: torch.Tensor | None = None) -> list[torch.Tensor]:
-        """Second half: waveforms. `har` replaces the spectrum of the harmonic source (for --check)."""
+    def voice(self, plans: list, styles: torch.Tensor) -> list[torch.Tensor]:
+        """Second half: waveforms."""
         torch.backends.cudnn.allow_tf32 = self.tf32
         p, dec, gen, half = self.net["predictor"], self.net["decoder"], self.net["decoder"].generator, self.half
         total = torch.stack([f.sum() for _, _, f in plans]).cpu()
-        length = -(-int(total.max()) // 16) * 16 if har is None else int(total.max())  # few shapes: cuDNN keeps plans
+        length = -(-int(total.max()) // 16) * 16  # few shapes: cuDNN keeps plans
 
         def spread(k: int) -> torch.Tensor:
             rows = [q[k].repeat_interleave(q[2], 0, output_size=n) for q, n in zip(plans, total.tolist(), strict=True)]
@@ -143,12 +141,12 @@ class Teacher:
             proj(resblk(b[2], resblk(b[1], resblk(b[0], x, sp, m1), sp, m1, m2), sp, m2)) * m2
             for b, proj in ((p.F0, p.F0_proj), (p.N, p.N_proj))
         )
-        self.curves, asr = (f0, energy), spread(1).transpose(1, 2).to(half)
+        asr = spread(1).transpose(1, 2).to(half)
         side = [dec.asr_res(asr), dec.F0_conv(f0).to(half), dec.N_conv(energy).to(half)]
         x = resblk(dec.encode, torch.cat([asr, *side[1:]], 1), s, m1)
         for b in dec.decode:
             x = resblk(b, torch.cat([x, *side], 1), s, m1, None if b.upsample_type == "none" else m2)
-        har = ((self.source(f0, total) if har is None else har) * m120).to(half)
+        har = (self.source(f0, total) * m120).to(half)
         for k, (before, after) in enumerate(((m2, m20), (m20, m120))):
             x = gen.ups[k](F.leaky_relu(x, 0.1) * before.to(half))
             x = (gen.reflection_pad(x) if k else x) + snakeblk(gen.noise_res[k], gen.noise_convs[k](har), s, after)
@@ -157,7 +155,7 @@ class Teacher:
         x = torch.fft.irfft(torch.polar(torch.exp(x[:, :11]), torch.sin(x[:, 11:])) * m120, n=20, dim=1)
         x = torch.cat([x * self.window[:, None], m120 * self.window.square()[:, None]])
         y, weight = F.fold(x, (1, length * HOP + 20), (1, 20), stride=(1, 5)).flatten(1).chunk(2)
-        y = y / weight.clamp(min=1e-8) * self.gain
+        y = y / weight.clamp(min=1e-8)
         return [w[10 : 10 + n * HOP] for w, n in zip(y, total.tolist(), strict=True)]
 
     def source(self, f0: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
@@ -166,8 +164,7 @@ class Teacher:
         sines = F.interpolate(turns, scale_factor=300, mode="linear").remainder_(1).float().mul_(2 * torch.pi).sin_()
         uv = (f0 > 10).float().repeat_interleave(300, -1)
         sines = sines * 0.1 * uv
-        if self.noise:
-            sines += torch.randn_like(sines) * (uv * 0.003 + (1 - uv) * 0.1 / 3)
+        sines += torch.randn_like(sines) * (uv * 0.003 + (1 - uv) * 0.1 / 3)
         y = torch.tanh(self.net["decoder"].generator.m_source.l_linear(sines.transpose(1, 2)))[..., 0]
         at = torch.arange(-10, y.shape[1] + 10, device=y.device).abs().expand(len(y), -1)
         last = (total.to(y.device) * HOP - 1)[:, None]

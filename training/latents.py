@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from stentor.models.voxcpm2.codec import AudioVAE
-from training.common import Log, load_config, pick_device, restore
+from training.common import Log, averaged, load_config, pick_device
 from training.data import Speech
 from training.modules import build_vae
 from training.sentences import held_out
@@ -58,10 +58,9 @@ def main() -> None:
     config: dict[str, Any] = load_config()
     device = pick_device()
     vae = build_vae(config["model"]).to(device).eval()
-    state = restore(args.work / "vae.pt", device)
-    if state is None:
+    if not (args.work / "vae.pt").exists():
         raise SystemExit(f"no vae.pt in {args.work}: train the VAE first")
-    vae.load_state_dict(state["average"])
+    vae.load_state_dict(averaged(args.work / "vae.pt", device))
     args.out.mkdir(parents=True, exist_ok=True)
     log = Log(args.out / "latents.log")
     for name in ("held_out", "train"):

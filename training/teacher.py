@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from training.common import load_config
 from training.data import RATE, trim
@@ -74,10 +75,10 @@ def phoneme_ends(durations: np.ndarray, upto: list[int], cut: int) -> list[int]:
     return [int(ends[n]) * HOP * 1000 // RATE - cut * 1000 // RATE for n in upto]
 
 
-def batches(rows: list[Row], teacher: Teacher, styles: dict[str, torch.Tensor], size: int) -> Iterator[list[Any]]:
+def batches(rows: list[Row], teacher: Teacher, styles: dict[str, Tensor], size: int) -> Iterator[list[Any]]:
     """Rows with the first half of their synthesis, in batches of equal length."""
 
-    def style(part: list[Row]) -> torch.Tensor:
+    def style(part: list[Row]) -> Tensor:
         return torch.stack([styles[r["voice"]][len(r["tokens"]) - 1] for r in part])
 
     for at in range(0, len(rows), WINDOW * size):
@@ -97,19 +98,20 @@ def batches(rows: list[Row], teacher: Teacher, styles: dict[str, torch.Tensor], 
             yield [(row, wave, p[2]) for (row, p), wave in zip(part, waves, strict=True)]
 
 
+def on_host(rows: list[Tensor]) -> list[np.ndarray]:
+    """Vectors of any length, in one copy from the device."""
+    return np.split(torch.cat(rows).cpu().numpy(), np.cumsum([len(r) for r in rows])[:-1])
+
+
 def write(folder: Path, worker: int, made: Iterator[list[Any]], config: dict[str, Any], stop: float) -> None:
     """Append utterances to the worker's two files until the time is over."""
     started, seconds = time.time(), 0.0
     with (folder / f"w{worker:02d}.pcm").open("ab") as pcm, (folder / f"w{worker:02d}.jsonl").open("a") as index:
         offset = pcm.tell() // 2
         for batch in made:
-            gains = torch.tensor([config["teacher"]["voices"][row["voice"]] for row, _, _ in batch])
-            sizes = [len(w) for _, w, _ in batch]
-            loud = torch.cat([w * float(g) for (_, w, _), g in zip(batch, gains, strict=True)])
-            waves = np.split((loud.clamp(-0.999, 0.999) * 32767).short().cpu().numpy(), np.cumsum(sizes)[:-1])
-            durations = np.split(
-                torch.cat([d for _, _, d in batch]).cpu().numpy(), np.cumsum([len(d) for _, _, d in batch])[:-1]
-            )
+            gains = config["teacher"]["voices"]
+            loud = [(w * gains[row["voice"]]).clamp(-0.999, 0.999) * 32767 for row, w, _ in batch]
+            waves, durations = on_host([w.short() for w in loud]), on_host([d for _, _, d in batch])
             lines = []
             for (row, _, _), wave, frames in zip(batch, waves, durations, strict=True):
                 kept, cut = trim(wave, config["trim"])

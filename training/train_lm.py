@@ -24,6 +24,7 @@ from training.common import (
     Average,
     Log,
     Stopwatch,
+    as_floats,
     cosine,
     load_config,
     parameter_count,
@@ -86,8 +87,10 @@ class Trainer:
         )
         self.step = 0
         dit = self.net.feat_decoder.estimator
-        plain_products()
-        self.velocity: Velocity = torch.compile(dit) if device.type == "cuda" else dit
+        self.velocity: Velocity = dit
+        if device.type == "cuda":
+            plain_products()
+            self.velocity = torch.compile(dit)
         for p in self.trained:
             p.grad = torch.zeros_like(p)  # where a graph finds it
         self.captured = CapturedStep(self.gradients, device)
@@ -142,7 +145,7 @@ class Trainer:
             torch.manual_seed(0)
             net = self.average.module
             losses = losses_of(net, net.feat_decoder.estimator, self.speller, batch, self.c, 0.1, 0.0)
-        return {f"held_out_{k}": float(v) for k, v in losses.items()}
+        return {f"held_out_{k}": v for k, v in as_floats(losses).items()}
 
 
 def main() -> None:
@@ -179,8 +182,7 @@ def main() -> None:
         now = time.monotonic()
         if now - shown > 15:
             shown = now
-            figures = {k: float(v) for k, v in losses.items()}
-            log(step=trainer.step, s=watch.elapsed, **figures, **trainer.held_out(check))
+            log(step=trainer.step, s=watch.elapsed, **as_floats(losses), **trainer.held_out(check))
         if now - saved > c["checkpoint_every"]:
             saved = now
             save(path, {**trainer.state(), "elapsed": watch.elapsed})

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from stentor.models.weights import fold_weight_norm
 from training.capture import CapturedStep, Losses
 from training.common import (
     Average,
     Log,
     Stopwatch,
+    as_floats,
+    averaged,
     cosine,
     load_config,
     parameter_count,
@@ -58,14 +58,6 @@ class Crops:
         self.x.copy_(other.x)
 
 
-def finished_vae(path: Path, device: torch.device) -> dict[str, Any]:
-    """A trainer's checkpoint, or the weights of a `.safetensors` as in the package, without discriminators."""
-    if path.suffix == ".safetensors":
-        return {"average": fold_weight_norm(load_file(path, str(device)))}
-    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    return state
-
-
 class Trainer:
     """Everything with state; `state()` and `load()` carry it over a restart."""
 
@@ -75,11 +67,10 @@ class Trainer:
         self.vae = build_vae(model).to(device)
         self.judges: nn.Module = Discriminators().to(device).to(memory_format=torch.channels_last)
         if start:
-            finished = finished_vae(start, device)
-            self.vae.load_state_dict({k: v.float() for k, v in finished["average"].items()})
+            self.vae.load_state_dict(averaged(start, device))
             self.vae.encoder.requires_grad_(False)
-            if "judges" in finished:
-                self.judges.load_state_dict(finished["judges"])
+            if start.suffix != ".safetensors":
+                self.judges.load_state_dict(torch.load(start, map_location=device, weights_only=True)["judges"])
         self.average = Average(self.vae, self.c["ema"])
         self.spectral = SpectralLoss(RATE).to(device)
         self.trained = [p for p in self.vae.parameters() if p.requires_grad]
@@ -170,7 +161,7 @@ def bench(trainer: Trainer, speech: Speech, samples: int, steps: int, log: Log) 
             if k == 3:  # the first of them captures
                 start = time.monotonic()
             losses = trainer.train_step(speech.crops(trainer.c["batch"], samples), 0.0, adversary)
-            float(losses["mel"].detach())
+            float(losses["mel"])  # waits for the device
         log(bench=True, adversary=adversary, ms=1000 * (time.monotonic() - start) / steps)
 
 
@@ -189,8 +180,7 @@ def train(trainer: Trainer, speech: Speech, watch: Stopwatch, path: Path, log: L
         if now - shown > 15:
             shown = now
             speech.refresh()
-            figures = {k: float(v.detach()) for k, v in losses.items()}
-            log(step=trainer.step, s=watch.elapsed, hours=speech.hours, **figures)
+            log(step=trainer.step, s=watch.elapsed, hours=speech.hours, **as_floats(losses))
         if now - saved > c["checkpoint_every"]:
             save(path, {**trainer.state(), "elapsed": watch.elapsed})
             saved = time.monotonic()

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from training.common import load_config
+from training.common import averaged, load_config
 from training.data import Key, Speech
 from training.latents import encode
 from training.modules import build_vae
@@ -39,7 +39,7 @@ def main() -> None:
     config: dict[str, Any] = load_config()
     model, count = config["model"], config["lm"]["reference"]
     vae = build_vae(model).eval()
-    vae.load_state_dict({k: v.float() for k, v in torch.load(args.vae, weights_only=True)["average"].items()})
+    vae.load_state_dict(averaged(args.vae))
     speech = Speech(args.speech, held_out, torch.device("cpu"))
     speech.refresh()
     picks = {voice: int(sentence) for voice, sentence in (p.split("=") for p in args.pick)}

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import stentor
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.models.voxcpm2.codec import PatchCodec
 from training import export
 from training.alignment import Pointer, Speller
-from training.common import load_config
+from training.common import averaged, load_config
 from training.data import trim
 from training.examples import AUDIO_START, HOP_MS, REFERENCE_END, REFERENCE_START, TAIL, Batch, Examples, Shape
 from training.losses import latent_loss
@@ -219,6 +219,27 @@ def test_a_decoder_of_columns_streams_what_it_decodes_whole() -> None:
     assert vae.encode_latents(whole).shape == z.shape
 
 
+def exported(monkeypatch: pytest.MonkeyPatch, files: dict[str, Path]) -> None:
+    monkeypatch.setattr(sys, "argv", ["export", *(str(x) for pair in files.items() for x in pair)])
+    export.main()
+
+
+def test_a_polished_decoder_replaces_that_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_config()["model"]
+    for name in ("vae", "polish"):
+        torch.save({"average": build_vae(model).state_dict()}, tmp_path / f"{name}.pt")
+    package, out = tmp_path / "package", tmp_path / "out"
+    exported(monkeypatch, {"--vae": tmp_path / "vae.pt", "--out": package})
+    given = {"--vae": package / "audiovae.safetensors", "--polish": tmp_path / "polish.pt"}
+    exported(monkeypatch, {**given, "--out": out})
+    before, after = (load_file(folder / "audiovae.safetensors") for folder in (package, out))
+    assert all(torch.equal(after[k], v) for k, v in before.items() if k.startswith("encoder.") and k.endswith("_v"))
+    polished = averaged(tmp_path / "polish.pt")
+    for name, weight in averaged(out / "audiovae.safetensors").items():
+        if name.startswith("decoder."):
+            assert torch.allclose(weight, polished[name], atol=0.02 * float(polished[name].abs().max()))
+
+
 def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"average": build_net(load_config()["model"]).state_dict()}, tmp_path / "lm.pt")
     model, given = load_config()["model"], tmp_path / "voices.safetensors"
@@ -227,8 +248,7 @@ def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.Monke
     save_file({name: torch.randn(shape) for name in model["stentor"]["voices"]}, given)
     out = tmp_path / "voice"
     files = {"--vae": tmp_path / "vae.pt", "--lm": tmp_path / "lm.pt", "--voices": given, "--out": out}
-    monkeypatch.setattr(sys, "argv", ["export", *(str(x) for pair in files.items() for x in pair)])
-    export.main()
+    exported(monkeypatch, files)
     assert sum(f.stat().st_size for f in out.iterdir()) <= 46e6
     with stentor.TTS(out, device="cpu") as tts:
         speech = tts.generate("Hello.", max_frames=4, seed=1, voice=model["stentor"]["voices"][1])
