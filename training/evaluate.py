@@ -4,7 +4,10 @@
     python -m training.evaluate --model DIR --voice anna paul --sentences training/evaluation/digits.txt --json out.json
     python -m training.evaluate --model DIR --device cuda --speak FILE.npz      # speaks only, to be scored elsewhere:
     python -m training.evaluate --model DIR --spoken FILE.npz --whisper base
-    python -m training.evaluate --model DIR --through FOLDER      # recordings 00.wav ... through the autoencoder alone
+    python -m training.evaluate --model DIR --through FOLDER --sentences LIST     # recordings through the autoencoder
+
+FOLDER has recordings 000.wav ..., one for each line of the list. FILE.json gets each case when it is done, and a case
+that it has is left out, so a run that was stopped goes on with the same command.
 
 A list named `digits` has a tab and the expected digits and letters on each line, and repeats and losses are counted. Of
 other lists the word error rate is counted, and another way to write the text may stand behind a tab. Utterances share
@@ -32,7 +35,7 @@ from stentor.bench.metrics.score import AnswerAudio, errors_of, opinion_scores, 
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
 from stentor.models.weights import fold_weight_norm, load_weights, read_config, read_safetensors
-from training.heard import SPELLED, Listener, alone, faults, heard_again, in_clips, sign_faults, signs
+from training.heard import SPELLED, Listener, alone, heard_again, heard_faults, in_clips, sign_faults
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")
 LONG = ("worst", "edited", "heard")  # entries of a result that are not printed
@@ -79,28 +82,33 @@ def opinion(spoken: list[AnswerAudio]) -> dict[str, Any]:
     return {"mos": round(float(scores.mean()), 4), "mos_least": round(float(scores.min()), 4)}
 
 
-def judged(case: Case, spoken: list[AnswerAudio], listen: Listener, single: Listener, mos: bool) -> dict[str, Any]:
+def judged(
+    case: Case, spoken: list[AnswerAudio], listen: Listener, singles: Sequence[Listener], mos: bool
+) -> dict[str, Any]:
     """The figures of a case: of digits and letters repeats and losses, else the word error rate. And opinion scores.
 
-    What `listen` heard wrong is heard again with `single`. Of single words the error rate is that of all in a row.
+    What `listen` heard wrong is heard again with `singles`. Of single words the error rate is that of all in a row.
     """
-    heard = listen(spoken)
-    if listen is not single:
-        heard = heard_again(spoken, heard, single, lambda i, text: doubtful(case, i, text))
+    heard = heard_again(spoken, listen(spoken), singles, lambda i, text: doubt(case, i, text))
     if case.measure == "sentences":
         return scored(spoken, heard, mos, case.beside)
     scores = opinion(spoken) if mos else {}
     if case.measure == "digits":
-        return {**sign_faults(case.beside, heard), **scores}
+        return {**sign_faults(case.texts, case.beside, heard), **scores}
     together = AnswerAudio(0, " ".join(case.texts), spoken[0].samples, spoken[0].rate)
     return {"wer": round(errors_of([together], [" ".join(heard)]).error_rate, 4), **scores, "heard": heard}
 
 
-def doubtful(case: Case, index: int, heard: str) -> bool:
-    """Whether a transcript is so far from the text that the recogniser may be at fault."""
+def doubt(case: Case, index: int, heard: str) -> float:
+    """How far a transcript is from the text where the recogniser may be at fault: 0 where it is not in doubt.
+
+    Of digits and letters repeats, additions and losses count, and swaps a little. Of other text the length does.
+    """
     if case.measure == "digits":
-        return faults(case.beside[index], signs(heard)).wrong
-    return not 0.5 < len(heard) / len(case.texts[index]) < 1.5
+        found = heard_faults(case.texts[index], case.beside[index], heard)
+        return found.edits - 0.99 * found.swaps if found.wrong else 0.0
+    longer = len(heard) / len(case.texts[index])
+    return 0.0 if 0.5 < longer < 1.5 else abs(longer - 1)
 
 
 def read_list(path: Path, most: int | None) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
@@ -152,9 +160,7 @@ def spoken_by_model(tts: stentor.TTS, case: Case) -> tuple[list[AnswerAudio], di
 def speak(args: argparse.Namespace, wanted: list[Case]) -> Iterator[tuple[Case, list[AnswerAudio], dict[str, float]]]:
     """Speech of every case: made now, or read from the file that `--speak` left, or from recordings in a folder."""
     if args.spoken is not None and args.spoken.is_dir():
-        for case in wanted:
-            read = [soundfile.read(args.spoken / f"{i:03d}.wav", dtype="float32") for i in range(len(case.texts))]
-            yield case, [AnswerAudio(i, t, *r) for i, (t, r) in enumerate(zip(case.texts, read, strict=True))], {}
+        yield from ((case, recorded(args.spoken, case.texts), {}) for case in wanted)
         return
     if args.spoken is not None:
         with np.load(args.spoken) as kept:
@@ -180,27 +186,45 @@ def keep(path: Path, made: Iterable[tuple[Case, list[AnswerAudio], dict[str, flo
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
-def through_autoencoder(path: Path, folder: Path, texts: list[str]) -> Callable[[float], list[AnswerAudio]]:
-    """The recordings of `folder` encoded and decoded, with noise of a given deviation on the latents."""
+def recorded(folder: Path, texts: Sequence[str]) -> list[AnswerAudio]:
+    """The recordings 000.wav ... of a folder, one for each text."""
+    read = [soundfile.read(folder / f"{i:03d}.wav", dtype="float32") for i in range(len(texts))]
+    return [AnswerAudio(i, t, *r) for i, (t, r) in enumerate(zip(texts, read, strict=True))]
+
+
+def through_autoencoder(path: Path, spoken: Sequence[AnswerAudio]) -> Callable[[float], list[AnswerAudio]]:
+    """Recordings encoded and decoded, with noise of a given deviation on the latents.
+
+    Raises:
+        SystemExit: a recording has another sample rate than the autoencoder.
+    """
     config = parse_vae(read_config(path).get("audio_vae_config"))
     vae = AudioVAE(config).eval()
     tensors = fold_weight_norm(read_safetensors(path / "audiovae.safetensors"))
     load_weights(vae, tensors, str(path), torch.device("cpu"), ignore=("encoder.fc_logvar.",))
+    if any(item.rate != config.sample_rate for item in spoken):
+        raise SystemExit(f"recordings must have {config.sample_rate} Hz, which the autoencoder takes")
 
     @torch.inference_mode()
     def speak(noise: float) -> list[AnswerAudio]:
         out = []
-        for i, text in enumerate(texts):
-            samples, rate = soundfile.read(folder / f"{i:02d}.wav", dtype="float32")
-            if rate != config.sample_rate:
-                raise SystemExit(f"{folder}/{i:02d}.wav has {rate} Hz, the autoencoder wants {config.sample_rate}")
-            wav = torch.from_numpy(np.pad(samples, (0, -len(samples) % config.hop)))[None]
+        for item in spoken:
+            wav = torch.from_numpy(np.pad(item.samples, (0, -len(item.samples) % config.hop)))[None]
             z = vae.encode_latents(wav)
-            z = z + noise * torch.randn(z.shape, generator=torch.Generator().manual_seed(i))
-            out.append(AnswerAudio(i, text, vae.decode(z)[0].numpy(), config.out_sample_rate))
+            z = z + noise * torch.randn(z.shape, generator=torch.Generator().manual_seed(item.index))
+            out.append(replace(item, samples=vae.decode(z)[0].numpy(), rate=config.out_sample_rate))
         return out
 
     return speak
+
+
+def through(args: argparse.Namespace, texts: Sequence[str]) -> Iterator[tuple[str, list[AnswerAudio]]]:
+    """Recordings as they are, and through the autoencoder with and without noise, each with its label."""
+    spoken = recorded(args.through, texts)
+    yield f"{args.through.name}, as recorded", spoken
+    decode = through_autoencoder(args.model, spoken)
+    for noise in NOISE:
+        yield f"{args.through.name}, autoencoder, noise {noise:g}", decode(noise)
 
 
 def arguments() -> argparse.Namespace:
@@ -208,12 +232,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--whisper", default="base")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--through", type=Path, help="folder of recordings 00.wav ...")
+    parser.add_argument("--through", type=Path, help="folder of recordings 000.wav ...")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quantization", default="auto")
     parser.add_argument("--speak", type=Path, help="write the speech to this file and do not score it")
-    parser.add_argument("--spoken", type=Path, help="score the speech in this file, or 000.wav ... of a folder")
+    parser.add_argument("--spoken", type=Path, help="score the speech in this file, or recordings in a folder")
     parser.add_argument("--voice", nargs="+", default=[None], help="named voices, each of which speaks every list")
     parser.add_argument("--sentences", type=Path, nargs="+", default=[SENTENCES], help="lists; see training/evaluation")
     parser.add_argument("--most", type=int, help="take only so many lines of each list, spread over it")
@@ -222,29 +246,38 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+class Results:
+    """What was found so far. It is written after each case, and a case that is in the file is not done again."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.found: dict[str, Any] = json.loads(path.read_text()) if path is not None and path.exists() else {}
+
+    def add(self, label: str, result: dict[str, Any]) -> None:
+        self.found[label] = result
+        print(label, {k: v for k, v in result.items() if k not in LONG}, flush=True)
+        if self._path is not None:
+            self._path.write_text(json.dumps(self.found, indent=1, ensure_ascii=False) + "\n")
+
+
 def main() -> None:
     args = arguments()
-    wanted = cases(args)
+    results = Results(args.json)
+    wanted = [case for case in cases(args) if case.label not in results.found]
     if args.speak is not None:
         keep(args.speak, speak(args, wanted))
         return
+    if not wanted:
+        return
     engine = recogniser(args.whisper)
-    single, spelled = alone(engine), alone(engine, SPELLED)
-    results: dict[str, Any] = {}
     if args.through is not None:
-        decode = through_autoencoder(args.model, args.through, list(wanted[0].texts))
-        for noise in NOISE:
-            spoken = decode(noise)
-            results[f"autoencoder, noise {noise:g}"] = scored(spoken, single(spoken))
-            print(noise, {k: v for k, v in results[f"autoencoder, noise {noise:g}"].items() if k not in LONG})
-    else:
-        for case, spoken, speed in speak(args, wanted):
-            exact = spelled if case.measure == "digits" else single
-            listen = exact if args.alone else in_clips(engine)
-            results[case.label] = {**speed, **judged(case, spoken, listen, exact, not args.no_mos)}
-            print(case.label, {k: v for k, v in results[case.label].items() if k not in LONG}, flush=True)
-    if args.json is not None:
-        args.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        for label, spoken in through(args, wanted[0].texts):
+            results.add(label, scored(spoken, alone(engine)(spoken), not args.no_mos, wanted[0].beside))
+        return
+    for case, spoken, speed in speak(args, wanted):
+        singles = [alone(engine, SPELLED, 5), alone(engine, beam=5)] if case.measure == "digits" else [alone(engine)]
+        listen = singles[0] if args.alone else in_clips(engine)
+        results.add(case.label, {**speed, **judged(case, spoken, listen, singles, not args.no_mos)})
 
 
 if __name__ == "__main__":

@@ -79,6 +79,14 @@ def signs(text: str) -> str:
     return "".join(found).replace("O", "0")
 
 
+def around(text: str) -> tuple[int, int]:
+    """How many words of a text stand before its first sign, and how many behind its last one."""
+    named = [bool(signs(word)) for word in text.split()]
+    if True not in named:
+        raise ValueError(f"{text!r} names neither a digit nor a letter")
+    return named.index(True), named[::-1].index(True)
+
+
 def _next(tokens: list[str], at: int) -> tuple[str, int]:
     """The signs of the token at a place, and how many tokens they took."""
     token, word = tokens[at], tokens[at].lower()
@@ -131,6 +139,10 @@ class Faults:
         """Whether a sign was repeated, added or lost."""
         return self.repeats + self.additions + self.losses > 0
 
+    @property
+    def edits(self) -> int:
+        return self.repeats + self.additions + self.losses + self.swaps
+
 
 def faults(expected: str, heard: str) -> Faults:
     """The fewest edits from one sequence of signs to the other."""
@@ -139,6 +151,23 @@ def faults(expected: str, heard: str) -> Faults:
     repeats = sum(heard[j] in (heard[j - 1 : j] or " ") + (heard[j + 1 : j + 2] or " ") for j in added)
     losses = sum(kind == "delete" for kind, _ in ops)
     return Faults(repeats, len(added) - repeats, losses, len(ops) - len(added) - losses)
+
+
+def heard_faults(text: str, expected: str, heard: str) -> Faults:
+    """The faults of a transcript of `text`, whose words around the signs may have been heard as anything.
+
+    "Our branch: 733" heard as "R Branch 733" has no fault: as many words as stand around the signs are no signs, if
+    that leaves fewer edits. The signs themselves are one run, of which nothing is left out.
+    """
+    before, behind = around(text)
+    words = heard.split()
+    ways = [
+        faults(expected, signs(" ".join(words[first : len(words) - last])))
+        for first in range(before + 1)
+        for last in range(behind + 1)
+        if first + last <= len(words)
+    ]
+    return min(ways, key=lambda f: (f.edits, f.swaps))
 
 
 def _edits(expected: str, heard: str) -> Iterator[tuple[str, int]]:
@@ -162,20 +191,28 @@ def _edits(expected: str, heard: str) -> Iterator[tuple[str, int]]:
             yield "insert", j
 
 
-def sign_faults(expected: Sequence[str], transcripts: Sequence[str]) -> dict[str, Any]:
-    """How many utterances have a repeated, added or lost sign, and which."""
+def sign_faults(texts: Sequence[str], expected: Sequence[str], transcripts: Sequence[str]) -> dict[str, Any]:
+    """How many utterances have a repeated, added or lost sign, how many only one taken for another, and which."""
     rows = []
-    for i, (want, transcript) in enumerate(zip(expected, transcripts, strict=True)):
-        found = faults(want, signs(transcript))
-        if found.wrong or found.swaps:
+    for i, (text, want, transcript) in enumerate(zip(texts, expected, transcripts, strict=True)):
+        found = heard_faults(text, want, transcript)
+        if found.edits:
             rows.append({"sentence": i, "expected": want, "heard": transcript, "wrong": found.wrong, **asdict(found)})
     wrong = [row for row in rows if row["wrong"]]
-    count = {f"with_{name}": sum(row[name] > 0 for row in rows) for name in ("repeats", "additions", "losses", "swaps")}
-    return {"wrong": round(len(wrong) / max(len(expected), 1), 4), **count, "edited": rows}
+    count = {f"with_{name}": sum(row[name] > 0 for row in rows) for name in ("repeats", "additions", "losses")}
+    share = 1 / max(len(expected), 1)
+    return {
+        "wrong": round(len(wrong) * share, 4),
+        "swapped": round((len(rows) - len(wrong)) * share, 4),
+        **count,
+        "edited": rows,
+    }
 
 
 Listener = Callable[[Sequence[AnswerAudio]], list[str]]
 """The transcript of each utterance."""
+Doubt = Callable[[int, str], float]
+"""How far the transcript of utterance n is from its text: 0 is not at all."""
 
 
 def clips(lengths: Sequence[float], longest: float = CLIP) -> list[list[int]]:
@@ -203,22 +240,27 @@ def by_time(words: Sequence[tuple[float, str]], ends: Sequence[float]) -> list[s
 
 
 def heard_again(
-    spoken: Sequence[AnswerAudio], heard: Sequence[str], listen: Listener, doubtful: Callable[[int, str], bool]
+    spoken: Sequence[AnswerAudio], heard: Sequence[str], listeners: Sequence[Listener], doubt: Doubt
 ) -> list[str]:
-    """The transcripts, and of utterances that are doubtful those of `listen`, which hears each alone.
+    """The transcripts, and of utterances in doubt that of `listeners` which leaves the least doubt.
 
-    A recogniser now and then drops an utterance of a clip, or a whole clip.
+    A recogniser now and then drops an utterance of a clip, a whole clip, or one of several equal signs. No listener
+    knows the text, so what one of them hears is in the audio.
     """
-    which = [i for i, text in enumerate(heard) if doubtful(i, text)]
-    again = dict(zip(which, listen([spoken[i] for i in which]), strict=True))
-    return [again.get(i, text) for i, text in enumerate(heard)]
+    out = list(heard)
+    for listen in listeners:
+        which = [i for i, text in enumerate(out) if doubt(i, text)]
+        again = listen([spoken[i] for i in which]) if which else []
+        for i, text in zip(which, again, strict=True):
+            out[i] = min(out[i], text, key=lambda t, i=i: doubt(i, t))
+    return out
 
 
-def alone(engine: Any, prompt: str | None = None) -> Listener:
-    """A listener that gives each utterance a window of its own. With a prompt it takes beam 5."""
+def alone(engine: Any, prompt: str | None = None, beam: int = 1) -> Listener:
+    """A listener that gives each utterance a window of its own."""
 
     def listen(spoken: Sequence[AnswerAudio]) -> list[str]:
-        options = {"language": "en", "beam_size": 5 if prompt else 1, "initial_prompt": prompt}
+        options = {"language": "en", "beam_size": beam, "initial_prompt": prompt}
         found = [engine.transcribe(at_16k(item), **options)[0] for item in spoken]
         return [" ".join(segment.text.strip() for segment in segments) for segments in found]
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from stentor.bench.metrics.score import AnswerAudio
 from stentor.text.english import spoken
-from training.evaluate import Case, cases, doubtful, judged, read_list
-from training.heard import GAP, by_time, clips, faults, sign_faults, signs
+from training.evaluate import Case, Results, cases, doubt, judged, read_list, recorded
+from training.heard import GAP, around, by_time, clips, faults, heard_faults, sign_faults, signs
 
 FOLDER = Path(__file__).parents[2] / "training" / "evaluation"
 
@@ -70,11 +71,39 @@ def test_a_stutter_of_two_letters_is_wrong():
     assert faults("FBI", "FBFBI").wrong
 
 
-def test_a_list_of_digits_is_judged_by_utterances_with_a_repeat_or_a_loss():
-    result = sign_faults(["123", "FBI", "70", "44"], ["one two three", "the F B B I", "17", "4"])
-    assert (result["wrong"], result["with_repeats"], result["with_losses"]) == (0.5, 1, 1)
-    assert result["with_swaps"] == 1
+def test_a_list_of_digits_tells_repeats_and_losses_from_swaps():
+    texts = ["Ring 123.", "The FBI.", "Bin 70.", "Bin 44."]
+    heard = ["Ring one two three", "the F B B I", "Bin 17", "Bin 4"]
+    result = sign_faults(texts, ["123", "FBI", "70", "44"], heard)
+    assert (result["wrong"], result["swapped"]) == (0.5, 0.25)
+    assert (result["with_repeats"], result["with_additions"], result["with_losses"]) == (1, 0, 1)
     assert [(row["sentence"], row["wrong"]) for row in result["edited"]] == [(1, True), (2, False), (3, True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "heard", "counts"),
+    [
+        ("Our branch: (733) 549.", "733549", "R Branch 733-549", (0, 0, 0, 0)),
+        ("Chess move D66.", "D66", "CAST MOVE D66", (0, 0, 0, 0)),
+        ("Scores: 5, 6.", "56", "4 5 6", (0, 0, 0, 0)),
+        ("Scores: 5, 6.", "56", "Scores 5 5 6", (1, 0, 0, 0)),
+        ("Scores: 5, 6.", "56", "Scores 6", (0, 0, 1, 0)),
+        ("Scores: 5, 6.", "56", "6", (0, 0, 1, 0)),
+        ("Fax 88 before noon.", "88", "Fax 88 B 4 noon", (0, 1, 0, 0)),
+        ("Fax 88 before noon.", "88", "Fax 88 for noon", (0, 0, 0, 0)),
+        ("Fax 88.", "88", "", (0, 0, 2, 0)),
+    ],
+)
+def test_words_around_the_signs_may_be_heard_as_anything(text, expected, heard, counts):
+    found = heard_faults(text, expected, heard)
+    assert (found.repeats, found.additions, found.losses, found.swaps) == counts
+
+
+def test_words_around_the_signs_are_counted():
+    assert around("Our branch: (733) 549-1666, please.") == (2, 1)
+    assert around("HTML and XML.") == (0, 0)
+    with pytest.raises(ValueError, match="neither a digit nor a letter"):
+        around("Nothing.")
 
 
 def test_the_front_end_reads_every_utterance_of_digits_as_its_signs():
@@ -95,24 +124,32 @@ def test_words_of_a_clip_go_to_the_utterance_in_which_they_end():
     assert by_time([(2.0, " Why?")], ends) == ["", "Why?"]
 
 
-def test_what_a_clip_lost_is_heard_again_alone():
-    spoken = [AnswerAudio(i, text, np.zeros(1, np.float32), 16_000) for i, text in enumerate(["One.", "Two.", "Six."])]
-    case = Case("digits", "digits", ("One.", "Two.", "Six."), ("1", "2", "6"), None, 1)
+def test_what_a_clip_lost_is_heard_again_alone_and_the_hearing_with_fewest_faults_counts():
+    texts = ("One.", "Two.", "Six.")
+    spoken = [AnswerAudio(i, text, np.zeros(1, np.float32), 16_000) for i, text in enumerate(texts)]
+    case = Case("digits", "digits", texts, ("1", "2", "6"), None, 1)
     asked = []
 
-    def single(items):
-        asked.extend(item.text for item in items)
-        return ["two" for _ in items]
+    def single(says):
+        def listen(items):
+            asked.append([item.text for item in items])
+            return [says for _ in items]
 
-    result = judged(case, spoken, lambda items: ["one", "", "6 6"], single, mos=False)
-    assert asked == ["Two.", "Six."]
-    assert [row["sentence"] for row in result["edited"]] == [2]
-    assert judged(case, spoken, single, single, mos=False)["with_swaps"] == 2
+        return listen
+
+    result = judged(case, spoken, lambda items: ["one", "", "6 6"], [single("two"), single("6 6 6")], mos=False)
+    assert asked == [["Two.", "Six."]], "the second listener is not asked where no fault is left"
+    assert [(row["sentence"], row["wrong"]) for row in result["edited"]] == [(2, False)]
+    asked.clear()
+    result = judged(case, spoken, lambda items: ["one", "", "6 6"], [single("2 2"), single("6")], mos=False)
+    assert asked == [["Two.", "Six."], ["Two.", "Six."]]
+    assert result["edited"][0]["heard"] == "6"
+    assert result["wrong"] == 0
 
 
 @pytest.mark.parametrize(("heard", "again"), [("", True), ("Six of", True), ("Six old boats", False)])
 def test_sentences_that_lost_half_their_text_are_heard_again(heard, again):
-    assert doubtful(Case("sentences", "x", ("Six old boats.",), ("",), None, 1), 0, heard) is again
+    assert (doubt(Case("sentences", "x", ("Six old boats.",), ("",), None, 1), 0, heard) > 0) is again
 
 
 def test_lists_voices_and_seeds_make_cases_with_names_of_their_own(tmp_path):
@@ -130,3 +167,20 @@ def test_a_line_of_digits_without_its_signs_is_refused(tmp_path):
     (tmp_path / "digits.txt").write_text("12\t12\n13\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="each line must be a text, a tab"):
         read_list(tmp_path / "digits.txt", None)
+
+
+def test_results_are_written_after_each_case_and_kept_by_the_next_run(tmp_path):
+    path = tmp_path / "out.json"
+    Results(path).add("hard, seed 1", {"wer": 0.02})
+    again = Results(path)
+    assert again.found == {"hard, seed 1": {"wer": 0.02}}
+    again.add("words, seed 1", {"wer": 0.1})
+    assert list(Results(path).found) == ["hard, seed 1", "words, seed 1"]
+
+
+def test_recordings_of_a_folder_go_to_the_lines_of_a_list(tmp_path):
+    for i, value in enumerate((0.25, 0.5)):
+        soundfile.write(tmp_path / f"{i:03d}.wav", np.full(4, value, np.float32), 24_000)
+    found = recorded(tmp_path, ["One.", "Two."])
+    assert [(item.index, item.text, item.rate) for item in found] == [(0, "One.", 24_000), (1, "Two.", 24_000)]
+    assert [float(item.samples[0]) for item in found] == [0.25, 0.5]
