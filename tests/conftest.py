@@ -1,11 +1,19 @@
-"""Shared by all tests: one torch thread per worker (the suite runs in parallel), the gpu marker's skip, and the fixture
-of kernels' tests."""
+"""Shared by all tests: one torch thread per worker (the suite runs in parallel), the gpu marker's skip, the fixture of
+kernels' tests, and what hypothesis does.
+
+Hypothesis makes the same examples every time, and no example is too slow: a run of the suite fails for a change of the
+code, never for its luck or for a busy machine. `pytest --hypothesis-profile=search` looks elsewhere each time.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", settings.get_profile("search"), derandomize=True)
+settings.load_profile("same")
 torch.set_num_threads(1)
 
 

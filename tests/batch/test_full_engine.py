@@ -11,6 +11,7 @@ import pytest
 from stentor.engine.engine import Engine
 from stentor.engine.scheduler import Scheduler
 from tests.batch.runs import CUT, TOY, speak
+from tests.helpers.patience import STUCK_S
 
 SLOTS, ITEMS = 4, 30
 
@@ -34,7 +35,7 @@ class Gate:
 
         def held(engine: Engine) -> None:
             with self.changed:
-                full = self.changed.wait_for(lambda: self.full(engine), timeout=60)
+                full = self.changed.wait_for(lambda: self.full(engine), timeout=STUCK_S)
             assert full, f"{self.given} given, {engine.stats}"
             step(engine)
 

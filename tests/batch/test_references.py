@@ -14,6 +14,7 @@ from stentor.audio import Recording
 from stentor.batch.references import References
 from stentor.models.base import ReferenceAudio
 from tests.batch.runs import CUT, SOME_FAILED, TOY, manifest, speak
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import tone_wav, until
 
 
@@ -71,7 +72,7 @@ def test_those_who_want_one_file_at_the_same_time_wait_for_one_reading() -> None
     go = threading.Event()
 
     def load(reference: stentor.Reference) -> ReferenceAudio:
-        assert go.wait(60)
+        assert go.wait(STUCK_S)
         return four_bytes(reference)
 
     files = References(load)

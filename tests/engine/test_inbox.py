@@ -162,14 +162,16 @@ def test_a_forked_child_is_told_at_once():
         child = os.fork()
         if child == 0:
             told = []
-            for run in (lambda: tts.generate("hello"), lambda: list(handed_out), handed_out.cancel):
-                try:
-                    run()
-                    told.append("nothing")
-                except EngineError as e:
-                    told.append(str(e))
-            os.write(write, "\n".join(told).encode())
-            os._exit(0)
+            try:
+                for run in (lambda: tts.generate("hello"), lambda: list(handed_out), handed_out.cancel):
+                    try:
+                        run()
+                        told.append("nothing")
+                    except EngineError as e:
+                        told.append(str(e))
+            finally:  # whatever happened: the child must not go on with the tests
+                os.write(write, "\n".join(told).encode())
+                os._exit(0)
         os.waitpid(child, 0)
         first, second, third = os.read(read, 10_000).decode().split("\n")
         assert "forked process" in first

@@ -135,15 +135,25 @@ def opened(folder: Path, width: int = 1280, height: int = 800) -> Iterator[Page]
     process = subprocess.Popen((BINARY, *flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port = _port(folder / "DevToolsActivePort", process)
-        tabs = httpx.get(f"http://127.0.0.1:{port}/json/list", timeout=STUCK_S, trust_env=False).json()
-        url = next(t["webSocketDebuggerUrl"] for t in tabs if t["type"] == "page")
-        with connect(url, max_size=None, proxy=None, open_timeout=STUCK_S, ping_interval=None) as socket:
+        with connect(_tab(port), max_size=None, proxy=None, open_timeout=STUCK_S, ping_interval=None) as socket:
             page = Page(socket, folder)
             page.resize(width, height)
             yield page
     finally:
         process.terminate()
         process.wait(STUCK_S)
+
+
+def _tab(port: int) -> str:
+    """The address of the first tab. The browser answers before it has opened one."""
+    end = time.monotonic() + STUCK_S
+    with httpx.Client(timeout=STUCK_S, trust_env=False) as http:
+        while True:
+            for tab in http.get(f"http://127.0.0.1:{port}/json/list").json():
+                if tab["type"] == "page":
+                    return str(tab["webSocketDebuggerUrl"])
+            assert time.monotonic() < end, "Chromium has opened no tab in time"
+            time.sleep(0.05)
 
 
 def _port(file: Path, process: subprocess.Popen[bytes], seconds: float = STUCK_S) -> int:

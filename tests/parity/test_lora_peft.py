@@ -17,6 +17,7 @@ from stentor import TTS
 from stentor.api import Speech
 from stentor.errors import CheckpointError
 from tests.helpers import peft
+from tests.helpers.patience import STUCK_S
 from tests.helpers.tiny import VOICE, checkpoint
 
 TEXT = "hello there and speak"
@@ -139,7 +140,7 @@ def held(tts: TTS) -> Iterator[None]:
     go, plan = threading.Event(), tts.engine.scheduler.plan
 
     def wait(*args: Any) -> Any:
-        assert go.wait(60)
+        assert go.wait(STUCK_S)
         return plan(*args)
 
     with mock.patch.object(tts.engine.scheduler, "plan", wait):

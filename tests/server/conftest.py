@@ -38,5 +38,5 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         with remote(url) as replicas:
             yield replicas
         return
-    with serving(tmp_path_factory.mktemp("voices"), request_timeout=STUCK_S) as running:
+    with serving(tmp_path_factory.mktemp("live") / "voices", request_timeout=STUCK_S) as running:
         yield running

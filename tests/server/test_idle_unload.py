@@ -92,6 +92,7 @@ def again_and_again(folder: Path, times: int) -> tuple[dict[str, int], dict[str,
         before = taken()
         cycle(live, gate, pool, expected, times)
         assert unloaded(live)
+        assert until(lambda: taken()["descriptors"] <= before["descriptors"])  # some connections may just be closing
         after, unloads = taken(), count(live, "model_unloads_total")
         still = sum(engine() is not None for engine in gate.made)
     return before, after, unloads, still
@@ -102,7 +103,6 @@ def test_unloading_and_loading_again_loses_no_request_and_grows_by_nothing(tmp_p
     assert unloads >= 8 + 2
     assert still == 0
     assert after["threads"] <= before["threads"] + 2  # of pools that have not all their threads yet
-    assert after["descriptors"] <= before["descriptors"]
     assert after["KiB"] - before["KiB"] < 20_000
 
 

@@ -122,7 +122,7 @@ def test_speech_that_a_limit_cut_is_warned_of_unless_the_caller_set_it(
 ) -> None:
     with caplog.at_level(logging.WARNING, "stentor"):
         assert tts.generate("Short.", **ASK).finish_reason == "length"
-        assert not caplog.records
+        assert not [r for r in caplog.records if r.name.startswith("stentor")]
         assert tts.generate("Short.", seed=1, min_frames=64, retries=1).finish_reason == "length"
     assert "max_frames" in caplog.text
 

@@ -1,9 +1,9 @@
 """Facts about the machine and its GPUs."""
 
 import stat
-import time
 
 from stentor.bench.report.facts import client_facts, gpu_watch, is_local
+from tests.helpers.server_live import until
 
 
 def test_the_client_states_its_machine_without_names_of_hosts_or_users():
@@ -26,16 +26,15 @@ def test_gpu_samples_are_folded_into_ranges_per_gpu(tmp_path):
         "echo '0, NVIDIA H200, 580.1, 143771, 1000, 1980, 3201, 300.5, 40'\n"
         "echo '1, NVIDIA H200, 580.1, 143771, 10, 345, 3201, [N/A], 30'\n"
         "echo '0, NVIDIA H200, 580.1, 143771, 25000, 1755, 3201, 690.0, 61'\n"
-        "exec sleep 60\n"
+        "exec sleep 1000\n"
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     with gpu_watch(program=str(program)) as gpus:
-        deadline = time.monotonic() + 10
-        while len(gpus().get("gpus", [])) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        last = {"min": 1000, "max": 25000}  # of the first one's memory, once the last line is there
+        assert until(lambda: gpus().get("gpus", [{}])[0].get("memory_used_mib") == last)
         first, second = gpus()["gpus"]
     assert (first["name"], first["driver"], first["memory_total_mib"]) == ("NVIDIA H200", "580.1", 143771)
-    assert first["memory_used_mib"] == {"min": 1000, "max": 25000}
+    assert first["memory_used_mib"] == last
     assert first["sm_clock_mhz"] == {"min": 1755, "max": 1980}
     assert "power_w" not in second
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 from tests.helpers.patience import STUCK_S
+from tests.helpers.stepped_engine import hold
 
 TEXT = "Hello there, this is the voice; it's 3.14."
 FRAMES = 48
@@ -119,12 +121,14 @@ def test_a_live_row_that_loses_its_pages_is_replayed_with_its_text(tmp_path: Pat
     with TTS(path, device="cpu", max_num_seqs=4, dtype="float64") as rich:
         want = [speech.frames.tolist() for speech in rich.generate(texts, **ASK)]
     with TTS(path, device="cpu", max_num_seqs=4, dtype="float64", memory_gb=0.00016) as starved:
+        all_there = threading.Event()
+        hold(starved)(all_there)
         streams = [begin(starved, t[:9]) for t in texts]
+        all_there.set()
         for at in range(9, max(map(len, texts)), 6):
             for t, s in zip(texts, streams, strict=True):
                 if at < len(t):
                     s.append(t[at : at + 6], last=at + 6 >= len(t))
-            time.sleep(0.01)
         assert [frames(starved, s).tolist() for s in streams] == want
         assert starved.engine.health().preemptions > 0
 

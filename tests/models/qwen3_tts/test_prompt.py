@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from stentor.models.qwen3_tts.prompt import PromptBuilder
 from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.sparse_rows import SparseRows
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+from tests.helpers.stepped_engine import hold
 
 FAST = {"max_frames": 4, "temperature": 0.0}
 LANGUAGES = {
@@ -219,10 +221,13 @@ def test_a_starved_engine_speaks_the_same(tmp_path: Path) -> None:
     options = {"max_frames": 40, "ignore_eos": True, "non_streaming_mode": False}
 
     def spoken(tts: TTS) -> list[list[list[int]]]:
-        """The frames of all. Their prompts are made first, so that they are in the engine at once."""
+        """The frames of all. The engine sees none before all are there."""
         asked = [tts.request(text, **more, **options) for text, more in requests]
         prompts = [tts.prompt(request) for request in asked]
+        all_there = threading.Event()
+        hold(tts)(all_there)
         streams = [tts.engine.submit(p, r.seed, streaming=False) for p, r in zip(prompts, asked, strict=True)]
+        all_there.set()
         return [tts.speech(list(s), 0).frames.tolist() for s in streams]
 
     with TTS(path, device="cpu", max_num_seqs=4, dtype="float64") as tts:

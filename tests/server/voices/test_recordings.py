@@ -17,6 +17,7 @@ from stentor.audio import Recording
 from stentor.server.errors import ApiError
 from stentor.server.voices import references, store
 from stentor.server.voices.recordings import Recordings
+from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, count, tone_wav
 
 ASK: dict[str, Any] = {"input": "Hello there. And here.", "split_granularity": "sentence", "response_format": "pcm"}
@@ -109,7 +110,7 @@ class Source:
 
 
 async def until(true: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(STUCK_S):
         while not true():
             await asyncio.sleep(0)
             await asyncio.sleep(0.001)
