@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.layers.linear import activation_dtype, linear, product, scale_of
+from stentor.layers.packed_linear import PackedLinear
 
 
 class LoraRows:
@@ -97,6 +98,8 @@ def some_outputs(layer: nn.Linear, x: Tensor, widths: Sequence[int], first: int,
     """The outputs of parts `first` to `last` - 1 of a stacked layer without bias, of `widths` outputs each."""
     if isinstance(layer, LoraLinear):
         return layer.some(x, first, last)
+    if isinstance(layer, PackedLinear):  # its outputs come together
+        return layer.forward(x)[..., sum(widths[:first]) : sum(widths[:last])]
     return _rows(x, layer.weight, scale_of(layer), sum(widths[:first]), sum(widths[:last]))
 
 

@@ -24,6 +24,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == self.weight.dtype:
             return kernels.norm_rope.rms_norm(x, self.weight, self.eps, self.weight_after_cast)
+        if x.dtype == self.weight.dtype == torch.float32 and not x.is_cuda:  # the same operations in one call
+            return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
         y = x.float()
         y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
         return y.to(x.dtype) * self.weight if self.weight_after_cast else (y * self.weight.float()).to(x.dtype)

@@ -18,6 +18,7 @@ from stentor.api import TTS
 from stentor.engine.buffer_sizes import GIB
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.linear import QuantizedLinear
+from stentor.layers.packed_linear import PackedLinear, packs
 from stentor.layers.quantized import dequantize
 from stentor.models.dummy import random_init
 from stentor.models.fish_s2 import dummy as fish
@@ -159,16 +160,44 @@ def test_layers_that_a_checkpoint_leaves_float_stay_so_or_are_quantised_on_deman
         load(path, quantization="fp8")
 
 
-def test_eight_bits_that_only_make_a_checkpoint_small_are_widened_unless_asked_for(tmp_path: Path) -> None:
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A checkpoint that is small by 8 bits, which are widened."""
     path = write(VOX, tmp_path / "c", compressed_config(), every_layer, packed)
-    kept = load(path).net.base_lm.layers[0].mlp.down_proj
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "stentor": {"widens": True}}))
-    found = load(path)
+    return path
+
+
+def test_eight_bits_that_only_make_a_checkpoint_small_are_widened_unless_asked_for(small: Path) -> None:
+    kept = load(small, quantization="int8").net.base_lm.layers[0].mlp.down_proj
+    found = load(small)
     assert not quantized_in(found)
     wide = found.net.base_lm.layers[0].mlp.down_proj.weight
     assert torch.equal(wide, dequantize(kept.weight, kept.weight_scale, torch.float32))
-    assert quantized_in(load(path, quantization="int8"))
+
+
+def sixteen(path: Path, **options: Any) -> list[str]:
+    """The layers of the network that are held in 16 bits."""
+    net = registry.load(path, CPU, None, options).net
+    return [n for n, m in net.named_modules() if isinstance(m, PackedLinear)]
+
+
+@pytest.mark.skipif(not packs(nn.Linear(8, 8)), reason="this CPU or torch has no such product")
+def test_what_was_widened_on_a_cpu_is_held_in_sixteen_bits_unless_a_dtype_is_named(small: Path) -> None:
+    parts = {"base_lm", "residual_lm", "feat_encoder.encoder", "feat_decoder.estimator.decoder"}
+    assert {n.rpartition(".layers.")[0] for n in sixteen(small)} == parts
+    assert {n.partition(".")[0] for n in sixteen(small, quantization="int8")} == {"feat_encoder", "feat_decoder"}
+    assert not any(isinstance(m, PackedLinear) for _, m in _modules(load(small)))
+    assert not any("o_proj" in n for n in sixteen(small, max_loras=1) if "feat_encoder" not in n)
+
+
+def test_speech_of_weights_in_sixteen_bits_is_that_of_float32(small: Path) -> None:
+    spoken = []
+    for dtype in ("auto", "float32"):
+        with TTS(small, dtype=dtype, memory_gb=0.01, max_num_seqs=1, threads=1) as tts:
+            spoken.append(torch.from_numpy(tts.generate("Hello.", seed=3, min_frames=4, max_frames=4).samples))
+    assert _error(*spoken) < 0.01
 
 
 def test_what_is_one_layer_here_must_be_quantised_alike(tmp_path: Path) -> None:

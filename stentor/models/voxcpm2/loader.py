@@ -16,7 +16,7 @@ from stentor.layers.conv import cast_codec
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge
-from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
+from stentor.models.quantization import QUANTIZATION, pack_layers, place_quantized, quantization
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import VoxCPM2Config, parse
@@ -41,13 +41,16 @@ UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
 LOAD_OPTIONS = ("lora", "flow_steps", CODEC_DTYPE, QUANTIZATION, *ADAPTER_OPTIONS)
 QUANTIZED = ("base_lm", "residual_lm")
 """The language models whose weights may have 8 bits."""
+LOCAL = ("feat_encoder.encoder", "feat_decoder.estimator.decoder")
+"""The transformers of a patch."""
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 def load(
     path: Path, raw: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]
 ) -> VoxCPM2:
-    """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU.
+    """`raw` is config.json. `dtype` None: the checkpoint's own on a GPU, float32 on a CPU. There, what had 8 bits only
+    to make the checkpoint small is held in 16.
 
     Load options: `lora` (a file or directory of LoRA weights to merge), `flow_steps` (another default of the request
     option), `codec_dtype`, `quantization` of the language models' weights, and those of adapters (models/lora.py).
@@ -61,7 +64,10 @@ def load(
     _fill(net, path, raw, c, device, options)
     load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
     tokenize = TextTokenizer(path / "tokenizer.json")
-    return build_model(c, net, vae, device, audio_dtype, tokenize, plan, _stored_voices(path, c))
+    model = build_model(c, net, vae, device, audio_dtype, tokenize, plan, _stored_voices(path, c))
+    if c.widens and dtype is None:
+        pack_layers(net, (*QUANTIZED, *LOCAL))
+    return model
 
 
 def _fill(
