@@ -1,6 +1,8 @@
 """Checkpoints that are not what they should be are refused with the name of what is wrong."""
 
+import gc
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,42 @@ def test_a_truncated_file_is_named(tmp_path: Path):
     file.write_bytes(b"")
     with pytest.raises(CheckpointError, match="truncated or corrupt"):
         weights.read_safetensors(file)
+
+
+def test_tensors_are_read_as_they_were_written(tmp_path: Path) -> None:
+    written = {
+        "scalar": torch.tensor(3.0),
+        "empty": torch.zeros(0, 3),
+        "odd": torch.tensor([True, False, True]),  # what follows does not begin at a multiple of its size
+        "half": torch.randn(2, 3).bfloat16(),
+        "eight": torch.randn(3).to(torch.float8_e4m3fn),
+        "wide": torch.randn(2, 2, dtype=torch.float64),
+        "whole": torch.arange(5, dtype=torch.int8),
+    }
+    save_file(written, tmp_path / "model.safetensors")
+    read = weights.read_safetensors(tmp_path / "model.safetensors")
+    assert set(read) == set(written)
+    for name, tensor in written.items():
+        assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
+        torch.testing.assert_close(read[name], tensor, rtol=0, atol=0)
+
+
+def test_a_dtype_that_is_not_known_is_named(tmp_path: Path) -> None:
+    save_file({"norm.bias": torch.zeros(2, dtype=torch.complex64)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"tensor norm\.bias has dtype C64; known: F64, F32"):
+        weights.read_safetensors(tmp_path / "model.safetensors")
+
+
+def test_reading_a_file_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The library's own reader left two blocks of memory for each tensor, 4,000 here."""
+    save_file({f"layer.{i}": torch.zeros(300) for i in range(200)}, tmp_path / "model.safetensors")
+    held = []
+    for times in (2, 10):
+        for _ in range(times):
+            weights.read_safetensors(tmp_path / "model.safetensors")
+        gc.collect()
+        held.append(sys.getallocatedblocks())
+    assert held[1] - held[0] < 1000
 
 
 def test_a_missing_shard_is_named(tmp_path: Path):
