@@ -24,8 +24,11 @@ FUSED: Mapping[str, tuple[str, ...]] = {
 SAFETENSORS = {
     **{f"F{bits}": getattr(torch, f"float{bits}") for bits in (64, 32, 16)},
     **{f"I{bits}": getattr(torch, f"int{bits}") for bits in (64, 32, 16, 8)},
-    "BF16": torch.bfloat16, "U8": torch.uint8, "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "BF16": torch.bfloat16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
 }
 """Names of dtypes in safetensors files."""
 

@@ -1,52 +1,25 @@
-"""The benchmark against `stentor serve` in a process of its own: the embedded voice if this build has one."""
+"""The benchmark against stentor's own server with the toy model, over real sockets."""
 
 import argparse
 import importlib.util
 import json
-import re
-import subprocess
-import sys
-import threading
-from pathlib import Path
 
 import pytest
 
-import stentor
 from stentor.bench.cli import add_parser
-from tests.helpers.patience import STUCK_S
 
-VOICE = Path(stentor.__file__).parent / "assets" / "voice" / "config.json"
-MODEL = [] if VOICE.is_file() else ["dummy:toy"]
-PROMPTS = 3 if VOICE.is_file() else 6  # the voice takes more than half as long as it speaks
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("fastapi") is None, reason="the extra `server` is not installed: no fastapi"
-)
+if importlib.util.find_spec("fastapi") is None:
+    pytest.skip("the extra `server` is not installed: no fastapi", allow_module_level=True)
+
+from tests.helpers.server_live import serving
+
+PROMPTS = 6
 
 
 @pytest.fixture(scope="module")
-def url():
-    """A server on a free port, ready."""
-    words = [sys.executable, "-m", "stentor", "serve", *MODEL, "--host", "127.0.0.1", "--port", "0"]
-    log: list[str] = []
-    started = threading.Event()
-    with subprocess.Popen(words, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True) as process:
-
-        def read():
-            for line in process.stdout:
-                log.append(line)
-                if "running on" in line:
-                    started.set()
-            started.set()
-
-        threading.Thread(target=read, daemon=True).start()
-        started.wait(STUCK_S)
-        found = re.search(r"running on (http://127\.0\.0\.1:\d+)", "".join(log))
-        try:
-            assert found, "".join(log)
-            yield found.group(1)
-        finally:
-            process.terminate()
-            process.wait(STUCK_S)
+def url(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("voices")) as live:
+        yield live.url
 
 
 @pytest.mark.parametrize("backend", ["stentor", "openai-audio-speech-sse", "websocket"])
@@ -57,7 +30,7 @@ def test_stentor_serve_is_measured_and_answers_alike_alone_and_under_load(url, b
     words += ["--num-prompts", str(PROMPTS)]
     words += ["--dataset-name", "short", "--num-warmups", "1", "--request-seed", "1", "--determinism-check", "2"]
     words += ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "run.json"]
-    words += [] if VOICE.is_file() else ["--extra-body", '{"max_frames": 60}']
+    words += ["--extra-body", '{"max_frames": 60}']
     args = parser.parse_args(words)
     assert args.func(args) == 0, capsys.readouterr().err
     print(capsys.readouterr().out)

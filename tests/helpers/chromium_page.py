@@ -135,7 +135,9 @@ def opened(folder: Path, width: int = 1280, height: int = 800) -> Iterator[Page]
     process = subprocess.Popen((BINARY, *flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         port = _port(folder / "DevToolsActivePort", process)
-        with connect(_tab(port), max_size=None, proxy=None, open_timeout=STUCK_S, ping_interval=None) as socket:
+        # Events that nobody reads any more stand before its answer to our goodbye.
+        how = {"max_size": None, "proxy": None, "open_timeout": STUCK_S, "ping_interval": None, "close_timeout": 0.1}
+        with connect(_tab(port), **how) as socket:
             page = Page(socket, folder)
             page.resize(width, height)
             yield page

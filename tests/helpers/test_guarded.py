@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 import torch
 
@@ -24,28 +22,23 @@ def test_a_write_beside_a_tensor_is_found(offset):
         guard.check()
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """pytest with the plugin, in a process of its own."""
-    return python("-m", "pytest", "-q", "-p", "tests.helpers.guarded", "-p", "no:cacheprovider", *arguments)
+DEVICE = """
+import torch
 
 
-def test_a_block_that_names_a_device_still_makes_tensors_there(tmp_path):
-    """Modules made in such a block stayed on the CPU, and kernels refused their weights."""
+def test_device():
+    with torch.device('meta'):
+        assert torch.empty(2).is_meta
+"""
+
+
+def test_kernels_write_only_where_they_should_and_a_block_that_names_a_device_still_makes_tensors_there(tmp_path):
+    """Some of the kernels' tests, between canaries, in a process of its own; scripts/gpu_check.py runs all of them on a
+    GPU. Modules made in such a block stayed on the CPU, and kernels refused their weights."""
     file = tmp_path / "test_device.py"
-    file.write_text(
-        "import torch\n\n\ndef test_device():\n    with torch.device('meta'):\n        assert torch.empty(2).is_meta\n"
-    )
-    done = run(str(file))
-    assert done.returncode == 0, done.stdout[-3000:]
-
-
-def test_kernels_write_only_where_they_should():
-    """Some of the kernels' tests, between canaries; scripts/gpu_check.py runs all of them on a GPU."""
-    done = run(
-        "tests/kernels/test_short_attention.py",
-        "tests/kernels/test_norm_rope.py",
-        "-k",
-        "head_norms and 24-True or depth or local or gate",
-    )
+    file.write_text(DEVICE)
+    files = (str(file), "tests/kernels/test_short_attention.py", "tests/kernels/test_norm_rope.py")
+    chosen = "test_device or head_norms and 24-True or depth or local or gate"
+    done = python("-m", "pytest", "-q", "-p", "tests.helpers.guarded", "-p", "no:cacheprovider", *files, "-k", chosen)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout

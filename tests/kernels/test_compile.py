@@ -19,7 +19,7 @@ if importlib.util.find_spec("triton") is None:
 def test_every_shared_kernel_compiles_for_gpus():
     done = python("-m", "tests.kernels.compile_kernels", TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) >= 115
+    assert len(done.stdout.splitlines()) >= 85
     assert {f"sm_{arch}: " in done.stdout for arch in COMPILED} == {True}
 
 

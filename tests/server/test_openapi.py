@@ -51,9 +51,9 @@ def test_no_request_made_from_the_description_is_a_5xx(live: Live, tmp_path: Pat
         "--checks",
         "not_a_server_error",
         "--max-examples",
-        "10",
+        "5",
         "--max-time",
-        "12",
+        "8",
     ]
     words += ["--seed", "1", "--request-timeout", str(STUCK_S), "--phases", "examples,coverage,fuzzing", "--no-color"]
     run = subprocess.run(words, capture_output=True, text=True, timeout=2 * STUCK_S, check=False, cwd=tmp_path)

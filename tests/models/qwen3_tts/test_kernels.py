@@ -87,4 +87,4 @@ def test_the_first_pick_is_behind_the_penalty_and_the_ids_that_cannot_be_drawn(d
 def test_every_kernel_compiles_for_gpus():
     done = python("-m", "tests.models.qwen3_tts.compile_kernels", TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) >= 14
+    assert len(done.stdout.splitlines()) >= 10

@@ -24,7 +24,7 @@ from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import hold
 
 TEXT = "Hello there, this is the voice; it's 3.14."
-FRAMES = 48
+FRAMES = 24
 ASK = {"voice": "ryan", "max_frames": FRAMES, "ignore_eos": True, "temperature": 0.0, "non_streaming_mode": False}
 END = 9
 
@@ -102,7 +102,7 @@ def test_rows_that_wait_for_text_block_nobody_and_go_on_as_if_they_had_not_waite
 def test_a_row_waits_for_its_text_and_is_heard_as_far_as_that_goes(tts: TTS, whole: Speech) -> None:
     stream = begin(tts, "Hello there, ")
     first = waits(tts)
-    assert 1 <= first < 30
+    assert 1 <= first < FRAMES
     chunks, heard = iter(stream), 0
     while heard < first:
         heard += len(next(chunks).frames)
@@ -110,7 +110,7 @@ def test_a_row_waits_for_its_text_and_is_heard_as_far_as_that_goes(tts: TTS, who
     np.testing.assert_array_equal(other.frames, whole.frames)
     assert waits(tts) == first
     stream.append("this is ")
-    assert first < waits(tts, first) < 60
+    assert first < waits(tts, first) < FRAMES
     stream.append(TEXT.partition("this is ")[2], last=True)
     assert heard + sum(len(c.frames) for c in chunks) == FRAMES
 
@@ -120,15 +120,15 @@ def test_a_live_row_that_loses_its_pages_is_replayed_with_its_text(tmp_path: Pat
     texts = [f"number {i} " * (i + 2) for i in range(4)]
     with TTS(path, device="cpu", max_num_seqs=4, dtype="float64") as rich:
         want = [speech.frames.tolist() for speech in rich.generate(texts, **ASK)]
-    with TTS(path, device="cpu", max_num_seqs=4, dtype="float64", memory_gb=0.00016) as starved:
+    with TTS(path, device="cpu", max_num_seqs=4, dtype="float64", memory_gb=0.00012) as starved:
         all_there = threading.Event()
         hold(starved)(all_there)
         streams = [begin(starved, t[:9]) for t in texts]
-        all_there.set()
         for at in range(9, max(map(len, texts)), 6):
             for t, s in zip(texts, streams, strict=True):
                 if at < len(t):
                     s.append(t[at : at + 6], last=at + 6 >= len(t))
+        all_there.set()
         assert [frames(starved, s).tolist() for s in streams] == want
         assert starved.engine.health().preemptions > 0
 
