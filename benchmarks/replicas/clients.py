@@ -28,7 +28,6 @@ from benchmarks.replicas import cpu, streams
 from benchmarks.replicas.cluster import Cluster, application, cluster, marked
 
 GIVEN = {"model": "dummy:toy", "max-num-seqs": 4, "guard": False, "max-buffered-mb": 0.25, "threads": 1}
-PORT = 30000  # of the first replica
 SLOW = r"speech_stream_aborted_total\{.*slow_client"
 POLL_S = 0.01
 SENTENCES = 400
@@ -36,10 +35,15 @@ LONGEST_S = 120.0
 
 
 async def value(session: aiohttp.ClientSession, metric: str) -> float:
-    """The sum of the replica's metrics that match, asked at its own port."""
-    async with session.get(f"http://127.0.0.1:{PORT}/metrics") as answer:
+    """The sum of the replica's metrics that match."""
+    async with session.get("/metrics") as answer:
         page = await answer.text()
     return sum(float(line.split()[-1]) for line in page.splitlines() if re.match("stentor:" + metric, line))
+
+
+def own_port(running: Cluster) -> aiohttp.ClientSession:
+    """A client of the only replica, at its own port."""
+    return aiohttp.ClientSession(f"http://127.0.0.1:{running.place.replicas[0]}", trust_env=False)
 
 
 async def until_idle(session: aiohttp.ClientSession) -> float:
@@ -52,12 +56,12 @@ async def until_idle(session: aiohttp.ClientSession) -> float:
     return time.monotonic() - began
 
 
-async def leave(url: str, leavers: int) -> dict[str, Any]:
+async def leave(running: Cluster, leavers: int) -> dict[str, Any]:
     took = []
-    async with aiohttp.ClientSession(trust_env=False) as session:
+    async with own_port(running) as session:
         for _ in range(leavers):
             client = aiohttp.ClientSession(trust_env=False)
-            answer = await client.post(url + streams.PATH, json=streams.body(1000))
+            answer = await client.post(running.url + streams.PATH, json=streams.body(1000))
             await answer.content.readany()
             assert await value(session, "num_requests_running") == 1
             answer.close()
@@ -75,7 +79,7 @@ async def stall(running: Cluster, seconds: float) -> dict[str, Any]:
     data = json.dumps(ask).encode()
     head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     held: dict[str, list[float]] = {name: [] for name in watched}
-    async with aiohttp.ClientSession(trust_env=False) as session:
+    async with own_port(running) as session:
         before = await value(session, SLOW)
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
@@ -103,7 +107,7 @@ def main() -> int:
         running.deploy(application(GIVEN, num_replicas=1))
         running.running("stentor", 1)
         asyncio.run(streams.load(running.url, 4, 60, lambda n: n < 16))  # warm
-        row = {"leave": asyncio.run(leave(running.url, args.leavers))}
+        row = {"leave": asyncio.run(leave(running, args.leavers))}
         print(json.dumps(row), flush=True)
         row |= {"stall": [asyncio.run(stall(running, args.seconds)) for _ in range(3)]}
     print(json.dumps(row["stall"]), flush=True)

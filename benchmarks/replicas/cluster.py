@@ -10,26 +10,20 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.replicas.apart import MARK, Apart, apart
 from stentor.ray import environment
 from stentor.server.config import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-MARK = "STENTOR_CLUSTER"  # a variable of every process of a cluster
 READY_S = 300.0
-CURRENT = Path(
-    "/tmp/ray/ray_current_cluster"
-)  # Ray's note of the last cluster, which it joins when no address is given
 CORES = 64  # that Ray counts: replicas here share the machine's
 
 
@@ -40,20 +34,17 @@ class NotReady(Exception):
 class Cluster:
     """The node. url: of the proxy. Files are deployed as `serve deploy` does."""
 
-    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
-        self.folder, self.mark = folder, uuid.uuid4().hex
-        self.port, self.dashboard, self.gcs = free_port(), free_port(), free_port()
+    def __init__(self, place: Apart, variables: Mapping[str, str]) -> None:
+        self.place, self.folder, self.mark, self.port = place, place.folder, place.mark, place.proxy
+        self.gcs, self.dashboard, self.agent, self.client = place.ports[5:9]
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("RAY_")},
+            **place.environment,
             **variables,
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "RAY_ADDRESS": f"127.0.0.1:{self.gcs}",
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": self.mark,
-            MARK: self.mark,
         }
-        self.log = folder / "ray.log"
+        self.log = self.folder / "ray.log"
 
     def start(self) -> None:
         words = [
@@ -65,6 +56,7 @@ class Cluster:
             f"--num-cpus={CORES}",
         ]
         words += ["--dashboard-host=127.0.0.1", f"--dashboard-port={self.dashboard}", "--disable-usage-stats"]
+        words += [f"--dashboard-agent-listen-port={self.agent}", f"--ray-client-server-port={self.client}"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [program("ray"), *words, "--object-store-memory=200000000"],
@@ -139,9 +131,6 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
-        with contextlib.suppress(OSError):
-            if CURRENT.read_text(encoding="utf-8").endswith(f":{self.gcs}"):
-                CURRENT.unlink()
 
     def _api(self) -> dict[str, Any] | None:
         try:
@@ -157,8 +146,8 @@ class Cluster:
 @contextlib.contextmanager
 def cluster(**settings: Any) -> Iterator[Cluster]:
     """A started node for a server of these settings. Serve runs nothing yet."""
-    with tempfile.TemporaryDirectory() as folder:
-        made = Cluster(Path(folder), environment.wanted(ServerConfig(replicas=1, **settings)))
+    with apart() as place:
+        made = Cluster(place, environment.wanted(ServerConfig(replicas=1, **settings)))
         try:
             made.start()
             yield made
@@ -189,13 +178,6 @@ def marked(mark: str, session: int) -> list[int]:
 def program(name: str) -> str:
     """A command of the environment that this interpreter belongs to."""
     return str(Path(sys.executable).parent / name)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 def wait(true: Callable[[], object], state: Callable[[], str], seconds: float = READY_S) -> None:

@@ -28,16 +28,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.replicas import cpu, device, streams
-from benchmarks.replicas.cluster import Cluster, answers, application, cluster, free_port, marked, wait
+from benchmarks.replicas.cluster import Cluster, answers, application, cluster, marked, wait
 
 APP = "benchmarks.replicas.device:app"
 ALONE = 8  # streams of one client alone, per round
 
 
 @contextlib.contextmanager
-def plain(slots: int) -> Iterator[tuple[str, int]]:
+def plain(slots: int, port: int) -> Iterator[tuple[str, int]]:
     """The address and the process of a plain server on such a device."""
-    port = free_port()
     words = ["serve", "dummy:toy", "--port", str(port), "--max-num-seqs", str(slots), "--no-log-requests"]
     with subprocess.Popen([sys.executable, device.__file__, *words]) as process:
         try:
@@ -122,7 +121,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     os.environ[device.STEP] = str(args.step_ms)
-    with cluster() as running, plain(args.slots) as alone:
+    with cluster() as running, plain(args.slots, running.place.ports[9]) as alone:
         rows = [compare(running, alone, count, args) for count in args.replicas]
     if args.json:
         row = {"settings": vars(args) | {"json": None}, "cores": os.cpu_count(), "rows": rows}

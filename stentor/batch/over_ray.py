@@ -20,6 +20,7 @@ import ray
 from stentor.batch.item import Item, Outcome
 from stentor.batch.speaker import Speaker, Work
 from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.local_ray import own_ray
 
 THREADS = 256  # of an actor that is not told how many texts its engine speaks at once
 RESTARTS = 4  # of one actor. What it was speaking is spoken again
@@ -107,14 +108,10 @@ class RayPool:
 def _start(replicas: int) -> None:
     """Join the Ray that RAY_ADDRESS names, or start one. EngineError says why there is none."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    own = {
-        "address": "local",  # not the cluster that somebody else runs on this machine
-        "num_cpus": max(replicas, os.cpu_count() or 1),
-        "_node_ip_address": "127.0.0.1",
-        "include_dashboard": False,
-    }
     try:
-        ray.init(**({} if "RAY_ADDRESS" in os.environ else own), configure_logging=False, log_to_driver=False)
+        ray.init(
+            **({"configure_logging": False} if "RAY_ADDRESS" in os.environ else own_ray(replicas)), log_to_driver=False
+        )
     except Exception as e:  # Ray has no class for this
         raise EngineError(f"Ray could not be started: {e}") from e
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import ray
 
+from stentor.local_ray import own_ray
 from stentor.ray import environment
 from stentor.server import logs
 from stentor.server.config import ServerConfig
@@ -39,7 +40,7 @@ def serve(config: ServerConfig) -> int:
 
     logs.configure(config.uvicorn_log_level, config.log_format)
     stop = threading.Event()
-    ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", configure_logging=False)
+    ray.init(**own_ray(config.most_replicas))
     try:
         if config.gpus_per_replica is None:
             gpus = ray.cluster_resources().get("GPU", 0) if config.device != "cpu" else 0

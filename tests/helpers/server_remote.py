@@ -1,12 +1,14 @@
 """Replicas of the server as the `live` of tests: what a client can do works, what reaches into the process skips.
 
-STENTOR_TEST_URL is the address, STENTOR_TEST_VOICES the folder of uploaded voices. scripts/replica_tests.py starts the
+STENTOR_TEST_URL is the address, STENTOR_TEST_PORT the port of the first replica, STENTOR_TEST_VOICES the folder of
+uploaded voices. STENTOR_TEST_VOICE says that they speak with the embedded voice. scripts/replica_tests.py starts the
 replicas and runs the tests against them.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,14 +20,16 @@ import pytest
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, until
 
-URL, VOICES = "STENTOR_TEST_URL", "STENTOR_TEST_VOICES"
-FIRST_PORT, PORTS = 30000, 16  # of replicas, counted up by Ray
+URL, PORT, VOICES, VOICE = "STENTOR_TEST_URL", "STENTOR_TEST_PORT", "STENTOR_TEST_VOICES", "STENTOR_TEST_VOICE"
+PORTS = 16  # from the first replica's, counted up by Ray
 INSIDE = "looks into the server's process"
 PATCHES = ("monkeypatch", "caplog")  # fixtures that change or read the process of the tests
 CHUNKS = "replicas answer HTTP/1.0 in chunks: Serve has connections of its own"
 OTHERWISE = {  # what replicas do in another way, by test. docs/scaling.md says so
     "test_an_answer_has_no_chunks_and_is_the_same[stream]": CHUNKS,
     "test_an_answer_has_no_chunks_and_is_the_same[events]": CHUNKS,
+    "test_first_bytes_come_before_the_speech_is_finished": "/health is that of one replica",
+    "test_the_page_speaks_without_underrun_shows_its_figures_and_can_be_stopped": "the page is a plain server's",
 }
 
 
@@ -59,16 +63,23 @@ class Remote(Live):
         return until(lambda: not (self.sum_of("num_requests_running") or self.sum_of("num_requests_waiting")), seconds)
 
     def metrics_pages(self) -> list[str]:
-        """Each replica answers at a port of its own."""
-        found = []
-        for port in range(FIRST_PORT, FIRST_PORT + PORTS):
-            try:
-                answer = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10, trust_env=False)
-            except httpx.ConnectError:
-                continue
-            if 'replica="' in answer.text:
-                found.append(answer.text)
-        return found or super().metrics_pages()  # a plain server
+        return [httpx.get(f"{url}/metrics", timeout=STUCK_S, trust_env=False).text for url in each_process(self.url)]
+
+
+def each_process(url: str) -> list[str]:
+    """Addresses of the replicas, each at a port of its own. That of a plain server is `url`."""
+    first = os.environ.get(PORT)
+    return [url] if first is None else at_own_ports(int(first))
+
+
+def at_own_ports(first: int) -> list[str]:
+    """Addresses of the replicas that listen from a port on."""
+    return [f"http://127.0.0.1:{port}" for port in range(first, first + PORTS) if _listens(port)]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,22 +12,18 @@ import httpx
 import pytest
 
 from benchmarks.replicas import streams
-from tests.helpers.replicas import replicas
+from tests.helpers.patience import STUCK_S
+from tests.helpers.replicas import NEEDS_RAY, replicas
 from tests.helpers.server_live import until
 
-pytestmark = [
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'stentor[ray]'"
-    ),
-    pytest.mark.xdist_group("ray"),  # one cluster at a time
-]
+pytestmark = NEEDS_RAY
 
 HEADER = "x-session-id"
 SMALL = ("--max-num-seqs", "8", "--memory-gb", "0.01", "--threads", "1", "--no-guard")
 
 
 def metrics(url: str, **headers: str) -> str:
-    return httpx.get(url + "/metrics", headers=headers, timeout=60, trust_env=False).text
+    return httpx.get(url + "/metrics", headers=headers, timeout=STUCK_S, trust_env=False).text
 
 
 def replica_of(url: str, session: str) -> str:
@@ -39,7 +34,8 @@ def replica_of(url: str, session: str) -> str:
 
 def test_requests_of_a_session_go_to_one_replica(tmp_path: Path) -> None:
     sessions = [f"voice-{i}" for i in range(12)]
-    with replicas(2, "--session-header", HEADER, "--voices-dir", str(tmp_path), *SMALL) as url:
+    with replicas(2, "--session-header", HEADER, "--voices-dir", str(tmp_path), *SMALL) as running:
+        url = running.url
         first = {name: replica_of(url, name) for name in sessions}
         with ThreadPoolExecutor(4) as pool:  # at once: the load divides nothing
             for _ in range(4):
@@ -50,7 +46,7 @@ def test_requests_of_a_session_go_to_one_replica(tmp_path: Path) -> None:
                 url + "/v1/audio/speech",
                 json={"input": "Hello.", "max_new_tokens": 4},
                 headers={HEADER: "voice-0"},
-                timeout=60,
+                timeout=STUCK_S,
                 trust_env=False,
             ).status_code
             for _ in range(6)
@@ -63,7 +59,8 @@ def test_requests_of_a_session_go_to_one_replica(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # a replica is taken away after 120 s without load, and drains for 30 s
 def test_the_number_of_replicas_follows_the_load(tmp_path: Path) -> None:
-    with replicas(2, "--voices-dir", str(tmp_path), *SMALL, follows_load=True) as url:
+    with replicas(2, "--voices-dir", str(tmp_path), *SMALL, follows_load=True) as running:
+        url = running.url
 
         def names() -> set[str]:
             with ThreadPoolExecutor(4) as pool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,13 +13,9 @@ import yaml
 
 from benchmarks.replicas import streams
 from benchmarks.replicas.cluster import Cluster, NotReady, application, cluster, program, wait
+from tests.helpers.replicas import NEEDS_RAY
 
-pytestmark = [
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'stentor[ray]'"
-    ),
-    pytest.mark.xdist_group("ray"),  # one cluster at a time
-]
+pytestmark = NEEDS_RAY
 
 ROOT = Path(__file__).parents[2]
 TOY = {"models": ["dummy:toy"], "max-num-seqs": 4, "memory-gb": 0.01, "threads": 1}

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 
 import pytest
 
 from benchmarks.replicas import rolling
+from tests.helpers.replicas import NEEDS_RAY
 
 pytestmark = [
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'stentor[ray]'"
-    ),
-    pytest.mark.xdist_group("ray"),  # one cluster at a time
+    NEEDS_RAY,
     pytest.mark.slow,  # minutes: every replica that goes drains for 30 s
 ]
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stentor.errors import InvalidRequest
+from stentor.local_ray import own_ray
 from stentor.ray import configured, environment
 from stentor.server.config import ServerConfig, build, typed
 
@@ -133,6 +134,14 @@ def test_without_ray_the_flag_names_the_extra() -> None:
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "pip install 'stentor[ray]'" in ended.stderr
+
+
+def test_replicas_start_where_cores_and_shared_memory_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would wait for a core for each, and refuse to start where /dev/shm has less than 30 % of much memory."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert own_ray(4)["num_cpus"] == 4
+    assert own_ray(1)["num_cpus"] == 2
+    assert own_ray(1)["object_store_memory"] < 1e9
 
 
 def test_a_server_keeps_outcomes_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""One server for all tests of a process that do not disturb it."""
+"""One server for all tests of a process that do not disturb it, and one with the embedded voice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, serving
-from tests.helpers.server_remote import URL, remote, why_not
+from tests.helpers.server_live import Live, process, serving
+from tests.helpers.server_remote import URL, VOICE, remote, why_not
 
 HERE = Path(__file__).parent
 
@@ -18,7 +18,8 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With STENTOR_TEST_URL, only tests of the server that runs there."""
     if URL in os.environ:
-        out = [item for item in items if HERE in item.path.parents and not _of_live(item)]
+        asks = _of_embedded_voice if VOICE in os.environ else _of_live
+        out = [item for item in items if HERE in item.path.parents and not asks(item)]
         items[:] = [item for item in items if item not in out]
         config.hook.pytest_deselected(items=out)
         for item in items:
@@ -32,6 +33,10 @@ def _of_live(item: pytest.Item) -> bool:
     return "live" in getattr(item, "fixturenames", ()) and made is not None and made[-1].func is live.__wrapped__
 
 
+def _of_embedded_voice(item: pytest.Item) -> bool:
+    return "embedded_voice" in getattr(item, "fixturenames", ())
+
+
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     if (url := os.environ.get(URL)) is not None:
@@ -40,3 +45,14 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         return
     with serving(tmp_path_factory.mktemp("live") / "voices", request_timeout=STUCK_S) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def embedded_voice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of `stentor serve`, as a user first types it."""
+    if (url := os.environ.get(URL)) is not None:
+        yield url
+        return
+    flags = ("--voices-dir", str(tmp_path_factory.mktemp("voices")), "--memory-gb", "0.1")
+    with process(*flags, model=()) as (_, found):
+        yield found

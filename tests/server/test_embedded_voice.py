@@ -18,7 +18,7 @@ from stentor.api import DEFAULT_VOICE
 from tests.helpers import chromium_page
 from tests.helpers.chromium_page import opened
 from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import decoded, pcm, process, until
+from tests.helpers.server_live import decoded, pcm, until
 
 pytestmark = pytest.mark.skipif(
     not (DEFAULT_VOICE / "config.json").is_file(), reason="the embedded voice is not in this build: docs/training.md"
@@ -28,17 +28,9 @@ SHORT, LONGER = "Good morning.", "Every boat in the harbour waited for the wind 
 ASK = {"model": "stentor", "voice": "default"}
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`stentor serve`, as a user first types it."""
-    flags = ("--voices-dir", str(tmp_path_factory.mktemp("voices")), "--memory-gb", "0.1")
-    with process(*flags, model=()) as (_, found):
-        yield found
-
-
 @pytest.fixture
-def client(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as made:
+def client(embedded_voice: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{embedded_voice}/v1", api_key="any", max_retries=0) as made:
         yield made
 
 
@@ -64,13 +56,18 @@ def test_whole_and_streamed_answers_hold_the_same_speech(client: openai.OpenAI, 
     assert np.corrcoef(a, b)[0, 1] > 0.99
 
 
-def test_first_bytes_come_before_the_speech_is_finished(client: openai.OpenAI, url: str) -> None:
+def test_first_bytes_come_before_the_speech_is_finished(client: openai.OpenAI, embedded_voice: str) -> None:
     with client.audio.speech.with_streaming_response.create(
         **ASK, input=f"{LONGER} " * 10, response_format="pcm", extra_body={"seed": 5, "stream_format": "audio"}
     ) as answer:
         parts = answer.iter_bytes()
         assert next(parts)
-        assert httpx.get(f"{url}/health", timeout=STUCK_S, trust_env=False).json()["models"]["stentor"]["running"] == 1
+        assert (
+            httpx.get(f"{embedded_voice}/health", timeout=STUCK_S, trust_env=False).json()["models"]["stentor"][
+                "running"
+            ]
+            == 1
+        )
         assert next(parts)
 
 
@@ -101,22 +98,24 @@ def test_its_voices_differ_and_one_that_it_lacks_is_refused(client: openai.OpenA
         client.audio.speech.create(**ask, voice="nobody")
 
 
-def test_leaving_a_stream_cancels_it(client: openai.OpenAI, url: str) -> None:
+def test_leaving_a_stream_cancels_it(client: openai.OpenAI, embedded_voice: str) -> None:
     with client.audio.speech.with_streaming_response.create(
         **ASK, input=f"{LONGER} " * 10, response_format="pcm", extra_body={"stream_format": "audio"}
     ) as answer:
         next(answer.iter_bytes())
-    with httpx.Client(base_url=url, timeout=STUCK_S, trust_env=False) as http:
+    told = f"/v1/audio/speech/{answer.headers['x-request-id']}"
+    with httpx.Client(base_url=embedded_voice, timeout=STUCK_S, trust_env=False) as http:
+        assert until(lambda: http.get(told).json().get("status") == "cancelled")
         assert until(lambda: http.get("/health").json()["models"]["stentor"]["running"] == 0)
-        path = f"/v1/audio/speech/{answer.headers['x-request-id']}"
-        assert until(lambda: http.get(path).json()["status"] == "cancelled")
 
 
 @pytest.mark.skipif(chromium_page.BINARY is None, reason="no Chromium on this machine")
-def test_the_page_speaks_without_underrun_shows_its_figures_and_can_be_stopped(url: str, tmp_path: Path) -> None:
+def test_the_page_speaks_without_underrun_shows_its_figures_and_can_be_stopped(
+    embedded_voice: str, tmp_path: Path
+) -> None:
     state = "document.body.dataset.state"
     with opened(tmp_path) as page:
-        page.open(url, "document.readyState == 'complete' && !document.getElementById('speak').disabled")
+        page.open(embedded_voice, "document.readyState == 'complete' && !document.getElementById('speak').disabled")
         assert page.eval("[...document.querySelectorAll('#modes label')].some(e => e.offsetParent)") is False
         page.fill(input=LONGER, seed=5, wait=30)  # heard once all of it has come: on a busy machine it may come slowly
         page.click("#speak")
