@@ -21,4 +21,6 @@ def test_streams_are_complete_or_say_what_is_wrong(tmp_path: Path) -> None:
     assert [(s.fault, s.bytes) for s in done] == [("", FRAMES * streams.FRAME_BYTES)] * 4
     assert [(s.complete, s.status) for s in (*refused, *lost)] == [(False, 404), (False, 0)]
     assert [t["sentences"] for t in told] == [1]
+    assert streams.frames_between(done, done[0].began, float("inf")) == 4 * FRAMES
+    assert streams.frames_between(done, done[0].began - 9, done[0].began) == 0
     assert streams.milliseconds([s.first or 0 for s in done])["p50"] > 0
