@@ -144,10 +144,10 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(**settings: Any) -> Iterator[Cluster]:
-    """A started node for a server of these settings. Serve runs nothing yet."""
+def cluster(variables: Mapping[str, str] | None = None, **settings: Any) -> Iterator[Cluster]:
+    """A started node for a server of these settings. Serve runs nothing yet. variables: of its environment, beside."""
     with apart() as place:
-        made = Cluster(place, environment.wanted(ServerConfig(replicas=1, **settings)))
+        made = Cluster(place, environment.wanted(ServerConfig(replicas=1, **settings)) | dict(variables or {}))
         try:
             made.start()
             yield made

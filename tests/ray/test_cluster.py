@@ -13,7 +13,7 @@ import yaml
 
 from benchmarks.replicas import streams
 from benchmarks.replicas.cluster import Cluster, NotReady, application, cluster, program, wait
-from tests.helpers.replicas import NEEDS_RAY
+from tests.helpers.replicas import NEEDS_RAY, PATIENT
 
 pytestmark = NEEDS_RAY
 
@@ -23,7 +23,7 @@ TOY = {"models": ["dummy:toy"], "max-num-seqs": 4, "memory-gb": 0.01, "threads":
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Cluster]:
-    with cluster() as running:
+    with cluster(PATIENT) as running:
         yield running
 
 
