@@ -1,6 +1,6 @@
 """Several models in one server, models that are unloaded and loaded again, and how long a load takes. No GPU.
 
-Run: python benchmarks/server/models.py [mixed] [lost] [unload] [reload] [--requests 500] [--times 100] [--json FILE]
+Run: python benchmarks/server/models.py [mixed] [lost] [unload] [voice] [reload] [--requests N] [--times N] [--json F]
 Needs: stentor[server] and the checkpoints of the tests.
 
 mixed   three models answer so many requests that many clients send in random order. Each answer is compared with the
@@ -8,6 +8,7 @@ mixed   three models answer so many requests that many clients send in random or
 lost    the engine of one of them raises and does not start again, while the others speak.
 unload  a model is unloaded and loaded again so many times, with requests that arrive while it is away. What the process
         takes is compared with what it took after a quarter as many.
+voice   the same with the embedded voice.
 reload  the embedded voice is unloaded and loaded again: seconds of the load, and until the answer that waited for it.
 """
 
@@ -116,9 +117,10 @@ def lost(folder: Path, requests: int) -> dict[str, Any]:
     return {"status": {name: dict(codes) for name, codes in of.items()}, "one_is_lost": gone}
 
 
-def unload(folder: Path, times: int) -> dict[str, Any]:
-    before, after, unloads, still = again_and_again(folder, times)
-    return {"before": before, "after": after, "unloads": unloads, "engines_in_memory": still, "lost_requests": 0}
+def unload(folder: Path, times: int, model: str | None = "dummy:toy") -> dict[str, Any]:
+    found = again_and_again(folder, times, load, model)
+    kept = {"engines_in_memory": found.still, "more_objects": dict(found.more), "lost_requests": 0}
+    return {"before": found.before, "after": found.after, "unloads": found.unloads, **kept}
 
 
 def reload(folder: Path, times: int = RELOADS) -> dict[str, Any]:
@@ -149,6 +151,7 @@ def main() -> None:
         "mixed": lambda folder: mixed(folder, args.requests),
         "lost": lambda folder: lost(folder, args.requests // 5),
         "unload": lambda folder: unload(folder, args.times),
+        "voice": lambda folder: unload(folder, args.times, None),
         "reload": reload,
     }
     found: dict[str, Any] = json.loads(args.json.read_text()) if args.json is not None and args.json.exists() else {}

@@ -6,15 +6,17 @@ A hundred times, with what is taken afterwards: python -m tests.server.test_idle
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import tempfile
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -42,10 +44,14 @@ def unloaded(live: Live) -> bool:
     return until(lambda: phase(live) == "unloaded")
 
 
+Load = Callable[[str, str | None], Callable[[], stentor.TTS]]
+
+
 class Gate:
     """How models are made here: each load waits until the gate is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Load | None = None) -> None:
+        self.model = model or toy()
         self.open, self.made, self.waiting = threading.Event(), [], threading.Event()
         self.open.set()
 
@@ -53,21 +59,44 @@ class Gate:
         def make() -> stentor.TTS:
             self.waiting.set()
             assert self.open.wait(STUCK_S)
-            tts = toy()(name, model)()
+            tts = self.model(name, model)()
             self.made.append(weakref.ref(tts.engine))
             return tts
 
         return make
 
 
+OUTCOMES = ("stentor.server.speech.outcomes.Outcome", "stentor.speech.timing.SegmentTiming")
+"""What a server keeps of its last requests (`LIMITS.outcomes` of them)."""
+
+
+def objects() -> Counter[str]:
+    """Objects of stentor and torch that are reachable, by type, but for outcomes of requests."""
+    gc.collect()
+    kinds = (f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
+    return Counter(kind for kind in kinds if kind.startswith(("stentor.", "torch.")) and kind not in OUTCOMES)
+
+
 def taken() -> dict[str, int]:
-    """What the process takes: threads, descriptors and pages of anonymous memory."""
+    """What the process takes: threads, descriptors, pages of anonymous memory, and what Python holds."""
     anonymous = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return {
         "threads": threading.active_count(),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "KiB": int(anonymous.split()[1]),
+        "objects": objects().total(),
+        "blocks": sys.getallocatedblocks(),
     }
+
+
+class Grown(NamedTuple):
+    """What the process takes before and after, unloads, engines that are still in memory, and objects that are more."""
+
+    before: dict[str, int]
+    after: dict[str, int]
+    unloads: float
+    still: int
+    more: Counter[str]
 
 
 def cycle(live: Live, gate: Gate, pool: ThreadPoolExecutor, expected: bytes, times: int) -> None:
@@ -83,25 +112,30 @@ def cycle(live: Live, gate: Gate, pool: ThreadPoolExecutor, expected: bytes, tim
             assert np.abs(pcm(answer.result().content) - pcm(expected)).max() < 1e-3  # a batch rounds differently
 
 
-def again_and_again(folder: Path, times: int) -> tuple[dict[str, int], dict[str, int], float, int]:
-    gate = Gate()
-    with serving(folder, load=gate.load, idle_unload_seconds=SOON) as live, ThreadPoolExecutor(4) as pool:
+def again_and_again(folder: Path, times: int, load: Load | None = None, model: str | None = "dummy:toy") -> Grown:
+    gate = Gate(load)
+    with (
+        serving(folder, load=gate.load, model=model, idle_unload_seconds=SOON) as live,
+        ThreadPoolExecutor(4) as pool,
+    ):
         expected = live.speech(**BODY).content
         cycle(live, gate, pool, expected, times // 4)
         assert unloaded(live)
-        before = taken()
+        before, held = taken(), objects()
         cycle(live, gate, pool, expected, times)
         assert unloaded(live)
-        assert until(lambda: taken()["descriptors"] <= before["descriptors"])  # some connections may just be closing
+        settled = until(lambda: not objects() - held)  # the server may be about to let go of the last answers
+        more = Counter() if settled else objects() - held
         after, unloads = taken(), count(live, "model_unloads_total")
         still = sum(engine() is not None for engine in gate.made)
-    return before, after, unloads, still
+    return Grown(before, after, unloads, still, more)
 
 
 def test_unloading_and_loading_again_loses_no_request_and_grows_by_nothing(tmp_path: Path) -> None:
-    before, after, unloads, still = again_and_again(tmp_path, 4)
+    before, after, unloads, still, more = again_and_again(tmp_path, 4)
     assert unloads >= 4 + 1
     assert still == 0
+    assert more == Counter()
     assert after["threads"] <= before["threads"] + 2  # of pools that have not all their threads yet
     assert after["KiB"] - before["KiB"] < 20_000
 
@@ -209,4 +243,4 @@ def test_idle_seconds_must_be_above_zero(seconds: float) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
         found: Any = again_and_again(Path(made), int(sys.argv[1]))
-    print("before {}\nafter  {}\nunloads {:g}, engines still in memory {}".format(*found))
+    print("before {}\nafter  {}\nunloads {:g}, engines still in memory {}, more objects {}".format(*found))
