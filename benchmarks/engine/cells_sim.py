@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.engine.simulated_device import Timeline, Work
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.codec_runner import rows_of_call
+from stentor.engine.device import CODEC, LANGUAGE_MODEL
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import LENGTH, RUNNING, Sequence
@@ -27,21 +29,21 @@ from stentor.models.codec_timing import CodecTiming
 
 TIMING = CodecTiming(25, 3, 3, whole=True, window=20)
 STEP = {1: 0.67, 2: 0.7, 4: 0.73, 8: 0.76, 16: 0.87, 32: 1.07, 64: 1.19}  # ms by rows
-CODEC = {1: 10.9, 2: 12.5, 4: 15.5, 8: 20.0, 16: 29.0, 32: 48.7}
+CALL = {1: 10.9, 2: 12.5, 4: 15.5, 8: 20.0, 16: 29.0, 32: 48.7}
 PREFILL, PREFILL_TOKEN, HOST, LAUNCH = 3.0, 0.0045, 0.15, 0.1  # ms
-SHARES = (0.6, 0.9)  # of the language model's stream and of the codec's, while both work
+SHARES = {LANGUAGE_MODEL: 0.6, CODEC: 0.9}  # of a stream's speed while both work
 PROMPT, VOICE, FRAMES, HOP = 130, 100, 250, 0.04
 SLOTS, TICK = 64, 0.02
 
 
 @dataclass(eq=False)
-class Work:
-    left: float  # ms alone
+class Launched(Work):
+    """A step of `rows`, or a codec call of `jobs`."""
+
     rows: list[Sequence] = field(default_factory=list)
     jobs: list[AudioJob] = field(default_factory=list)
     prefill: bool = False
-    launched: float = 0.0
-    done: bool = False
+    at: float = 0.0  # ms
 
 
 class Simulation:
@@ -50,25 +52,16 @@ class Simulation:
     def __init__(self, count: int, gap: float) -> None:
         self.count, self.gap, self.now = count, gap, 0.0
         self.scheduler = Scheduler(SLOTS, PageAllocator(1 << 14, 16), Policy(), 100, TIMING)
-        self.streams: tuple[deque[Work], deque[Work]] = (deque(), deque())
-        self.steps: deque[Work] = deque()
-        self.calls: deque[Work] = deque()
+        self.line = Timeline(SHARES, lambda: self.now / 1e3)
+        self.model, self.codec = self.line.stream(LANGUAGE_MODEL), self.line.stream(CODEC)
+        self.steps: deque[Launched] = deque()
+        self.calls: deque[Launched] = deque()
         self.made = dict.fromkeys(range(count), 0)
         self.first: dict[int, float] = {}
 
     def pass_time(self, ms: float) -> None:
-        end = self.now + ms
-        while end - self.now > 1e-9:
-            both = all(self.streams)
-            speeds = [(s[0], share if both else 1.0) for s, share in zip(self.streams, SHARES, strict=True) if s]
-            ms = min([end - self.now, *(work.left / speed for work, speed in speeds)])
-            for work, speed in speeds:
-                work.left -= ms * speed
-                work.done = work.left < 1e-9
-            for stream in self.streams:
-                if stream and stream[0].done:
-                    stream.popleft()
-            self.now += ms
+        self.now += ms
+        self.line.advance()
         while self.calls and self.calls[0].done:
             for job in self.calls.popleft().jobs:
                 if self.scheduler.audio.on_audio(job, self.now / 1e3):
@@ -76,10 +69,11 @@ class Simulation:
 
     def decode_audio(self, jobs: list[AudioJob]) -> None:
         while jobs:
-            rows = rows_of_call(len(jobs), TIMING.grid, set(CODEC))
-            size = list(CODEC)[bisect_left(list(CODEC), rows)]
-            work = Work(CODEC[size], jobs=jobs[:rows])
-            self.streams[1].append(work)
+            rows = rows_of_call(len(jobs), TIMING.grid, set(CALL))
+            size = list(CALL)[bisect_left(list(CALL), rows)]
+            work = Launched(CALL[size] / 1e3, jobs=jobs[:rows])
+            with self.codec.active():
+                self.line.put(work)
             self.calls.append(work)
             jobs = jobs[rows:]
             self.pass_time(LAUNCH)
@@ -87,15 +81,17 @@ class Simulation:
     def launch(self, rows: list[Sequence], prefill: bool) -> None:
         tokens = sum(len(seq.piece) for seq in rows)
         step = STEP[list(STEP)[bisect_left(list(STEP), len(rows))]]
-        work = Work(PREFILL + PREFILL_TOKEN * tokens if prefill else step, rows, [], prefill, self.now)
-        self.streams[0].append(work)
+        ms = PREFILL + PREFILL_TOKEN * tokens if prefill else step
+        work = Launched(ms / 1e3, rows, [], prefill, self.now)
+        with self.model.active():
+            self.line.put(work)
         self.steps.append(work)
 
-    def observe(self, work: Work) -> None:
+    def observe(self, work: Launched) -> None:
         while not work.done:
             self.pass_time(TICK)
         if work.prefill:
-            self.scheduler.prefills.took((self.now - work.launched) / 1e3)
+            self.scheduler.prefills.took((self.now - work.at) / 1e3)
         for seq in work.rows:
             self.made[seq.id] += 1
             status = LENGTH if self.made[seq.id] >= FRAMES else RUNNING

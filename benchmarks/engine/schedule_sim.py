@@ -3,8 +3,8 @@
 Run: python benchmarks/engine/schedule_sim.py [--models voxcpm2 ...] [--loads burst64 ...] [--json FILE]
 Needs: nothing but stentor. No GPU.
 
-The device is a timeline with two streams. Their work takes as long as it took on an H200
-(benchmarks/results/*/step_*.json), and they slow each other down when both are busy. Frames are empty and audio is
+The device is a timeline of streams, two of which have work. The work takes as long as it took on an H200
+(benchmarks/results/*/step_*.json), and both slow each other down. Frames are empty and audio is
 silent. The host does all of its real work, which takes as long as this machine needs for it.
 
 Loads:
@@ -42,6 +42,7 @@ from stentor import TTS, registry
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import RAMP
 from stentor.engine.codec_runner import CodecRunner
+from stentor.engine.device import CODEC, LANGUAGE_MODEL
 from stentor.engine.inflight import CodecOutput
 from stentor.engine.model_runner import MAX_PREFILL_TOKENS, ModelRunner, default_batch_sizes
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
@@ -311,7 +312,7 @@ def measure(tts: TTS, load: str) -> dict[str, Any]:
     stats = tts.engine.stats
     before = stats.steps, stats.prefills
     line, started = tts.engine.device.line, time.perf_counter()  # type: ignore[attr-defined]
-    busy = list(line.busy)
+    busy = dict(line.busy)
     players, rate = run(tts, count)
     wall = time.perf_counter() - started
     firsts = sorted((e.first - e.started) * 1e3 for e in players)
@@ -324,7 +325,7 @@ def measure(tts: TTS, load: str) -> dict[str, Any]:
         "steps": stats.steps - before[0],
         "prefills": stats.prefills - before[1],
         "longest_gap_ms": round(max(e.gap for e in players) * 1e3, 1),
-        "busy": [round((a - b) / wall, 3) for a, b in zip(line.busy[:2], busy[:2], strict=True)],
+        "busy": [round((line.busy[p] - busy[p]) / wall, 3) for p in (LANGUAGE_MODEL, CODEC)],
     }  # fmt: skip
 
 

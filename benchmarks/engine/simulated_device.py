@@ -1,23 +1,23 @@
 """A simulated device whose work only takes time: streams, events and captured calls on a timeline.
 
-schedule_sim.py runs the engine on it.
+schedule_sim.py runs the engine on it in real time. cells_sim.py has the timeline alone, in virtual time.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from stentor.engine.device import Device
+from stentor.engine.device import CODEC, LANGUAGE_MODEL, Device
 
 LAUNCH = 1e-4  # host seconds of a graph launch, without the interpreter lock
-SHARES = (0.7, 0.4)  # speed of the language model's stream and of the codec's while both are busy
+SHARES = {LANGUAGE_MODEL: 0.7, CODEC: 0.4}  # speed of a stream while another is busy, by its priority
 
 
 class SimulatedEvent:
@@ -48,19 +48,33 @@ class Barrier:
     until: SimulatedEvent
 
 
-@dataclass
+@dataclass(eq=False)
 class Work:
     left: float  # seconds, alone
 
+    @property
+    def done(self) -> bool:
+        return self.left <= 1e-9
+
 
 class Timeline:
-    """Ordered work of several streams in real time. Used from the engine's thread only."""
+    """Ordered work of several streams. Used from one thread only, the engine's where there is one.
 
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-        self.streams: list[deque[Work | SimulatedEvent | Barrier]] = [deque(), deque(), deque()]
+    shares: the speed of a stream while another is busy, by its priority. clock: seconds.
+    """
+
+    def __init__(self, shares: Mapping[int, float] = SHARES, clock: Callable[[], float] = time.monotonic) -> None:
+        self.shares, self.clock, self.now = shares, clock, clock()
+        self.streams: list[deque[Work | SimulatedEvent | Barrier]] = []
+        self.priorities: list[int] = []
         self.current = 0
-        self.busy = [0.0, 0.0, 0.0]
+        self.busy = dict.fromkeys(shares, 0.0)  # seconds of all streams of a priority
+
+    def stream(self, priority: int) -> SimulatedStream:
+        """One more, which is empty."""
+        self.streams.append(deque())
+        self.priorities.append(priority)
+        return SimulatedStream(self, len(self.streams) - 1)
 
     def put(self, item: Work | SimulatedEvent | Barrier) -> None:
         self.advance()
@@ -68,7 +82,7 @@ class Timeline:
 
     def advance(self) -> None:
         """Up to the present."""
-        end = time.monotonic()
+        end = self.clock()
         while True:
             self._settle()
             speeds = self._speeds()
@@ -79,7 +93,7 @@ class Timeline:
                 break
             for i, v in speeds.items():
                 self._head(i).left -= step * v
-                self.busy[i] += step
+                self.busy[self.priorities[i]] += step
             self.now += step
         self.now = end
 
@@ -94,7 +108,7 @@ class Timeline:
 
     def _speeds(self) -> dict[int, float]:
         busy = [i for i, s in enumerate(self.streams) if s and isinstance(s[0], Work)]
-        return dict.fromkeys(busy, 1.0) if len(busy) < 2 else {i: SHARES[i] for i in busy}
+        return dict.fromkeys(busy, 1.0) if len(busy) < 2 else {i: self.shares[self.priorities[i]] for i in busy}
 
     def _settle(self) -> None:
         """Drop what is done, on every stream."""
@@ -109,7 +123,7 @@ class Timeline:
     @staticmethod
     def _over(item: Work | SimulatedEvent | Barrier) -> bool:
         if isinstance(item, Work):
-            return item.left <= 1e-9
+            return item.done
         if isinstance(item, Barrier):
             return item.until.reached
         item.reached = True
@@ -130,16 +144,14 @@ class SimulatedStream:
 
 
 class SimulatedDevice(Device):
-    """A CPU whose streams and events are those of a timeline: language model, codec, copies."""
+    """A CPU whose streams and events are those of a timeline."""
 
     def __init__(self, name: str) -> None:
         super().__init__("cpu")
         self.line = Timeline()
-        self.streams_made = 0
 
     def stream(self, priority: int = 0) -> Any:
-        self.streams_made += 1
-        return SimulatedStream(self.line, self.streams_made - 1)
+        return self.line.stream(priority)
 
     def event(self) -> Any:
         return SimulatedEvent(self.line)

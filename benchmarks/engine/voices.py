@@ -14,8 +14,6 @@ largest gap between chunks of a stream, and the slower first audio of the two, t
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
 import statistics
 import sys
 import time
@@ -24,19 +22,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.cloned_voices import TEXT, numbered_text, parser, recording, run, words_of
 from benchmarks.timing import machine_speed
 from stentor import TTS, Reference
 from stentor.config import Policy
 from stentor.text.marks import NO_MARKS
 
-MODELS = ("dummy:fish-s2-pro", "dummy:qwen3-tts-1.7b-base", "dummy:voxcpm2")
-TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
-WORDS = "These are the words of the recording, which nobody checks. "
-NUMBER = itertools.count(1000)  # of the requests, so that none finds another's text in the prefix cache
 DIALOGUE = "\n".join(f"<|speaker:{i % 2}|>This is turn number {i}. {TEXT} {TEXT}" for i in range(12))
 REPEATS = 15
 TOGETHER, FRAMES = 16, 200
@@ -44,15 +38,13 @@ TOGETHER, FRAMES = 16, 200
 
 def voice(tts: TTS, seconds: float, seed: int) -> Reference:
     rate = max(1000, tts.spec.reference_rate)
-    noise = np.random.default_rng(seed).standard_normal(int(seconds * rate)).astype(np.float32) * 0.1
-    # VoxCPM2 puts a reference with its text behind the text that it speaks, and one without before it.
-    return Reference((noise, rate), None if tts.spec.family == "voxcpm2" else WORDS * max(1, round(seconds / 4)))
+    return Reference((recording(seconds, rate, seed), rate), words_of(tts.spec.family, seconds))
 
 
 def first_audio(tts: TTS, seed: int, **options: Any) -> float:
     """Milliseconds to the first chunk. The rest is cancelled."""
     started = time.perf_counter()
-    stream = tts.stream(f"Number {next(NUMBER)}. {TEXT}", seed=seed, max_frames=40, **options)
+    stream = tts.stream(numbered_text(), seed=seed, max_frames=40, **options)
     next(stream)
     ms = (time.perf_counter() - started) * 1e3
     stream.close()
@@ -141,24 +133,13 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=28.0, help="of reference audio")
-    parser.add_argument("--no-prefix-cache", action="store_true")
-    parser.add_argument("--min-cached-tokens", type=int, default=Policy.min_cached_tokens)
-    parser.add_argument("--no-streams", action="store_true", help="leave out new voices beside streams, and dialogue")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    result: dict[str, Any] = {
-        "machine": machine_speed(torch.device(args.device)),
-        "prefix_cache": not args.no_prefix_cache,
-    }
-    for name in args.models:
-        result[name] = measure(name, args)
-        print(name, json.dumps(result[name], indent=1), flush=True)
-        if args.out:
-            args.out.write_text(json.dumps(result, indent=1))
+    options = parser(__doc__)
+    options.add_argument("--no-prefix-cache", action="store_true")
+    options.add_argument("--min-cached-tokens", type=int, default=Policy.min_cached_tokens)
+    options.add_argument("--no-streams", action="store_true", help="leave out new voices beside streams, and dialogue")
+    args = options.parse_args()
+    machine = {"machine": machine_speed(torch.device(args.device)), "prefix_cache": not args.no_prefix_cache}
+    run(args, lambda name: measure(name, args), machine)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ text that is spoken.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import statistics
 import subprocess
@@ -24,24 +23,19 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import soundfile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.cloned_voices import NUMBER, WORDS, numbered_text, parser, recording, run, words_of
 from benchmarks.server.serve import ROOT, Server, environment, serving
 
-MODELS = ("dummy:fish-s2-pro", "dummy:qwen3-tts-1.7b-base", "dummy:voxcpm2")
-TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
-SAID = "These are the words of the recording, which nobody checks. "
 FORCED = {"max_new_tokens": 40, "ignore_eos": True, "guard": False}
 ALONE, TOGETHER, ROUNDS = 9, 16, 2
-NUMBER = itertools.count(1000)
 
 
-def recording(folder: Path, seconds: float, seed: int) -> Path:
+def recorded(folder: Path, seconds: float, seed: int) -> Path:
     path = folder / f"voice{seed}.wav"
-    noise = np.random.default_rng(seed).standard_normal(int(seconds * 24000)) * 0.1
-    soundfile.write(path, noise, 24000, subtype="PCM_16")
+    soundfile.write(path, recording(seconds, 24000, seed), 24000, subtype="PCM_16")
     return path
 
 
@@ -61,7 +55,7 @@ def first_audio(server: Server, folder: Path, lines: list[dict[str, Any]], concu
     """Milliseconds to the first audio of each request, ascending."""
     name = f"run{next(NUMBER)}"
     data = folder / f"{name}.jsonl"
-    data.write_text("\n".join(json.dumps({"text": f"Number {next(NUMBER)}. {TEXT}", **line}) for line in lines))
+    data.write_text("\n".join(json.dumps({"text": numbered_text(), **line}) for line in lines))
     command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
     command += ["--max-concurrency", str(concurrency), "--num-prompts", str(len(lines)), "--dataset-name", "custom"]
     command += ["--dataset-path", str(data), "--extra-body", json.dumps(FORCED), "--ready-check-timeout-sec", "0"]
@@ -75,11 +69,11 @@ def first_audio(server: Server, folder: Path, lines: list[dict[str, Any]], concu
 
 
 def measure(model: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    said = None if "voxcpm2" in model else SAID * max(1, round(args.seconds / 4))
+    said = words_of(model, args.seconds)
     log, found = folder / "server.log", {}
 
     def clone(seed: int) -> dict[str, Any]:
-        given = {"ref_audio": str(recording(folder, args.seconds, seed))}
+        given = {"ref_audio": str(recorded(folder, args.seconds, seed))}
         return given if said is None else {**given, "ref_text": said}
 
     with serving(model, args.device, 64, log) as server:
@@ -87,10 +81,10 @@ def measure(model: str, args: argparse.Namespace, folder: Path) -> dict[str, Any
         if found["ready, seconds"] is None:
             raise RuntimeError(log.read_text()[-3000:])
         found["very first"] = first_audio(server, folder, [clone(1)], 1)[0]
-        upload(server, "anna", recording(folder, args.seconds, 2), said)
+        upload(server, "anna", recorded(folder, args.seconds, 2), said)
         plain: dict[str, Any] = {}
         if model.endswith("base"):
-            upload(server, "short", recording(folder, 1.0, 3), SAID)
+            upload(server, "short", recorded(folder, 1.0, 3), WORDS)
             plain = {"voice": "short"}
         lines = {"plain": lambda i: plain, "uploaded": lambda i: {"voice": "anna"}, "new": lambda i: clone(10 + i)}
         for label, line in lines.items():
@@ -104,19 +98,13 @@ def measure(model: str, args: argparse.Namespace, folder: Path) -> dict[str, Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=28.0, help="of reference audio")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    result: dict[str, Any] = {}
-    for model in args.models:
+    args = parser(__doc__).parse_args()
+
+    def measured(model: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
-            result[model] = measure(model, args, Path(folder))
-        print(model, json.dumps(result[model], indent=1), flush=True)
-        if args.out:
-            args.out.write_text(json.dumps(result, indent=1))
+            return measure(model, args, Path(folder))
+
+    run(args, measured, {})
 
 
 if __name__ == "__main__":
