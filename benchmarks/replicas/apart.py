@@ -117,14 +117,15 @@ def _taken(block: range, held: contextlib.ExitStack) -> bool:
         lock.acquire(timeout=0)
     except Timeout:
         return False
-    if not all(map(_free, block)):
+    if not all(map(free, block)):
         lock.release()
         return False
     held.callback(lock.release)
     return True
 
 
-def _free(port: int) -> bool:
+def free(port: int) -> bool:
+    """Whether nobody listens at a port, on any interface."""
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
