@@ -178,6 +178,35 @@ def test_silent_codes_from_the_sixth_in_a_row_on_are_not_heard(tts: TTS, monkeyp
     assert len(speech.samples) == 960 * 9
 
 
+@pytest.mark.parametrize(
+    ("likeliest", "options", "count"),
+    [
+        ("end", {}, 0),
+        ("unused", {}, 0),
+        ("start", {}, None),
+        ("end", {"min_frames": 3}, 3),
+        ("unused", {"min_frames": 3}, 3),
+    ],
+)
+def test_any_special_code_ends_and_below_the_official_least_only_the_start_is_masked(
+    tts: TTS, monkeypatch: pytest.MonkeyPatch, likeliest: str, options: dict[str, int], count: int | None
+) -> None:
+    """The original masks the start where it means the end. `min_frames` masks all."""
+    c = tts._model.config.language
+    special, plain = {"start": c.start, "end": c.end, "unused": c.fill + 5}[likeliest], tts._model.language.logits
+
+    def steered(h: Tensor) -> Tensor:
+        z = torch.full_like(plain(h), -1e9)
+        z[:, 7], z[:, special] = 0.0, 1e3
+        return z
+
+    monkeypatch.setattr(tts._model.language, "logits", steered)
+    asked = {**VOICE, "temperature": 0.0, **options}
+    least = int(tts.prompt(tts.request(**asked)).columns["start_from"])  # twice the tokens of the text
+    speech = tts.generate(**asked, retries=1)
+    assert (speech.frames[:, 0].tolist(), speech.finish_reason) == ([7] * (least if count is None else count), "stop")
+
+
 def test_preempted_requests_give_the_official_codes(folder):
     kv = 2 * 2 * 2 * 12 * 16 * 4  # layers, keys and values, heads, dimensions, tokens, bytes: one page
     with TTS(folder, device="cpu", max_num_seqs=4, threads=1, memory_gb=30 * kv / 2**30) as poor:
