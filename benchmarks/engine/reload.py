@@ -9,12 +9,14 @@ A load makes the weights (a dummy draws them on the device, so no file is read) 
 measures codec and encoders (`weights and plan`). It captures graphs, for which the first load compiles kernels, and
 starts (`rest`). `first audio` is the request that follows. `host to device` is the time in which as many bytes as the
 weights have come from host memory, pinned and not, by the rate of one copy of 1 GiB.
-Memory is that of the device, of torch, and the most that the process had on the host, after an unload.
+Memory is that of the device, of torch and of the process on the host, after an unload: pages of its own now, what
+malloc has given out, pinned memory, objects of Python, and the most pages that it ever had.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import logging
@@ -33,6 +35,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from stentor import TTS
 from stentor.engine.cuda_graphs import CudaGraphRunner
+from stentor.server.memory import trim
 
 TEXT = "The quick brown fox jumps over the lazy dog."
 GIB = 2**30
@@ -74,11 +77,37 @@ def without_eager_calls() -> Callable[[CudaGraphRunner, Any], None]:
     return prepare
 
 
+class MallInfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc."""
+
+    _fields_ = [
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks")),
+        *((name, ctypes.c_size_t) for name in ("uordblks", "fordblks", "keepcost")),
+    ]
+
+
+def given_out() -> int:
+    """Bytes that malloc has given out, large ones that it maps by themselves too."""
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = MallInfo
+    found = mallinfo2()
+    return int(found.uordblks + found.hblkhd)
+
+
 def memory(device: str) -> dict[str, float]:
-    found = {"host peak GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB}
+    trim()
+    anonymous = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    found = {
+        "host GiB": int(anonymous.split()[1]) * 1024 / GIB,
+        "host malloc GiB": given_out() / GIB,
+        "host peak GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB,
+        "objects": float(len(gc.get_objects())),
+    }
     if device != "cpu":
         free, total = torch.cuda.mem_get_info()
+        pinned = torch.cuda.host_memory_stats()["allocated_bytes.current"]
         found |= {"device GiB": (total - free) / GIB, "torch GiB": torch.cuda.memory_reserved() / GIB}
+        found |= {"pinned GiB": pinned / GIB}
     return {name: round(value, 4) for name, value in found.items()}
 
 

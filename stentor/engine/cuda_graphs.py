@@ -74,6 +74,11 @@ class CudaGraphRunner:
         graph.capture_end()
         self.graphs[key] = graph
 
+    def close(self) -> None:
+        """Let go of the graphs. They are in a circle with whoever captured them, and a garbage collection that
+        destroys one while another model's graph is captured in that thread breaks the capture."""
+        self.graphs.clear()
+
     def _prepare(self, key: Key) -> None:
         """Lazy initialisation and compilation, which must happen outside the capture."""
         self.fn(*key)

@@ -143,6 +143,8 @@ class Engine:
         self._thread.join()
         self.reference_encoder.close()
         self.codec.primer.close()
+        for runner in self.graph_runners:
+            runner.close()
 
     # -- the thread --
 

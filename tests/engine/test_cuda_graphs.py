@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,18 @@ def test_a_capture_that_fails_is_ended_and_its_key_runs_eagerly(device: Any) -> 
     runner.capture([(2,)])
     assert EVENTS == [2, "stream", "thread_local", "end", "release"]
     assert runner.failed == {(2,): "not allowed in a capture"}
+
+
+def test_a_closed_engine_lets_go_of_its_graphs_without_a_garbage_collection() -> None:
+    """A collection in the midst of another model's capture would destroy them there, which breaks it."""
+    with stentor.TTS("dummy:toy", memory_gb=0.001, max_num_seqs=1) as tts:
+        graph = Graph()
+        held = weakref.ref(graph)
+        for runner in tts.engine.graph_runners:
+            runner.graphs[0, 0] = graph  # type: ignore[assignment]
+        del graph
+        assert held() is not None
+    assert held() is None
 
 
 def test_nothing_in_the_package_waits_for_a_whole_device_or_sets_what_other_engines_share() -> None:
