@@ -2,7 +2,9 @@
 
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from stentor import TTS, EngineError
 from stentor.config import Policy
 from stentor.engine.inbox import Inbox
-from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier, Outbox
+from stentor.engine.stream import AppendText, AudioStream, Cancel, Chunk, LoopNotifier, Outbox
 from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import stepped_engines
 
@@ -193,3 +195,30 @@ def test_nobody_waits_any_more_when_the_device_is_lost_between_admission_and_lau
         with pytest.raises(EngineError, match="the device is gone"):
             list(stream)
         assert engine.health().queued == 0
+
+
+class CountedLoop:
+    """An event loop that keeps what it is told from other threads."""
+
+    def __init__(self) -> None:
+        self.told: list[Callable[[], None]] = []
+
+    def call_soon_threadsafe(self, call: Callable[..., None], *args: object) -> None:
+        self.told.append(partial(call, *args))
+
+
+def test_an_event_loop_is_woken_once_for_the_chunks_of_all_its_streams() -> None:
+    notifier, loop, other = LoopNotifier(), CountedLoop(), CountedLoop()
+    boxes = [Outbox(Inbox().put, notifier) for _ in range(6)]
+    ready = [box.wake_in(cast(Any, other if i == 5 else loop)) for i, box in enumerate(boxes)]
+    chunk = Chunk(np.zeros(2, np.float32), np.zeros((1, 1)), None)
+    for box in (*boxes, *boxes):
+        box.put(chunk)
+    assert not loop.told
+    assert not other.told
+    notifier.flush()
+    notifier.flush()
+    assert (len(loop.told), len(other.told)) == (1, 1)
+    for told in (*loop.told, *other.told):
+        told()
+    assert all(event.is_set() for event in ready)
