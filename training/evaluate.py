@@ -54,10 +54,13 @@ class Case:
     """What stands behind a tab: of "digits" the digits and letters of each text, else "" or another way to write it."""
     voice: str | None
     seed: int
+    options: tuple[str, ...] = ()
+    """Options of the request, such as "temperature=1"."""
 
     @property
     def label(self) -> str:
-        return ", ".join([self.name, *([f"voice {self.voice}"] if self.voice else []), f"seed {self.seed}"])
+        voice = [f"voice {self.voice}"] if self.voice else []
+        return ", ".join([self.name, *voice, f"seed {self.seed}", *self.options])
 
 
 def scored(
@@ -133,7 +136,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
     """Every list with every voice and seed."""
     lists = [(path.stem, *read_list(path, args.most)) for path in args.sentences]
     return [
-        Case(measure, name, texts, beside, voice, seed)
+        Case(measure, name, texts, beside, voice, seed, tuple(args.options))
         for name, measure, texts, beside in lists
         for voice in args.voice
         for seed in args.seeds
@@ -142,7 +145,9 @@ def cases(args: argparse.Namespace) -> list[Case]:
 
 def spoken_by_model(tts: stentor.TTS, case: Case) -> tuple[list[AnswerAudio], dict[str, float]]:
     """All texts in one batch, and how fast; then the first one alone, streamed, for the time to first audio."""
-    options = {"seed": case.seed, **({"voice": case.voice} if case.voice else {})}
+    given = (option.partition("=") for option in case.options)
+    options = {name: json.loads(value) for name, _, value in given}
+    options |= {"seed": case.seed, **({"voice": case.voice} if case.voice else {})}
     started = time.perf_counter()
     speeches = tts.generate(case.texts, **options)
     took = time.perf_counter() - started
@@ -218,13 +223,13 @@ def through_autoencoder(path: Path, spoken: Sequence[AnswerAudio]) -> Callable[[
     return speak
 
 
-def through(args: argparse.Namespace, texts: Sequence[str]) -> Iterator[tuple[str, list[AnswerAudio]]]:
+def through(args: argparse.Namespace, case: Case) -> Iterator[tuple[str, list[AnswerAudio]]]:
     """Recordings as they are, and through the autoencoder with and without noise, each with its label."""
-    spoken = recorded(args.through, texts)
-    yield f"{args.through.name}, as recorded", spoken
+    name, spoken = f"{case.name}, {args.through.name}", recorded(args.through, case.texts)
+    yield f"{name}, as recorded", spoken
     decode = through_autoencoder(args.model, spoken)
     for noise in NOISE:
-        yield f"{args.through.name}, autoencoder, noise {noise:g}", decode(noise)
+        yield f"{name}, autoencoder, noise {noise:g}", decode(noise)
 
 
 def arguments() -> argparse.Namespace:
@@ -239,6 +244,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--speak", type=Path, help="write the speech to this file and do not score it")
     parser.add_argument("--spoken", type=Path, help="score the speech in this file, or recordings in a folder")
     parser.add_argument("--voice", nargs="+", default=[None], help="named voices, each of which speaks every list")
+    parser.add_argument("--options", nargs="+", default=[], metavar="NAME=VALUE", help="options of every request")
     parser.add_argument("--sentences", type=Path, nargs="+", default=[SENTENCES], help="lists; see training/evaluation")
     parser.add_argument("--most", type=int, help="take only so many lines of each list, spread over it")
     parser.add_argument("--alone", action="store_true", help="one whisper window for each utterance (slow)")
@@ -270,14 +276,18 @@ def main() -> None:
     if not wanted:
         return
     engine = recogniser(args.whisper)
+
+    def judge(case: Case, spoken: list[AnswerAudio]) -> dict[str, Any]:
+        singles = [alone(engine, SPELLED, 5), alone(engine, beam=5)] if case.measure == "digits" else [alone(engine)]
+        return judged(case, spoken, singles[0] if args.alone else in_clips(engine), singles, not args.no_mos)
+
     if args.through is not None:
-        for label, spoken in through(args, wanted[0].texts):
-            results.add(label, scored(spoken, alone(engine)(spoken), not args.no_mos, wanted[0].beside))
+        for label, spoken in through(args, wanted[0]):
+            if label not in results.found:
+                results.add(label, judge(wanted[0], spoken))
         return
     for case, spoken, speed in speak(args, wanted):
-        singles = [alone(engine, SPELLED, 5), alone(engine, beam=5)] if case.measure == "digits" else [alone(engine)]
-        listen = singles[0] if args.alone else in_clips(engine)
-        results.add(case.label, {**speed, **judged(case, spoken, listen, singles, not args.no_mos)})
+        results.add(case.label, {**speed, **judge(case, spoken)})
 
 
 if __name__ == "__main__":

@@ -156,8 +156,10 @@ def test_lists_voices_and_seeds_make_cases_with_names_of_their_own(tmp_path):
     (tmp_path / "a.txt").write_text("# note\nOne 1/2.\tOne and a half.\n\nTwo.\nThree.\nFour.\n", encoding="utf-8")
     (tmp_path / "words.txt").write_text("Yes.\n", encoding="utf-8")
     paths = [tmp_path / "a.txt", tmp_path / "words.txt"]
-    found = cases(argparse.Namespace(sentences=paths, voice=["x", "y"], seeds=[1], most=2))
-    assert [case.label for case in found] == [f"{name}, voice {v}, seed 1" for name in ("a", "words") for v in "xy"]
+    found = cases(argparse.Namespace(sentences=paths, voice=["x", "y"], seeds=[1], most=2, options=["cfg=2"]))
+    assert [case.label for case in found] == [
+        f"{name}, voice {v}, seed 1, cfg=2" for name in ("a", "words") for v in "xy"
+    ]
     assert found[0].texts == ("One 1/2.", "Three.")
     assert found[0].beside == ("One and a half.", "")
     assert [case.measure for case in found] == ["sentences", "sentences", "words", "words"]
