@@ -21,7 +21,7 @@ from stentor.kernels import switches
 from tests.helpers.interpreter import prepare
 from tests.helpers.tiny import FAMILIES, Bench, checkpoint
 
-OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 3}, "qwen3_tts": {"top_k": 20}}
+OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 2}, "qwen3_tts": {"top_k": 20}}
 
 
 def with_words(path: Path, folder: Path) -> Path:

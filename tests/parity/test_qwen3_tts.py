@@ -36,7 +36,7 @@ SAMPLED = {
 }  # fmt: skip
 
 OTHERS = 5  # sampled requests beside the cases
-ALONE = 4  # cases of each checkpoint that are spoken alone as well
+ALONE = 2  # cases of each checkpoint that are spoken alone as well
 
 
 def arguments(case: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=tiny.KINDS)
 def model(request: pytest.FixtureRequest, checkpoints: Path) -> Iterator[tuple[str, TTS]]:
-    with TTS(checkpoints / request.param, device="cpu", max_num_seqs=6) as tts:
+    with TTS(checkpoints / request.param, device="cpu", max_num_seqs=12) as tts:
         yield request.param, tts
 
 
