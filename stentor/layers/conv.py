@@ -112,11 +112,22 @@ class CausalConvTranspose1d(CausalModule):
         self.stride = stride
 
     def forward(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
-        length = x.shape[-1] * self.stride
-        y = F.conv_transpose1d(self.with_history(x, state), self.weight, self.bias, self.stride)
+        length, x = x.shape[-1] * self.stride, self.with_history(x, state)
+        if x.device.type == "cpu":
+            return self._as_product(x)
+        y = F.conv_transpose1d(x, self.weight, self.bias, self.stride)
         # The history's own outputs were returned by the call before.
         start = self.tail * self.stride
         return y[..., start : start + length]
+
+    def _as_product(self, x: Tensor) -> Tensor:
+        """The outputs of x [B, C, tail + n], by one GEMM of all taps. The library of a CPU arranges the weights anew in
+        each call, which takes longer than a short chunk."""
+        taps = (x.transpose(1, 2) @ self.weight.flatten(1)).unflatten(2, self.weight.shape[1:])
+        if self.tail:
+            taps = taps[:, 1:, :, : self.stride] + taps[:, :-1, :, self.stride :]
+        y = taps.transpose(1, 2).flatten(2)
+        return y if self.bias is None else y.add_(self.bias[:, None])
 
 
 class SnakeBase(nn.Module):
@@ -151,7 +162,10 @@ def upcast(x: Tensor) -> Tensor:
 def snake(x: Tensor, alpha: Tensor) -> Tensor:
     """x + sin(alpha x)^2 / alpha (Ziyin et al., 2020), alpha [1, C, 1]."""
     # The reference adds 1e-9, so that an alpha of 0 leaves x as it is.
-    return x + torch.sin(alpha * x).pow(2) / (alpha + 1e-9)
+    if torch.is_grad_enabled():
+        return x + torch.sin(alpha * x).pow(2) / (alpha + 1e-9)
+    # The same in place: new memory of this size comes from the system each time.
+    return (alpha * x).sin_().square_().div_(alpha + 1e-9).add_(x)
 
 
 def convolve(
@@ -178,7 +192,7 @@ def convolve(
     y: Tensor = conv(x if before is None else before(x), state)
     if after is not None:
         y = after(y)
-    return y if residual is None else residual + y
+    return y if residual is None else y.add_(residual)
 
 
 def _fused_convolve(
