@@ -222,6 +222,13 @@ class Device:
         return torch.cuda.mem_get_info(self.torch)[0] if self.cuda else None
 
 
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A large buffer of zeros. A CPU takes memory for its parts when they are first written."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
 def _configure_process() -> None:
     """What engines share and all models agree on: cuDNN computes float32 in float32. TF32 has ten bits, which changes
     codes. Two engines that set and reset it around their calls would undo each other's."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from stentor import kernels
+from stentor.engine.device import zeros
 from stentor.layers.attention import sdpa
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.models.base import KVSpec, KVView
@@ -20,7 +21,7 @@ class PagedKV:
 
     def __init__(self, spec: KVSpec, slots: int, pages: int, page: int, max_pages: int, device: torch.device) -> None:
         shape = (spec.layers, 2, pages + 1, page, spec.heads, spec.dim)
-        self.pool = torch.zeros(shape, dtype=spec.dtype, device=device)
+        self.pool = zeros(shape, spec.dtype, device)
         self.table = torch.full((slots + 1, max_pages), pages, dtype=torch.int64, device=device)
         self.page = page
         self.fused = kernels.paged_attention_supported(device, spec.dtype)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.engine.alignment import WIDTH
-from stentor.engine.device import Device, Shape, StagingBuffer
+from stentor.engine.device import Device, Shape, StagingBuffer, zeros
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.types import RowRef, RowStatus
@@ -72,7 +72,7 @@ class SlotTable:
         self.table = {name: self.numbers[d][i] for d, names in self.names.items() for i, name in enumerate(names)}
         self.arrays = [name for name, c in self.columns.items() if c.shape]
         self.table |= {name: self.columns[name].rows(slots + 1, device) for name in self.arrays}
-        self.frames = torch.zeros(slots + 1, max_frames, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
+        self.frames = zeros((slots + 1, max_frames, *spec.frame.shape), spec.frame.dtype, device)
         shape = (slots + 1, max_frames) if spec.hides_frames else (0,)
         self.heard_at = torch.zeros(shape, dtype=torch.int64, device=device)  # the steps of a row's heard frames
         self.hides_frames = spec.hides_frames

@@ -105,3 +105,13 @@ def test_a_stream_that_nobody_has_any_more_serves_the_next(monkeypatch):
     assert both[1].cuda is not kept
     assert other.cuda is not kept
     assert made == [-2, -1, -2]
+
+
+def test_zeros_are_zeros_of_their_dtype():
+    """A CPU's take no memory before they are written, which the system decides."""
+    made = device_module.zeros((3, 4, 5), torch.bfloat16, torch.device("cpu"))
+    assert (made.shape, made.dtype) == ((3, 4, 5), torch.bfloat16)
+    assert made.is_contiguous()
+    assert not made.any()
+    made += 1
+    assert device_module.zeros((2, 0), torch.float32, torch.device("meta")).device.type == "meta"
