@@ -28,7 +28,7 @@ class PackedLinear(nn.Linear):
     def __init__(self, base: nn.Linear) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.bias = base.in_features, base.out_features, base.bias
-        self.weight = nn.Parameter(base.weight.detach().to("meta"), requires_grad=False)
+        self.weight = base.weight.detach().to("meta")  # no parameter, since no device can hold it
         self._packed = torch.ops.quantized.linear_prepack_fp16(base.weight.detach(), base.bias)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
         values, scale = _moved(weight), scale * 256
     wide = torch.promote_types(dtype, torch.float32)
     grouped = values.view(len(weight), scale.shape[1], -1)
-    out = torch.empty(grouped.shape, dtype=dtype, device=weight.device)
-    return torch.mul(grouped, scale.to(wide)[:, :, None], out=out).flatten(1)
+    # Converted first: a CPU has no vector code for a product of two dtypes.
+    return grouped.to(wide).mul_(scale.to(wide)[:, :, None]).to(dtype).flatten(1)
 
 
 def _moved(weight: Tensor) -> Tensor:

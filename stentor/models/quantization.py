@@ -72,7 +72,7 @@ def place_quantized(
 def pack_layers(net: nn.Module, stacks: Iterable[str]) -> None:
     """Pack the linear layers of these stacks of a loaded `net` in 16 bits, where the device has a product for that.
 
-    For a checkpoint whose weights had 8 bits. Layers with adapters and quantised ones stay.
+    For a checkpoint whose weights had 8 bits. Quantised layers stay.
     """
     for name in _linears(net, stacks):
         layer = net.get_submodule(name)

@@ -12,9 +12,10 @@ from stentor.models.load_options import check_load_options, codec_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan
 from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 from stentor.models.voxcpm2.config import parse
-from stentor.models.voxcpm2.loader import QUANTIZED, build_model, make_modules
+from stentor.models.voxcpm2.loader import QUANTIZED, Text, build_model, make_modules
 from stentor.models.voxcpm2.lora import USUAL_TARGETS, read_lora
 from stentor.models.voxcpm2.model import VoxCPM2
+from stentor.text.front_end import plain
 
 SEED = 0
 
@@ -142,4 +143,5 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     for module in (net, vae):
         initialize_dummy_weights(module, device, SEED, gain=1.0)
     audio_dtype = codec_dtype({}, device, dtype)
-    return build_model(c, net, vae, device, audio_dtype, lambda text: dummy_tokens(text, c.vocab), plan)
+    text = Text(lambda spoken: dummy_tokens(spoken, c.vocab), plain)
+    return build_model(c, net, vae, device, audio_dtype, text, plan)

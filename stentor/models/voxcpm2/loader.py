@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from stentor import text as texts
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_codec
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
@@ -34,7 +36,6 @@ from stentor.models.weights import (
     read_safetensors,
     read_sharded,
 )
-from stentor.text import front_end
 from stentor.text.front_end import FrontEnd
 
 UNUSED_VAE = ("encoder.fc_logvar.", "decoder.sr_bin_boundaries")
@@ -60,14 +61,15 @@ def load(
     c = _with_steps(parse(raw), options.get("flow_steps"))
     audio_dtype = codec_dtype(options, device, dtype)
     plan = AdapterPlan.of(options, read_lora, USUAL_TARGETS)
-    net, vae = make_modules(c, device, dtype)
-    _fill(net, path, raw, c, device, options)
-    load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
-    tokenize = TextTokenizer(path / "tokenizer.json")
-    model = build_model(c, net, vae, device, audio_dtype, tokenize, plan, _stored_voices(path, c))
-    if c.widens and dtype is None:
-        pack_layers(net, (*QUANTIZED, *LOCAL))
-    return model
+    with ThreadPoolExecutor(1) as beside:  # dictionaries are read in Python, weights are not
+        front_end = beside.submit(_front_end, c)
+        net, vae = make_modules(c, device, dtype)
+        _fill(net, path, raw, c, device, options)
+        if c.widens and dtype is None and not plan.slots:
+            pack_layers(net, (*QUANTIZED, *LOCAL))
+        load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
+        text = Text(TextTokenizer(path / "tokenizer.json"), front_end.result())
+    return build_model(c, net, vae, device, audio_dtype, text, plan, _stored_voices(path, c))
 
 
 def _fill(
@@ -103,6 +105,13 @@ def make_modules(c: VoxCPM2Config, device: torch.device, dtype: torch.dtype | No
         return VoxCPM2Net(c, model_dtype(dtype, DTYPES[c.dtype], device)), AudioVAE(c.vae)
 
 
+class Text(NamedTuple):
+    """What reads text: a front end and the tokenizer of what it makes."""
+
+    tokenize: Tokenize
+    front_end: FrontEnd
+
+
 @torch.no_grad()
 def build_model(
     c: VoxCPM2Config,
@@ -110,7 +119,7 @@ def build_model(
     vae: AudioVAE,
     device: torch.device,
     audio_dtype: torch.dtype,
-    tokenize: Tokenize,
+    text: Text,
     plan: AdapterPlan,
     voices: Mapping[str, np.ndarray] | None = None,
 ) -> VoxCPM2:
@@ -121,14 +130,14 @@ def build_model(
     cast_codec(vae.encoder, encoder_dtype(audio_dtype, device))
     cast_codec(vae.decoder, audio_dtype)
     suspect, aligned = (c.patches_per_token, c.patches_around), c.alignment is not None
-    prompts = PromptBuilder(tokenize, _front_end(c), c.patch, c.feat, c.max_length, suspect, aligned, voices)
+    prompts = PromptBuilder(text.tokenize, text.front_end, c.patch, c.feat, c.max_length, suspect, aligned, voices)
     return VoxCPM2(c, net, vae, prompts, adapters)
 
 
 def _front_end(c: VoxCPM2Config) -> FrontEnd:
     """The text front end that the checkpoint was trained with. Released ones take text as it is."""
     try:
-        return front_end(c.text_frontend)
+        return texts.front_end(c.text_frontend)
     except ValueError as e:
         raise CheckpointError(f"config.json: stentor.text_frontend: {e}") from e
 
