@@ -29,8 +29,8 @@ UNITS = {"load_s": "s", "first_audio_s": "s", "rtf": "", "peak_mb": "MB"}
 def speak(threads: int) -> dict[str, float]:
     """One process: load, stream the first request, then whole requests one after another.
 
-    import_s: torch and stentor. load_s: `TTS()` after that. cold_first_audio_s: of the very first request. cpu_load_s and
-    cpu_rtf are CPU time, which other work on the machine changes less.
+    import_s: torch and stentor. load_s: `TTS()` after that. cold_first_audio_s: of the very first request. cpu_load_s
+    and cpu_rtf are CPU time, which other work on the machine changes less.
     """
     started = time.perf_counter()
     from stentor import TTS  # `import stentor` alone does not import torch

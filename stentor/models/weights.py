@@ -34,8 +34,8 @@ SAFETENSORS = {
 
 
 class _NoInit(TorchFunctionMode):
-    """Weights are not initialised. `nn.init.normal_` on the meta device would import torch's compiler, a second at every
-    load, and the others take 50 us each."""
+    """Weights are not initialised. `nn.init.normal_` on the meta device would import torch's compiler, a second at
+    every load, and the others take 50 us each."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

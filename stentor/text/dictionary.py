@@ -45,7 +45,10 @@ class Dictionary(dict[str, Entry]):
 
     def get(self, word: str, default: Any = None) -> Any:
         """The entry of a word, `default` without one."""
-        return self[word] if word in self else default
+        try:
+            return self[word]
+        except KeyError:
+            return default
 
     def by_part(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Words of the file whose phonemes depend on the part of speech, in both spellings."""
