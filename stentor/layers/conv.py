@@ -123,10 +123,10 @@ class CausalConvTranspose1d(CausalModule):
     def _as_product(self, x: Tensor) -> Tensor:
         """The outputs of x [B, C, tail + n], by one GEMM of all taps. The library of a CPU arranges the weights anew in
         each call, which takes longer than a short chunk."""
-        taps = (x.transpose(1, 2) @ self.weight.flatten(1)).unflatten(2, self.weight.shape[1:])
+        taps = (x.transpose(1, 2) @ self.weight.flatten(1)).view(len(x), x.shape[-1], *self.weight.shape[1:])
         if self.tail:
             taps = taps[:, 1:, :, : self.stride] + taps[:, :-1, :, self.stride :]
-        y = taps.transpose(1, 2).flatten(2)
+        y: Tensor = taps.transpose(1, 2).flatten(2)
         return y if self.bias is None else y.add_(self.bias[:, None])
 
 

