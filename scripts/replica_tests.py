@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this tree, also 
 from benchmarks.replicas.apart import apart
 from tests.helpers.replicas import PATIENT, ROOT, Replicas, replicas
 
-PART_S = 1200  # of one part: ten times what two cores without other work take
+PART_S = 1800  # of one part, also on two cores for which fifteen others wait
 ENDING_S = 200  # after an interrupt: what a test has started ends with it
 LEFT_OUT = {  # of tests/ray, by what is not run without being named
     "tests/ray/test_rolling.py": "clients stream for minutes, since every replica that goes drains for 30 s",

@@ -8,6 +8,18 @@ from typing import Any
 OBJECT_STORE_BYTES = 200_000_000  # audio never lies in it. Ray's 30 % of all memory may not fit into /dev/shm
 
 
+VARIABLES = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "120",  # Ray's 30 s are too few on a machine that is busy
+}
+
+
+def prepare() -> None:
+    """Set what Ray reads when it is imported, before that. What a user has set stays."""
+    for name, value in VARIABLES.items():
+        os.environ.setdefault(name, value)
+
+
 def own_ray(replicas: int) -> dict[str, Any]:
     """Arguments of `ray.init`. Each replica counts as a core for Ray, also where there are fewer."""
     return {

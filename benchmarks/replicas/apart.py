@@ -18,6 +18,7 @@ HTTP, GRPC = 10, 30  # where the replicas' ports begin in a block
 MARK = "STENTOR_CLUSTER"  # a variable of every process of a cluster
 TOLD = 2_000  # last characters of each log that `logs` reads
 SERVE = "RAY_SERVE_"
+START_S = 300  # in which Ray's own processes have to start
 
 
 class NoPorts(Exception):
@@ -46,12 +47,8 @@ class Apart:
     def environment(self) -> dict[str, str]:
         """The environment of this process without its Ray, and with what keeps another one apart."""
         plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-        return (
-            plain
-            | self._folders
-            | self._ports
-            | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.mark, MARK: self.mark}
-        )
+        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.mark, MARK: self.mark}
+        return plain | self._folders | self._ports | own | {"RAY_raylet_start_wait_time_s": str(START_S)}
 
     @property
     def _folders(self) -> dict[str, str]:

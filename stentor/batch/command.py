@@ -18,6 +18,7 @@ from types import FrameType
 
 from filelock import FileLock, Timeout
 
+from stentor import local_ray
 from stentor.batch import settings
 from stentor.batch.catalogue import CUT, FAILED, SPOKEN, TODO, Catalogue
 from stentor.batch.fields import FIELDS
@@ -129,6 +130,7 @@ def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
         if asked.replicas is None:
             pool: Pool = LocalPool(Speaker(how))
         else:
+            local_ray.prepare()
             from stentor.batch.over_ray import RayPool
 
             pool = RayPool(how, asked.replicas)

@@ -107,7 +107,6 @@ class RayPool:
 
 def _start(replicas: int) -> None:
     """Join the Ray that RAY_ADDRESS names, or start one. EngineError says why there is none."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(
             **({"configure_logging": False} if "RAY_ADDRESS" in os.environ else own_ray(replicas)), log_to_driver=False

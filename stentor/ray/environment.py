@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 
 from stentor.errors import InvalidRequest, StentorError
+from stentor.local_ray import VARIABLES
 from stentor.server.config import ServerConfig
 
 HARD_STOP_MARGIN_S = 30  # HAProxy ends what an old worker of it holds so long after a request may take
@@ -33,7 +34,7 @@ def wanted(config: ServerConfig) -> dict[str, str]:
         HARD_STOP: str(int(config.request_timeout) + HARD_STOP_MARGIN_S),
         SILENT: str(int(max(config.request_timeout, config.ws_idle_seconds)) + HARD_STOP_MARGIN_S),
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PROXY_START_S),
-        "RAY_USAGE_STATS_ENABLED": "0",
+        **VARIABLES,
     }
     if config.session_header is not None:
         variables[BALANCE] = _by_header(config.session_header)

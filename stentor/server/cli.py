@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from stentor import model_names
+from stentor import local_ray, model_names
 from stentor.errors import InvalidRequest, ModelNotFound
 from stentor.server.config import ServerConfig, build, default, items, kind, names, numbers
 
@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     extra = "ray" if config.scaled else "server"
     try:
         if config.scaled:
+            local_ray.prepare()
             from stentor.ray.local import serve
         else:
             from stentor.server.main import serve

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import stentor
 from stentor.errors import InvalidRequest
-from stentor.local_ray import own_ray
+from stentor.local_ray import VARIABLES, own_ray
 from stentor.ray import configured, environment
 from stentor.server.config import ServerConfig, build, typed
 
@@ -134,6 +137,17 @@ def test_without_ray_the_flag_names_the_extra() -> None:
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "pip install 'stentor[ray]'" in ended.stderr
+
+
+def test_ray_is_imported_after_its_variables_are_set() -> None:
+    for name in ("cli.py", "ray/__init__.py", "server/cli.py", "batch/command.py"):
+        body = ast.parse((Path(stentor.__file__).parent / name).read_text(encoding="utf-8")).body
+        early = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
+        early += [node.module for node in body if isinstance(node, ast.ImportFrom)]
+        assert not [
+            module for module in early if module.split(".")[0] == "ray" or module.endswith(("over_ray", "ray.local"))
+        ]
+    assert environment.wanted(ServerConfig()).items() >= VARIABLES.items()
 
 
 def test_replicas_start_where_cores_and_shared_memory_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
