@@ -21,6 +21,7 @@ from stentor.text.notations import (
 from stentor.text.notations.rule import Rule
 
 RULES: list[Rule] = [
+    *codes.SPELLED,
     *addresses.RULES,
     *identifiers.RULES,
     *signs.COMPARISONS,

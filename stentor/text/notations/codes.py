@@ -61,6 +61,14 @@ def _postcode(m: re.Match[str]) -> str:
     return f"{letters(m[1])}, {letters(m[2])}"
 
 
+def _spelled(m: re.Match[str]) -> str:
+    """ "S-W-I-F-T" -> "S, W, I, F, T": a name that is spelled has a pause behind each letter, an acronym has none."""
+    return ", ".join(re.findall("[A-Z]", m[0]))
+
+
+SPELLED = rules((r"(?<![\w.'-])[A-Z](?:[ -]{1,2}[A-Z]){3,}(?![\w'-]|\.\w)", _spelled))
+"""Before all other rules, which write acronyms as letters apart."""
+
 RULES = rules(
     (r"(?<![\w-])(?:\+?(1)[-. ]\s?)?\(?(\d{3})\)?[-. ]\s?(\d{3})[-. ](\d{4})\b(?!-\d)", _phone),
     (r"(?<![\w-])(?:\+?(1)[-. ])?(8\d\d|900)-((?:[A-Z]{2,}-?)+)\b", _vanity),
