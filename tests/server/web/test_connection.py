@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,11 +118,19 @@ def test_the_text_box_grows_with_its_text_within_the_window(page: Page):
     assert page.eval(height) == before
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that nobody else is given, also while no server listens there."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
+
+
 @browser
-def test_the_page_follows_a_server_that_dies_and_returns(tab: Page, tmp_path: Path):
+def test_the_page_follows_a_server_that_dies_and_returns(tab: Page, tmp_path: Path, port: int):
     tab.resize(1280, 800)
-    with serving(tmp_path / "voices") as live:
-        port = int(live.url.rpartition(":")[2])
+    with serving(tmp_path / "voices", port=port) as live:
         tab.open(live.url, READY)
         files = {"audio_sample": ("a.wav", tone_wav(), "audio/wav")}
         assert live.http.post("/v1/audio/voices", data={"name": "anna", "consent": "yes"}, files=files).is_success
