@@ -60,6 +60,7 @@ class Server:
         command = [sys.executable, "-m", "stentor", "serve", model, "--port", str(self.port), "--device", device]
         command += ["--max-num-seqs", str(slots), "--ignore-unknown-fields", "--uvicorn-log-level", "info"]
         command += ["--max-active-requests", str(4 * slots)]
+        command += ["--voices-dir", str(log.with_suffix(".voices"))]  # not where this user's own voices are
         self.began = time.monotonic()
         with log.open("w") as sink:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=sink, stderr=sink)
