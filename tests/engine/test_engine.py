@@ -13,6 +13,7 @@ from stentor import TTS, BatchError, EngineError, InvalidRequest, Overloaded, Re
 from stentor.config import Policy
 from stentor.engine.engine import Engine
 from stentor.engine.sequence import Place
+from stentor.models.toy.model import BROKEN
 from stentor.retry import MAX_SEED
 from tests.helpers.invariants import check
 from tests.helpers.patience import STUCK_S
@@ -214,7 +215,7 @@ def test_leaving_a_stream_early_cancels_the_rest():
 
 def test_a_request_that_fails_in_its_prefill_touches_no_other(solo: list[Speech]):
     with toy() as tts:
-        bad = [tts.submit(tts.request("broken \x01", seed=1), streaming=False) for _ in range(2)]
+        bad = [tts.submit(tts.request(BROKEN, seed=1), streaming=False) for _ in range(2)]
         good = in_threads(tts, requests(COUNT))
         for stream in bad:
             with pytest.raises(EngineError, match="failed while it was being served"):
@@ -413,12 +414,12 @@ def test_one_bad_text_in_a_list_is_named_before_any_is_queued():
 def test_when_one_of_a_list_fails_the_others_have_their_results():
     with toy() as tts:
         with pytest.raises(BatchError, match="1 of 3 texts failed, the first with: the request failed") as failed:
-            tts.generate(["one", "broken \x01", "two"], seed=1, **LONG)
+            tts.generate(["one", BROKEN, "two"], seed=1, **LONG)
         first, broken, last = failed.value.results
         assert isinstance(broken, EngineError)
         assert [len(first.frames), len(last.frames)] == [40, 40]
         with pytest.raises(EngineError, match="the request failed"):
-            tts.generate("broken \x01", seed=1, **LONG)
+            tts.generate(BROKEN, seed=1, **LONG)
         assert_all_free(tts)
 
 

@@ -40,7 +40,8 @@ from stentor.text.front_end import Check
 from stentor.text.marks import has_words
 
 _WORD = re.compile(rb"\S+")
-BROKEN = "\x01"  # outside the embedding table: its prefill fails, which must break nothing else
+BROKEN = "\x01 breaks the toy"
+"""The last token of a text with this is outside the embedding table. Its prefill fails and must break nothing else."""
 
 
 class Toy(nn.Module):
@@ -84,7 +85,9 @@ class Toy(nn.Module):
         if "\x00" in request.text:
             raise InvalidRequest("text", "must not contain NUL")
         voice = {"low": [1], "high": [2], None: []}[request.voice]
-        tokens = voice + [TEXT if chr(b) == BROKEN else b for b in request.text.encode()]
+        tokens = voice + list(request.text.encode())
+        if BROKEN in request.text:
+            tokens[-1] = TEXT
         given = np.zeros((0, LATENT + CODES), np.float32)
         if request.reference is not None:
             given = encode(request.reference.recording, "reference")["frames"]
