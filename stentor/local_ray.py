@@ -6,8 +6,6 @@ import os
 from typing import Any
 
 OBJECT_STORE_BYTES = 200_000_000  # audio never lies in it. Ray's 30 % of all memory may not fit into /dev/shm
-
-
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_raylet_start_wait_time_s": "120",  # Ray's 30 s are too few on a machine that is busy
@@ -28,5 +26,4 @@ def own_ray(replicas: int) -> dict[str, Any]:
         "object_store_memory": OBJECT_STORE_BYTES,
         "include_dashboard": False,
         "_node_ip_address": "127.0.0.1",
-        "configure_logging": False,
     }

@@ -109,7 +109,7 @@ def _start(replicas: int) -> None:
     """Join the Ray that RAY_ADDRESS names, or start one. EngineError says why there is none."""
     try:
         ray.init(
-            **({"configure_logging": False} if "RAY_ADDRESS" in os.environ else own_ray(replicas)), log_to_driver=False
+            **({} if "RAY_ADDRESS" in os.environ else own_ray(replicas)), configure_logging=False, log_to_driver=False
         )
     except Exception as e:  # Ray has no class for this
         raise EngineError(f"Ray could not be started: {e}") from e

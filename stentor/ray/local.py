@@ -40,7 +40,7 @@ def serve(config: ServerConfig) -> int:
 
     logs.configure(config.uvicorn_log_level, config.log_format)
     stop = threading.Event()
-    ray.init(**own_ray(config.most_replicas))
+    ray.init(**own_ray(config.most_replicas), configure_logging=False)
     try:
         if config.gpus_per_replica is None:
             gpus = ray.cluster_resources().get("GPU", 0) if config.device != "cpu" else 0
