@@ -42,6 +42,7 @@ class Speech:
         self.spans: dict[Key, tuple[int, int]] = {}
         self.ends: dict[Key, list[int]] = {}
         self._read: dict[Path, int] = {}  # bytes of each index that are taken in
+        self._starts = torch.zeros(0, dtype=torch.long, device=device)  # of the utterances in `flat`
 
     @property
     def hours(self) -> float:
@@ -69,10 +70,18 @@ class Speech:
         if waves:
             new = torch.from_numpy(np.concatenate(waves)).to(self.device)
             self.flat = torch.cat((self.flat, new))
+            self._starts = torch.tensor([start for start, _ in self.spans.values()], device=self.device)
 
-    def crops(self, count: int, samples: int) -> Tensor:
-        """Random stretches, utterance borders ignored: float32 [count, 1, samples] in [-1, 1]."""
-        start = torch.randint(0, len(self.flat) - samples, (count, 1), device=self.device)
+    def crops(self, count: int, samples: int, onsets: float = 0.0) -> Tensor:
+        """Random stretches, ends of utterances ignored: float32 [count, 1, samples] in [-1, 1].
+
+        A share `onsets` of them, rounded down, begins where an utterance does. Short utterances have more part in these
+        than by their length.
+        """
+        last = len(self.flat) - samples
+        start = torch.randint(0, last, (count, 1), device=self.device)
+        if first := int(onsets * count):
+            start[:first, 0] = self._starts[torch.randint(0, len(self._starts), (first,))].clamp(max=last)
         index = start + torch.arange(samples, device=self.device)
         return self.flat[index].unsqueeze(1).float() / 32768
 

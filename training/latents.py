@@ -1,7 +1,8 @@
 """Teacher speech as latents of the finished VAE.
 
-    python -m training.latents --speech DIR --work DIR --out DIR
+    python -m training.latents --speech DIR --vae vae.pt --out DIR
 
+`--vae` may also be the package's `audiovae.safetensors`.
 Latents have unit deviation; they are stored as int8 in steps of 1/28, whose rounding noise is far below what the
 decoder was trained on.
 """
@@ -52,15 +53,13 @@ def encode_all(vae: AudioVAE, speech: Speech, hop: int) -> tuple[Tensor, list[di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("speech", "work", "out"):
+    for name in ("speech", "vae", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     args = parser.parse_args()
     config: dict[str, Any] = load_config()
     device = pick_device()
     vae = build_vae(config["model"]).to(device).eval()
-    if not (args.work / "vae.pt").exists():
-        raise SystemExit(f"no vae.pt in {args.work}: train the VAE first")
-    vae.load_state_dict(averaged(args.work / "vae.pt", device))
+    vae.load_state_dict(averaged(args.vae, device))
     args.out.mkdir(parents=True, exist_ok=True)
     log = Log(args.out / "latents.log")
     for name in ("held_out", "train"):

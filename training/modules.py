@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,12 +11,16 @@ from torch import Tensor, nn
 
 from stentor.layers.attention import Attend, causal
 from stentor.models.dummy import random_init
+from stentor.models.quantization import place_quantized
+from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse, parse_vae
 from stentor.models.voxcpm2.modules import VoxCPM2Net
+from stentor.models.weights import load_weights, read_config, read_safetensors
 from training.examples import Batch
 
 Velocity = Callable[..., Tensor]
+CPU = torch.device("cpu")
 
 
 def build_vae(model: dict[str, Any], seed: int = 0) -> AudioVAE:
@@ -43,6 +48,13 @@ def build_net(model: dict[str, Any], seed: int = 0, embedding_scale: float = 1.0
     generator = torch.Generator().manual_seed(seed)
     nn.init.normal_(net.base_lm.embed_tokens.weight, std=embedding_scale, generator=generator)
     return net
+
+
+def load_packaged(net: VoxCPM2Net, package: Path) -> None:
+    """Fill `net` (float32) with the weights of a package, which `training.export` stored in 8 bits."""
+    file = package / "model.safetensors"
+    weights = read_quantized(read_config(package), read_safetensors(file), str(file))
+    load_weights(net, place_quantized(net, (), weights, None, str(file), CPU), str(file), CPU)
 
 
 def hidden_states(

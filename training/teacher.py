@@ -37,19 +37,15 @@ WINDOW = 8  # batches that are sorted by length together
 def plan(sentences: Path, config: dict[str, Any]) -> list[Row]:
     """What is spoken, in order: some held-out sentences in every voice, then all others.
 
-    The first voice of the config speaks a sentence with the chance `first_voice_share`, and another one always does.
+    A voice speaks a sentence with the chance that `shares` of the config gives it.
     """
     rows = [json.loads(line) for line in sentences.read_text(encoding="utf-8").splitlines()]
     draw, names = random.Random(0), list(config["voices"])
     held = [r for r in rows if held_out(r["id"])]
     draw.shuffle(held)
     pairs = [{**r, "voice": v} for r in held[: config["held_out"]] for v in names]
-    rest = []
-    for r in rows:
-        if not held_out(r["id"]):
-            rest.append({**r, "voice": draw.choice(names[1:])})
-            if draw.random() < config["first_voice_share"]:
-                rest.append({**r, "voice": names[0]})
+    shares = config["shares"].items()
+    rest = [{**r, "voice": v} for r in rows if not held_out(r["id"]) for v, share in shares if draw.random() < share]
     draw.shuffle(rest)
     return pairs + rest
 

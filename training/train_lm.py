@@ -3,6 +3,9 @@
     python -m training.train_lm --latents DIR --sentences FILE --work DIR --limit 570
 
 Stops by itself after `--limit` seconds and resumes. Held-out losses use the averaged weights and fixed noise.
+
+With `--start DIR` it goes on from the language models of that package by the `[further]` section. The classifier of
+phonemes, which no package has, begins anew.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from training.common import (
     set_lr,
 )
 from training.examples import Batch, Examples
-from training.modules import Velocity, build_net, flow_loss, hidden_states
+from training.modules import Velocity, build_net, flow_loss, hidden_states, load_packaged
 from training.speed import plain_products
 
 
@@ -69,10 +72,14 @@ def losses_of(
 
 
 class Trainer:
-    def __init__(self, config: dict[str, Any], device: torch.device) -> None:
+    def __init__(self, config: dict[str, Any], device: torch.device, start: Path | None = None) -> None:
+        """start: the package whose weights it begins with."""
         self.c, self.device = config["lm"], device
         lm = config["model"]["lm_config"]
-        self.net = build_net(config["model"], embedding_scale=self.c["embedding_scale"]).to(device)
+        self.net = build_net(config["model"], embedding_scale=self.c["embedding_scale"])
+        if start:
+            load_packaged(self.net, start)
+        self.net.to(device)
         self.speller = Speller(lm["hidden_size"], lm["vocab_size"], config["model"]["patch_size"]).to(device)
         self.average = Average(self.net, self.c["ema"])
         add_dropout(self.net, self.c["dropout"])
@@ -154,15 +161,17 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=570, help="seconds of this call")
     parser.add_argument("--seconds", type=float, help="of training in all, instead of the configured ones")
+    parser.add_argument("--start", type=Path, help="package whose language models are trained on")
     parser.add_argument("--positions", type=int, help="instead of the configured batch_frames (dry runs)")
     args = parser.parse_args()
     config = load_config()
     c, patch, device = config["lm"], config["model"]["patch_size"], pick_device()
+    c.update(config["further"] if args.start else {})
     c["seconds"] = args.seconds or c["seconds"]
     watch = Stopwatch(args.limit)
     torch.backends.cuda.matmul.allow_tf32 = True
     log = Log(args.work / "lm.log")
-    trainer = Trainer(config, device)
+    trainer = Trainer(config, device, args.start)
     train = Examples(args.sentences, args.latents, "train", patch, c, device)
     check = Examples(args.sentences, args.latents, "held_out", patch, c, device).everything(128)
     log(device=str(device), parameters=parameter_count(trainer.net), utterances=len(train.rows))

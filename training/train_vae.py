@@ -174,7 +174,7 @@ def train(trainer: Trainer, speech: Speech, watch: Stopwatch, path: Path, log: L
         watch.before = state["elapsed"]
     saved = shown = time.monotonic()
     while watch.left > 8 and watch.elapsed < c["seconds"]:
-        crops = speech.crops(c["batch"], int(c["crop"] * RATE))
+        crops = speech.crops(c["batch"], int(c["crop"] * RATE), c["onsets"])
         losses = trainer.train_step(crops, watch.elapsed / c["seconds"], watch.elapsed >= c["adversary_from"])
         now = time.monotonic()
         if now - shown > 15:

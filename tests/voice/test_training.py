@@ -18,10 +18,10 @@ from stentor.models.voxcpm2.codec import PatchCodec
 from training import export
 from training.alignment import Pointer, Speller
 from training.common import averaged, load_config
-from training.data import trim
+from training.data import Speech, trim
 from training.examples import AUDIO_START, HOP_MS, REFERENCE_END, REFERENCE_START, TAIL, Batch, Examples, Shape
 from training.losses import latent_loss
-from training.modules import build_net, build_vae, hidden_states
+from training.modules import build_net, build_vae, hidden_states, load_packaged
 from training.sentences import held_out
 from training.store import STEP, write
 from training.teacher import phoneme_ends, plan, tokenized
@@ -191,16 +191,53 @@ def test_durations_become_the_ends_of_all_symbols() -> None:
     assert ends == [125, 125, 200]
 
 
-def test_every_sentence_is_spoken_and_held_out_ones_stand_first(tmp_path: Path) -> None:
-    config = {**load_config()["teacher"], "held_out": 2}
-    ids = [*range(40), *range(15300, 15310), *range(20001, 20099)]
+def test_held_out_sentences_stand_first_and_a_voice_speaks_its_share(tmp_path: Path) -> None:
+    config = {**load_config()["teacher"], "held_out": 2, "shares": {"af_heart": 1.0, "am_eric": 0.25}}
+    ids = [*range(800), *range(15300, 15310), *range(20001, 20099)]
     path = tmp_path / "sentences.jsonl"
     path.write_text("".join(json.dumps({"id": i, "phonemes": "a"}) + "\n" for i in ids))
     rows, voices = plan(path, config), len(config["voices"])
     held, rest = rows[: 2 * voices], rows[2 * voices :]
     assert all(held_out(r["id"]) for r in held)
-    assert {r["id"] for r in rest} == {i for i in ids if not held_out(i)}
-    assert {r["voice"] for r in rest} == set(config["voices"])
+    by_voice = {v: [r["id"] for r in rest if r["voice"] == v] for v in config["voices"]}
+    spoken = {i for i in ids if not held_out(i)}
+    assert sorted(by_voice["af_heart"]) == sorted(spoken)
+    assert 0.15 < len(by_voice["am_eric"]) / len(spoken) < 0.35  # drawn with a fixed seed
+    assert sum(map(len, by_voice.values())) == len(rest) == len(by_voice["af_heart"]) + len(by_voice["am_eric"])
+    assert load_config()["teacher"]["shares"].keys() == config["voices"].keys()
+
+
+def test_some_crops_begin_where_utterances_do(tmp_path: Path) -> None:
+    lengths = [100, 4000, 300]
+    wave = np.concatenate([np.arange(1, n + 1) for n in lengths]).astype("<i2")
+    wave.tofile(tmp_path / "w00.pcm")
+    offsets = [0, 100, 4100]
+    rows = [{"id": k, "voice": "v", "offset": at, "samples": lengths[k], "ends": []} for k, at in enumerate(offsets)]
+    (tmp_path / "w00.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    speech = Speech(tmp_path, lambda _: True, torch.device("cpu"))
+    speech.refresh()
+    torch.manual_seed(0)
+    crops = speech.crops(64, 100, onsets=0.5)
+    first = (crops[:, 0, 0] * 32768).round().int()
+    assert crops.shape == (64, 1, 100)
+    assert (first[:32] == 1).all()  # each ramp begins at 1
+    assert (first[32:] != 1).sum() > 16
+
+
+def test_training_goes_on_from_the_weights_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_config()["model"]
+    torch.save({"average": build_vae(model).state_dict()}, tmp_path / "vae.pt")
+    trained = build_net(model, seed=3)
+    torch.save({"average": trained.state_dict()}, tmp_path / "lm.pt")
+    save_file({"any": torch.zeros(1)}, tmp_path / "voices.safetensors")
+    files = {f"--{name}": tmp_path / f"{name}.pt" for name in ("vae", "lm")}
+    exported(monkeypatch, files | {"--voices": tmp_path / "voices.safetensors", "--out": tmp_path / "voice"})
+    net = build_net(model)
+    load_packaged(net, tmp_path / "voice")
+    for (name, weight), wanted in zip(net.named_parameters(), trained.parameters(), strict=True):
+        assert weight.dtype == torch.float32, name
+        assert weight.requires_grad, name
+        assert torch.allclose(weight, wanted, atol=0.01 * float(wanted.detach().abs().max())), name
 
 
 def test_a_decoder_of_columns_streams_what_it_decodes_whole() -> None:
