@@ -1,10 +1,11 @@
 """Shared by all tests: one torch thread per worker (the suite runs in parallel), the gpu marker's skip, the fixture of
-kernels' tests, and what hypothesis does.
+kernels' tests, what hypothesis does, and what the garbage collector need not visit.
 
 Hypothesis makes the same examples every time, and no example is too slow: a run of the suite fails for a change of the
 code, never for its luck or for a busy machine. `pytest --hypothesis-profile=search` looks elsewhere each time.
 """
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,13 @@ settings.register_profile("search", deadline=None, suppress_health_check=[Health
 settings.register_profile("same", settings.get_profile("search"), derandomize=True)
 settings.load_profile("same")
 torch.set_num_threads(1)
+gc.disable()  # until all tests are known: what is imported stays
+
+
+def pytest_collection_finish() -> None:
+    """Half a million objects of modules and tests live to the end: a collection of garbage need not visit them."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

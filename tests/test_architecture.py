@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,6 @@ import stentor
 from tests.helpers.import_graph import Import, ImportGraph, Module, circles, longest_chain
 
 ROOT = Path(stentor.__file__).parent
-GRAPH = ImportGraph(ROOT)
-MODULES = GRAPH.modules
 FAMILIES = sorted(p.name for p in (ROOT / "models").iterdir() if (p / "__init__.py").is_file())
 RELEASED = [family for family in FAMILIES if family != "toy"]  # the toy is an example: it gives no module a second user
 CORE = ("kernels", "layers", "models", "engine")
@@ -43,6 +42,18 @@ BOUNDARY = (
 HOST_READS = ("item", "tolist", "cpu")
 
 
+@cache
+def graph() -> ImportGraph:
+    return ImportGraph(ROOT)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def free_graph() -> Iterator[None]:
+    """Half a million nodes of syntax trees live as long as these tests: every collection of garbage visits them."""
+    yield
+    graph.cache_clear()
+
+
 def within(name: str, *rooms: str) -> bool:
     """Whether the module is, or is inside, one of these rooms of the package."""
     return any(f"{name}.".startswith(f"stentor.{room}.") for room in rooms)
@@ -53,7 +64,7 @@ def family_of(name: str) -> str | None:
 
 
 def modules(*rooms: str) -> Iterator[Module]:
-    return (m for m in MODULES.values() if within(m.name, *rooms))
+    return (m for m in graph().modules.values() if within(m.name, *rooms))
 
 
 def said(found: Iterable[object]) -> str:
@@ -73,7 +84,7 @@ def calls(module: Module, *names: str) -> list[str]:
 
 def leaving(room: str, *allowed: str) -> list[Import]:
     """Imports of the room's modules that are neither of the room nor of what it may use."""
-    return [i for i in GRAPH.imports if within(i.source, room) and not within(i.target, room, *allowed)]
+    return [i for i in graph().imports if within(i.source, room) and not within(i.target, room, *allowed)]
 
 
 def test_kernels_import_nothing_else_of_the_package():
@@ -89,7 +100,7 @@ def test_layers_import_only_kernels():
 def users(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
     """Who uses a module of kernels or layers, by itself or by way of others there: families, and "all" for the rest."""
     found = set()
-    for user in GRAPH.users[name] - seen:
+    for user in graph().users[name] - seen:
         if within(user, "kernels", "layers"):
             found |= users(user, seen | {name})
         else:
@@ -111,14 +122,14 @@ def test_what_is_shared_has_two_users(room):
 
 def test_no_family_is_imported_outside_its_folder():
     """The registry finds families by their folders."""
-    found = [i for i in GRAPH.imports if (family := family_of(i.target)) and family_of(i.source) != family]
+    found = [i for i in graph().imports if (family := family_of(i.target)) and family_of(i.source) != family]
     assert not found, said(found)
 
 
 def test_no_family_is_named_in_code_outside_its_folder():
     """Identifiers and strings; prose may give an example. Tools that talk to other servers name their models."""
     found = []
-    for module in MODULES.values():
+    for module in graph().modules.values():
         if family_of(module.name) or within(module.name, "bench"):
             continue
         prose = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
@@ -138,49 +149,51 @@ def names_in(node: ast.AST) -> list[str]:
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    found = circles(GRAPH.edges())
+    found = circles(graph().edges())
     assert not found, said(found)
 
 
 def test_a_reader_follows_seventeen_imports_at_most():
     """What a module names only in annotations it imports for the type checker."""
-    chain = longest_chain(GRAPH.edges(lambda i: not i.lazy and not i.typing))
+    chain = longest_chain(graph().edges(lambda i: not i.lazy and not i.typing))
     assert len(chain) <= 17, " > ".join(chain)
 
 
 @pytest.mark.parametrize(("waiver", "most"), [("type: ignore", 3), ("noqa", 16), ("fmt: skip", 83)])
 def test_few_lines_are_excused_from_the_checks(waiver: str, most: int):
-    assert sum(module.text.count(f"# {waiver}") for module in MODULES.values()) <= most
+    assert sum(module.text.count(f"# {waiver}") for module in graph().modules.values()) <= most
 
 
 def test_policy_is_plain_python():
     """What decides knows no tensor, so that it can be tested without a model."""
-    names = [f"stentor.{name}" for name in POLICY if f"stentor.{name}" in MODULES]
+    names = [f"stentor.{name}" for name in POLICY if f"stentor.{name}" in graph().modules]
     assert len(names) >= 3
-    found = [i for i in GRAPH.outside if i.source in names and i.target.split(".")[0] in ("torch", "numpy")]
+    found = [i for i in graph().outside if i.source in names and i.target.split(".")[0] in ("torch", "numpy")]
     assert not found, said(found)
 
 
 def test_models_and_the_engine_know_nothing_of_the_server():
     found = [
         i
-        for i in GRAPH.imports
+        for i in graph().imports
         if within(i.source, *CORE) and within(i.target, "server", "bench", "cli", "api", "speech")
     ]
-    found += [i for i in GRAPH.outside if within(i.source, *CORE) and i.target.split(".")[0] in ("fastapi", "uvicorn")]
+    found += [
+        i for i in graph().outside if within(i.source, *CORE) and i.target.split(".")[0] in ("fastapi", "uvicorn")
+    ]
     assert not found, said(found)
 
 
 def test_the_engine_is_below_the_library_and_the_library_below_the_server():
     """A server, a benchmark and the command line are ways in; nothing that they serve knows of them."""
     ways_in = ("server", "ray", "bench", "cli", "doctor", "__main__")
-    found = [i for i in GRAPH.imports if not within(i.source, *ways_in) and within(i.target, *ways_in)]
+    found = [i for i in graph().imports if not within(i.source, *ways_in) and within(i.target, *ways_in)]
     assert not found, said(found)
 
 
 def test_only_the_boundary_reads_from_the_device():
     found = []
-    for module in MODULES.values():
+    for module in graph().modules.values():
         if (within(module.name, *CORE) or module.name.count(".") == 1) and not within(module.name, *BOUNDARY):
             found += calls(module, *HOST_READS)
             found += [
@@ -194,7 +207,7 @@ def test_only_the_boundary_reads_from_the_device():
 def test_no_function_only_imports_and_forwards():
     """Such a function is a second copy of a signature. The caller imports the module lazily instead."""
     found = []
-    for module in MODULES.values():
+    for module in graph().modules.values():
         for function in module.functions():
             body = function.body[bool(ast.get_docstring(function)) :]
             if (
@@ -227,8 +240,8 @@ def forwards(
 
 
 def test_nothing_probes_attributes_or_keeps_globals():
-    found = [hit for module in MODULES.values() for hit in calls(module, "hasattr")]
-    for module in MODULES.values():
+    found = [hit for module in graph().modules.values() for hit in calls(module, "hasattr")]
+    for module in graph().modules.values():
         found += [f"{module.name}:{n.lineno}: global" for n in ast.walk(module.tree) if isinstance(n, ast.Global)]
     assert not found, said(found)
 
@@ -241,5 +254,5 @@ def test_what_is_in_the_gpu_folder_needs_a_gpu():
 
 
 def test_every_module_says_what_it_is():
-    bare = [m.name for m in MODULES.values() if not ast.get_docstring(m.tree)]
+    bare = [m.name for m in graph().modules.values() if not ast.get_docstring(m.tree)]
     assert not bare, said(bare)
