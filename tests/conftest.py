@@ -15,8 +15,13 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("search"), derandomize=True)
 settings.load_profile("same")
-torch.set_num_threads(1)
 gc.disable()  # until all tests are known: what is imported stays
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """The number that a thread sets is that of all threads that begin later: an engine of one test, those of others."""
+    torch.set_num_threads(1)
 
 
 def pytest_collection_finish() -> None:
