@@ -11,6 +11,8 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.engine.device import zeros
+from stentor.engine.text_window import in_layer, seen
+from stentor.kernels.types import TextWindow
 from stentor.layers.attention import sdpa
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.models.base import KVSpec, KVView
@@ -27,16 +29,24 @@ class PagedKV:
         self.fused = kernels.paged_attention_supported(device, spec.dtype)
         """Attention reads lengths on the device. Otherwise its shapes follow from `max_pages` and `max_seqlen`."""
 
-    def decode_view(self, idx: Tensor, pos: Tensor, max_pages: int) -> KVView:
+    def decode_view(self, idx: Tensor, pos: Tensor, max_pages: int, window: TextWindow | None = None) -> KVView:
         """One new token per slot `idx` [B] at `pos` [B]. `max_pages` pages (a shape) cover the longest of them."""
         if self.fused and kernels.is_batch_invariant():
-            return FusedPrefill(self, idx, pos, alone=True)
+            return FusedPrefill(self, idx, pos, window, alone=True)
         if self.fused:
-            return FusedDecode(self, idx, pos)
-        return PagedView(self, idx, torch.arange(len(idx), device=idx.device), pos, max_pages, 1)
+            return FusedDecode(self, idx, pos, window)
+        row = torch.arange(len(idx), device=idx.device)
+        return PagedView(self, idx, row, pos, max_pages, 1, window)
 
     def prefill_view(
-        self, idx: Tensor, row: Tensor, slot: Tensor, pos: Tensor, max_pages: int, max_seqlen: int
+        self,
+        idx: Tensor,
+        row: Tensor,
+        slot: Tensor,
+        pos: Tensor,
+        max_pages: int,
+        max_seqlen: int,
+        window: TextWindow | None = None,
     ) -> KVView:
         """Packed tokens of several slots `idx` [R]. Token n belongs to `slot[n] == idx[row[n]]` and stands at `pos[n]`.
 
@@ -44,21 +54,22 @@ class PagedKV:
         attention is not fused are `idx` and `row` read.
         """
         if self.fused:
-            return FusedPrefill(self, slot, pos)
-        return PagedView(self, idx, row, pos, max_pages, max_seqlen)
+            return FusedPrefill(self, slot, pos, window)
+        return PagedView(self, idx, row, pos, max_pages, max_seqlen, window)
 
 
 class FusedDecode:
     """One token per row: one kernel applies norms and RoPE, stores the token and attends (implements KVView)."""
 
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor) -> None:
+    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, window: TextWindow | None) -> None:
         self.pos = pos
-        self._kv, self._slot = kv, slot
+        self._kv, self._slot, self._window = kv, slot, window
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k, left = norm_rope.for_kernel(q, k)
-        kv = self._kv
-        return kernels.paged_attention.paged_attention(kv.pool[layer], kv.table, self._slot, self.pos, q, k, v, left)
+        kv, window = self._kv, in_layer(self._window, layer)
+        paged = kernels.paged_attention.paged_attention
+        return paged(kv.pool[layer], kv.table, self._slot, self.pos, q, k, v, left, window=window)
 
 
 class FusedPrefill:
@@ -67,35 +78,53 @@ class FusedPrefill:
     `alone`: one token per row. It gets the bits that it gets in a prompt or when its frame is replayed.
     """
 
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, alone: bool = False) -> None:
+    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, window: TextWindow | None, alone: bool = False) -> None:
         self.pos = pos
-        self._kv, self._slot, self._alone = kv, slot, alone
+        self._kv, self._slot, self._window, self._alone = kv, slot, window, alone
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
-        pool, table = self._kv.pool[layer], self._kv.table
+        pool, table, window = self._kv.pool[layer], self._kv.table, in_layer(self._window, layer)
         kernels.kv_cache.store_kv(pool, table, self._slot, self.pos, k, v)
-        return kernels.prefill_attention.prefill_attention(pool, table, self._slot, self.pos, q, alone=self._alone)
+        prefill = kernels.prefill_attention.prefill_attention
+        return prefill(pool, table, self._slot, self.pos, q, alone=self._alone, window=window)
 
 
 class PagedView:
     """The tokens of one step over the pool, in plain PyTorch (implements models.base.KVView)."""
 
-    def __init__(self, kv: PagedKV, idx: Tensor, row: Tensor, pos: Tensor, max_pages: int, max_seqlen: int) -> None:
+    def __init__(
+        self,
+        kv: PagedKV,
+        idx: Tensor,
+        row: Tensor,
+        pos: Tensor,
+        max_pages: int,
+        max_seqlen: int,
+        window: TextWindow | None,
+    ) -> None:
         self.pos = pos
         self._kv, self._rows, self._max_seqlen = kv, len(idx), max_seqlen
         self._pages = kv.table[idx, :max_pages]
         self._page = self._pages[row, (pos // kv.page).clamp_max(max_pages - 1)]
         self._offset = pos % kv.page
         key_pos = torch.arange(max_pages * kv.page, device=pos.device)
+        self._window = window
         if max_seqlen == 1:
             self._mask = (key_pos <= pos[:, None])[:, None, None]
+            self._near = self._mask if window is None else self._mask & seen(window, key_pos)[:, None, None]
             return
         # Rows are laid out [rows, max_seqlen] for attention: `_flat` says where each packed token goes.
         first = torch.full_like(idx, torch.iinfo(torch.int64).max).scatter_reduce(0, row, pos, "amin")
         self._flat = row * max_seqlen + (pos - first[row])
         query_pos = pos.new_zeros(self._rows * max_seqlen).index_put((self._flat,), pos).view(self._rows, max_seqlen)
         self._mask = (key_pos <= query_pos[:, :, None])[:, None]
+        self._near = self._mask if window is None else self._mask & self._laid_out(seen(window, key_pos))
+
+    def _laid_out(self, of_tokens: Tensor) -> Tensor:
+        """[N, T] of packed tokens as [rows, 1, max_seqlen, T]."""
+        rows = of_tokens.new_ones(self._rows * self._max_seqlen, of_tokens.shape[1])
+        return rows.index_put((self._flat,), of_tokens).view(self._rows, 1, self._max_seqlen, -1)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
@@ -103,9 +132,10 @@ class PagedView:
         # The next owner of a page masks what it did not write, but NaN times 0 is NaN.
         keys[self._page, self._offset] = k.to(keys.dtype).nan_to_num()
         values[self._page, self._offset] = v.to(values.dtype).nan_to_num()
+        mask = self._mask if in_layer(self._window, layer) is None else self._near
         history = (keys[self._pages].flatten(1, 2), values[self._pages].flatten(1, 2))
         if self._max_seqlen == 1:
-            return sdpa(q[:, None], *history, self._mask)[:, 0]
+            return sdpa(q[:, None], *history, mask)[:, 0]
         padded = q.new_zeros(self._rows * self._max_seqlen, *q.shape[1:]).index_put((self._flat,), q)
-        out = sdpa(padded.view(self._rows, self._max_seqlen, *q.shape[1:]), *history, self._mask)
+        out = sdpa(padded.view(self._rows, self._max_seqlen, *q.shape[1:]), *history, mask)
         return out.flatten(0, 1)[self._flat]

@@ -238,6 +238,11 @@ class SlotRows:
         for other, values in zip(self._slots.names[column.dtype], gathered, strict=True):
             self._seen.setdefault(other, values)
 
+    def place(self) -> Tensor:
+        """Where in its text each row's last frame is [B] float32. 0 before frame 0."""
+        step = self["step"]
+        return self._slots.attended[self.idx, step - 1, 0] * (step > 0)
+
     def lookup(self, name: str, index: Tensor) -> Tensor:
         return self._slots.table[name][self.idx, index]
 

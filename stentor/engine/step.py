@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from stentor.engine.alignment import attended
+from stentor.kernels.types import TextWindow
 from stentor.layers.rng import uniform
 from stentor.layers.types import ADAPTER
 
 if TYPE_CHECKING:
     from stentor.engine.kv_cache import PagedKV
     from stentor.engine.prefill_batch import PrefillBatch
-    from stentor.engine.slot_table import SlotTable
+    from stentor.engine.slot_table import SlotRows, SlotTable
     from stentor.models.base import Emit, Rows, SpeechModel
 
 
@@ -25,36 +26,55 @@ def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_p
     """Generate one frame for each slot in `idx` [B]. Padding entries name the padding row."""
     rows = slots.rows(idx, num_evals)
     with _adapters_of(model, slots, idx):
-        h = model.backbone(model.embed_frame(rows), kv.decode_view(idx, rows["pos"], max_pages))
+        x, window = model.embed_frame(rows), _window(model, rows)
+        h = model.backbone(x, kv.decode_view(idx, rows["pos"], max_pages, window))
         out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
-    slots.commit(rows, out, None, _attended(model, kv, out, rows, idx, max_pages))
+    slots.commit(rows, out, None, _attended(model, kv, out, rows, idx, max_pages, window))
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
     """Run pieces of prompts, or of generated frames, and make frame 0 of the requests whose prompts end with them."""
+    window = None  # a prompt sees all of its text
     with _adapters_of(model, slots, batch.slot):
         if len(batch.step):
-            x = model.embed_frame(slots.past(batch.slot, batch.step, batch.num_evals))
+            past = slots.past(batch.slot, batch.step, batch.num_evals)
+            x, window = model.embed_frame(past), _window(model, past)
         else:
             x = model.embed_prompt(batch.prompt)
-        h = model.backbone(
-            x, kv.prefill_view(batch.pieces, batch.row, batch.slot, batch.pos, batch.max_pages, batch.max_seqlen)
-        )
+        tokens = (batch.pieces, batch.row, batch.slot, batch.pos)
+        h = model.backbone(x, kv.prefill_view(*tokens, batch.max_pages, batch.max_seqlen, window))
     if not len(batch.idx):
         return
     rows = slots.rows(batch.idx, batch.num_evals)
     u = uniform(rows["seed"], rows["step"], model.spec.draws)
     with _adapters_of(model, slots, batch.idx):
         out = model.emit(tuple(t[batch.last] for t in h), rows, u)
-    slots.commit(rows, out, batch.length, _attended(model, kv, out, rows, batch.idx, batch.max_pages))
+    window = _window(model, rows)
+    slots.commit(rows, out, batch.length, _attended(model, kv, out, rows, batch.idx, batch.max_pages, window))
 
 
-def _attended(model: SpeechModel, kv: PagedKV, out: Emit, rows: Rows, idx: Tensor, max_pages: int) -> Tensor | None:
+def _window(model: SpeechModel, rows: SlotRows) -> TextWindow | None:
+    """The part of its text that each row sees when it makes its next frame. None where it sees all."""
+    heads = model.spec.alignment
+    if heads is None or heads.window is None:
+        return None
+    return TextWindow(heads.layers, rows["text_start"], rows["text_end"], rows.place(), *heads.window)
+
+
+def _attended(
+    model: SpeechModel,
+    kv: PagedKV,
+    out: Emit,
+    rows: Rows,
+    idx: Tensor,
+    max_pages: int,
+    window: TextWindow | None,
+) -> Tensor | None:
     """Where in the text each frame is. None in a model that does not know."""
     heads = model.spec.alignment
     if heads is None or out.queries is None:
         return None
-    return attended(kv, heads, out.queries, rows, idx, max_pages)
+    return attended(kv, heads, out.queries, rows, idx, max_pages, window)
 
 
 def _adapters_of(model: SpeechModel, slots: SlotTable, idx: Tensor) -> AbstractContextManager[None]:

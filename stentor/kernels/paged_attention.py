@@ -15,7 +15,8 @@ from torch import Tensor
 from stentor.kernels.attention_norm_rope import load_norm_rope, norm_rope_args
 from stentor.kernels.configs import PagedConfig, paged_config
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.kernels.types import QKNormRope
+from stentor.kernels.text_window import load_window, seen_text, window_args
+from stentor.kernels.types import QKNormRope, TextWindow
 
 
 @triton.jit
@@ -85,11 +86,13 @@ def _online_softmax_step(q, k, v, mask_n, m_i, l_i, acc, scale):
 @triton.jit
 def _paged_kernel(
     pool_ptr, table_ptr, slot_ptr, pos_ptr, q_ptr, k_ptr, v_ptr, out_ptr, split_ptr, q_norm_ptr, k_norm_ptr, cos_ptr,
-    sin_ptr, stride_table, stride_kv, stride_pos, stride_q, stride_k, stride_v, scale, eps,
+    sin_ptr, text_start_ptr, text_end_ptr, place_ptr,
+    stride_table, stride_kv, stride_pos, stride_q, stride_k, stride_v, scale, eps,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_M: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
     NUM_SPLITS: tl.constexpr, NORM_ROPE: tl.constexpr, NORM: tl.constexpr,
     CAST_FIRST: tl.constexpr, INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr, USE_PDL: tl.constexpr,
+    WINDOW: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Attention of one token's query heads of one key head over a split of its history.
 
@@ -102,6 +105,8 @@ def _paged_kernel(
     pos = tl.load(pos_ptr + token)
     pages_ptr = table_ptr + tl.load(slot_ptr + token) * stride_table
     split_start, split_end = _split_range(pos, split, BLOCK_N, NUM_SPLITS)
+    if WINDOW:
+        text_start, text_end, place = load_window(text_start_ptr, text_end_ptr, place_ptr, token, token >= 0)
     offs_d = tl.arange(0, BLOCK_D)
     mask_d = offs_d < HEAD_DIM
     offs_g = tl.arange(0, BLOCK_G)
@@ -112,7 +117,8 @@ def _paged_kernel(
         HEAD_DIM, NORM_ROPE, NORM, CAST_FIRST, INTERLEAVED, IN_FLOAT32,
     )  # fmt: skip
     q = _repeat_rows(q, BLOCK_M)
-    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # With a window a row may see nothing of a block, so the maximum has to be finite.
+    m_i = tl.full([BLOCK_M], -1e30 if WINDOW else float("-inf"), tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     if split == 0:  # a CTA does not read back what it stores: its own token stays in registers
@@ -139,6 +145,8 @@ def _paged_kernel(
         v = tl.load(pool_ptr + stride_kv + kv_offs, mask_kv, 0.0)
         # The pages of the next iteration are loaded while this one computes.
         page = tl.load(pages_ptr + (offs_n + BLOCK_N) // PAGE_SIZE, offs_n + BLOCK_N < split_end, 0)
+        if WINDOW:
+            mask_n = mask_n & seen_text(offs_n, text_start, text_end, place, BEHIND, AHEAD)
         m_i, l_i, acc = _online_softmax_step(q, k, v, mask_n, m_i, l_i, acc, scale)
     first_head = (token * NUM_KV_HEADS + kv_head) * GROUP
     _store_output(acc, m_i, l_i, out_ptr, split_ptr, first_head, split, GROUP, BLOCK_M // BLOCK_G, HEAD_DIM, NUM_SPLITS)
@@ -171,9 +179,10 @@ def paged_attention(
     v: Tensor,
     qk_norm_rope: QKNormRope | None = None,
     config: PagedConfig | None = None,
+    window: TextWindow | None = None,
 ) -> Tensor:
     """Attention of one token per row: its k and v [N, Hk, D] are stored in the pages of its slot, and q [N, Hq, D] sees
-    them and all that came before.
+    them and all that came before. window: the part of their text that the rows see, if not all.
 
     pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages], slot [N], pos [N] positions of the tokens.
     """
@@ -186,12 +195,14 @@ def paged_attention(
     if c.num_splits > 1:
         splits = torch.empty((*q.shape[:2], c.num_splits, dim + 2), dtype=torch.float32, device=q.device)
     tables, eps, constants = norm_rope_args(qk_norm_rope, q)
+    bounds, limits = window_args(window)
     _paged_kernel[(kv_heads, len(q), c.num_splits)](
-        pool, table, slot, pos, q, k, v, out, splits, *tables, table.stride(0), pool.stride(0), pool.stride(2),
+        pool, table, slot, pos, q, k, v, out, splits, *tables, *bounds, table.stride(0), pool.stride(0), pool.stride(2),
         q.stride(0), k.stride(0), v.stride(0), dim**-0.5, eps,
         NUM_KV_HEADS=kv_heads, GROUP=group, BLOCK_G=block_g, BLOCK_M=max(16, block_g), HEAD_DIM=dim, BLOCK_D=block_d,
         PAGE_SIZE=page_size, BLOCK_N=c.block_n, NUM_SPLITS=c.num_splits, USE_PDL=USE_PDL,
-        num_warps=c.num_warps, num_stages=c.num_stages, **constants, **PDL_LAUNCH,
+        num_warps=c.num_warps, num_stages=c.num_stages, **constants, **limits,
+        **PDL_LAUNCH,
     )  # fmt: skip
     if c.num_splits == 1:
         return out

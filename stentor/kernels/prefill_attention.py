@@ -15,6 +15,8 @@ from torch import Tensor
 
 from stentor.kernels.configs import PrefillConfig, prefill_config
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.kernels.text_window import load_window, seen_text, window_args
+from stentor.kernels.types import TextWindow
 
 LOG2_E = 1.4426950408889634
 
@@ -29,14 +31,20 @@ def _load_kv(pool_ptr, pages_ptr, offs_n, offs_d, mask_n, stride_pos, PAGE_SIZE:
 
 @triton.jit
 def _prefill_block(
-    q, m_i, l_i, acc, keys_ptr, values_ptr, pages_ptr, offs_n, offs_d, last_pos, seen_pos, stride_pos, scale,
-    PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    q, m_i, l_i, acc, keys_ptr, values_ptr, pages_ptr, offs_n, offs_d, last_pos, seen_pos, text_start, text_end, place,
+    stride_pos, scale, PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, WINDOW: tl.constexpr, BEHIND: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """(m_i, l_i, acc) after the keys and values at offs_n. A row sees those up to its seen_pos."""
+    """(m_i, l_i, acc) after the keys and values at offs_n. A row sees those up to its seen_pos, and with WINDOW of its
+    text those near its place."""
     mask_n = offs_n <= last_pos
     k = _load_kv(keys_ptr, pages_ptr, offs_n, offs_d, mask_n, stride_pos, PAGE_SIZE, HEAD_DIM)
     qk = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-    qk = tl.where(offs_n[None, :] <= seen_pos[:, None], qk, float("-inf"))
+    is_seen = offs_n[None, :] <= seen_pos[:, None]
+    if WINDOW:
+        near = seen_text(offs_n[None, :], text_start[:, None], text_end[:, None], place[:, None], BEHIND, AHEAD)
+        is_seen = is_seen & near
+    qk = tl.where(is_seen, qk, float("-inf"))
     m_ij = tl.maximum(m_i, tl.max(qk, 1))
     p = tl.exp2(qk - m_ij[:, None])
     alpha = tl.exp2(m_i - m_ij)
@@ -49,10 +57,11 @@ def _prefill_block(
 
 @triton.jit
 def _prefill_kernel(
-    pool_ptr, table_ptr, slot_ptr, pos_ptr, q_ptr, out_ptr, num_tokens, stride_table, stride_kv, stride_pos, stride_q,
-    scale, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_T: tl.constexpr,
+    pool_ptr, table_ptr, slot_ptr, pos_ptr, q_ptr, out_ptr, text_start_ptr, text_end_ptr, place_ptr,
+    num_tokens, stride_table, stride_kv, stride_pos, stride_q, scale,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_T: tl.constexpr,
     TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
-    USE_PDL: tl.constexpr,
+    USE_PDL: tl.constexpr, WINDOW: tl.constexpr, BEHIND: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Attention of TOKENS tokens (at most BLOCK_T) and the query heads of one key head. The tokens may belong to
     several requests."""
@@ -66,6 +75,9 @@ def _prefill_kernel(
     mask_m = (token < end) & (in_group < GROUP)
     slot = tl.load(slot_ptr + token, mask_m, -1)
     pos = tl.load(pos_ptr + token, mask_m, -1)
+    text_start, text_end, place = pos, pos, pos
+    if WINDOW:
+        text_start, text_end, place = load_window(text_start_ptr, text_end_ptr, place_ptr, token, mask_m)
     offs_q = (kv_head * GROUP + in_group)[:, None] * HEAD_DIM + offs_d[None, :]
     mask_q = mask_m[:, None] & (offs_d < HEAD_DIM)[None, :]
     q = tl.load(q_ptr + token.to(tl.int64)[:, None] * stride_q + offs_q, mask_q, 0.0)
@@ -82,7 +94,8 @@ def _prefill_kernel(
         for start_n in range(0, last_pos + 1, BLOCK_N):
             m_i, l_i, acc = _prefill_block(
                 q, m_i, l_i, acc, keys_ptr, keys_ptr + stride_kv, pages_ptr, start_n + tl.arange(0, BLOCK_N), offs_d,
-                last_pos, seen_pos, stride_pos, scale, PAGE_SIZE, HEAD_DIM,
+                last_pos, seen_pos, text_start, text_end, place, stride_pos, scale, PAGE_SIZE, HEAD_DIM,
+                WINDOW, BEHIND, AHEAD,
             )  # fmt: skip
         first += tl.sum(((seen_pos >= 0) & (in_group == 0)).to(tl.int32), 0)
     out_base = (token.to(tl.int64) * NUM_KV_HEADS * GROUP * HEAD_DIM)[:, None]
@@ -98,11 +111,13 @@ def prefill_attention(
     q: Tensor,
     config: PrefillConfig | None = None,
     alone: bool = False,
+    window: TextWindow | None = None,
 ) -> Tensor:
     """Attention of q [N, Hq, D] over what is in the pages (`kv_cache.store_kv`), each token up to its own position.
 
     pool [2, pages, page, Hk, D] of one layer, table [slots, max_pages], slot [N], pos [N]. The tokens of a slot stand
-    side by side. `alone`: no two tokens have the same history, so each has CTAs of its own. Returns [N, Hq, D].
+    side by side. `alone`: no two tokens have the same history, so each has CTAs of its own. window: the part of its
+    text that each token sees, if not all. Returns [N, Hq, D].
     """
     page_size, kv_heads, dim = pool.shape[2:]
     group = q.shape[1] // kv_heads
@@ -111,10 +126,11 @@ def prefill_attention(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     block_t = c.block_m // block_g
     tokens = 1 if alone else block_t
+    bounds, limits = window_args(window)
     _prefill_kernel[(kv_heads, triton.cdiv(len(q), tokens))](
-        pool, table, slot, pos, q, out, len(q), table.stride(0), pool.stride(0), pool.stride(2), q.stride(0),
+        pool, table, slot, pos, q, out, *bounds, len(q), table.stride(0), pool.stride(0), pool.stride(2), q.stride(0),
         dim**-0.5 * LOG2_E, NUM_KV_HEADS=kv_heads, GROUP=group, BLOCK_G=block_g, BLOCK_T=block_t, TOKENS=tokens,
         HEAD_DIM=dim, BLOCK_D=max(16, triton.next_power_of_2(dim)), PAGE_SIZE=page_size, BLOCK_N=c.block_n,
-        USE_PDL=USE_PDL, num_warps=c.num_warps, num_stages=c.num_stages, **PDL_LAUNCH,
+        USE_PDL=USE_PDL, num_warps=c.num_warps, num_stages=c.num_stages, **limits, **PDL_LAUNCH,
     )  # fmt: skip
     return out

@@ -71,6 +71,21 @@ class MinFrames(NamedTuple):
     least: Tensor
 
 
+class TextWindow(NamedTuple):
+    """The part of a text that tokens see in some layers: positions place - behind to place + ahead, of start to end.
+
+    Bounds of the text in the sequence start and end [N] int64, and place [N] float32, whole and counted from start.
+    Keys outside the text are seen as ever.
+    """
+
+    layers: tuple[int, ...]
+    start: Tensor
+    end: Tensor
+    place: Tensor
+    behind: int
+    ahead: int
+
+
 class RowRef(NamedTuple):
     """Rows `idx` [B] of a table [slots, ...], without copying them."""
 

@@ -60,7 +60,9 @@ class AlignmentHeads:
     """Attention heads that look at the text of the frame that is made: the first `heads` of each of `layers`.
 
     group: query heads that share a key head. scale: of their scores. lag: seconds by which their attention passes a
-    word later than the word sounds.
+    word later than the word sounds. window: positions of the text behind and ahead of the place of the last frame that
+    all heads of these layers see where a frame is made. Its place is then in there, and never before the last. None:
+    they see the whole text.
     """
 
     layers: tuple[int, ...]
@@ -68,6 +70,7 @@ class AlignmentHeads:
     group: int
     scale: float
     lag: float = 0.0
+    window: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from stentor import TTS, InvalidRequest, Reference, Speech
 from stentor.config import Policy
 from stentor.engine.alignment import REACH, WIDTH, attended
 from stentor.engine.kv_cache import PagedKV
+from stentor.kernels.types import TextWindow
 from stentor.models.base import AlignmentHeads, KVSpec
 from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import hold
@@ -24,13 +25,19 @@ VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
 PREEMPTED = {"page_size": 4, "memory_gb": 24 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, "policy": Policy(reserve_tokens=4)}
 
 
-def toy(**engine: object) -> TTS:
-    return TTS("dummy:toy-words", dtype="float64", **{"max_num_seqs": 4, "memory_gb": 0.002, **engine})
+def toy(kind: str = "words", **engine: object) -> TTS:
+    return TTS(f"dummy:toy-{kind}", dtype="float64", **{"max_num_seqs": 4, "memory_gb": 0.002, **engine})
 
 
 @pytest.fixture(scope="module")
 def solo() -> list[Speech]:
     with toy(max_num_seqs=1) as tts:
+        return [tts.generate(text, seed=7, **ASK) for text in TEXTS]
+
+
+@pytest.fixture(scope="module")
+def alone_in_window() -> list[Speech]:
+    with toy("window", max_num_seqs=1) as tts:
         return [tts.generate(text, seed=7, **ASK) for text in TEXTS]
 
 
@@ -65,13 +72,57 @@ def test_the_heads_of_a_row_look_at_its_own_text_across_pages_and_nowhere_else()
             assert float(out[b, 1 + REACH + k]) == pytest.approx(want, abs=1e-6)
 
 
+def test_in_a_window_the_position_that_is_said_is_in_it_and_never_before_the_last_place():
+    generator = torch.Generator().manual_seed(2)
+    kv = PagedKV(KVSpec(1, 1, 4, torch.float64), 1, 5, 4, 5, torch.device("cpu"))
+    kv.pool.copy_(torch.randn(kv.pool.shape, generator=generator, dtype=torch.float64) * 3)
+    kv.table[0] = torch.arange(5)
+    heads, idx = AlignmentHeads((0,), 1, 1, 0.5, window=(2, 3)), torch.zeros(8, dtype=torch.int64)
+    rows = Rows(text_start=torch.full((8,), 3), text_end=torch.full((8,), 15))
+    place = torch.tensor([0.0, 1, 4, 5, 8, 9, 10, 11])
+    window = TextWindow((0,), rows["text_start"], rows["text_end"], place, 2, 3)
+    queries = torch.randn(8, 1, 1, 4, generator=generator, dtype=torch.float64)
+    out = attended(kv, heads, queries, rows, idx, 5, window)
+    free = attended(kv, heads, queries, rows, idx, 5)
+    assert (out[:, 0] >= place).all()
+    assert (out[:, 0] <= (place + 3).clamp_max(11)).all()
+    assert (free[:, 0] < place - 2).any(), "some would look back further"
+    assert (free[:, 0] > place + 3).any(), "and some ahead"
+    keys = kv.pool[0, 0, kv.table[0]].flatten(0, 1)[:, 0]
+    for b in range(8):
+        first, last = max(0, int(place[b]) - 2), min(11, int(place[b]) + 3)
+        inside = (keys[3 + first : 4 + last] @ queries[b, 0, 0] * 0.5).softmax(0)
+        assert int(out[b, 0]) == max(int(place[b]), first + int(inside.argmax()))
+        around = out[b, 1:].tolist()
+        want = {first + n: float(share) for n, share in enumerate(inside)}
+        at = range(int(out[b, 0]) - REACH, int(out[b, 0]) + REACH + 1)
+        np.testing.assert_allclose(around, [want.get(n, 0.0) for n in at], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "engine",
     [{}, {"overlap_steps": 2}, {"page_size": 4, "policy": Policy(max_prefill_tokens=5)}, PREEMPTED],
     ids=["batched", "overlapped", "in pieces", "preempted"],
 )
 def test_words_have_the_same_times_in_any_company(solo: list[Speech], engine: dict):
-    with toy(**engine) as tts, ThreadPoolExecutor() as pool:
+    for alone, speech in zip(solo, together("words", engine), strict=True):
+        assert_same_words(alone, speech)
+
+
+@pytest.mark.parametrize("engine", [{"overlap_steps": 2}, PREEMPTED], ids=["overlapped", "preempted"])
+def test_a_row_that_sees_a_part_of_its_text_is_the_same_in_any_company(
+    solo: list[Speech], alone_in_window: list[Speech], engine: dict
+):
+    """One that is preempted computes its frames again, each with what it saw then."""
+    for plain, alone, speech in zip(solo, alone_in_window, together("window", engine), strict=True):
+        assert not np.allclose(plain.samples, alone.samples)
+        np.testing.assert_allclose(speech.samples, alone.samples, atol=1e-6)
+        assert_same_words(alone, speech)
+
+
+def together(kind: str, engine: dict) -> list[Speech]:
+    """The texts in one batch, which is preempted if `engine` is PREEMPTED."""
+    with toy(kind, **engine) as tts, ThreadPoolExecutor() as pool:
         all_are_there = threading.Event()
         hold(tts)(all_are_there)
         running = pool.submit(tts.generate, TEXTS, seed=7, **ASK)
@@ -79,22 +130,24 @@ def test_words_have_the_same_times_in_any_company(solo: list[Speech], engine: di
         while tts.engine.health().queued < len(TEXTS) and time.monotonic() < deadline:
             time.sleep(0.001)
         all_are_there.set()
-        together = running.result()
+        speeches = running.result()
         assert (tts.engine.health().preemptions > 0) == (engine is PREEMPTED)
-    for alone, speech in zip(solo, together, strict=True):
-        assert_same_words(alone, speech)
+    return speeches
 
 
-def test_a_row_that_was_parked_keeps_where_it_looked(solo: list[Speech]):
+@pytest.mark.parametrize(("kind", "given"), [("words", "solo"), ("window", "alone_in_window")])
+def test_a_row_that_was_parked_keeps_where_it_looked(kind: str, given: str, request: pytest.FixtureRequest):
     """Its reader leaves audio lying, so that the only slot goes to another request and its row to the host."""
+    solo: list[Speech] = request.getfixturevalue(given)
     ask = {k: v for k, v in ASK.items() if k != "retries"}
-    with toy(max_num_seqs=1, policy=Policy(max_unread=0.05)) as tts:
+    with toy(kind, max_num_seqs=1, policy=Policy(max_unread=0.05)) as tts:
         stream = tts.stream(TEXTS[3], seed=7, **ask)
         chunks = [next(stream)]
         other = tts.generate(TEXTS[0], seed=7, **ASK)
         chunks += stream
     words = [word for chunk in chunks for word in chunk.words]
     assert [(w.text, pytest.approx(w.end, abs=1e-6)) for w in solo[3].words] == [(w.text, w.end) for w in words]
+    np.testing.assert_allclose(np.concatenate([c.samples for c in chunks]), solo[3].samples, atol=1e-6)
     assert_same_words(solo[0], other)
 
 

@@ -29,6 +29,7 @@ def options(tts: TTS, family: str) -> dict:
 CASES = [(family, dtype, LOAD.get(family, {})) for family in EVERY for dtype in (torch.float32, torch.bfloat16)]
 CASES += [(family, torch.bfloat16, {"quantization": bits}) for family in FAMILIES for bits in ("int8", "fp8")]
 CASES += [(family, torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8}) for family in FAMILIES]
+CASES += [("voxcpm2_window", dtype, {}) for dtype in (torch.float32, torch.bfloat16)]
 CASES += [(family, torch.bfloat16, {"max_loras": 2, "max_lora_rank": 8, "quantization": "int8"}) for family in FAMILIES]
 
 
@@ -50,7 +51,14 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
         w.capture()
         bench.codec.capture()
     group = [bench.admit(family, i, seed=i) for i in range(4)]
-    held = [*w.slots.table.values(), w.slots.frames, w.slots.report, w.kv.pool, *bench.codec.states.columns.values()]
+    held = [
+        *w.slots.table.values(),
+        w.slots.frames,
+        w.slots.report,
+        w.slots.attended,
+        w.kv.pool,
+        *bench.codec.states.columns.values(),
+    ]
     held += bench.codec.pages.pool.values()
     torch.manual_seed(3)
     with torch.inference_mode():
@@ -58,6 +66,7 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
         w.kv.pool.normal_()
         w.slots.table["pos"][:4] = torch.tensor([3, 17, 9, 30], device="cuda")
         w.slots.table["step"][:4] = 2
+        w.slots.attended[..., :1] = 3.0
         w.idx.fill_(4)
         w.idx[:4] = torch.arange(4, device="cuda")
         before = [t.clone() for t in held]

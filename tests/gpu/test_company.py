@@ -16,7 +16,7 @@ REQUESTS, FRAMES = 12, 30
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "voxcpm2_window"])
 def test_a_request_gives_the_same_bytes_alone_and_among_others(family, tmp_path):
     dice = random.Random(4)
     texts = [" ".join(dice.choices(WORDS, k=dice.randint(1, 12))) for _ in range(REQUESTS)]

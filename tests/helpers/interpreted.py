@@ -7,7 +7,6 @@ the padded static buffers that a GPU captures, then decode steps with a padding 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -24,21 +23,11 @@ from tests.helpers.tiny import FAMILIES, Bench, checkpoint
 OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 2}, "qwen3_tts": {"top_k": 20}}
 
 
-def with_words(path: Path, folder: Path) -> Path:
-    """A copy of a VoxCPM2 checkpoint of which some heads say when words are spoken."""
-    shutil.copytree(path, folder, dirs_exist_ok=True)
-    config = json.loads((folder / "config.json").read_text())
-    heads = {"layers": [0, 2], "heads": 3}
-    config["stentor"] = {"alignment": heads, "text_frontend": "english-phonemes", "takes_instructions": False}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
 def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
     """The frames [count, ...] that a request begins with, and where in its text they are."""
     switches.AVAILABLE = wanted
-    path = checkpoint(family, folder)
-    bench = Bench(with_words(path, folder) if family == "voxcpm2" else path, "cpu", torch.float32)
+    path = checkpoint("voxcpm2_window" if family == "voxcpm2" else family, folder)
+    bench = Bench(path, "cpu", torch.float32)
     w, spec, padding = bench.runner, bench.model.spec, bench.sizes.slots
     assert w.kv.fused == wanted
     with torch.inference_mode():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,13 @@ FAMILIES = ("qwen3_tts", "voxcpm2", "fish_s2")
 EVERY = (*FAMILIES, "cosyvoice3")
 """For tests of a few seconds: the codec of this one takes longer than those of the others together."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-VOICE = {"qwen3_tts": {"voice": "serena"}, "voxcpm2": {}, "fish_s2": {}, "cosyvoice3": {"voice": "flow"}}
+VOICE = {
+    "qwen3_tts": {"voice": "serena"},
+    "voxcpm2": {},
+    "fish_s2": {},
+    "cosyvoice3": {"voice": "flow"},
+    "voxcpm2_window": {},
+}
 LOAD: dict[str, dict[str, Any]] = {"cosyvoice3": {"stream_window": 8}}
 """Load options with which a family's codec takes streams in chunks."""
 TEXT = "Hello there, one two three."
@@ -31,6 +39,8 @@ TEXT = "Hello there, one two three."
 
 def checkpoint(family: str, folder: Path) -> Path:
     """Where the tiny checkpoint is; `folder` takes one that has to be made."""
+    if family == "voxcpm2_window":
+        return _in_window(folder)
     if family == "fish_s2":
         return FIXTURES / "fish_s2" / "checkpoint"
     if family == "voxcpm2":
@@ -42,6 +52,16 @@ def checkpoint(family: str, folder: Path) -> Path:
     from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
     tiny.write("custom_voice", folder)
+    return folder
+
+
+def _in_window(folder: Path) -> Path:
+    """VoxCPM2 of which some heads say where in the text a frame is, and see the text around there only."""
+    shutil.copytree(FIXTURES / "voxcpm2", folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    heads = {"layers": [0, 2], "heads": 3, "behind": 0, "ahead": 2}
+    config["stentor"] = {"alignment": heads, "text_frontend": "english-phonemes", "takes_instructions": False}
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 

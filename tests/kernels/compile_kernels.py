@@ -26,7 +26,16 @@ from stentor.kernels import (
     window_attention,
 )
 from stentor.kernels.configs import PagedConfig, conv_config
-from stentor.kernels.types import Affine, QKNormRope, RopeArgs, RowStatus, SampleOut, SamplingParams, SnakeParams
+from stentor.kernels.types import (
+    Affine,
+    QKNormRope,
+    RopeArgs,
+    RowStatus,
+    SampleOut,
+    SamplingParams,
+    SnakeParams,
+    TextWindow,
+)
 from tests.helpers.compiled import HOPPER, Case, compile_cases, compiled_cases, floats, integers, meta
 
 STATUS = RowStatus(0, 1, 2, 3)
@@ -50,12 +59,27 @@ def qkv(dtype: torch.dtype, *rows: int, heads: int = 8, group: int = 2) -> tuple
     return q, k, v
 
 
+def text_window(rows: int) -> TextWindow:
+    return TextWindow((0,), integers(rows), integers(rows), floats(rows), 1, 6)
+
+
 def paged(
-    dtype: torch.dtype, rows: int, group: int, args: QKNormRope | None, config: PagedConfig | None = None
+    dtype: torch.dtype,
+    rows: int,
+    group: int,
+    args: QKNormRope | None,
+    config: PagedConfig | None = None,
+    window: TextWindow | None = None,
 ) -> None:
     pool, table = meta(2, 40, 16, 8, 128, dtype=dtype), integers(rows, 40)
     given = qkv(dtype, rows, group=group)
-    paged_attention.paged_attention(pool, table, integers(rows), integers(rows), *given, args, config)
+    paged_attention.paged_attention(pool, table, integers(rows), integers(rows), *given, args, config, window)
+
+
+def replay_in_window(dtype: torch.dtype) -> None:
+    pool, (q, _, _) = meta(2, 40, 16, 8, 128, dtype=dtype), qkv(dtype, 300)
+    slot, window = integers(300), text_window(300)
+    prefill_attention.prefill_attention(pool, integers(64, 40), slot, slot, q, window=window)
 
 
 def paged_prefill(dtype: torch.dtype) -> None:
@@ -146,6 +170,11 @@ CASES: dict[str, Case] = {
     "decode of pairs": lambda t: paged(t, 64, 4, norm_rope_args(t, interleaved=True)),
     "decode in splits": lambda t: paged(t, 2, 8, norm_rope_args(t), PagedConfig(32, 4, 3, 4)),
     "decode without norm and RoPE": lambda t: paged(t, 64, 2, None),
+    "decode in a window of the text": lambda t: paged(t, 64, 2, norm_rope_args(t), window=text_window(64)),
+    "decode in splits in a window of the text": lambda t: paged(
+        t, 2, 8, norm_rope_args(t), PagedConfig(32, 4, 3, 4), text_window(2)
+    ),
+    "replay in a window of the text": replay_in_window,
     "prefill": paged_prefill,
     "decode, each row by itself": paged_decode,
     "windowed": windowed,

@@ -8,6 +8,7 @@ import torch
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import paged_attention
 from stentor.kernels.configs import PagedConfig
+from stentor.kernels.types import TextWindow
 from stentor.layers.attention import sdpa
 from tests.helpers.kernel_tests import DEVICE, DOTS, close, random
 from tests.helpers.projected_qkv import NORM_ROPES, RandomNormRope, projected
@@ -65,3 +66,24 @@ def test_paged_attention_applies_norms_and_rope_as_the_layers_do(dtype, options)
     got = paged_attention.paged_attention(pools[0], table, slot, pos, q, k, v, norm_rope.args)
     close(got, paged_attention.paged_attention(pools[1], table, slot, pos, *applied, v))
     close(*pools)
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+@pytest.mark.parametrize("config", [None, PagedConfig(16, 1, 3, num_splits=4)], ids=["whole", "in splits"])
+def test_of_its_text_a_row_sees_the_part_around_its_place_and_all_that_is_around_the_text(dtype, config):
+    heads, group, dim, page = 2, 2, 64, 4
+    pool, table = random(2, 61, page, heads, dim, dtype=dtype), torch.randperm(60, device=DEVICE).view(3, 20)
+    slot, pos = torch.tensor([2, 0, 1], device=DEVICE), torch.tensor([79, 41, 70], device=DEVICE)
+    start, end, place = [3, 40, 0], [66, 41, 70], [31, 0, 68]  # the last one's splits see nothing but what is late
+    window = TextWindow(
+        (0,), *(torch.tensor(t, device=DEVICE) for t in (start, end)), torch.tensor(place, device=DEVICE).float(), 1, 4
+    )
+    q, k, v = (random(3, n, dim, dtype=dtype) for n in (heads * group, heads, heads))
+    got = paged_attention.paged_attention(pool, table, slot, pos, q, k, v, config=config, window=window)
+    rows = []
+    for i in range(3):
+        first, last = max(start[i], start[i] + place[i] - 1), min(end[i], start[i] + place[i] + 5)
+        visible = [*range(start[i]), *range(first, last), *range(end[i], int(pos[i]) + 1)]
+        keys, values = (part[table[slot[i]]].flatten(0, 1)[None, visible] for part in pool)
+        rows.append(sdpa(q[i][None, None], keys, values)[0, 0])
+    close(got, torch.stack(rows))

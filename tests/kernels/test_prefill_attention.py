@@ -9,6 +9,7 @@ from torch import Tensor
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels.configs import PrefillConfig
 from stentor.kernels.prefill_attention import prefill_attention
+from stentor.kernels.types import TextWindow
 from stentor.layers.attention import sdpa
 from tests.helpers.kernel_tests import DEVICE, DOTS, close, integers, random
 
@@ -70,3 +71,20 @@ def test_values_that_are_not_numbers_reach_no_other_request():
     got = prefill_attention(pages.pool, pages.table, slot, pos, q, CONFIG)
     assert got[slot == 0].isnan().all()
     assert torch.equal(got[slot != 0], want[slot != 0])
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_frame_sees_of_its_text_what_is_around_its_own_place(dtype, alone):
+    slot, pos = packed(((3, 21, 6), (0, 30, 2), (4, 17, 0)))
+    pages, q = Pages(1, 64, dtype), random(len(slot), 2, 64, dtype=dtype)
+    start, end = integers(*[2] * 7, *[0] * 3, 5), integers(*[20] * 7, *[30] * 3, 17)
+    place = integers(0, 0, 1, 5, 9, 13, 17, 3, 29, 29, 8)
+    window = TextWindow((0,), start, end, place.float(), 1, 4)
+    got = prefill_attention(pages.pool, pages.table, slot, pos, q, CONFIG, alone, window)
+    for i in range(len(slot)):
+        at = torch.arange(int(pos[i]) + 1, device=DEVICE)
+        near = (at >= start[i] + place[i] - 1) & (at <= start[i] + place[i] + 4)
+        visible = at[near | (at < start[i]) | (at >= end[i])]
+        keys, values = (part[pages.table[slot[i]]].flatten(0, 1)[None, visible] for part in pages.pool)
+        close(got[i], sdpa(q[i][None, None], keys, values)[0, 0])

@@ -1,4 +1,4 @@
-"""`dummy:toy`, toys with other codecs, and one that says when it speaks a word. All are of seed 0."""
+"""`dummy:toy`, toys with other codecs, and two that say when they speak a word. All are of seed 0."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ CODECS: Mapping[str, type[ToyCodec | LookaheadCodec]] = {
     "toy-lookahead": LookaheadCodec,
     "toy-whole": WholeCodec,
     "toy-words": ToyCodec,
+    "toy-window": ToyCodec,
 }
+WINDOW = (1, 3)
+"""What `toy-window` sees of its text behind and ahead of the last frame's place."""
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Toy:
     """The dummy `name`. `dtype` None: float32."""
     check_load_options(options, ())
-    return Toy(0, dtype or torch.float32, device, CODECS[name], words=name == "toy-words")
+    words, window = name in ("toy-words", "toy-window"), WINDOW if name == "toy-window" else None
+    return Toy(0, dtype or torch.float32, device, CODECS[name], words, window)

@@ -56,8 +56,9 @@ class Toy(nn.Module):
         device: torch.device,
         codec: type[ToyCodec | LookaheadCodec] = ToyCodec,
         words: bool = False,
+        window: tuple[int, int] | None = None,
     ) -> None:
-        """words: it says when each is spoken."""
+        """words: it says when each is spoken. window: see AlignmentHeads."""
         super().__init__()
         self.text = nn.Embedding(TEXT, HIDDEN)
         self.trail = nn.Embedding(TEXT, HIDDEN)
@@ -73,7 +74,7 @@ class Toy(nn.Module):
             p.data = torch.randn(p.shape, generator=generator) / max(1.0, p.shape[-1] ** 0.5)
         self.rope = Rope(angles(STACK.head_dim, 4096, 1e4), torch.float32, interleaved=False, in_float32=True)
         self.to(device=device, dtype=dtype).requires_grad_(False)
-        self.spec = make_spec(dtype, self.codec.timing, words)
+        self.spec = make_spec(dtype, self.codec.timing, words, window)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
         frames = F.pad(wav, (0, -len(wav) % HOP)).view(-1, HOP)

@@ -22,13 +22,15 @@ from stentor.models.toy.config import (
 )
 
 
-def make_spec(dtype: torch.dtype, timing: CodecTiming = CAUSAL, words: bool = False) -> ModelSpec:
+def make_spec(
+    dtype: torch.dtype, timing: CodecTiming = CAUSAL, words: bool = False, window: tuple[int, int] | None = None
+) -> ModelSpec:
     """Facts of a toy whose weights and cache are `dtype`. timing: of its codec. With look-ahead it hides frames. words:
-    three of its heads in each layer, of two key heads, say when they are spoken."""
+    three of its heads in each layer, of two key heads, say when they are spoken. window: see AlignmentHeads."""
     spec = _plain(dtype)
     if words:
         group = STACK.heads // STACK.kv_heads
-        spec = replace(spec, alignment=AlignmentHeads((0, 1), 3, group, STACK.head_dim**-0.5))
+        spec = replace(spec, alignment=AlignmentHeads((0, 1), 3, group, STACK.head_dim**-0.5, window=window))
     if not timing.lookahead:
         return spec
     hide = Option(0, 0, BOOK, int, "frames whose second code is below this are not heard")

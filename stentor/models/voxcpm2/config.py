@@ -58,11 +58,13 @@ class VAEConfig:
 @dataclass(frozen=True)
 class AlignmentConfig:
     """The base language model's heads that were trained to look at the text of the patch that is made: the first
-    `heads` of each of `layers`. lag: seconds by which they pass a word late, as training measures it."""
+    `heads` of each of `layers`. lag: seconds by which they pass a word late, as training measures it. window: positions
+    of the text behind and ahead of the last frame's place that these layers see. None: all."""
 
     layers: tuple[int, ...]
     heads: int
     lag: float
+    window: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
 
 
 def _alignment(stentor: ConfigReader, base: StackConfig) -> AlignmentConfig | None:
-    """stentor.alignment: {"layers": [1, 2, 3], "heads": 2, "lag": 0.05}."""
+    """stentor.alignment: {"layers": [1, 2, 3], "heads": 2, "lag": 0.05, "behind": 1, "ahead": 4}."""
     if stentor.data.get("alignment") is None:
         return None
     section = stentor.section("alignment")
@@ -183,7 +185,14 @@ def _alignment(stentor: ConfigReader, base: StackConfig) -> AlignmentConfig | No
         raise section.error("layers", f"must be different numbers below {base.layers}, got {list(layers)}")
     if heads > base.heads:
         raise section.error("heads", f"must be at most {base.heads}, got {heads}")
-    return AlignmentConfig(tuple(sorted(layers)), heads, section.number("lag", 0.0))
+    return AlignmentConfig(tuple(sorted(layers)), heads, section.number("lag", 0.0), _window(section))
+
+
+def _window(alignment: ConfigReader) -> tuple[int, int] | None:
+    """`behind` and `ahead` of stentor.alignment, both or neither."""
+    if alignment.data.get("behind") is None and alignment.data.get("ahead") is None:
+        return None
+    return alignment.integer("behind", low=0), alignment.integer("ahead", low=1)
 
 
 def _granularity(stentor: ConfigReader) -> str:

@@ -35,7 +35,8 @@ def _alignment(c: VoxCPM2Config) -> AlignmentHeads | None:
     if c.alignment is None:
         return None
     base, given = c.base, c.alignment
-    return AlignmentHeads(given.layers, given.heads, base.heads // base.kv_heads, base.head_dim**-0.5, given.lag)
+    group, scale = base.heads // base.kv_heads, base.head_dim**-0.5
+    return AlignmentHeads(given.layers, given.heads, group, scale, given.lag, given.window)
 
 
 def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, Column]) -> ModelSpec:

@@ -168,6 +168,9 @@ def test_a_truncated_or_missing_file_is_named(copy: Path, name: str) -> None:
         (lambda c: c.update(stentor=aligned(layers=[3], heads=1)), "layers must be different numbers below 3"),
         (lambda c: c.update(stentor=aligned(layers=[1, 1], heads=1)), "layers must be different numbers below 3"),
         (lambda c: c.update(stentor=aligned(layers=[0], heads=5)), "heads must be at most 4, got 5"),
+        (lambda c: c.update(stentor=aligned(layers=[0], heads=1, behind=1)), "alignment.ahead is missing"),
+        (lambda c: c.update(stentor=aligned(layers=[0], heads=1, behind=-1, ahead=4)), "behind must be an integer of"),
+        (lambda c: c.update(stentor=aligned(layers=[0], heads=1, behind=1, ahead=0)), "ahead must be a positive integ"),
         (lambda c: c.update(stentor={"voices": "ann"}), "stentor.voices must be a list of strings"),
         (lambda c: c.update(stentor={"voices": ["ann"]}), r"voices\.safetensors"),
         (lambda c: c["audio_vae_config"].update(decoder_widths=[8]), "decoder_widths must have . values, one more"),
@@ -195,6 +198,11 @@ def test_a_checkpoint_may_say_which_heads_look_at_the_text(copy: Path) -> None:
     reconfigure(copy, lambda c: c.update(stentor=aligned(layers=[2, 0], heads=3, lag=0.02)))
     assert load(copy).spec.alignment == AlignmentHeads((0, 2), 3, 2, 0.25, 0.02)
     assert load(TINY).spec.alignment is None
+
+
+def test_a_checkpoint_may_say_how_much_of_the_text_its_heads_see(copy: Path) -> None:
+    reconfigure(copy, lambda c: c.update(stentor=aligned(layers=[2, 0], heads=3, behind=0, ahead=6)))
+    assert load(copy).spec.alignment == AlignmentHeads((0, 2), 3, 2, 0.25, 0.0, (0, 6))
 
 
 def test_named_voices_come_from_a_file_and_a_misshapen_one_is_named(copy: Path) -> None:
