@@ -8,14 +8,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from stentor.audio import Recording
 from stentor.engine.request_state import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
-from stentor.models.base import ModelSpec, ReferenceAudio
+from stentor.models.base import ModelSpec
 from stentor.server import memory
 from stentor.server.adapters import HostAdapters
 from stentor.server.config import ServerConfig
@@ -24,6 +21,7 @@ from stentor.server.limits import LIMITS
 from stentor.server.loader import Loader
 from stentor.server.names import OPENAI_MODELS, is_usual_model
 from stentor.server.residency import Residency
+from stentor.server.warm_up import warm_up
 from stentor.text.lexicon import Lexicon
 
 if TYPE_CHECKING:
@@ -38,8 +36,6 @@ WATCH_SECONDS = 0.5
 RESTARTS = LIMITS.restarts  # in a row
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
 WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
-WARMUP_TEXT = "Hello there."
-WARMUP_SECONDS = 1.0  # of reference audio
 THREADS = LIMITS.prepare_threads  # for tokenising text, per model
 REFERENCE_THREADS = LIMITS.reference_threads  # for decoding and resampling reference audio
 
@@ -179,7 +175,7 @@ class ModelHost:
         if self.config.warmup and not again:
             if self.phase == "loading":
                 self._become("warming")
-            await asyncio.to_thread(_warm_up, self._tts)
+            await asyncio.to_thread(warm_up, self._tts)
         await self.loader.settle(collect=not again)
         self.reason = None
         self.residency.loaded(time.monotonic() - began)
@@ -235,29 +231,6 @@ def _public(error: Exception) -> str:
     if isinstance(error, EngineError):
         return "the engine has stopped"
     return clipped(str(error), LIMITS.error_chars) if isinstance(error, StentorError) else "internal error"
-
-
-def _warm_up(tts: TTS) -> None:
-    """Generate a short utterance as a request would, and one in the voice of a reference where the model takes one."""
-    options: dict[str, Any] = {"max_frames": 8} if "max_frames" in tts.spec.options else {}
-    voices: list[dict[str, Any]] = [{}]
-    if tts.spec.speaker_size:
-        voices = [{"speaker_embedding": [0.0] * tts.spec.speaker_size}]
-    if tts.spec.takes_reference:
-        voices.append({"reference": ReferenceAudio(_noise(tts.spec), WARMUP_TEXT)})
-    for voice in voices:
-        try:
-            tts.generate(WARMUP_TEXT, retries=1, **options, **voice)
-        except InvalidRequest as e:
-            log.info("warm-up skipped: %s", e)
-
-
-def _noise(spec: ModelSpec) -> Recording:
-    """A reference that is in nobody's voice."""
-    shortest, longest = spec.reference_seconds
-    count = int(min(max(shortest, WARMUP_SECONDS), longest) * spec.reference_rate)
-    samples = 0.1 * np.random.default_rng(0).standard_normal(count)
-    return Recording(samples.astype(np.float32), spec.reference_rate, kept=False)
 
 
 class ModelHosts:

@@ -29,9 +29,11 @@ NO_LIMITS = {  # numbers that are not limits, and why
     "model_hosts.py WATCH_SECONDS": "how often an engine is looked at",
     "model_hosts.py CRASHED": "an exit code",
     "model_hosts.py WRONG": "an exit code",
-    "model_hosts.py WARMUP_SECONDS": "what is heard at start",
     "state.py ThreadPoolExecutor": "encoders have one thread per CPU",
     "voices/references.py BLOCK_SECONDS": "how audio is read",
+    "warm_up.py HEARD_SECONDS": "what is encoded at start",
+    "warm_up.py READ_SECONDS": "what is read at start",
+    "warm_up.py RATES": "of recordings at start",
 }
 LIMITING = ("max_length", "max_workers", "maxlen", "maxsize", "timeout")
 START, END = "<!-- limits: stentor/server/limits.py -->\n", "<!-- end of limits -->\n"
