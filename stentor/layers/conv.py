@@ -256,14 +256,15 @@ def context_steps(*parts: nn.Module) -> int:
 def cast_codec(codec: nn.Module, dtype: torch.dtype) -> None:
     """Cast the weights of a decoder or an encoder to `dtype`, and those of periodic activations to float32 at least.
 
-    Weights of convolutions are laid out in memory as the fused kernels read them. Their shape stays.
+    Weights of convolutions are laid out in memory as the fused kernels read them. Their shape stays. A codec on the
+    meta device is cast again once its weights are in.
     """
     for module in codec.modules():
         own = torch.promote_types(dtype, torch.float32) if isinstance(module, SnakeBase) else dtype
         for p in module.parameters(recurse=False):
             p.data = p.data.to(own)
-        if isinstance(module, SnakeBase):
-            module.cache_params()
+        if isinstance(module, SnakeBase) and not any(p.is_meta for p in module.parameters()):
+            module.cache_params()  # sums on the meta device would import torch._dynamo, which takes 1.4 s
         if isinstance(module, CausalModule) and kernels.wants_channels_last(dtype):
             order, back = _memory_order(module)
             module.weight.data = module.weight.data.permute(order).contiguous().permute(back)

@@ -3,7 +3,7 @@
 import torch
 
 from stentor.layers.codec_blocks import Snake, Upsample
-from stentor.layers.conv import StreamingState, state_columns
+from stentor.layers.conv import StreamingState, cast_codec, state_columns
 
 
 def test_up_sampling_in_chunks_equals_the_whole():
@@ -29,3 +29,15 @@ def test_a_snake_computes_its_large_argument_in_float32():
     want = x.half().double()
     want = want + torch.sin(act.alpha.double() * want).pow(2) / act.alpha.double()
     torch.testing.assert_close(act(x.half()).double(), want, rtol=2e-3, atol=2e-3)
+
+
+def test_nothing_is_computed_of_weights_that_are_not_in_yet():
+    """Arithmetic on the meta device imports torch._dynamo and sympy."""
+    with torch.device("meta"):
+        act = Snake(3)
+    cast_codec(act, torch.float16)
+    assert act.cached_params is None
+    act.to_empty(device="cpu")
+    act.alpha.data.fill_(2.0)
+    cast_codec(act, torch.float16)
+    torch.testing.assert_close(act.cached_params.gain, torch.full((3,), 0.5))
