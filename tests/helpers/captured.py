@@ -16,6 +16,7 @@ from stentor import TTS
 from stentor.engine import model_runner
 from stentor.engine.kv_cache import PagedKV, PagedView
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
+from stentor.kernels.types import TextWindow
 
 TOKENS = 32  # of the largest shape here
 
@@ -57,11 +58,13 @@ def capture_prefills(tts: TTS) -> None:
 def _read_rows_from_tokens(kv: PagedKV, max_pages: int) -> None:
     """Attention knows rows and lengths from the tokens' slots and positions, as the kernel does."""
 
-    def prefill_view(idx: Tensor, row: Tensor, slot: Tensor, pos: Tensor, *_: int) -> PagedView:
+    def prefill_view(
+        idx: Tensor, row: Tensor, slot: Tensor, pos: Tensor, pages: int, longest: int, window: TextWindow | None
+    ) -> PagedView:
         assert not len(idx)
         assert not len(row)
         found, of = slot.unique(return_inverse=True)
-        return PagedView(kv, found, of, pos, max_pages, max(2, int(torch.bincount(of).max())))
+        return PagedView(kv, found, of, pos, max_pages, max(2, int(torch.bincount(of).max())), window)
 
     kv.prefill_view = prefill_view  # type: ignore[method-assign]
 
