@@ -77,7 +77,7 @@ class ModelRunner:
             "partial prefill", self._partial_prefill, device, self.stream, must, shares_pool_of=self.decode_graphs
         )
         longest = min(MAX_PREFILL_TOKENS, sizes.prefill_tokens) if device.cuda else 0
-        frames = longest if model.spec.takes_reference else 0
+        frames = longest if model.spec.gives_frames else 0
         largest = BatchShape(longest, sizes.slots, frames, longest)
         self.prefill_buffers = PrefillBuffers(model.spec, largest, sizes.slots, device)
 
@@ -103,7 +103,7 @@ class ModelRunner:
 
     def prefill_keys(self, slots: int, num_evals: int) -> Iterator[tuple[int, int, int, int]]:
         """(tokens, rows, given frames, num_evals): as many frames as tokens, or none."""
-        given, most = self.model.spec.takes_reference, self.sizes.prefill_tokens
+        given, most = self.model.spec.gives_frames, self.sizes.prefill_tokens
         sizes = {n: tokens for n, tokens in PREFILL_TOKENS.items() if n < slots}
         sizes[slots] = PREFILL_TOKENS[max(PREFILL_TOKENS)] if slots > 1 else PREFILL_TOKENS[1]
         for rows, counts in sorted(sizes.items(), reverse=True):
@@ -119,7 +119,7 @@ class ModelRunner:
     def partial_keys(self) -> Iterator[tuple[int, int, int]]:
         """(tokens, given frames, replayed frames): as many of one kind as tokens, or none."""
         for tokens in (n for n in PARTIAL_TOKENS if n <= self.sizes.prefill_tokens):
-            if self.model.spec.takes_reference:
+            if self.model.spec.gives_frames:
                 yield (tokens, tokens, 0)
             yield (tokens, 0, 0)
             if tokens in REPLAY_TOKENS:

@@ -95,6 +95,7 @@ class ModelSpec:
     takes_instructions: bool = True
     instructs_prompt: bool = True  # instructions may stand beside a prompt or a reference with its text
     takes_reference: bool = True
+    voice_frames: bool = False  # prompts hold frames of a named voice
     max_references: int = 1
     takes_prompt: bool = False  # reference= and prompt= together
     live_text: bool = False  # text may arrive while the request runs
@@ -113,6 +114,11 @@ class ModelSpec:
     alignment: AlignmentHeads | None = None  # what says when words are spoken. None: nothing does
     batch_invariant: bool = False  # kernels.batch_invariant reaches all sums of a step, and of the codec in 16 bits
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
+
+    @property
+    def gives_frames(self) -> bool:
+        """Whether a prompt may hold frames: of references, or of a named voice."""
+        return self.takes_reference or self.voice_frames
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from stentor import TTS, Reference, Speech
 from stentor.config import Policy
 from stentor.engine.sequence import Phase
+from stentor.models.voxcpm2.config import parse
 from tests.engine.test_engine import VOICE, _checked, assert_all_free, assert_equal, toy  # noqa: F401
 from tests.helpers.captured import TOKENS, capture_prefills, eager_prefills, small_shapes
 from tests.helpers.stepped_engine import SteppedEngine, hold, stepped_engines
@@ -97,6 +101,26 @@ def test_prompts_with_other_loop_lengths_take_captured_shapes_too(monkeypatch: p
     with toy(page_size=PAGE, policy=policy(16)) as tts:
         capture_prefills(tts)
         assert_all_equal(want, spoken(tts, 2, flow_steps=5))
+        assert eager_prefills(tts) == 0
+
+
+def test_prompts_with_a_named_voice_take_captured_shapes_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its frames are those of a reference, in a model that takes none."""
+    small_shapes(monkeypatch)
+    path = checkpoint("voxcpm2", tmp_path)
+    copied = shutil.copytree(path, tmp_path / "voices")
+    config = json.loads((copied / "config.json").read_text())
+    config["stentor"] = {"voices": ["ann"], "takes_reference": False}
+    (copied / "config.json").write_text(json.dumps(config))
+    shape = parse(config)
+    save_file({"ann": torch.ones(2, shape.patch, shape.feat)}, copied / "voices.safetensors")
+    load: dict[str, Any] = {"device": "cpu", "max_num_seqs": 4, "policy": Policy(max_prefill_tokens=TOKENS)}
+    options: dict[str, Any] = {"max_frames": 2, "min_frames": 2, "seed": 7, "retries": 1}
+    with TTS(copied, **load) as tts:
+        want = tts.generate("short", **options)
+    with TTS(copied, **load) as tts:
+        capture_prefills(tts)
+        np.testing.assert_allclose(tts.generate("short", **options).samples, want.samples, atol=1e-4)
         assert eager_prefills(tts) == 0
 
 

@@ -44,7 +44,7 @@ def capture_prefills(tts: TTS) -> None:
     runner, slots = tts.engine.runner, tts.engine.sizes.slots
     spec = runner.model.spec
     runner.evals = {spec.num_evals, *spec.captured_evals}
-    largest = BatchShape(TOKENS, slots, TOKENS if spec.takes_reference else 0, TOKENS)
+    largest = BatchShape(TOKENS, slots, TOKENS if spec.gives_frames else 0, TOKENS)
     runner.prefill_buffers = PrefillBuffers(spec, largest, slots, runner.device)
     graphs: Any
     for graphs, keys in (

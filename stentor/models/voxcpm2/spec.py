@@ -62,6 +62,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         takes_instructions=c.takes_instructions,
         instructs_prompt=False,
         takes_reference=c.takes_reference,
+        voice_frames=bool(c.voices),
         takes_prompt=c.takes_reference,
         codec_chunk=16,
         codec_prefix=PRIME if c.takes_reference else 0,
