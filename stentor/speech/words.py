@@ -94,12 +94,10 @@ def word_spans(attended: np.ndarray, words: Sequence[range], frame_seconds: floa
     known = np.arange(len(seen))[seen]
     way = np.maximum.accumulate(place[known]) + 1e-6 * known  # strictly ascending
 
-    def crossed(position: float) -> float:
-        """When the way passes a border between two positions."""
-        at = np.interp(position, way, times[known], left=times[known[0]], right=total)
-        return float(np.clip(at, 0.0, total))
-
-    return [Span(crossed(w.start - 0.5), crossed(w.stop - 0.5)) if w else None for w in words]
+    # When the way passes the borders between two positions: the beginning and the end of each word.
+    borders = np.array([(w.start, w.stop) for w in words]) - 0.5
+    crossed = np.interp(borders, way, times[known], left=times[known[0]], right=total).clip(0.0, total).tolist()
+    return [Span(*both) if w else None for w, both in zip(words, crossed, strict=True)]
 
 
 def _way(attended: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
