@@ -13,7 +13,7 @@ from torch import Tensor
 
 import stentor
 from stentor.engine.alignment import REACH
-from stentor.layers.attention import causal
+from stentor.layers.attention import causal, sdpa
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.text.trace import Trace, is_sound
 from training.word_times import Forced, measure, utterances
@@ -33,32 +33,40 @@ def speech(voice: stentor.TTS) -> stentor.Speech:
     return voice.generate(TEXT, **ASK)
 
 
-def attention(voice: stentor.TTS, frames: np.ndarray) -> np.ndarray:
-    """Mean attention [frames, text] of the alignment heads, from one pass over the whole sequence."""
+def attention(voice: stentor.TTS, frames: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Mean attention [frames, text] of the alignment heads, from one pass over the whole sequence. Frame n sees the window
+    around places[n]."""
     model, heads = voice._model, voice.spec.alignment
     assert heads is not None
+    assert heads.window is not None
+    behind, ahead = heads.window
     request = voice.request(TEXT, seed=2)
     prompt = voice.prompt(request)
     start, end, length = prompt.columns["text_start"], prompt.columns["text_end"], prompt.length
     found: list[Tensor] = []
+    at, place = torch.arange(end - start), torch.from_numpy(places)[:, None]
+    near = (at >= place - behind) & (at <= place + ahead)
+    seen = torch.ones(length + len(frames), length + len(frames), dtype=torch.bool).tril()
+    seen[length:-1, start:end] &= near[1:]  # the prompt sees all of its text
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
         if layer in heads.layers:
             for head in range(heads.heads):
                 scores = q[0, length - 1 : -1, head] @ k[0, start:end, head // heads.group].T * heads.scale
-                found.append(scores.softmax(-1))
+                found.append(scores.masked_fill(~near, float("-inf")).softmax(-1))
+            return sdpa(q, k, v, seen)
         return causal(layer, q, k, v, NormRope())
 
     with torch.inference_mode():
         given = np.concatenate([prompt.frames, frames])
         feat = model.net.embed_patches(torch.from_numpy(given))
         tokens = model.net.base_lm.embed_tokens(torch.from_numpy(prompt.rows["token"]))
-        at = np.concatenate([prompt.frame_at, length + np.arange(len(frames))])
+        given_at = np.concatenate([prompt.frame_at, length + np.arange(len(frames))])
         x = torch.cat((tokens, tokens.new_zeros(len(frames), tokens.shape[1]))).index_copy(
-            0, torch.from_numpy(at), feat
+            0, torch.from_numpy(given_at), feat
         )
-        audio = torch.zeros(len(x), dtype=torch.bool).index_fill(0, torch.from_numpy(at), True)
+        audio = torch.zeros(len(x), dtype=torch.bool).index_fill(0, torch.from_numpy(given_at), True)
         feat = x * audio[:, None]
         model.net.run_language_models(x[None], feat[None], audio[None], attend, torch.arange(len(x))[None])
     return torch.stack(found).mean(0).numpy()
@@ -68,10 +76,12 @@ def test_the_steps_keep_what_the_heads_look_at_in_a_pass_over_the_whole(voice: s
     prompt = voice.prompt(voice.request(TEXT, seed=2))
     chunks = list(voice.engine.submit(prompt, 2, streaming=True))
     kept = np.concatenate([c.attended for c in chunks if len(c.frames)])
-    want = attention(voice, np.concatenate([c.frames for c in chunks]))
-    for row, mean in zip(kept, want, strict=True):
+    places = np.array([0, *kept[:-1, 0].astype(int)])  # before each frame
+    want = attention(voice, np.concatenate([c.frames for c in chunks]), places)
+    for row, mean, place in zip(kept, want, places, strict=True):
         peak = int(row[0])
-        assert mean[peak] == pytest.approx(mean.max(), abs=1e-4)
+        assert peak == place or mean[peak] == pytest.approx(mean.max(), abs=1e-4)
+        assert peak >= place
         for k in range(-REACH, REACH + 1):
             there = mean[peak + k] if 0 <= peak + k < len(mean) else 0.0
             assert row[1 + REACH + k] == pytest.approx(there, abs=1e-4)
