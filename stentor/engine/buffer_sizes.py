@@ -24,6 +24,7 @@ class BufferSizes:
     codec_frames: int  # rows times frames of one codec call at most
     codec_bytes: int  # left free for codec calls
     encoder_bytes: int  # left free for encoding references
+    encoder_columns: int  # of the largest window in which a reference is encoded
     codec_states: int  # codec states after voices that the host keeps, about
     codec_window: float = 0.0  # seconds of a stream, with its prefix, that the codec keeps pages of. 0: it has none
     codec_page_bytes: int = 0  # of those pages, in all slots and for priming

@@ -25,10 +25,10 @@ class _Captured:
 
 
 class EncoderGraphs:
-    """A layers.windows.Launch on one stream, for one thread. What was not captured, and all on a CPU, runs eagerly."""
+    """A Launch on one stream, for one thread. What was not captured, and all on a CPU, runs eagerly."""
 
-    def __init__(self, device: Device, stream: CudaStream, required: bool) -> None:
-        self.device = device
+    def __init__(self, device: Device, stream: CudaStream, required: bool, columns: int) -> None:
+        self.device, self.columns = device, columns
         self.graphs = CudaGraphRunner("encoding", self._run, device, stream, required)
         self._capturing = False
         self._captured: list[_Captured] = []

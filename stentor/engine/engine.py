@@ -57,7 +57,9 @@ class Engine:
         self.overlap_steps = int(device.cuda) if config.overlap_steps is None else config.overlap_steps
         self.runner = ModelRunner(model, self.sizes, config, device)
         self.codec = CodecRunner(model, self.sizes, config, device, self.runner.slots, self.runner.stream)
-        self.reference_encoder = ReferenceEncoder(model, device, config.encoded_references, config.require_graphs)
+        self.reference_encoder = ReferenceEncoder(
+            model, device, config.encoded_references, self.sizes.encoder_columns, config.require_graphs
+        )
         pages = PageAllocator(self.sizes.pages, self.sizes.page_size)
         parked = self.sizes.parked(config.policy.parked_mb)
         policy = _policy(config, device, self.sizes.prefill_tokens)

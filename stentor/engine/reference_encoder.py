@@ -11,6 +11,7 @@ from stentor.audio import Recording
 from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.encoder_graphs import EncoderGraphs
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
+from stentor.layers.types import eager
 from stentor.layers.windows import STEP
 from stentor.models.base import SpeechModel
 
@@ -35,11 +36,14 @@ class ReferenceEncoder:
     Nobody waits for the audio of others, and who asks for what is kept waits for nothing.
     """
 
-    def __init__(self, model: SpeechModel, device: Device, kept: int, require_graphs: bool = False) -> None:
+    def __init__(
+        self, model: SpeechModel, device: Device, kept: int, columns: int = eager.columns, require_graphs: bool = False
+    ) -> None:
+        """kept: features that are kept. columns: of the largest window that is launched."""
         self.model, self.device = model, device
         self.threads = threads = 1 if device.cuda else ENCODINGS
         self._stream = device.stream(BACKGROUND)
-        self._launch = EncoderGraphs(device, self._stream, require_graphs)
+        self._launch = EncoderGraphs(device, self._stream, require_graphs, columns)
         self.graphs = self._launch.graphs
         self._once = OnceCache[Features]("stentor-encode", threads, LruCache(kept), device.select)
 
@@ -118,12 +122,15 @@ class RequestFeatures:
 
 
 def warm_lengths(shortest: int, longest: int) -> list[int]:
-    """Samples of recordings, longest first, that need all shapes that recordings of any length need: a step apart, and
-    then halves, since windows halve too."""
-    doubled = [shortest]
-    while 2 * doubled[-1] < min(STEP, longest):
-        doubled.append(2 * doubled[-1])
-    return [*range(longest, doubled[-1], -STEP), *reversed(doubled)]
+    """Samples of recordings, longest first, that need all shapes that recordings of any length need.
+
+    What sees all of a recording takes it in steps. A window is at least three quarters of the next one, so lengths that
+    grow by a third need each of them as their last.
+    """
+    grown = [shortest]
+    while (more := -(-4 * grown[-1] // 3)) < longest:
+        grown.append(more)
+    return sorted({*range(longest, shortest, -STEP), *grown}, reverse=True)
 
 
 def _noise(count: int) -> np.ndarray:

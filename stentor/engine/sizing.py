@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from stentor import kernels
 from stentor.config import EngineConfig
@@ -18,7 +19,8 @@ from stentor.engine.device import Device
 from stentor.engine.memory_plan import LEVELS, Needs, Shares, advice, fewer, fit
 from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
-from stentor.layers.types import Column
+from stentor.layers.types import Column, Eager, eager
+from stentor.layers.windows import COLUMNS
 from stentor.models.base import SpeechModel
 
 CODEC_COPIES = 3
@@ -28,6 +30,8 @@ ENCODER_COPIES = 2
 ENCODER_SHARE = 0.2
 """Without `max_memory_gb`, the encoding of references takes at most this share of the memory beside the weights. Where
 the longest does not fit, it is tried with what is left."""
+ENCODER_COLUMNS = (COLUMNS[0], eager.columns)
+"""Columns of the largest window of an encoding, where there is memory and where there is little."""
 
 
 def _bytes(columns: Mapping[str, Column]) -> int:
@@ -41,7 +45,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
     """
     spec, timing = model.spec, model.spec.codec_timing
     usable, total = _usable(config, device)
-    encoder_bytes = _encoder(model, device, usable, budget=config.max_memory_gb is not None)
+    encoder_bytes, encoder_columns = _encoder(model, device, usable, budget=config.max_memory_gb is not None)
     max_frames = min(config.max_frames, spec.max_model_len)
     needs = _needs(model, config, device, max_frames, encoder_bytes)
     shares = _shares(model, needs, config, usable, total)
@@ -62,6 +66,7 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         codec_frames=shares.codec_frames,
         codec_bytes=shares.codec_bytes,
         encoder_bytes=encoder_bytes,
+        encoder_columns=encoder_columns,
         codec_states=int(kept_mb * MIB) // voice if spec.codec_prefix else 0,
         adapter_bytes=model.adapters.bytes,
         codec_window=timing.window * timing.grid * spec.hop / spec.sample_rate,
@@ -143,21 +148,32 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: 
         return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
 
 
-def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: bool) -> int:
-    """Bytes to leave for the encoding of references, one at a time. That of the longest one is measured. On a CPU 0.
+def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: bool) -> tuple[int, int]:
+    """Bytes to leave for the encoding of references, one at a time, and columns of the largest window of it.
 
-    budget: it must not be exceeded, so all that it takes is left, however much that is.
+    The encoding of the longest one is measured, in the largest windows whose encoding takes its share of memory at
+    most. budget: it must not be exceeded, so all that the smallest take is left, however much that is. On a CPU 0
+    bytes.
     """
     spec = model.spec
     if usable is None or not spec.takes_reference:
-        return 0
+        return 0, eager.columns
     room = int(ENCODER_SHARE * max(0, usable))
     wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
+    taken = 0
     with torch.inference_mode():
         model.encode(wav[: spec.reference_rate], "reference")  # compiles kernels and makes the libraries' workspaces
-        try:
-            each = device.peak_bytes(lambda: model.encode(wav, "reference"))
-        except torch.OutOfMemoryError:  # with what is free, which pages will take later
-            device.release_cached()
-            each = room
-    return ENCODER_COPIES * each if budget else min(ENCODER_COPIES * each, room)
+        for columns in ENCODER_COLUMNS:
+            taken = ENCODER_COPIES * _peak(model, device, wav, Eager(columns), room)
+            if taken <= room:
+                break
+    return taken if budget else min(taken, room), columns
+
+
+def _peak(model: SpeechModel, device: Device, wav: Tensor, launch: Eager, room: int) -> int:
+    """Bytes that an encoding takes at its peak. `room` if there is no memory for it."""
+    try:
+        return device.peak_bytes(lambda: model.encode(wav, "reference", launch))
+    except torch.OutOfMemoryError:  # with what is free, which pages will take later
+        device.release_cached()
+        return room

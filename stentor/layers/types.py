@@ -67,11 +67,24 @@ ADAPTER = "adapter"
 
 
 class Launch(Protocol):
-    """launch(fn, *inputs) is fn(*inputs), perhaps from a graph. Such results are valid until the next call."""
+    """launch(fn, *inputs) is fn(*inputs), perhaps from a graph. Such results are valid until the next call.
 
+    columns: output columns of the largest window that is launched, where a recording is taken a window at a time.
+    """
+
+    @property
+    def columns(self) -> int: ...
     def __call__(self, fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]: ...
 
 
-def eager(fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+@dataclass(frozen=True)
+class Eager:
     """The Launch that calls."""
-    return fn(*inputs)
+
+    columns: int = 256
+
+    def __call__(self, fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+        return fn(*inputs)
+
+
+eager = Eager()

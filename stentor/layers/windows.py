@@ -17,9 +17,9 @@ from torch import Tensor
 from stentor.layers.conv import StreamingState
 from stentor.layers.types import Column, Launch
 
-COLUMNS = (256, 128, 64)
+COLUMNS = (1024, 768, 512, 256, 128, 64)
 """Output columns of a window, largest first. The last one of a recording is the smallest that holds the rest, filled up
-with zeros. A window takes as long as its deepest layers, which have few rows: powers of two fill the CTAs of a GPU."""
+with zeros. Deep layers have few rows: a window of 256 takes a GPU as long as one of 64."""
 STEP = 1 << 18
 """Samples by which the lengths of what sees all of a recording differ."""
 
@@ -39,7 +39,8 @@ class Windows:
 
     def __call__(self, x: Tensor, launch: Launch) -> Tensor:
         """x [B, C, n] -> [B, C', ceil(n / hop)]."""
-        count, sizes, at, parts = x.shape[-1], window_sizes(x.shape[-1], self.hop), 0, []
+        count, at, parts = x.shape[-1], 0, []
+        sizes = window_sizes(count, self.hop, launch.columns)
         x = F.pad(x, (0, sum(sizes) - count))
         state = x.new_zeros(len(x), sum(math.prod(c.shape) for c in self.columns.values()))
         for size in sizes:
@@ -60,11 +61,13 @@ class Windows:
         return y, torch.cat([state[:, :0], *(streaming.new[name].flatten(1) for name in self.columns)], dim=1)
 
 
-def window_sizes(count: int, hop: int) -> list[int]:
-    """Samples of the windows of a recording, in whole hops, which are `count` or a little more together."""
-    full, rest = divmod(-(-count // hop), COLUMNS[0])
-    last = [min(n for n in COLUMNS if n >= rest)] if rest else []
-    return [hop * n for n in [COLUMNS[0]] * full + last]
+def window_sizes(count: int, hop: int, most: int) -> list[int]:
+    """Samples of the windows of a recording, in whole hops, which are `count` or a little more together. most: columns
+    of the largest."""
+    allowed = [n for n in COLUMNS if n <= most]
+    full, rest = divmod(-(-count // hop), allowed[0])
+    last = [min(n for n in allowed if n >= rest)] if rest else []
+    return [hop * n for n in [allowed[0]] * full + last]
 
 
 def step_of(hop: int, multiple: int = 1) -> int:

@@ -13,8 +13,9 @@ from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.device import Device
 from stentor.engine.memory_plan import CODEC_FRAMES, CODEC_SHARE
-from stentor.engine.sizing import CODEC_COPIES, ENCODER_COPIES, plan_memory
+from stentor.engine.sizing import CODEC_COPIES, ENCODER_COLUMNS, ENCODER_COPIES, plan_memory
 from stentor.errors import EngineError
+from stentor.layers.types import Eager
 from stentor.models.toy.model import Toy
 
 HALF = GIB / 2 / 0.9  # of which 0.9 may be taken
@@ -59,7 +60,7 @@ def test_pages_rows_and_graphs_stay_within_the_share_of_what_is_free():
 def test_memory_for_encoding_references_is_left_free():
     model = Toy(0, torch.float32, torch.device("cpu"))
     asked = []
-    model.encode = lambda wav, role: asked.append(len(wav))
+    model.encode = lambda wav, role, *launch: asked.append((len(wav), *launch))
     found = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 40 << 20))
     assert found.encoder_bytes == ENCODER_COPIES * 40 << 20
     assert "encoding of references (0.08 GiB)" in found.describe()
@@ -70,9 +71,9 @@ def test_memory_for_encoding_references_is_left_free():
     assert all_of_it == ENCODER_COPIES * 150 << 20
     with pytest.raises(EngineError, match=r"0.59 are for encoding references; .* GiB hold 4 slots"):
         plan_memory(model, budget, Gpu(HALF, 0, 300 << 20))
-    assert max(asked) == int(5.0 * 600)  # the longest
+    assert max(count for count, *_ in asked) == int(5.0 * 600)  # the longest
 
-    def full(wav: torch.Tensor, role: str) -> None:
+    def full(wav: torch.Tensor, role: str, *launch: Eager) -> None:
         if len(wav) > 600:
             raise torch.OutOfMemoryError
 
@@ -82,6 +83,20 @@ def test_memory_for_encoding_references_is_left_free():
     more = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 40 << 20))
     assert more.encoder_bytes == 0
     assert pages_bytes(found) <= pages_bytes(more)
+
+
+@pytest.mark.parametrize(("mib", "columns"), [((50, 10), 1024), ((60, 10), 256), ((90, 80), 256)])
+def test_references_are_encoded_in_large_windows_where_there_is_memory(mib: tuple[int, int], columns: int) -> None:
+    """mib: what an encoding takes in large and in small windows. 51 may be taken, twice."""
+    model, gpu = Toy(0, torch.float32, torch.device("cpu")), Gpu(HALF, 0)
+    peaks = dict(zip(ENCODER_COLUMNS, mib, strict=True))
+
+    def encode(wav: torch.Tensor, role: str, *launch: Eager) -> None:
+        gpu.codec = peaks[launch[0].columns] << 20 if launch else 0
+
+    model.encode = encode
+    found = plan_memory(model, EngineConfig(max_num_seqs=4, max_memory_gb=1), gpu)
+    assert (found.encoder_columns, found.encoder_bytes) == (columns, ENCODER_COPIES * peaks[columns] << 20)
 
 
 def test_codec_calls_are_as_long_as_a_share_of_memory_holds_and_it_is_left_for_them():
