@@ -43,7 +43,7 @@ STEP_KERNELS = (
     "sampling",
 )
 STEP = [f"tests/kernels/test_{name}.py" for name in STEP_KERNELS]
-STEP += ["tests/kernels/test_slot_table.py", "tests/gpu/test_skinny_gemm.py"]
+STEP += ["tests/kernels/test_slot_table.py", "tests/gpu/test_skinny_gemm.py", "tests/gpu/test_cluster_gemm.py"]
 STEP += [f"tests/models/{family}/test_kernels.py" for family in ("fish_s2", "qwen3_tts", "voxcpm2")]
 CODECS = ["tests/kernels/test_conv1d.py", "tests/models/test_codec_kernels.py"]
 KERNELS = [*STEP, *CODECS]

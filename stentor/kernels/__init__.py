@@ -20,6 +20,7 @@ from stentor.kernels.switches import (
     conv_kernels_enabled,
     enabled,
     is_batch_invariant,
+    is_cluster,
     is_few_rows,
     is_gemv,
     is_invariant_gemm,
@@ -35,6 +36,7 @@ __all__ = [
     "Kernel",
     "batch_invariance_supported",
     "batch_invariant",
+    "cluster_gemm",
     "config_rows",
     "conv1d",
     "conv_kernels_enabled",
@@ -42,6 +44,7 @@ __all__ = [
     "gemm",
     "gemv",
     "is_batch_invariant",
+    "is_cluster",
     "is_few_rows",
     "is_gemv",
     "is_invariant_gemm",
@@ -65,6 +68,7 @@ __all__ = [
 ]
 
 MODULES = (
+    "cluster_gemm",
     "conv1d",
     "gemm",
     "gemv",
@@ -85,6 +89,7 @@ MODULES = (
 
 if TYPE_CHECKING:
     from stentor.kernels import (
+        cluster_gemm,
         conv1d,
         gemm,
         gemv,

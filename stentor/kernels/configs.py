@@ -174,7 +174,7 @@ class LocalConfig(NamedTuple):
 
 def local_config(sequences: int, group: int) -> LocalConfig:
     """For so many short sequences, where `group` query heads share a key head."""
-    wanted = 1 if sequences < 64 else 4
+    wanted = 1 if sequences <= 16 else 4
     block_h = min(wanted, group & -group)  # a power of two that divides the group
     return LocalConfig(block_h, max(2, block_h))
 

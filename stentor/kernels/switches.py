@@ -52,6 +52,8 @@ class Kernel(StrEnum):
     """Linear layers of one or two rows, fused with norm, gate, bias and residual addition."""
     SKINNY_GEMM = "skinny_gemm"
     """Linear layers of a few rows on Hopper GPUs, fused with norm, gate, bias and residual addition."""
+    CLUSTER_GEMM = "cluster_gemm"
+    """Linear layers of some dozens to some hundreds of rows on Hopper GPUs, fused as those of a few rows."""
     GEMM = "gemm"
     """Linear layers of any number of rows, where results must not depend on it."""
     QUANTIZED = "quantized"
@@ -140,7 +142,12 @@ def paged_attention_supported(device: torch.device, dtype: torch.dtype) -> bool:
 
 def batch_invariance_supported(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether `batch_invariant` reaches every kernel that a step of an engine of this device and dtype would use."""
-    faster = {Kernel.GEMV, Kernel.SKINNY_GEMM, Kernel.PDL}  # which have no part in it, or change no sum
+    faster = {
+        Kernel.GEMV,
+        Kernel.SKINNY_GEMM,
+        Kernel.CLUSTER_GEMM,
+        Kernel.PDL,
+    }  # which have no part in it, or change no sum
     return paged_attention_supported(device, dtype) and faster >= OFF
 
 
@@ -163,6 +170,12 @@ def is_skinny(x: Tensor) -> bool:
     """Whether our GEMM of few rows may take x [..., H]."""
     few = x.numel() <= SKINNY_ROWS * x.shape[-1]
     return x.is_cuda and few and not is_batch_invariant() and enabled(Kernel.SKINNY_GEMM, x)
+
+
+def is_cluster(x: Tensor) -> bool:
+    """Whether our GEMM of some dozens to some hundreds of rows may take x [..., H]."""
+    on = enabled(Kernel.CLUSTER_GEMM, x) and enabled(Kernel.SKINNY_GEMM, x)  # some rows of a block may be fewer
+    return x.is_cuda and on and not is_batch_invariant()
 
 
 def is_few_rows(x: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Linear layers fused with a norm before and a gate, bias or residual addition after: which kernel computes them.
 
-A few rows are a GEMM that reads the weights once, on a GPU that has it. One or two are a GEMV elsewhere.
+A few rows are a GEMM that reads the weights once, and some more are one of clusters, on a GPU that has them. One or two
+are a GEMV elsewhere.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ def fuses(x: Tensor, *weights: Tensor, scales: Sequence[Tensor | None] = ()) -> 
     """
     if kernels.is_gemv(x):
         return True
-    each = zip(weights, scales or [None] * len(weights), strict=True)
-    return all(_is_skinny(x, *one) for one in each) and kernels.skinny_gemm.pays(x, *weights)
+    each = list(zip(weights, scales or [None] * len(weights), strict=True))
+    if all(_is_cluster(x, *one) for one in each):
+        return True
+    return all(_is_cluster(x, *one) or _is_skinny(x, *one) for one in each) and kernels.skinny_gemm.pays(x, *weights)
 
 
 def fused_linear(
@@ -37,11 +40,17 @@ def fused_linear(
     `norm` is an RMSNorm as (weight, eps, weight_after_cast). With `gate`, the result is SwiGLU's silu(first half) *
     second half, [..., N / 2], without bias. With `scale` [N, groups] float32 the weight is quantised.
     """
+    normed = None if norm is None else norm[:2]
+    if _is_cluster(x, weight, scale):
+        return kernels.cluster_gemm.fused_linear(x, weight, normed, residual, gate, bias)
     if _is_skinny(x, weight, scale):
-        normed = None if norm is None else norm[:2]
         return kernels.skinny_gemm.fused_linear(x, weight, normed, residual, gate, bias, scale)
     return kernels.gemv.fused_linear(x, weight, norm, residual, gate, bias, scale=scale)
 
 
 def _is_skinny(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
     return kernels.is_skinny(x) and kernels.skinny_gemm.fits(x, weight, scale)
+
+
+def _is_cluster(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
+    return scale is None and kernels.is_cluster(x) and kernels.cluster_gemm.fits(x, weight)

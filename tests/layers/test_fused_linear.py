@@ -47,6 +47,22 @@ def test_a_linear_layer_of_few_rows_is_such_a_product(products):
     assert products == {"product": 1, "bias": 1}
 
 
+def test_a_stack_of_more_rows_is_fused_by_clusters(monkeypatch):
+    products = fuse_products(monkeypatch, rows=2, cluster_rows=8)
+    torch.manual_seed(0)
+    stack, x = Stack(CONFIG), torch.randn(4, 2, 64)
+    rope = Rope(angles(16, 16, 1e4), torch.float32, interleaved=False, in_float32=False)
+    with torch.inference_mode():
+        fused = stack(x, causal, rope, torch.arange(2))
+        assert products == {"product": 12, "cluster": 12, "norm": 6, "gate": 3, "residual": 6, "bias": 3}
+        few = stack(x[:1], causal, rope, torch.arange(2))
+        assert products["product"] == 24
+        assert products["cluster"] == 12
+        stack(x.repeat(2, 1, 1), causal, rope, torch.arange(2))
+    assert products["product"] == 24
+    torch.testing.assert_close(fused[:1], few, rtol=1e-5, atol=1e-5)
+
+
 def test_weights_of_another_dtype_are_left_to_others(products):
     x = torch.randn(4, 64)
     assert fuses(x, torch.randn(10, 64))

@@ -58,10 +58,11 @@ INLINE float swiglu(float gate, float up) {  // rounded as the layers round
   return rounded(gate / (1.0f + __expf(-gate))) * rounded(up);
 }
 
-INLINE void store_output(const Arguments& a, int row, int n, float sum, float up, float scale) {
+// An output from its finished sum. With GATE, `up` is the sum of what the gate multiplies. scale: of the norm.
+INLINE u16 finished(float sum, float up, float scale, u16 bias, u16 residual) {
   float y = NORM ? sum * scale : sum;
-  if (BIAS) y += from_element(load_l2_element(a.bias + n));
+  if (BIAS) y += from_element(bias);
   if (GATE) y = swiglu(y, NORM ? up * scale : up);
-  if (ADD) y = rounded(y) + from_element(load_l2_element(a.residual + (u64)row * a.stride_residual + n));
-  a.out[(u64)row * N + n] = to_element(y);
+  if (ADD) y = rounded(y) + from_element(residual);
+  return to_element(y);
 }

@@ -1,4 +1,5 @@
 // What a kernel asks of the hardware. tests/kernels/emulator has the same functions for a CPU. No headers, for NVRTC.
+#pragma once
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -7,7 +8,7 @@ typedef unsigned long long u64;
 #define INLINE __device__ __forceinline__
 
 // Shared memory is addressed in bytes from its beginning.
-extern __shared__ __align__(128) unsigned char shared_memory[];
+extern __shared__ __align__(1024) unsigned char shared_memory[];
 INLINE u32 shared_address(u32 offset) { return (u32)__cvta_generic_to_shared(shared_memory) + offset; }
 
 // Copy 16 bytes from global to shared memory, asynchronously. An L2 cache hint here is an illegal instruction on an H200.

@@ -61,6 +61,12 @@ INLINE float inverse_rms(int row, float eps) {
   return rsqrtf(sum / K + eps);
 }
 
+INLINE void store_output(const Arguments& a, int row, int n, float sum, float up, float scale) {
+  const u16 bias = BIAS ? load_l2_element(a.bias + n) : 0;
+  const u16 residual = ADD ? load_l2_element(a.residual + (u64)row * a.stride_residual + n) : 0;
+  a.out[(u64)row * N + n] = finished(sum, up, scale, bias, residual);
+}
+
 KERNEL skinny_gemm(const Arguments a) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int first_tile = blockIdx.x * TILES, first_row = blockIdx.y * CTA_ROWS;

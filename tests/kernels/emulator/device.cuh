@@ -1,7 +1,8 @@
 // The functions of benchmarks/kernels/skinny_gemm/device.cuh on a CPU: tests run a kernel's own source without a GPU.
 //
-// Each thread of a CTA is a coroutine. CTAs run one after the other. An asynchronous copy arrives as late as it may, at
+// Each thread is a coroutine. The CTAs of a cluster run together, clusters one after the other. An asynchronous copy arrives as late as it may, at
 // the wait that asks for it, and shared memory begins as NaN: a kernel that waits too little computes NaN.
+#pragma once
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -20,9 +21,13 @@ struct uint4 { u32 x, y, z, w; };
 struct float4 { float x, y, z, w; };
 struct Index { int x = 0, y = 0, z = 0; };
 
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
 #define KERNEL static void
 #define INLINE static inline
 #define __restrict__
+static uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static float rsqrtf(float v) { return 1.0f / std::sqrt(v); }
@@ -44,20 +49,25 @@ struct Warp {  // a product of all 32 lanes
   int arrived = 0, at_barrier = 0;
   u64 round = 0, barrier_round = 0;
 };
-static std::vector<Thread> threads(THREADS);
-static std::vector<Warp> warps(THREADS / 32);
-static std::vector<unsigned char> shared_memory;
+struct Barrier {
+  int arrived = 0;
+  u64 round = 0;
+};
+static std::vector<Thread> threads(THREADS * CLUSTER);
+static std::vector<Warp> warps(THREADS / 32 * CLUSTER);
+static std::vector<unsigned char> shared_memory[CLUSTER];
 static ucontext_t scheduler;
-static int current, at_barrier;
-static u64 barrier_round;
+static int current;  // thread of the cluster
+static Barrier cta_barriers[CLUSTER], cluster_barrier;
 
 static void yield() { swapcontext(&threads[current].context, &scheduler); }
 
-static void __syncthreads() {
-  const u64 round = barrier_round;
-  if (++at_barrier == THREADS) { at_barrier = 0; barrier_round++; }
-  while (barrier_round == round) yield();
+static void wait_at(Barrier& b, int count) {
+  const u64 round = b.round;
+  if (++b.arrived == count) { b.arrived = 0; b.round++; }
+  while (b.round == round) yield();
 }
+static void __syncthreads() { wait_at(cta_barriers[current / THREADS], THREADS); }
 
 static void sync_warp() {
   Warp& w = warps[current / 32];
@@ -66,9 +76,12 @@ static void sync_warp() {
   while (w.barrier_round == round) yield();
 }
 
+// An address has its CTA in the highest bits, where it is not this thread's own.
 static unsigned char* shared(u32 address, u32 size) {
-  if (address + size > shared_memory.size() || address % size) abort();
-  return &shared_memory[address];
+  auto& memory = shared_memory[address >> 24 ? (address >> 24) - 1 : current / THREADS];
+  address &= 0xffffff;
+  if (address + size > memory.size() || address % size) abort();
+  return &memory[address];
 }
 static u32 shared_address(u32 offset) { return offset; }
 static void copy_async(u32 to, const void* from) {
@@ -83,7 +96,9 @@ static void commit_copies() {
 template <int PENDING> static void wait_copies() {
   auto& groups = threads[current].groups;
   for (; groups.size() > PENDING; groups.pop_front())
-    for (const Copy& c : groups.front()) memcpy(shared(c.to, 16), c.from, 16);
+    for (const Copy& c : groups.front())
+      if (c.from) memcpy(shared(c.to, 16), c.from, 16);
+      else memset(shared(c.to, 16), 0, 16);
 }
 template <class T> static T load(const void* p) { T v; memcpy(&v, p, sizeof v); return v; }
 static uint4 load_shared(u32 address) { return load<uint4>(shared(address, 16)); }
