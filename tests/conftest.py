@@ -1,11 +1,12 @@
 """Shared by all tests: one torch thread per worker (the suite runs in parallel), the gpu marker's skip, the fixture of
-kernels' tests, what hypothesis does, and what the garbage collector need not visit.
+kernels' tests, what hypothesis does, what the garbage collector need not visit, and the order of the files.
 
 Hypothesis makes the same examples every time, and no example is too slow: a run of the suite fails for a change of the
 code, never for its luck or for a busy machine. `pytest --hypothesis-profile=search` looks elsewhere each time.
 """
 
 import gc
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -31,12 +32,15 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
-    skip = pytest.mark.skip(reason="needs a CUDA device; torch sees none")
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(skip)
+    """Workers take whole files in this order: slow ones first and small ones last, so that none waits long at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in slow, -tests[item.path]))
+    if not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason="needs a CUDA device; torch sees none")
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(skip)
 
 
 @pytest.fixture

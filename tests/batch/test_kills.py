@@ -43,6 +43,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_after_ten_kills_each_id_is_there_once_with_the_bytes_of_a_run_that_was_not_killed(
     ended: dict[str, tuple[Path, dict[str, Any]]], uninterrupted: Path, layout: str

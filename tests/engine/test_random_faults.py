@@ -265,6 +265,7 @@ class RandomFaults(RuleBasedStateMachine):
         self._close()
 
 
+@pytest.mark.slow
 def test_every_stream_ends_and_everything_comes_back_whatever_fails():
     all_alone()
     found = settings(

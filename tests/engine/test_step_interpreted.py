@@ -14,6 +14,7 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
 
 
+@pytest.mark.slow
 def test_a_prefill_and_a_step_of_every_family_are_the_same_with_kernels_and_without():
     done = python("-m", "tests.helpers.interpreted", TRITON_INTERPRET="1", STENTOR_KERNELS_OFF="")
     assert done.returncode == 0, done.stderr[-3000:]

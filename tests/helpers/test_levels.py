@@ -48,6 +48,7 @@ def judged(text: str, options: dict[str, Any], want: np.ndarray, got: np.ndarray
     return apart(PATH, "voxcpm2", text, options, want, got)
 
 
+@pytest.mark.slow
 def test_rounding_that_grew_from_frame_to_frame_is_explained(monkeypatch, growing):
     want, exact, noise = growing, F.linear, torch.Generator()
 

@@ -16,6 +16,7 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
 
 
+@pytest.mark.slow
 def test_every_shared_kernel_compiles_for_gpus():
     done = python("-m", "tests.kernels.compile_kernels", TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -131,6 +131,7 @@ def again_and_again(folder: Path, times: int, load: Load | None = None, model: s
     return Grown(before, after, unloads, still, more)
 
 
+@pytest.mark.slow
 def test_unloading_and_loading_again_loses_no_request_and_grows_by_nothing(tmp_path: Path) -> None:
     before, after, unloads, still, more = again_and_again(tmp_path, 4)
     assert unloads >= 4 + 1

@@ -120,6 +120,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_server_answers_and_holds_nothing_after_random_clients_and_faults(tmp_path: Path, seed: int) -> None:
     with serving(tmp_path, toy(slots=3, max_queue=8), max_active_requests=16) as live:

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.patience import STUCK_S
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "server" / "soak.py"
 
 
+@pytest.mark.slow
 def test_a_crowd_of_good_and_bad_clients_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     words = [sys.executable, str(SCRIPT), "--clients", "16", "--seconds", "3", "--output", str(out)]

@@ -94,6 +94,7 @@ def transcribe(voice: stentor.TTS, tmp_path_factory: pytest.TempPathFactory) -> 
     return whisper(str(join_whisper(folders, tmp_path_factory.mktemp("whisper"), WHISPER_SHA256)))
 
 
+@pytest.mark.slow
 def test_words_are_understood_and_the_voice_is_pleasant(
     voice: stentor.TTS, transcribe: Transcriber, texts: list[str]
 ) -> None:

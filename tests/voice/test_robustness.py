@@ -55,6 +55,7 @@ def problems(speech: stentor.Speech, phonemes: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_sentence_is_said_from_start_to_end(speech: list[stentor.Speech]) -> None:
     phonemes = front_end("english-phonemes")
     found = [(text, problems(s, phonemes(text).text)) for text, s in zip(SAID, speech, strict=True)]
