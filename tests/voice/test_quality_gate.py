@@ -91,7 +91,7 @@ def transcribe(voice: stentor.TTS, tmp_path_factory: pytest.TempPathFactory) -> 
     except ValueError as missing:
         pytest.skip(str(missing))
     folders = [_folder(package) for package in PARTS]
-    return whisper(str(join_whisper(folders, tmp_path_factory.mktemp("whisper"), WHISPER_SHA256)))
+    return whisper(str(join_whisper(folders, tmp_path_factory.mktemp("whisper"), WHISPER_SHA256)), threads=1)
 
 
 @pytest.mark.slow
