@@ -130,7 +130,7 @@ def with_recordings(run: Any) -> None:
 def test_requests_that_bring_the_same_voice_at_once_share_its_decoding() -> None:
     async def run(made: Recordings, host: Any, source: Source) -> None:
         asked = [asyncio.create_task(made.named(host, "a", "ref_audio")) for _ in range(5)]
-        await until(lambda: source.loads)
+        await until(lambda: [m.waiting for m in made._under_way.values()] == [5])
         asked[0].cancel()
         source.going.set()
         found = await asyncio.gather(*asked[1:])
