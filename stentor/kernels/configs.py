@@ -226,8 +226,8 @@ def _wide_conv_configs(outputs: int, block_k: int) -> list[ConvConfig]:
     return [ConvConfig(128, 128, 0, block_k, 8, max_registers=128)]
 
 
-LORA_ROWS = 16
-"""Rows of a tile of low-rank products: the fewest that tensor cores take."""
+LORA_ROWS = 32
+"""Most rows of a tile of low-rank products. Tensor cores take no fewer than 16."""
 LORA_SINGLE_ROWS = 256
 """Rows up to which each has a tile of its own, since neighbours seldom have the same adapter."""
 
@@ -242,14 +242,40 @@ class LoraConfig(NamedTuple):
 
 
 def lora_config(rank: int) -> LoraConfig:
-    """For low-rank weights of so many ranks. Chosen by their size in shared memory, not measured."""
+    """For low-rank weights of so many ranks. Measured with a rank of 32, others are chosen by their size in shared
+    memory."""
     block_r = max(16, 1 << (rank - 1).bit_length())
-    return LoraConfig(block_r, 128 if block_r <= 64 else 32, 128 if block_r <= 64 else 64, 4)
+    return LoraConfig(block_r, 128 if block_r <= 64 else 32, 256 if block_r <= 32 else 128 if block_r <= 64 else 64, 4)
 
 
-def lora_tile(rows: int, per_row: int) -> int:
-    """Rows of a tile, up to LORA_ROWS. `per_row` consecutive rows have one adapter: a tile holds them alone if it can.
-    Prompts have many tokens with the same adapter side by side."""
-    if per_row == 1:
-        return 1 if rows <= LORA_SINGLE_ROWS else LORA_ROWS
-    return min(per_row, LORA_ROWS)
+def lora_splits(k: int) -> tuple[int, int]:
+    """(CTAs that share k inputs, inputs of each). The number of rows has no part in it, so that a row's sums have one
+    order."""
+    splits = 1 if k < 1024 else 2 if k < 4096 else 4
+    return splits, -(-k // (splits * 128)) * 128
+
+
+class LoraTile(NamedTuple):
+    """`rows` of a tile, in blocks of `block_m`, of `tiles` tiles in all.
+
+    alone: a tile holds rows of one sequence, which has `chunks` tiles. Otherwise neighbours share a tile.
+    """
+
+    rows: int
+    block_m: int
+    tiles: int
+    chunks: int
+    alone: bool
+
+
+def lora_tile(rows: int, per_row: int, groups: int) -> LoraTile:
+    """For so many rows: `per_row` consecutive ones of a sequence, and more of it after those of `groups` sequences.
+
+    Prompts have many tokens with the same adapter side by side.
+    """
+    if per_row == 1 and rows > LORA_SINGLE_ROWS:
+        return LoraTile(LORA_ROWS, LORA_ROWS, -(-rows // LORA_ROWS), 1, alone=False)
+    own = rows // groups
+    tile = min(own, LORA_ROWS)
+    chunks = -(-own // tile)
+    return LoraTile(tile, 16 if tile <= 16 else LORA_ROWS, groups * chunks, chunks, alone=True)

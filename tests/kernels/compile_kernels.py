@@ -194,6 +194,7 @@ CASES: dict[str, Case] = {
     "GEMM in float8 as bytes": lambda t: eight_bits(t, 32, torch.uint8, 16),
     "low rank": lambda t: low_rank(t, (64,), (2048, 256, 256), 32),
     "low rank of a flow": lambda t: low_rank(t, (128, 11), (1024,), 128),
+    "low rank of prompts": lambda t: low_rank(t, (2048,), (2048, 256, 256), 32),
     "linear, uneven": lambda t: linear(t, 1, 300, 2000, norm=False, gate=False, more=True),
     "sample": lambda t: sample(t, with_token=True),
     "sample of the last code": lambda t: sample(t, with_token=False),

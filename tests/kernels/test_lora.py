@@ -7,7 +7,7 @@ import torch
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import lora
-from stentor.kernels.configs import LORA_ROWS, LORA_SINGLE_ROWS, lora_tile
+from stentor.kernels.configs import LORA_SINGLE_ROWS, LoraTile, lora_splits, lora_tile
 from stentor.layers.lora import add_lora
 from tests.helpers.kernel_tests import DOTS, close, integers, random
 
@@ -67,8 +67,28 @@ def test_rows_without_adapter_are_not_written():
     assert not torch.equal(got[2], y[2])
 
 
+@pytest.mark.parametrize("dtype", DOTS)
+@pytest.mark.parametrize("shape", [(6,), (6, 11), (LORA_SINGLE_ROWS + 8,)])
+def test_inputs_that_several_ctas_add_up(dtype, shape):
+    widths, inputs = (40, 8), 1160
+    a, b = weights(widths, inputs, 3, 20, dtype)
+    x, y = random(*shape, inputs, dtype=dtype), random(*shape, sum(widths), dtype=dtype)
+    index = integers(*[3, 0, 1] * (shape[0] // 3))
+    assert lora_splits(inputs)[0] > 1
+    want = add_lora(y.clone(), x, index, a, b, widths)
+    close(lora.add_lora(y.clone(), x, index, a, b, widths), want)
+
+
+@pytest.mark.parametrize("k", [24, 512, 1024, 1160, 2048, 2560, 9728])
+def test_splits_hold_every_input_once(k):
+    splits, each = lora_splits(k)
+    assert each % 128 == 0
+    assert (splits - 1) * each < k <= splits * each
+
+
 def test_tiles_hold_the_rows_of_one_adapter_where_they_can():
-    assert lora_tile(64, 1) == 1
-    assert lora_tile(2048, 1) == LORA_ROWS
-    assert lora_tile(128 * 11, 11) == 11
-    assert lora_tile(128 * 40, 40) == LORA_ROWS
+    assert lora_tile(64, 1, 64) == LoraTile(1, 16, 64, 1, alone=True)  # a step
+    assert lora_tile(128, 1, 64) == LoraTile(2, 16, 64, 1, alone=True)  # with rows for guidance
+    assert lora_tile(128 * 11, 11, 64) == LoraTile(22, 32, 64, 1, alone=True)  # a flow
+    assert lora_tile(128 * 40, 40, 64) == LoraTile(32, 32, 192, 3, alone=True)
+    assert lora_tile(2048, 1, 2048) == LoraTile(32, 32, 64, 1, alone=False)  # prompts
