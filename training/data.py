@@ -81,7 +81,8 @@ class Speech:
         last = len(self.flat) - samples
         start = torch.randint(0, last, (count, 1), device=self.device)
         if first := int(onsets * count):
-            start[:first, 0] = self._starts[torch.randint(0, len(self._starts), (first,))].clamp(max=last)
+            drawn = torch.randint(0, len(self._starts), (first,), device=self.device)
+            start[:first, 0] = self._starts[drawn].clamp(max=last)
         index = start + torch.arange(samples, device=self.device)
         return self.flat[index].unsqueeze(1).float() / 32768
 

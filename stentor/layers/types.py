@@ -79,7 +79,7 @@ class Launch(Protocol):
 
 @dataclass(frozen=True)
 class Eager:
-    """The Launch that calls."""
+    """The Launch that calls, in windows that take little memory unless larger ones are asked for."""
 
     columns: int = 256
 

@@ -174,7 +174,7 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
 
 
 def _alignment(stentor: ConfigReader, base: StackConfig) -> AlignmentConfig | None:
-    """stentor.alignment: {"layers": [1, 2, 3], "heads": 2, "lag": 0.05, "behind": 1, "ahead": 4}."""
+    """stentor.alignment: {"layers": [1, 2, 3], "heads": 2, "lag": 0.05, "behind": 1, "ahead": 8}."""
     if stentor.data.get("alignment") is None:
         return None
     section = stentor.section("alignment")
