@@ -33,8 +33,8 @@ from stentor.kernels.cluster_gemm import launch
 from stentor.kernels.cuda_cpp import measured_clusters, nvrtc
 from stentor.kernels.cuda_cpp.cluster import ClusterTile, candidates
 from stentor.kernels.cuda_cpp.launch import architecture
+from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import Product
-from stentor.kernels.skinny_gemm import Operands
 from stentor.layers.attention import full
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope, angles

@@ -31,9 +31,9 @@ from benchmarks.timing import milliseconds
 from stentor import kernels
 from stentor.kernels.cuda_cpp import nvrtc, tiles
 from stentor.kernels.cuda_cpp.launch import architecture, load
+from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import Product, Tile, WeightType
 from stentor.kernels.cuda_cpp.tiles import candidates
-from stentor.kernels.skinny_gemm import Operands
 from stentor.layers.quantized import dequantize, quantize
 
 SHAPES = {

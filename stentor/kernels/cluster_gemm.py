@@ -16,8 +16,8 @@ from stentor.kernels.buffers import rows_of
 from stentor.kernels.cuda_cpp.cluster import ClusterTile
 from stentor.kernels.cuda_cpp.launch import begin_compiling, load, serves
 from stentor.kernels.cuda_cpp.measured_clusters import tile, tiles
+from stentor.kernels.cuda_cpp.operands import ALIGNMENT, DTYPES, Operands, aligned
 from stentor.kernels.cuda_cpp.product import Product
-from stentor.kernels.skinny_gemm import ALIGNMENT, DTYPES, Operands
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
@@ -40,8 +40,8 @@ def fused_linear(
     k = x.shape[-1]
     n = len(weight) // 2 if gate else len(weight)
     p = Product(k, n, DTYPES[x.dtype], norm is not None, gate, bias is not None, residual is not None)
-    rows = _aligned(x.reshape(-1, k))
-    added = None if residual is None else _aligned(rows_of(residual, n))
+    rows = aligned(x.reshape(-1, k))
+    added = None if residual is None else aligned(rows_of(residual, n))
     chosen = tile(k, len(weight), len(rows))
     assert chosen is not None, "x fits"
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
@@ -61,9 +61,3 @@ def _compile_others(p: Product, device: int) -> None:
     """Begin to compile a product's kernels for other numbers of rows, which other graphs will ask for."""
     for t in tiles(p.k, p.weight_rows):
         begin_compiling("cluster_gemm", t.macros(p), device)
-
-
-def _aligned(rows: Tensor) -> Tensor:
-    """Rows as the kernel reads them."""
-    strides = rows.stride(1) == 1 and rows.stride(0) * rows.element_size() % ALIGNMENT == 0
-    return rows if strides and rows.data_ptr() % ALIGNMENT == 0 else rows.contiguous()

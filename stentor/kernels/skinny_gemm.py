@@ -8,7 +8,6 @@ Weights may be int8, with one scale for each output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -16,39 +15,15 @@ from torch import Tensor
 
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.cuda_cpp import tiles
-from stentor.kernels.cuda_cpp.launch import Arguments, begin_compiling, load, pointer, serves
-from stentor.kernels.cuda_cpp.product import GROUP, ElementType, Product, WeightType
+from stentor.kernels.cuda_cpp.launch import begin_compiling, load, serves
+from stentor.kernels.cuda_cpp.operands import ALIGNMENT, DTYPES, Operands, aligned
+from stentor.kernels.cuda_cpp.product import GROUP, Product, WeightType
 from stentor.kernels.switches import GEMV_ROWS, SKINNY_ROWS
 
-DTYPES: dict[torch.dtype, ElementType] = {torch.bfloat16: "bf16", torch.float16: "f16"}
 WEIGHTS: dict[torch.dtype, WeightType] = {torch.int8: "int8"}
 """Quantised weights. Others have the dtype of the activations."""
 INT8_INPUTS = 2048
 """With fewer inputs, int8 weights of one or two rows are left to the GEMV: a step was not faster without it."""
-ALIGNMENT = 16
-"""Bytes to whose multiples every row of an operand must begin."""
-
-
-@dataclass(frozen=True)
-class Operands:
-    """x [rows, K], weight [N or 2 N, K], and what is fused: the norm's weight and eps, bias [N], residual [rows, N].
-
-    A weight in int8 has a scale [N or 2 N, 1] float32.
-    """
-
-    x: Tensor
-    weight: Tensor
-    norm: tuple[Tensor, float] | None = None
-    bias: Tensor | None = None
-    residual: Tensor | None = None
-    scale: Tensor | None = None
-
-    def arguments(self, out: Tensor) -> Arguments:
-        """As a kernel takes them."""
-        norm, eps = (None, 0.0) if self.norm is None else self.norm
-        stride_residual = 0 if self.residual is None else self.residual.stride(0)
-        pointers = (self.x, self.weight, self.scale, norm, self.bias, self.residual, out)
-        return Arguments(*map(pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
 
 
 def fits(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> bool:
@@ -90,17 +65,11 @@ def fused_linear(
     n = len(weight) // 2 if gate else len(weight)
     fused = (norm is not None, gate, bias is not None, residual is not None)
     p = Product(k, n, DTYPES[x.dtype], *fused, _weight_type(weight))
-    rows = _aligned(x.reshape(-1, k))
+    rows = aligned(x.reshape(-1, k))
     added = None if residual is None else rows_of(residual, n)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
     _launch(p, Operands(rows, weight, norm, bias, added, scale), out)
     return out.view(*x.shape[:-1], n)
-
-
-def _aligned(rows: Tensor) -> Tensor:
-    """Rows as the kernels read them."""
-    strides = rows.stride(1) == 1 and rows.stride(0) * rows.element_size() % ALIGNMENT == 0
-    return rows if strides and rows.data_ptr() % ALIGNMENT == 0 else rows.contiguous()
 
 
 def _launch(p: Product, o: Operands, out: Tensor) -> None:

@@ -9,8 +9,8 @@ from torch.nn.functional import silu
 from stentor.kernels import cluster_gemm
 from stentor.kernels.cuda_cpp.cluster import candidates
 from stentor.kernels.cuda_cpp.launch import serves
+from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import Product
-from stentor.kernels.skinny_gemm import Operands
 
 pytestmark = pytest.mark.gpu
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}

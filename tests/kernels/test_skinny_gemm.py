@@ -12,9 +12,9 @@ from torch import Tensor
 
 from stentor.kernels.cuda_cpp import nvrtc, tiles
 from stentor.kernels.cuda_cpp.measured import MEASURED, MEASURED_INT8
+from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import ElementType, Product, Tile, WeightType
 from stentor.kernels.cuda_cpp.tiles import candidates
-from stentor.kernels.skinny_gemm import Operands
 from stentor.layers.quantized import dequantize, quantize
 from tests.helpers.cuda_emulator import emulated
 
