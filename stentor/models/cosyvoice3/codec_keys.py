@@ -58,18 +58,16 @@ class CallKeys:
     def __init__(self, count: Tensor, frames: int) -> None:
         exist = torch.arange(frames, device=count.device) < count[:, None]
         self._count, self._mask = count, exist.repeat_interleave(2, 0)[:, None, None]
-        self._rows, self._none = torch.arange(len(count), device=count.device)[:, None], torch.zeros_like(count)
-        self._pool: Tensor | None = None  # a page for each row, of one block at a time
+        self._kept: Tensor | None = None  # keys and values of one block at a time
 
     def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
         if fused(qkv, rope):
-            from stentor.models.cosyvoice3.attention_kernels import Pages, flow_attention
+            from stentor.models.cosyvoice3.whole_attention_kernels import whole_attention
 
             batch, _, frames, width = qkv.shape
-            if self._pool is None:
-                self._pool = qkv.new_empty(batch, 1, 1, 2, 2, frames, width // 3)
-            pages = Pages(self._pool, self._rows, self._none)
-            return flow_attention(qkv, *rope, self._count, width // 3 // rope.head_dim, pages)
+            if self._kept is None:
+                self._kept = qkv.new_empty(batch, 2, 2, frames, width // 3)
+            return whole_attention(qkv, *rope, self._count, width // 3 // rope.head_dim, self._kept)
         q, k, v = (t.flatten(0, 1) for t in rope.heads(qkv))
         return sdpa(q, k, v, self._mask).reshape(*qkv.shape[:3], -1)
 
@@ -92,10 +90,10 @@ class KeptKeys:
 
     def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
         if fused(qkv, rope):
-            from stentor.models.cosyvoice3.attention_kernels import Pages, flow_attention
+            from stentor.models.cosyvoice3.attention_kernels import Pages, cell_attention
 
             pages, at = Pages(self._pool, self._table, self._filled), step * self._pool.shape[2] + block
-            return flow_attention(qkv, *rope, self._count, qkv.shape[-1] // 3 // rope.head_dim, pages, at)
+            return cell_attention(qkv, *rope, self._count, qkv.shape[-1] // 3 // rope.head_dim, pages, at)
         q, k, v = rope.heads(qkv)
         self._pool[self._page, step, block] = torch.stack((k, v), 1).flatten(-2).to(self._pool.dtype)
         kept = self._pool[self._table, step, block]  # [B, n, 2, 2, cell, C]

@@ -19,7 +19,7 @@ SMALLEST = 16  # of a dimension that tensor cores take
 
 
 def takes(width: int) -> bool:
-    """Whether `flow_attention` takes heads, and `position_conv` groups, of so many channels."""
+    """Whether attention takes heads, and `position_conv` groups, of so many channels."""
     return width >= SMALLEST and width & (width - 1) == 0
 
 

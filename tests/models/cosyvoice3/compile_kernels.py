@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from stentor.models.cosyvoice3 import attention_kernels, kernels
+from stentor.models.cosyvoice3 import attention_kernels, kernels, whole_attention_kernels
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
 
 BATCH, FRAMES, HEADS, WIDTH, TAPS = 16, 50, 16, 64, 31
 DIM = HEADS * WIDTH
 
 
-def attention(dtype: torch.dtype, batch: int, frames: int, pages: int) -> None:
-    pool = meta(65, 10, 22, 2, 2, frames, DIM, dtype=dtype)
+def cells(dtype: torch.dtype, batch: int) -> None:
+    pool = meta(65, 10, 22, 2, 2, FRAMES, DIM, dtype=dtype)
+    given = attention_kernels.Pages(pool, integers(batch, 20), integers(batch))
+    attention_kernels.cell_attention(*projected(dtype, batch, FRAMES), HEADS, given, 7)
+
+
+def whole(dtype: torch.dtype) -> None:
+    whole_attention_kernels.whole_attention(*projected(dtype, 1, 700), HEADS, meta(1, 2, 2, 700, DIM, dtype=dtype))
+
+
+def projected(dtype: torch.dtype, batch: int, frames: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     tables = floats(batch, frames, WIDTH // 2), floats(batch, frames, WIDTH // 2)
-    given = attention_kernels.Pages(pool, integers(batch, pages), integers(batch))
-    qkv = meta(batch, 2, frames, 3 * DIM, dtype=dtype)
-    attention_kernels.flow_attention(qkv, *tables, integers(batch), HEADS, given, 7)
+    return meta(batch, 2, frames, 3 * DIM, dtype=dtype), *tables, integers(batch)
 
 
 def norm(dtype: torch.dtype, adds: bool) -> None:
@@ -39,9 +47,9 @@ def sampling(dtype: torch.dtype) -> None:
 
 
 CASES: dict[str, Case] = {
-    "attention of a cell": lambda t: attention(t, BATCH, FRAMES, pages=20),
-    "attention of a cell in splits": lambda t: attention(t, 1, FRAMES, pages=20),
-    "attention of a whole": lambda t: attention(t, 1, 700, pages=1),
+    "attention of a cell": lambda t: cells(t, BATCH),
+    "attention of a cell in splits": lambda t: cells(t, 1),
+    "attention of a whole": whole,
     "norm": lambda t: norm(t, adds=False),
     "sum and norm": lambda t: norm(t, adds=True),
     "convolution": lambda t: convolution(t, adds=False),

@@ -10,7 +10,7 @@ import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels 
 from stentor.kernels import switches
 from stentor.layers.conv import StreamingState, cast_codec, state_columns
 from stentor.layers.rope import angles
-from stentor.models.cosyvoice3 import attention_kernels, kernels, ops
+from stentor.models.cosyvoice3 import attention_kernels, kernels, ops, whole_attention_kernels
 from stentor.models.cosyvoice3.codec_keys import CallKeys, KeptKeys, Turns
 from stentor.models.cosyvoice3.codec_vocoder import ResidualBlock
 from stentor.models.cosyvoice3.sampling import sample_ras
@@ -38,11 +38,10 @@ def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(attention_kernels, "ENOUGH_CTAS", request.param)
 
 
-def page_each(qkv: torch.Tensor) -> attention_kernels.Pages:
-    """An empty page for each row of a call of wholes."""
+def room(qkv: torch.Tensor) -> torch.Tensor:
+    """Room for the keys and values of a call of wholes."""
     batch, _, frames, width = qkv.shape
-    pool = qkv.new_full((batch, 1, 1, 2, 2, frames, width // 3), float("nan"))
-    return attention_kernels.Pages(pool, integers(*range(batch))[:, None], integers(*[0] * batch))
+    return qkv.new_full((batch, 2, 2, frames, width // 3), float("nan"))
 
 
 @pytest.mark.parametrize("dtype", DOTS)
@@ -50,7 +49,7 @@ def page_each(qkv: torch.Tensor) -> attention_kernels.Pages:
 def test_frames_of_a_whole_see_those_that_exist(dtype, heads, frames, reference, splits):
     rope, count, dim = turns(2, frames, 16), integers(frames, frames - 21), 16 * heads
     qkv = random(2, 2, frames, 3 * dim, dtype=dtype)
-    got = attention_kernels.flow_attention(qkv, *rope, count, heads, page_each(qkv))
+    got = whole_attention_kernels.whole_attention(qkv, *rope, count, heads, room(qkv))
     close(got, CallKeys(count, frames).attend(0, 0, qkv, rope))
 
 
@@ -65,7 +64,7 @@ def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference, sp
     own = pool.clone()
     want = KeptKeys(own, table, filled, count).attend(step, block, qkv, rope)
     pages = attention_kernels.Pages(pool, table, filled)
-    close(attention_kernels.flow_attention(qkv, *rope, count, heads, pages, step * depth + block), want)
+    close(attention_kernels.cell_attention(qkv, *rope, count, heads, pages, step * depth + block), want)
     close(pool, own)
     assert int((pool[1] != own[1]).sum()) == 0
 
@@ -79,7 +78,7 @@ def test_a_long_history_is_read_in_splits(kept, reference, splits):
     rope, qkv = turns(2, cell, 16), random(2, 2, cell, 3 * dim)
     want = KeptKeys(pool.clone(), table, filled, count).attend(0, 0, qkv, rope)
     close(
-        attention_kernels.flow_attention(qkv, *rope, count, heads, attention_kernels.Pages(pool, table, filled)), want
+        attention_kernels.cell_attention(qkv, *rope, count, heads, attention_kernels.Pages(pool, table, filled)), want
     )
 
 
@@ -92,7 +91,7 @@ def test_calls_of_few_rows_are_split(ctas: int, blocks: int, splits: int):
 
 def test_a_row_without_frames_gives_no_nan(splits):
     qkv, rope = random(1, 2, 70, 96), turns(1, 70, 16)
-    assert attention_kernels.flow_attention(qkv, *rope, integers(0), 2, page_each(qkv)).isfinite().all()
+    assert whole_attention_kernels.whole_attention(qkv, *rope, integers(0), 2, room(qkv)).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
