@@ -171,8 +171,8 @@ class TTS:
         return self.engine.reference_encoder.encode(audio.recording, "reference")["speaker"]
 
     def load_reference(self, reference: Reference | ReferenceAudio) -> ReferenceAudio:
-        """Read, check, resample and hash a reference once. `reference` and `prompt` take the result in its place, as
-        often as wanted, for every model that wants the same sample rate. InvalidRequest says what is wrong with it."""
+        """Read, check and hash a reference once. `reference` and `prompt` take the result in its place, as often as
+        wanted, for every model. InvalidRequest says what is wrong with it."""
         return request.load(self.spec, "reference", reference)
 
     def _loaded(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class TTS:
     # -- for servers and tools --
 
     def request(self, text: str, **options: Any) -> SpeechRequest:
-        """Check a request. Its reference audio is read and resampled. Nothing is queued."""
+        """Check a request. Its reference audio is read. Nothing is queued."""
         named = {k: options.pop(k) for k in _NAMED if k in options}
         lora = options.pop("lora", None)
         adapter = None if lora is None else self._adapters.named(lora)

@@ -1,4 +1,4 @@
-"""Reading, checking and resampling reference audio. libsndfile and soxr do the work."""
+"""Reading and checking of reference audio, and resampling on a CPU. libsndfile and soxr do the work."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import soxr
 from stentor.errors import InvalidRequest
 from stentor.silence import REFERENCE_PEAK
 
+QUALITY = "HQ"  # of soxr, as in librosa
 MAX_SECONDS = 600  # nothing longer is even decoded
 MAX_SAMPLES = MAX_SECONDS * 48_000 * 2  # over all channels: a few kilobytes of FLAC may hold hours of silence
 
@@ -34,7 +35,7 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Speech that was read, checked and resampled: mono float32 samples [n] at `rate` Hz.
+    """Speech that was read and checked: mono float32 samples [n] at `rate` Hz, which is the file's.
 
     kept: whether it may come again, so that what is made of it is worth keeping. source: a digest of the file that it
     was read from, where there is one.
@@ -48,7 +49,11 @@ class Recording:
     @cached_property
     def digest(self) -> str:
         """A key of the samples, computed once, or of the file that they are from."""
-        return f"{self.source} {self.rate}" if self.source else digest(self.samples)
+        return f"{self.source or digest(self.samples)} {self.rate}"
+
+    def at(self, rate: int) -> np.ndarray:
+        """Samples float32 [ceil(n * rate / self.rate)]. To resample takes milliseconds: for a thread."""
+        return resample(self.samples, self.rate, rate)
 
 
 def digest(a: np.ndarray) -> str:
@@ -57,8 +62,8 @@ def digest(a: np.ndarray) -> str:
     return hashlib.sha256(content).hexdigest() + str((a.shape, a.dtype))
 
 
-def load(reference: Reference, param: str, rate: int, seconds: tuple[float, float]) -> Recording:
-    """A reference at `rate` Hz, from `seconds` = (shortest, longest) of audio.
+def load(reference: Reference, param: str, seconds: tuple[float, float]) -> Recording:
+    """A reference from `seconds` = (shortest, longest) of audio.
 
     InvalidRequest names `param` and says what is wrong with the audio.
     """
@@ -66,10 +71,10 @@ def load(reference: Reference, param: str, rate: int, seconds: tuple[float, floa
         raise InvalidRequest(param, f"must be a stentor.Reference, got {type(reference).__name__}")
     if reference.text is not None and not isinstance(reference.text, str):
         raise InvalidRequest(f"{param}.text", f"must be a string or None, got {type(reference.text).__name__}")
-    samples, source_rate = _read(reference.audio, param)
-    check_length(len(samples) / source_rate, param, seconds)
+    samples, rate = _read(reference.audio, param)
+    check_length(len(samples) / rate, param, seconds)
     _check(samples, param)
-    return Recording(resample(samples, source_rate, rate), rate)
+    return Recording(np.ascontiguousarray(samples), rate)
 
 
 def check_length(duration: float, param: str, seconds: tuple[float, float]) -> None:
@@ -83,7 +88,7 @@ def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
     features of references match those of the official packages."""
     if source == target:
         return np.ascontiguousarray(samples, dtype=np.float32)
-    out = soxr.resample(samples.astype(np.float32), source, target, quality="HQ")
+    out = soxr.resample(samples.astype(np.float32), source, target, quality=QUALITY)
     length = math.ceil(len(samples) * target / source)
     return np.ascontiguousarray(np.pad(out, (0, max(0, length - len(out))))[:length], dtype=np.float32)
 

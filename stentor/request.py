@@ -122,7 +122,7 @@ def _instructions(spec: ModelSpec, instructions: str | None, model: str) -> str 
 
 
 def load_references(spec: ModelSpec, value: Given | Sequence[Given] | None, model: str) -> tuple[ReferenceAudio, ...]:
-    """One reference, or several where the family takes them, read, checked and resampled. InvalidRequest says why not.
+    """One reference, or several where the family takes them, read and checked. InvalidRequest says why not.
 
     What was loaded before is taken as it is.
     """
@@ -171,11 +171,9 @@ def load(spec: ModelSpec, param: str, value: Given) -> ReferenceAudio:
     """Reference audio for a model. InvalidRequest names `param` and says what is wrong with it."""
     if isinstance(value, ReferenceAudio):
         recording = value.recording
-        if recording.rate != spec.reference_rate:
-            raise InvalidRequest(param, f"was loaded at {recording.rate} Hz, must be at {spec.reference_rate} Hz")
         audio.check_length(len(recording.samples) / recording.rate, param, spec.reference_seconds)
     else:
-        recording = audio.load(value, param, spec.reference_rate, spec.reference_seconds)
+        recording = audio.load(value, param, spec.reference_seconds)
     return ReferenceAudio(recording, None if value.text is None else _unicode(f"{param}.text", value.text))
 
 

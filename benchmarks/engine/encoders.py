@@ -252,7 +252,7 @@ def host(rate: int, seconds: float) -> dict[str, float]:
     runs = []
     for _ in range(5):
         at = [time.perf_counter()]
-        made = load(Reference((samples, rate)), "reference", rate, (0.1, 60.0))
+        made = load(Reference((samples, rate)), "reference", (0.1, 60.0))
         at.append(time.perf_counter())
         Recording(made.samples, rate).digest  # noqa: B018
         at.append(time.perf_counter())

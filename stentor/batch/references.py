@@ -1,4 +1,4 @@
-"""Audio that lines name as `reference` or `prompt`: each file is read and resampled once for all its lines."""
+"""Audio that lines name as `reference` or `prompt`: each file is read once for all its lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stentor.errors import InvalidRequest
 from stentor.models.base import ReferenceAudio
 
 KEPT_BYTES = 256 * 2**20  # of samples. A file that was dropped is read again
-THREADS = 2  # that read and resample
+THREADS = 2  # that read
 
 
 class References:

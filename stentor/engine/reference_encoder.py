@@ -11,6 +11,7 @@ from stentor.audio import Recording
 from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.encoder_graphs import EncoderGraphs
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
+from stentor.engine.resampler import Resampler
 from stentor.layers.types import eager
 from stentor.layers.windows import STEP
 from stentor.models.base import SpeechModel
@@ -42,18 +43,19 @@ class ReferenceEncoder:
         """kept: features that are kept. columns: of the largest window that is launched."""
         self.model, self.device = model, device
         self.threads = threads = 1 if device.cuda else ENCODINGS
+        self._resampler = Resampler(device, model.spec.reference_rate)
         self._stream = device.stream(BACKGROUND)
         self._launch = EncoderGraphs(device, self._stream, require_graphs, columns)
         self.graphs = self._launch.graphs
         self._once = OnceCache[Features]("stentor-encode", threads, LruCache(kept), device.select)
 
     def encode(self, audio: Recording, role: str) -> Features:
-        """Features of reference audio at the family's `reference_rate`. Waits for them."""
+        """Features of reference audio. Waits for them."""
         return self.claim(audio, role).result()
 
     def claim(self, audio: Recording, role: str) -> Claim[Features]:
         """The same for who must not wait. The encoding begins as soon as a thread is free."""
-        return self._once.claim(role + audio.digest, lambda: self._encode(audio.samples, role), audio.kept)
+        return self._once.claim(role + audio.digest, lambda: self._encode(audio, role), audio.kept)
 
     def counts(self) -> CacheCounts:
         return self._once.counts()
@@ -64,15 +66,18 @@ class ReferenceEncoder:
         spec = self.model.spec
         shortest, longest = (int(s * spec.reference_rate) for s in spec.reference_seconds)
         lengths = warm_lengths(shortest, longest) if self.device.cuda else [shortest]
-        noise = [_noise(n) for n in lengths] if spec.takes_reference else []
+        noise = [Recording(_noise(n), spec.reference_rate) for n in lengths] if spec.takes_reference else []
 
         def encode() -> None:
+            with torch.inference_mode(), self.device.current(), self._stream.active():
+                self._resampler.warm_up()
             with self._launch.capturing():
-                for samples in noise:
+                for recording in noise:
                     try:
-                        self._encode(samples, "reference")
+                        self._encode(recording, "reference")
                     except torch.OutOfMemoryError:  # requests with audio of this length will fail as this does
-                        log.warning("no memory to encode %.0f s of reference audio", len(samples) / spec.reference_rate)
+                        seconds = len(recording.samples) / recording.rate
+                        log.warning("no memory to encode %.0f s of reference audio", seconds)
 
         if noise:
             self._once.on_each_thread(self.threads, encode)
@@ -81,11 +86,10 @@ class ReferenceEncoder:
         """End the threads, after the encodings that they are doing."""
         self._once.close()
 
-    def _encode(self, samples: np.ndarray, role: str) -> Features:
+    def _encode(self, recording: Recording, role: str) -> Features:
         with torch.inference_mode(), self.device.current(), self._stream.active():
             try:
-                wav = torch.from_numpy(samples).to(self.device.torch)
-                features = self.model.encode(wav, role, self._launch)
+                features = self.model.encode(self._resampler(recording), role, self._launch)
                 return {name: self.device.read(value) for name, value in features.items()}
             except torch.OutOfMemoryError:
                 self.device.release_cached()

@@ -123,14 +123,14 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ReferenceAudio:
-    """Validated reference speech at `spec.reference_rate`, and its transcript if known."""
+    """Validated reference speech, and its transcript if known."""
 
     recording: Recording
     text: str | None
 
     @property
     def samples(self) -> np.ndarray:
-        """Mono float32 [n]."""
+        """Mono float32 [n], at the rate of its file."""
         return self.recording.samples
 
 

@@ -97,7 +97,7 @@ class Limits:
     voice_cache_seconds: float = limit(300.0, "s", "decoded reference audio that is kept", "it is decoded again")
     # engines
     prepare_threads: int = limit(4, "", "threads per model for prompts", "requests wait")
-    reference_threads: int = limit(2, "", "threads per model for decoding and resampling references", "requests wait")
+    reference_threads: int = limit(2, "", "threads per model for decoding references", "requests wait")
     encoding_threads: int = limit(
         2, "", "threads per model for encoding references. A GPU has 1", "their requests wait"
     )

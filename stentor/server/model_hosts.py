@@ -37,7 +37,7 @@ RESTARTS = LIMITS.restarts  # in a row
 CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
 WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
 THREADS = LIMITS.prepare_threads  # for tokenising text, per model
-REFERENCE_THREADS = LIMITS.reference_threads  # for decoding and resampling reference audio
+REFERENCE_THREADS = LIMITS.reference_threads  # for decoding reference audio
 
 
 class ModelHost:

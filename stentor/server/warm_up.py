@@ -23,9 +23,9 @@ log = logging.getLogger("stentor.server")
 
 TEXT = "Hello there."
 READ_SECONDS, HEARD_SECONDS = 28.0, 1.0
-"""Of reference audio: what is decoded and resampled, and what of it a model encodes."""
+"""Of reference audio: what is decoded, and what of it a model encodes."""
 RATES = (24_000, 16_000)
-"""Of recordings, the second where a model takes the first."""
+"""Of recordings, the second where a model takes the first, so that it is resampled."""
 
 
 def warm_up(tts: TTS) -> None:
@@ -51,6 +51,6 @@ def noise(spec: ModelSpec) -> Recording:
     file = io.BytesIO()
     soundfile.write(file, samples, rate, format="WAV", subtype="PCM_16")
     found = decode(file.getvalue(), "reference", longest)
-    recording = audio.load(Reference(found), "reference", spec.reference_rate, spec.reference_seconds)
-    heard = int(min(max(shortest, HEARD_SECONDS), longest) * spec.reference_rate)
+    recording = audio.load(Reference(found), "reference", spec.reference_seconds)
+    heard = int(min(max(shortest, HEARD_SECONDS), longest) * rate)
     return replace(recording, samples=recording.samples[:heard], kept=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stentor.audio import Recording, resample
+from stentor.audio import Recording
 from stentor.engine.sequence import Place
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Prompt, ReferenceAudio, SpeechRequest
@@ -67,8 +67,7 @@ class GeneratedSegment(NamedTuple):
 
     def recording(self, spec: ModelSpec) -> Recording:
         """It as a reference, which no other request will bring."""
-        rate = spec.reference_rate
-        return Recording(resample(self.samples, spec.sample_rate, rate), rate, kept=False)
+        return Recording(self.samples, spec.sample_rate, kept=False)
 
 
 class VoicesSoFar:
@@ -93,7 +92,7 @@ class VoicesSoFar:
 
 
 def with_tail_reference(request: SpeechRequest, spec: ModelSpec, tails: tuple[GeneratedSegment, ...]) -> SpeechRequest:
-    """The request with segments generated before as its prompt or its references. Resamples: call it in a thread."""
+    """The request with segments generated before as its prompt or its references."""
     given = [ReferenceAudio(t.recording(spec), t.text) for t in tails]
     if spec.takes_prompt:
         return replace(request, prompt=given[-1])

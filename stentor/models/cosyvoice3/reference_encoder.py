@@ -31,8 +31,8 @@ def store_voice(path: Path, name: str, reference: Reference) -> Path:
 
     Returns the voice file. Raises InvalidRequest and CheckpointError.
     """
-    recording = load(reference, "reference", SAMPLE_RATE, REFERENCE_SECONDS)
-    features = VoiceEncoder(path)(torch.from_numpy(recording.samples))
+    recording = load(reference, "reference", REFERENCE_SECONDS)
+    features = VoiceEncoder(path)(torch.from_numpy(recording.at(SAMPLE_RATE)))
     file = path / FOLDER / f"{name}{SUFFIX}"
     file.parent.mkdir(exist_ok=True)
     Voice.of({key: value.numpy() for key, value in features.items()}, reference.text).save(file)

@@ -149,7 +149,7 @@ async def _sample(upload: UploadFile, max_bytes: int) -> Audio:
         raise ApiError(413, f"audio_sample: is larger than {max_bytes / MIB:g} MiB", param="audio_sample")
     samples, rate = await asyncio.to_thread(decode, data, "audio_sample", LIMITS.voice_max_seconds)
     try:  # the same checks as for a reference: finite, not silent, long enough
-        audio.load(Reference((samples, rate)), "audio_sample", rate, SECONDS)
+        audio.load(Reference((samples, rate)), "audio_sample", SECONDS)
     except InvalidRequest as e:
         raise ApiError(400, str(e), param="audio_sample") from e
     return samples, rate

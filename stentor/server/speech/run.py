@@ -235,7 +235,7 @@ class SegmentRun:
         return prompt
 
     def _with_tails(self, request: SpeechRequest) -> Callable[[Check], SpeechRequest]:
-        """Work that puts the segments before into the request, resampled."""
+        """Work that puts the segments before into the request."""
 
         def work(check: Check) -> SpeechRequest:
             check()

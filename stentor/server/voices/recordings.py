@@ -1,4 +1,4 @@
-"""Reference audio as a model takes it: decoded, checked, resampled and hashed once, and kept in a bounded cache."""
+"""Reference audio as the engine takes it: decoded, checked and hashed once, and kept in a bounded cache."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ def _in(pool: Executor, work: Callable[..., T], *args: Any) -> Awaitable[T]:
 
 
 def _loaded(spec: ModelSpec, found: Audio, param: str, digest: str) -> Recording:
-    """Decoded audio as the model takes it. digest: of what was decoded, where it is known. It is for a thread."""
+    """Decoded audio as the engine takes it. digest: of what was decoded, where it is known. It is for a thread."""
     samples, rate = found
     shortest, longest = spec.reference_seconds
     if len(samples) < shortest * rate:
         raise ApiError(
             400, f"{param}: is {len(samples) / rate:.2f} s long, must be {shortest:g} to {longest:g} s", param=param
         )
-    recording = audio.load(Reference(found), param, spec.reference_rate, spec.reference_seconds)
+    recording = audio.load(Reference(found), param, spec.reference_seconds)
     recording = replace(recording, source=digest)
     assert recording.digest  # computed here, where it holds up nobody
     return recording

@@ -1,0 +1,118 @@
+"""Reference audio at the rate of a model: by soxr on a CPU, and on a GPU by soxr's own filters as a product."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import soxr
+import torch
+from torch import Tensor
+
+from stentor.audio import QUALITY, Recording
+from stentor.engine.device import Device
+from stentor.engine.once import LruCache
+
+REACH = 2048
+"""Samples on both sides of an impulse, beyond those that any filter reaches."""
+NOISE = 1e-7
+"""Of a filter whose peak is at most 1: what is smaller is float32's rounding."""
+FIRST = 160
+"""Samples of a recording in whose time soxr uses other filters, at its beginning."""
+LARGEST, HIGHEST, STEEPEST = 640, 48_000, 4
+"""Rates in lowest terms, in Hz, and by each other, for which soxr is so imitated: a matrix has 2 MB at most."""
+USUAL = (16_000, 22_050, 24_000, 44_100, 48_000)
+KEPT = 16  # matrices, of rates used last
+
+
+@dataclass(frozen=True, eq=False)
+class Filters:
+    """Linear resampling of windows: window [width] of samples, `before` of them before a block of `step` samples,
+    times `matrix` [width, made] gives what is made of the block. `first` is the matrix of the first block."""
+
+    before: int
+    step: int
+    matrix: Tensor
+    first: Tensor
+
+    def __call__(self, samples: Tensor, count: int) -> Tensor:
+        """Samples [n] -> the first `count` of those that are made."""
+        width, made = self.matrix.shape
+        blocks = max(1, -(-count // made))
+        behind = (blocks - 1) * self.step + width - self.before - len(samples)
+        windows = torch.nn.functional.pad(samples, (self.before, behind)).unfold(0, width, self.step)
+        out = windows @ self.matrix
+        out[:1] = windows[:1] @ self.first
+        return out.view(-1)[:count]
+
+
+def filters(source: int, target: int) -> Filters | None:
+    """The filters by which soxr resamples, from what it makes of impulses. None: they are not known for these rates.
+
+    In lowest terms `step` samples become `made`, each by a filter of its own, and so on for the next ones.
+    """
+    common = math.gcd(source, target)
+    step, made = source // common, target // common
+    if max(step, made) > LARGEST or source > min(HIGHEST, STEEPEST * target):
+        return None
+    at = -(-REACH // step) * step
+    ones = np.zeros((at + REACH, step), np.float32)
+    ones[at + np.arange(step), np.arange(step)] = 1
+    heard = soxr.resample(ones, source, target, quality=QUALITY)
+    times = np.arange(len(heard))[:, None] * (step / made) - (at + np.arange(step))
+    reach = math.ceil(np.abs(times[np.abs(heard) > NOISE]).max())
+    repeats = max(1, reach // step)  # small blocks would be of many windows that overlap
+    step, made = repeats * step, repeats * made
+    samples = np.arange(-reach, step + reach)  # of a window
+    phase = samples % ones.shape[1]
+    index = np.arange(made) + ((at + phase - samples) * made // step)[:, None]
+    near = np.abs(index * (step / made) - (at + phase)[:, None]) <= reach
+    matrix = np.where(near, heard[np.minimum(index, len(heard) - 1), phase[:, None]], np.float32(0))
+    return Filters(reach, step, torch.from_numpy(matrix), torch.from_numpy(_first(matrix, reach, source, target)))
+
+
+def _first(matrix: np.ndarray, reach: int, source: int, target: int) -> np.ndarray:
+    """The matrix of the first block, whose first samples soxr makes by other filters."""
+    changed = min(-(-FIRST * target // source), matrix.shape[1])
+    count = min(reach + FIRST, len(matrix) - reach)  # samples that these see
+    heard = soxr.resample(np.eye(count + REACH, count, dtype=np.float32), source, target, quality=QUALITY)
+    first = matrix.copy()
+    first[reach : reach + count, :changed] = heard[:changed].T
+    return first
+
+
+class Resampler:
+    """Recordings on the device, at the rate of one model. For one thread at a time, but on a CPU for any number."""
+
+    def __init__(self, device: Device, rate: int) -> None:
+        self.device, self.rate = device, rate
+        self._filters: LruCache[Filters] = LruCache(KEPT)
+
+    def warm_up(self) -> None:
+        """Make the filters of usual rates, which takes some milliseconds for each."""
+        for source in USUAL if self.device.cuda else ():
+            self(Recording(np.zeros(source, np.float32), source))
+
+    def __call__(self, recording: Recording) -> Tensor:
+        """float32 samples [ceil(n * rate / recording.rate)], those of `Recording.at`."""
+        made = self._of(recording.rate) if self.device.cuda and recording.rate != self.rate else None
+        if made is None:
+            return torch.from_numpy(recording.at(self.rate)).to(self.device.torch)
+        samples = torch.from_numpy(recording.samples).to(self.device.torch)
+        return resampled(samples, recording.rate, self.rate, made)
+
+    def _of(self, source: int) -> Filters | None:
+        kept = self._filters.get(str(source))
+        if kept is None and (new := filters(source, self.rate)) is not None:
+            device = self.device.torch
+            kept = Filters(new.before, new.step, new.matrix.to(device), new.first.to(device))
+            self._filters.put(str(source), kept)
+        return kept
+
+
+def resampled(samples: Tensor, source: int, target: int, by: Filters) -> Tensor:
+    """Samples [n] -> [ceil(n * target / source)] as audio.resample makes them: soxr's number of samples, then zeros."""
+    length = -(-len(samples) * target // source)
+    count = int(len(samples) / (source / target) + 0.5)  # as soxr rounds
+    return torch.nn.functional.pad(by(samples, min(count, length)), (0, max(0, length - count)))
