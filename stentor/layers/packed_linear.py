@@ -12,24 +12,22 @@ ENGINES = ("x86", "fbgemm")  # torch's engines that have this product
 CAPABILITIES = ("AVX2", "AVX512")  # of the processor
 
 
-def packs(layer: nn.Linear) -> bool:
-    """Whether a layer can be packed: in float32 on an x86 CPU with AVX2, by a torch with FBGEMM."""
-    if layer.weight.device.type != "cpu" or layer.weight.dtype != torch.float32:
+def packs(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether layers can be packed: those in float32 of an x86 CPU with AVX2, by a torch with FBGEMM."""
+    if device.type != "cpu" or dtype != torch.float32:
         return False
     return torch.backends.quantized.engine in ENGINES and torch.backends.cpu.get_cpu_capability() in CAPABILITIES
 
 
 class PackedLinear(nn.Linear):
-    """x W^T + b, W in float16. It takes the place of `base`, a layer that `packs` is true of.
+    """x W^T, W [out, in] in float16. Of `weight`, in float32 where `packs` says so, only shape and dtype are left."""
 
-    Of `weight` only shape and dtype are left.
-    """
-
-    def __init__(self, base: nn.Linear) -> None:
+    def __init__(self, weight: Tensor) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features, self.bias = base.in_features, base.out_features, base.bias
-        self.weight = base.weight.detach().to("meta")  # no parameter, since no device can hold it
-        self._packed = torch.ops.quantized.linear_prepack_fp16(base.weight.detach(), base.bias)
+        self.out_features, self.in_features = weight.shape
+        self.register_parameter("bias", None)
+        self.weight = weight.detach().to("meta")  # no parameter, since no device can hold it
+        self._packed = torch.ops.quantized.linear_prepack_fp16(weight.detach(), None)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] float32 -> [..., out]."""

@@ -8,6 +8,7 @@ language models stay in 8 bits. Others that a checkpoint has in 8 bits are widen
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, Future
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from stentor.config import QUANTIZATIONS, check_quantization
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.linear import Linear, QuantizedLinear
-from stentor.layers.packed_linear import PackedLinear, packs
+from stentor.layers.packed_linear import PackedLinear
 from stentor.layers.quantized import LARGEST, dequantize, quantize
 from stentor.models.weights import checkpoint_names
 
@@ -69,15 +70,44 @@ def place_quantized(
     return found
 
 
-def pack_layers(net: nn.Module, stacks: Iterable[str]) -> None:
-    """Pack the linear layers of these stacks of a loaded `net` in 16 bits, where the device has a product for that.
+def pack_layers(
+    net: nn.Module, stacks: Iterable[str], tensors: Mapping[str, Tensor], pool: Executor
+) -> dict[str, Tensor]:
+    """Pack the linear layers of these stacks of `net` in 16 bits, for a device that `packed_linear.packs` is true of.
 
-    For a checkpoint whose weights had 8 bits. Quantised layers stay.
+    net: on the meta device, in float32. stacks, tensors: as in `place_quantized`, of which this returns what was not
+    packed. A layer that has a bias, or whose tensors are not all there in the right shapes, stays for `load_weights`.
+    pool: its threads do the work, which holds no lock of Python's.
     """
+    rest = dict(tensors)
+    waiting: list[tuple[str, Future[PackedLinear]]] = []
     for name in _linears(net, stacks):
+        parts = [part.removesuffix(".weight") for part in checkpoint_names(f"{name}.weight")]
         layer = net.get_submodule(name)
-        if type(layer) is Linear and packs(layer):
-            net.get_submodule(name.rpartition(".")[0]).register_module(name.rpartition(".")[2], PackedLinear(layer))
+        assert isinstance(layer, Linear)
+        if _fit(layer, parts, rest):
+            own = [(rest.pop(f"{part}.weight"), rest.pop(f"{part}.weight_scale", None)) for part in parts]
+            waiting.append((name, pool.submit(_packed, own)))
+    for name, packed in waiting:
+        net.get_submodule(name.rpartition(".")[0]).register_module(name.rpartition(".")[2], packed.result())
+    return rest
+
+
+def _fit(layer: Linear, parts: list[str], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether these parts make up a layer, which has a weight and no bias."""
+    if [name for name, _ in layer.named_parameters()] != ["weight"]:
+        return False
+    found = [tensors[f"{part}.weight"].shape for part in parts if f"{part}.weight" in tensors]
+    complete = len(found) == len(parts) and all(len(shape) == 2 for shape in found)
+    shape = [sum(n for n, _ in found), layer.in_features]
+    return complete and all(k == shape[1] for _, k in found) and shape == list(layer.weight.shape)
+
+
+@torch.no_grad()
+def _packed(parts: Iterable[tuple[Tensor, Tensor | None]]) -> PackedLinear:
+    """A layer of weights [out, in] of its parts, which have scales [out, groups] where they are quantised."""
+    wide = (w if scale is None else dequantize(w, scale.float(), scale.dtype) for w, scale in parts)
+    return PackedLinear(torch.cat([w.to(torch.float32) for w in wide]))
 
 
 def _stored(

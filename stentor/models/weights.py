@@ -148,11 +148,11 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         name = key.removesuffix("_v")
         if f"{name}_g" not in tensors:
             raise CheckpointError(f"tensor {name}_g is missing beside {key}")
-        wide = v.to(torch.promote_types(v.dtype, torch.float32))
+        wide = v.to(torch.promote_types(v.dtype, torch.float32), copy=True)
         norm = wide.flatten(1).norm(dim=1).view(-1, *[1] * (v.ndim - 1))
-        folded[name] = (tensors[f"{name}_g"].to(wide.dtype) * wide / norm).to(
-            v.dtype if v.is_floating_point() else tensors[f"{name}_g"].dtype
-        )
+        g = tensors[f"{name}_g"]
+        wide.mul_(g.to(wide.dtype)).div_(norm)
+        folded[name] = wide.to(v.dtype if v.is_floating_point() else g.dtype)
     for key in tensors:
         if key.endswith("weight_g") and f"{key.removesuffix('_g')}_v" not in tensors:
             raise CheckpointError(f"tensor {key.removesuffix('_g')}_v is missing beside {key}")

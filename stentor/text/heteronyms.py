@@ -7,15 +7,15 @@ written with one more letter, for which the dictionary gets an entry with that r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from stentor.text.dictionary import Dictionary
 from stentor.text.trace import Trace
 
 VERB, NOUN, PAST, ADJECTIVE = "ǀǁǂǃ"
 """Letters for Python and for no one who writes English. They end the spelling of a reading."""
-_PARTS = {"VERB": VERB, "NOUN": NOUN, "VBD": PAST, "ADJ": ADJECTIVE}
+_TAGS = {VERB: "VERB", NOUN: "NOUN", PAST: "VBD", ADJECTIVE: "ADJ"}
 _MORE = {
     ("lead", NOUN): "lˈɛd",
     ("polish", ADJECTIVE): "pˈOlɪʃ",
@@ -144,19 +144,15 @@ _RULES = [(c.part, c.pattern()) for c in _CONTEXTS] + [(part, re.compile(pattern
 
 
 class Heteronyms:
-    """`entries` belong into the dictionary of which they were made."""
+    """Marks words in a text, and adds each reading that it marks to the dictionary."""
 
-    def __init__(self, words: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """words: those with phonemes by part of speech and by DEFAULT."""
-        self.entries: dict[str, str] = {}
+    def __init__(self, dictionary: Dictionary) -> None:
+        self._dictionary = dictionary
         for (word, part), phonemes in _MORE.items():
-            self.entries |= {word + part: phonemes, word.capitalize() + part: phonemes}
-        for word, readings in words:
-            by_part = {"ADJ": readings["DEFAULT"], **readings}
-            self.entries |= {word + _PARTS[tag]: p for tag, p in by_part.items() if tag in _PARTS}
+            dictionary[word + part] = dictionary[word.capitalize() + part] = phonemes
 
     def marked(self, words: Trace) -> Trace:
-        """The words, each as `entries` or the dictionary spells the reading that fits."""
+        """The words, each as the dictionary spells the reading that fits."""
         for part, pattern in _RULES:
             words = words.sub(pattern, self._marks(part))
         return words
@@ -164,6 +160,14 @@ class Heteronyms:
     def _marks(self, part: str) -> Callable[[re.Match[str]], str]:
         def mark(m: re.Match[str]) -> str:
             word = m[m.lastindex or 0]
-            return m[0] + part if word + part in self.entries else m[0]
+            return m[0] + part if self._has(word, part) else m[0]
 
         return mark
+
+    def _has(self, word: str, part: str) -> bool:
+        """Whether the dictionary has this reading of a word. If so, it has it under the marked spelling from now on."""
+        readings = self._dictionary.readings(word)
+        by_part = {"ADJ": readings["DEFAULT"], **readings} if readings else {}
+        if _TAGS[part] in by_part:
+            self._dictionary[word + part] = by_part[_TAGS[part]]
+        return word + part in self._dictionary

@@ -105,8 +105,7 @@ class EnglishPhonemes:
         self._g2p = phonemizer()
         self._g2p.fallback = Spelling(self._g2p)
         dictionary = self._g2p.lexicon.golds
-        self._heteronyms = Heteronyms(dictionary.by_part())
-        dictionary.update(self._heteronyms.entries)
+        self._heteronyms = Heteronyms(dictionary)
         for word, phonemes in read_pronunciations(PRONUNCIATIONS.read_text(encoding="utf-8")).items():
             dictionary[word] = phonemes
             if word.lower() not in dictionary:

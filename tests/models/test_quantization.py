@@ -183,7 +183,7 @@ def sixteen(path: Path, **options: Any) -> list[str]:
     return [n for n, m in net.named_modules() if isinstance(m, PackedLinear)]
 
 
-@pytest.mark.skipif(not packs(nn.Linear(8, 8)), reason="this CPU or torch has no such product")
+@pytest.mark.skipif(not packs(CPU, torch.float32), reason="this CPU or torch has no such product")
 def test_what_was_widened_on_a_cpu_is_held_in_sixteen_bits_unless_a_dtype_is_named(small: Path) -> None:
     parts = {"base_lm", "residual_lm", "feat_encoder.encoder", "feat_decoder.estimator.decoder"}
     assert {n.rpartition(".layers.")[0] for n in sixteen(small)} == parts

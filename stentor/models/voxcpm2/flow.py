@@ -17,7 +17,7 @@ from stentor.layers.rope import Rope
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.voxcpm2.local_stack import last_layer_subset
 from stentor.models.voxcpm2.ops import NextTokens, cfg_euler_step, dit_input_tokens
-from stentor.models.voxcpm2.schedule import EulerSchedule
+from stentor.models.voxcpm2.schedule import EulerSchedule, TimeTokens
 
 TIME_AT = 2  # position of the time token, after the two of mu
 
@@ -68,9 +68,15 @@ class LocDiT(nn.Module):
         x = last_layer_subset(self.decoder, tokens, rope, slice(-patch, None))
         return project(self.out_proj, x)
 
+    def times(self) -> TimeTokens:
+        """The schedules of the solver, from the present weights."""
+        return TimeTokens(self.time_tokens, self.in_proj.weight.dtype, self.in_proj.weight.device)
+
     def schedule(self) -> EulerSchedule:
-        """The schedule of the solver, from the present weights."""
-        return EulerSchedule.build(self.time_tokens, self.in_proj.weight.dtype, self.in_proj.weight.device)
+        """The same for all numbers of steps."""
+        times = self.times()
+        times.prepare_all()
+        return times.schedule
 
 
 def euler_solve(

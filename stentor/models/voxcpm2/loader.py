@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from torch import Tensor
 from stentor import text as texts
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_codec
+from stentor.layers.packed_linear import packs
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge
@@ -44,6 +45,8 @@ QUANTIZED = ("base_lm", "residual_lm")
 """The language models whose weights may have 8 bits."""
 LOCAL = ("feat_encoder.encoder", "feat_decoder.estimator.decoder")
 """The transformers of a patch."""
+WORKERS = 2
+"""Threads that pack weights and read dictionaries beside the one that loads."""
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
@@ -61,12 +64,11 @@ def load(
     c = _with_steps(parse(raw), options.get("flow_steps"))
     audio_dtype = codec_dtype(options, device, dtype)
     plan = AdapterPlan.of(options, read_lora, USUAL_TARGETS)
-    with ThreadPoolExecutor(1) as beside:  # dictionaries are read in Python, weights are not
-        front_end = beside.submit(_front_end, c)
+    with ThreadPoolExecutor(WORKERS) as beside:
         net, vae = make_modules(c, device, dtype)
-        _fill(net, path, raw, c, device, options)
-        if c.widens and dtype is None and not plan.slots:
-            pack_layers(net, (*QUANTIZED, *LOCAL))
+        front_end = beside.submit(_front_end, c)
+        packs_layers = c.widens and dtype is None and not plan.slots and packs(device, net.stop_head.weight.dtype)
+        _fill(net, path, raw, c, device, options, beside if packs_layers else None)
         load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
         text = Text(TextTokenizer(path / "tokenizer.json"), front_end.result())
     return build_model(c, net, vae, device, audio_dtype, text, plan, _stored_voices(path, c))
@@ -79,13 +81,17 @@ def _fill(
     c: VoxCPM2Config,
     device: torch.device,
     options: Mapping[str, Any],
+    packing: Executor | None,
 ) -> None:
-    """Load the network's weights. What they are made from is gone when this returns."""
+    """Load the network's weights. What they are made from is gone when this returns. packing: threads that pack what
+    has 8 bits only to make the checkpoint small. None: it is not packed."""
     weights = read_quantized(raw, _main_weights(path), str(path))
     if "lora" in options:
         weights = merge(weights, read_lora(Path(options["lora"]).expanduser()))
     dtype_8 = quantization(options)
     stacks = () if c.widens and dtype_8 is None else QUANTIZED
+    if packing is not None:
+        weights = pack_layers(net, LOCAL if stacks else (*QUANTIZED, *LOCAL), weights, packing)
     weights = place_quantized(net, stacks, weights, dtype_8, f"{path}: model", device)
     load_weights(net, weights, f"{path}: model", device)
 

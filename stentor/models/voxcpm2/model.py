@@ -43,7 +43,7 @@ class VoxCPM2:
         self.codec = PatchCodec(vae)
         self.patch, self.feat = c.patch, c.feat
         self.dit = net.feat_decoder.estimator
-        self.schedule = self.dit.schedule()
+        self.times = self.dit.times()
         self.true = torch.ones(1, dtype=torch.bool, device=net.stop_head.weight.device)
 
     def encode(self, wav: Tensor, role: str, launch: Launch = eager) -> dict[str, Tensor]:
@@ -56,7 +56,9 @@ class VoxCPM2:
         return {"patches": latents.reshape(-1, self.patch, self.feat)}
 
     def prompt(self, request: SpeechRequest, encode: Encode) -> Prompt:
-        return self.prompts.build(request, encode)
+        prompt = self.prompts.build(request, encode)
+        self.times.prepare(int(prompt.columns["flow_steps"]))
+        return prompt
 
     def speakable(self, text: str, check: Check) -> bool:
         return self.reads(text)
@@ -92,5 +94,7 @@ class VoxCPM2:
         z = grid_normal(u, self.feat, rows["temperature"], self.dtype)
         mu = self.net.conditions(lm_hidden, residual_hidden)
         cfg, steps = rows["cfg"], rows["flow_steps"]
-        patch = euler_solve(self.dit, self.schedule, self.net.rope, mu, rows["prev"], z, cfg, steps, rows.num_evals)
+        patch = euler_solve(
+            self.dit, self.times.schedule, self.net.rope, mu, rows["prev"], z, cfg, steps, rows.num_evals
+        )
         return Emit(patch, self.net.stop(lm_hidden), {}, queries=queries[0] if queries else None)

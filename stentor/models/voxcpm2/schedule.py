@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -39,23 +40,50 @@ class EulerSchedule:
     at: Tensor
     """Row of `times` [rows, evaluations], int64."""
     times: Tensor
-    """Time tokens [evaluations of all step counts, hidden]."""
+    """Time tokens [evaluations of all numbers of steps, hidden]."""
 
-    @classmethod
-    def build(cls, time_tokens: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device) -> EulerSchedule:
-        """For every number of steps, once after loading. `time_tokens` turns times [K] into tokens [K, hidden]."""
+
+class TimeTokens:
+    """The schedules of all numbers of steps. On a CPU the time tokens of a number are computed when it is first asked
+    for: those of all take 40 ms. A GPU has all from the start, since its graphs read them."""
+
+    def __init__(self, time_tokens: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device) -> None:
+        """time_tokens: turns times [K] into tokens [K, hidden], from the present weights."""
         dt = torch.zeros(MAX_STEPS + 1, MAX_STEPS, dtype=dtype, device=device)
         at = torch.zeros(MAX_STEPS + 1, MAX_STEPS, dtype=torch.int64, device=device)
-        times, row = [], 0
+        times, self._rows = [], [slice(0, 0)]
         all_t, all_dt = _euler(dtype, device)
         for steps in range(1, MAX_STEPS + 1):
-            count = evaluations(steps)
-            used = slice(cfg_zero_steps(steps), steps)
-            dt[steps, :count] = all_dt[steps, used]
-            at[steps, :count] = torch.arange(row, row + count, device=device)
+            used, row = slice(cfg_zero_steps(steps), steps), self._rows[-1].stop
+            rows = slice(row, row + evaluations(steps))
+            dt[steps, : evaluations(steps)] = all_dt[steps, used]
+            at[steps, : evaluations(steps)] = torch.arange(rows.start, rows.stop, device=device)
             times.append(all_t[steps, used])
-            row += count
-        return cls(dt, at, time_tokens(torch.cat(times)))
+            self._rows.append(rows)
+        self._times, self._tokens = torch.cat(times), time_tokens
+        self._missing, self._lock = set(range(1, MAX_STEPS + 1)), Lock()
+        one = time_tokens(self._times[:1])
+        # Zeros, since a row that needs no further evaluation looks at tokens that may not be there yet.
+        self.schedule = EulerSchedule(dt, at, one.new_zeros(len(self._times), *one.shape[1:]))
+        if device.type != "cpu":
+            self.prepare_all()
+
+    @torch.no_grad()
+    def prepare(self, steps: int) -> None:
+        """Have the tokens of this number of steps. Any thread may call it."""
+        with self._lock:
+            if steps in self._missing:
+                rows = self._rows[steps]
+                self.schedule.times[rows] = self._tokens(self._times[rows])
+                self._missing.remove(steps)
+
+    @torch.no_grad()
+    def prepare_all(self) -> None:
+        """Have the tokens of every number of steps, computed at once."""
+        with self._lock:
+            if self._missing:
+                self.schedule.times.copy_(self._tokens(self._times))
+                self._missing.clear()
 
 
 def _euler(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
