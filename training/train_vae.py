@@ -6,15 +6,14 @@ Reconstruction only at first, then with discriminators. Stops by itself after `-
 
 With `--polish FILE` the encoder of that finished VAE stays as it is (so latents stay valid) and its decoder is trained
 further by the `[polish]` section, against the same discriminators. FILE may also be the package's audiovae.safetensors:
-then the discriminators are new.
+then the discriminators are new. With `--predicted DIR` a share of the examples is decoded from the latents that
+`training.predicted` wrote there, as served speech is, with the recording as the target.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Hashable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +35,13 @@ from training.common import (
     save,
     set_lr,
 )
+from training.crops import Crops, PredictedCrops, draw
 from training.data import RATE, Speech
 from training.discriminators import Discriminators
 from training.losses import SpectralLoss, discriminator_loss, feature_loss, generator_loss, latent_loss
 from training.modules import build_vae, reconstruct
 from training.sentences import held_out
 from training.speed import accelerate
-
-
-@dataclass(frozen=True)
-class Crops:
-    """Waveforms x [B, 1, samples] of one step, and whether the discriminators judge it."""
-
-    x: Tensor
-    adversary: bool
-
-    def shape(self) -> Hashable:
-        return (self.x.shape, self.adversary)
-
-    def overwrite(self, other: Crops) -> None:
-        self.x.copy_(other.x)
 
 
 class Trainer:
@@ -102,14 +88,14 @@ class Trainer:
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
 
-    def train_step(self, x: Tensor, progress: float, adversary: bool) -> Losses:
-        """One update of all networks on waveforms x [B, 1, samples]."""
+    def train_step(self, crops: Crops, progress: float) -> Losses:
+        """One update of all networks."""
         c = self.c
         warm = min(1.0, progress / c["warmup"]) if c["warmup"] else 1.0
         rate = warm * cosine(progress, c["floor"])
-        set_lr(self.opt_g, rate * (c["adversary_lr"] if adversary else c["lr"]))
+        set_lr(self.opt_g, rate * (c["adversary_lr"] if crops.adversary else c["lr"]))
         set_lr(self.opt_d, rate * c["adversary_lr"])
-        losses = self.captured(Crops(x, adversary))
+        losses = self.captured(crops)
         self.average.update(self.vae)
         self.step += 1
         return losses
@@ -119,7 +105,8 @@ class Trainer:
         c, x = self.c, crops.x
         self.opt_g.zero_grad(set_to_none=True)
         with self.autocast():
-            y, mu = reconstruct(self.vae, x, c["noise"])
+            y, mu = reconstruct(self.vae, x[: crops.own], c["noise"])
+            y = torch.cat((y, *(self.vae.decoder(z, None)[..., -x.shape[-1] :] for z in crops.given)))
         mel, stft = self.spectral(x, y)
         losses = {"mel": mel, "stft": stft, "latent": latent_loss(mu)}
         total = c["mel_weight"] * mel + c["stft_weight"] * stft + c["latent_weight"] * losses["latent"]
@@ -154,18 +141,20 @@ class Trainer:
         return wanted, {"judges": loss, "fooling": fooling, "feature": feature}
 
 
-def bench(trainer: Trainer, speech: Speech, samples: int, steps: int, log: Log) -> None:
+def bench(trainer: Trainer, speech: Speech, predicted: PredictedCrops | None, steps: int, log: Log) -> None:
     """Time both kinds of step."""
     for adversary in (False, True):
         for k in range(steps + 3):
             if k == 3:  # the first of them captures
                 start = time.monotonic()
-            losses = trainer.train_step(speech.crops(trainer.c["batch"], samples), 0.0, adversary)
+            losses = trainer.train_step(draw(speech, predicted, trainer.c, adversary), 0.0)
             float(losses["mel"])  # waits for the device
         log(bench=True, adversary=adversary, ms=1000 * (time.monotonic() - start) / steps)
 
 
-def train(trainer: Trainer, speech: Speech, watch: Stopwatch, path: Path, log: Log) -> None:
+def train(
+    trainer: Trainer, speech: Speech, predicted: PredictedCrops | None, watch: Stopwatch, path: Path, log: Log
+) -> None:
     """Until the time is over, from the checkpoint at `path` if there is one."""
     c = trainer.c
     state = restore(path, trainer.device)
@@ -174,8 +163,8 @@ def train(trainer: Trainer, speech: Speech, watch: Stopwatch, path: Path, log: L
         watch.before = state["elapsed"]
     saved = shown = time.monotonic()
     while watch.left > 8 and watch.elapsed < c["seconds"]:
-        crops = speech.crops(c["batch"], int(c["crop"] * RATE), c["onsets"])
-        losses = trainer.train_step(crops, watch.elapsed / c["seconds"], watch.elapsed >= c["adversary_from"])
+        crops = draw(speech, predicted, c, watch.elapsed >= c["adversary_from"])
+        losses = trainer.train_step(crops, watch.elapsed / c["seconds"])
         now = time.monotonic()
         if now - shown > 15:
             shown = now
@@ -195,12 +184,15 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=560, help="seconds of this call")
     parser.add_argument("--seconds", type=float, help="of training in all, instead of the configured ones")
     parser.add_argument("--polish", type=Path, help="finished VAE whose decoder is trained further")
+    parser.add_argument("--predicted", type=Path, help="with --polish: folder of latents, training.predicted's too")
     parser.add_argument("--hours", type=float, default=0.02, help="of speech that must be there before it begins")
     parser.add_argument("--bench", type=int, default=0, help="only time this many steps")
     parser.add_argument("--fused", type=int, default=1, help="0 eager, 1 fused snakes, 2 also depthwise convolutions")
     parser.add_argument("--captured", type=int, default=1, help="0 runs every step eagerly")
     parser.add_argument("--batch", type=int, help="instead of the configured one (dry runs)")
     args = parser.parse_args()
+    if args.predicted and not args.polish:
+        parser.error("--predicted needs --polish: only an autoencoder that is finished has latents")
     config = load_config()
     c = config["vae"] | (config["polish"] if args.polish else {})
     c["batch"], c["seconds"] = args.batch or c["batch"], args.seconds or c["seconds"]
@@ -220,10 +212,12 @@ def main() -> None:
         speech.refresh()
     sizes = {"vae": parameter_count(trainer.vae), "judges": parameter_count(trainer.judges)}
     log(device=str(device), **sizes, hours=speech.hours)
+    hop = trainer.vae.config.hop
+    predicted = PredictedCrops(speech, args.predicted, int(c["crop"] * RATE) // hop, hop) if args.predicted else None
     if args.bench:
-        bench(trainer, speech, int(c["crop"] * RATE), args.bench, log)
+        bench(trainer, speech, predicted, args.bench, log)
         return
-    train(trainer, speech, watch, args.work / f"{name}.pt", log)
+    train(trainer, speech, predicted, watch, args.work / f"{name}.pt", log)
 
 
 if __name__ == "__main__":
