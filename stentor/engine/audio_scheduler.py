@@ -18,8 +18,8 @@ RAMP = (1, 2, 4, 8, 16, 25)
 GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that needs more than half of real time. Up to a real-time factor of 0.75 no chunk takes longer to
 generate than the client has buffered."""
-FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 64
-"""That the codec holds at most, by default. A codec with a grid gets two calls of 32 rows at a time."""
+FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 128
+"""That the codec holds at most, by default. A codec with a grid holds two calls of 64 rows."""
 BATCH_LEAD_S = 1.0
 """Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
 NON_STREAMING_LEAD_S = 5.0
@@ -71,13 +71,10 @@ class AudioScheduler:
     def plan(self, now: float) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
         overtake them.
-
-        A codec with a grid gets none while it has any: one call of many rows takes far less time than a call for each,
-        so what is due meanwhile goes together.
         """
+        if self.timing.grid > 1:
+            return self._plan_call(now)
         jobs: list[AudioJob] = []
-        if self.timing.grid > 1 and self.in_codec:
-            return jobs
         busy = self.busy
         while due := self._due(now):
             for (urgency, _), job in due:
@@ -87,6 +84,27 @@ class AudioScheduler:
                     return jobs
                 self._schedule(job)
                 jobs.append(job)
+        return jobs
+
+    def _plan_call(self, now: float) -> list[AudioJob]:
+        """The same for a codec with a grid, of which it holds two calls, or one utterance if that is longer.
+
+        One call of many rows takes far less time than a call for each, so what is due while the codec works goes
+        together. Only a full call of streams goes behind another: the device need not wait for the host then.
+        """
+        jobs: list[AudioJob] = []
+        behind, full, given = self.in_codec > 0, self.most_in_codec // 2, 0
+        if self.in_codec > full or (behind and len(self._changed) * self.chunk < full):
+            return jobs
+        while due := [job for _, job in self._due(now) if not (behind and job.whole)]:
+            if behind and sum(job.count for job in due) < full:
+                return jobs
+            for job in due:
+                if given + job.count > full and (given or behind):
+                    return jobs
+                self._schedule(job)
+                jobs.append(job)
+                given += job.count
         return jobs
 
     def _due(self, now: float) -> list[tuple[tuple[float, float], AudioJob]]:

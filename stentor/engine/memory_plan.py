@@ -16,7 +16,7 @@ LEVELS = ((2048, 512), (1024, 256), (512, 128), (256, 64), (128, 0))
 """(tokens of the largest captured prefill, frames of a codec call), from what suits a large GPU to the least. An H200
 decodes no more audio per second in calls of more than 512 frames, such as 64 chunks of 8 frames or 20 of 25."""
 CODEC_FRAMES = LEVELS[0][1]
-CODEC_CELLS = 32
+CODEC_CELLS = 64
 """Chunks of a codec call, where the codec has a grid and they are more frames than that."""
 CODEC_SHARE = 0.1
 """Of all memory, codec calls take at most this share before smaller ones are tried."""

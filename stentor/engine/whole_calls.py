@@ -9,17 +9,20 @@ from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.inflight import CodecOutput
 from stentor.models.codec_timing import CodecTiming
 
+MOST_FRAMES = 800
+"""Of a call of several utterances. So many fill a GPU, and each length is captured for fewer numbers of rows."""
+
 
 class WholeCalls:
     """Keys are (rows, frames). `fn` runs such a call and puts what it gives into `outputs`.
 
-    chunks: the codec's other calls, on the same stream. frames: that a call of several rows holds at most.
+    chunks: the codec's other calls, on the same stream. frames: of the codec's calls at most.
     """
 
     def __init__(
         self, fn: Callable[[int, int], None], timing: CodecTiming, frames: int, chunks: CudaGraphRunner
     ) -> None:
-        self.timing, self._frames = timing, frames
+        self.timing, self._frames = timing, min(frames, MOST_FRAMES)
         self.graphs = CudaGraphRunner("whole codec", fn, chunks.device, chunks.stream, chunks.required, chunks)
         self.outputs: dict[tuple[int, int], CodecOutput] = {}
 

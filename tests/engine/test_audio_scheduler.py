@@ -72,7 +72,7 @@ def test_the_codec_is_given_no_more_than_it_can_be_asked_to_take():
 
 def test_a_codec_with_a_grid_holds_cells_for_two_calls():
     cells = CodecTiming(25, 3, 3)
-    assert (most_in_codec(Policy(), CAUSAL), most_in_codec(Policy(), cells)) == (256, 1600)
+    assert (most_in_codec(Policy(), CAUSAL), most_in_codec(Policy(), cells)) == (256, 3200)
     assert most_in_codec(Policy(max_frames_in_codec=50), cells) == 50
 
 

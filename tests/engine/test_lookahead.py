@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -389,3 +390,33 @@ def test_chunks_that_are_due_while_a_codec_with_a_grid_works_go_together() -> No
     assert len(d.given) == 1
     d.answer(1)
     assert {job.seq.id for job in d.step().audio} == {0, 1, 2, 3}
+
+
+def test_a_full_call_goes_behind_the_one_that_a_codec_with_a_grid_works_on() -> None:
+    """Of four cells, since the codec holds eight. A third call waits."""
+    s = scheduler(slots=8, pages=512, timing=TIMING, max_frames_in_codec=8 * GRID)
+    d = SlowCodec(s)
+    for i in range(5):
+        d.add(i, 4, 200)
+    while not d.given:
+        d.step()
+    for _ in range(9 * GRID):
+        d.step()
+        assert [job.seq.id for job in d.given] in ([0, 1, 2, 3], [0, 1, 2, 3, 4, 0, 1, 2])
+    assert len(d.given) == 8
+    d.answer(4)
+    assert [job.seq.id for job in d.step().audio] == [3, 4, 0, 1]
+
+
+def test_utterances_do_not_go_behind_a_call_of_streams() -> None:
+    s = scheduler(slots=8, pages=512, timing=replace(TIMING, whole=True), max_frames_in_codec=2 * GRID)
+    d = SlowCodec(s)
+    d.add(0, 4, 2 * GRID)
+    while not d.given:
+        d.step()
+    d.add(1, 4, 3 * GRID, streaming=False)
+    for _ in range(9 * GRID):
+        assert all(not job.whole for job in d.step().audio)
+    assert all(job.seq.id == 0 for job in d.given)
+    d.answer(len(d.given))
+    assert [job.whole for job in d.step().audio] == [True]
