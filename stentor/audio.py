@@ -71,9 +71,20 @@ def load(reference: Reference, param: str, seconds: tuple[float, float]) -> Reco
         raise InvalidRequest(param, f"must be a stentor.Reference, got {type(reference).__name__}")
     if reference.text is not None and not isinstance(reference.text, str):
         raise InvalidRequest(f"{param}.text", f"must be a string or None, got {type(reference.text).__name__}")
-    samples, rate = _read(reference.audio, param)
+    return checked(*_read(reference.audio, param), param, seconds)
+
+
+def checked(samples: np.ndarray, rate: int, param: str, seconds: tuple[float, float]) -> Recording:
+    """The same of mono samples float32 [n], which nobody changes."""
     check_length(len(samples) / rate, param, seconds)
-    _check(samples, param)
+    low, high = float(samples.min(initial=0.0)), float(samples.max(initial=0.0))  # without a copy of minutes of audio
+    peak = max(high, -low)
+    if not math.isfinite(low) or not math.isfinite(high):
+        raise InvalidRequest(param, "audio holds samples that are NaN or infinite")
+    if peak < REFERENCE_PEAK:
+        raise InvalidRequest(param, "audio is silent")
+    if peak > 64:
+        raise InvalidRequest(param, f"float samples must lie in [-1, 1], got a peak of {peak:.1f}")
     return Recording(np.ascontiguousarray(samples), rate)
 
 
@@ -88,23 +99,27 @@ def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:
     features of references match those of the official packages."""
     if source == target:
         return np.ascontiguousarray(samples, dtype=np.float32)
-    out = soxr.resample(samples.astype(np.float32), source, target, quality=QUALITY)
+    out = soxr.resample(samples.astype(np.float32, copy=False), source, target, quality=QUALITY)
     length = math.ceil(len(samples) * target / source)
-    return np.ascontiguousarray(np.pad(out, (0, max(0, length - len(out))))[:length], dtype=np.float32)
+    if len(out) < length:
+        out = np.pad(out, (0, length - len(out)))
+    return np.ascontiguousarray(out[:length], dtype=np.float32)
 
 
-def mono(f: soundfile.SoundFile, frames: int = -1) -> np.ndarray:
-    """The next `frames` of an open file, or all that are left: the mean of its channels, float32 [n] in [-1, 1]."""
-    if f.subtype != "PCM_16":
-        return _mean(f.read(frames, dtype="float32", always_2d=True))
+def mono(f: soundfile.SoundFile, out: np.ndarray) -> int:
+    """Read the next frames of an open file into `out` float32 [n], the mean of their channels in [-1, 1].
+
+    Returns how many there were.
+    """
     # As stored: libsndfile makes floats of 16 bits in pieces of 8 KB, each by a call back into Python.
-    samples = f.read(frames, dtype="int16", always_2d=True).astype(np.float32)
-    return _mean(np.multiply(samples, np.float32(1 / 32768), out=samples))
-
-
-def _mean(samples: np.ndarray) -> np.ndarray:
-    """Samples [n, channels] -> [n]."""
-    return samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
+    stored = f.read(len(out), dtype="int16" if f.subtype == "PCM_16" else "float32", always_2d=True)
+    out = out[: len(stored)]
+    scale = np.float32(1 / 32768 if f.subtype == "PCM_16" else 1)
+    if stored.shape[1] == 1:
+        np.multiply(stored[:, 0], scale, out=out)
+    else:
+        np.mean(stored * scale, axis=1, out=out)
+    return len(out)
 
 
 def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
@@ -128,7 +143,8 @@ def _decode(source: io.BytesIO | Path, name: str, param: str) -> tuple[np.ndarra
                 raise InvalidRequest(param, f"{name} is longer than {MAX_SECONDS} s")
             if f.frames * f.channels > MAX_SAMPLES:
                 raise InvalidRequest(param, f"{name} holds {f.frames * f.channels} samples, at most {MAX_SAMPLES}")
-            return mono(f), f.samplerate
+            samples = np.empty(max(0, f.frames), np.float32)
+            return samples[: mono(f, samples)], f.samplerate
     except (soundfile.LibsndfileError, RuntimeError, OSError) as e:
         raise InvalidRequest(param, f"{name} is not readable audio (wav, flac, ogg, mp3): {e}") from e
 
@@ -147,13 +163,3 @@ def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]
         raise InvalidRequest(param, f"samples must be float or int16, got {samples.dtype}")
     samples = samples.astype(np.float32)
     return (samples.mean(axis=1) if samples.ndim == 2 else samples), int(rate)
-
-
-def _check(samples: np.ndarray, param: str) -> None:
-    if not np.isfinite(samples).all():
-        raise InvalidRequest(param, "audio holds samples that are NaN or infinite")
-    peak = float(np.abs(samples).max(initial=0.0))
-    if peak < REFERENCE_PEAK:
-        raise InvalidRequest(param, "audio is silent")
-    if peak > 64:
-        raise InvalidRequest(param, f"float samples must lie in [-1, 1], got a peak of {peak:.1f}")

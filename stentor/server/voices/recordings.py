@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stentor import audio
-from stentor.audio import Recording, Reference
+from stentor.audio import Recording
 from stentor.models.base import ModelSpec
 from stentor.server.config import MIB
 from stentor.server.errors import ApiError
@@ -45,19 +45,20 @@ class Recordings:
         """What a data: URI, base64, a URL or a path names. ApiError 400 names `param`."""
         references, longest = self.references, host.spec.reference_seconds[1]
 
-        async def make(digest: str) -> Recording:
-            fetched = await references.fetched(source, param)
+        async def make(data: bytes | None, digest: str) -> Recording:
+            found = await references.fetched(source, param) if data is None else data
 
             def load() -> Recording:
-                return _loaded(host.spec, references.read(source, param, longest, fetched), param, digest)
+                return _loaded(host.spec, references.read(source, param, longest, found), param, digest)
 
             return await _in(host.references, load)
 
         if references.changes(source):
-            return await make("")
-        digest = await _in(host.pool, _digest, source)
-        own = digest if references.holds(source) else ""  # a URL may name other audio by and by
-        return await self._once(f"{host.name}:{param}:{digest}", lambda: make(own))
+            return await make(None, "")
+        if not references.holds(source):  # a URL may name other audio by and by
+            return await self._once(f"{host.name}:{param}:{source}", lambda: make(None, ""))
+        data, digest = await _in(host.pool, _held, references, source, param)
+        return await self._once(f"{host.name}:{param}:{digest}", lambda: make(data, digest))
 
     async def stored(self, host: ModelHost, voice: Voice) -> Recording | None:
         """That of an uploaded voice. None: it has none any more."""
@@ -114,14 +115,15 @@ def _loaded(spec: ModelSpec, found: Audio, param: str, digest: str) -> Recording
         raise ApiError(
             400, f"{param}: is {len(samples) / rate:.2f} s long, must be {shortest:g} to {longest:g} s", param=param
         )
-    recording = audio.load(Reference(found), param, spec.reference_seconds)
-    recording = replace(recording, source=digest)
+    recording = replace(audio.checked(samples, rate, param, spec.reference_seconds), source=digest)
     assert recording.digest  # computed here, where it holds up nobody
     return recording
 
 
-def _digest(source: str) -> str:
-    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+def _held(references: References, source: str, param: str) -> tuple[bytes, str]:
+    """The file that a request holds, and its digest. It is for a thread."""
+    data = references.held(source, param)
+    return data, hashlib.sha256(data).hexdigest()
 
 
 class RecordingCache:

@@ -43,9 +43,16 @@ class References:
             raise ApiError(400, f"{param}: this server fetches no URLs; send a data: URI", param=param)
         return await self.fetcher.get(source, param)
 
-    def read(self, source: str, param: str, seconds: float, fetched: bytes | None) -> Audio:
-        """Decode what `source` names, at most `seconds` long. For a thread. ApiError 400 names `param`."""
-        return decode(self._bytes(source, param) if fetched is None else fetched, param, seconds)
+    def read(self, source: str, param: str, seconds: float, data: bytes | None) -> Audio:
+        """Decode `data`, or else the file that `source` names, at most `seconds` long. For a thread. ApiError 400 names
+        `param`."""
+        return decode(self._file(source, param) if data is None else data, param, seconds)
+
+    def held(self, source: str, param: str) -> bytes:
+        """The file that a data: URI or base64 holds. For a thread. ApiError 400 names `param`."""
+        if source[:5].lower() == "data:":
+            return self._data_uri(source, param)
+        return self._base64(source, param)
 
     def changes(self, source: str) -> bool:
         """Whether it names a file, which may change on disk."""
@@ -54,11 +61,6 @@ class References:
     def holds(self, source: str) -> bool:
         """Whether it is the audio itself, and names none."""
         return not _is_url(source) and not self.changes(source)
-
-    def _bytes(self, source: str, param: str) -> bytes:
-        if source[:5].lower() == "data:":
-            return self._data_uri(source, param)
-        return self._file(source, param) if self.changes(source) else self._base64(source, param)
 
     def _data_uri(self, source: str, param: str) -> bytes:
         head, comma, payload = source.partition(",")
@@ -157,13 +159,15 @@ def sniff(data: bytes) -> str | None:
 def _by_libsndfile(data: bytes, param: str, seconds: float) -> Audio:
     with soundfile.SoundFile(io.BytesIO(data)) as f:
         _check_layout(f.samplerate, f.channels, param)
-        blocks, frames, max_frames = [], 0, seconds * f.samplerate
+        frames, max_frames = 0, seconds * f.samplerate
         size = int(BLOCK_SECONDS * f.samplerate)
-        while len(block := mono(f, size)):
-            frames += len(block)
+        samples = np.empty(max(0, min(f.frames, int(max_frames) + size)), np.float32)  # memory that is not there yet
+        while count := mono(f, samples[frames : frames + size]):
+            frames += count
             _check_length(frames, max_frames, param, seconds)
-            blocks.append(block)
-    return _joined(blocks, param), f.samplerate
+    if not frames:
+        raise _empty(param)
+    return (samples if frames == len(samples) else samples[:frames].copy()), f.samplerate
 
 
 def _by_ffmpeg(data: bytes, container: str, param: str, seconds: float) -> Audio:
@@ -211,7 +215,11 @@ def _check_length(frames: int, max_frames: float, param: str, seconds: float) ->
         raise ApiError(400, f"{param}: is longer than {seconds:g} s", param=param)
 
 
+def _empty(param: str) -> ApiError:
+    return ApiError(400, f"{param}: holds no audio", param=param)
+
+
 def _joined(blocks: list[np.ndarray], param: str) -> np.ndarray:
     if not blocks:
-        raise ApiError(400, f"{param}: holds no audio", param=param)
+        raise _empty(param)
     return np.ascontiguousarray(np.concatenate(blocks), np.float32)

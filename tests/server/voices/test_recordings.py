@@ -93,7 +93,7 @@ class Source:
         return False
 
     def holds(self, source: str) -> bool:
-        return True
+        return False
 
     async def fetched(self, source: str, param: str) -> bytes | None:
         self.loads.append(source)
@@ -103,7 +103,7 @@ class Source:
             self.ended.append(source)
         return None
 
-    def read(self, source: str, param: str, seconds: float, fetched: bytes | None) -> tuple[np.ndarray, int]:
+    def read(self, source: str, param: str, seconds: float, data: bytes | None) -> tuple[np.ndarray, int]:
         if source == "wrong":
             raise ApiError(400, "wrong", param=param)
         return np.full(600, 0.5, np.float32), 1200
