@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from stentor.config import Policy
 from stentor.engine.buffer_sizes import BufferSizes
+from stentor.engine.known_prefixes import KnownPrefixes
 from stentor.engine.prefix import prefix_keys
 from stentor.engine.sequence import Place, Sequence
 from stentor.errors import too_long
@@ -21,6 +22,7 @@ class SequenceMaker:
     ) -> None:
         self.sizes, self.policy = sizes, policy
         self.ids = itertools.count()
+        self._known = KnownPrefixes(sizes.page_size)
         self._hop_seconds = spec.hop / spec.sample_rate
         self._timing = spec.codec_timing
         self._covering_evals = covering_evals
@@ -43,7 +45,7 @@ class SequenceMaker:
         seq.keeps_pages = self.policy.prefix_cache and prompt.continuation is not None
         seq.has_voice = len(prompt.frames) > 0
         if self.policy.prefix_cache and prompt.length >= self.policy.min_cached(seq.has_voice):
-            seq.prefix = prefix_keys(prompt, self.sizes.page_size)
+            seq.prefix = self._known.keys(prompt)
         if prompt.live is not None:
             seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
             seq.heard_is_free = prompt.live.heard_is_free

@@ -120,7 +120,7 @@ class _Writer:
 
     def speech(self, codes: np.ndarray) -> _Writer:
         self._at += range(len(self._ids), len(self._ids) + len(codes))
-        self._ids += [self._tokens.semantic + int(c) for c in codes[:, 0]]
+        self._ids += (self._tokens.semantic + codes[:, 0].astype(np.int64)).data  # as Python's integers, at once
         self._frames.append(codes)
         return self
 
@@ -131,7 +131,7 @@ class _Writer:
         return self.mark(t.im_start).text("assistant\n").mark(t.voice)
 
     def done(self) -> TokenizedPrompt:
-        frames = np.concatenate(self._frames).astype(np.int64)
+        frames = np.concatenate(self._frames).astype(np.int64, copy=False)
         return TokenizedPrompt(np.array(self._ids, np.int64), frames, np.array(self._at, np.int64))
 
 

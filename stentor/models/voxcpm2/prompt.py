@@ -125,7 +125,7 @@ class PromptBuilder:
         return self.voices[request.voice or next(iter(self.voices))]
 
     def _patches(self, audio: ReferenceAudio | None, role: str, encode: Encode) -> np.ndarray:
-        return self.empty if audio is None else encode(audio.recording, role)["patches"].astype(np.float32)
+        return self.empty if audio is None else encode(audio.recording, role)["patches"].astype(np.float32, copy=False)
 
     def _sequence(self, given: GivenAudio, text: str) -> tuple[list[int], np.ndarray, np.ndarray]:
         """Token ids [T] (0 where audio stands), the given patches in order [M, P, feat] and their positions [M]."""
@@ -137,7 +137,8 @@ class PromptBuilder:
         ids = [*ids, *self.tokenize(text), AUDIO_START]
         at.extend(range(len(ids), len(ids) + len(given.prompt)))
         ids = [*ids, *[0] * len(given.prompt)]
-        return ids, np.concatenate([given.reference, given.prompt]), np.asarray(at, np.int64)
+        frames = np.concatenate([given.reference, given.prompt]) if len(given.prompt) else given.reference
+        return ids, frames, np.asarray(at, np.int64)
 
 
 def _with_instructions(request: SpeechRequest) -> str:
