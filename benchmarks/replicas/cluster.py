@@ -24,6 +24,8 @@ from stentor.server.config import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 300.0
+PROGRAMS = {"ray": "ray.scripts.scripts", "serve": "ray.serve.scripts"}
+QUICK_END = {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}  # for replicas that nobody uses when they end
 CORES = 64  # that Ray counts: replicas here share the machine's
 
 
@@ -59,7 +61,7 @@ class Cluster:
         words += [f"--dashboard-agent-listen-port={self.agent}", f"--ray-client-server-port={self.client}"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [program("ray"), *words, "--object-store-memory=200000000"],
+                [*program("ray"), *words, "--object-store-memory=200000000"],
                 env={k: v for k, v in self.env.items() if k != "RAY_ADDRESS"},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -72,7 +74,7 @@ class Cluster:
     def serve(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run `serve WORDS` to its end."""
         return subprocess.run(
-            [program("serve"), *words],
+            [*program("serve"), *words],
             env=self.env,
             cwd=ROOT,
             check=False,
@@ -175,9 +177,9 @@ def marked(mark: str, session: int) -> list[int]:
     return found
 
 
-def program(name: str) -> str:
-    """A command of the environment that this interpreter belongs to."""
-    return str(Path(sys.executable).parent / name)
+def program(name: str) -> list[str]:
+    """The words of a command of Ray. Also where its packages lie in a folder of PYTHONPATH, which has no programs."""
+    return [sys.executable, "-m", PROGRAMS[name]]
 
 
 def wait(true: Callable[[], object], state: Callable[[], str], seconds: float = READY_S) -> None:

@@ -1,15 +1,16 @@
 """Replicas beside the plain server, on devices of 20 ms steps: frames per second and first audio.
 
-Run: python benchmarks/replicas/throughput.py [--replicas 1 2 8] [--rounds 3] [--json FILE]
+Run: python benchmarks/replicas/throughput.py [--replicas 1 2 8] [--rounds 3] [--processes 4] [--json FILE]
 Needs: the packages of `stentor[ray]` and `stentor[bench]`. No GPU.
 
 A device that sleeps (device.py) stands for a GPU, so that replicas do not divide the cores as engines on a CPU would.
 The plain server and the replicas run side by side and are asked in turns, so that other load of the machine meets both.
 Eight replicas with 20 ms steps need more than two cores have. With --step-ms 200 a core has ten times as long for each
-frame, and the ratio is still that of replicas. Each round has one client alone, then twice as many clients as there are
-slots. Frames are counted as they come, after the first tenth of a round. Each measurement says how busy the cores were:
-what they had left says whether the figure is the device's or the machine's. It also says the processor time of a frame,
-which other load of the machine hardly changes: of the server's process, of HAProxy, and of the rest of Ray.
+frame, and the ratio is still that of replicas. Each round has one client alone with short streams, then twice as many
+clients as there are slots, in several processes. Frames are counted as they come, after the first tenth of a round.
+Each measurement says how busy the cores and the busiest process of clients were: what they had left says whether the
+figure is the device's or the machine's. It also says the processor time of a frame, which other load of the machine
+hardly changes: of the server's process, of HAProxy, and of the rest of Ray.
 """
 
 from __future__ import annotations
@@ -30,16 +31,20 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.replicas import cpu, device, streams
-from benchmarks.replicas.cluster import Cluster, answers, application, cluster, marked, wait
+from benchmarks.replicas.cluster import QUICK_END, Cluster, answers, application, cluster, marked, wait
+from benchmarks.replicas.crowd import Crowd, Until
 
 APP = "benchmarks.replicas.device:app"
 BEGIN = 10  # the first part of a round that does not count: a tenth
+WARM_S = 1.0  # in which clients begin streams that do not count
+ALONE_FRAMES = 10  # of a stream whose first audio is all that counts
 
 
 @contextlib.contextmanager
 def plain(slots: int, port: int) -> Iterator[tuple[str, int]]:
     """The address and the process of a plain server on such a device."""
     words = ["serve", "dummy:toy", "--port", str(port), "--max-num-seqs", str(slots), "--no-log-requests"]
+    words += ["--device", "cpu", "--threads", "1"]
     with subprocess.Popen([sys.executable, device.__file__, *words]) as process:
         try:
             url = f"http://127.0.0.1:{port}"
@@ -49,26 +54,38 @@ def plain(slots: int, port: int) -> Iterator[tuple[str, int]]:
             process.send_signal(signal.SIGTERM)
 
 
-def asked(url: str, clients: int, processes: dict[str, list[int]], args: argparse.Namespace) -> dict[str, Any]:
-    """Ask for streams, as many as one client takes or for some seconds."""
+def alone(url: str, args: argparse.Namespace) -> dict[str, Any]:
+    """One client: first audio."""
+    done = asyncio.run(streams.load(url, 1, ALONE_FRAMES, lambda begun: begun < args.alone))
+    first = [s.first for s in done if s.first is not None]
+    return {"streams": len(done), "broken": broken(done), "first_audio_ms": streams.milliseconds(first)}
+
+
+def full(
+    url: str, clients: int, processes: dict[str, list[int]], crowd: Crowd, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Streams in every slot, and others that wait, for some seconds."""
     began, idle, before = time.time(), idle_seconds(), cpu.used(processes)
     end = began + args.seconds
-    done = asyncio.run(
-        streams.load(url, clients, args.frames, lambda n: n < args.alone if clients == 1 else time.time() < end)
-    )
+    done, busiest = crowd.load(url, clients, args.frames, Until(end))
     took, after = time.time() - began, cpu.used(processes)
-    frames = args.frames * sum(s.complete for s in done)
-    full = began + args.seconds / BEGIN  # every slot speaks, and a stream that ends is followed by one that waits
+    frames = args.frames * (len(done) - broken(done))
+    begin = began + args.seconds / BEGIN  # every slot speaks, and a stream that ends is followed by one that waits
     return {
         "clients": clients,
         "streams": len(done),
-        "broken": sum(not s.complete for s in done),
-        "frames_per_s": round(streams.frames_between(done, full, end) / (end - full), 1),
+        "broken": broken(done),
+        "frames_per_s": round(streams.frames_between(done, begin, end) / (end - begin), 1),
         "cpu_us_per_frame": {name: round(1e6 * (after[name] - before[name]) / max(1, frames)) for name in after},
         "first_audio_ms": streams.milliseconds([s.first for s in done if s.first is not None]),
+        "busiest_client_of_one_core": round(busiest, 2),
         "cores_idle": round((idle_seconds() - idle) / took / (os.cpu_count() or 1), 3),
         "load_average": os.getloadavg()[0],
     }
+
+
+def broken(done: list[streams.Stream]) -> int:
+    return sum(not s.complete for s in done)
 
 
 def idle_seconds() -> float:
@@ -77,24 +94,26 @@ def idle_seconds() -> float:
     return float(cpu[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def compare(running: Cluster, alone: tuple[str, int], count: int, args: argparse.Namespace) -> dict[str, Any]:
+def compare(
+    running: Cluster, server: tuple[str, int], count: int, crowd: Crowd, args: argparse.Namespace
+) -> dict[str, Any]:
     """So many replicas and the plain server, in turns."""
-    given = {"model": "dummy:toy", "max-num-seqs": args.slots, "log-requests": False}
+    given = {"model": "dummy:toy", "max-num-seqs": args.slots, "log-requests": False, "device": "cpu", "threads": 1}
     running.deploy(application(given, APP, num_replicas=count))
     running.running("stentor", count)
     ours = cpu.kinds(marked(running.mark, running.process.pid))
     arms = {
-        "plain": (alone[0], 2 * args.slots, {"server": [alone[1]]}),
+        "plain": (server[0], 2 * args.slots, {"server": [server[1]]}),
         "replicas": (running.url, 2 * args.slots * count, ours),
     }
     rows: dict[str, Any] = {name: {"alone": [], "full": []} for name in arms}
-    for url, clients, _ in arms.values():  # warm
-        asyncio.run(streams.load(url, clients, args.frames, lambda n, c=clients: n < c))
+    for url, clients, _ in arms.values():
+        crowd.load(url, clients, args.frames, Until(time.time() + WARM_S))
     for i in range(args.rounds):
         for name in sorted(arms, reverse=bool(i % 2)):
             url, clients, processes = arms[name]
-            rows[name]["alone"].append(asked(url, 1, processes, args))
-            rows[name]["full"].append(asked(url, clients, processes, args))
+            rows[name]["alone"].append(alone(url, args))
+            rows[name]["full"].append(full(url, clients, processes, crowd, args))
     rates = {name: median(r["frames_per_s"] for r in row["full"]) for name, row in rows.items()}
     first = {name: median(r["first_audio_ms"]["p50"] for r in row["alone"]) for name, row in rows.items()}
     summary = {
@@ -107,6 +126,9 @@ def compare(running: Cluster, alone: tuple[str, int], count: int, args: argparse
             for row in rows.values()
             for kind in row["full"][0]["cpu_us_per_frame"]
         },
+        "busiest_client_of_one_core": max(
+            r["busiest_client_of_one_core"] for row in rows.values() for r in row["full"]
+        ),
         "cores_idle": median(r["cores_idle"] for r in rows["replicas"]["full"]),
     }
     print(json.dumps(summary), flush=True)
@@ -121,15 +143,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of full load, per round")
     parser.add_argument("--slots", type=int, default=4, help="of each replica and of the plain server")
     parser.add_argument("--frames", type=int, default=60, help="of each stream")
+    parser.add_argument("--processes", type=int, default=4, help="of clients")
     parser.add_argument("--step-ms", type=float, default=20.0, help="how long the device takes for a step")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     os.environ[device.STEP] = str(args.step_ms)
-    with cluster() as running, plain(args.slots, running.place.ports[9]) as alone:
-        rows = [compare(running, alone, count, args) for count in args.replicas]
-    if args.json:
-        row = {"settings": vars(args) | {"json": None}, "cores": os.cpu_count(), "rows": rows}
-        args.json.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+    with (
+        cluster(QUICK_END) as running,
+        plain(args.slots, running.place.ports[9]) as server,
+        Crowd(args.processes) as crowd,
+    ):
+        rows: list[dict[str, Any]] = []
+        for count in args.replicas:
+            rows.append(compare(running, server, count, crowd, args))
+            if args.json:  # before the cluster ends, which takes a while
+                row = {"settings": vars(args) | {"json": None}, "cores": os.cpu_count(), "rows": rows}
+                args.json.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -42,7 +42,7 @@ def test_serve_run_names_a_wrong_argument_and_a_missing_variable(node: Cluster) 
 
 def test_serve_run_serves_until_it_is_told_to_end(node: Cluster) -> None:
     words = ["run", "--name", "run", "stentor.ray:app", "model=dummy:toy", "max-num-seqs=4", "guard=false"]
-    with subprocess.Popen([program("serve"), *words], env=node.env, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen([*program("serve"), *words], env=node.env, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
             wait(lambda: "RUNNING" in node.replicas("run").values(), lambda: str(node.applications()))
         finally:
