@@ -14,7 +14,8 @@ from stentor.kernels.constants import MIN_TEMPERATURE
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 from stentor.kernels.sampling_device import checked, kth_largest, load_logits, load_params, mass_threshold, ordered_key
 
-CONV_M = 64  # frames of a CTA that convolves
+CONV_M = 64  # frames of a branch of a CTA that convolves
+CONV_CTAS = 256  # enough to fill a GPU
 SMALLEST = 16  # of a dimension that tensor cores take
 
 
@@ -67,34 +68,48 @@ def _mish(x):
     return x * (n / (n + 2.0))
 
 
-@triton.jit(do_not_specialize=["num_frames"])
+@triton.jit
+def _tap(x_ptrs, past_ptrs, w_ptrs, at, exist, dim, stride_tap, tap, TAPS: tl.constexpr):
+    """Inputs [M, C] of a tap, of the call or of the past, for frames at [M], and its weights [C, C]."""
+    frame = (at - (TAPS - 1) + tap)[:, None]
+    ptrs = tl.where(frame >= 0, x_ptrs + frame * dim, past_ptrs + (frame + (TAPS - 1)) * dim)
+    return tl.load(ptrs, exist, 0.0), tl.load(w_ptrs + tap * stride_tap)
+
+
+@triton.jit(do_not_specialize=["num_frames", "num_branches"])
 def _position_conv_kernel(
-    x_ptr, past_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, num_frames, dim, stride_row, stride_branch,
-    stride_out, stride_in, stride_tap,
-    TAPS: tl.constexpr, WIDTH: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, USE_PDL: tl.constexpr,
+    x_ptr, past_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, num_frames, num_branches, dim, stride_row,
+    stride_branch, stride_out, stride_in, stride_tap,
+    TAPS: tl.constexpr, WIDTH: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK_M: tl.constexpr, BRANCHES: tl.constexpr,
+    USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """residual + mish(convolution) of the WIDTH channels of a group, for BLOCK_M frames of a branch of a row."""
+    """residual + mish(convolution) of the WIDTH channels of a group, for BLOCK_M frames of some branches of rows.
+
+    Every tap reads the frames again, one further on. Plain loads find them in the cache of the SM, which loads into
+    shared memory pass by. They are of the next tap while this one computes.
+    """
     pdl_wait(USE_PDL)
-    branch = tl.program_id(2).to(tl.int64)
-    offs_c = tl.arange(0, WIDTH)
-    offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs, offs_c = tl.arange(0, BRANCHES * BLOCK_M), tl.arange(0, WIDTH)
+    branch = (tl.program_id(2) * BRANCHES + offs // BLOCK_M).to(tl.int64)
+    at = tl.program_id(0) * BLOCK_M + offs % BLOCK_M
     channel = tl.program_id(1) * WIDTH + offs_c
-    x_ptrs = x_ptr + branch * num_frames * dim + channel[None, :]
-    past_ptrs = past_ptr + (branch // 2) * stride_row + (branch % 2) * stride_branch + channel[None, :]
+    exist = ((at < num_frames) & (branch < num_branches))[:, None]
+    rows = (branch * num_frames * dim)[:, None] + channel[None, :]
+    past_ptrs = past_ptr + ((branch // 2) * stride_row + (branch % 2) * stride_branch)[:, None] + channel[None, :]
     w_ptrs = weight_ptr + channel[None, :] * stride_out + offs_c[:, None] * stride_in
-    acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
-    for tap in range(TAPS):
-        at = offs_m - (TAPS - 1) + tap
-        x = tl.load(x_ptrs + at[:, None] * dim, ((at >= 0) & (at < num_frames))[:, None], 0.0)
-        x += tl.load(past_ptrs + (at + (TAPS - 1))[:, None] * dim, (at < 0)[:, None], 0.0).to(x.dtype)
-        acc += tl.dot(x, tl.load(w_ptrs + tap * stride_tap), input_precision="ieee")
+    acc = tl.zeros([BRANCHES * BLOCK_M, WIDTH], tl.float32)
+    x, w = _tap(x_ptr + rows, past_ptrs, w_ptrs, at, exist, dim, stride_tap, 0, TAPS)
+    for tap in range(1, TAPS):
+        next_x, next_w = _tap(x_ptr + rows, past_ptrs, w_ptrs, at, exist, dim, stride_tap, tap, TAPS)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+        x, w = next_x, next_w
+    acc = tl.dot(x, w, acc, input_precision="ieee")
     acc += tl.load(bias_ptr + channel)[None, :].to(tl.float32)
     y = _mish(acc.to(out_ptr.dtype.element_ty).to(tl.float32)).to(out_ptr.dtype.element_ty)
-    out = branch * num_frames * dim + offs_m[:, None] * dim + channel[None, :]
-    mask = (offs_m < num_frames)[:, None]
+    out = rows + at[:, None] * dim
     if HAS_RESIDUAL:
-        y = (y.to(tl.float32) + tl.load(residual_ptr + out, mask, 0.0).to(tl.float32)).to(y.dtype)
-    tl.store(out_ptr + out, y, mask)
+        y = (y.to(tl.float32) + tl.load(residual_ptr + out, exist, 0.0).to(tl.float32)).to(y.dtype)
+    tl.store(out_ptr + out, y, exist)
 
 
 def position_conv(x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None) -> Tensor:
@@ -102,13 +117,15 @@ def position_conv(x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residua
     batch, _, frames, dim = x.shape
     _, width, taps = weight.shape
     assert past.stride()[2:] == (dim, 1), "frames of the past lie one after the other"
+    assert past.dtype == x.dtype, "a tap reads the call or the past"
     x, out = x.contiguous(), torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _position_conv_kernel[(triton.cdiv(frames, CONV_M), dim // width, 2 * batch)](
-        x, past, weight, bias, x if residual is None else residual.contiguous(), out, frames, dim, past.stride(0),
-        past.stride(1), *weight.stride(),
-        TAPS=taps, WIDTH=width, HAS_RESIDUAL=residual is not None, BLOCK_M=CONV_M, USE_PDL=USE_PDL, num_warps=4,
-        num_stages=2 if x.dtype == torch.float32 else 3,  # three stages of float32 do not fit in 99 KiB (sm_86, sm_89)
-        **PDL_LAUNCH,
+    tiles, groups = triton.cdiv(frames, CONV_M), dim // width
+    branches = 2 if tiles * groups * batch >= CONV_CTAS else 1  # of a CTA: they share its weights
+    _position_conv_kernel[(tiles, groups, 2 * batch // branches)](
+        x, past, weight, bias, x if residual is None else residual.contiguous(), out, frames, 2 * batch, dim,
+        past.stride(0), past.stride(1), *weight.stride(),
+        TAPS=taps, WIDTH=width, HAS_RESIDUAL=residual is not None, BLOCK_M=CONV_M, BRANCHES=branches, USE_PDL=USE_PDL,
+        num_warps=4 * branches, num_stages=1, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 

@@ -105,7 +105,9 @@ def test_a_sum_is_normalised_and_modulated(dtype, adds, reference):
 
 @pytest.mark.parametrize("dtype", DOTS)
 @pytest.mark.parametrize(("frames", "adds"), [(50, True), (70, False)])
-def test_a_position_convolution_goes_on_from_the_frames_before(dtype, frames, adds, reference):
+@pytest.mark.parametrize("enough", [1, kernels.CONV_CTAS], ids=["two branches of a CTA", "one"])
+def test_a_position_convolution_goes_on_from_the_frames_before(dtype, frames, adds, enough, reference, monkeypatch):
+    monkeypatch.setattr(kernels, "CONV_CTAS", enough)
     conv = nn.Conv1d(32, 32, 31, groups=2, device=DEVICE, dtype=dtype)
     x, past = random(2, 2, frames, 32, dtype=dtype), random(2, 4, 2, 30, 32, dtype=dtype)[:, 3]
     residual = random(2, 2, frames, 32, dtype=dtype) if adds else None
