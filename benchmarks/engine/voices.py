@@ -6,9 +6,11 @@ Needs: a GPU and nothing but stentor.
 
 Milliseconds from the call to the first chunk, medians: plain text, a voice that was used before (its samples again),
 the same one loaded before, a voice that is new, and 16 that start at once. No two requests have the same text.
-`computed` are the prompt tokens of a request that no page held. Then 16 streams run, alone and with two new voices: the
-largest gap between chunks of a stream, and the slower first audio of the two, the worst of three runs. A dialogue has
-12 speaker turns, where the model takes any: the tokens of its prompts, and those that were computed.
+`computed` are the prompt tokens of a request that no page held. Then 16 streams run: alone, beside two encodings
+without a request, two requests in a voice that is known, and two in new voices. The largest gap between chunks of a
+stream is that of three runs, from the fifth chunk on, whose size later ones have. The slower first audio of the two is
+the worst of three. A dialogue has 12 speaker turns, where the model takes any: the tokens of its prompts, and those
+that were computed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,11 +33,12 @@ from benchmarks.cloned_voices import TEXT, numbered_text, parser, recording, run
 from benchmarks.timing import machine_speed
 from stentor import TTS, Reference
 from stentor.config import Policy
+from stentor.models.base import ReferenceAudio
 from stentor.text.marks import NO_MARKS
 
 DIALOGUE = "\n".join(f"<|speaker:{i % 2}|>This is turn number {i}. {TEXT} {TEXT}" for i in range(12))
 REPEATS = 15
-TOGETHER, FRAMES = 16, 200
+TOGETHER, FRAMES, CHUNKS = 16, 200, 5
 
 
 def voice(tts: TTS, seconds: float, seed: int) -> Reference:
@@ -64,9 +69,9 @@ def at_once(tts: TTS, seed: int, **options: Any) -> list[float]:
     return sorted(times)
 
 
-def beside(tts: TTS, plain: dict[str, Any], voices: list[Reference]) -> dict[str, float]:
-    """Streams that run, and voices that are new to them: milliseconds to the first audio of each of these, and the
-    largest gap between two chunks of any stream from then on."""
+def beside(tts: TTS, plain: dict[str, Any], work: list[Callable[[], float]]) -> dict[str, float]:
+    """Streams that run, and work beside them once their chunks are large: the largest milliseconds that the work says,
+    and the largest gap between two chunks of any stream from then on."""
     idle(tts)
     arrived: list[list[float]] = [[] for _ in range(TOGETHER)]
     long = {"min_frames": FRAMES, "max_frames": FRAMES} if "min_frames" in tts.spec.options else {"max_frames": FRAMES}
@@ -75,16 +80,35 @@ def beside(tts: TTS, plain: dict[str, Any], voices: list[Reference]) -> dict[str
         for _ in tts.stream(f"Listener {i}. {TEXT}", seed=i, **long, **plain):
             arrived[i].append(time.perf_counter())
 
-    with ThreadPoolExecutor(TOGETHER + max(1, len(voices))) as pool:
+    with ThreadPoolExecutor(TOGETHER + max(1, len(work))) as pool:
         listeners = [pool.submit(listen, i) for i in range(TOGETHER)]
-        while not all(len(times) > 3 for times in arrived):
+        while not all(len(times) >= CHUNKS for times in arrived):
             time.sleep(0.001)
         begun = time.perf_counter()
-        firsts = list(pool.map(lambda v: first_audio(tts, 7, reference=v), voices))
+        firsts = list(pool.map(lambda one: one(), work))
         for listener in listeners:
             listener.result()
     gaps = [b - a for times in arrived for a, b in pairwise(times) if b > begun]
     return {"largest gap": round(1e3 * max(gaps), 2), "slowest first audio": round(max(firsts, default=0.0), 2)}
+
+
+def two(label: str, tts: TTS, known: ReferenceAudio, seconds: float, seed: int) -> list[Callable[[], float]]:
+    """What runs beside streams."""
+    if label == "nothing":
+        return []
+    if label == "2 known voices":
+        return [lambda: first_audio(tts, 7, reference=known)] * 2
+    loaded = [tts.load_reference(voice(tts, seconds, seed + n)) for n in range(2)]
+    if label == "2 new voices":
+        return [partial(first_audio, tts, 7, reference=one) for one in loaded]
+    return [partial(encoding, tts, one) for one in loaded]
+
+
+def encoding(tts: TTS, audio: ReferenceAudio) -> float:
+    """Milliseconds of encoding a recording that no request has."""
+    started = time.perf_counter()
+    tts.engine.reference_encoder.encode(audio.recording, "reference")
+    return (time.perf_counter() - started) * 1e3
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -115,12 +139,10 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
             runs = [at_once(tts, i, **options) for i in range(1, 5)][1:]
             found[f"{TOGETHER} at once, {label}, median"] = round(statistics.median(r[TOGETHER // 2] for r in runs), 2)
             found[f"{TOGETHER} at once, {label}, last"] = round(statistics.median(r[-1] for r in runs), 2)
-        for count in () if args.no_streams else (0, 2):
-            runs = [
-                beside(tts, plain, [voice(tts, args.seconds, 1000 * i + n) for n in range(count)]) for i in (1, 2, 3)
-            ]
+        for label in () if args.no_streams else ("nothing", "2 encodings", "2 known voices", "2 new voices"):
+            runs = [beside(tts, plain, two(label, tts, loaded, args.seconds, 1000 * i)) for i in (1, 2, 3)]
             for what in runs[0]:
-                found[f"beside {TOGETHER} streams, {count} new voices, {what}"] = max(r[what] for r in runs)
+                found[f"beside {TOGETHER} streams, {label}, {what}"] = max(r[what] for r in runs)
         if tts.spec.marks.speaker != NO_MARKS.speaker and not args.no_streams:
             tokens, cached = stats.prompt_tokens, stats.cached_tokens
             list(tts.submit(tts.request(DIALOGUE, seed=1, max_frames=12 * 40)))
@@ -137,7 +159,9 @@ def main() -> None:
     options.add_argument("--no-prefix-cache", action="store_true")
     options.add_argument("--min-cached-tokens", type=int, default=Policy.min_cached_tokens)
     options.add_argument("--no-streams", action="store_true", help="leave out new voices beside streams, and dialogue")
+    options.add_argument("--switch-seconds", type=float, default=sys.getswitchinterval(), help="a server has 0.0001")
     args = options.parse_args()
+    sys.setswitchinterval(args.switch_seconds)
     machine = {"machine": machine_speed(torch.device(args.device)), "prefix_cache": not args.no_prefix_cache}
     run(args, lambda name: measure(name, args), machine)
 
