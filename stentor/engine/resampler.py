@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ FIRST = 160
 LARGEST, HIGHEST, STEEPEST = 640, 48_000, 4
 """Rates in lowest terms, in Hz, and by each other, for which soxr is so imitated: a matrix has 2 MB at most."""
 USUAL = (16_000, 22_050, 24_000, 44_100, 48_000)
+WARM_SECONDS = (3, 30)  # of recordings: libraries may have kernels for few windows and for many
 KEPT = 16  # matrices, of rates used last
 
 
@@ -90,9 +92,9 @@ class Resampler:
         self._filters: LruCache[Filters] = LruCache(KEPT)
 
     def warm_up(self) -> None:
-        """Make the filters of usual rates, which takes some milliseconds for each."""
-        for source in USUAL if self.device.cuda else ():
-            self(Recording(np.zeros(source, np.float32), source))
+        """Make the filters of usual rates, which takes some milliseconds for each, and load the kernels of products."""
+        for source, seconds in itertools.product(USUAL if self.device.cuda else (), WARM_SECONDS):
+            self(Recording(np.zeros(seconds * source, np.float32), source))
 
     def __call__(self, recording: Recording) -> Tensor:
         """float32 samples [ceil(n * rate / recording.rate)], those of `Recording.at`."""
