@@ -46,7 +46,7 @@ def attended(
     used = -(-heads.heads // heads.group)  # key heads
     total = torch.zeros_like(at, dtype=torch.float32)
     for i, layer in enumerate(heads.layers):
-        keys = kv.pool[layer, 0, :, :, :used][pages].flatten(1, 2)  # [B, T, used, dim]
+        keys = kv.pool[layer, 0].index_select(0, pages.flatten()).view(len(idx), len(at), *kv.pool.shape[4:])
         for head in range(used):
             q = queries[:, i, head * heads.group : (head + 1) * heads.group]
             scores = torch.matmul(q.to(keys.dtype), keys[:, :, head].transpose(1, 2)).float() * heads.scale

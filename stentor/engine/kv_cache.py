@@ -105,21 +105,28 @@ class PagedView:
     ) -> None:
         self.pos = pos
         self._kv, self._rows, self._max_seqlen = kv, len(idx), max_seqlen
-        self._pages = kv.table[idx, :max_pages]
-        self._page = self._pages[row, (pos // kv.page).clamp_max(max_pages - 1)]
-        self._offset = pos % kv.page
+        pages = kv.table[idx, :max_pages]
+        self._pages = pages.flatten()
+        self._at = pages[row, (pos // kv.page).clamp_max(max_pages - 1)] * kv.page + pos % kv.page
         key_pos = torch.arange(max_pages * kv.page, device=pos.device)
         self._window = window
         if max_seqlen == 1:
-            self._mask = (key_pos <= pos[:, None])[:, None, None]
-            self._near = self._mask if window is None else self._mask & seen(window, key_pos)[:, None, None]
-            return
-        # Rows are laid out [rows, max_seqlen] for attention: `_flat` says where each packed token goes.
-        first = torch.full_like(idx, torch.iinfo(torch.int64).max).scatter_reduce(0, row, pos, "amin")
-        self._flat = row * max_seqlen + (pos - first[row])
-        query_pos = pos.new_zeros(self._rows * max_seqlen).index_put((self._flat,), pos).view(self._rows, max_seqlen)
-        self._mask = (key_pos <= query_pos[:, :, None])[:, None]
-        self._near = self._mask if window is None else self._mask & self._laid_out(seen(window, key_pos))
+            seen_by_all = (key_pos <= pos[:, None])[:, None, None]
+            near = seen_by_all if window is None else seen_by_all & seen(window, key_pos)[:, None, None]
+        else:
+            # Rows are laid out [rows, max_seqlen] for attention: `_flat` says where each packed token goes.
+            first = torch.full_like(idx, torch.iinfo(torch.int64).max).scatter_reduce(0, row, pos, "amin")
+            self._flat = row * max_seqlen + (pos - first[row])
+            query_pos = pos.new_zeros(self._rows * max_seqlen).index_put((self._flat,), pos)
+            seen_by_all = (key_pos <= query_pos.view(self._rows, max_seqlen, 1))[:, None]
+            near = seen_by_all if window is None else seen_by_all & self._laid_out(seen(window, key_pos))
+        self._mask = self._added(seen_by_all)
+        self._near = self._mask if window is None else self._added(near)
+
+    def _added(self, seen_keys: Tensor) -> Tensor:
+        """What attention adds to its scores: 0 where a key is seen. Every layer would make it anew from a bool."""
+        zeros = torch.zeros(seen_keys.shape, dtype=self._kv.pool.dtype, device=seen_keys.device)
+        return zeros.masked_fill_(~seen_keys, -torch.inf)
 
     def _laid_out(self, of_tokens: Tensor) -> Tensor:
         """[N, T] of packed tokens as [rows, 1, max_seqlen, T]."""
@@ -128,14 +135,15 @@ class PagedView:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         q, k = norm_rope.apply(q, k)
-        keys, values = self._kv.pool[layer, 0], self._kv.pool[layer, 1]
+        pool = self._kv.pool[layer]
         # The next owner of a page masks what it did not write, but NaN times 0 is NaN.
-        keys[self._page, self._offset] = k.to(keys.dtype).nan_to_num()
-        values[self._page, self._offset] = v.to(values.dtype).nan_to_num()
+        pool.flatten(1, 2).index_copy_(1, self._at, torch.stack((k, v)).to(pool.dtype).nan_to_num_())
+        keys, values = pool.index_select(1, self._pages).view(2, self._rows, -1, *k.shape[1:])
         mask = self._mask if in_layer(self._window, layer) is None else self._near
-        history = (keys[self._pages].flatten(1, 2), values[self._pages].flatten(1, 2))
         if self._max_seqlen == 1:
-            return sdpa(q[:, None], *history, mask)[:, 0]
+            # Heads that share keys go in as queries of one head, for which attention needs no copies of the keys.
+            grouped = q.view(self._rows, k.shape[1], -1, k.shape[2]).transpose(1, 2)
+            return sdpa(grouped, keys, values, mask).transpose(1, 2).flatten(1, 2)
         padded = q.new_zeros(self._rows * self._max_seqlen, *q.shape[1:]).index_put((self._flat,), q)
-        out = sdpa(padded.view(self._rows, self._max_seqlen, *q.shape[1:]), *history, mask)
+        out = sdpa(padded.view(self._rows, self._max_seqlen, *q.shape[1:]), keys, values, mask)
         return out.flatten(0, 1)[self._flat]

@@ -13,6 +13,11 @@ from torch import Tensor
 from stentor import kernels
 
 
+def may_fuse(x: Tensor) -> bool:
+    """Whether any kernel takes x [..., K]: without one, weights need not be looked at."""
+    return kernels.is_gemv(x) or kernels.is_skinny(x) or kernels.is_cluster(x)
+
+
 def fuses(x: Tensor, *weights: Tensor, scales: Sequence[Tensor | None] = ()) -> bool:
     """Whether `fused_linear` takes x [..., K] and what follows from it, and is faster than the library.
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.layers.linear import activation_dtype, linear, product, scale_of
-from stentor.layers.packed_linear import PackedLinear
 
 
 class LoraRows:
@@ -95,11 +94,12 @@ def project(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def some_outputs(layer: nn.Linear, x: Tensor, widths: Sequence[int], first: int, last: int) -> Tensor:
-    """The outputs of parts `first` to `last` - 1 of a stacked layer without bias, of `widths` outputs each."""
+    """The outputs of parts `first` to `last` - 1 of a stacked layer without bias, of `widths` outputs each.
+
+    A packed layer has none by themselves.
+    """
     if isinstance(layer, LoraLinear):
         return layer.some(x, first, last)
-    if isinstance(layer, PackedLinear):  # its outputs come together
-        return layer.forward(x)[..., sum(widths[:first]) : sum(widths[:last])]
     return _rows(x, layer.weight, scale_of(layer), sum(widths[:first]), sum(widths[:last]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from stentor import kernels
@@ -25,12 +26,19 @@ class RopePositions:
     def __init__(self, rope: Rope, pos: Tensor | None = None) -> None:
         self.rope, self.pos = rope, pos
         self._cos_sin: CosSin | None = None
+        self._factors: CosSin | None = None
 
     def cos_sin(self, tokens: int) -> CosSin:
         """Rows of the tables [..., tokens, 1, dim / 2] for sequences (or packed rows) of `tokens` tokens."""
         if self._cos_sin is None:
             self._cos_sin = self.rope.first(tokens) if self.pos is None else self.rope.at(self.pos)
         return self._cos_sin
+
+    def factors(self, tokens: int) -> CosSin:
+        """The same as `Rope.turn` takes them, [..., tokens, 1, dim]."""
+        if self._factors is None:
+            self._factors = self.rope.factors(self.cos_sin(tokens))
+        return self._factors
 
 
 @dataclass(frozen=True)
@@ -49,17 +57,24 @@ class NormRope:
         """q [..., T, Hq, D] and k [..., S, Hkv, D] after norms and RoPE."""
         if self.positions is None:
             return self._norms(q, k)
-        rope, cos_sin = self.positions.rope, self.positions.cos_sin(k.shape[-3])
-        if q.shape[-3] == k.shape[-3]:
-            # One kernel does both where q and k have the same positions.
-            if kernels.enabled(Kernel.ROPE, q):
+        rope, tokens = self.positions.rope, k.shape[-3]
+        if kernels.enabled(Kernel.ROPE, q):
+            cos_sin = self.positions.cos_sin(tokens)
+            if q.shape[-3] == tokens:  # one kernel does both where q and k have the same positions
                 return kernels.norm_rope.qk_norm_rope(q, k, *self._weights(), rope.kernel_args(cos_sin))
-            q_cos_sin = cos_sin
-        else:
-            queries = slice(self.first_query, self.first_query + q.shape[-3])
-            q_cos_sin = (cos_sin[0][..., queries, :, :], cos_sin[1][..., queries, :, :])
+            q, k = self._norms(q, k)
+            return rope.rotate(q, self._of_queries(cos_sin, q)), rope.rotate(k, cos_sin)
         q, k = self._norms(q, k)
-        return rope.rotate(q, q_cos_sin), rope.rotate(k, cos_sin)
+        factors = self.positions.factors(tokens)
+        if q.shape[-3] == tokens:
+            turned = rope.turn(torch.cat((q, k), dim=-2), factors)
+            return turned[..., : q.shape[-2], :], turned[..., q.shape[-2] :, :]
+        return rope.turn(q, self._of_queries(factors, q)), rope.turn(k, factors)
+
+    def _of_queries(self, tables: CosSin, q: Tensor) -> CosSin:
+        """The part of tables [..., S, 1, n] that belongs to the tokens of q [..., T, Hq, D]."""
+        queries = slice(self.first_query, self.first_query + q.shape[-3])
+        return tables[0][..., queries, :, :], tables[1][..., queries, :, :]
 
     def for_kernel(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, QKNormRope | None]:
         """q, k, and the norms and RoPE that an attention kernel has to apply. None: they have been applied."""

@@ -50,13 +50,23 @@ class Rope(nn.Module):
         """x [..., heads, dim] rotated by tables [..., 1, dim / 2]."""
         if kernels.enabled(kernels.Kernel.ROPE, x):
             return kernels.norm_rope.apply_rope(x, self.kernel_args(cos_sin))
+        return self.turn(x, self.factors(cos_sin))
+
+    def factors(self, cos_sin: CosSin) -> CosSin:
+        """Tables [..., 1, dim / 2] as `turn` takes them: factors [..., 1, dim] of each number and of its partner."""
+        cos, sin = cos_sin
+        return self._arranged(cos, cos), self._arranged(-sin, sin)
+
+    def turn(self, x: Tensor, factors: CosSin) -> Tensor:
+        """x [..., heads, dim] rotated by `factors`, without kernels."""
         y = x.float() if self.in_float32 else x
-        cos, sin = cos_sin[0].to(y.dtype), cos_sin[1].to(y.dtype)
-        if self.interleaved:
-            a, b = y[..., 0::2], y[..., 1::2]
-            return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2).to(x.dtype)
-        a, b = y.chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+        own, others = factors[0].to(y.dtype), factors[1].to(y.dtype)
+        a, b = (y[..., 0::2], y[..., 1::2]) if self.interleaved else y.chunk(2, dim=-1)
+        return (y * own).add_(self._arranged(b, a).mul_(others)).to(x.dtype)
+
+    def _arranged(self, a: Tensor, b: Tensor) -> Tensor:
+        """[..., dim] of the first [..., dim / 2] and the second numbers of the pairs that are rotated."""
+        return torch.stack((a, b), dim=-1).flatten(-2) if self.interleaved else torch.cat((a, b), dim=-1)
 
     def kernel_args(self, cos_sin: CosSin) -> RopeArgs:
         """The arguments of the RoPE kernels for tokens with these tables."""

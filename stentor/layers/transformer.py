@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
-from stentor.layers.fused_linear import fused_linear, fuses
+from stentor.layers.fused_linear import fused_linear, fuses, may_fuse
 from stentor.layers.linear import Linear, product, scale_of
 from stentor.layers.lora import LoraLinear
 from stentor.layers.norm import RMSNorm
@@ -113,7 +113,7 @@ class Block(nn.Module):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether norms, gate and additions of x [..., hidden] are fused into the products."""
-        if x.dtype != self.input_layernorm.weight.dtype or self.has_lora:
+        if not may_fuse(x) or x.dtype != self.input_layernorm.weight.dtype or self.has_lora:
             return False
         layers = self.linear_layers
         return fuses(x, *(layer.weight for layer in layers), scales=[scale_of(layer) for layer in layers])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from stentor.layers.linear import Linear
-from stentor.layers.lora import some_outputs
 from stentor.layers.packed_linear import PackedLinear, packs
 
 CPU = torch.device("cpu")
@@ -27,12 +26,6 @@ def test_outputs_are_those_of_float32_up_to_the_rounding_of_weights(
     plain, packed = layers
     x = torch.randn(shape)
     torch.testing.assert_close(packed(x), plain(x), rtol=0, atol=2e-3)
-
-
-def test_some_outputs_are_those_of_the_whole_layer() -> None:
-    packed = PackedLinear(torch.randn(40, 24))
-    x = torch.randn(2, 3, 24)
-    assert torch.equal(some_outputs(packed, x, (16, 12, 12), 1, 3), packed(x)[..., 16:])
 
 
 def test_weights_are_held_once(layers: tuple[Linear, PackedLinear]) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from stentor.layers.attention import full
 from stentor.layers.lora import some_outputs
+from stentor.layers.packed_linear import PackedLinear
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope
 from stentor.layers.transformer import Block, Stack
@@ -39,9 +40,13 @@ def _attend_to_all(block: Block, h: Tensor, positions: RopePositions, keep: slic
     """The attention branch of the tokens `keep`, which see all tokens of h [N, T, hidden]."""
     attention = block.self_attn
     layer, widths, dim = attention.qkv_proj, attention.widths, attention.head_dim
-    q = some_outputs(layer, h[:, keep], widths, 0, 1)
-    k, v = some_outputs(layer, h, widths, 1, 3).chunk(2, dim=-1)
-    q, k, v = (t.reshape(*t.shape[:2], -1, dim) for t in (q, k, v))
+    if isinstance(layer, PackedLinear):  # its outputs come together
+        q, k, v = attention.heads(layer(h))
+        q = q[:, keep]
+    else:
+        q = some_outputs(layer, h[:, keep], widths, 0, 1)
+        k, v = some_outputs(layer, h, widths, 1, 3).chunk(2, dim=-1)
+        q, k, v = (t.reshape(*t.shape[:2], -1, dim) for t in (q, k, v))
     first = keep.indices(h.shape[1])[0]
     out: Tensor = attention.o_proj(full(0, q, k, v, attention.norm_rope(positions, first)).flatten(-2))
     return out
