@@ -185,6 +185,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="of training in all, instead of the configured ones")
     parser.add_argument("--polish", type=Path, help="finished VAE whose decoder is trained further")
     parser.add_argument("--predicted", type=Path, help="with --polish: folder of latents, training.predicted's too")
+    parser.add_argument("--noise", type=float, help="largest on latents, instead of the configured one")
     parser.add_argument("--hours", type=float, default=0.02, help="of speech that must be there before it begins")
     parser.add_argument("--bench", type=int, default=0, help="only time this many steps")
     parser.add_argument("--fused", type=int, default=1, help="0 eager, 1 fused snakes, 2 also depthwise convolutions")
@@ -196,6 +197,7 @@ def main() -> None:
     config = load_config()
     c = config["vae"] | (config["polish"] if args.polish else {})
     c["batch"], c["seconds"] = args.batch or c["batch"], args.seconds or c["seconds"]
+    c["noise"] = c["noise"] if args.noise is None else args.noise
     watch, device = Stopwatch(args.limit), pick_device()
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
