@@ -15,7 +15,7 @@ from stentor.audio import QUALITY, Recording
 from stentor.engine.device import Device
 from stentor.engine.once import LruCache
 
-REACH = 2048
+REACH = 1024
 """Samples on both sides of an impulse, beyond those that any filter reaches."""
 NOISE = 1e-7
 """Of a filter whose peak is at most 1: what is smaller is float32's rounding."""
