@@ -93,5 +93,5 @@ def test_a_file_that_cannot_be_read_is_named_by_its_field_and_tried_again(tmp_pa
         with pytest.raises(stentor.InvalidRequest, match=r"prompt: audio file .* does not exist"):
             files.load("prompt", tmp_path / "late.wav", None)
         (tmp_path / "late.wav").write_bytes(tone_wav(0.5))
-        assert len(files.load("prompt", tmp_path / "late.wav", None).samples) == 300
+        assert len(files.load("prompt", tmp_path / "late.wav", None).samples) == 4000
         files.close()
