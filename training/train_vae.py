@@ -92,9 +92,9 @@ class Trainer:
         """One update of all networks."""
         c = self.c
         warm = min(1.0, progress / c["warmup"]) if c["warmup"] else 1.0
-        rate = warm * cosine(progress, c["floor"])
-        set_lr(self.opt_g, rate * (c["adversary_lr"] if crops.adversary else c["lr"]))
-        set_lr(self.opt_d, rate * c["adversary_lr"])
+        rate = cosine(progress, c["floor"])
+        set_lr(self.opt_g, warm * rate * (c["adversary_lr"] if crops.adversary else c["lr"]))
+        set_lr(self.opt_d, rate * c["adversary_lr"])  # new discriminators learn while the decoder hardly moves
         losses = self.captured(crops)
         self.average.update(self.vae)
         self.step += 1
