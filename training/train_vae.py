@@ -91,7 +91,7 @@ class Trainer:
     def train_step(self, crops: Crops, progress: float) -> Losses:
         """One update of all networks."""
         c = self.c
-        warm = min(1.0, progress / c["warmup"]) if c["warmup"] else 1.0
+        warm = min(1.0, (self.step + 1) / c["warmup"])
         rate = cosine(progress, c["floor"])
         set_lr(self.opt_g, warm * rate * (c["adversary_lr"] if crops.adversary else c["lr"]))
         set_lr(self.opt_d, rate * c["adversary_lr"])  # new discriminators learn while the decoder hardly moves
