@@ -26,6 +26,7 @@ from stentor.models.voxcpm2.config import VoxCPM2Config, parse
 from stentor.models.voxcpm2.lora import USUAL_TARGETS, read_lora, serves_adapters
 from stentor.models.voxcpm2.model import VoxCPM2
 from stentor.models.voxcpm2.modules import VoxCPM2Net
+from stentor.models.voxcpm2.packed_conv import pack_convolutions
 from stentor.models.voxcpm2.prompt import PromptBuilder, Tokenize
 from stentor.models.voxcpm2.schedule import MAX_STEPS
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
@@ -69,7 +70,7 @@ def load(
         front_end = beside.submit(_front_end, c)
         packs_layers = c.widens and dtype is None and not plan.slots and packs(device, net.stop_head.weight.dtype)
         _fill(net, path, raw, c, device, options, beside if packs_layers else None)
-        load_weights(vae, fold_weight_norm(_vae_weights(path)), f"{path}: audiovae", device, ignore=UNUSED_VAE)
+        _fill_codec(vae, path, device, beside if packs(device, audio_dtype) else None)
         text = Text(TextTokenizer(path / "tokenizer.json"), front_end.result())
     return build_model(c, net, vae, device, audio_dtype, text, plan, _stored_voices(path, c))
 
@@ -94,6 +95,15 @@ def _fill(
         weights = pack_layers(net, LOCAL if stacks else (*QUANTIZED, *LOCAL), weights, packing)
     weights = place_quantized(net, stacks, weights, dtype_8, f"{path}: model", device)
     load_weights(net, weights, f"{path}: model", device)
+
+
+def _fill_codec(vae: AudioVAE, path: Path, device: torch.device, packing: Executor | None) -> None:
+    """Load the autoencoder's weights. packing: threads that pack the decoder's, where 16 bits hold all of them."""
+    weights = fold_weight_norm(_vae_weights(path))
+    load_weights(vae, weights, f"{path}: audiovae", device, ignore=UNUSED_VAE)
+    exact = all(t.dtype == torch.float16 for name, t in weights.items() if name.startswith("decoder."))
+    if packing is not None and exact:
+        pack_convolutions(vae.decoder, packing)
 
 
 def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:

@@ -15,13 +15,14 @@ from safetensors.torch import load_file, save_file
 from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.attention import causal
+from stentor.layers.packed_linear import PackedLinear, packs
 from stentor.models.base import AlignmentHeads, SpeechModel
 from stentor.models.voxcpm2 import dummy
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import parse
 from stentor.models.voxcpm2.dummy import RELEASED
 from stentor.models.voxcpm2.modules import VoxCPM2Net
-from stentor.models.weights import FUSED
+from stentor.models.weights import FUSED, fold_weight_norm
 
 TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
 CPU = torch.device("cpu")
@@ -88,6 +89,26 @@ def test_an_autoencoder_in_safetensors_is_preferred(copy: Path) -> None:
     state["decoder.model.9.bias"] += 1
     save_file(state, copy / "audiovae.safetensors")
     assert load(copy).vae.decoder.model[9].bias.item() == pytest.approx(1, abs=0.5)
+
+
+@pytest.mark.skipif(not packs(CPU, torch.float32), reason="this CPU or torch has no such product")
+def test_a_decoder_in_float16_runs_on_products_in_16_bits_and_loses_nothing(copy: Path) -> None:
+    state = torch.load(copy / "audiovae.pth", weights_only=True)["state_dict"]
+    save_file({k: v.clone() for k, v in state.items()}, copy / "audiovae.safetensors")
+    assert not any(isinstance(m, PackedLinear) for m in load(copy).vae.modules())
+    half = {k: v.half() for k, v in state.items()}
+    save_file(half, copy / "audiovae.safetensors")
+    packed = load(copy)
+    assert any(isinstance(m, PackedLinear) for m in packed.vae.decoder.modules())
+    save_file({k: v.float() for k, v in fold_weight_norm(half).items()}, copy / "audiovae.safetensors")
+    plain = load(copy)
+    assert not any(isinstance(m, PackedLinear) for m in plain.vae.modules())
+    frames = torch.randn(1, 3, packed.patch, packed.feat)
+    with torch.inference_mode():
+        want, got = (
+            m.codec.decode(frames, {n: c.rows(1, CPU) for n, c in m.codec.columns.items()})[0] for m in (plain, packed)
+        )
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
 
 
 def test_weights_may_come_in_shards_or_in_the_older_file(copy: Path) -> None:
