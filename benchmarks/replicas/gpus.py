@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
@@ -41,6 +42,7 @@ from stentor.bench.load import prompts
 
 MODEL = "dummy:qwen3-tts-1.7b-customvoice"
 READY_S, ENDING_S = 240.0, 20.0
+SYNCS = 40
 WARM_S = 2.0  # of a load, before its window
 ENVIRONMENT = QUICK_END | {"RAY_memory_monitor_refresh_ms": "0"}  # memory of a lent machine grows as it is used
 RESERVED = re.compile(r"^stentor:gpu_memory_bytes\{.*\} (\S+)$", re.MULTILINE)
@@ -176,11 +178,24 @@ def on_gpus() -> str:
     return ""
 
 
+def sync_ms(folder: Path) -> float:
+    """Median of what a sync of a new file takes: a batch has one for each item."""
+    took = []
+    for i in range(SYNCS):
+        with (folder / f"sync{i}").open("wb") as file:
+            file.write(bytes(72_000))
+            file.flush()
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            took.append(time.perf_counter() - began)
+    return round(1e3 * median(took), 2)
+
+
 def batch(args: argparse.Namespace) -> dict[str, Any]:
     """`stentor batch` with short items on the first device. The rate is the one that it prints, without the load."""
     texts = prompts.select(prompts.load("short"), args.items, 0)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder, synced = Path(name), sync_ms(Path(name))
         options = forced(args.short_frames, args.model, "max_frames")
         lines = [json.dumps({"text": item.text, "retries": 1, **options}) for item in texts]
         (folder / "in.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -195,7 +210,8 @@ def batch(args: argparse.Namespace) -> dict[str, Any]:
         raise RuntimeError(f"exit code {done.returncode}")
     audio, took, rate, loaded = map(float, said.groups())
     complete = sum(row["status"] == "ok" for row in listed)
-    return {"items": complete, "audio_s": audio, "seconds": took, "audio_s_per_s": rate, "load_s": loaded}
+    row = {"items": complete, "audio_s": audio, "seconds": took, "audio_s_per_s": rate, "load_s": loaded}
+    return {**row, "sync_ms": synced}
 
 
 def arms(args: argparse.Namespace) -> dict[str, Arm]:
