@@ -4,6 +4,8 @@
 
 The averaged weights of each trainer's checkpoint are taken. `--vae` may also be the package's `.safetensors`.
 `--polish` (a decoder trained further) and `--lm` may be left out: without `--lm` only the autoencoder is written.
+`--share` is the share that a polished decoder has in the weights, the rest are those of `--vae` (Wortsman et al., 2022,
+"Robust fine-tuning of zero-shot models").
 Linear layers are stored in 8 bits, one scale per output, as compressed-tensors does.
 """
 
@@ -72,8 +74,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("vae", "polish", "lm", "voices"):
         parser.add_argument(f"--{name}", type=Path, required=name == "vae")
+    parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    if not 0 <= args.share <= 1:
+        parser.error(f"--share: from 0 to 1, got {args.share}")
     args.out.mkdir(parents=True, exist_ok=True)
     model = load_config()["model"]
     if args.vae.suffix == ".safetensors" and args.polish is None:
@@ -81,7 +86,8 @@ def main() -> None:
     else:
         vae = averaged(args.vae)
         if args.polish is not None:
-            vae.update({k: v for k, v in averaged(args.polish).items() if k.startswith("decoder.")})
+            polished = {k: v for k, v in averaged(args.polish).items() if k.startswith("decoder.")}
+            vae.update({k: torch.lerp(vae[k], v, args.share) for k, v in polished.items()})
         save_file(with_weight_norm(vae), args.out / "audiovae.safetensors")
     if args.lm is not None:
         save_file(parted_projections(averaged(args.lm), model), args.out / "model.safetensors")

@@ -256,25 +256,29 @@ def test_a_decoder_of_columns_streams_what_it_decodes_whole() -> None:
     assert vae.encode_latents(whole).shape == z.shape
 
 
-def exported(monkeypatch: pytest.MonkeyPatch, files: dict[str, Path]) -> None:
+def exported(monkeypatch: pytest.MonkeyPatch, files: dict[str, Path | str]) -> None:
     monkeypatch.setattr(sys, "argv", ["export", *(str(x) for pair in files.items() for x in pair)])
     export.main()
 
 
-def test_a_polished_decoder_replaces_that_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_a_polished_decoder_takes_its_share_of_the_packages(
+    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load_config()["model"]
     for name in ("vae", "polish"):
         torch.save({"average": build_vae(model).state_dict()}, tmp_path / f"{name}.pt")
     package, out = tmp_path / "package", tmp_path / "out"
     exported(monkeypatch, {"--vae": tmp_path / "vae.pt", "--out": package})
-    given = {"--vae": package / "audiovae.safetensors", "--polish": tmp_path / "polish.pt"}
+    given = {"--vae": package / "audiovae.safetensors", "--polish": tmp_path / "polish.pt", "--share": str(share)}
     exported(monkeypatch, {**given, "--out": out})
     before, after = (load_file(folder / "audiovae.safetensors") for folder in (package, out))
     assert all(torch.equal(after[k], v) for k, v in before.items() if k.startswith("encoder.") and k.endswith("_v"))
-    polished = averaged(tmp_path / "polish.pt")
+    plain, polished = averaged(package / "audiovae.safetensors"), averaged(tmp_path / "polish.pt")
     for name, weight in averaged(out / "audiovae.safetensors").items():
         if name.startswith("decoder."):
-            assert torch.allclose(weight, polished[name], atol=0.02 * float(polished[name].abs().max()))
+            wanted = (1 - share) * plain[name] + share * polished[name]
+            assert torch.allclose(weight, wanted, atol=0.02 * float(wanted.abs().max()))
 
 
 def test_an_exported_checkpoint_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
