@@ -8,6 +8,7 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from mmap import mmap
 
 import numpy as np
 import torch
@@ -223,10 +224,16 @@ class Device:
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A large buffer of zeros. A CPU takes memory for its parts when they are first written."""
+    """A large buffer of zeros. A CPU takes memory for its parts when they are first written.
+
+    It takes pages of 4 KB. numpy asks for pages of 2 MB, and a first request would take one for each layer's keys and
+    one for its values.
+    """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    size = math.prod(shape) * dtype.itemsize
+    memory = mmap(-1, max(size, 1))  # -1: of no file
+    return torch.frombuffer(memory, dtype=torch.uint8)[:size].view(dtype).view(shape)
 
 
 def _configure_process() -> None:

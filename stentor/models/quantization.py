@@ -106,8 +106,8 @@ def _fit(layer: Linear, parts: list[str], tensors: Mapping[str, Tensor]) -> bool
 @torch.no_grad()
 def _packed(parts: Iterable[tuple[Tensor, Tensor | None]]) -> PackedLinear:
     """A layer of weights [out, in] of its parts, which have scales [out, groups] where they are quantised."""
-    wide = (w if scale is None else dequantize(w, scale.float(), scale.dtype) for w, scale in parts)
-    return PackedLinear(torch.cat([w.to(torch.float32) for w in wide]))
+    wide = [w if scale is None else dequantize(w, scale.float(), scale.dtype) for w, scale in parts]
+    return PackedLinear((wide[0] if len(wide) == 1 else torch.cat(wide)).to(torch.float32))
 
 
 def _stored(

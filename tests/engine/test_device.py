@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from mmap import PAGESIZE
+from pathlib import Path
 
 import pytest
 import torch
@@ -115,3 +118,16 @@ def test_zeros_are_zeros_of_their_dtype():
     assert not made.any()
     made += 1
     assert device_module.zeros((2, 0), torch.float32, torch.device("meta")).device.type == "meta"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the process as Linux says it")
+def test_zeros_of_a_cpu_take_memory_where_they_are_written_and_not_2_mb_around_it():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGESIZE
+
+    made = device_module.zeros((64, 1 << 20), torch.uint8, torch.device("cpu"))
+    before = resident()
+    made[:, 7] = 1
+    assert int(made[:, :8].sum()) == 64
+    assert resident() - before < 8 << 20
+    assert device_module.zeros((2, 0), torch.float32, torch.device("cpu")).shape == (2, 0)
