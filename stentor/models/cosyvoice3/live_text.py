@@ -18,17 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stentor import kernels
 from stentor.errors import InvalidRequest
 from stentor.layers.types import Column
-from stentor.models.base import Rows
+from stentor.models.base import Emit, Rows
 from stentor.models.byte_bpe import settled
-from stentor.models.cosyvoice3.config import MARK, MARKS, MIX, LanguageConfig
+from stentor.models.cosyvoice3.config import FEED, MARK, MARKS, MIX, MOST_SILENT, LanguageConfig
+from stentor.models.cosyvoice3.sampling import mask_early
 
 NEXT, DRAW, LAST = range(3)
 """What follows a value: another one, a code, or the codes to the end."""
 AGAIN = -1
 """In place of a row: what was fed when the model asked for text is fed again, as the original does."""
-FEED = 4096
 TEXT, CODES = MIX
 COLUMNS = {
     "feed": Column((FEED,), torch.int64),
@@ -133,6 +134,10 @@ def turn_of(rows: Rows) -> Turn:
 
 def fed_rows(rows: Rows, c: LanguageConfig) -> Tensor:
     """The row [B] of the table that a step feeds."""
+    if kernels.slot_kernels_enabled(rows["step"].device):
+        from stentor.models.cosyvoice3.live_text_kernels import fed_rows as fused
+
+        return fused(rows["prev"], rows["step"], rows.column("feed"), rows.history(), c.text_vocab)
     before, prev = rows.recent(2)[0][:, 1, 0], _row_of(rows, rows["prev"][:, 0], c)
     return torch.where(prev < 0, _row_of(rows, before, c), prev)
 
@@ -140,3 +145,40 @@ def fed_rows(rows: Rows, c: LanguageConfig) -> Tensor:
 def _row_of(rows: Rows, frame: Tensor, c: LanguageConfig) -> Tensor:
     at = (frame - MARK).clamp(0, FEED - 1)
     return torch.where(frame >= MARK, rows.lookup("feed", at) >> 2, frame + c.text_vocab)
+
+
+def silent_run(code: Tensor, silent: Tensor, silence: Tensor) -> Tensor:
+    """Silent codes in a row, up to code [B], which follows `silent` [B] of them. silence: the codes of it."""
+    return torch.where((code[:, None] == silence).any(-1), silent + 1, 0)
+
+
+class LiveStep:
+    """What a step does with its codes. Of most rows all text is there, and each of their turns draws."""
+
+    def __init__(self, rows: Rows, silence: Tensor, c: LanguageConfig) -> None:
+        self._rows, self._silence, self._config, self._turn = rows, silence, c, turn_of(rows)
+
+    def masked(self, logits: Tensor) -> Tensor:
+        """Logits [B, V] float32, in which what must not be drawn is -inf."""
+        return mask_early(logits, self._rows, self._turn.asks, self._config)
+
+    def emitted(self, code: Tensor) -> Emit:
+        """What the row makes of a sampled code [B]."""
+        rows, turn, fill, made = self._rows, self._turn, self._config.fill, self._rows["made"]
+        code = torch.where(turn.forced, fill, code)
+        special = (code >= self._config.codes) & turn.draws
+        asked, stop = special & turn.asks, special & ~turn.asks
+        speaks = turn.draws & ~special
+        silent = torch.where(speaks, silent_run(code, rows["silent"], self._silence), rows["silent"])
+        latest = torch.where(asked, fill, code)[:, None]
+        columns = {
+            "silent": silent,
+            "taken": turn.taken,
+            "asks": turn.asks.long(),
+            "made": torch.where(turn.draws[:, None], torch.cat((latest, made[:, :-1]), dim=1), made),
+            "made_count": rows["made_count"] + turn.draws,
+            "next_fill": torch.where(asked, rows["made_count"] + CODES + 1, rows["next_fill"]),
+        }
+        frame = torch.where(speaks, code, torch.where(stop, 0, MARK + turn.taken))
+        frame = torch.where(turn.draws & (code < 0), code, frame)
+        return Emit(frame[:, None], stop, columns, speaks & (silent <= MOST_SILENT))

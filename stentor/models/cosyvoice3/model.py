@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from stentor import kernels
 from stentor.layers.types import Launch, eager
 from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
-from stentor.models.cosyvoice3.config import MARK, MIX, Config
+from stentor.models.cosyvoice3.config import MOST_SILENT, Config
 from stentor.models.cosyvoice3.language_model import Language
-from stentor.models.cosyvoice3.live_text import Turn, fed_rows, turn_of
+from stentor.models.cosyvoice3.live_text import LiveStep, fed_rows, silent_run
 from stentor.models.cosyvoice3.prompt import PromptBuilder, Room
 from stentor.models.cosyvoice3.reference_encoder import VoiceEncoder
-from stentor.models.cosyvoice3.sampling import sample_ras
+from stentor.models.cosyvoice3.sampling import mask_early, sample_ras
 from stentor.models.cosyvoice3.spec import MOST_FRAMES, make_spec
 from stentor.models.cosyvoice3.tokenizer import Tokens
 from stentor.models.cosyvoice3.voice import Voice
@@ -23,10 +25,11 @@ from stentor.models.lora import NO_ADAPTERS
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words
 
+if TYPE_CHECKING:
+    from stentor.models.cosyvoice3.live_text_kernels import FusedStep
+
 SILENT = (1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323)
 """Codes of silence and breath."""
-MOST_SILENT = 5
-"""Silent codes in a row that are heard."""
 
 
 class CosyVoice3:
@@ -45,7 +48,7 @@ class CosyVoice3:
     ) -> None:
         self.config, self.language, self.codec, self.encoder = c, language, codec, encoder
         self.spec = make_spec(c, tuple(voices), language.table.dtype, encoder.available, codec.timing)
-        self._silent = torch.tensor(SILENT, device=language.table.device)
+        self._silence = torch.tensor(SILENT, device=language.table.device)
         room = Room(self.spec.max_model_len, MOST_FRAMES, self.spec.codec_prefix)
         self.prompts = PromptBuilder(c.language, tokens, voices, room)
 
@@ -71,46 +74,24 @@ class CosyVoice3:
         return (self.language.hidden(x[0], kv),)
 
     def emit(self, h: Hidden, rows: Rows, u: Tensor) -> Emit:
+        c, logits = self.config.language, self.language.logits(h[0])
         if self.spec.live_text:
-            return self._emit_live(h, rows, u, turn_of(rows))
-        frames, exist = rows.recent(self.config.language.ras.window)
-        code = self._sample(h, rows, u, torch.zeros_like(rows["step"], dtype=torch.bool), (frames[..., 0], exist))
-        stop = code >= self.config.language.codes
-        silent = self._silent_run(code, rows)
+            step, made = self._live_step(rows), rows["made"]
+            return step.emitted(self._sample(step.masked(logits), rows, u, (made, made >= 0)))
+        frames, exist = rows.recent(c.ras.window)
+        logits = mask_early(logits, rows, torch.zeros_like(rows["step"], dtype=torch.bool), c)
+        code = self._sample(logits, rows, u, (frames[..., 0], exist))
+        stop, silent = code >= c.codes, silent_run(code, rows["silent"], self._silence)
         return Emit(torch.where(stop, 0, code)[:, None], stop, {"silent": silent}, silent <= MOST_SILENT)
 
-    def _emit_live(self, h: Hidden, rows: Rows, u: Tensor, turn: Turn) -> Emit:
-        """The same where text may come while a row speaks. Of most rows all is there, and each of their turns draws."""
-        c, made = self.config.language, rows["made"]
-        code = torch.where(turn.forced, c.fill, self._sample(h, rows, u, turn.asks, (made, made >= 0)))
-        special = (code >= c.codes) & turn.draws
-        asked, stop = special & turn.asks, special & ~turn.asks
-        speaks = turn.draws & ~special
-        silent = torch.where(speaks, self._silent_run(code, rows), rows["silent"])
-        latest = torch.where(asked, c.fill, code)[:, None]
-        columns = {
-            "silent": silent,
-            "taken": turn.taken,
-            "asks": turn.asks.long(),
-            "made": torch.where(turn.draws[:, None], torch.cat((latest, made[:, :-1]), dim=1), made),
-            "made_count": rows["made_count"] + turn.draws,
-            "next_fill": torch.where(asked, rows["made_count"] + MIX[1] + 1, rows["next_fill"]),
-        }
-        frame = torch.where(speaks, code, torch.where(stop, 0, MARK + turn.taken))
-        frame = torch.where(turn.draws & (code < 0), code, frame)
-        return Emit(frame[:, None], stop, columns, speaks & (silent <= MOST_SILENT))
+    def _live_step(self, rows: Rows) -> LiveStep | FusedStep:
+        if not kernels.slot_kernels_enabled(self._silence.device):
+            return LiveStep(rows, self._silence, self.config.language)
+        from stentor.models.cosyvoice3.live_text_kernels import FusedStep
 
-    def _sample(self, h: Hidden, rows: Rows, u: Tensor, asks: Tensor, recent: tuple[Tensor, Tensor]) -> Tensor:
-        """A code [B], where `asks` [B] one that the original draws before the text has ended."""
-        c = self.config.language
-        logits = self.language.logits(h[0])
-        step, ids = rows["step"][:, None], torch.arange(logits.shape[1], device=u.device)
-        early = (ids >= c.codes) & (step < rows["min_frames"][:, None]) & ~asks[:, None]
-        early = early | ((ids == c.start) & ((step < rows["start_from"][:, None]) | asks[:, None]))
-        logits = logits.masked_fill(early, float("-inf"))
-        parameters = (rows["temperature"], rows["top_p"], rows["top_k"])
-        return sample_ras(logits, u, *parameters, recent, c.ras.window * c.ras.share)
+        return FusedStep(rows, self._silence, self.config.language)
 
-    def _silent_run(self, code: Tensor, rows: Rows) -> Tensor:
-        """Silent codes in a row, up to this one."""
-        return torch.where((code[:, None] == self._silent).any(-1), rows["silent"] + 1, 0)
+    def _sample(self, logits: Tensor, rows: Rows, u: Tensor, recent: tuple[Tensor, Tensor]) -> Tensor:
+        """A code [B]."""
+        ras = self.config.language.ras
+        return sample_ras(logits, u, rows["temperature"], rows["top_p"], rows["top_k"], recent, ras.window * ras.share)

@@ -9,9 +9,20 @@ from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.kernels.constants import MIN_TEMPERATURE, NO_ID
 from stentor.layers.sampling import drawable
+from stentor.models.base import Rows
+from stentor.models.cosyvoice3.config import LanguageConfig
 
 Recent = tuple[Tensor, Tensor]
 """The last codes [B, n] of each row, and which of them exist [B, n]."""
+
+
+def mask_early(logits: Tensor, rows: Rows, asks: Tensor, c: LanguageConfig) -> Tensor:
+    """Logits [B, V] in which special codes are -inf before `min_frames`, where a row does not ask [B] for text, and so
+    is the code that starts before `start_from`, or where it asks."""
+    step, ids = rows["step"][:, None], torch.arange(logits.shape[1], device=logits.device)
+    early = (ids >= c.codes) & (step < rows["min_frames"][:, None]) & ~asks[:, None]
+    early = early | ((ids == c.start) & ((step < rows["start_from"][:, None]) | asks[:, None]))
+    return logits.masked_fill(early, float("-inf"))
 
 
 def sample_ras(

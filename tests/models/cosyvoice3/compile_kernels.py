@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from stentor.models.cosyvoice3 import attention_kernels, kernels, whole_attention_kernels
+from stentor.kernels.types import RowRef
+from stentor.models.cosyvoice3 import attention_kernels, kernels, live_text_kernels, whole_attention_kernels
+from stentor.models.cosyvoice3.config import LanguageConfig, RasConfig
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
 
 BATCH, FRAMES, HEADS, WIDTH, TAPS = 16, 50, 16, 64, 31
@@ -46,6 +50,27 @@ def sampling(dtype: torch.dtype) -> None:
     )
 
 
+def live_text(dtype: torch.dtype) -> None:
+    """Numbers of a row are all int64."""
+    del dtype
+    names = ("prev", "step", "asks", "taken", "made_count", "next_fill", "silent", "min_frames", "start_from")
+    rows: Any = MetaRows({name: integers(BATCH) for name in names})
+    history = rows.history()
+    live_text_kernels.fed_rows(rows["prev"], rows["step"], rows.column("feed"), history, 151_936)
+    language = LanguageConfig(stack=None, theta=1e6, text_vocab=151_936, codes=6561, ras=RasConfig())
+    step = live_text_kernels.FusedStep(rows, integers(11), language)
+    step.masked(floats(BATCH, 6761))
+    step.emitted(integers(BATCH))
+
+
+class MetaRows(dict[str, Tensor]):
+    def column(self, name: str) -> RowRef:
+        return RowRef(integers(65, {"feed": 4096, "made": 10}[name]), integers(BATCH))
+
+    def history(self) -> RowRef:
+        return RowRef(integers(65, 4096, 1), integers(BATCH))
+
+
 CASES: dict[str, Case] = {
     "attention of a cell": lambda t: cells(t, BATCH),
     "attention of a cell in splits": lambda t: cells(t, 1),
@@ -54,6 +79,7 @@ CASES: dict[str, Case] = {
     "sum and norm": lambda t: norm(t, adds=True),
     "convolution": lambda t: convolution(t, adds=False),
     "sampling": sampling,
+    "live text": live_text,
     "convolution and sum": lambda t: convolution(t, adds=True),
 }
 

@@ -8,11 +8,22 @@ from torch import nn
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import switches
+from stentor.kernels.types import RowRef
 from stentor.layers.conv import StreamingState, cast_codec, state_columns
 from stentor.layers.rope import angles
-from stentor.models.cosyvoice3 import attention_kernels, kernels, ops, whole_attention_kernels
+from stentor.models.cosyvoice3 import (
+    attention_kernels,
+    kernels,
+    live_text,
+    live_text_kernels,
+    ops,
+    whole_attention_kernels,
+)
 from stentor.models.cosyvoice3.codec_keys import CallKeys, KeptKeys, Turns
 from stentor.models.cosyvoice3.codec_vocoder import ResidualBlock
+from stentor.models.cosyvoice3.config import FEED, MARK, LanguageConfig, RasConfig
+from stentor.models.cosyvoice3.live_text import LiveStep
+from stentor.models.cosyvoice3.live_text_kernels import FusedStep
 from stentor.models.cosyvoice3.sampling import sample_ras
 from stentor.models.dummy import random_init
 from tests.helpers.child import python
@@ -177,3 +188,78 @@ def test_logits_that_cannot_be_drawn_from_give_no_id():
 def test_every_kernel_compiles_for_a_hopper_gpu():
     done = python("-m", "tests.models.cosyvoice3.compile_kernels", TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+class TableRows:
+    """Some rows of a slot table (as models.base.Rows)."""
+
+    def __init__(self, table: dict[str, torch.Tensor], frames: torch.Tensor, idx: torch.Tensor) -> None:
+        self.table, self.frames, self.idx = table, frames, idx
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.table[name][self.idx].contiguous()
+
+    def lookup(self, name: str, index: torch.Tensor) -> torch.Tensor:
+        return self.table[name][self.idx, index]
+
+    def recent(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        at = self["step"][:, None] - torch.arange(1, count + 1, device=DEVICE)
+        return self.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
+
+    def column(self, name: str) -> RowRef:
+        return RowRef(self.table[name], self.idx)
+
+    def history(self) -> RowRef:
+        return RowRef(self.frames, self.idx)
+
+
+LANGUAGE = LanguageConfig(stack=None, theta=1e6, text_vocab=300, codes=60, ras=RasConfig())
+
+
+def table_rows(slots: int, taken: int) -> TableRows:
+    """Rows in every state: before their first frame, behind a code, and behind each kind of fed text."""
+
+    def draw(low: int, high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(low, high, (slots, *shape), device=DEVICE)
+
+    frames = torch.where(draw(0, 2, 9, 1) == 1, draw(0, 60, 9, 1), MARK + draw(0, 20, 9, 1))
+    table = {
+        "step": draw(0, 9),
+        "feed": 4 * draw(-1, 9, FEED) + draw(0, 3, FEED),
+        "asks": draw(0, 2),
+        "taken": draw(0, 9),
+        "made_count": draw(0, 3),
+        "next_fill": draw(0, 3),
+        "silent": draw(0, 8),
+        "made": draw(-1, 60, 10),
+        "min_frames": draw(0, 9),
+        "start_from": draw(0, 9),
+    }
+    last = (table["step"] - 1).clamp_min(0)
+    table["prev"] = frames[torch.arange(slots, device=DEVICE), last]
+    return TableRows(table, frames, torch.randperm(slots, device=DEVICE)[:taken])
+
+
+def test_a_step_with_live_text_is_that_of_the_reference(reference):
+    rows, silence = table_rows(400, 390), integers(1, 2, 28, 55)
+    fused, want = FusedStep(rows, silence, LANGUAGE), LiveStep(rows, silence, LANGUAGE)
+    logits = random(390, 70)
+    assert torch.equal(fused.masked(logits), want.masked(logits))
+    code = torch.randint(-1, 70, (390,), device=DEVICE)
+    code[:60] = silence.repeat(15)
+    got, expected = fused.emitted(code), want.emitted(code)
+    for name, value in expected.columns.items():
+        assert torch.equal(got.columns[name], value), name
+    for name in ("frame", "stop", "heard"):
+        assert torch.equal(getattr(got, name), getattr(expected, name)), name
+    assert 5 < int(expected.stop.sum()) < 300
+    assert 50 < int(expected.heard.sum()) < 300
+
+
+def test_what_a_step_feeds_is_that_of_the_reference(reference):
+    rows = table_rows(400, 390)
+    want = live_text.fed_rows(rows, LANGUAGE)
+    got = live_text_kernels.fed_rows(rows["prev"], rows["step"], rows.column("feed"), rows.history(), 300)
+    assert torch.equal(got, want)
+    again = rows.lookup("feed", (rows["prev"][:, 0] - MARK).clamp(0, FEED - 1)) < 0
+    assert int((again & (rows["prev"][:, 0] >= MARK)).sum()) > 5
