@@ -69,11 +69,11 @@ def _mish(x):
 
 
 @triton.jit
-def _tap(x_ptrs, past_ptrs, w_ptrs, at, exist, dim, stride_tap, tap, TAPS: tl.constexpr):
-    """Inputs [M, C] of a tap, of the call or of the past, for frames at [M], and its weights [C, C]."""
+def _inputs(x_ptrs, past_ptrs, at, exist, dim, tap, TAPS: tl.constexpr):
+    """Inputs [M, C] of a tap for frames at [M], of the call or of the past. Of the tap behind the last, zeros."""
     frame = (at - (TAPS - 1) + tap)[:, None]
     ptrs = tl.where(frame >= 0, x_ptrs + frame * dim, past_ptrs + (frame + (TAPS - 1)) * dim)
-    return tl.load(ptrs, exist, 0.0), tl.load(w_ptrs + tap * stride_tap)
+    return tl.load(ptrs, exist & (tap < TAPS), 0.0)
 
 
 @triton.jit(do_not_specialize=["num_frames", "num_branches"])
@@ -86,7 +86,8 @@ def _position_conv_kernel(
     """residual + mish(convolution) of the WIDTH channels of a group, for BLOCK_M frames of some branches of rows.
 
     Every tap reads the frames again, one further on. Plain loads find them in the cache of the SM, which loads into
-    shared memory pass by. They are of the next tap while this one computes.
+    shared memory pass by. They are of the next tap while this one computes. Weights, which are read once, run further
+    ahead in shared memory.
     """
     pdl_wait(USE_PDL)
     offs, offs_c = tl.arange(0, BRANCHES * BLOCK_M), tl.arange(0, WIDTH)
@@ -98,12 +99,11 @@ def _position_conv_kernel(
     past_ptrs = past_ptr + ((branch // 2) * stride_row + (branch % 2) * stride_branch)[:, None] + channel[None, :]
     w_ptrs = weight_ptr + channel[None, :] * stride_out + offs_c[:, None] * stride_in
     acc = tl.zeros([BRANCHES * BLOCK_M, WIDTH], tl.float32)
-    x, w = _tap(x_ptr + rows, past_ptrs, w_ptrs, at, exist, dim, stride_tap, 0, TAPS)
-    for tap in range(1, TAPS):
-        next_x, next_w = _tap(x_ptr + rows, past_ptrs, w_ptrs, at, exist, dim, stride_tap, tap, TAPS)
-        acc = tl.dot(x, w, acc, input_precision="ieee")
-        x, w = next_x, next_w
-    acc = tl.dot(x, w, acc, input_precision="ieee")
+    x = _inputs(x_ptr + rows, past_ptrs, at, exist, dim, 0, TAPS)
+    for tap in range(TAPS):
+        next_x = _inputs(x_ptr + rows, past_ptrs, at, exist, dim, tap + 1, TAPS)
+        acc = tl.dot(x, tl.load(w_ptrs + tap * stride_tap), acc, input_precision="ieee")
+        x = next_x
     acc += tl.load(bias_ptr + channel)[None, :].to(tl.float32)
     y = _mish(acc.to(out_ptr.dtype.element_ty).to(tl.float32)).to(out_ptr.dtype.element_ty)
     out = rows + at[:, None] * dim
@@ -125,7 +125,7 @@ def position_conv(x: Tensor, past: Tensor, weight: Tensor, bias: Tensor, residua
         x, past, weight, bias, x if residual is None else residual.contiguous(), out, frames, 2 * batch, dim,
         past.stride(0), past.stride(1), *weight.stride(),
         TAPS=taps, WIDTH=width, HAS_RESIDUAL=residual is not None, BLOCK_M=CONV_M, BRANCHES=branches, USE_PDL=USE_PDL,
-        num_warps=4 * branches, num_stages=1, **PDL_LAUNCH,
+        num_warps=4 * branches, num_stages=1 if x.dtype == torch.float32 else 4, **PDL_LAUNCH,
     )  # fmt: skip
     return out
 
