@@ -60,19 +60,9 @@ class CudaGraphRunner:
         self.device.release_cached()  # what the calls before each capture took: graphs have memory of their own
 
     def _capture(self, key: Key) -> None:
-        """The call before a capture, in which libraries set themselves up, is half of what a start takes. The first key
-        needs it. Another key needs it only where its capture fails."""
-        if not self.graphs:
-            self._prepare(key)
-        try:
-            self.graphs[key] = self._record(key)
-        except RuntimeError:
-            self._prepare(key)
-            self.graphs[key] = self._record(key)
-
-    def _record(self, key: Key) -> torch.cuda.CUDAGraph:
         """`torch.cuda.graph` would wait for the whole device, which other engines use, and which is an error while
         one of them captures."""
+        self._prepare(key)
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
@@ -82,7 +72,7 @@ class CudaGraphRunner:
                 graph.capture_end()
             raise
         graph.capture_end()
-        return graph
+        self.graphs[key] = graph
 
     def close(self) -> None:
         """Let go of the graphs. They are in a circle with whoever captured them, and a garbage collection that
@@ -90,7 +80,7 @@ class CudaGraphRunner:
         self.graphs.clear()
 
     def _prepare(self, key: Key) -> None:
-        """Run `fn` outside a capture, for what is not allowed inside one."""
+        """Lazy initialisation and compilation, which must happen outside the capture."""
         self.fn(*key)
         self.stream.synchronize()
 
