@@ -24,7 +24,8 @@ LOG2_E = 1.4426950408889634
 
 
 class Pages(NamedTuple):
-    """Where keys and values lie: pool [pages, steps, blocks, 2, 2, T, C], a page for T frames of a row.
+    """Where keys and values lie: pool [pages, steps, blocks, 2, 2, H, T, D], a page for T frames of a row.
+    A CTA reads a head: its frames lie side by side.
 
     A page has keys, then values, of both branches. table [B, n]: each row's pages in order. filled [B] of them hold
     earlier frames, and the next takes those of the call.
@@ -115,7 +116,7 @@ def _cell_attention_kernel(
     m_i = tl.full([BLOCK], MASKED, tl.float32)
     l_i = tl.zeros([BLOCK], tl.float32)
     acc = tl.zeros([BLOCK, HEAD_DIM], tl.float32)
-    in_pages = pool_ptr + layer + (branch % 2) * FRAMES * dim + head * HEAD_DIM + offs[:, None] * dim + offs_d
+    in_pages = pool_ptr + layer + ((branch % 2) * HEADS + head) * FRAMES * HEAD_DIM + offs[:, None] * HEAD_DIM + offs_d
     if split == 0:
         k = tl.load(q_ptrs + dim, exist, 0.0)
         v = tl.load(q_ptrs + 2 * dim, exist, 0.0).to(pool_ptr.dtype.element_ty)

@@ -60,7 +60,7 @@ class CosyVoice3Codec(nn.Module):
                 **{f"flow.{name}": column for name, column in self.flow.columns().items()},
                 **{f"vocoder.{name}": column for name, column in self.vocoder.columns.items()},
             }
-            self.pages = {"keys": Column((STEPS, c.depth, 2, 2, c.ratio * c.cell, c.dim), flow_dtype)}
+            self.pages = {"keys": Column((STEPS, c.depth, 2, 2, c.heads, c.ratio * c.cell, c.head_dim), flow_dtype)}
 
     def decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
         """One cell: frames [B, 25 + 3, 1] -> samples [B, (25 + 3) * 960], 3 codes late, and next state.

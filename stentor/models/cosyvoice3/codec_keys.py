@@ -75,7 +75,7 @@ class CallKeys:
 class KeptKeys:
     """Frames of a cell see each other and those of the cells before, whose keys and values lie in pages.
 
-    pool [pages, steps, blocks, 2, 2, cell, C] has a cell in each page: its keys, then its values, of both branches.
+    pool [pages, steps, blocks, 2, 2, H, cell, D] has a cell in each page: its keys, then its values, of both branches.
     table [B, n]: each row's pages in order. filled [B] of them hold earlier cells, and the next takes this one, of
     which `count` [B] frames exist.
     """
@@ -83,9 +83,9 @@ class KeptKeys:
     def __init__(self, pool: Tensor, table: Tensor, filled: Tensor, count: Tensor) -> None:
         self._pool, self._table, self._filled, self._count = pool, table, filled, count
         self._page = table.gather(1, filled[:, None])[:, 0]
-        frames = torch.where(torch.arange(table.shape[1], device=table.device) < filled[:, None], pool.shape[5], 0)
+        frames = torch.where(torch.arange(table.shape[1], device=table.device) < filled[:, None], pool.shape[6], 0)
         frames = frames.scatter(1, filled[:, None], count[:, None])
-        exist = torch.arange(pool.shape[5], device=table.device) < frames[..., None]
+        exist = torch.arange(pool.shape[6], device=table.device) < frames[..., None]
         self._mask = exist.flatten(1).repeat_interleave(2, 0)[:, None, None]
 
     def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
@@ -95,7 +95,7 @@ class KeptKeys:
             pages, at = Pages(self._pool, self._table, self._filled), step * self._pool.shape[2] + block
             return cell_attention(qkv, *rope, self._count, qkv.shape[-1] // 3 // rope.head_dim, pages, at)
         q, k, v = rope.heads(qkv)
-        self._pool[self._page, step, block] = torch.stack((k, v), 1).flatten(-2).to(self._pool.dtype)
-        kept = self._pool[self._table, step, block]  # [B, n, 2, 2, cell, C]
-        heads = kept.permute(2, 0, 3, 1, 4, 5).reshape(2, 2 * len(q), -1, *q.shape[3:]).to(q.dtype)
+        self._pool[self._page, step, block] = torch.stack((k, v), 1).transpose(-3, -2).to(self._pool.dtype)
+        kept = self._pool[self._table, step, block]  # [B, n, 2, 2, H, cell, D]
+        heads = kept.permute(2, 0, 3, 1, 5, 4, 6).reshape(2, 2 * len(q), -1, *q.shape[3:]).to(q.dtype)
         return sdpa(q.flatten(0, 1), heads[0], heads[1], self._mask).reshape(*qkv.shape[:3], -1)

@@ -17,7 +17,7 @@ DIM = HEADS * WIDTH
 
 
 def cells(dtype: torch.dtype, batch: int) -> None:
-    pool = meta(65, 10, 22, 2, 2, FRAMES, DIM, dtype=dtype)
+    pool = meta(65, 10, 22, 2, 2, HEADS, FRAMES, WIDTH, dtype=dtype)
     given = attention_kernels.Pages(pool, integers(batch, 20), integers(batch))
     attention_kernels.cell_attention(*projected(dtype, batch, FRAMES), HEADS, given, 7)
 

@@ -70,7 +70,7 @@ class Streams:
         c, rows, most = flow.config, len(streams), max(len(s[0]) for s in streams) // CELL + 2
         pages = torch.randperm(rows * most, generator=torch.Generator().manual_seed(0))
         self.table = pages.view(rows, most)
-        self.pool = torch.full((rows * most, 10, c.depth, 2, 2, 2 * CELL, c.dim), 7.0)
+        self.pool = torch.full((rows * most, 10, c.depth, 2, 2, c.heads, 2 * CELL, c.head_dim), 7.0)
         self.state = {n: torch.zeros(rows, *k.shape) for n, k in flow.columns().items()}
         self.done: list[list[Tensor]] = [[] for _ in streams]
 

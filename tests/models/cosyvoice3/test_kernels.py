@@ -70,7 +70,7 @@ def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference, sp
     heads, cell, step, block, depth = 2, 50, 1, 2, 3
     dim = 16 * heads
     table, filled, count = integers(5, 1, 7, 0, 4, 6, 2, 3, 8).view(3, 3), integers(0, 2, 1), integers(50, 50, 8)
-    pool = random(9, 2, depth, 2, 2, cell, dim, dtype=dtype)
+    pool = random(9, 2, depth, 2, 2, heads, cell, 16, dtype=dtype)
     rope, qkv = turns(3, cell, 16), random(3, 2, cell, 3 * dim, dtype=dtype)
     own = pool.clone()
     want = KeptKeys(own, table, filled, count).attend(step, block, qkv, rope)
@@ -85,7 +85,7 @@ def test_a_long_history_is_read_in_splits(kept, reference, splits):
     """Of fewer cells than splits, of a number that they do not divide, and of a whole window."""
     heads, cell, dim = 1, 50, 16
     table, filled, count = torch.randperm(40, device=DEVICE).view(2, 20), integers(kept, 19 - kept), integers(50, 31)
-    pool = random(40, 1, 1, 2, 2, cell, dim)
+    pool = random(40, 1, 1, 2, 2, heads, cell, dim)
     rope, qkv = turns(2, cell, 16), random(2, 2, cell, 3 * dim)
     want = KeptKeys(pool.clone(), table, filled, count).attend(0, 0, qkv, rope)
     close(
