@@ -7,11 +7,12 @@ chunks cannot be overtaken, so the codec holds few frames (`Policy.max_frames_in
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 
 from stentor.config import Policy
-from stentor.engine.sequence import RUNNING, Sequence
+from stentor.engine.sequence import RUNNING, Phase, Sequence
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 
 RAMP = (1, 2, 4, 8, 16, 25)
@@ -22,6 +23,9 @@ FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 128
 """That the codec holds at most, by default. A codec with a grid holds two calls of 64 rows."""
 BATCH_LEAD_S = 1.0
 """Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
+SOON_FRAMES = 5
+"""A codec with a grid waits for streams that lack so few frames for their next chunk, while each client has
+`BATCH_LEAD_S` of audio buffered. Streams whose chunks went together once do so from then on."""
 NON_STREAMING_LEAD_S = 5.0
 """Seconds. Chunks of an utterance that is not streamed wait behind streams with less audio buffered."""
 
@@ -68,12 +72,12 @@ class AudioScheduler:
         """The next chunk of `seq` may be due: it has enough frames, or no more follow, or none for now."""
         self._changed[seq.id] = seq
 
-    def plan(self, now: float) -> list[AudioJob]:
+    def plan(self, now: float, live: Iterable[Sequence] = ()) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
-        overtake them.
+        overtake them. live: requests that may have a chunk soon.
         """
         if self.timing.grid > 1:
-            return self._plan_call(now)
+            return self._plan_call(now, live)
         jobs: list[AudioJob] = []
         busy = self.busy
         while due := self._due(now):
@@ -86,7 +90,7 @@ class AudioScheduler:
                 jobs.append(job)
         return jobs
 
-    def _plan_call(self, now: float) -> list[AudioJob]:
+    def _plan_call(self, now: float, live: Iterable[Sequence]) -> list[AudioJob]:
         """The same for a codec with a grid, of which it holds two calls, or one utterance if that is longer.
 
         One call of many rows takes far less time than a call for each, so what is due while the codec works goes
@@ -96,10 +100,12 @@ class AudioScheduler:
         behind, full, given = self.in_codec > 0, self.most_in_codec // 2, 0
         if self.in_codec > full or (behind and len(self._changed) * self.chunk < full):
             return jobs
-        while due := [job for _, job in self._due(now) if not (behind and job.whole)]:
-            if behind and sum(job.count for job in due) < full:
-                return jobs
-            for job in due:
+        while due := [(lead, job) for (lead, _), job in self._due(now) if not (behind and job.whole)]:
+            if sum(job.count for _, job in due) < full:
+                patient = not jobs and due[0][0] >= BATCH_LEAD_S
+                if behind or (patient and any(map(_is_due_soon, live))):
+                    return jobs
+            for _, job in due:
                 if given + job.count > full and (given or behind):
                     return jobs
                 self._schedule(job)
@@ -209,6 +215,11 @@ class AudioScheduler:
         if not seq.audio_chunks:
             return float("-inf"), seq.arrival
         return max(0, seq.audio_scheduled - self.timing.delay) * seq.hop_seconds - seq.played(now), seq.arrival
+
+
+def _is_due_soon(seq: Sequence) -> bool:
+    """Whether few steps make the next chunk due. `audio_due` is never beyond what text and reader allow."""
+    return seq.phase is Phase.RUNNING and 0 < seq.audio_due - seq.num_generated <= SOON_FRAMES
 
 
 def most_in_codec(policy: Policy, timing: CodecTiming) -> int:

@@ -420,3 +420,32 @@ def test_utterances_do_not_go_behind_a_call_of_streams() -> None:
     assert all(job.seq.id == 0 for job in d.given)
     d.answer(len(d.given))
     assert [job.whole for job in d.step().audio] == [True]
+
+
+def calls_of_two(last: int) -> list[list[int]]:
+    """Calls of two streams, the second two steps behind the first and of `last` frames that may be made. The codec
+    answers at once."""
+    s = scheduler(slots=8, pages=512, timing=TIMING, max_frames_in_codec=8 * GRID)
+    d, calls = SlowCodec(s), []
+    d.add(0, 4, 200)
+    for step in range(200):
+        if step == 2:
+            d.add(1, 4, 200).max_schedulable = last
+        if jobs := d.step().audio:
+            calls.append(sorted(job.seq.id for job in jobs))
+            d.answer(len(d.given))
+    return calls
+
+
+def test_streams_that_are_few_frames_apart_go_together_once_their_clients_have_audio() -> None:
+    calls = calls_of_two(200)
+    assert calls[0] == [0], "nobody waits while a client has nothing to play"
+    apart = [ids != [0, 1] for ids in calls]
+    assert not any(apart[12:])
+    assert len(calls) > 30
+
+
+def test_no_stream_waits_for_one_that_does_not_go_on() -> None:
+    calls = calls_of_two(5 * GRID + LOOKAHEAD - 1)
+    assert sum(1 in ids for ids in calls) == 4
+    assert sum(0 in ids for ids in calls) > 40
