@@ -118,7 +118,7 @@ def test_a_row_that_needs_pages_takes_those_that_a_turn_has_left() -> None:
     device = PageContents(s, 0)
     ended = device.join(Talk([("own", i) for i in range(8)], [2]), 3, 100)
     running = device.join(Talk([("other", i) for i in range(8)]), 16, 100)
-    s.audio.plan = lambda now: []  # type: ignore[method-assign]  # no audio comes, so the first is not complete
+    s.audio.plan = lambda *_: []  # type: ignore[method-assign]  # no audio comes, so the first is not complete
     for _ in range(10):
         device.step()
     assert ended.phase is Phase.DRAINING
