@@ -203,6 +203,7 @@ def check_audio(data: bytes, format: str, media: str | None = None) -> None:
         assert len(data) % 2 == 0
         return
     assert media is None or media.split(";")[0] == MEDIA[format]
-    with av.open(io.BytesIO(data)) as file:
+    # Of a hundred MP3 files of the toy's noise FFmpeg does not recognise one, though it decodes it.
+    with av.open(io.BytesIO(data), format="mp3" if format == "mp3" else None) as file:
         assert CONTAINERS[format] in file.format.name.split(",")
         assert sum(frame.samples for frame in file.decode(audio=0)) > 0
