@@ -23,7 +23,7 @@ from training.common import Log, averaged, load_config, pick_device
 from training.data import Speech
 from training.modules import build_vae
 from training.sentences import held_out
-from training.store import STEP, write
+from training.store import STEP, packed, write
 
 BATCH = 64
 
@@ -47,7 +47,7 @@ def encode_all(vae: AudioVAE, speech: Speech, hop: int) -> tuple[Tensor, list[di
         for key, z in zip(group, found, strict=True):
             index.append({"id": key[0], "voice": key[1], "start": at, "frames": len(z), "ends": speech.ends[key]})
             at += len(z)
-        pieces.append((torch.cat(found) / STEP).round().clamp(-127, 127).to(torch.int8).cpu())
+        pieces.append(packed(torch.cat(found)))
     return torch.cat(pieces), index
 
 

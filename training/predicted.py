@@ -26,7 +26,7 @@ from stentor.models.voxcpm2.schedule import EulerSchedule, cfg_zero_steps, evalu
 from training.common import Log, load_config, pick_device
 from training.examples import TAIL, Batch, Examples
 from training.modules import build_net, hidden_states, load_packaged
-from training.store import STEP, write
+from training.store import STEP, packed, write
 
 BATCH = 128  # utterances of about the same length
 ROWS = 8192  # patches that are sampled together. Guidance doubles them, and a CUDA grid takes 65,535
@@ -83,7 +83,7 @@ def predict(net: VoxCPM2Net, examples: Examples, options: Sampling) -> tuple[Ten
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             patches = sample(net, schedule, batch, options)
         true = patches[batch.patch < batch.patch_len[batch.row] - TAIL]  # the silence after the end is not speech
-        pieces.append((true.flatten(0, 1) / STEP).round().clamp(-127, 127).to(torch.int8).cpu())
+        pieces.append(packed(true.flatten(0, 1)))
         for row in rows:
             frames = row["frames"] // examples.patch * examples.patch
             index.append({"id": row["id"], "voice": row["voice"], "start": at, "frames": frames})

@@ -22,6 +22,11 @@ class Latents:
         self.index: list[dict[str, Any]] = json.loads((folder / f"{name}.json").read_text())
 
 
+def packed(latents: Tensor) -> Tensor:
+    """Latents as int8 in steps of the store, on the CPU."""
+    return (latents / STEP).round().clamp(-127, 127).to(torch.int8).cpu()
+
+
 def write(folder: Path, name: str, flat: Tensor, index: list[dict[str, Any]]) -> None:
     np.save(folder / f"{name}.npy", flat.numpy())
     (folder / f"{name}.json").write_text(json.dumps(index))
