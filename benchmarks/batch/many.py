@@ -20,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -35,6 +34,7 @@ import stentor
 from benchmarks.replicas import cpu
 from benchmarks.replicas.apart import apart
 from benchmarks.replicas.cluster import marked
+from benchmarks.sampling import Sampling
 from stentor.batch.item import derived_seed
 from stentor.batch.speaker import AHEAD
 from stentor.cli import main as command
@@ -82,29 +82,20 @@ def engine_alone(asked: list[dict[str, Any]], slots: int) -> dict[str, Any]:
     return {**row, CPU: used}
 
 
-class Sampler:
+class Sampler(Sampling):
     """Memory, threads and descriptors of processes by items that have been listed. pids: asked for each time."""
 
     def __init__(self, manifest: Path, pids: Callable[[], list[int]]) -> None:
-        self.manifest, self.found, self._over = manifest, list[dict[str, int]](), threading.Event()
+        super().__init__(1.0)
+        self.manifest, self.found = manifest, list[dict[str, int]]()
         self._pids = pids
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Sampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(1.0):
-            size = self.manifest.stat().st_size if self.manifest.exists() else 0
-            counts = Counter({"kib": 0, "threads": 0, "descriptors": 0})
-            for pid in self._pids():
-                counts.update(_held(pid))
-            self.found.append({"manifest_bytes": size, **counts})
+    def read(self) -> None:
+        size = self.manifest.stat().st_size if self.manifest.exists() else 0
+        counts = Counter({"kib": 0, "threads": 0, "descriptors": 0})
+        for pid in self._pids():
+            counts.update(_held(pid))
+        self.found.append({"manifest_bytes": size, **counts})
 
     def figures(self) -> dict[str, Any]:
         """Of the time after the first items."""

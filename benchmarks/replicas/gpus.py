@@ -38,6 +38,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.replicas.apart import Apart, apart
 from benchmarks.replicas.cluster import QUICK_END, ROOT, marked
+from benchmarks.sampling import Sampling
 from stentor.bench.load import prompts
 
 MODEL = "dummy:qwen3-tts-1.7b-customvoice"
@@ -147,27 +148,18 @@ def forced(frames: int, model: str, name: str) -> dict[str, Any]:
     return {name: frames} | ({"min_frames": frames} if "toy" in model else {"ignore_eos": True})
 
 
-class Reserved:
+class Reserved(Sampling):
     """Most GPU memory in bytes that each replica has reserved, read at its own port while others load it."""
 
     def __init__(self, arm: Arm) -> None:
-        self.arm, self.most, self._over = arm, dict[str, float](), threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        super().__init__(0.5)
+        self.arm, self.most = arm, dict[str, float]()
 
-    def __enter__(self) -> Reserved:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.5):
-            for url in self.arm.each:
-                with contextlib.suppress(OSError), urllib.request.urlopen(url + "/metrics", timeout=30) as answer:
-                    found = RESERVED.search(answer.read().decode())
-                    self.most[url] = max(self.most.get(url, 0.0), float(found[1]) if found else 0.0)
+    def read(self) -> None:
+        for url in self.arm.each:
+            with contextlib.suppress(OSError), urllib.request.urlopen(url + "/metrics", timeout=30) as answer:
+                found = RESERVED.search(answer.read().decode())
+                self.most[url] = max(self.most.get(url, 0.0), float(found[1]) if found else 0.0)
 
 
 def on_gpus() -> str:
