@@ -185,9 +185,11 @@ class Scheduler:
         shared = self.tables.shared(seq)
         if not self.prefills.fits(seq, shared):
             return False
-        needs_slot = seq.phase is not Phase.PREEMPTED
-        while (needs_slot and not self.free_slots) or not self.prefills.start(seq, shared, plan):
+        while seq.phase is not Phase.PREEMPTED and not self.free_slots:
             if not self._park_one(plan):
+                return False
+        while not self.prefills.start(seq, shared, plan):
+            if not (self._park_one(plan) or self._preempt_one_idle()):
                 return False
         return True
 
@@ -204,6 +206,16 @@ class Scheduler:
         self.parked.append(seq)
         plan.parked.append(seq)
         return True
+
+    def _preempt_one_idle(self) -> bool:
+        """Take the pages of the request that has been idle for longest, whose slot nobody needs. False: none has any.
+
+        Where the host holds as many rows as it may, others would otherwise wait for its text or its reader.
+        """
+        seq = longest_idle([s for s in self.live if s.pages])
+        if seq is not None:
+            self._preempt(seq)
+        return seq is not None
 
     def _plan_decode(self, plan: StepPlan, running: list[Sequence], now: float) -> None:
         for seq in [s for s in running if s.num_scheduled > s.room]:

@@ -84,6 +84,41 @@ def test_a_request_without_text_gives_way_even_if_it_is_the_oldest():
     assert all_free(s, 2)
 
 
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_preempted_request_does_not_wait_for_the_text_or_the_reader_of_others(unread: bool):
+    """The host may hold no row, so the idle request keeps its slot and gives only its pages."""
+    s = scheduler(slots=2, pages=12, reserve_tokens=4, max_parked=0, max_unread=0.5)
+    d = FakeDevice(s)
+    idle, young = d.add(0, 8, 36), d.add(1, 8, 36)
+    idle.max_schedulable = 36 if unread else 25
+    for _ in range(200):
+        d.step()
+        if unread and idle.num_generated == 25:
+            s.note_unread(idle, 25)
+    assert (idle.phase, idle.num_generated, young.phase) == (Phase.PREEMPTED, 25, Phase.DONE)
+    s.note_unread(idle, 0)
+    idle.max_schedulable = 36
+    d.run()
+    assert idle.num_generated == 36
+    assert all_free(s, 2)
+
+
+def test_a_queued_request_that_finds_a_slot_does_not_wait_for_pages_of_idle_ones():
+    s = scheduler(slots=4, pages=12, reserve_tokens=4, max_parked=0)
+    d = FakeDevice(s)
+    idle = d.add(0, 8, 36)
+    idle.max_schedulable = 25
+    for _ in range(60):
+        d.step()
+    queued = d.add(1, 20, 8)
+    for _ in range(60):
+        d.step()
+    assert (idle.phase, queued.phase) == (Phase.PREEMPTED, Phase.DONE)
+    idle.max_schedulable = 36
+    d.run()
+    assert all_free(s, 4)
+
+
 def test_a_preempted_request_without_text_is_not_resumed_and_holds_nobody_up():
     s = scheduler(slots=2, pages=12, reserve_tokens=4)
     d = FakeDevice(s)
