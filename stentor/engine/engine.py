@@ -98,10 +98,11 @@ class Engine:
         self.fit(prompt)
         self.inbox.check()
         self._requests.enter_queue(self.config.policy.max_queue if place is Place.NEW else None)
-        stream = AudioStream(seed, prompt.live, self.inbox.put, self._notifier)
         try:
-            self.inbox.put(Submit(Request(self.sequences.new(prompt, streaming, place), prompt, stream.outbox, seed)))
-        except EngineError:
+            seq = self.sequences.new(prompt, streaming, place)
+            stream = AudioStream(seed, prompt.live, self.inbox.put, self._notifier)
+            self.inbox.put(Submit(Request(seq, prompt, stream.outbox, seed)))
+        except BaseException:
             self._requests.leave_queue()
             raise
         return stream
@@ -151,14 +152,8 @@ class Engine:
     # -- the thread --
 
     def _run(self) -> None:
-        self.device.select()  # the current device belongs to a thread
-        threads = self.config.threads or self.model.spec.threads
-        if self.config.threads is None and self.config.max_threads is not None:
-            threads = min(threads or self.config.max_threads, self.config.max_threads)
-        if threads is not None:
-            torch.set_num_threads(threads)  # of this thread: OpenMP counts for each by itself
-        torch.set_flush_denormal(True)  # silence decays into denormals, which are slow on a CPU
         try:
+            self._set_up_thread()
             self._warm_up()
             self._started.set()
             with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
@@ -170,6 +165,16 @@ class Engine:
         finally:
             self._started.set()
             self._abandon()
+
+    def _set_up_thread(self) -> None:
+        """Settings of torch that belong to a thread."""
+        self.device.select()
+        threads = self.config.threads or self.model.spec.threads
+        if self.config.threads is None and self.config.max_threads is not None:
+            threads = min(threads or self.config.max_threads, self.config.max_threads)
+        if threads is not None:
+            torch.set_num_threads(threads)  # OpenMP counts for each thread by itself
+        torch.set_flush_denormal(True)  # silence decays into denormals, which are slow on a CPU
 
     def _warm_up(self) -> None:
         """Capture every graph that steady serving needs, and run what the first voice would otherwise run cold."""

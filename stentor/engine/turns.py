@@ -34,10 +34,10 @@ class Turns:
                 return
             self.sequences.fit(prompt)
             prompt.lora = request.prompt.lora
+            following = self.sequences.following(prompt, seq)
         except Exception as e:
             seq.error = e
             return
-        following = self.sequences.following(prompt, seq)
         if following.continues:
             self.scheduler.tables.hand_on(seq, following)
         request.following = following, prompt

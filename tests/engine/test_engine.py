@@ -396,6 +396,22 @@ def test_a_further_prompt_that_cannot_be_made_fails_its_request_only():
         assert_all_free(tts)
 
 
+def test_a_further_prompt_without_a_sequence_fails_its_request_only(monkeypatch: pytest.MonkeyPatch):
+    """The engine's thread computes the keys of its pages, so what goes wrong there must not end the thread."""
+
+    def full(*_: object) -> None:
+        raise MemoryError("no room for keys")
+
+    with toy() as tts:
+        monkeypatch.setattr(tts.engine.sequences, "following", full)
+        prompt = tts.prompt(tts.request("hello", max_frames=9, min_frames=9, seed=0))
+        prompt.continuation = lambda frames: prompt
+        with pytest.raises(EngineError, match="no room for keys"):
+            list(tts.engine.submit(prompt, 1, streaming=True))
+        assert tts.generate("fine", seed=2, **LONG).finish_reason == "length"
+        assert_all_free(tts)
+
+
 def test_a_list_longer_than_the_queue_is_served_whole():
     with toy(max_num_seqs=2, policy=Policy(max_queue=3)) as tts:
         speeches = tts.generate([f"text {i}" for i in range(20)], seed=1, max_frames=5, min_frames=5, retries=1)
@@ -440,6 +456,21 @@ def test_an_engine_whose_every_decode_fails_is_not_ready_until_a_request_finishe
         monkeypatch.setattr(tts.engine.runner, "decode", plain)
         tts.generate("hello", seed=1, **LONG)
         assert tts.engine.health().ready
+
+
+def test_a_thread_that_cannot_be_set_up_is_an_error_and_not_a_wait():
+    found: list[Exception] = []
+
+    def load() -> None:
+        try:
+            toy(threads=2.5)
+        except EngineError as e:
+            found.append(e)
+
+    loading = threading.Thread(target=load, daemon=True)  # the test ends, even if the load does not
+    loading.start()
+    loading.join(STUCK_S)
+    assert "could not start: set_num_threads" in str(found)
 
 
 def test_the_largest_seed_is_followed_by_0():

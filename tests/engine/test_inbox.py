@@ -108,6 +108,20 @@ def test_a_close_between_a_callers_check_and_its_message_refuses_the_request(mon
     assert tts.engine.health().queued == 0
 
 
+def test_a_request_that_could_not_be_handed_over_waits_for_nothing(monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> None:
+        raise MemoryError("no room for keys")
+
+    with toy(policy=Policy(max_queue=1)) as tts:
+        plain = tts.engine.sequences.new
+        monkeypatch.setattr(tts.engine.sequences, "new", full)
+        with pytest.raises(MemoryError):
+            tts.submit(tts.request("hello", seed=1))
+        assert tts.engine.health().queued == 0
+        monkeypatch.setattr(tts.engine.sequences, "new", plain)
+        assert list(tts.submit(tts.request("hello", seed=1)))[-1].finish is not None
+
+
 def test_cancel_is_quiet_and_text_is_refused_once_the_engine_has_stopped():
     inbox = Inbox()
     inbox.close("closed")
