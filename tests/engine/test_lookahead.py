@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from stentor import TTS, Reference
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler, chunk_sizes
-from stentor.engine.codec_pages import CodecPages
+from stentor.engine.codec_pages import CodecPages, SlotPages
 from stentor.engine.device import Device
 from stentor.engine.sequence import STOPPED, Phase
 from stentor.layers.types import Column
@@ -264,6 +264,27 @@ def test_prefix_pages_that_were_taken_are_loaded_again() -> None:
     pages.restore(0, held, saved)
     assert pages.pool["kv"][pages.held(0).prefix, 0].tolist() == [1, 3]
     assert not {*pages.held(0).all} & {*held.all}
+
+
+def test_pages_whose_copy_fails_are_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as many as all slots need, so one that is lost would be missed by another stream."""
+    pages = CodecPages({"kv": Column((1,), torch.int64)}, CodecTiming(4, 3, window=3), 1, Device("cpu"))
+    words = torch.tensor([5, 6])
+    plain = pages.device.upload
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    for _ in range(3):
+        monkeypatch.setattr(pages.device, "upload", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            pages.enter(0, 11, "voice", words)
+        with pytest.raises(torch.OutOfMemoryError):
+            pages.restore(0, SlotPages(0, [0, 1]), words)
+        assert pages.pages.available == 3
+        monkeypatch.setattr(pages.device, "upload", plain)
+    pages.enter(0, 11, "voice", words)
+    assert pages.pool["kv"][pages.held(0).all, 0].tolist() == [5, 6]
 
 
 def test_a_chunk_finds_its_page_however_often_it_is_asked_for() -> None:
