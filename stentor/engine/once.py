@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stentor.errors import EngineError
 
@@ -71,6 +71,30 @@ class Claim(Generic[T]):
         if not self._left:
             self._left = True
             self._leave()
+
+
+class Claims:
+    """The claims of one request, which may be given up in one thread while another still makes claims for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards all of this
+        self._claims: list[Claim[Any]] = []
+        self._left = False
+
+    def add(self, claim: Claim[T]) -> Claim[T]:
+        """Keep a claim until `leave`. One that comes later is left at once."""
+        with self._lock:
+            self._claims.append(claim)
+            if self._left:
+                claim.leave()
+        return claim
+
+    def leave(self) -> None:
+        """Leave all of them, and those that are still to come. Safe to call twice."""
+        with self._lock:
+            self._left = True
+            for claim in self._claims:
+                claim.leave()
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from stentor.engine.codec_primer import CodecPrimer
-from stentor.engine.once import Claim
+from stentor.engine.once import Claim, Claims
 from stentor.engine.reference_encoder import NotEncoded, ReferenceEncoder, RequestFeatures
 from stentor.models.base import Prompt, SpeechModel, SpeechRequest
 from stentor.text.front_end import Check
@@ -22,7 +22,8 @@ class Preparation:
     ) -> None:
         self.request = request
         self._model, self._primer = model, primer
-        self._features = RequestFeatures(encoder)
+        self._claims = Claims()
+        self._features = RequestFeatures(encoder, self._claims)
         self._prompt: Prompt | None = None
         self._state: Claim[Tensor] | None = None
 
@@ -50,15 +51,13 @@ class Preparation:
         return found
 
     def leave(self) -> None:
-        """What only this request needs, and what has not begun, is not made."""
-        self._features.leave()
-        if self._state is not None:
-            self._state.leave()
+        """What only this request needs, and what has not begun, is not made. For any thread, also beside `advance`."""
+        self._claims.leave()
 
     def _primed(self, prompt: Prompt) -> Prompt | Claim[Tensor]:
         if not prompt.primes_codec:
             return prompt
-        self._state = self._state or self._primer.claim(prompt)
+        self._state = self._state or self._claims.add(self._primer.claim(prompt))
         if not self._state.done:
             return self._state
         prompt.codec_state = self._state.result()

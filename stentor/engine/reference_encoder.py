@@ -10,7 +10,7 @@ import torch
 from stentor.audio import Recording
 from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.encoder_graphs import EncoderGraphs
-from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
+from stentor.engine.once import CacheCounts, Claim, Claims, LruCache, OnceCache
 from stentor.engine.resampler import Resampler
 from stentor.layers.types import eager
 from stentor.layers.windows import STEP
@@ -99,12 +99,13 @@ class ReferenceEncoder:
 class RequestFeatures:
     """A models.base.Encode that holds the features of one request, so that none is lost before the request has all.
 
-    waits: whether it waits for features. Otherwise it raises NotEncoded where they are not there yet.
+    claims: those of the request. waits: whether it waits for features. Otherwise it raises NotEncoded where they are
+    not there yet.
     """
 
-    def __init__(self, encoder: ReferenceEncoder) -> None:
-        self._encoder, self.waits = encoder, False
-        self._claims: dict[str, Claim[Features]] = {}
+    def __init__(self, encoder: ReferenceEncoder, claims: Claims) -> None:
+        self._encoder, self._claims, self.waits = encoder, claims, False
+        self._of: dict[str, Claim[Features]] = {}
 
     def __call__(self, audio: Recording, role: str) -> Features:
         claim = self.begin(audio, role)
@@ -115,14 +116,9 @@ class RequestFeatures:
     def begin(self, audio: Recording, role: str) -> Claim[Features]:
         """The same without the features: they are encoded meanwhile."""
         key = role + audio.digest
-        if key not in self._claims:
-            self._claims[key] = self._encoder.claim(audio, role)
-        return self._claims[key]
-
-    def leave(self) -> None:
-        """The request has its prompt, or was given up."""
-        for claim in self._claims.values():
-            claim.leave()
+        if key not in self._of:
+            self._of[key] = self._claims.add(self._encoder.claim(audio, role))
+        return self._of[key]
 
 
 def warm_lengths(shortest: int, longest: int) -> list[int]:

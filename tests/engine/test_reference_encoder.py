@@ -14,7 +14,7 @@ import torch
 
 from stentor.audio import Recording
 from stentor.engine.device import Device
-from stentor.engine.once import CacheCounts, Claim
+from stentor.engine.once import CacheCounts, Claim, Claims
 from stentor.engine.preparation import Preparation
 from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures
 from stentor.errors import EngineError
@@ -147,7 +147,7 @@ def test_the_least_recently_used_features_go_and_audio_that_will_not_come_again_
 def test_who_must_not_wait_is_told_what_to_wait_for_and_keeps_what_it_got() -> None:
     gate = Gate(1.0)
     made = encoder(gate)
-    features = RequestFeatures(made)
+    features = RequestFeatures(made, Claims())
     with pytest.raises(NotEncoded) as found:
         features(audio(1), "reference")
     gate.wait()
@@ -192,6 +192,28 @@ def test_an_encoding_that_has_not_begun_ends_with_the_last_who_wants_it() -> Non
     gate.going.set()
     assert again.result()["frames"].tolist() == [16.0] * 4
     assert sorted(gate.encoded) == [*range(ENCODINGS), 8.0]
+
+
+def test_what_is_claimed_for_a_request_that_was_given_up_meanwhile_is_not_made() -> None:
+    """A server leaves a request in its own thread while another may still be making the prompt."""
+    gate = Gate(*range(ENCODINGS))
+    made = encoder(gate)
+    for i in range(ENCODINGS):
+        made.claim(audio(i), "reference")
+    gate.wait(ENCODINGS)
+
+    def prompt(asked: SpeechRequest, encode: Encode) -> Prompt:
+        preparation.leave()
+        frames = encode(audio(8), "reference")["frames"]
+        return Prompt({}, frames, np.zeros(0), {}, 1, 0)
+
+    model = cast(SpeechModel, SimpleNamespace(prompt=prompt))
+    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"))
+    with pytest.raises(EngineError):
+        preparation.advance(proceed)
+    gate.going.set()
+    made.close()
+    assert sorted(gate.encoded) == [*range(ENCODINGS)]
 
 
 def test_closing_waits_for_what_runs_and_fails_what_has_not_begun() -> None:
