@@ -43,6 +43,13 @@ class BatchError(EngineError):
         self.results = list(results)
 
 
+def request_failed(cause: BaseException) -> EngineError:
+    """The error of an accepted request which failed for a reason that is not the engine's own."""
+    error = EngineError(f"the request failed while it was being served: {cause}")
+    error.__cause__ = cause
+    return error
+
+
 def too_long(taken: int, most: int, text: str | None = None, audio: int = 0) -> InvalidRequest:
     """The error for a prompt that takes `taken` tokens where `most` fit. `audio` of them are reference audio. `text` is
     what was to be spoken, if it is known."""

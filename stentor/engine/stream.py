@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stentor.errors import EngineError, InvalidRequest
+from stentor.errors import EngineError, InvalidRequest, request_failed
 from stentor.models.base import LiveText
 
 
@@ -208,4 +208,4 @@ def _checked(event: StreamEvent) -> Chunk:
         return event
     if isinstance(event, EngineError):
         raise event
-    raise EngineError(f"the request failed while it was being served: {event}") from event
+    raise request_failed(event)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stentor.errors import Overloaded, StentorError
+from stentor.errors import Overloaded, StentorError, request_failed
 from stentor.retry import Tries
 from stentor.speech.joiner import JoinedAudio
 from stentor.speech.piece import EnginePiece, Piece, SilentPiece
@@ -98,9 +98,10 @@ class Passage:
             if not piece.done:
                 piece.leave()
 
-    def fail(self, error: StentorError) -> None:
-        """End it with an error."""
-        self.error = error
+    def fail(self, error: Exception) -> None:
+        """End it with an error. What stentor did not raise on purpose, such as no memory to encode audio, has it as
+        its cause."""
+        self.error = error if isinstance(error, StentorError) else request_failed(error)
         self.cancel()
 
     def speech(self) -> Speech:
@@ -186,7 +187,7 @@ def _begin(passage: Passage, running: deque[tuple[Passage, Piece]], first: bool)
             _end_oldest(running)
         else:
             passage.queue.admit()
-    except StentorError as e:
+    except Exception as e:
         passage.fail(e)
 
 
@@ -201,7 +202,7 @@ def _end_oldest(running: deque[tuple[Passage, Piece]]) -> None:
         if piece.done:
             passage.ended(piece)
             following = passage.next()
-    except StentorError as e:
+    except Exception as e:
         passage.fail(e)
         return
     if following is not None:

@@ -144,6 +144,22 @@ def test_a_piece_that_fails_ends_its_text_and_no_other():
     assert not {"j", "k"} & {e[0] for e in engine.done("submit")}
 
 
+def test_audio_that_cannot_be_encoded_ends_its_text_and_no_other(monkeypatch: pytest.MonkeyPatch):
+    """A later piece takes the voice of the one before, whose encoding may find no memory."""
+    engine = FakeEngine()
+    texts = passages(engine, "abcdefghijk xyz")
+
+    def full(request: SpeechRequest) -> Prompt:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(texts[0], "_prompt", full)
+    broken, fine = speak(texts)
+    assert isinstance(broken, EngineError)
+    assert "no room" in str(broken)
+    assert isinstance(broken.__cause__, torch.OutOfMemoryError)
+    assert frames([fine]) == [12]
+
+
 def test_all_are_checked_before_one_is_queued():
     class Small(FakeEngine):
         def fit(self, prompt: Prompt) -> None:
