@@ -16,7 +16,7 @@ FILE (default: benchmarks/gpu_jobs.toml) names modules that are imported before 
     needs = ["compile"]             # jobs that must have passed before, of any GPU
 
 A GPU's jobs run one after another, in the order of the file. Nothing waits for what cannot come: a job whose needs
-failed, or for whose seconds too little time is left, is not run. A second call with the same DIR goes on.
+failed, or for whose seconds too little time is left, is not run. A second call with the same DIR goes on with the rest.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Runner:
         self.names = {job.name for job in jobs}
         self.file = out / "jobs.json"
         before = json.loads(self.file.read_text()) if self.file.exists() else []
-        self.outcomes = {item["name"]: Outcome(**item) for item in before if item["seconds"]}
+        self.outcomes = {item["name"]: Outcome(**item) for item in before if item["verdict"] == PASSED}
         self.changed = threading.Condition()
 
     def run(self) -> list[Outcome]:
@@ -184,6 +184,7 @@ def main() -> None:
         parser.error(
             f"--only: no job is named {', '.join(sorted(unknown))}; there are {', '.join(j.name for j in jobs)}"
         )
+    sys.path.insert(0, str(ROOT))  # modules of this tree may be named as well
     lacking = missing(imports)
     if lacking:
         sys.exit("nothing was started, as these cannot be imported:\n" + "\n".join(lacking))
