@@ -33,6 +33,10 @@ class PageAllocator:
         """Free pages whose content can still be found."""
         return len(self._kept)
 
+    def free_among(self, pages: Iterable[int]) -> int:
+        """How many of these pages, which were found, nobody holds."""
+        return sum(page in self._kept for page in pages)
+
     def pages_for(self, tokens: int) -> int:
         """Pages that `tokens` tokens need."""
         return -(-tokens // self.page_size)

@@ -40,6 +40,11 @@ class PageTables:
         """Tokens of its prompt and past frames that no page holds."""
         return seq.prefill_length - self.pages.page_size * len(self.shared(seq))
 
+    def has_room(self, seq: Sequence, shared: list[int]) -> bool:
+        """Whether there are pages for the rest of its prompt and its past frames, beside those that were found."""
+        needed = self.pages.pages_for(seq.length + seq.num_scheduled) - len(shared)
+        return needed <= self.pages.available - self.pages.free_among(shared)
+
     def start(self, seq: Sequence, shared: list[int]) -> bool:
         """Give `seq` the pages that were found for it, and new ones for the rest of its prompt and its past frames.
         False: there are too few."""

@@ -185,37 +185,27 @@ class Scheduler:
         shared = self.tables.shared(seq)
         if not self.prefills.fits(seq, shared):
             return False
-        while seq.phase is not Phase.PREEMPTED and not self.free_slots:
-            if not self._park_one(plan):
-                return False
-        while not self.prefills.start(seq, shared, plan):
-            if not (self._park_one(plan) or self._preempt_one_idle()):
-                return False
-        return True
-
-    def _park_one(self, plan: StepPlan) -> bool:
-        """Take slot and pages of the request that has been idle for longest. False: there is none, or the host holds
-        as many rows as it may."""
-        seq = longest_idle(self.live)
-        if seq is None or len(self.parked) >= self.max_parked:
+        takes_slot = seq.phase is not Phase.PREEMPTED and not self.free_slots
+        idle = longest_idle(self.live) if takes_slot and len(self.parked) < self.max_parked else None
+        if takes_slot and idle is None:
             return False
+        while not self.tables.has_room(seq, shared):
+            holder = longest_idle([s for s in self.live if s.pages])
+            if holder is None:
+                return False
+            self._preempt(holder)
+        if idle is not None:
+            self._park(idle, plan)
+        return self.prefills.start(seq, shared, plan)
+
+    def _park(self, seq: Sequence, plan: StepPlan) -> None:
+        """Take slot and pages of an idle request, whose row goes to the host."""
         self.tables.free(seq)
         seq.move(Phase.PARKED)
         self.live.remove(seq)
         self.free_slots.append(seq.slot)
         self.parked.append(seq)
         plan.parked.append(seq)
-        return True
-
-    def _preempt_one_idle(self) -> bool:
-        """Take the pages of the request that has been idle for longest, whose slot nobody needs. False: none has any.
-
-        Where the host holds as many rows as it may, others would otherwise wait for its text or its reader.
-        """
-        seq = longest_idle([s for s in self.live if s.pages])
-        if seq is not None:
-            self._preempt(seq)
-        return seq is not None
 
     def _plan_decode(self, plan: StepPlan, running: list[Sequence], now: float) -> None:
         for seq in [s for s in running if s.num_scheduled > s.room]:

@@ -430,11 +430,36 @@ def test_pages_of_rows_without_text_go_to_those_who_have_work():
     other = d.add(1, 16, 12)
     for _ in range(40):
         d.step()
-    assert (live.phase, other.phase) == (Phase.PARKED, Phase.DONE)
+    assert (live.phase, other.phase) == (Phase.PREEMPTED, Phase.DONE)  # there was a slot
     live.max_schedulable = 12
     d.run()
     assert live.num_generated == 12
     assert all_free(s, 3)
+
+
+def test_no_row_is_parked_for_one_that_finds_no_pages():
+    """The host would hold both, and one more than it may."""
+    s = scheduler(slots=2, pages=14, reserve_tokens=4, max_parked=1)
+    d = FakeDevice(s)
+    parked = d.add(0, 8, 44)
+    parked.max_schedulable = 32
+    for _ in range(60):
+        d.step()
+    idle = d.add(1, 4, 8)
+    idle.max_schedulable = 2
+    for _ in range(5):
+        d.step()
+    busy = d.add(2, 8, 40)
+    for _ in range(18):
+        d.step()
+    assert (parked.phase, idle.phase, busy.phase) == (Phase.PARKED, Phase.RUNNING, Phase.RUNNING)
+    parked.max_schedulable = 44  # it needs more pages than `busy` leaves
+    d.step()
+    assert (parked.phase, len(s.parked)) == (Phase.PARKED, 1)
+    idle.max_schedulable = 8
+    d.run()
+    assert parked.num_generated == 44
+    assert all_free(s, 2)
 
 
 def test_rows_whose_readers_have_left_too_much_stop_give_way_and_go_on_at_half():
