@@ -8,6 +8,8 @@ from collections.abc import Awaitable
 
 from starlette.types import Receive
 
+from stentor.server.errors import shutting_down
+
 
 class SlowClient(Exception):
     """The client has left more data unread than the server allows."""
@@ -61,22 +63,25 @@ class SendBuffer:
         self.size -= count
 
 
-async def run_while_connected(work: Awaitable[None], receive: Receive, limit: float) -> None:
-    """Await `work`, and cancel it when the client disconnects or after `limit` seconds.
+async def run_while_connected(work: Awaitable[None], receive: Receive, limit: float, ended: asyncio.Event) -> None:
+    """Await `work`, and cancel it when the client disconnects, after `limit` seconds, or when the server has `ended`.
 
-    Raises Disconnected, TimeoutError, or what the work raises.
+    Raises Disconnected, TimeoutError, ApiError 503, or what the work raises.
     """
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(receive))
+    end = asyncio.ensure_future(ended.wait())
     try:
-        await asyncio.wait((task, watch), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, watch, end), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise Disconnected if watch.done() else TimeoutError
+        if watch.done():
+            raise Disconnected
+        raise shutting_down() if end.done() else TimeoutError
     finally:
-        for t in (task, watch):
+        for t in (task, watch, end):
             t.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
+        await asyncio.gather(task, watch, end, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:

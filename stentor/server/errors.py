@@ -106,6 +106,11 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {s: {"model": ErrorBody, "description": words[s]} for s in statuses}
 
 
+def shutting_down() -> ApiError:
+    """503 for a request that still runs when the server's time to end is over."""
+    return ApiError(503, "the server is shutting down", code="shutting_down", retry_after=5)
+
+
 def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
     """The ApiError for any exception. What an engine or an unexpected error says goes only to the log."""
     if isinstance(error, ApiError):

@@ -71,7 +71,9 @@ class Limits:
     ws_quiet_seconds: float = limit(
         1.0, "s", "no audio of live text", "its session counts as waiting for text, and may be idle"
     )
-    ws_flush_seconds: float = limit(5.0, "s", "sending the last events of a session", "the connection is dropped")
+    flush_seconds: float = limit(
+        5.0, "s", "sending the last events of a session or a stream", "the connection is dropped"
+    )
     ws_config_mb: int = limit(4, "MiB", "`session.config`", "1009")
     ws_message_kib: int = limit(128, "KiB", "any other message", "1009 `message_too_large`")
     ws_waiting: int = limit(8, "", "utterances that wait in a session", "429 `too_many_utterances`")

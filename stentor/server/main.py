@@ -22,12 +22,15 @@ from stentor.server.state import Server
 
 log = logging.getLogger("stentor.server")
 
+END_SECONDS = 1  # for the last words to clients whose requests have not ended in time
+
 
 class _Uvicorn(uvicorn.Server):
     """uvicorn that waits for WebSocket sessions when it shuts down, and records whether a model was lost."""
 
     lost: int | None = None  # the exit code, once a model is lost
     drain: asyncio.Event
+    ended: asyncio.Event
     busy: Callable[[], bool]
 
     def give_up(self, code: int) -> None:
@@ -38,15 +41,18 @@ class _Uvicorn(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more connections, wait for WebSocket sessions to finish what they have, then let uvicorn close.
 
-        uvicorn alone closes WebSockets at once. It waits only for HTTP requests."""
+        uvicorn alone closes WebSockets at once. It waits only for HTTP requests, and cancels them without an answer.
+        So what still runs at the deadline is told to end, and has `END_SECONDS` to say so to its client."""
         for server in self.servers:
             server.close()
         self.drain.set()
         loop, seconds = asyncio.get_running_loop(), self.config.timeout_graceful_shutdown or 0
         deadline = loop.time() + seconds
-        while self.busy() and loop.time() < deadline and not self.force_exit:
+        loop.call_at(deadline, self.ended.set)
+        last = deadline + END_SECONDS
+        while self.busy() and loop.time() < last and not self.force_exit:
             await asyncio.sleep(0.05)
-        self.config.timeout_graceful_shutdown = max(0, math.ceil(deadline - loop.time()))
+        self.config.timeout_graceful_shutdown = max(0, math.ceil(last - loop.time()))
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -88,7 +94,7 @@ def serve(config: ServerConfig) -> int:
         h11_max_incomplete_event_size=LIMITS.max_head_kib << 10,
     )
     server = _Uvicorn(options)
-    server.drain, server.busy = held.drain, lambda: bool(held.metrics.sessions)
+    server.drain, server.ended, server.busy = held.drain, held.ended, lambda: bool(held.metrics.sessions)
     holder.append(server)
     try:
         server.run()

@@ -48,6 +48,7 @@ class Server:
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
         self.parsers = ThreadPoolExecutor(LIMITS.parse_threads, thread_name_prefix="stentor-parse")
         self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish
+        self.ended = asyncio.Event()  # set when their time is over: what still runs ends with an error
 
     async def close(self) -> None:
         """Stop every engine and the encoder and parser threads."""

@@ -48,6 +48,11 @@ class Live:
         """Begin to end, as after SIGTERM."""
         self.loop.call_soon_threadsafe(self.server.drain.set)
 
+    def end(self) -> None:
+        """End what still runs, as when the time for it is over."""
+        self.drain()
+        self.loop.call_soon_threadsafe(self.server.ended.set)
+
     def speech(self, **body: Any) -> httpx.Response:
         return self.http.post("/v1/audio/speech", json=body)
 

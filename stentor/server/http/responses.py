@@ -10,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stentor.output.encode import CONTAINERS
-from stentor.server.backpressure import SendBuffer, SlowClient, run_while_connected
+from stentor.server.backpressure import SendBuffer, run_while_connected
 from stentor.server.config import MIB
-from stentor.server.errors import translate
+from stentor.server.errors import ApiError
 from stentor.server.json_sse import event, json_bytes
+from stentor.server.limits import LIMITS
 from stentor.server.speech.outcomes import timing_as_dict, word_as_dict
 from stentor.server.speech.output import RunningRequest, final_report
 from stentor.speech.timing import words_of
 
 log = logging.getLogger("stentor.server")
+
+FLUSH_SECONDS = LIMITS.flush_seconds  # for the last event to a client that does not read
 
 
 class SpeechResponse(Response):
@@ -41,10 +44,10 @@ class SpeechResponse(Response):
         self.told = 0  # segments of which it has been said that they cannot be spoken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = self.request
+        request, server = self.request, self.request.server
         work = self._streamed if request.plan.streaming else self._whole
         try:
-            await run_while_connected(work(send), receive, request.server.config.request_timeout)
+            await run_while_connected(work(send), receive, server.config.request_timeout, server.ended)
         except BaseException as e:
             error = request.failed(e)
             if isinstance(e, asyncio.CancelledError):
@@ -54,9 +57,16 @@ class SpeechResponse(Response):
             if not self.started:
                 raise error from e
             log.warning("request %s broke off: %s", request.plan.id, error.message)
-            if self.sse:  # the error was the last event
-                await send({"type": "http.response.body", "body": b""})
+            if self.sse:
+                await self._tell(send, error)
             return  # raw audio ends without its last chunk, so the client notices
+
+    async def _tell(self, send: Send, error: ApiError) -> None:
+        """Send the error as the last event. A client that does not read it loses the connection."""
+        body = {"error": error.body["error"], "partial_audio": True, "action": "discard"}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await send({"type": "http.response.body", "body": event("speech.audio.error", body)})
 
     async def _whole(self, send: Send) -> None:
         request = self.request
@@ -118,15 +128,6 @@ class SpeechResponse(Response):
                         buffer.put(self._delta(data))
             if self.sse:
                 buffer.put(self._ended() + event("speech.audio.done", final_report(request, self.timestamps)))
-        except (SlowClient, asyncio.CancelledError):
-            raise
-        except Exception as e:
-            if not self.sse or request.run.timing.first is None:
-                raise
-            error = translate(e, request.plan.host.retry_after)
-            body = {"error": error.body["error"], "partial_audio": True, "action": "discard"}
-            buffer.put(event("speech.audio.error", body))
-            raise
         finally:
             buffer.close()
 

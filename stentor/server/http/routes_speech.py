@@ -114,7 +114,7 @@ class BatchResponse(Response):
             results.extend(await asyncio.gather(*jobs))
 
         try:
-            await run_while_connected(work(), receive, self.server.config.request_timeout)
+            await run_while_connected(work(), receive, self.server.config.request_timeout, self.server.ended)
         except Disconnected:
             return
         except Exception as e:

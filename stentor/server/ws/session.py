@@ -15,7 +15,7 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 from stentor.errors import InvalidRequest
 from stentor.server.backpressure import SlowClient
 from stentor.server.config import MIB
-from stentor.server.errors import ApiError, translate
+from stentor.server.errors import ApiError, shutting_down, translate
 from stentor.server.ignored import Ignored
 from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
@@ -40,7 +40,7 @@ router = APIRouter()
 CONFIG_SECONDS = LIMITS.ws_config_seconds  # for the first message
 MAX_WAITING = LIMITS.ws_waiting  # utterances that wait for the one that is being spoken
 MAX_ERRORS = LIMITS.ws_errors  # refused messages, after which the session is closed
-FLUSH_SECONDS = LIMITS.ws_flush_seconds  # for the last events to a client that does not read
+FLUSH_SECONDS = LIMITS.flush_seconds  # for the last events to a client that does not read
 
 
 @router.websocket("/v1/audio/speech/stream")
@@ -267,9 +267,9 @@ class Session:
     async def _drained(self) -> None:
         """End the session once the server shuts down and nothing is being spoken."""
         await self.server.drain.wait()
-        while self.busy:
+        while self.busy and not self.server.ended.is_set():
             await asyncio.sleep(0.05)
-        raise CloseSession(1001, reason="the server is shutting down")
+        raise CloseSession(1001, shutting_down() if self.busy else None, reason="the server is shutting down")
 
 
 def _note_unknown(message: Message, ignored: Ignored) -> None:

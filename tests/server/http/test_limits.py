@@ -163,7 +163,34 @@ def test_a_request_that_takes_too_long_is_a_504(tmp_path: Path) -> None:
         with held(live, frames=[20]):
             broken = live.speech(**LONG, stream_format="sse")
         if broken.status_code == 200:  # on a slow machine it may not have begun
-            assert b"event: speech.audio.error" in broken.content or broken.content.endswith(b"\n\n")
+            assert last_event(broken.text) == ("speech.audio.error", "request_timeout")
         else:
             assert broken.status_code == 504
         assert live.idle()
+
+
+def last_event(text: str) -> tuple[str, str]:
+    """The name of the last server-sent event, and the code of its error."""
+    head, data = text.strip().split("\n\n")[-1].split("\n")
+    return head.removeprefix("event: "), json.loads(data.removeprefix("data: "))["error"]["code"]
+
+
+def test_what_still_runs_when_the_server_ends_is_told_so(tmp_path: Path) -> None:
+    """A whole file and a batch get a 503, events an error as the last one, raw audio no last chunk."""
+    with (
+        serving(tmp_path) as live,
+        ThreadPoolExecutor() as pool,
+        live.http.stream("POST", "/v1/audio/speech", json={**LONG, "stream_format": "sse"}) as events,
+        contextlib.closing(raw(live, {**LONG, "stream": True})) as audio,
+    ):
+        assert audio.recv(64).startswith(b"HTTP/1.1 200")
+        with held(live, steps=[1]):
+            whole = pool.submit(live.speech, **LONG)
+            batch = pool.submit(live.http.post, "/v1/audio/speech/batch", json={**LONG, "items": ["One.", "Two."]})
+            live.end()
+            assert last_event(events.read().decode()) == ("speech.audio.error", "shutting_down")
+            assert not b"".join(iter(lambda: audio.recv(1 << 20), b"")).endswith(b"0\r\n\r\n")
+            for answer in (whole.result(), batch.result()):
+                assert answer.status_code == 503
+                assert answer.json()["error"]["code"] == "shutting_down"
+                assert "retry-after" in answer.headers

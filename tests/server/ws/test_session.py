@@ -254,3 +254,14 @@ def test_sessions_end_in_order_when_the_server_does(tmp_path: Path) -> None:
         assert busy.close_code()[0] == 1001
         with pytest.raises(InvalidStatus), talk(live):
             pass
+
+
+def test_a_session_that_still_speaks_when_the_server_ends_is_told_so(tmp_path: Path) -> None:
+    with serving(tmp_path) as live, talk(live, **LONG) as busy, held(live, frames=[20]):
+        busy.send("input.text", text="A long sentence.")
+        busy.send("input.done")
+        busy.until("audio.start")
+        live.end()
+        events, _ = busy.until("error")
+        assert events[-1]["code"] == "shutting_down"
+        assert busy.close_code()[0] == 1001
