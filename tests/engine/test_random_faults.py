@@ -24,6 +24,9 @@ from tests.helpers.stepped_engine import SteppedEngine, stepped_engines
 
 FULL = os.environ.get("FULL_SIZE") == "1"
 PAGE_BYTES = 4 * 2 * 2 * 2 * 8 * 8  # tokens, layers, keys and values, heads, numbers, bytes
+MODELS = ("dummy:toy", "dummy:toy-lookahead")
+ROW_MB = 0.0145  # holds one parked row of either
+QUIET_STEPS = 300  # after which nothing goes on by itself
 LAST_STEPS = 3000  # in which everything must have ended
 
 kinds = st.integers(0, len(KINDS) - 1)
@@ -46,15 +49,20 @@ class RandomFaults(RuleBasedStateMachine):
 
     @initialize(
         slots=st.integers(1, 4),
-        pages=st.sampled_from((40, 70, 400)),
+        pages=st.sampled_from((20, 40, 400)),
         overlap=st.integers(0, 2),
         budget=st.sampled_from((5, 2048)),
+        model=st.sampled_from(MODELS),
+        rows=st.sampled_from((0, 1, 1000)),
+        cache=st.booleans(),
     )
-    def start(self, slots: int, pages: int, overlap: int, budget: int) -> None:
+    def start(self, slots: int, pages: int, overlap: int, budget: int, model: str, rows: int, cache: bool) -> None:
+        """rows: that may be parked."""
         policy = Policy(
             reserve_tokens=4, max_queue=4, max_ahead=0.3, max_unread=0.06, max_frames_in_codec=30,
-            max_prefill_tokens=budget, min_cached_tokens=8,
+            max_prefill_tokens=budget, min_cached_tokens=8, parked_mb=rows * ROW_MB, prefix_cache=cache,
         )  # fmt: skip
+        self.model = model
         self.how = {
             "max_num_seqs": slots, "memory_gb": pages * PAGE_BYTES / 2**30, "overlap_steps": overlap, "policy": policy,
         }  # fmt: skip
@@ -62,7 +70,7 @@ class RandomFaults(RuleBasedStateMachine):
 
     def _load(self) -> None:
         self.faults = Faults()
-        self.tts = TTS("dummy:toy", dtype="float64", page_size=4, threads=1, max_frames=128, **self.how)
+        self.tts = TTS(self.model, dtype="float64", page_size=4, threads=1, max_frames=128, **self.how)
         self.engine: SteppedEngine = self.tts.engine  # type: ignore[assignment]
         self.engines.append(self.engine)
         self.faults.plant(self.engine)
@@ -86,7 +94,7 @@ class RandomFaults(RuleBasedStateMachine):
             return
         for prompt, then in zip(prompts, [*prompts[1:], None], strict=True):
             prompt.continuation = None if then is None and len(kinds) == 1 else lambda _, then=then: then
-        talk = Talk(kinds, None)
+        talk = Talk(self.model, streaming, kinds, None)
         if live:
             talk.unsent = cut_text(prompts[0], live)
         if nan:
@@ -109,6 +117,14 @@ class RandomFaults(RuleBasedStateMachine):
             self._submit(kinds, 4, kinds == [4])
         self.engine.step(40)
         self.parked.append(len(self.engine.scheduler.parked))
+
+    @rule(count=st.integers(2, 4))
+    def join_and_give_no_text(self, count: int) -> None:
+        """Live requests that take most pages and wait for text, and one that has all of its text."""
+        for _ in range(count):
+            self._submit([4], 4, True, live=1)
+        self._submit([4], 0, False)
+        self.wait()
 
     @rule(kind=kinds, steps=steps, streaming=st.booleans())
     def join(self, kind: int, steps: int, streaming: bool) -> None:
@@ -167,6 +183,14 @@ class RandomFaults(RuleBasedStateMachine):
     @rule(count=st.integers(1, 20))
     def step(self, count: int) -> None:
         self.engine.step(count)
+
+    @rule()
+    def wait(self) -> None:
+        """Nobody does anything. What waits then waits for text or a reader, or for the slots of those that do."""
+        self.engine.step(QUIET_STEPS)
+        scheduler = self.engine.scheduler
+        assert not [s for s in (*scheduler.live, *scheduler.parked) if s.may_go_on], "a request does not go on"
+        assert not scheduler.queue or not scheduler.free_slots, "a request does not begin"
 
     @rule(site=st.sampled_from(SITES), after=st.integers(0, 40))
     def run_out_of_memory(self, site: str, after: int) -> None:
@@ -244,6 +268,7 @@ class RandomFaults(RuleBasedStateMachine):
 
     def _finish(self) -> None:
         """Nothing new comes: all streams end, and everything is free again."""
+        self.engine.step(1)  # those that were dropped last are cancelled
         for talk in self._open():
             while talk.unsent:
                 talk.append(100)
@@ -267,7 +292,9 @@ class RandomFaults(RuleBasedStateMachine):
 
 @pytest.mark.slow
 def test_every_stream_ends_and_everything_comes_back_whatever_fails():
-    all_alone()
+    for model in MODELS:
+        for streaming in (True, False):
+            all_alone(model, streaming)
     found = settings(
         max_examples=400 if FULL else 16,
         stateful_step_count=60 if FULL else 25,

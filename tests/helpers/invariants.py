@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from stentor.engine.codec_pages import CodecPages
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import Phase
@@ -30,6 +31,12 @@ def check(scheduler: Scheduler) -> None:
         if holds:
             assert s.length + s.num_scheduled - 1 <= len(s.pages) * pages.page_size
             assert s.piece.stop <= s.length + s.num_scheduled
+
+
+def check_codec_pages(codec: CodecPages) -> None:
+    """The same of the codec's pages, of which each slot holds those of its stream."""
+    check_pages(codec.pages, [p for held in codec._held.values() for p in held.all])
+    assert all(len(held.all) <= codec.width for held in codec._held.values())
 
 
 def check_pages(pages: PageAllocator, held: list[int]) -> None:
