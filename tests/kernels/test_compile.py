@@ -10,7 +10,7 @@ import importlib.util
 import pytest
 
 from stentor.kernels.gpus import COMPILED, has_pdl, known
-from tests.helpers.child import python
+from tests.helpers.child import ROOT, python
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed (pip install stentor[cuda])", allow_module_level=True)
@@ -22,6 +22,13 @@ def test_every_shared_kernel_compiles_for_gpus():
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(done.stdout.splitlines()) >= 85
     assert {f"sm_{arch}: " in done.stdout for arch in COMPILED} == {True}
+
+
+def test_every_family_is_compiled_for_every_gpu_by_the_benchmark():
+    program = (ROOT / "benchmarks" / "kernels" / "compile_targets.py").read_text()
+    modules = [p.relative_to(ROOT).with_suffix("").parts for p in (ROOT / "tests").rglob("compile_kernels.py")]
+    assert len(modules) > 4
+    assert [".".join(m) for m in modules if f"from {'.'.join(m)} import ALL" not in program] == []
 
 
 def test_pdl_is_used_only_where_it_exists():

@@ -83,5 +83,8 @@ CASES: dict[str, Case] = {
     "convolution and sum": lambda t: convolution(t, adds=True),
 }
 
+ALL = ((CASES, (torch.bfloat16, torch.float32)),)
+
 if __name__ == "__main__":
-    compile_cases(CASES, (torch.bfloat16, torch.float32))
+    for cases, dtypes in ALL:
+        compile_cases(cases, dtypes)
