@@ -139,7 +139,7 @@ class Passage:
         if at == len(self.segments):
             return None
         segment = self.segments[at]
-        if len(self.segments) > 1 and not self._speakable(segment.spoken):
+        if not self._speakable(segment.spoken):
             log.info("cannot speak %r: a silence is in its place", segment.spoken)
             return SilentPiece(segment, self.spec)
         spoken = any(not isinstance(p, SilentPiece) for p in self.pieces)

@@ -140,6 +140,13 @@ def test_a_piece_that_cannot_be_spoken_is_a_silence(
     assert not speech.samples[round(silent.start * 600) : round(silent.end * 600)].any()
 
 
+def test_a_text_that_cannot_be_spoken_is_a_silence(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tts._model, "speakable", lambda text, check: False)
+    speech = tts.generate("One.", **ASK)
+    assert speech.duration == pytest.approx(0.3)
+    assert not speech.samples.any()
+
+
 def test_a_text_that_is_not_cut_is_spoken_with_the_spaces_around_it() -> None:
     with TTS("dummy:toy", device="cpu") as tts:
         text, options = "  some words ", {"seed": 3, "max_frames": 4}
