@@ -6,6 +6,7 @@ Imports nothing heavy: the command line reads this file to build its parser.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -152,9 +153,7 @@ class ServerConfig:
         _check_number("quantization", self.quantization, max(1, len(self.models)))
         check_device(self.device)
         Lexicon.of(self.lexicon)
-        for name in _POSITIVE:
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise InvalidRequest(name, f"must be above 0, got {getattr(self, name)}")
+        self._check_numbers()
         if self.default_sample_rate is not None and not 8000 <= self.default_sample_rate <= 48000:
             raise InvalidRequest("default_sample_rate", f"must be from 8000 to 48000, got {self.default_sample_rate}")
         if not 0 <= self.port <= 65535:
@@ -170,6 +169,14 @@ class ServerConfig:
         for alias in self.voice_alias:
             if not all(alias.partition("=")):
                 raise InvalidRequest("voice_alias", f"must look like name=voice, got {alias!r}")
+
+    def _check_numbers(self) -> None:
+        for name in _POSITIVE:
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise InvalidRequest(name, f"must be above 0, got {value}")
+        for name in ("drain_seconds", "guard_retries"):
+            if (value := getattr(self, name)) < 0:
+                raise InvalidRequest(name, f"must be 0 or more, got {value}")
 
     def loras_of(self, model: str) -> dict[str, str]:
         """Paths of the adapters that a model has from the start, by their names."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -131,7 +131,7 @@ def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
 
 def _from_validation(error: RequestValidationError) -> ApiError:
     """The first thing wrong with a body, query or form."""
-    first = error.errors()[0]
+    first = next((e for e in error.errors() if not _of_another_kind(e)), error.errors()[0])
     where: Sequence[Any] = [p for p in first["loc"][1:] if isinstance(p, str | int)]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
@@ -143,9 +143,16 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     depth = 3 if where[:1] in (["references"], ["items"]) else 1
     param = ".".join(str(p) for p in where[:depth]) or None
     message = first["msg"].removeprefix("Value error, ")
+    if message.startswith("Expected UploadFile"):
+        message = "must be a file of the form (curl: -F field=@FILE)"
     if param is None and first["type"] in ("missing", "model_attributes_type", "dict_type"):
         message = "the body must be a JSON object, sent with Content-Type: application/json"
     return ApiError(400, f"{param}: {message}" if param else message, param=param)
+
+
+def _of_another_kind(error: Mapping[str, Any]) -> bool:
+    """Whether it says only that a list or an object is no string, where the field takes either."""
+    return error["type"] == "string_type" and isinstance(error["input"], list | dict)
 
 
 def from_pydantic(error: ValidationError) -> ApiError:

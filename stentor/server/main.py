@@ -62,10 +62,30 @@ class _Uvicorn(uvicorn.Server):
         self.should_exit = True
 
 
+def _cannot_listen(config: ServerConfig) -> str | None:
+    """Why the address cannot be had, None if it can. uvicorn sees it only when models have begun to load."""
+    if config.uds is not None:
+        return None
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                trial.bind(address)
+    except OSError as e:
+        return e.strerror or str(e)
+    return None
+
+
 def serve(config: ServerConfig) -> int:
     """Serve until SIGTERM or SIGINT, then finish running requests. Returns the process's exit code."""
     logs.configure(config.uvicorn_log_level, config.log_format)
     sys.setswitchinterval(SWITCH_SECONDS)
+    if (why := _cannot_listen(config)) is not None:
+        log.error("cannot listen on %s port %d: %s", config.host, config.port, why)
+        return 1
     holder: list[_Uvicorn] = []
 
     def give_up(code: int) -> None:

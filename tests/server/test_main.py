@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import httpx
 import pytest
 import uvicorn
 
+from stentor.errors import InvalidRequest
+from stentor.server.config import ServerConfig
 from stentor.server.main import _Uvicorn
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import process, until
@@ -109,3 +112,28 @@ def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
     assert {line["logger"] for line in lines} >= {"uvicorn.error", "stentor.server", "stentor.access"}
     access = sorted(line["status"] for line in lines if line["logger"] == "stentor.access")
     assert access == [200, 400]  # a line is written after its client has read the answer
+
+
+def test_an_address_in_use_is_told_before_a_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        flags = ("serve", "dummy:toy", "--port", str(other.getsockname()[1]))
+        run = subprocess.run(
+            [sys.executable, "-m", "stentor", *flags], capture_output=True, text=True, timeout=STUCK_S, check=False
+        )
+    assert run.returncode == 1
+    assert len(run.stderr.splitlines()) == 1
+    assert "Address already in use" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("request_timeout", float("nan")),
+        ("ws_idle_seconds", float("inf")),
+        ("drain_seconds", -1),
+        ("guard_retries", -1),
+    ],
+)
+def test_numbers_that_no_server_could_keep_are_refused(name: str, value: float) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        ServerConfig(**{name: value})

@@ -190,7 +190,7 @@ def _merged(batch: BatchBody, item: BatchItem | str) -> SpeechBody:
 Id = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 
-@router.get("/v1/audio/speech/{request_id}", responses={**failures(401, 404)}, tags=["speech"])
+@router.get("/v1/audio/speech/{request_id}", responses={**failures(400, 401, 404)}, tags=["speech"])
 async def outcome(request: Request, request_id: Id) -> dict[str, Any]:
     """What became of one of the last 1024 requests: status, finish reason, usage, seed, sentence times."""
     found = await server(request).outcomes.find(request_id)

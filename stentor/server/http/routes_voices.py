@@ -32,7 +32,7 @@ SECONDS = (LIMITS.voice_min_seconds, LIMITS.voice_max_seconds)  # of an uploaded
 Name = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 
-@router.get("/v1/audio/voices", responses=failures(401, 404), response_model=dict[str, Any])
+@router.get("/v1/audio/voices", responses=failures(400, 401, 404), response_model=dict[str, Any])
 async def voices(
     request: Request, model: str | None = None, format: Annotated[Literal["names"] | None, Query()] = None
 ) -> Response:
@@ -47,7 +47,7 @@ async def voices(
     return await asyncio.to_thread(made)
 
 
-@router.get("/v1/audio/voices/{name}", responses=failures(401, 404))
+@router.get("/v1/audio/voices/{name}", responses=failures(400, 401, 404))
 async def voice(request: Request, name: Name) -> dict[str, Any]:
     """One voice of the list."""
     s = server(request)
@@ -120,7 +120,7 @@ def _check_taken(s: Server, embedding: bool) -> None:
     raise ApiError(400, f"{param}: {', '.join(h.name for h in hosts)} takes no {what}", param=param)
 
 
-@router.delete("/v1/audio/voices/{name}", responses=failures(401, 404, 503))
+@router.delete("/v1/audio/voices/{name}", responses=failures(400, 401, 404, 503))
 async def delete(request: Request, name: Name) -> dict[str, Any]:
     """Delete an uploaded voice. Running requests keep it to their end."""
     if not await asyncio.to_thread(server(request).voices.delete, name):

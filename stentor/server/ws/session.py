@@ -61,6 +61,13 @@ async def stream(ws: WebSocket) -> None:
         sessions.discard(session)
 
 
+@router.websocket("/{path:path}")
+async def nothing(ws: WebSocket, path: str) -> None:
+    """404 for a WebSocket elsewhere. It would be a 403, as for a page of another origin."""
+    error = ApiError(404, f"there is no WebSocket at /{path[:80]}; it is at /v1/audio/speech/stream")
+    await ws.send_denial_response(json_response(error.body, error.status, error.headers))
+
+
 class Session:
     """A connection. It has one configuration at a time and speaks utterances in the order they were written."""
 

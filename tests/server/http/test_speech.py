@@ -295,6 +295,23 @@ def test_a_request_that_fails_in_the_engine_is_a_500_also_when_it_streams(live: 
     assert live.idle()
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("ref_audio", [], "at least 1 item"),
+        ("ref_audio", ["UklG"] * 9, "at most 8 items"),
+        ("ref_audio", 5, "valid string"),
+        ("voice", {"name": "low"}, "Field required"),
+        ("voice", {"id": 5}, "valid string"),
+    ],
+)
+def test_a_list_or_an_object_is_told_what_it_lacks(live: Live, field: str, value: object, told: str) -> None:
+    """Not that it is no string, where the field takes either."""
+    error = live.speech(input=TEXT, **{field: value}).json()["error"]
+    assert error["param"].split(".")[0] == field
+    assert told in error["message"]
+
+
 def test_wrong_paths_and_methods_have_the_envelope_too(live: Live) -> None:
     for answer, status in ((live.http.get("/v1/nothing"), 404), (live.http.delete("/v1/audio/speech"), 405)):
         assert answer.status_code == status

@@ -165,6 +165,14 @@ def test_embeddings_that_are_none_are_refused(live: Live, embedding: str) -> Non
     assert answer.json()["error"]["param"] in ("speaker_embedding", "audio_sample")
 
 
+def test_a_field_in_place_of_the_file_is_told_what_to_send(live: Live) -> None:
+    """`curl -F audio_sample=me.wav`, without the @."""
+    form = {"name": "anna", "consent": "yes", "audio_sample": "me.wav"}
+    answer = live.http.post("/v1/audio/voices", data=form)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("audio_sample: must be a file of the form")
+
+
 def test_what_an_upload_lacks_is_named(live: Live) -> None:
     sample = {"audio_sample": ("v.wav", tone_wav(), "audio/wav")}
     post = live.http.post

@@ -11,6 +11,7 @@ from itertools import count
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 from stentor.server.ws import session as ws_module
 from stentor.server.ws.messages import CloseSession, parse
@@ -232,3 +233,11 @@ def test_a_client_that_does_not_read_is_cut_off(strict: Live, monkeypatch: pytes
     assert code == 1008
     assert events[-1]["code"] == "slow_client"
     assert strict.idle()
+
+
+def test_a_websocket_elsewhere_is_a_404_that_says_where_it_is(live: Live) -> None:
+    with pytest.raises(InvalidStatus) as refused, connect(live.url.replace("http", "ws") + "/v1/realtime"):
+        pass
+    response = refused.value.response
+    assert response.status_code == 404
+    assert b"/v1/audio/speech/stream" in response.body
