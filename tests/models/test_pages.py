@@ -37,7 +37,9 @@ def fish_s2() -> Mapping[str, Option]:
 
 def qwen3_tts() -> Mapping[str, Option]:
     name = "qwen3-tts-1.7b-customvoice"
-    return qwen_spec.make_spec(qwen_dummy.config(name), qwen_dummy.codec_config(), {}, torch.float32).options
+    return qwen_spec.make_spec(
+        qwen_dummy.config(name), qwen_dummy.codec_config(), qwen_dummy.GENERATION, torch.float32
+    ).options
 
 
 def voxcpm2() -> Mapping[str, Option]:

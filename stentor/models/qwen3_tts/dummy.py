@@ -37,6 +37,8 @@ from stentor.models.qwen3_tts.loader import (
 from stentor.models.qwen3_tts.model import Qwen3TTS
 
 SEED = 20260122
+GENERATION: dict[str, object] = {"max_new_tokens": 8192}
+"""generation_config.json of the released files, as far as it differs from the defaults without one."""
 KINDS = {"customvoice": "custom_voice", "voicedesign": "voice_design", "base": "base"}
 LANGUAGES = {
     "english": 2050,
@@ -174,4 +176,4 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     initialize_dummy_weights(weights, device, SEED, constants=CONSTANTS)
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     clone = make_clone(c, weights, encoder, device) if encoder is not None else None
-    return Qwen3TTS(c, codec, weights, decoder, clone, DummyTokenizer(WORDS, SPECIAL), {}, adapters)
+    return Qwen3TTS(c, codec, weights, decoder, clone, DummyTokenizer(WORDS, SPECIAL), GENERATION, adapters)

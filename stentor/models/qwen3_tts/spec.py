@@ -24,7 +24,8 @@ TEXT_CAPACITY = 4096
 
 REFERENCE_SECONDS = (0.5, 60.0)
 MIN_FRAMES = 2
-MAX_FRAMES = 8191
+MAX_NEW_TOKENS = 2048
+"""The reference's own limit, of files without one. Released files have 8192."""
 
 
 def generation_defaults(path: Path) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
     sampled = g.flag("do_sample", True)
     sub_sampled = g.flag("subtalker_dosample", True)
     # The last token that the reference draws is never made into a frame.
-    longest = max(1, g.integer("max_new_tokens", MAX_FRAMES + 1, low=0) - 1)
+    longest = max(1, g.integer("max_new_tokens", MAX_NEW_TOKENS, low=0) - 1)
     temperature = g.number("temperature", 0.9) if sampled else 0.0
     sub_temperature = g.number("subtalker_temperature", 0.9) if sub_sampled else 0.0
     top_k, sub_top_k = g.integer("top_k", 50, low=0), g.integer("subtalker_top_k", 50, low=0)

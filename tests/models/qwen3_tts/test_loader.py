@@ -120,6 +120,7 @@ def test_a_checkpoint_without_generation_config_has_the_references_defaults(chec
     (checkpoint / "generation_config.json").unlink()
     options = loader.load(checkpoint, read_config(checkpoint), CPU, None, {}).spec.options
     assert options["temperature"].default == options["subtalker_temperature"].default == 0.9
+    assert options["max_frames"].default == 2047  # 2048 draws, of which the last makes no frame
 
 
 def test_a_checkpoint_that_does_not_sample_defaults_to_argmax(checkpoint: Path) -> None:
