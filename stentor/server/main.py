@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import math
 import signal
@@ -10,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -66,17 +68,29 @@ def _cannot_listen(config: ServerConfig) -> str | None:
     """Why the address cannot be had, None if it can. uvicorn sees it only when models have begun to load."""
     if config.uds is not None:
         return None
+    why = []
     try:
         found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in found:
-            with socket.socket(family, kind, protocol) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                trial.bind(address)
     except OSError as e:
-        return e.strerror or str(e)
+        return str(e)
+    for family, kind, protocol, _, address in found:
+        try:
+            _try_to_bind(family, kind, protocol, address)
+        except OSError as e:
+            why.append(e)
+    # a name may have addresses that this machine lacks, such as ::1 in a container
+    in_use = [e for e in why if e.errno == errno.EADDRINUSE]
+    if in_use or len(why) == len(found):
+        return (in_use or why)[0].strerror
     return None
+
+
+def _try_to_bind(family: int, kind: int, protocol: int, address: Any) -> None:
+    with socket.socket(family, kind, protocol) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        trial.bind(address)
 
 
 def serve(config: ServerConfig) -> int:

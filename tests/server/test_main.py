@@ -19,7 +19,7 @@ import uvicorn
 
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
-from stentor.server.main import _Uvicorn
+from stentor.server.main import _cannot_listen, _Uvicorn
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import process, until
 from tests.helpers.virtual_time import VirtualTimeLoop, run
@@ -123,6 +123,15 @@ def test_an_address_in_use_is_told_before_a_model_is_loaded() -> None:
     assert run.returncode == 1
     assert len(run.stderr.splitlines()) == 1
     assert "Address already in use" in run.stderr
+
+
+def test_a_name_with_an_address_that_this_machine_lacks_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`localhost` is ::1 too, which a container may not have."""
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, 0)) for ip in ("203.0.113.9", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **how: addresses)
+    assert _cannot_listen(ServerConfig()) is None
+    addresses.pop()
+    assert _cannot_listen(ServerConfig()) == "Cannot assign requested address"
 
 
 @pytest.mark.parametrize(
