@@ -21,6 +21,7 @@ SINUSOIDS = [
 POSITION = 300
 COSINES = [-0.0220947265625, 0.240234375, -0.2265625, 0.9375, -0.33203125, 0.8515625, 0.98828125, 1.0]
 SINES = [-1.0, 0.97265625, -0.97265625, 0.349609375, 0.94140625, 0.52734375, 0.1611328125, 0.04736328125]
+NORMED = [-1.09375, -1.0703125, -1.3515625, -1.0078125, -1.0546875, -0.7734375, -0.74609375, -0.5546875, -0.66796875]
 
 
 def tiny(dtype: torch.dtype) -> VoxCPM2:
@@ -41,3 +42,11 @@ def test_rotary_tables_are_rounded_to_the_dtype_of_the_model() -> None:
     assert rope.sin[POSITION].tolist() == SINES
     exact = tiny(torch.float32).net.rope
     assert 1e-4 < (exact.cos[POSITION] - torch.tensor(COSINES)).abs().max() < 2e-3
+
+
+def test_norms_are_rounded_before_the_weight_multiplies_them() -> None:
+    """torch's own order gives other values at six of these nine places."""
+    norm = tiny(torch.bfloat16).net.base_lm.norm
+    x = torch.linspace(-2, 3, 48).bfloat16()
+    assert norm(x)[: len(NORMED)].tolist() == NORMED
+    assert torch.rms_norm(x, (48,), norm.weight, norm.eps)[: len(NORMED)].tolist() != NORMED
