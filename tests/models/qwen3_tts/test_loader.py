@@ -20,6 +20,7 @@ from stentor.models import qwen3_tts
 from stentor.models.qwen3_tts import dummy, loader
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.loader import build, make_weights
+from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import FUSED, read_config
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
@@ -114,6 +115,22 @@ def test_an_unknown_load_option_is_refused(checkpoint: Path) -> None:
         load(checkpoint, flow_steps=3)
     with pytest.raises(InvalidRequest, match="codec_dtype"):
         load(checkpoint, codec_dtype="int4")
+
+
+def test_words_are_split_by_qwens_pattern_unless_that_of_a_local_directory_is_asked_for(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens of both patterns: tests/parity/test_qwen3_tts.py."""
+    made: list[bool] = []
+
+    def tokenizer(path: Path, mistral: bool) -> QwenTokenizer:
+        made.append(mistral)
+        return QwenTokenizer(path, mistral)
+
+    monkeypatch.setattr(loader, "QwenTokenizer", tokenizer)
+    load(checkpoint)
+    load(checkpoint, mistral_pretokenizer=True)
+    assert made == [False, True]
 
 
 def test_a_checkpoint_without_generation_config_has_the_references_defaults(checkpoint: Path) -> None:
