@@ -74,6 +74,9 @@ class Limits:
     flush_seconds: float = limit(
         5.0, "s", "sending the last events of a session or a stream", "the connection is dropped"
     )
+    end_seconds: float = limit(
+        1.0, "s", "telling clients of requests that `drain_seconds` has ended", "their connections are closed"
+    )
     ws_config_mb: int = limit(4, "MiB", "`session.config`", "1009")
     ws_message_kib: int = limit(128, "KiB", "any other message", "1009 `message_too_large`")
     ws_waiting: int = limit(8, "", "utterances that wait in a session", "429 `too_many_utterances`")

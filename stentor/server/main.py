@@ -24,7 +24,7 @@ from stentor.server.state import Server
 
 log = logging.getLogger("stentor.server")
 
-END_SECONDS = 1  # for the last words to clients whose requests have not ended in time
+END_SECONDS = LIMITS.end_seconds  # for the last words to clients whose requests have not ended in time
 
 
 class _Uvicorn(uvicorn.Server):

@@ -54,12 +54,12 @@ def test_a_code_below_zero_breaks_its_row_and_no_other(family, tmp_path):
 
 
 def poisoned(tts: TTS, patch: pytest.MonkeyPatch) -> None:
-    """From now on prompts with a `\\x02` have embeddings that are not numbers."""
+    """From now on prompts with a "z" have embeddings that are not numbers."""
     plain = tts._model.embed_prompt
 
     def embed(p):
         x = plain(p)[0]
-        return (torch.where((p.rows["token"] == 2)[:, None], NAN, x),)
+        return (torch.where((p.rows["token"] == ord("z"))[:, None], NAN, x),)
 
     patch.setattr(tts._model, "embed_prompt", embed)
 
@@ -70,7 +70,7 @@ def test_keys_and_values_that_are_not_numbers_do_not_reach_the_next_owner_of_the
         poisoned(tts, monkeypatch)
         for _ in range(3):
             with pytest.raises(EngineError, match="not finite"):
-                tts.generate("\x02" * 150, seed=1, **LONG)
+                tts.generate("z" * 150, seed=1, **LONG)
         assert_equal(tts.generate("hello", seed=1, **LONG), want)
         assert isinstance(tts.engine, Engine)
         assert_all_free(tts)
