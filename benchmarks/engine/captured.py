@@ -29,7 +29,6 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import CudaStream
-from stentor.engine.prefill_batch import BatchShape
 from stentor.layers.types import NO_END
 from tests.helpers.prefill import write
 from tests.helpers.tiny import EVERY, LOAD, Bench, checkpoint
@@ -51,7 +50,8 @@ def held(bench: Bench) -> dict[str, Tensor]:
     """All that a step or a codec call changes."""
     w, codec = bench.runner, bench.codec
     found = {f"column {name}": t for name, t in w.slots.table.items()}
-    found |= {"frames": w.slots.frames, "attended": w.slots.attended, "keys and values": w.kv.pool}
+    hidden = {f"hidden {i}": t for i, t in enumerate(w.slots.hidden)}
+    found |= {"frames": w.slots.frames, "attended": w.slots.attended, **hidden, "keys and values": w.kv.pool}
     found |= {f"codec {name}": t for name, t in codec.states.columns.items()}
     return found | {f"codec page {name}": t for name, t in codec.pages.pool.items()}
 
@@ -59,7 +59,7 @@ def held(bench: Bench) -> dict[str, Tensor]:
 def calls(bench: Bench, group: list[Any]) -> Iterator[Call]:
     """Every captured graph beside its function. Without a GPU, two functions beside themselves."""
     w, codec = bench.runner, bench.codec
-    none = [(w.decode_graphs, (4, bench.sizes.max_pages, 2)), (codec.graphs, (2, 1))]
+    none = [(w.decode_graphs, (4, bench.sizes.max_pages, 2, 1)), (codec.graphs, (2, 1))]
     keys = [(r, key) for r in (*w.graph_runners, codec.graphs) for key in r.graphs]
     for graphs, key in keys if bench.where.cuda else none:
         yield (
@@ -74,9 +74,7 @@ def write_inputs(bench: Bench, group: list[Any], graphs: CudaGraphRunner, key: t
     """What a captured function reads, as tests/gpu/test_captured.py has it."""
     w, codec = bench.runner, bench.codec
     if graphs is w.prefill_graphs:
-        write(bench, group, BatchShape(*key[:3]))
-    if graphs is w.partial_graphs:
-        write(bench, group, BatchShape(key[0], 0, *key[1:]))
+        write(bench, group, w.prefill_shape(*key))
     if graphs is codec.graphs:
         rows, width = key[0], codec.pages.width
         numbers = [*range(rows), *[0] * rows, *[NO_END] * rows]
@@ -117,9 +115,9 @@ def compare(bench: Bench, family: str, settled: bool) -> dict[str, Any]:
     group = [bench.admit(family, i, seed=i) for i in range(4)]
     torch.manual_seed(3)
     w.kv.pool.normal_()
-    for name, values in (("pos", [3, 17, 9, 30]), ("step", [2, 2, 2, 2])):
+    for name, values in (("pos", [3, 17, 9, 30]), ("step", [2, 2, 0, 2])):
         w.slots.table[name][:4] = torch.tensor(values)
-    w.idx[:4] = torch.arange(4)
+    w.idx[:4] = w.first_idx[:4] = torch.arange(4)
     before = {name: t.clone() for name, t in state.items()}
     every = list(calls(bench, group))
 

@@ -46,6 +46,7 @@ from stentor.engine.device import CODEC, LANGUAGE_MODEL
 from stentor.engine.inflight import CodecOutput
 from stentor.engine.model_runner import MAX_PREFILL_TOKENS, ModelRunner, default_batch_sizes
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
+from stentor.engine.scheduler import JOIN_ROWS
 from stentor.engine.sequence import LENGTH, RUNNING
 from stentor.layers.types import NO_PAGES, CodecCall, State
 from stentor.models.base import KVSpec, SpeechModel
@@ -66,11 +67,9 @@ class Costs:
 
     step: Points
     codec: Points
-    prefill: float  # more than a step of as many rows, however few the tokens
+    prefill: float  # of prompts beside the backbone of a step, however few the tokens
     token: float  # of a prompt
-
-    def prefill_ms(self, rows: int, tokens: int) -> float:
-        return interpolate(self.step, rows) + self.prefill + self.token * tokens
+    backbone: float  # of a step: about what its weights take to read
 
 
 COSTS = {
@@ -79,18 +78,21 @@ COSTS = {
         ((1, 0.76), (8, 1.14), (16, 1.43), (64, 2.9), (128, 3.7), (400, 9.3), (512, 12.25)),
         4.0,
         0.008,
+        0.9,
     ),
     "voxcpm2": Costs(
         ((1, 6.21), (16, 8.36), (64, 15.5)),
         ((1, 0.5), (8, 0.75), (16, 1.08), (64, 2.72), (128, 4.75), (400, 14.0), (512, 17.6)),
         1.0,
         0.008,
+        1.3,
     ),
     "fish-s2-pro": Costs(
         ((1, 5.49), (16, 7.1), (64, 7.83)),
         ((1, 0.81), (8, 1.47), (16, 1.81), (64, 3.83), (128, 4.65), (400, 12.0), (512, 15.9)),
         2.5,
         0.016,
+        2.2,
     ),
 }
 
@@ -160,20 +162,22 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
     longest, num_evals = MAX_PREFILL_TOKENS, spec.num_evals
     frames = longest if spec.takes_reference else 0
     runner.prefill_buffers = PrefillBuffers(spec, BatchShape(longest, count, frames, longest), count, runner.device)
-    host_idx, ints = runner.idx.numpy(), runner.prefill_buffers.ints.numpy()
+    host_idx, first_idx = runner.idx.numpy(), runner.first_idx.numpy()
 
     def add(graphs: Any, key: tuple[int, ...], ms: float, run: Callable[[], None]) -> None:
         graphs.graphs[key] = graph(ms / 1e3, run)
 
     for batch in runner.batch_sizes:
-        key = (batch, runner.sizes.max_pages, num_evals)
-        add(runner.decode_graphs, key, interpolate(costs.step, batch), partial(advance, host_idx[:batch]))
-    for shape in runner.prefill_keys(count, num_evals):
-        rows = ints[BatchShape(*shape[:3]).parts["idx"]]
-        add(runner.prefill_graphs, shape, costs.prefill_ms(shape[1], shape[0]), partial(advance, rows))
-    for tokens, given, replayed in runner.partial_keys():
-        run = partial(advance, ints[:0])
-        add(runner.partial_graphs, (tokens, given, replayed), costs.prefill + costs.token * tokens, run)
+        for joining in (0, 1):
+            key = (batch, runner.sizes.max_pages, num_evals, joining)
+            add(runner.decode_graphs, key, interpolate(costs.step, batch), partial(advance, host_idx[:batch]))
+    for shape in runner.prefill_keys():
+        ms = costs.backbone + costs.prefill + costs.token * shape[0]
+        add(runner.prefill_graphs, shape, ms, lambda: None)
+    runner.evals = {num_evals}
+    for key in runner.first_keys():
+        ms = interpolate(costs.step, key[0]) - costs.backbone
+        add(runner.first_graphs, key, ms, partial(advance, first_idx[: key[0]]))
     for key in codec.graph_keys(count):
         samples, frames = torch.zeros(key[0], key[1] * spec.hop), torch.zeros(*key, *spec.frame.shape)
         silence = CodecOutput(samples, frames, torch.zeros(*key, 0))
@@ -303,7 +307,7 @@ def loop(tts: TTS, count: int) -> Outcome:
 
 LOADS = {
     "burst1": (burst, 1), "burst16": (burst, 16), "burst64": (burst, 64), "wave64": (wave, 64), "loop16": (loop, 16),
-    "loop64": (loop, 64),
+    "loop4": (loop, 4), "loop64": (loop, 64),
 }  # fmt: skip
 
 
@@ -341,7 +345,7 @@ def main() -> None:
     policy = {name: json.loads(value) for name, _, value in (p.partition("=") for p in args.policy)}
     results: dict[str, list[dict[str, Any]]] = {}
     for name in args.models:
-        with simulated(name, Policy(ramp=RAMP, **policy)) as tts:
+        with simulated(name, Policy(**{"ramp": RAMP, "join_rows": JOIN_ROWS, **policy})) as tts:
             for load in args.loads:
                 rounds = [measure(tts, load) for _ in range(args.rounds)]
                 found = min(rounds, key=lambda r: r["first_ms"]["p50"])

@@ -35,21 +35,15 @@ from stentor.errors import InvalidRequest
 from stentor.layers.types import ADAPTER
 from stentor.models.base import Prompt, SpeechModel
 
-PREFILL_TOKENS = {
-    1: (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 32),
-    8: (2048, 1536, 1024, 768, 512, 256, 128),
-    16: (2048, 1536, 1024, 512),
-    32: (2048, 1536, 1024, 512),
-}
-"""Captured prefills: tokens by number of rows. As many rows as there are slots take the tokens of the last entry."""
-LAST_TOKENS = {1: 64, 8: 128}
-"""The same where `emit` loops less or more often than by default. Longer prompts take a partial prefill and then one
-of their last tokens. As many rows as there are slots take the tokens of the last entry, or more if they are more."""
-PARTIAL_TOKENS = (2048, 1536, 1024, 512, 256, 128, 32)
-"""Captured prefills that make no frame: of pieces of prompts."""
+PREFILL_TOKENS = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 32)
+"""Captured prefills, by tokens of prompts, whatever the number of rows."""
 REPLAY_TOKENS = (2048, 512, 128)
 """The same of frames that preempted requests had."""
-MAX_PREFILL_TOKENS = max(PREFILL_TOKENS[1])
+FIRST_ROWS = (32, 16, 8, 1)
+"""Captured frames 0, by rows, besides as many as there are slots."""
+OTHER_ROWS = (8, 1)
+"""The same where `emit` loops less or more often than by default."""
+MAX_PREFILL_TOKENS = max(PREFILL_TOKENS)
 """Tokens of one captured prefill at most."""
 DECODE_PAGES = (32, 128)
 """Pages per request of captured steps, besides the most, where attention is not fused and its shape depends on them."""
@@ -66,6 +60,7 @@ class ModelRunner:
         self.batch_sizes = config.batch_sizes or (default_batch_sizes(sizes.slots) if device.cuda else ())
         self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
+        self.first_idx = torch.full((sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
         self.evals = {model.spec.num_evals, *model.spec.captured_evals} if device.cuda else set()
         self.stream = device.stream(LANGUAGE_MODEL)
         must = config.require_graphs
@@ -73,8 +68,8 @@ class ModelRunner:
         self.prefill_graphs = CudaGraphRunner(
             "prefill", self._prefill, device, self.stream, must, shares_pool_of=self.decode_graphs
         )
-        self.partial_graphs = CudaGraphRunner(
-            "partial prefill", self._partial_prefill, device, self.stream, must, shares_pool_of=self.decode_graphs
+        self.first_graphs = CudaGraphRunner(
+            "frame 0", self._first_frame, device, self.stream, must, shares_pool_of=self.decode_graphs
         )
         longest = min(MAX_PREFILL_TOKENS, sizes.prefill_tokens) if device.cuda else 0
         frames = longest if model.spec.gives_frames else 0
@@ -83,11 +78,11 @@ class ModelRunner:
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        return self.decode_graphs, self.prefill_graphs, self.partial_graphs
+        return self.decode_graphs, self.prefill_graphs, self.first_graphs
 
     def capture(self) -> None:
         """Capture every graph that steady serving needs, largest first."""
-        num_evals, slots, max_pages = self.model.spec.num_evals, self.sizes.slots, self.sizes.max_pages
+        max_pages = self.sizes.max_pages
         batches = sorted(self.batch_sizes, reverse=True)
         pages = (
             [max_pages]
@@ -96,34 +91,30 @@ class ModelRunner:
         )
         with self.stream.active():
             evals = sorted(self.evals, reverse=True)
-            self.decode_graphs.capture((b, n, e) for b in batches for n in pages for e in evals)
+            main = self.model.spec.num_evals
+            joins = [(e, j) for e in evals for j in ((1, 0) if e == main else (0,))]
+            self.decode_graphs.capture((b, n, e, j) for b in batches for n in pages for e, j in joins)
             if self.kv.fused and self.device.cuda:
-                self.prefill_graphs.capture(self.prefill_keys(slots, num_evals))
-                self.partial_graphs.capture(self.partial_keys())
+                self.prefill_graphs.capture(self.prefill_keys())
+                self.first_graphs.capture(self.first_keys())
 
-    def prefill_keys(self, slots: int, num_evals: int) -> Iterator[tuple[int, int, int, int]]:
-        """(tokens, rows, given frames, num_evals): as many frames as tokens, or none."""
-        given, most = self.model.spec.gives_frames, self.sizes.prefill_tokens
-        sizes = {n: tokens for n, tokens in PREFILL_TOKENS.items() if n < slots}
-        sizes[slots] = PREFILL_TOKENS[max(PREFILL_TOKENS)] if slots > 1 else PREFILL_TOKENS[1]
-        for rows, counts in sorted(sizes.items(), reverse=True):
-            for tokens in [n for n in counts if n <= most] or [most]:
-                for frames in (tokens, 0) if given else (0,):
-                    yield (tokens, rows, frames, num_evals)
-        others = {n: tokens for n, tokens in LAST_TOKENS.items() if n < slots}
-        others[slots] = max(slots, LAST_TOKENS[max(LAST_TOKENS)])
-        for evals in sorted(self.evals - {num_evals}, reverse=True):
-            for rows, tokens in sorted(others.items(), reverse=True):
-                yield (tokens, rows, tokens if given else 0, evals)
-
-    def partial_keys(self) -> Iterator[tuple[int, int, int]]:
+    def prefill_keys(self) -> Iterator[tuple[int, int, int]]:
         """(tokens, given frames, replayed frames): as many of one kind as tokens, or none."""
-        for tokens in (n for n in PARTIAL_TOKENS if n <= self.sizes.prefill_tokens):
+        most = self.sizes.prefill_tokens
+        for tokens in [n for n in PREFILL_TOKENS if n <= most] or [most]:
             if self.model.spec.gives_frames:
                 yield (tokens, tokens, 0)
             yield (tokens, 0, 0)
             if tokens in REPLAY_TOKENS:
                 yield (tokens, 0, tokens)
+
+    def first_keys(self) -> Iterator[tuple[int, int, int]]:
+        """(rows, pages, num_evals)."""
+        slots = self.sizes.slots
+        for rows in (slots, *(n for n in FIRST_ROWS if n < slots)):
+            for evals in sorted(self.evals, reverse=True):
+                if evals == self.model.spec.num_evals or rows in (slots, *OTHER_ROWS):
+                    yield (rows, self.sizes.max_pages, evals)
 
     # -- host to device --
 
@@ -177,59 +168,52 @@ class ModelRunner:
     # -- steps --
 
     def prefill(self, group: Group) -> InFlightStep:
-        """Pieces of several requests, all of prompts or all of replayed frames. Who ends a prompt makes frame 0."""
+        """Pieces of several requests, all of prompts or all of replayed frames. Frame 0 of those whose prompts end."""
         launched_at, pieces = time.monotonic(), pieces_of(group)
-        num_evals = max((seq.num_evals for seq, _ in group if seq.emits), default=0)
+        ends = [seq for seq, _ in group if seq.emits]
         with self.stream.active():
-            key = self._prefill_key(pieces, num_evals)
-            if not any(p.emits for p in pieces):
-                self._launch_partial(pieces)
-            elif key in self.prefill_graphs.graphs or not self.prefill_graphs.graphs:
-                self._launch_prefill(pieces, key)
-            else:
-                self._launch_partial([p.without_frame for p in pieces])
-                ends = [p.last_token for p in pieces if p.emits]
-                self._launch_prefill(ends, self._prefill_key(ends, num_evals))
+            self._launch_prefill(pieces)
+            if ends:
+                self._launch_first_frame(ends)
             return self._in_flight([seq for seq, _ in group], launched_at, True)
 
-    def _prefill_key(self, pieces: list[Piece], num_evals: int) -> tuple[int, ...]:
-        need = batch_shape(pieces)
-        return self.prefill_graphs.covering_key((need.tokens, need.rows, need.frames, num_evals), exact=1)
-
-    def _launch_prefill(self, pieces: list[Piece], key: tuple[int, ...]) -> None:
-        self._run(self.prefill_graphs, key, pieces, BatchShape(*key[:3]), key[3])
-
-    def _launch_partial(self, pieces: list[Piece]) -> None:
-        need = batch_shape(pieces)
-        key = self.partial_graphs.covering_key((need.tokens, need.frames, need.steps))
-        self._run(self.partial_graphs, key, pieces, BatchShape(key[0], 0, *key[1:]), 0)
-
-    def _run(
-        self, graphs: CudaGraphRunner, key: tuple[int, ...], pieces: list[Piece], shape: BatchShape, num_evals: int
-    ) -> None:
+    def _launch_prefill(self, pieces: list[Piece]) -> None:
         """Replay a graph for these pieces. Without one they run as they are."""
-        if key in graphs.graphs:
-            self.prefill_buffers.write(pieces, shape)
-            graphs(*key)
+        need = batch_shape(pieces)
+        key = self.prefill_graphs.covering_key((need.tokens, need.frames, need.steps))
+        if key in self.prefill_graphs.graphs:
+            self.prefill_buffers.write(pieces, self.prefill_shape(*key))
+            self.prefill_graphs(*key)
             return
-        graphs.eager_calls += 1
-        batch = build_eager_batch(pieces, num_evals, self.model.spec, self.sizes.page_size, self.device)
+        self.prefill_graphs.eager_calls += 1
+        batch = build_eager_batch(pieces, self.model.spec, self.sizes.page_size, self.device)
         step.prefill(self.model, self.slots, self.kv, batch)
 
-    def _prefill(self, tokens: int, rows: int, frames: int, num_evals: int) -> None:
-        batch = self.prefill_buffers.batch(BatchShape(tokens, rows, frames), num_evals)
+    def prefill_shape(self, tokens: int, frames: int, steps: int) -> BatchShape:
+        """Of a captured prefill. Any number of its rows may end prompts, and none ends with replayed frames."""
+        return BatchShape(tokens, 0 if steps else self.sizes.slots, frames, steps)
+
+    def _prefill(self, tokens: int, frames: int, steps: int) -> None:
+        batch = self.prefill_buffers.batch(self.prefill_shape(tokens, frames, steps))
         step.prefill(self.model, self.slots, self.kv, batch)
 
-    def _partial_prefill(self, tokens: int, frames: int, steps: int) -> None:
-        batch = self.prefill_buffers.batch(BatchShape(tokens, 0, frames, steps), 0)
-        step.prefill(self.model, self.slots, self.kv, batch)
+    def _launch_first_frame(self, sequences: list[Sequence]) -> None:
+        """Frame 0 of these requests. All take the same `num_evals`."""
+        wanted = (len(sequences), self._max_pages(sequences), sequences[0].num_evals)
+        key = self.first_graphs.covering_key(wanted)
+        padding = [self.sizes.slots] * (key[0] - len(sequences))
+        self.device.fill(self.first_idx, [s.slot for s in sequences] + padding)
+        self.first_graphs(*key)
+
+    def _first_frame(self, rows: int, max_pages: int, num_evals: int) -> None:
+        step.first_frame(self.model, self.slots, self.kv, self.first_idx[:rows], max_pages, num_evals)
 
     def decode(self, sequences: list[Sequence]) -> InFlightStep:
-        """One frame for each request. All take the same `num_evals`."""
+        """One frame for each request. All take the same `num_evals`. For some it may be frame 0 (`Sequence.joins`)."""
         launched_at = time.monotonic()
-        num_evals = sequences[0].num_evals
+        wanted = self._max_pages(sequences), sequences[0].num_evals, int(any(s.joining for s in sequences))
         batch = min((b for b in self.batch_sizes if b >= len(sequences)), default=len(sequences))
-        key = self.decode_graphs.covering_key((batch, self._max_pages(sequences), num_evals))
+        key = self.decode_graphs.covering_key((batch, *wanted), exact=1)
         rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))
         with self.stream.active():
             if rows != self._idx_host:
@@ -257,8 +241,8 @@ class ModelRunner:
         tokens = max(s.length + s.num_scheduled - 1 for s in sequences)
         return min(_power_of_two(-(-tokens // self.sizes.page_size)), self.sizes.max_pages)
 
-    def _decode(self, batch: int, max_pages: int, num_evals: int) -> None:
-        step.decode(self.model, self.slots, self.kv, self.idx[:batch], max_pages, num_evals)
+    def _decode(self, batch: int, max_pages: int, num_evals: int, joining: int = 0) -> None:
+        step.decode(self.model, self.slots, self.kv, self.idx[:batch], max_pages, num_evals, bool(joining))
 
     def _in_flight(self, sequences: list[Sequence], launched_at: float, prefill: bool) -> InFlightStep:
         report = self.device.download(self.slots.reported)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,35 +29,25 @@ class Piece:
     slot: int
     prompt: Prompt
     positions: range
-    emits: bool  # whether the launch makes its frame 0
+    ends: bool  # whether the prompt ends with it, and frame 0 follows
 
     @property
     def replays(self) -> bool:
         """Whether these are positions of frames that have been generated."""
         return self.positions.start >= self.prompt.length
 
-    @property
-    def without_frame(self) -> Piece:
-        """Keys and values only."""
-        return replace(self, emits=False)
-
-    @property
-    def last_token(self) -> Piece:
-        """The end of the prompt alone, where all before it has been computed."""
-        return replace(self, positions=range(self.positions.stop - 1, self.positions.stop))
-
 
 def pieces_of(group: Group) -> list[Piece]:
     """The pieces that were planned."""
-    return [Piece(seq.slot, prompt, seq.piece, seq.emits) for seq, prompt in group]
+    return [Piece(seq.slot, prompt, seq.piece, seq.ends_prompt) for seq, prompt in group]
 
 
 @dataclass
 class PrefillBatch:
     """N packed tokens of the pieces of several requests: parts of prompts, or frames that are replayed.
 
-    A token stands at `pos[n]` in slot `slot[n]`. R of the pieces end their prompts and make frames in slots `idx[r]`:
-    the last token of such a prompt is token `last[r]`, its length `length[r]`.
+    A token stands at `pos[n]` in slot `slot[n]`. R of the pieces end prompts in slots `idx[r]`, whose frame 0 is made
+    next: the last token of such a prompt is token `last[r]`, its length `length[r]`.
     """
 
     idx: Tensor  # [R] slots
@@ -71,12 +61,11 @@ class PrefillBatch:
     step: Tensor  # [N] the step at which frame step - 1 was the last, or empty where the tokens are those of prompts
     max_pages: int  # pages that cover the longest request
     max_seqlen: int  # packed tokens of the piece that has most
-    num_evals: int  # loop length of emit
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Tokens, rows that make frames and given frames of a batch. `steps`: the tokens, where those replay frames."""
+    """Tokens, rows whose prompts end and given frames of a batch. `steps`: the tokens, where those replay frames."""
 
     tokens: int
     rows: int
@@ -100,23 +89,23 @@ def batch_shape(pieces: Seq[Piece]) -> BatchShape:
     """The sizes that `pieces` need without padding."""
     tokens = sum(len(p.positions) for p in pieces)
     frames = sum(len(part_of(p.prompt, p.positions).frames) for p in pieces)
-    return BatchShape(tokens, sum(p.emits for p in pieces), frames, tokens if pieces[0].replays else 0)
+    return BatchShape(tokens, sum(p.ends for p in pieces), frames, tokens if pieces[0].replays else 0)
 
 
 def batch_indices(pieces: Seq[Piece], size: BatchShape, padding: int) -> np.ndarray:
     """The packed integers [size.size] of pieces, padded up to `size` with slot `padding`."""
     counts = np.array([len(p.positions) for p in pieces])
     starts = np.cumsum(counts) - counts
-    tokens, emits = int(counts.sum()), [i for i, p in enumerate(pieces) if p.emits]
+    tokens, ends = int(counts.sum()), [i for i, p in enumerate(pieces) if p.ends]
     out = np.zeros(size.size, np.int64)
     part = {name: out[where] for name, where in size.parts.items()}
     part["idx"][:] = padding
-    part["idx"][: len(emits)] = [pieces[i].slot for i in emits]
+    part["idx"][: len(ends)] = [pieces[i].slot for i in ends]
     part["slot"][:] = padding
     part["slot"][:tokens] = np.repeat([p.slot for p in pieces], counts)
     part["pos"][:tokens] = np.concatenate([np.asarray(p.positions) for p in pieces])
-    part["last"][: len(emits)] = (starts + counts - 1)[emits]
-    part["length"][: len(emits)] = [pieces[i].prompt.length for i in emits]
+    part["last"][: len(ends)] = (starts + counts - 1)[ends]
+    part["length"][: len(ends)] = [pieces[i].prompt.length for i in ends]
     at = [part_of(p.prompt, p.positions).frame_at + s for p, s in zip(pieces, starts, strict=True)]
     part["frame_at"][:] = size.tokens
     part["frame_at"][: sum(map(len, at))] = np.concatenate(at)
@@ -153,21 +142,17 @@ class PrefillBuffers:
         if len(frames):
             self.device.fill(self.frames, frames)
 
-    def batch(self, size: BatchShape, num_evals: int) -> PrefillBatch:
+    def batch(self, size: BatchShape) -> PrefillBatch:
         """The buffers as a batch of this size."""
         part = {name: self.ints[where] for name, where in size.parts.items()}
         none = self.ints[:0]
         prompt = PromptRows(
             {n: t[: size.tokens] for n, t in self.rows.items()}, self.frames[: size.frames], part.pop("frame_at")
         )
-        return PrefillBatch(
-            **part, pieces=none, row=none, prompt=prompt, max_pages=0, max_seqlen=0, num_evals=num_evals
-        )
+        return PrefillBatch(**part, pieces=none, row=none, prompt=prompt, max_pages=0, max_seqlen=0)
 
 
-def build_eager_batch(
-    pieces: Seq[Piece], num_evals: int, spec: ModelSpec, page_size: int, device: Device
-) -> PrefillBatch:
+def build_eager_batch(pieces: Seq[Piece], spec: ModelSpec, page_size: int, device: Device) -> PrefillBatch:
     """A batch of just these pieces, without padding."""
     size = batch_shape(pieces)
     ints = device.upload(batch_indices(pieces, size, 0))
@@ -186,7 +171,6 @@ def build_eager_batch(
         row=up(np.repeat(np.arange(len(pieces)), counts)),
         max_pages=-(-max(p.positions.stop for p in pieces) // page_size),
         max_seqlen=max(counts),
-        num_evals=num_evals,
     )
 
 

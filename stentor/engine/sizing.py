@@ -78,13 +78,14 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
     """What each part takes. max_frames: frames that a slot holds. encoder_bytes: of encoding references."""
     spec, kv = model.spec, model.spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
+    hidden = {f"hidden {i}": column for i, column in enumerate(spec.hidden)}
     heard = {"heard_at": Column((max_frames,), torch.int64)} if spec.hides_frames else {}
     attended = Column((max_frames, WIDTH if spec.alignment else 0))
     timing = spec.codec_timing
     codec_page = _bytes(model.codec.pages) if timing.window else 0
     chunk, _ = chunk_sizes(config.policy, timing)
     return Needs(
-        slot=_bytes({**engine_columns(spec), **spec.columns, **heard, "attended": attended, "frames": frames})
+        slot=_bytes({**engine_columns(spec), **spec.columns, **hidden, **heard, "attended": attended, "frames": frames})
         + _bytes(model.codec.columns)
         + timing.window * codec_page,
         primer=timing.num_chunks(spec.codec_prefix) * codec_page,

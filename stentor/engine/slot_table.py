@@ -78,6 +78,7 @@ class SlotTable:
         self.hides_frames = spec.hides_frames
         width = WIDTH if spec.alignment else 0
         self.attended = torch.zeros(slots + 1, max_frames, width, device=device)  # where in the text each frame is
+        self.hidden = tuple(c.rows(slots + 1, device) for c in spec.hidden)  # of a prompt's last token, until frame 0
         self.progress = self.numbers[torch.int64][: sum(name in self.columns for name in PROGRESS)]
         self.reported = self.progress if spec.hides_frames else self.progress[:2]  # what the host reads after a step
         self.fused_gather = bool(spec.frame.shape)
@@ -142,9 +143,23 @@ class SlotTable:
         """The rows `idx` [B]. A column is gathered when it is first read."""
         return SlotRows(self, idx, num_evals, {})
 
-    def past(self, idx: Tensor, step: Tensor, num_evals: int) -> SlotRows:
+    def past(self, idx: Tensor, step: Tensor) -> SlotRows:
         """Rows as they were when frame `step - 1` was the last frame of `idx` (both [N]), to replay frames."""
-        return SlotRows(self, idx, num_evals, {"step": step, "prev": self.frames[idx, step - 1]})
+        return SlotRows(self, idx, 0, {"step": step, "prev": self.frames[idx, step - 1]})
+
+    def keep_hidden(self, idx: Tensor, hidden: tuple[Tensor, ...], length: Tensor) -> None:
+        """Keep what the backbone gave for the last tokens of prompts of `length` [B] tokens, each [B, ...]."""
+        for kept, new in zip(self.hidden, hidden, strict=True):
+            kept.index_copy_(0, idx, new)
+        self.table["pos"].index_copy_(0, idx, length)
+
+    def hidden_of(self, idx: Tensor) -> tuple[Tensor, ...]:
+        """What `keep_hidden` has kept of slots idx [B]."""
+        return tuple(kept.index_select(0, idx) for kept in self.hidden)
+
+    def with_hidden(self, idx: Tensor, new: Tensor, hidden: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """`hidden` [B, ...], and what `keep_hidden` has kept in those of the rows that are `new` [B]."""
+        return tuple(_choose(new, kept, made) for kept, made in zip(self.hidden_of(idx), hidden, strict=True))
 
     def commit(self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None = None) -> None:
         """Record one frame per running row, and that its key-value cache holds `length` [B] tokens (None: one more).

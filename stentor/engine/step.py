@@ -1,4 +1,4 @@
-"""The forward path: two functions that run eagerly on a CPU and inside a CUDA graph.
+"""The forward path: three functions that run eagerly on a CPU and inside a CUDA graph.
 
 Inputs are the slot table, the key-value pool and index tensors. Nothing here reads a value on the host.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from stentor.engine.alignment import attended
@@ -22,35 +23,57 @@ if TYPE_CHECKING:
     from stentor.models.base import Emit, Rows, SpeechModel
 
 
-def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:
-    """Generate one frame for each slot in `idx` [B]. Padding entries name the padding row."""
+def decode(
+    model: SpeechModel,
+    slots: SlotTable,
+    kv: PagedKV,
+    idx: Tensor,
+    max_pages: int,
+    num_evals: int,
+    joining: bool = False,
+) -> None:
+    """Generate one frame for each slot in `idx` [B]. Padding entries name the padding row.
+
+    joining: rows without a frame may be among them, whose prompts a `prefill` has computed. What the backbone makes of
+    those is not used, and lies in the padding row's pages.
+    """
     rows = slots.rows(idx, num_evals)
     with _adapters_of(model, slots, idx):
         x, window = model.embed_frame(rows), _window(model, rows)
-        h = model.backbone(x, kv.decode_view(idx, rows["pos"], max_pages, window))
+        if joining:
+            new = rows["step"] == 0
+            at = (torch.where(new, slots.slots, idx), rows["pos"].masked_fill(new, 0))
+            h = slots.with_hidden(idx, new, model.backbone(x, kv.decode_view(*at, max_pages, window)))
+            length = rows["pos"] + ~new
+        else:
+            h, length = model.backbone(x, kv.decode_view(idx, rows["pos"], max_pages, window)), None
         out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
-    slots.commit(rows, out, None, _attended(model, kv, out, rows, idx, max_pages, window))
+    slots.commit(rows, out, length, _attended(model, kv, out, rows, idx, max_pages, window))
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
-    """Run pieces of prompts, or of generated frames, and make frame 0 of the requests whose prompts end with them."""
+    """Run pieces of prompts, or of generated frames. Where a prompt ends, the hidden state of its last token is kept in
+    the slot table, for `first_frame`."""
     window = None  # a prompt sees all of its text
     with _adapters_of(model, slots, batch.slot):
         if len(batch.step):
-            past = slots.past(batch.slot, batch.step, batch.num_evals)
+            past = slots.past(batch.slot, batch.step)
             x, window = model.embed_frame(past), _window(model, past)
         else:
             x = model.embed_prompt(batch.prompt)
         tokens = (batch.pieces, batch.row, batch.slot, batch.pos)
         h = model.backbone(x, kv.prefill_view(*tokens, batch.max_pages, batch.max_seqlen, window))
-    if not len(batch.idx):
-        return
-    rows = slots.rows(batch.idx, batch.num_evals)
-    u = uniform(rows["seed"], rows["step"], model.spec.draws)
-    with _adapters_of(model, slots, batch.idx):
-        out = model.emit(tuple(t[batch.last] for t in h), rows, u)
-    window = _window(model, rows)
-    slots.commit(rows, out, batch.length, _attended(model, kv, out, rows, batch.idx, batch.max_pages, window))
+    if len(batch.idx):
+        slots.keep_hidden(batch.idx, tuple(t[batch.last] for t in h), batch.length)
+
+
+def first_frame(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:
+    """Make frame 0 of the requests in slots `idx` [B], whose prompts a `prefill` has computed."""
+    rows = slots.rows(idx, num_evals)
+    with _adapters_of(model, slots, idx):
+        out = model.emit(slots.hidden_of(idx), rows, uniform(rows["seed"], rows["step"], model.spec.draws))
+    attended = _attended(model, kv, out, rows, idx, max_pages, _window(model, rows))
+    slots.commit(rows, out, rows["pos"], attended)
 
 
 def _window(model: SpeechModel, rows: SlotRows) -> TextWindow | None:

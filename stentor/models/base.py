@@ -84,6 +84,7 @@ class ModelSpec:
     kv: KVSpec
     max_model_len: int  # positions a sequence may take: prompt + generated
     draws: int  # uniforms that emit uses per frame
+    hidden: tuple[Column, ...]  # what the backbone gives for each token
     columns: Mapping[str, Column]  # the family's own per-row state
     prompt_rows: Mapping[str, Column]  # arrays a prompt carries per position
     options: Mapping[str, Option]

@@ -116,7 +116,7 @@ class Crowd:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_request_says_what_belongs_to_another(family, tmp_path):
-    path, few = checkpoint(family, tmp_path), Policy(reserve_tokens=1)
+    path, few = checkpoint(family, tmp_path), Policy(reserve_tokens=1, join_rows=16)
     with TTS(path, device=DEVICE, dtype="float32", max_num_seqs=SLOTS, memory_gb=0.02, page_size=4, policy=few) as tts:
         crowd = Crowd(tts, kinds(tts, family))
         pool = tts.engine.scheduler.pages
@@ -159,7 +159,7 @@ def test_a_row_in_bfloat16_depends_on_its_company_only_by_rounding(family, tmp_p
         """Of row 3, prefilled and decoded in company of `rows`; the keys and values it stored are kept apart."""
         w.kv.pool.zero_()
         pieces = pieces_of([group[i] for i in rows])
-        p = build_eager_batch(pieces, spec.num_evals, spec, bench.sizes.page_size, bench.where)
+        p = build_eager_batch(pieces, spec, bench.sizes.page_size, bench.where)
         view = w.kv.prefill_view(p.pieces, p.row, p.slot, p.pos, p.max_pages, p.max_seqlen)
         h = bench.model.backbone(bench.model.embed_prompt(p.prompt), view)[0]
         first = h[p.last[rows.index(3)]]

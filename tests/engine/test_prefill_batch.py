@@ -20,7 +20,7 @@ def test_no_two_tokens_of_a_batch_claim_a_place_in_the_cache_unless_they_are_ali
             size = BatchShape(tokens, rows, frames)
             bench.runner.prefill_buffers = PrefillBuffers(spec, size, slots, bench.where)
             write(bench, group, size)
-            batch = bench.runner.prefill_buffers.batch(size, 0)
+            batch = bench.runner.prefill_buffers.batch(size)
             places = list(zip(batch.slot.tolist(), batch.pos.tolist(), strict=True))
             spoken = [place for place in places if place[0] != slots]
             padding = torch.tensor([place[0] == slots for place in places])

@@ -23,7 +23,7 @@ from stentor.engine.slot_table import SlotTable
 from stentor.layers.lora import LoraLinear
 from stentor.layers.types import ADAPTER
 from tests.helpers.child import python
-from tests.helpers.meta_step import FAMILIES, FIXTURES, Operations, checkpoint, load, prefill_batch, to_meta
+from tests.helpers.meta_step import FAMILIES, FIXTURES, Operations, checkpoint, load, prefill, prefill_batch, to_meta
 from tests.helpers.tiny import Bench
 
 STORED = Path(__file__).parents[1] / "helpers" / "launches.json"
@@ -46,8 +46,9 @@ def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_pa
         batch = prefill_batch(model, "meta")
         none = batch.idx[:0]
         partial = replace(batch, idx=none, last=none, length=none)
-        for prefill in (batch, partial, replace(partial, step=batch.pos)):  # the last replays frames
-            step.prefill(model, slots, kv, prefill)
+        prefill(model, slots, kv, batch)
+        for piece in (partial, replace(partial, step=batch.pos)):  # the last replays frames
+            step.prefill(model, slots, kv, piece)
         samples, _ = model.codec.decode(frames, state)
     assert samples.is_meta
     assert samples.shape == (2, 3 * spec.hop)
@@ -63,7 +64,7 @@ def test_a_step_launches_no_more_than_it_did(family, tmp_path):
         with torch.inference_mode(), Operations() as operations:
             step.decode(model, slots, kv, torch.arange(batch), 4, spec.num_evals)
         with torch.inference_mode(), Operations():
-            step.prefill(model, slots, kv, prefill_batch(model, "cpu"))
+            prefill(model, slots, kv, prefill_batch(model, "cpu"))
         counts.append(operations.count)
     assert counts[0] == counts[1], "the number of launches does not depend on the batch"
     assert counts[0] <= MOST[family], counts
@@ -79,7 +80,7 @@ def test_a_step_with_adapters_reads_no_value_and_any_mix_launches_the_same():
         slots.table[ADAPTER][:3] = torch.tensor(mix)
         with torch.inference_mode(), Operations() as operations:
             step.decode(model, slots, kv, torch.arange(3), 4, spec.num_evals)
-            step.prefill(model, slots, kv, prefill_batch(model, "cpu"))
+            prefill(model, slots, kv, prefill_batch(model, "cpu"))
         counts.append(operations.count)
     assert len(layers) > 10
     assert len(set(counts)) == 1, counts
@@ -88,7 +89,7 @@ def test_a_step_with_adapters_reads_no_value_and_any_mix_launches_the_same():
     slots, kv = SlotTable(spec, 4, 64, device), PagedKV(spec.kv, 4, 16, 16, 8, device)
     with torch.inference_mode():
         step.decode(model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.num_evals)
-        step.prefill(model, slots, kv, prefill_batch(model, "meta"))
+        prefill(model, slots, kv, prefill_batch(model, "meta"))
 
 
 def test_a_step_with_kernels_launches_no_more_than_is_stored():

@@ -12,7 +12,6 @@ import torch
 from stentor import TTS, registry
 from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.encoder_graphs import EncoderGraphs
-from stentor.engine.prefill_batch import BatchShape
 from stentor.layers.types import ADAPTER, NO_END, Eager
 from stentor.layers.windows import COLUMNS
 from stentor.models.base import Prompt
@@ -57,6 +56,7 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
         w.slots.frames,
         w.slots.report,
         w.slots.attended,
+        *w.slots.hidden,
         w.kv.pool,
         *bench.codec.states.columns.values(),
     ]
@@ -65,21 +65,22 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
     with torch.inference_mode():
         fill_adapters(bench)
         w.kv.pool.normal_()
+        for hidden in w.slots.hidden:
+            hidden.normal_()
         w.slots.table["pos"][:4] = torch.tensor([3, 17, 9, 30], device="cuda")
-        w.slots.table["step"][:4] = 2
+        w.slots.table["step"][:4] = torch.tensor([2, 2, 0, 2], device="cuda")  # one may join the others
         w.slots.attended[..., :1] = 3.0
         w.idx.fill_(4)
-        w.idx[:4] = torch.arange(4, device="cuda")
+        w.idx[:4] = w.first_idx[:4] = torch.arange(4, device="cuda")
         before = [t.clone() for t in held]
         for graphs in (*w.graph_runners, bench.codec.graphs):
             assert graphs.graphs
             assert not graphs.failed
             for key in graphs.graphs:
                 after = []
-                if graphs in (w.prefill_graphs, w.partial_graphs):
+                if graphs is w.prefill_graphs:
                     torch.cuda.synchronize()
-                    frame = graphs is w.prefill_graphs
-                    write(bench, group, BatchShape(*key[:3]) if frame else BatchShape(key[0], 0, *key[1:]))
+                    write(bench, group, w.prefill_shape(*key))
                 if graphs is bench.codec.graphs:
                     write_chunks(bench, key[0])
                 for run in (graphs, graphs.fn):

@@ -33,9 +33,7 @@ class Replay:
 
 def small_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many kinds of shapes as on a GPU, of few tokens: padding costs a CPU as much as tokens do."""
-    monkeypatch.setattr(model_runner, "PREFILL_TOKENS", {1: (TOKENS, 16, 8), 4: (TOKENS, 16)})
-    monkeypatch.setattr(model_runner, "LAST_TOKENS", {1: 4, 4: 8})
-    monkeypatch.setattr(model_runner, "PARTIAL_TOKENS", (TOKENS, 16, 4))
+    monkeypatch.setattr(model_runner, "PREFILL_TOKENS", (TOKENS, 16, 8, 4))
     monkeypatch.setattr(model_runner, "REPLAY_TOKENS", (TOKENS, 4))
 
 
@@ -48,8 +46,8 @@ def capture_prefills(tts: TTS) -> None:
     runner.prefill_buffers = PrefillBuffers(spec, largest, slots, runner.device)
     graphs: Any
     for graphs, keys in (
-        (runner.prefill_graphs, runner.prefill_keys(slots, spec.num_evals)),
-        (runner.partial_graphs, runner.partial_keys()),
+        (runner.prefill_graphs, runner.prefill_keys()),
+        (runner.first_graphs, runner.first_keys()),
     ):
         graphs.graphs = {key: Replay(graphs.fn, key) for key in keys}
     _read_rows_from_tokens(runner.kv, tts.engine.sizes.max_pages)
@@ -70,6 +68,6 @@ def _read_rows_from_tokens(kv: PagedKV, max_pages: int) -> None:
 
 
 def eager_prefills(tts: TTS) -> int:
-    """Prefills since start that no captured shape served."""
+    """Prefills and frames 0 since start that no captured shape served."""
     runner = tts.engine.runner
-    return runner.prefill_graphs.eager_calls + runner.partial_graphs.eager_calls
+    return runner.prefill_graphs.eager_calls + runner.first_graphs.eager_calls

@@ -13,8 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor.engine import step
-from stentor.engine.prefill_batch import build_eager_batch, pieces_of
 from stentor.kernels import Kernel, switches
 from stentor.layers import sampling
 from stentor.models.fish_s2 import sampling as ranked_sampling
@@ -90,14 +88,12 @@ class Led:
 
     def frame(self, at: int) -> list[Draw]:
         """The draws of frame `at`, which may be the one after the last."""
-        w, spec = self.bench.runner, self.bench.model.spec
+        w = self.bench.runner
         with torch.inference_mode(), drawing(self.take):
             for self.at in range(at + 1):
                 self.draws = []
                 if self.at == 0:
-                    pieces, num_evals = pieces_of(self.group), self.group[0][0].num_evals
-                    p = build_eager_batch(pieces, num_evals, spec, self.bench.sizes.page_size, self.bench.where)
-                    step.prefill(self.bench.model, w.slots, w.kv, p)
+                    w.prefill(self.group)
                 else:
                     w.idx[:1] = 0
                     w._decode(1, self.bench.sizes.max_pages, self.group[0][0].num_evals)

@@ -18,8 +18,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor.engine import step
-from stentor.engine.prefill_batch import build_eager_batch, pieces_of
 from stentor.engine.sequence import RUNNING, STOPPED
 from stentor.models.voxcpm2.modules import FSQ
 from tests.helpers.tiny import Bench
@@ -91,9 +89,7 @@ class Followed:
     def _step(self) -> None:
         bench, w = self.bench, self.bench.runner
         if self.at == 0:
-            pieces, num_evals = pieces_of(self.group), self.group[0][0].num_evals
-            batch = build_eager_batch(pieces, num_evals, bench.model.spec, bench.sizes.page_size, bench.where)
-            step.prefill(bench.model, w.slots, w.kv, batch)
+            w.prefill(self.group)
         else:
             w.idx[:1] = 0
             w._decode(1, bench.sizes.max_pages, self.group[0][0].num_evals)

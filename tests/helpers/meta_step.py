@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stentor import registry
+from stentor.engine import step
+from stentor.engine.kv_cache import PagedKV
 from stentor.engine.prefill_batch import PrefillBatch
+from stentor.engine.slot_table import SlotTable
 from stentor.models.base import PromptRows, SpeechModel
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 
@@ -71,9 +74,13 @@ def prefill_batch(model: SpeechModel, device: str) -> PrefillBatch:
     packed = {name: index(tokens) for name in ("row", "slot", "pos")}
     per_row = {name: index(rows) for name in ("idx", "last", "length", "pieces")}
     prompt = PromptRows(columns, given, index(frames))
-    return PrefillBatch(
-        **packed, **per_row, step=index(0), prompt=prompt, max_pages=2, max_seqlen=8, num_evals=spec.num_evals
-    )
+    return PrefillBatch(**packed, **per_row, step=index(0), prompt=prompt, max_pages=2, max_seqlen=8)
+
+
+def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
+    """The prompts of `batch`, and their frames 0."""
+    step.prefill(model, slots, kv, batch)
+    step.first_frame(model, slots, kv, batch.idx, batch.max_pages, model.spec.num_evals)
 
 
 class Operations(TorchDispatchMode):

@@ -26,7 +26,7 @@ FRAMES = [Column((4, 6)), Column((16,), torch.int32), Column((11,), torch.int64)
 
 def spec(frame: Column, stop_keeps: bool, columns: dict[str, Column]) -> ModelSpec:
     return ModelSpec(
-        family="none", sample_rate=1, hop=1, frame=frame, kv=KVSpec(1, 1, 1), max_model_len=9, draws=1, columns=columns,
+        family="none", sample_rate=1, hop=1, frame=frame, kv=KVSpec(1, 1, 1), hidden=(), max_model_len=9, draws=1, columns=columns,
         prompt_rows={}, options={}, stop_keeps_frame=stop_keeps, reference_rate=1, reference_seconds=(0.0, 1.0),
     )  # fmt: skip
 

@@ -150,7 +150,7 @@ class Pair:
 
     def prefill(self) -> None:
         batches = [
-            build_eager_batch(pieces_of(g), g[0][0].num_evals, b.model.spec, b.sizes.page_size, b.where)
+            build_eager_batch(pieces_of(g), b.model.spec, b.sizes.page_size, b.where)
             for g, b in zip(self.groups, (self.ref, self.dut), strict=True)
         ]
         self.length = batches[0].length

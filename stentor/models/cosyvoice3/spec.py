@@ -50,6 +50,7 @@ def make_spec(
         hop=HOP,
         frame=Column((1,), torch.int64),
         kv=KVSpec(stack.layers, stack.kv_heads, stack.head_dim, dtype),
+        hidden=(Column((stack.hidden,), dtype),),
         max_model_len=MAX_MODEL_LEN,
         draws=2,
         columns={**columns, **(live if timing.chunks else {})},

@@ -37,6 +37,7 @@ def make_spec(c: LanguageConfig, hop: int, dtype: torch.dtype, adapters: Mapping
         hop=hop,
         frame=Column((c.books,), torch.int64),
         kv=KVSpec(c.slow.layers, c.slow.kv_heads, c.slow.head_dim, dtype),
+        hidden=(Column((c.slow.hidden,), dtype),),
         max_model_len=c.max_model_len,
         draws=c.books + 1,
         columns=dict(adapters),

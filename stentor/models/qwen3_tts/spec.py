@@ -100,6 +100,7 @@ def make_spec(
         hop=codec.decoder.hop,
         frame=Column((c.codebooks,), torch.int32),
         kv=KVSpec(stack.layers, stack.kv_heads, stack.head_dim, dtype),
+        hidden=(Column((stack.hidden,), dtype),),
         max_model_len=c.talker.positions,
         draws=c.codebooks,
         columns={**_columns(c), **(adapters or {})},

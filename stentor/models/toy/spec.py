@@ -30,7 +30,9 @@ def make_spec(
     spec = _plain(dtype)
     if words:
         group = STACK.heads // STACK.kv_heads
-        spec = replace(spec, alignment=AlignmentHeads((0, 1), 3, group, STACK.head_dim**-0.5, window=window))
+        heads = AlignmentHeads((0, 1), 3, group, STACK.head_dim**-0.5, window=window)
+        queries = Column((len(heads.layers), heads.heads, STACK.head_dim), dtype)
+        spec = replace(spec, alignment=heads, hidden=(*spec.hidden, queries))
     if not timing.lookahead:
         return spec
     hide = Option(0, 0, BOOK, int, "frames whose second code is below this are not heard")
@@ -51,6 +53,7 @@ def _plain(dtype: torch.dtype) -> ModelSpec:
         hop=HOP,
         frame=Column((LATENT + CODES,), dtype),
         kv=KVSpec(STACK.layers, STACK.kv_heads, STACK.head_dim, dtype),
+        hidden=(Column((HIDDEN,), dtype),),
         max_model_len=1024,
         draws=LATENT + CODES + 1,
         columns={

@@ -39,6 +39,13 @@ def _alignment(c: VoxCPM2Config) -> AlignmentHeads | None:
     return AlignmentHeads(given.layers, given.heads, group, scale, given.lag, given.window)
 
 
+def _hidden(c: VoxCPM2Config, dtype: torch.dtype) -> tuple[Column, ...]:
+    """Of both language models, and the queries of the heads that look at the text, if there are any."""
+    plain, heads = Column((c.base.hidden,), dtype), c.alignment
+    queries = () if heads is None else (Column((len(heads.layers), heads.heads, c.base.head_dim), dtype),)
+    return plain, plain, *queries
+
+
 def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, Column]) -> ModelSpec:
     """Facts about one checkpoint. more_columns: what its adapters need."""
     choices = _options(c.defaults)
@@ -49,6 +56,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         hop=c.patch * c.vae.upsampling,
         frame=Column((c.patch, c.feat)),
         kv=KVSpec(c.base.layers + c.residual.layers, c.base.kv_heads, c.base.head_dim, dtype),
+        hidden=_hidden(c, dtype),
         max_model_len=c.max_length,
         draws=c.patch * c.feat,
         columns={"cfg": Column(fill=1.0), "flow_steps": Column(dtype=torch.int64, fill=1), **more_columns},

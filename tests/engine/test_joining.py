@@ -1,0 +1,78 @@
+"""A request whose frame 0 is made by a decode step, beside the next frames of others, speaks as it does alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from stentor.engine.sequence import Sequence
+from stentor.models.base import Prompt
+from tests.helpers.tiny import DEVICE, EVERY, Bench, checkpoint
+
+FRAMES = 4
+TEXTS = ("The first one runs already.", "Another joins it.")
+FAMILIES = (*EVERY, "voxcpm2_window")
+
+
+def bench_with(family: str, folder: Path) -> tuple[Bench, list[tuple[Sequence, Prompt]]]:
+    folder.mkdir()
+    bench = Bench(checkpoint(family, folder), DEVICE, torch.float32)
+    return bench, [bench.admit(family, slot, seed=slot, text=text) for slot, text in enumerate(TEXTS)]
+
+
+def decoded(bench: Bench, sequences: list[Sequence], count: int) -> None:
+    for _ in range(count):
+        for seq in sequences:
+            seq.num_scheduled += 1
+        bench.runner.decode(sequences)
+
+
+def made(bench: Bench, slot: int, frames: int) -> Tensor:
+    return bench.runner.slots.frames[slot, :frames].clone().cpu()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_frames_of_a_row_that_joins_and_of_those_it_joins_are_those_of_each_alone(family: str, tmp_path: Path) -> None:
+    with torch.inference_mode():
+        bench, group = bench_with(family, tmp_path / "alone")
+        for one in group:
+            bench.runner.prefill([one])
+            decoded(bench, [one[0]], FRAMES)
+        wanted = [made(bench, slot, FRAMES) for slot in range(2)]
+        used = bench.runner.kv.pool.clone()
+
+        bench, (first, second) = bench_with(family, tmp_path / "joined")
+        bench.runner.prefill([first])
+        decoded(bench, [first[0]], 1)
+        second[0].joins, second[0].num_scheduled = True, 0
+        bench.runner.prefill([second])
+        assert bench.runner.slots.table["step"][:2].tolist() == [2, 0]
+        decoded(bench, [first[0], second[0]], FRAMES - 1)
+        found = [made(bench, 0, FRAMES), made(bench, 1, FRAMES - 1)]
+    assert bench.runner.slots.table["pos"][1] == second[1].length + FRAMES - 2
+    for want, got in zip(wanted, found, strict=True):
+        if want.is_floating_point():
+            assert torch.allclose(got, want[: len(got)], atol=1e-4)
+        else:
+            assert torch.equal(got, want[: len(got)])
+    pages = torch.tensor(second[0].pages[: second[1].length // bench.sizes.page_size])
+    assert len(pages)
+    assert torch.allclose(bench.runner.kv.pool[:, :, pages], used[:, :, pages], atol=1e-4), "its prompt was overwritten"
+
+
+def test_a_row_that_joins_alone_makes_its_frame_0(tmp_path: Path) -> None:
+    """Those that it was to join may have failed."""
+    with torch.inference_mode():
+        bench, group = bench_with("voxcpm2", tmp_path / "alone")
+        bench.runner.prefill([group[0]])
+        wanted = made(bench, 0, 1)
+        bench, group = bench_with("voxcpm2", tmp_path / "joined")
+        seq = group[0][0]
+        seq.joins, seq.num_scheduled = True, 0
+        bench.runner.prefill([group[0]])
+        assert not made(bench, 0, 1).any()
+        decoded(bench, [seq], 1)
+        assert torch.allclose(made(bench, 0, 1), wanted, atol=1e-5)
