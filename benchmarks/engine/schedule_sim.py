@@ -46,7 +46,6 @@ from stentor.engine.device import CODEC, LANGUAGE_MODEL
 from stentor.engine.inflight import CodecOutput
 from stentor.engine.model_runner import MAX_PREFILL_TOKENS, ModelRunner, default_batch_sizes
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
-from stentor.engine.scheduler import JOIN_ROWS
 from stentor.engine.sequence import LENGTH, RUNNING
 from stentor.layers.types import NO_PAGES, CodecCall, State
 from stentor.models.base import KVSpec, SpeechModel
@@ -345,7 +344,7 @@ def main() -> None:
     policy = {name: json.loads(value) for name, _, value in (p.partition("=") for p in args.policy)}
     results: dict[str, list[dict[str, Any]]] = {}
     for name in args.models:
-        with simulated(name, Policy(**{"ramp": RAMP, "join_rows": JOIN_ROWS, **policy})) as tts:
+        with simulated(name, Policy(**{"ramp": RAMP, **policy})) as tts:
             for load in args.loads:
                 rounds = [measure(tts, load) for _ in range(args.rounds)]
                 found = min(rounds, key=lambda r: r["first_ms"]["p50"])

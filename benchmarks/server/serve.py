@@ -21,6 +21,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -29,7 +30,7 @@ import tarfile
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ def environment() -> dict[str, str]:
 
 
 class Server:
-    """A server process of one model."""
+    """A server process of one model. flags: further ones of `stentor serve`."""
 
-    def __init__(self, model: str, device: str, slots: int, log: Path) -> None:
+    def __init__(self, model: str, device: str, slots: int, log: Path, flags: Sequence[str] = ()) -> None:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
@@ -59,7 +60,7 @@ class Server:
         self.log = log
         command = [sys.executable, "-m", "stentor", "serve", model, "--port", str(self.port), "--device", device]
         command += ["--max-num-seqs", str(slots), "--ignore-unknown-fields", "--uvicorn-log-level", "info"]
-        command += ["--max-active-requests", str(4 * slots)]
+        command += ["--max-active-requests", str(4 * slots), *flags]
         command += ["--voices-dir", str(log.with_suffix(".voices"))]  # not where this user's own voices are
         self.began = time.monotonic()
         with log.open("w") as sink:
@@ -100,8 +101,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(model: str, device: str, slots: int, log: Path) -> Iterator[Server]:
-    server = Server(model, device, slots, log)
+def serving(model: str, device: str, slots: int, log: Path, flags: Sequence[str] = ()) -> Iterator[Server]:
+    server = Server(model, device, slots, log, flags)
     try:
         yield server
     finally:
@@ -170,7 +171,7 @@ def slug(model: str) -> str:
 def measure(model: str, a: argparse.Namespace, end: float) -> dict[str, Any]:
     found: dict[str, Any] = {"model": model, "audio_seconds": a.audio}
     log = a.work / f"server_{slug(model)}.log"
-    with serving(model, a.device, a.max_num_seqs, log) as server:
+    with serving(model, a.device, a.max_num_seqs, log, a.flags) as server:
         found["ready_seconds"] = server.ready(min(START, end - time.monotonic()))
         if found["ready_seconds"] is None:
             found["error"] = "never ready"
@@ -258,6 +259,7 @@ def main() -> None:
     p.add_argument("--seconds", type=float, default=330.0, help="for all of it")
     p.add_argument("--device", default="cuda")
     p.add_argument("--max-num-seqs", type=int, default=64)
+    p.add_argument("--flags", type=shlex.split, default=[], help="further flags of stentor serve, in one word")
     p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
     p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=list(CONCURRENCY))
     a = p.parse_args()

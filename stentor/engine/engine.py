@@ -30,7 +30,7 @@ from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.preparation import Preparation
 from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.request_state import Health, OpenRequests, Request, Stats
-from stentor.engine.scheduler import JOIN_ROWS, Scheduler
+from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import BROKEN, Phase, Place
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.sizing import plan_memory
@@ -289,11 +289,8 @@ class Engine:
 
 
 def _policy(config: EngineConfig, device: Device, captured_tokens: int) -> Policy:
-    """The scheduler's policy. What it leaves to the device: a CPU takes a gentle ramp, and no rows join there, as a row
-    costs as much beside others as alone. A GPU's prefills are captured."""
+    """The scheduler's policy. Without a ramp of its own, a CPU takes the gentle one. A GPU's prefills are captured."""
     policy = config.policy
     if device.cuda:
-        rows = JOIN_ROWS if policy.join_rows is None else policy.join_rows
-        tokens = min(policy.max_prefill_tokens, captured_tokens)
-        return replace(policy, max_prefill_tokens=tokens, join_rows=rows)
+        return replace(policy, max_prefill_tokens=min(policy.max_prefill_tokens, captured_tokens))
     return replace(policy, ramp=GENTLE_RAMP) if policy.ramp is None else policy

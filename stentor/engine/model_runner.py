@@ -60,6 +60,7 @@ class ModelRunner:
         self.batch_sizes = config.batch_sizes or (default_batch_sizes(sizes.slots) if device.cuda else ())
         self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
+        self.joins = config.policy.join_rows > 0
         self.first_idx = torch.full((sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
         self.evals = {model.spec.num_evals, *model.spec.captured_evals} if device.cuda else set()
         self.stream = device.stream(LANGUAGE_MODEL)
@@ -91,8 +92,8 @@ class ModelRunner:
         )
         with self.stream.active():
             evals = sorted(self.evals, reverse=True)
-            main = self.model.spec.num_evals
-            joins = [(e, j) for e in evals for j in ((1, 0) if e == main else (0,))]
+            joined = {self.model.spec.num_evals} if self.joins else set()
+            joins = [(e, j) for e in evals for j in ((1, 0) if e in joined else (0,))]
             self.decode_graphs.capture((b, n, e, j) for b in batches for n in pages for e, j in joins)
             if self.kv.fused and self.device.cuda:
                 self.prefill_graphs.capture(self.prefill_keys())

@@ -77,7 +77,7 @@ class PrefillPlanner:
         plan.prefill.append(seq)
         if seq.piece.stop == seq.prefill_length:
             seq.move(Phase.RUNNING)
-            few = 0 < self._running <= (self.policy.join_rows or 0)
+            few = 0 < self._running <= self.policy.join_rows
             seq.joins = few and seq.may_join and seq.ends_prompt
             seq.num_scheduled += seq.emits
 

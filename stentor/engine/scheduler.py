@@ -2,8 +2,8 @@
 
 One step goes on with prefills, resumes preempted requests and admits queued ones (all under a token budget), generates
 one frame for every running request and launches the audio chunks that are due. While requests are queued or prefilled,
-a step runs prefill or decode, not both (`StepKind`). Where few rows run it decodes as well: the new ones join them
-(`Policy.join_rows`).
+a step runs prefill or decode, not both (`StepKind`). With `Policy.join_rows` it runs both while few rows run, and new
+ones join them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from stentor.engine.step_plan import StepKind, StepPlan
 from stentor.engine.victims import longest_idle, pick_victim, stuck
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 
-JOIN_ROWS = 16
-"""`Policy.join_rows` on a GPU. Beside 64 rows first audio would come 12 ms later, by the simulation of docs/log.md."""
 MIN_LEAD_S = 0.04
 """Seconds of audio that a stream must still have buffered after 1.5 prefills."""
 

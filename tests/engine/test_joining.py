@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from stentor.config import Policy
 from stentor.engine.sequence import Sequence
 from stentor.models.base import Prompt
-from tests.helpers.tiny import DEVICE, EVERY, Bench, checkpoint
+from tests.helpers.tiny import DEVICE, EVERY, FIXTURES, Bench, checkpoint
 
 FRAMES = 4
 TEXTS = ("The first one runs already.", "Another joins it.")
@@ -76,3 +77,17 @@ def test_a_row_that_joins_alone_makes_its_frame_0(tmp_path: Path) -> None:
         assert not made(bench, 0, 1).any()
         decoded(bench, [seq], 1)
         assert torch.allclose(made(bench, 0, 1), wanted, atol=1e-5)
+
+
+def test_steps_with_rows_that_join_are_captured_only_where_rows_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would lengthen each start."""
+    for rows, variants in ((0, {0}), (16, {0, 1})):
+        settings = {"policy": Policy(join_rows=rows), "batch_sizes": (4, 1)}
+        runner = Bench(FIXTURES / "voxcpm2", "cpu", torch.float32, **settings).runner
+        runner.evals = {*runner.model.spec.captured_evals, runner.model.spec.num_evals}
+        keys: list[tuple[int, ...]] = []
+        monkeypatch.setattr(runner.decode_graphs, "capture", keys.extend)
+        runner.capture()
+        assert {key[-1] for key in keys} == variants
+        assert {key[2] for key in keys if key[-1]} <= {runner.model.spec.num_evals}
+        assert len(keys) == len(set(keys))

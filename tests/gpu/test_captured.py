@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from stentor import TTS, registry
+from stentor.config import Policy
 from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.encoder_graphs import EncoderGraphs
 from stentor.layers.types import ADAPTER, NO_END, Eager
@@ -44,7 +45,8 @@ def fill_adapters(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("family", "dtype", "load"), CASES)
 def test_every_captured_graph_does_what_its_function_does(family, dtype, load, tmp_path):
-    bench = Bench(checkpoint(family, tmp_path), "cuda", dtype, slots=4, load=load, require_graphs=True)
+    joins = Policy(join_rows=4)
+    bench = Bench(checkpoint(family, tmp_path), "cuda", dtype, slots=4, load=load, require_graphs=True, policy=joins)
     w = bench.runner
     bench.where.synchronize()
     with torch.inference_mode():
