@@ -91,7 +91,7 @@ def checked(samples: np.ndarray, rate: int, param: str, seconds: tuple[float, fl
 def check_length(duration: float, param: str, seconds: tuple[float, float]) -> None:
     """InvalidRequest if so many seconds of audio are not within `seconds` = (shortest, longest)."""
     if not seconds[0] <= duration <= seconds[1]:
-        raise InvalidRequest(param, f"audio is {duration:.2f} s long, must be {seconds[0]:g} to {seconds[1]:g} s")
+        raise InvalidRequest(param, f"audio is {duration:.4g} s long, must be {seconds[0]:g} to {seconds[1]:g} s")
 
 
 def resample(samples: np.ndarray, source: int, target: int) -> np.ndarray:

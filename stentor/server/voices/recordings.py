@@ -113,7 +113,7 @@ def _loaded(spec: ModelSpec, found: Audio, param: str, digest: str) -> Recording
     shortest, longest = spec.reference_seconds
     if len(samples) < shortest * rate:
         raise ApiError(
-            400, f"{param}: is {len(samples) / rate:.2f} s long, must be {shortest:g} to {longest:g} s", param=param
+            400, f"{param}: is {len(samples) / rate:.4g} s long, must be {shortest:g} to {longest:g} s", param=param
         )
     recording = replace(audio.checked(samples, rate, param, spec.reference_seconds), source=digest)
     assert recording.digest  # computed here, where it holds up nobody
