@@ -41,8 +41,8 @@ REPLAY_TOKENS = (2048, 512, 128)
 """The same of frames that preempted requests had."""
 FIRST_ROWS = (32, 16, 8, 1)
 """Captured frames 0, by rows, besides as many as there are slots."""
-OTHER_ROWS = (8, 1)
-"""The same where `emit` loops less or more often than by default."""
+OTHER_ROWS = (16, 4, 1)
+"""Captured steps and frames 0 where `emit` loops another number of times, besides as many rows as there are slots."""
 MAX_PREFILL_TOKENS = max(PREFILL_TOKENS)
 """Tokens of one captured prefill at most."""
 DECODE_PAGES = (32, 128)
@@ -83,21 +83,23 @@ class ModelRunner:
 
     def capture(self) -> None:
         """Capture every graph that steady serving needs, largest first."""
-        max_pages = self.sizes.max_pages
-        batches = sorted(self.batch_sizes, reverse=True)
-        pages = (
-            [max_pages]
-            if self.kv.fused
-            else sorted({min(max_pages, n) for n in (*DECODE_PAGES, max_pages)}, reverse=True)
-        )
         with self.stream.active():
-            evals = sorted(self.evals, reverse=True)
-            joined = {self.model.spec.num_evals} if self.joins else set()
-            joins = [(e, j) for e in evals for j in ((1, 0) if e in joined else (0,))]
-            self.decode_graphs.capture((b, n, e, j) for b in batches for n in pages for e, j in joins)
+            self.decode_graphs.capture(self.decode_keys())
             if self.kv.fused and self.device.cuda:
                 self.prefill_graphs.capture(self.prefill_keys())
                 self.first_graphs.capture(self.first_keys())
+
+    def decode_keys(self) -> Iterator[tuple[int, int, int, int]]:
+        """(rows, pages, num_evals, whether rows may join)."""
+        most, main = self.sizes.max_pages, self.model.spec.num_evals
+        pages = {most} if self.kv.fused else {min(most, n) for n in (*DECODE_PAGES, most)}
+        for rows in sorted(self.batch_sizes, reverse=True):
+            for count in sorted(pages, reverse=True):
+                for evals in sorted(self.evals, reverse=True):
+                    if evals == main:
+                        yield from ((rows, count, evals, joining) for joining in ((1, 0) if self.joins else (0,)))
+                    elif rows in (max(self.batch_sizes), *OTHER_ROWS):
+                        yield (rows, count, evals, 0)
 
     def prefill_keys(self) -> Iterator[tuple[int, int, int]]:
         """(tokens, given frames, replayed frames): as many of one kind as tokens, or none."""
@@ -201,7 +203,7 @@ class ModelRunner:
     def _launch_first_frame(self, sequences: list[Sequence]) -> None:
         """Frame 0 of these requests. All take the same `num_evals`."""
         wanted = (len(sequences), self._max_pages(sequences), sequences[0].num_evals)
-        key = self.first_graphs.covering_key(wanted)
+        key = self.first_graphs.covering_key(wanted, exact=1)
         padding = [self.sizes.slots] * (key[0] - len(sequences))
         self.device.fill(self.first_idx, [s.slot for s in sequences] + padding)
         self.first_graphs(*key)
@@ -212,9 +214,10 @@ class ModelRunner:
     def decode(self, sequences: list[Sequence]) -> InFlightStep:
         """One frame for each request. All take the same `num_evals`. For some it may be frame 0 (`Sequence.joins`)."""
         launched_at = time.monotonic()
-        wanted = self._max_pages(sequences), sequences[0].num_evals, int(any(s.joining for s in sequences))
+        joining = int(any(s.joining for s in sequences))
         batch = min((b for b in self.batch_sizes if b >= len(sequences)), default=len(sequences))
-        key = self.decode_graphs.covering_key((batch, *wanted), exact=1)
+        wanted = (batch, self._max_pages(sequences), sequences[0].num_evals, joining)
+        key = self.decode_graphs.covering_key(wanted, exact=1 if joining else 2)
         rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))
         with self.stream.active():
             if rows != self._idx_host:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stentor.config import Policy
+from stentor.engine.model_runner import ModelRunner
 from stentor.engine.sequence import Sequence
 from stentor.models.base import Prompt
 from tests.helpers.tiny import DEVICE, EVERY, FIXTURES, Bench, checkpoint
@@ -79,15 +80,37 @@ def test_a_row_that_joins_alone_makes_its_frame_0(tmp_path: Path) -> None:
         assert torch.allclose(made(bench, 0, 1), wanted, atol=1e-5)
 
 
-def test_steps_with_rows_that_join_are_captured_only_where_rows_join(monkeypatch: pytest.MonkeyPatch) -> None:
+def runner_with_graphs(rows: int) -> tuple[ModelRunner, dict[str, list[tuple[int, ...]]]]:
+    """A runner for which a GPU would capture several loop lengths, and the keys of its graphs. rows: that may join."""
+    settings = {"policy": Policy(join_rows=rows), "batch_sizes": (1, 2, 4, 8, 16, 24, 32)}
+    runner = Bench(FIXTURES / "voxcpm2", "cpu", torch.float32, slots=32, **settings).runner
+    runner.evals = {*runner.model.spec.captured_evals, runner.model.spec.num_evals}
+    keys = {"decode": list(runner.decode_keys()), "frame 0": list(runner.first_keys())}
+    for graphs in (runner.decode_graphs, runner.first_graphs):
+        graphs.graphs = dict.fromkeys(keys[graphs.name])
+    return runner, keys
+
+
+def test_steps_with_rows_that_join_are_captured_only_where_rows_join() -> None:
     """They would lengthen each start."""
     for rows, variants in ((0, {0}), (16, {0, 1})):
-        settings = {"policy": Policy(join_rows=rows), "batch_sizes": (4, 1)}
-        runner = Bench(FIXTURES / "voxcpm2", "cpu", torch.float32, **settings).runner
-        runner.evals = {*runner.model.spec.captured_evals, runner.model.spec.num_evals}
-        keys: list[tuple[int, ...]] = []
-        monkeypatch.setattr(runner.decode_graphs, "capture", keys.extend)
-        runner.capture()
-        assert {key[-1] for key in keys} == variants
-        assert {key[2] for key in keys if key[-1]} <= {runner.model.spec.num_evals}
-        assert len(keys) == len(set(keys))
+        runner, keys = runner_with_graphs(rows)
+        assert {key[-1] for key in keys["decode"]} == variants
+        assert {key[2] for key in keys["decode"] if key[-1]} <= {runner.model.spec.num_evals}
+        assert len(keys["decode"]) == len(set(keys["decode"]))
+
+
+def test_every_number_of_rows_has_a_graph_of_its_own_loop_length() -> None:
+    """Also where `emit` loops another number of times, for which fewer sizes are captured."""
+    runner, keys = runner_with_graphs(16)
+    main, pages = runner.model.spec.num_evals, runner.sizes.max_pages
+    for evals in runner.evals:
+        for count in range(1, 33):
+            batch = min(b for b in runner.batch_sizes if b >= count)
+            found = runner.decode_graphs.covering_key((batch, pages, evals, 0), exact=2)
+            first = runner.first_graphs.covering_key((count, pages, evals), exact=1)
+            assert found in keys["decode"]
+            assert first in keys["frame 0"]
+            assert found[2] == first[2] == evals
+            assert found[0] == batch if evals == main else count <= found[0] <= max(4 * count, 4)
+    assert runner.decode_graphs.covering_key((2, pages, min(runner.evals), 1), exact=1) == (2, pages, main, 1)
