@@ -15,7 +15,7 @@ def run(args: argparse.Namespace) -> int:
         tts = TTS(args.model, device=args.device, dtype=args.dtype, quantization=args.quantization, max_num_seqs=1)
     with tts:
         for name, value in facts(tts.spec).items():
-            print(f"{name:<14}{value}")
+            print(f"{name:<16}{value}")
     return 0
 
 

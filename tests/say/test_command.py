@@ -179,6 +179,7 @@ def test_voices_are_listed_with_what_a_model_takes(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     for words in ("low, high", "english", "0.05 to 5 s of speech to clone", "600 Hz"):
         assert words in out
+    assert "--instructions  how to speak" in out
 
 
 class FakeDevice:
