@@ -37,7 +37,7 @@ KERNELS, HIDDEN, FEW = 500, 2048, 8
 RUNNERS: dict[str, Collection[str]] = {
     "nothing": (),
     "decode": ("decode",),
-    "partial prefill": ("partial prefill",),
+    "frame 0": ("frame 0",),
     "codec": ("codec", "whole codec", "priming", "encoding"),
     "prefill": ("prefill",),
 }
