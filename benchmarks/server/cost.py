@@ -21,6 +21,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -28,12 +29,20 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from stentor import TTS  # noqa: E402
+from stentor import TTS, registry  # noqa: E402
 from stentor.engine.engine import Engine  # noqa: E402
 from stentor.engine.sequence import LENGTH  # noqa: E402
 
 HOP, RATE = 1920, 24000
 OPS = 6  # small tensor operations per step, which let go of the interpreter lock as launches do
+
+
+def toy(slots: int) -> TTS:
+    """The toy with frames as long as those of a released model, for `Paced`."""
+    model = registry.load("dummy:toy", torch.device("cpu"), None, {})
+    model.spec = replace(model.spec, hop=HOP, sample_rate=RATE)
+    with mock.patch.object(registry, "load", return_value=model):
+        return TTS("dummy:toy", device="cpu", max_num_seqs=slots, memory_gb=0.5, max_frames=1024)
 
 
 class Paced:
@@ -42,7 +51,6 @@ class Paced:
     def __init__(self, tts: TTS, step: float) -> None:
         engine, self.step = tts.engine, step
         model, runner = engine.model, engine.runner
-        model.spec = replace(model.spec, hop=HOP, sample_rate=RATE)
         self.report, self.limit = runner.slots.report, runner.slots.table["max_frames"]
         self.noise = torch.rand(runner.sizes.slots, 25 * HOP) - 0.5
         self.scratch = torch.zeros(8)
@@ -99,7 +107,7 @@ def serve(a: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     if a.switch_ms:
         sys.setswitchinterval(a.switch_ms / 1e3)
-    tts = TTS("dummy:toy", device="cpu", max_num_seqs=a.streams, memory_gb=0.5, max_frames=1024)
+    tts = toy(a.streams)
     paced = Paced(tts, a.step)
     config = ServerConfig(models=("dummy:toy",), warmup=False, max_active_requests=1000)
     app = create_app(config, load=lambda name, model: lambda: tts)
@@ -167,7 +175,7 @@ def through_http(a: argparse.Namespace, pace: float, switch: float) -> dict[str,
 def alone(a: argparse.Namespace, pace: float) -> dict[str, Any]:
     """The same without a server: a thread per stream takes what comes."""
     step = a.streams * HOP / RATE / pace
-    with TTS("dummy:toy", device="cpu", max_num_seqs=a.streams, memory_gb=0.5, max_frames=1024) as tts:
+    with toy(a.streams) as tts:
         paced = Paced(tts, step)
         began = time.monotonic()
         for _ in range(a.waves):
