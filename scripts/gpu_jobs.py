@@ -165,7 +165,7 @@ def table(jobs: list[Job], outcomes: list[Outcome]) -> str:
     """What each job printed last, then a line for each."""
     lines = [f"    {o.name}: {x[:300]}" for o in outcomes for x in o.tail]
     for job, o in zip(jobs, outcomes, strict=True):
-        lines.append(f"{o.name:<20} {o.verdict:<28} {o.seconds:>6} s  predicted: {job.predicted}")
+        lines.append(f"{o.name:<20} {o.verdict:<28} {o.seconds:>6} s  {job.decides}; predicted: {job.predicted}")
     return "\n".join(lines)
 
 
