@@ -127,7 +127,7 @@ class Streams(Bench):
         found: dict[str, Any] = {}
         for rows in ROWS if self.cuda else (1,):
             for name, run in self.calls(rows).items():
-                found[f"{name} {rows}"] = self.timed(run, profiled=rows in (1, 16) and name == "codec")
+                found[f"{name} {rows}"] = self.timed(run, profiled=rows in (1, 16, 64) and name == "codec")
         for rows in ROWS:
             found[f"floor flow {rows}"] = floor(rows, FLOW_FLOP, FLOW_BYTES)
             found[f"floor vocoder {rows}"] = floor(rows, VOCODER_FLOP, VOCODER_BYTES)

@@ -1,0 +1,135 @@
+"""Time the attention of a cell of CosyVoice3's flow, with every tile and against another version of its file.
+
+Run: python benchmarks/kernels/cell_attention.py [--other FILE.py] [--rows 16 64] [--kept 9] [--out FILE.json]
+Needs: a GPU with 90 MB for each kept page of a row, and nothing but stentor.
+
+Microseconds are of one launch of the 220 of a codec call, which are captured together, so that keys come from memory.
+The floor is that of reading all kept keys and values at 4.3 TB/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import sys
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.timing import milliseconds
+from stentor.models.cosyvoice3 import attention_kernels
+
+STEPS, BLOCKS, HEADS, FRAMES, WIDTH = 10, 22, 16, 50, 64
+TILES = {"num_warps": (4, 8), "num_stages": (2, 3, 4), "maxnreg": (None, 128, 168)}
+
+
+def read(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("other_attention", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["other_attention"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def with_tile(module: ModuleType, tile: dict[str, Any]) -> ModuleType:
+    """The module, whose launches take this tile."""
+    plain = module.Splits
+
+    class Tiled(plain):  # type: ignore[misc, valid-type]
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.launch: dict[str, Any] = {**self.launch, **tile}
+
+    copied = ModuleType(module.__name__)
+    copied.__dict__.update(module.__dict__, Splits=Tiled)
+    f = module.cell_attention
+    copied.__dict__["cell_attention"] = FunctionType(f.__code__, copied.__dict__, f.__name__, f.__defaults__)
+    return copied
+
+
+class Case:
+    """Inputs of `rows` cells with `kept` pages before each."""
+
+    def __init__(self, rows: int, kept: int) -> None:
+        self.rows, self.kept = rows, kept
+        shape = (STEPS, BLOCKS, 2, 2, HEADS, FRAMES, WIDTH)
+        self.pool = torch.empty(rows * (kept + 1), *shape, dtype=torch.bfloat16, device="cuda")
+        for page in self.pool:
+            page.normal_()
+        table = torch.arange(rows * (kept + 1), device="cuda").view(rows, kept + 1)
+        self.pages = attention_kernels.Pages(self.pool, table, torch.full((rows,), kept, device="cuda"))
+        self.qkv = torch.randn(rows, 2, FRAMES, 3 * HEADS * WIDTH, dtype=torch.bfloat16, device="cuda")
+        self.rope = [torch.randn(rows, FRAMES, WIDTH // 2, device="cuda") for _ in range(2)]
+        self.count = torch.full((rows,), FRAMES, device="cuda")
+
+    def once(self, module: ModuleType, at: int) -> Tensor:
+        out: Tensor = module.cell_attention(self.qkv, *self.rope, self.count, HEADS, self.pages, at)
+        return out
+
+    def exact(self, at: int) -> Tensor:
+        """In float32, without kernels."""
+        q, k, v = self.qkv.float().view(self.rows, 2, FRAMES, 3, HEADS, WIDTH).unbind(3)
+        cos, sin = (t[:, None] for t in self.rope)
+        q, k = (torch.cat((self.turned(x[..., 0, :], cos, sin)[..., None, :], x[..., 1:, :]), -2) for x in (q, k))
+        kept = self.pool[: self.rows * (self.kept + 1)].view(self.rows, self.kept + 1, -1, *self.pool.shape[3:])
+        pages = kept[:, : self.kept, at].float()  # [B, n, keys or values, branch, H, T, D]
+        before = pages.permute(2, 0, 3, 4, 1, 5, 6).flatten(4, 5)
+        own = [t.bfloat16().float().transpose(2, 3) for t in (k, v)]
+        keys, values = (torch.cat((a, b), dim=3) for a, b in zip(before, own, strict=True))
+        out = torch.nn.functional.scaled_dot_product_attention(q.transpose(2, 3), keys, values)
+        return out.transpose(2, 3).flatten(-2)
+
+    def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+
+    def microseconds(self, module: ModuleType) -> float:
+        self.once(module, 0)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for at in range(STEPS * BLOCKS):
+                self.once(module, at)
+        return round(1e3 * milliseconds(graph.replay) / (STEPS * BLOCKS), 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--other", type=Path)
+    parser.add_argument("--rows", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--kept", type=int, default=9)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    modules = {"this": attention_kernels} | ({"other": read(args.other)} if args.other else {})
+    found: list[dict[str, Any]] = []
+    for rows in args.rows:
+        case = Case(rows, args.kept)
+        exact = case.exact(7)
+        floor = rows * args.kept * FRAMES * HEADS * WIDTH * 2 * 2 * 2 / 4.3e12
+        print(f"{rows} rows, floor {1e6 * floor:.1f} us", flush=True)
+        for name, module in modules.items():
+            for tile in (dict(zip(TILES, values, strict=True)) for values in itertools.product(*TILES.values())):
+                us: float | str
+                try:
+                    tiled = with_tile(module, tile)
+                    error = float((case.once(tiled, 7).float() - exact).norm() / exact.norm())
+                    us = case.microseconds(tiled)
+                except Exception as e:
+                    error, us = float("nan"), repr(e)[:90]
+                found.append({"rows": rows, "version": name, **tile, "error": error, "us": us})
+                print(f"  {name:6} {tile} error {error:.5f}: {us}", flush=True)
+                if args.out:
+                    args.out.write_text(json.dumps(found, indent=1))
+        del case
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
