@@ -27,7 +27,7 @@ from stentor.engine.inflight import InFlightStep
 from stentor.engine.launcher import Launcher
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.preparation import Preparation
+from stentor.engine.preparation import Preparation, Upcoming
 from stentor.engine.reference_encoder import ReferenceEncoder
 from stentor.engine.request_state import Health, OpenRequests, Request, Stats
 from stentor.engine.scheduler import Scheduler
@@ -42,6 +42,7 @@ from stentor.models.base import Prompt, SpeechModel, SpeechRequest
 log = logging.getLogger("stentor.engine")
 
 STALL_SECONDS = 0.005  # how long to wait when every running request has `max_ahead` seconds buffered
+UPCOMING_SECONDS = 0.0005  # and for requests that are about to be submitted. One that is given up says nothing
 
 
 class Engine:
@@ -72,10 +73,12 @@ class Engine:
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec.hop)
         self.inbox = Inbox()
+        self._upcoming = Upcoming()
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
         self._last_done = 0.0  # when a step was last seen to have run
         self._stalled = False  # the last iteration found nothing to do
+        self._expects = False  # it waited for requests that are about to be submitted
         self._started = threading.Event()
         self._start()
 
@@ -91,7 +94,7 @@ class Engine:
     def prepare(self, request: SpeechRequest) -> Preparation:
         """A checked request on its way to a prompt. EngineError in a forked child."""
         self.inbox.check_process()
-        return Preparation(self.model, self.reference_encoder, self.codec.primer, request)
+        return Preparation(self.model, self.reference_encoder, self.codec.primer, request, self._upcoming)
 
     def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
@@ -194,9 +197,10 @@ class Engine:
         """One iteration: read messages, plan, launch, read reports that are due, hand audio out."""
         self._read_messages()
         now = time.monotonic()
-        plan = self.scheduler.plan(now)
+        plan = self.scheduler.plan(now, bool(self._upcoming))
         self._requests.leave_queue(len(plan.admitted))
-        self._stalled = plan.empty and not self._in_flight and self._delivery.empty
+        self._expects = plan.expects and not self._in_flight
+        self._stalled = plan.empty and not self._in_flight and (self._expects or self._delivery.empty)
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
         self._delivery.ready()
@@ -206,7 +210,7 @@ class Engine:
             self._delivery.until(step)
             self._observe(step)
             self._delivery.add(self._launcher.audio(self.scheduler.plan_audio(time.monotonic())))
-        self._delivery.ready(wait=plan.empty and not self._in_flight)
+        self._delivery.ready(wait=plan.empty and not self._in_flight and not self._expects)
         for seq in self.scheduler.complete():
             self._turns.prepare(seq)
         for seq in self.scheduler.finished():
@@ -217,10 +221,10 @@ class Engine:
 
     def _read_messages(self) -> None:
         """Handle the messages of callers. Wait for one when there is nothing else to do."""
-        wait = self._stalled
+        wait, patience = self._stalled, UPCOMING_SECONDS if self._expects else STALL_SECONDS
         while True:
             try:
-                message = self.inbox.get(wait, None if self.scheduler.inert else STALL_SECONDS)
+                message = self.inbox.get(wait, None if self.scheduler.inert else patience)
             except queue.Empty:
                 return
             if message is None:

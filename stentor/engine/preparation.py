@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +15,60 @@ from stentor.models.base import Prompt, SpeechModel, SpeechRequest
 from stentor.text.front_end import Check
 
 
+class Upcoming:
+    """Counts the requests that are about to be submitted. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tickets: set[Ticket] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._tickets)
+
+    def ticket(self) -> Ticket:
+        """Of one request, which counts from now on."""
+        ticket = Ticket(self._lock, self._tickets)
+        ticket.count(True)
+        return ticket
+
+
+class Ticket:
+    """Whether a request counts as `Upcoming`."""
+
+    def __init__(self, lock: threading.Lock, counted: set[Ticket]) -> None:
+        self._lock, self._counted, self._over = lock, counted, False
+
+    def count(self, counts: bool) -> None:
+        """It is soon submitted, or it waits for something that takes long."""
+        with self._lock:
+            if counts and not self._over:
+                self._counted.add(self)
+            else:
+                self._counted.discard(self)
+
+    def end(self) -> None:
+        """It is submitted or given up, and never counts again."""
+        self._over = True
+        self.count(False)
+
+
 class Preparation:
-    """A prompt in the making, for callers that must not wait in a thread. Call `leave` when it is done or given up."""
+    """A prompt in the making, for callers that must not wait in a thread. Call `leave` when it is done or given up.
+
+    Until then its request is upcoming, except while it waits for an encoding.
+    """
 
     def __init__(
-        self, model: SpeechModel, encoder: ReferenceEncoder, primer: CodecPrimer, request: SpeechRequest
+        self,
+        model: SpeechModel,
+        encoder: ReferenceEncoder,
+        primer: CodecPrimer,
+        request: SpeechRequest,
+        upcoming: Upcoming,
     ) -> None:
         self.request = request
         self._model, self._primer = model, primer
+        self._ticket = upcoming.ticket()
         self._claims = Claims()
         self._features = RequestFeatures(encoder, self._claims)
         self._prompt: Prompt | None = None
@@ -33,6 +80,13 @@ class Preparation:
         It waits for no encoding.
         """
         check()
+        self._ticket.count(True)
+        found = self._advance(check)
+        if isinstance(found, Claim):
+            self._ticket.count(False)
+        return found
+
+    def _advance(self, check: Check) -> Prompt | Claim[Any]:
         try:
             if self._prompt is None:
                 self._prompt = self._model.prompt(replace(self.request, check=check), self._features)
@@ -52,6 +106,7 @@ class Preparation:
 
     def leave(self) -> None:
         """What only this request needs, and what has not begun, is not made. For any thread, also beside `advance`."""
+        self._ticket.end()
         self._claims.leave()
 
     def _primed(self, prompt: Prompt) -> Prompt | Claim[Tensor]:

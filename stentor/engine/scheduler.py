@@ -78,7 +78,8 @@ class Scheduler:
 
     # -- one step --
 
-    def plan(self, now: float) -> StepPlan:
+    def plan(self, now: float, upcoming: bool = False) -> StepPlan:
+        """upcoming: further requests are about to come."""
         plan = StepPlan()
         if self.queue and stuck(self.live, self.parked, self.max_parked):
             for seq in self.live:
@@ -86,7 +87,8 @@ class Scheduler:
         going = Phase.RUNNING
         running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
         self.prefills.begin_plan(len(running))
-        kind = self._step_kind(running, behind, now)
+        kind = self._step_kind(running, behind, now, upcoming)
+        plan.expects = kind is StepKind.WAIT and upcoming
         if kind in (StepKind.BOTH, StepKind.PREFILL):
             self._plan_prefill(plan, behind)
         joining = [s for s in plan.prefill if s.joins and s.ends_prompt]
@@ -113,16 +115,15 @@ class Scheduler:
             and s.plays_until <= latest
         ]
 
-    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float) -> StepKind:
+    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float, upcoming: bool) -> StepKind:
         """Whether the next step runs prefill or decode while requests wait for one and `running` ones for the other.
 
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
         behind: those that have a slot and are not running.
         """
         first = self._first_to_prefill(behind)
-        if first is None or any(s.phase is Phase.PREEMPTED and s.may_go_on for s in behind):
-            return StepKind.BOTH
-        if first.continues:
+        older = any(s.phase is Phase.PREEMPTED and s.may_go_on for s in behind)
+        if first is None or older or first.continues:
             return StepKind.BOTH
         begun, waited = first.phase is Phase.PREFILLING, now - first.arrival
         prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live)
@@ -131,8 +132,11 @@ class Scheduler:
                 return StepKind.DECODE
             if not begun and 2 * len(running) >= self.slots and waited < self.policy.batching_window:
                 return StepKind.DECODE
-        if prefilling and not begun and not self.prefills.filled_by(self.queue):
-            return StepKind.WAIT  # more requests may arrive before that prefill has ended
+        if not begun and not self.prefills.filled_by(self.queue):
+            if prefilling:
+                return StepKind.WAIT  # more requests may arrive before that prefill has ended
+            if upcoming and waited < self.policy.batching_window:
+                return StepKind.DECODE if running else StepKind.WAIT
         return StepKind.PREFILL
 
     def _first_to_prefill(self, behind: list[Sequence]) -> Sequence | None:

@@ -15,7 +15,7 @@ import torch
 from stentor.audio import Recording
 from stentor.engine.device import Device
 from stentor.engine.once import CacheCounts, Claim, Claims
-from stentor.engine.preparation import Preparation
+from stentor.engine.preparation import Preparation, Upcoming
 from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures
 from stentor.errors import EngineError
 from stentor.layers.types import Launch
@@ -169,7 +169,9 @@ def test_several_new_references_of_a_request_are_encoded_side_by_side() -> None:
         frames = np.concatenate([encode(a.recording, "reference")["frames"] for a in given])
         return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames[:0])
 
-    preparation = Preparation(cast(SpeechModel, SimpleNamespace(prompt=prompt)), made, cast(Any, None), request)
+    preparation = Preparation(
+        cast(SpeechModel, SimpleNamespace(prompt=prompt)), made, cast(Any, None), request, Upcoming()
+    )
     waits = preparation.advance(proceed)
     gate.wait(ENCODINGS)  # all are inside
     gate.going.set()
@@ -208,7 +210,7 @@ def test_what_is_claimed_for_a_request_that_was_given_up_meanwhile_is_not_made()
         return Prompt({}, frames, np.zeros(0), {}, 1, 0)
 
     model = cast(SpeechModel, SimpleNamespace(prompt=prompt))
-    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"))
+    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"), Upcoming())
     with pytest.raises(EngineError):
         preparation.advance(proceed)
     gate.going.set()

@@ -343,6 +343,24 @@ def test_a_request_waits_for_no_other_while_few_run():
     assert d.step().admitted == [late]
 
 
+def test_a_request_waits_a_moment_for_others_that_are_about_to_come():
+    s = scheduler(slots=8, pages=2048, batching_window=0.025)
+    d = FakeDevice(s)
+    first = d.add(0, 4, 9)
+    plan = s.plan(d.now, upcoming=True)
+    assert plan.empty
+    assert plan.expects
+    second = d.add(1, 4, 9)
+    plan = d.step()  # nothing else comes
+    assert plan.admitted == [first, second]
+    assert not plan.expects
+    third = d.add(2, 4, 9)
+    plan = s.plan(d.now, upcoming=True)
+    assert plan.decode == [first, second]  # those that run do not wait
+    assert not plan.admitted
+    assert s.plan(third.arrival + 0.03, upcoming=True).admitted == [third]  # for what does not come
+
+
 def test_requests_that_arrive_during_a_prefill_share_the_next():
     s = scheduler(slots=8, pages=2048)
     d = FakeDevice(s, overlap_steps=1)
