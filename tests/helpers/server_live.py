@@ -129,9 +129,9 @@ def held(
     scheduler, counter = live.tts.engine.scheduler, "steps" if steps else "frames" if frames else "finished"
     hold, plan = Held(live, counter, steps or frames or finished), scheduler.plan
 
-    def held_plan(now: float) -> Any:
+    def held_plan(*given: Any) -> Any:
         hold.check()
-        return plan(now)
+        return plan(*given)
 
     scheduler.plan = held_plan  # type: ignore[method-assign]
     try:
