@@ -1,6 +1,6 @@
 """Measure models over HTTP: `stentor serve` as a process, `stentor bench serve` as its load, a short table last.
 
-Run: python benchmarks/server/serve.py [--seconds 330] [--out DIR] [MODEL ...]
+Run: python benchmarks/server/serve.py [--seconds 330] [--waves 3] [--out DIR] [MODEL ...]
      python benchmarks/server/serve.py --device cpu --audio 0.5 --concurrency 1,2 dummy:toy      a dry run
 Needs: a GPU, and the packages of `stentor[server]` and `stentor[bench]`.
 
@@ -38,7 +38,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
 HOPS = {"qwen3": 0.08, "voxcpm2": 0.16, "fish": 2048 / 44100, "toy": 0.01}  # seconds of audio per frame
 CONCURRENCY = (1, 16, 64)
-WAVES = 3  # requests per stream
 START = 100.0  # seconds to be ready
 LEVEL = 45.0  # seconds for one load
 TICK = os.sysconf("SC_CLK_TCK")
@@ -136,7 +135,7 @@ def load(server: Server, model: str, c: int, a: argparse.Namespace, limit: float
     """Run one closed loop. Returns the tool's result and the processor time of the server's threads."""
     name = f"serve_{slug(model)}_c{c}"
     command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
-    command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, WAVES * c)), "--num-warmups", "1"]
+    command += ["--max-concurrency", str(c), "--num-prompts", str(max(5, a.waves * c)), "--num-warmups", "1"]
     command += ["--extra-body", json.dumps(body(model, a.audio)), "--dataset-name", "medium", "--request-seed", "1"]
     command += ["--save-result", "--result-dir", str(a.work), "--result-filename", name, "--disable-tqdm"]
     before, began = server.threads(), time.monotonic()
@@ -262,6 +261,7 @@ def main() -> None:
     p.add_argument("--flags", type=shlex.split, default=[], help="further flags of stentor serve, in one word")
     p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
     p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=list(CONCURRENCY))
+    p.add_argument("--waves", type=int, default=3, help="requests per stream, of 5 at least (default %(default)s)")
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     a.work = Path(tempfile.mkdtemp())
