@@ -23,9 +23,10 @@ FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 128
 """That the codec holds at most, by default. A codec with a grid holds two calls of 64 rows."""
 BATCH_LEAD_S = 1.0
 """Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
-SOON_FRAMES = 5
-"""A codec with a grid waits for streams that lack so few frames for their next chunk, while each client has
-`BATCH_LEAD_S` of audio buffered. Streams whose chunks went together once do so from then on."""
+SOON_FRAMES, SOON_LEAD_S = 5, 0.5
+"""A codec with a grid waits for streams that lack so few frames for their next chunk: while each client has
+`BATCH_LEAD_S` of audio buffered, or has had none or so many seconds, for the time of so many frames. Streams whose
+chunks went together once do so from then on."""
 NON_STREAMING_LEAD_S = 5.0
 """Seconds. Chunks of an utterance that is not streamed wait behind streams with less audio buffered."""
 
@@ -102,7 +103,7 @@ class AudioScheduler:
             return jobs
         while due := [(lead, job) for (lead, _), job in self._due(now) if not (behind and job.whole)]:
             if sum(job.count for _, job in due) < full:
-                patient = not jobs and due[0][0] >= BATCH_LEAD_S
+                patient = not jobs and all(lead >= BATCH_LEAD_S or _may_wait(job, lead) for lead, job in due)
                 if behind or (patient and any(map(_is_due_soon, live))):
                     return jobs
             for _, job in due:
@@ -220,6 +221,13 @@ class AudioScheduler:
 def _is_due_soon(seq: Sequence) -> bool:
     """Whether few steps make the next chunk due. `audio_due` is never beyond what text and reader allow."""
     return seq.phase is Phase.RUNNING and 0 < seq.audio_due - seq.num_generated <= SOON_FRAMES
+
+
+def _may_wait(job: AudioJob, lead: float) -> bool:
+    """Whether a chunk has just become due, of a stream whose client plays nothing yet or has a lead of some seconds."""
+    seq = job.seq
+    late = seq.num_generated - seq.audio_due
+    return late < SOON_FRAMES and not job.last and (seq.first_audio is None or lead >= SOON_LEAD_S)
 
 
 def most_in_codec(policy: Policy, timing: CodecTiming) -> int:

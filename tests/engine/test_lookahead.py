@@ -460,9 +460,26 @@ def calls_of_two(last: int) -> list[list[int]]:
     return calls
 
 
+@pytest.mark.parametrize(("gap", "first"), [(1, 5), (2, 3), (6, 1)])
+def test_streams_that_begin_few_frames_apart_share_their_first_call_and_all_after_it(gap: int, first: int) -> None:
+    """No chunk waits for longer than five frames."""
+    grid = 12
+    s = scheduler(slots=8, pages=512, timing=replace(TIMING, grid=grid), max_frames_in_codec=16 * grid)
+    d, calls = SlowCodec(s), []
+    for step in range(grid + LOOKAHEAD + 5 + 2 * grid):
+        if step % gap == 0 and step // gap < first:
+            d.add(step // gap, 4, 200)
+        for job in d.step().audio:
+            assert job.seq.num_generated - (job.start + job.count + LOOKAHEAD) <= 5
+            calls.append((step, job.seq.id))
+        d.answer(len(d.given))
+    together = [sorted(id for at, id in calls if at == step) for step in dict.fromkeys(at for at, _ in calls)]
+    assert together == [[*range(first)]] * 3
+
+
 def test_streams_that_are_few_frames_apart_go_together_once_their_clients_have_audio() -> None:
     calls = calls_of_two(200)
-    assert calls[0] == [0], "nobody waits while a client has nothing to play"
+    assert calls[0] == [0], "nobody waits for a stream that has just begun"
     apart = [ids != [0, 1] for ids in calls]
     assert not any(apart[12:])
     assert len(calls) > 30
