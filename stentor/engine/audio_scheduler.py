@@ -73,12 +73,12 @@ class AudioScheduler:
         """The next chunk of `seq` may be due: it has enough frames, or no more follow, or none for now."""
         self._changed[seq.id] = seq
 
-    def plan(self, now: float, live: Iterable[Sequence] = ()) -> list[AudioJob]:
+    def plan(self, now: float, live: Iterable[Sequence] = (), more: bool = False) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
-        overtake them. live: requests that may have a chunk soon.
+        overtake them. live: requests that may have a chunk soon. more: others are about to begin.
         """
         if self.timing.grid > 1:
-            return self._plan_call(now, live)
+            return self._plan_call(now, live, more)
         jobs: list[AudioJob] = []
         busy = self.busy
         while due := self._due(now):
@@ -91,7 +91,7 @@ class AudioScheduler:
                 jobs.append(job)
         return jobs
 
-    def _plan_call(self, now: float, live: Iterable[Sequence]) -> list[AudioJob]:
+    def _plan_call(self, now: float, live: Iterable[Sequence], more: bool) -> list[AudioJob]:
         """The same for a codec with a grid, of which it holds two calls, or one utterance if that is longer.
 
         One call of many rows takes far less time than a call for each, so what is due while the codec works goes
@@ -102,10 +102,9 @@ class AudioScheduler:
         if self.in_codec > full or (behind and len(self._changed) * self.chunk < full):
             return jobs
         while due := [(lead, job) for (lead, _), job in self._due(now) if not (behind and job.whole)]:
-            if sum(job.count for _, job in due) < full:
-                patient = not jobs and all(lead >= BATCH_LEAD_S or _may_wait(job, lead) for lead, job in due)
-                if behind or (patient and any(map(_is_due_soon, live))):
-                    return jobs
+            few = sum(job.count for _, job in due) < full
+            if few and (behind or (not jobs and _worth_waiting(due, live, more))):
+                return jobs
             for _, job in due:
                 if given + job.count > full and (given or behind):
                     return jobs
@@ -223,8 +222,16 @@ def _is_due_soon(seq: Sequence) -> bool:
     return seq.phase is Phase.RUNNING and 0 < seq.audio_due - seq.num_generated <= SOON_FRAMES
 
 
-def _may_wait(job: AudioJob, lead: float) -> bool:
-    """Whether a chunk has just become due, of a stream whose client plays nothing yet or has a lead of some seconds."""
+def _worth_waiting(due: list[tuple[float, AudioJob]], live: Iterable[Sequence], more: bool) -> bool:
+    """Whether these chunks, each with the seconds that its client has buffered, can wait for others that come soon."""
+    if all(_has_just_become_due(job, lead) for lead, job in due) and more:
+        return True
+    patient = all(lead >= BATCH_LEAD_S or _has_just_become_due(job, lead) for lead, job in due)
+    return patient and any(map(_is_due_soon, live))
+
+
+def _has_just_become_due(job: AudioJob, lead: float) -> bool:
+    """And of a stream whose client plays nothing yet or has a lead of some seconds."""
     seq = job.seq
     late = seq.num_generated - seq.audio_due
     return late < SOON_FRAMES and not job.last and (seq.first_audio is None or lead >= SOON_LEAD_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import weakref
 from collections import defaultdict, deque
@@ -237,9 +238,15 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 
 def _configure_process() -> None:
-    """What engines share and all models agree on: cuDNN computes float32 in float32. TF32 has ten bits, which changes
-    codes. Two engines that set and reset it around their calls would undo each other's."""
+    """What engines share and all models agree on. Two engines that set and reset it around their calls would undo each
+    other's.
+
+    cuDNN computes float32 in float32: TF32 has ten bits, which changes codes. cuBLASLt, which multiplies where there
+    is a bias, gets no workspace. With one it takes an algorithm for large products that clears a counter there first.
+    A graph with many such memsets is launched in pieces: the host waits for a third of it, and steps wait meanwhile.
+    """
     torch.backends.cudnn.allow_tf32 = False
+    os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "0")  # torch reads it with its first such product
 
 
 def pick_device(name: str) -> str:

@@ -46,6 +46,7 @@ class Scheduler:
         self.draining: list[Sequence] = []  # of those
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
+        self.upcoming = False  # further requests are about to come
 
     # -- commands --
 
@@ -80,6 +81,7 @@ class Scheduler:
 
     def plan(self, now: float, upcoming: bool = False) -> StepPlan:
         """upcoming: further requests are about to come."""
+        self.upcoming = upcoming
         plan = StepPlan()
         if self.queue and stuck(self.live, self.parked, self.max_parked):
             for seq in self.live:
@@ -87,7 +89,7 @@ class Scheduler:
         going = Phase.RUNNING
         running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
         self.prefills.begin_plan(len(running))
-        kind = self._step_kind(running, behind, now, upcoming)
+        kind = self._step_kind(running, behind, now)
         plan.expects = kind is StepKind.WAIT and upcoming
         if kind in (StepKind.BOTH, StepKind.PREFILL):
             self._plan_prefill(plan, behind)
@@ -101,7 +103,7 @@ class Scheduler:
 
     def plan_audio(self, now: float) -> list[AudioJob]:
         """Audio chunks that are due."""
-        return self.audio.plan(now, self.live)
+        return self.audio.plan(now, self.live, self.upcoming or bool(self.queue and self.free_slots))
 
     def can_step(self, now: float) -> list[Sequence]:
         """The running requests that are to generate their next frame now."""
@@ -115,7 +117,7 @@ class Scheduler:
             and s.plays_until <= latest
         ]
 
-    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float, upcoming: bool) -> StepKind:
+    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float) -> StepKind:
         """Whether the next step runs prefill or decode while requests wait for one and `running` ones for the other.
 
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
@@ -135,7 +137,7 @@ class Scheduler:
         if not begun and not self.prefills.filled_by(self.queue):
             if prefilling:
                 return StepKind.WAIT  # more requests may arrive before that prefill has ended
-            if upcoming and waited < self.policy.batching_window:
+            if self.upcoming and waited < self.policy.batching_window:
                 return StepKind.DECODE if running else StepKind.WAIT
         return StepKind.PREFILL
 
