@@ -29,7 +29,6 @@ from stentor.config import Policy
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable
-from stentor.server.limits import SWITCH_SECONDS
 
 ROWS, KEPT = (1, 4, 16, 32, 64), 10
 FLOW_FLOP, VOCODER_FLOP, FLOW_BYTES, VOCODER_BYTES = 378e9, 33.7e9, 3.78e9, 41.6e6  # of a cell, or of one call
@@ -221,7 +220,6 @@ def main() -> None:
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    sys.setswitchinterval(SWITCH_SECONDS)  # as a server does: 64 threads read
     bench = Streams(a)
     bench.run_all()
     print(table(bench.found), flush=True)

@@ -5,7 +5,7 @@ Needs: a GPU and nothing but stentor. benchmarks/engine/reload.py measures whole
 
 Calls of 500 kernels of four kinds: launched, and captured as a graph that is dropped. Then graphs of one kernel, new
 threads and streams, and a cubin that is loaded again (which must grow). Last, loads of a model that capture the graphs
-of some runners only, or run what is captured without capturing it.
+of some runners only, run what is captured without capturing it, or do without cuDNN.
 """
 
 from __future__ import annotations
@@ -38,9 +38,12 @@ RUNNERS: dict[str, Collection[str]] = {
     "nothing": (),
     "decode": ("decode",),
     "frame 0": ("frame 0",),
-    "codec": ("codec", "whole codec", "priming", "encoding"),
+    "codec": ("codec", "whole codec"),
+    "priming": ("priming",),
+    "encoding": ("encoding",),
     "prefill": ("prefill",),
 }
+WITH_CUDNN = ("codec", "priming", "encoding")
 Body = Callable[[], object]
 
 
@@ -175,9 +178,12 @@ def loads(rounds: Rounds, model: str) -> None:
         TTS(model, device="cuda", max_num_seqs=4, batch_sizes=(4, 1), max_memory_gb=20.0).close()
 
     for name, names in RUNNERS.items():
-        for graphs in (True, False) if name == "decode" else (True,):
+        for graphs in (True, False) if names else (True,):
             with capturing(names, graphs):
                 rounds(f"load, {'capture' if graphs else 'run'} {name}", load, 2, warm=1)
+        if name in WITH_CUDNN:
+            with capturing(names, True), mock.patch.object(torch.backends.cudnn, "enabled", False):
+                rounds(f"load, capture {name} without cuDNN", load, 2, warm=1)
 
 
 def main() -> None:

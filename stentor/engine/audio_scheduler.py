@@ -73,12 +73,12 @@ class AudioScheduler:
         """The next chunk of `seq` may be due: it has enough frames, or no more follow, or none for now."""
         self._changed[seq.id] = seq
 
-    def plan(self, now: float, live: Iterable[Sequence] = (), more: bool = False) -> list[AudioJob]:
+    def plan(self, now: float, live: Iterable[Sequence] = ()) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
-        overtake them. live: requests that may have a chunk soon. more: others are about to begin.
+        overtake them. live: requests that may have a chunk soon.
         """
         if self.timing.grid > 1:
-            return self._plan_call(now, live, more)
+            return self._plan_call(now, live)
         jobs: list[AudioJob] = []
         busy = self.busy
         while due := self._due(now):
@@ -91,7 +91,7 @@ class AudioScheduler:
                 jobs.append(job)
         return jobs
 
-    def _plan_call(self, now: float, live: Iterable[Sequence], more: bool) -> list[AudioJob]:
+    def _plan_call(self, now: float, live: Iterable[Sequence]) -> list[AudioJob]:
         """The same for a codec with a grid, of which it holds two calls, or one utterance if that is longer.
 
         One call of many rows takes far less time than a call for each, so what is due while the codec works goes
@@ -103,7 +103,7 @@ class AudioScheduler:
             return jobs
         while due := [(lead, job) for (lead, _), job in self._due(now) if not (behind and job.whole)]:
             few = sum(job.count for _, job in due) < full
-            if few and (behind or (not jobs and _worth_waiting(due, live, more))):
+            if few and (behind or (not jobs and _worth_waiting(due, live))):
                 return jobs
             for _, job in due:
                 if given + job.count > full and (given or behind):
@@ -222,10 +222,8 @@ def _is_due_soon(seq: Sequence) -> bool:
     return seq.phase is Phase.RUNNING and 0 < seq.audio_due - seq.num_generated <= SOON_FRAMES
 
 
-def _worth_waiting(due: list[tuple[float, AudioJob]], live: Iterable[Sequence], more: bool) -> bool:
+def _worth_waiting(due: list[tuple[float, AudioJob]], live: Iterable[Sequence]) -> bool:
     """Whether these chunks, each with the seconds that its client has buffered, can wait for others that come soon."""
-    if all(_has_just_become_due(job, lead) for lead, job in due) and more:
-        return True
     patient = all(lead >= BATCH_LEAD_S or _has_just_become_due(job, lead) for lead, job in due)
     return patient and any(map(_is_due_soon, live))
 

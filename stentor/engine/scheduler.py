@@ -22,6 +22,8 @@ from stentor.models.codec_timing import CAUSAL, CodecTiming
 
 MIN_LEAD_S = 0.04
 """Seconds of audio that a stream must still have buffered after 1.5 prefills."""
+BURST_GAP_S = 0.001
+"""Where requests came one soon after another, the next is expected within so many seconds of the last."""
 
 
 class Scheduler:
@@ -46,7 +48,6 @@ class Scheduler:
         self.draining: list[Sequence] = []  # of those
         self.free_slots = list(range(slots - 1, -1, -1))
         self.preemptions = 0
-        self.upcoming = False  # further requests are about to come
 
     # -- commands --
 
@@ -81,7 +82,6 @@ class Scheduler:
 
     def plan(self, now: float, upcoming: bool = False) -> StepPlan:
         """upcoming: further requests are about to come."""
-        self.upcoming = upcoming
         plan = StepPlan()
         if self.queue and stuck(self.live, self.parked, self.max_parked):
             for seq in self.live:
@@ -89,8 +89,8 @@ class Scheduler:
         going = Phase.RUNNING
         running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
         self.prefills.begin_plan(len(running))
-        kind = self._step_kind(running, behind, now)
-        plan.expects = kind is StepKind.WAIT and upcoming
+        kind = self._step_kind(running, behind, now, upcoming)
+        plan.expects = kind is StepKind.EXPECT
         if kind in (StepKind.BOTH, StepKind.PREFILL):
             self._plan_prefill(plan, behind)
         joining = [s for s in plan.prefill if s.joins and s.ends_prompt]
@@ -103,7 +103,7 @@ class Scheduler:
 
     def plan_audio(self, now: float) -> list[AudioJob]:
         """Audio chunks that are due."""
-        return self.audio.plan(now, self.live, self.upcoming or bool(self.queue and self.free_slots))
+        return self.audio.plan(now, self.live)
 
     def can_step(self, now: float) -> list[Sequence]:
         """The running requests that are to generate their next frame now."""
@@ -117,7 +117,7 @@ class Scheduler:
             and s.plays_until <= latest
         ]
 
-    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float) -> StepKind:
+    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float, upcoming: bool) -> StepKind:
         """Whether the next step runs prefill or decode while requests wait for one and `running` ones for the other.
 
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
@@ -137,9 +137,13 @@ class Scheduler:
         if not begun and not self.prefills.filled_by(self.queue):
             if prefilling:
                 return StepKind.WAIT  # more requests may arrive before that prefill has ended
-            if self.upcoming and waited < self.policy.batching_window:
-                return StepKind.DECODE if running else StepKind.WAIT
+            if waited < self.policy.batching_window and (upcoming or self._in_burst(running, now)):
+                return StepKind.DECODE if running else StepKind.EXPECT
         return StepKind.PREFILL
+
+    def _in_burst(self, running: list[Sequence], now: float) -> bool:
+        """Whether nobody runs and the last of several requests came just now."""
+        return not running and len(self.queue) > 1 and now - self.queue[-1].arrival < BURST_GAP_S
 
     def _first_to_prefill(self, behind: list[Sequence]) -> Sequence | None:
         """The request whose prefill has begun, or the first of the queue if it can have a slot."""

@@ -27,6 +27,9 @@ class StepKind(Enum):
     PREFILL = "prefill"
     DECODE = "decode"
     WAIT = "wait"
+    """Nothing, while a prefill runs."""
+    EXPECT = "expect"
+    """Nothing, since further requests are about to come."""
 
 
 @dataclass

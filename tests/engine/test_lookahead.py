@@ -477,17 +477,6 @@ def test_streams_that_begin_few_frames_apart_share_their_first_call_and_all_afte
     assert together == [[*range(first)]] * 3
 
 
-def test_a_first_chunk_waits_five_frames_for_requests_that_are_about_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    s = scheduler(slots=4, pages=256, timing=TIMING)
-    plan = s.plan
-    monkeypatch.setattr(s, "plan", lambda now: plan(now, upcoming=True))
-    d = SlowCodec(s)
-    d.add(0, 4, 200)
-    while not d.given:
-        d.step()
-    assert d.given[0].seq.num_generated == GRID + LOOKAHEAD + 5 + 1  # that of the step it was given in
-
-
 def test_streams_that_are_few_frames_apart_go_together_once_their_clients_have_audio() -> None:
     calls = calls_of_two(200)
     assert calls[0] == [0], "nobody waits for a stream that has just begun"

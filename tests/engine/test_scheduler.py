@@ -247,13 +247,13 @@ def test_requests_of_a_failed_prefill_are_tried_one_by_one():
     a, b = (Sequence(i, 4, 4, 0, 0, 0.08, True) for i in range(2))
     s.add(a, 0.0)
     s.add(b, 0.0)
-    plan = s.plan(0.0)
+    plan = s.plan(1.0)
     assert plan.admitted == [a, b]
     s.undo(a)
     s.undo(b)
     check(s)
-    assert s.plan(0.0).resumed == [a]
-    assert s.plan(0.0).resumed == [b]
+    assert s.plan(1.0).resumed == [a]
+    assert s.plan(1.0).resumed == [b]
 
 
 @settings(max_examples=60, deadline=None)
@@ -359,6 +359,22 @@ def test_a_request_waits_a_moment_for_others_that_are_about_to_come():
     assert plan.decode == [first, second]  # those that run do not wait
     assert not plan.admitted
     assert s.plan(third.arrival + 0.03, upcoming=True).admitted == [third]  # for what does not come
+
+
+def test_where_two_requests_came_just_now_the_next_is_expected_at_once():
+    s = scheduler(slots=8, pages=2048, batching_window=0.005)
+    d = FakeDevice(s)
+    alone = d.add(0, 4, 9)
+    assert s.plan(d.now).admitted == [alone]  # one request is no burst
+    s = scheduler(slots=8, pages=2048, batching_window=0.005)
+    d = FakeDevice(s)
+    first = d.add(0, 4, 9)
+    d.now += 0.0008
+    second = d.add(1, 4, 9)
+    assert s.plan(d.now + 0.0009).expects
+    plan = s.plan(d.now + 0.0011)
+    assert plan.admitted == [first, second]
+    assert not plan.expects
 
 
 def test_requests_that_arrive_during_a_prefill_share_the_next():
