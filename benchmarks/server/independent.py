@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.server.serve import START, WAVES, Server, body, load, serving, slug
+from benchmarks.server.serve import START, Server, body, load, serving, slug
 
 TEXT = (
     "Number {}. The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun by the river."
@@ -50,9 +50,9 @@ def speak(port: int, fields: dict[str, Any]) -> tuple[float, float]:
     return first, count / 2 / rate
 
 
-def closed_loop(server: Server, streams: int, fields: dict[str, Any]) -> dict[str, float]:
+def closed_loop(server: Server, streams: int, waves: int, fields: dict[str, Any]) -> dict[str, float]:
     """As many threads as streams. Each takes the next request when its last one has ended."""
-    left = itertools.repeat(None, max(5, WAVES * streams))
+    left = itertools.repeat(None, max(5, waves * streams))
     found: list[tuple[float, float]] = []
     failed: list[str] = []
 
@@ -98,6 +98,7 @@ def main() -> None:
     p.add_argument("--device", default="cuda")
     p.add_argument("--max-num-seqs", type=int, default=64)
     p.add_argument("--audio", type=float, default=12.0, help="seconds of audio per request")
+    p.add_argument("--waves", type=int, default=3, help="requests per stream (default %(default)s)")
     p.add_argument("--concurrency", type=lambda s: [int(x) for x in s.split(",")], default=[1, 4, 16, 64])
     a = p.parse_args()
     a.work = Path(tempfile.mkdtemp())
