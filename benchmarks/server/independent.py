@@ -82,7 +82,7 @@ def compare(server: Server, model: str, streams: int, a: argparse.Namespace) -> 
     tool = load(server, model, streams, a, 60.0)
     fields = body(model, a.audio)
     speak(server.port, fields)  # as the tool does
-    plain = closed_loop(server, streams, fields)
+    plain = closed_loop(server, streams, a.waves, fields)
     return {
         "streams": streams,
         "tool": {k: tool[k] for k in ("audio_throughput", "median_audio_ttfp_ms")},
