@@ -52,7 +52,6 @@ class Policy:
     max_unread: float = 45.0  # audio that a stream's reader may leave before it stops and gives way
     max_prefill_delay: float = 0.3  # a queued request may wait so long for streams that would underrun
     batching_window: float = 0.005  # a queued request may wait so long for others to be prefilled with it
-    join_rows: int = 0  # while at most so many rows run, a new one's frame 0 is made with their next frames
     max_queue: int = 1024  # requests that may wait for a slot
     parked_mb: float = 256.0  # MiB of the host for rows without a slot that wait for text or a reader
     unready_after: int = 5  # requests in a row that failed while they were served. One that finishes ends the count

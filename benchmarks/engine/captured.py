@@ -59,7 +59,7 @@ def held(bench: Bench) -> dict[str, Tensor]:
 def calls(bench: Bench, group: list[Any]) -> Iterator[Call]:
     """Every captured graph beside its function. Without a GPU, two functions beside themselves."""
     w, codec = bench.runner, bench.codec
-    none = [(w.decode_graphs, (4, bench.sizes.max_pages, 2, 1)), (codec.graphs, (2, 1))]
+    none = [(w.decode_graphs, (4, bench.sizes.max_pages, 2)), (codec.graphs, (2, 1))]
     keys = [(r, key) for r in (*w.graph_runners, codec.graphs) for key in r.graphs]
     for graphs, key in keys if bench.where.cuda else none:
         yield (
@@ -115,7 +115,7 @@ def compare(bench: Bench, family: str, settled: bool) -> dict[str, Any]:
     group = [bench.admit(family, i, seed=i) for i in range(4)]
     torch.manual_seed(3)
     w.kv.pool.normal_()
-    for name, values in (("pos", [3, 17, 9, 30]), ("step", [2, 2, 0, 2])):
+    for name, values in (("pos", [3, 17, 9, 30]), ("step", [2, 2, 2, 2])):
         w.slots.table[name][:4] = torch.tensor(values)
     w.idx[:4] = w.first_idx[:4] = torch.arange(4)
     before = {name: t.clone() for name, t in state.items()}

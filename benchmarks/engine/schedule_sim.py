@@ -167,9 +167,8 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
         graphs.graphs[key] = graph(ms / 1e3, run)
 
     for batch in runner.batch_sizes:
-        for joining in (0, 1):
-            key = (batch, runner.sizes.max_pages, num_evals, joining)
-            add(runner.decode_graphs, key, interpolate(costs.step, batch), partial(advance, host_idx[:batch]))
+        key = (batch, runner.sizes.max_pages, num_evals)
+        add(runner.decode_graphs, key, interpolate(costs.step, batch), partial(advance, host_idx[:batch]))
     for shape in runner.prefill_keys():
         ms = costs.backbone + costs.prefill + costs.token * shape[0]
         add(runner.prefill_graphs, shape, ms, lambda: None)

@@ -175,8 +175,8 @@ class Bench:
             w.idx.fill_(self.slots)
             w.idx[:batch] = torch.arange(batch, device=self.runner.device.torch)
             w._idx_host = []
-        wanted = (batch, sizes.max_pages if w.kv.fused else 16, w.model.spec.num_evals, 0)
-        return w.decode_graphs.covering_key(wanted, exact=2)
+        wanted = (batch, sizes.max_pages if w.kv.fused else 16, w.model.spec.num_evals)
+        return w.decode_graphs.covering_key(wanted, exact=1)
 
     def steps(self) -> dict[str, float]:
         if not torch.cuda.is_available():

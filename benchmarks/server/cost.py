@@ -65,7 +65,7 @@ class Paced:
         """Samples are in host memory already: a GPU copies them there by itself."""
         return value if value.ndim == 2 and value.shape[-1] % HOP == 0 else value.clone()
 
-    def decode(self, batch: int, max_pages: int, num_evals: int, joining: int) -> None:
+    def decode(self, batch: int, max_pages: int, num_evals: int) -> None:
         now = time.perf_counter()
         if 0 < now - self.busy_until < 0.5:
             self.late.append(now - self.busy_until)

@@ -245,8 +245,8 @@ def _configure_process() -> None:
     is a bias, gets no workspace. With one it takes an algorithm for large products that clears a counter there first.
     A graph with many such memsets is launched in pieces: the host waits for a third of it, and steps wait meanwhile.
 
-    Attention is not cuDNN's, which makes a plan of 1.6 MB for each shape in each thread, and never gives it back: a model
-    that is loaded again has new threads. torch's other kernels make none.
+    Attention is not cuDNN's, which makes a plan of 1.6 MB for each shape in each thread and never gives it back. A
+    model that is loaded again has new threads. torch's other kernels make none.
     """
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -45,7 +45,7 @@ class Launcher:
                 steps += self._prefill(rows)
             if steps:
                 self._decode_first_frames([s for s in group if s.emits and not s.cancelled])
-        decode = self.scheduler.decodable(plan)
+        decode = [s for s in plan.decode if not s.cancelled]
         if decode:
             stats.steps += 1
             for rows in by_num_evals(decode):

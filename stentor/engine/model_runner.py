@@ -60,7 +60,6 @@ class ModelRunner:
         self.batch_sizes = config.batch_sizes or (default_batch_sizes(sizes.slots) if device.cuda else ())
         self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
-        self.joins = config.policy.join_rows > 0
         self.first_idx = torch.full((sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
         self.evals = {model.spec.num_evals, *model.spec.captured_evals} if device.cuda else set()
         self.stream = device.stream(LANGUAGE_MODEL)
@@ -89,17 +88,15 @@ class ModelRunner:
                 self.prefill_graphs.capture(self.prefill_keys())
                 self.first_graphs.capture(self.first_keys())
 
-    def decode_keys(self) -> Iterator[tuple[int, int, int, int]]:
-        """(rows, pages, num_evals, whether rows may join)."""
+    def decode_keys(self) -> Iterator[tuple[int, int, int]]:
+        """(rows, pages, num_evals)."""
         most, main = self.sizes.max_pages, self.model.spec.num_evals
         pages = {most} if self.kv.fused else {min(most, n) for n in (*DECODE_PAGES, most)}
         for rows in sorted(self.batch_sizes, reverse=True):
             for count in sorted(pages, reverse=True):
                 for evals in sorted(self.evals, reverse=True):
-                    if evals == main:
-                        yield from ((rows, count, evals, joining) for joining in ((1, 0) if self.joins else (0,)))
-                    elif rows in (max(self.batch_sizes), *OTHER_ROWS):
-                        yield (rows, count, evals, 0)
+                    if evals == main or rows in (max(self.batch_sizes), *OTHER_ROWS):
+                        yield (rows, count, evals)
 
     def prefill_keys(self) -> Iterator[tuple[int, int, int]]:
         """(tokens, given frames, replayed frames): as many of one kind as tokens, or none."""
@@ -212,12 +209,11 @@ class ModelRunner:
         step.first_frame(self.model, self.slots, self.kv, self.first_idx[:rows], max_pages, num_evals)
 
     def decode(self, sequences: list[Sequence]) -> InFlightStep:
-        """One frame for each request. All take the same `num_evals`. For some it may be frame 0 (`Sequence.joins`)."""
+        """One frame for each request. All take the same `num_evals`."""
         launched_at = time.monotonic()
-        joining = int(any(s.joining for s in sequences))
         batch = min((b for b in self.batch_sizes if b >= len(sequences)), default=len(sequences))
-        wanted = (batch, self._max_pages(sequences), sequences[0].num_evals, joining)
-        key = self.decode_graphs.covering_key(wanted, exact=1 if joining else 2)
+        wanted = (batch, self._max_pages(sequences), sequences[0].num_evals)
+        key = self.decode_graphs.covering_key(wanted, exact=1)
         rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))
         with self.stream.active():
             if rows != self._idx_host:
@@ -245,8 +241,8 @@ class ModelRunner:
         tokens = max(s.length + s.num_scheduled - 1 for s in sequences)
         return min(_power_of_two(-(-tokens // self.sizes.page_size)), self.sizes.max_pages)
 
-    def _decode(self, batch: int, max_pages: int, num_evals: int, joining: int = 0) -> None:
-        step.decode(self.model, self.slots, self.kv, self.idx[:batch], max_pages, num_evals, bool(joining))
+    def _decode(self, batch: int, max_pages: int, num_evals: int) -> None:
+        step.decode(self.model, self.slots, self.kv, self.idx[:batch], max_pages, num_evals)
 
     def _in_flight(self, sequences: list[Sequence], launched_at: float, prefill: bool) -> InFlightStep:
         report = self.device.download(self.slots.reported)

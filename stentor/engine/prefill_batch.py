@@ -39,7 +39,7 @@ class Piece:
 
 def pieces_of(group: Group) -> list[Piece]:
     """The pieces that were planned."""
-    return [Piece(seq.slot, prompt, seq.piece, seq.ends_prompt) for seq, prompt in group]
+    return [Piece(seq.slot, prompt, seq.piece, seq.emits) for seq, prompt in group]
 
 
 @dataclass

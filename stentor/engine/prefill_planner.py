@@ -23,7 +23,7 @@ class PrefillPlanner:
         self.tables, self.policy = tables, policy
         self._spent = 0  # tokens of the present plan, and those below
         self._waited = 0  # tokens computed since the rows that can be decoded had their last frame
-        self._running = 0  # how many such rows there are
+        self._kept_waiting = False  # whether there are such rows
         self._last = deque((0.0,), maxlen=2)  # seconds of the last prefills
 
     def took(self, seconds: float) -> None:
@@ -35,15 +35,15 @@ class PrefillPlanner:
         """The longer of the last two prefills. A long one raises the margin of streams for one more, not for ten."""
         return max(self._last)
 
-    def begin_plan(self, running: int) -> None:
-        """A step is planned. running: how many rows could be decoded."""
+    def begin_plan(self, kept_waiting: bool) -> None:
+        """A step is planned. kept_waiting: there are rows that could be decoded."""
         self.tables.begin_plan()
-        self._running = running
-        self._spent = self._waited if running else 0
+        self._kept_waiting = kept_waiting
+        self._spent = self._waited if kept_waiting else 0
 
     def end_plan(self, decoded: bool) -> None:
         """decoded: the step has a frame for every row that can be decoded."""
-        self._waited = self._spent if self._running and not decoded else 0
+        self._waited = self._spent if self._kept_waiting and not decoded else 0
 
     def filled_by(self, waiting: Iterable[Sequence]) -> bool:
         """Whether the prefills of these would take a whole budget."""
@@ -77,8 +77,6 @@ class PrefillPlanner:
         plan.prefill.append(seq)
         if seq.piece.stop == seq.prefill_length:
             seq.move(Phase.RUNNING)
-            few = 0 < self._running <= self.policy.join_rows
-            seq.joins = few and seq.may_join and seq.ends_prompt
             seq.num_scheduled += seq.emits
 
     def _count(self, seq: Sequence, start: int) -> int:

@@ -2,8 +2,7 @@
 
 One step goes on with prefills, resumes preempted requests and admits queued ones (all under a token budget), generates
 one frame for every running request and launches the audio chunks that are due. While requests are queued or prefilled,
-a step runs prefill or decode, not both (`StepKind`). With `Policy.join_rows` it runs both while few rows run, and new
-ones join them.
+a step runs prefill or decode, not both (`StepKind`).
 """
 
 from __future__ import annotations
@@ -88,16 +87,15 @@ class Scheduler:
                 seq.unread = False
         going = Phase.RUNNING
         running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
-        self.prefills.begin_plan(len(running))
+        self.prefills.begin_plan(bool(running))
         kind = self._step_kind(running, behind, now, upcoming)
         plan.expects = kind is StepKind.EXPECT
         if kind in (StepKind.BOTH, StepKind.PREFILL):
             self._plan_prefill(plan, behind)
-        joining = [s for s in plan.prefill if s.joins and s.ends_prompt]
         decode = kind in (StepKind.BOTH, StepKind.DECODE) or (kind is StepKind.PREFILL and not plan.launches)
-        if decode or joining:
-            self._plan_decode(plan, running, joining, now)
-        self.prefills.end_plan(bool(decode or joining))
+        if decode:
+            self._plan_decode(plan, running, now)
+        self.prefills.end_plan(decode)
         plan.audio = self.plan_audio(now)
         return plan
 
@@ -219,13 +217,12 @@ class Scheduler:
         self.parked.append(seq)
         plan.parked.append(seq)
 
-    def _plan_decode(self, plan: StepPlan, running: list[Sequence], joining: list[Sequence], now: float) -> None:
-        """joining: requests of this plan's prefill, whose frames 0 are made beside the frames of those `running`."""
+    def _plan_decode(self, plan: StepPlan, running: list[Sequence], now: float) -> None:
         for seq in [s for s in running if s.num_scheduled > s.room]:
             if seq.phase is Phase.RUNNING:  # not preempted so that another could grow
                 self._grow(seq, plan, now)
         going = Phase.RUNNING
-        plan.decode = [s for s in (*running, *joining) if s.phase is going]  # growing may have preempted some
+        plan.decode = [s for s in running if s.phase is going]  # growing may have preempted some
         plan.regrown = [s for s in plan.regrown if s.phase is Phase.RUNNING]
         for seq in plan.decode:
             seq.num_scheduled += 1
@@ -279,15 +276,6 @@ class Scheduler:
         if seq.unread:
             seq.audio_due = 0
             self.audio.look_at(seq)
-
-    def decodable(self, plan: StepPlan) -> list[Sequence]:
-        """The requests that `plan` decodes, once its prefills are launched. A request whose prefill has failed does not
-        join them."""
-        going = Phase.RUNNING
-        for seq in [s for s in plan.decode if s.joining and (s.cancelled or s.phase is not going)]:
-            seq.in_flight -= 1
-            seq.num_scheduled -= 1
-        return [seq for seq in plan.decode if not seq.cancelled and seq.phase is going]
 
     def undo(self, seq: Sequence) -> None:
         """A prefill batch failed: `seq` will be prefilled again from the beginning, by itself."""

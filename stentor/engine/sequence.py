@@ -71,8 +71,6 @@ class Sequence:
     num_generated: int = 0
     num_unheard: int = 0  # of those, given neither to the codec nor to the caller
     status: int = 0  # the row's `stop` value as last reported
-    may_join: bool = True  # a captured decode step loops as often as its frame 0 needs
-    joins: bool = False  # its frame 0 is made by the decode step behind its last prefill, with other rows' frames
     in_flight: int = 0  # launches that name this sequence and whose result the host has not read
     audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
     audio_chunks: int = 0
@@ -109,19 +107,9 @@ class Sequence:
         return self.num_generated - self.num_unheard
 
     @property
-    def ends_prompt(self) -> bool:
-        """Whether its last prefill is that of the end of its prompt, and frame 0 is to follow."""
-        return not self.num_generated and self.piece.stop == self.length
-
-    @property
     def emits(self) -> bool:
-        """Whether frame 0 is made with its last prefill. That of a request which has frames already makes none."""
-        return self.ends_prompt and not self.joins
-
-    @property
-    def joining(self) -> bool:
-        """Whether the decode step for which it was scheduled last makes its frame 0."""
-        return self.joins and self.num_scheduled == 1
+        """Whether frame 0 is made behind its last prefill. That of a request which has frames already makes none."""
+        return not self.num_generated and self.piece.stop == self.length
 
     @property
     def replays(self) -> bool:

@@ -25,7 +25,6 @@ class SequenceMaker:
         self._known = KnownPrefixes(sizes.page_size)
         self._hop_seconds = spec.hop / spec.sample_rate
         self._timing = spec.codec_timing
-        self._num_evals = spec.num_evals
         self._covering_evals = covering_evals
 
     def fit(self, prompt: Prompt) -> None:
@@ -43,7 +42,6 @@ class SequenceMaker:
         seq = Sequence(next(self.ids), *counts, self._hop_seconds, streaming, place)
         seq.audio_scheduled = self._timing.start(len(prompt.codec_prefix), streaming)
         seq.held_frames = self._timing.held
-        seq.may_join = prompt.num_evals <= self._num_evals  # decode steps with rows that join are captured for these
         seq.keeps_pages = self.policy.prefix_cache and prompt.continuation is not None
         seq.has_voice = len(prompt.frames) > 0
         if self.policy.prefix_cache and prompt.length >= self.policy.min_cached(seq.has_voice):

@@ -157,10 +157,6 @@ class SlotTable:
         """What `keep_hidden` has kept of slots idx [B]."""
         return tuple(kept.index_select(0, idx) for kept in self.hidden)
 
-    def with_hidden(self, idx: Tensor, new: Tensor, hidden: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """`hidden` [B, ...], and what `keep_hidden` has kept in those of the rows that are `new` [B]."""
-        return tuple(_choose(new, kept, made) for kept, made in zip(self.hidden_of(idx), hidden, strict=True))
-
     def commit(self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None = None) -> None:
         """Record one frame per running row, and that its key-value cache holds `length` [B] tokens (None: one more).
 

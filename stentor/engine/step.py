@@ -8,7 +8,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from stentor.engine.alignment import attended
@@ -23,32 +22,14 @@ if TYPE_CHECKING:
     from stentor.models.base import Emit, Rows, SpeechModel
 
 
-def decode(
-    model: SpeechModel,
-    slots: SlotTable,
-    kv: PagedKV,
-    idx: Tensor,
-    max_pages: int,
-    num_evals: int,
-    joining: bool = False,
-) -> None:
-    """Generate one frame for each slot in `idx` [B]. Padding entries name the padding row.
-
-    joining: rows without a frame may be among them, whose prompts a `prefill` has computed. What the backbone makes of
-    those is not used, and lies in the padding row's pages.
-    """
+def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:
+    """Generate one frame for each slot in `idx` [B]. Padding entries name the padding row."""
     rows = slots.rows(idx, num_evals)
     with _adapters_of(model, slots, idx):
         x, window = model.embed_frame(rows), _window(model, rows)
-        if joining:
-            new = rows["step"] == 0
-            at = (torch.where(new, slots.slots, idx), rows["pos"].masked_fill(new, 0))
-            h = slots.with_hidden(idx, new, model.backbone(x, kv.decode_view(*at, max_pages, window)))
-            length = rows["pos"] + ~new
-        else:
-            h, length = model.backbone(x, kv.decode_view(idx, rows["pos"], max_pages, window)), None
+        h = model.backbone(x, kv.decode_view(idx, rows["pos"], max_pages, window))
         out = model.emit(h, rows, uniform(rows["seed"], rows["step"], model.spec.draws))
-    slots.commit(rows, out, length, _attended(model, kv, out, rows, idx, max_pages, window))
+    slots.commit(rows, out, None, _attended(model, kv, out, rows, idx, max_pages, window))
 
 
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:

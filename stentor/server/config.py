@@ -63,9 +63,6 @@ class ServerConfig:
     )
     deterministic: bool = option(False, "on CUDA, the same seed gives the same bytes whatever else is served; slower")
     require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
-    join_rows: int = option(
-        0, "while at most so many requests run, first frames of new ones are made with theirs: throughput, no latency"
-    )
     threads: int | None = option(None, "torch threads of the engine on a CPU")
     warmup: bool = option(True, "speak a sentence before /ready says yes")
     idle_unload_seconds: float | None = option(
@@ -177,7 +174,7 @@ class ServerConfig:
         for name in _POSITIVE:
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise InvalidRequest(name, f"must be above 0, got {value}")
-        for name in ("drain_seconds", "guard_retries", "join_rows"):
+        for name in ("drain_seconds", "guard_retries"):
             if (value := getattr(self, name)) < 0:
                 raise InvalidRequest(name, f"must be 0 or more, got {value}")
 

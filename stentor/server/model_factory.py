@@ -59,7 +59,6 @@ class ModelFactory:
                 max_queue=c.max_queued_requests,
                 max_unread=LIMITS.max_unread_seconds,
                 parked_mb=LIMITS.parked_mb,
-                join_rows=c.join_rows,
                 unready_after=LIMITS.unready_after,
             ),
         )

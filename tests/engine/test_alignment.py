@@ -25,7 +25,7 @@ VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
 PREEMPTED = {
     "page_size": 4,
     "memory_gb": 24 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30,
-    "policy": Policy(reserve_tokens=4, join_rows=16),
+    "policy": Policy(reserve_tokens=4),
 }
 
 

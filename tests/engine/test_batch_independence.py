@@ -116,7 +116,7 @@ class Crowd:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_request_says_what_belongs_to_another(family, tmp_path):
-    path, few = checkpoint(family, tmp_path), Policy(reserve_tokens=1, join_rows=16)
+    path, few = checkpoint(family, tmp_path), Policy(reserve_tokens=1)
     with TTS(path, device=DEVICE, dtype="float32", max_num_seqs=SLOTS, memory_gb=0.02, page_size=4, policy=few) as tts:
         crowd = Crowd(tts, kinds(tts, family))
         pool = tts.engine.scheduler.pages

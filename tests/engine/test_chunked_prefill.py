@@ -31,7 +31,7 @@ BUDGETS = (7, 16, TOKENS)
 
 
 def policy(budget: int, **more: Any) -> Policy:
-    return Policy(max_prefill_tokens=budget, min_cached_tokens=PAGE, reserve_tokens=4, join_rows=16, **more)
+    return Policy(max_prefill_tokens=budget, min_cached_tokens=PAGE, reserve_tokens=4, **more)
 
 
 def spoken(tts: TTS, count: int = 1, together: bool = False, **options: Any) -> list[Speech]:
@@ -117,7 +117,7 @@ def test_prompts_with_a_named_voice_take_captured_shapes_too(monkeypatch: pytest
     load: dict[str, Any] = {
         "device": "cpu",
         "max_num_seqs": 4,
-        "policy": Policy(max_prefill_tokens=TOKENS, join_rows=16),
+        "policy": Policy(max_prefill_tokens=TOKENS),
     }
     options: dict[str, Any] = {"max_frames": 2, "min_frames": 2, "seed": 7, "retries": 1}
     with TTS(copied, **load) as tts:

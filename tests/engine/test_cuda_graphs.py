@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,15 +73,28 @@ def test_a_closed_engine_lets_go_of_its_graphs_without_a_garbage_collection() ->
 def test_nothing_in_the_package_waits_for_a_whole_device_or_sets_what_other_engines_share() -> None:
     everywhere = ("torch.cuda.synchronize", "torch.cuda.graph(", "cudnn.flags", "set_float32_matmul_precision")
     # the loader freezes after a load and after an unload; a process is a server or a replica on Ray
-    once = {"cudnn.allow_tf32": 1, "gc.freeze": 2, "setswitchinterval": 2}
+    once = {"cudnn.allow_tf32": 1, "enable_cudnn_sdp": 1, "gc.freeze": 2, "setswitchinterval": 2}
     texts = [p.read_text() for p in Path(stentor.__file__).parent.rglob("*.py")]
     assert {word: sum(text.count(word) for text in texts) for word in everywhere} == dict.fromkeys(everywhere, 0)
     assert {word: sum(text.count(f"{word}(") + text.count(f"{word} =") for text in texts) for word in once} == once
 
 
-def test_a_device_on_cuda_turns_tf32_off_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_on_cuda_sets_what_all_models_agree_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32 changes codes, cuBLASLt's workspace puts memsets into graphs, and cuDNN's attention never frees its plans."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    Device("cpu")
-    assert torch.backends.cudnn.allow_tf32
-    Device("cuda:1")
-    assert not torch.backends.cudnn.allow_tf32
+    monkeypatch.delenv("CUBLASLT_WORKSPACE_SIZE", raising=False)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        Device("cpu")
+        assert torch.backends.cudnn.allow_tf32
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        Device("cuda:1")
+        assert not torch.backends.cudnn.allow_tf32
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert os.environ["CUBLASLT_WORKSPACE_SIZE"] == "0"
+        monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "1024")
+        Device("cuda:1")
+        assert os.environ["CUBLASLT_WORKSPACE_SIZE"] == "1024"  # who sets it keeps it
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -141,7 +141,7 @@ def test_streamed_chunks_joined_equal_the_whole(solo: list[Speech]):
 
 
 def test_preemption_and_resume_leave_the_audio_as_it_was(solo: list[Speech]):
-    policy = Policy(reserve_tokens=4, join_rows=16)
+    policy = Policy(reserve_tokens=4)
     with toy(page_size=4, memory_gb=60 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, policy=policy) as tts:
         results = in_threads(tts, requests(COUNT))
         assert tts.engine.health().preemptions > 0

@@ -177,9 +177,7 @@ def test_hidden_frames_are_generated_and_counted_but_given_to_nobody(tts: TTS, p
 
 
 def test_a_preempted_stream_goes_on_with_its_codec_state() -> None:
-    with TTS(
-        "dummy:toy-lookahead", max_num_seqs=3, page_size=4, policy=Policy(reserve_tokens=1, join_rows=16), **SMALL
-    ) as tts:
+    with TTS("dummy:toy-lookahead", max_num_seqs=3, page_size=4, policy=Policy(reserve_tokens=1), **SMALL) as tts:
         requests = [ask(tts, i, 7, 40, 4 * i) for i in range(3)]
         need = tts.engine.scheduler.pages.pages_for(tts.prompt(requests[0]).length + 40)
         tts.engine.scheduler.pages.allocate(tts.engine.scheduler.pages.available - need - 4)

@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
 }
 PAGE = 2
 OFF = Policy(prefix_cache=False)
-ON = Policy(min_cached_tokens=PAGE, join_rows=16)
+ON = Policy(min_cached_tokens=PAGE)
 
 
 def together(tts: TTS, *ends: str, **options: Any) -> list[Speech]:

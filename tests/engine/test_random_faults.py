@@ -52,18 +52,15 @@ class RandomFaults(RuleBasedStateMachine):
         pages=st.sampled_from((20, 40, 400)),
         overlap=st.integers(0, 2),
         budget=st.sampled_from((5, 2048)),
-        joins=st.sampled_from((0, 16)),
         model=st.sampled_from(MODELS),
         rows=st.sampled_from((0, 1, 1000)),
         cache=st.booleans(),
     )
-    def start(
-        self, slots: int, pages: int, overlap: int, budget: int, joins: int, model: str, rows: int, cache: bool
-    ) -> None:
-        """rows: that may be parked. joins: `Policy.join_rows`."""
+    def start(self, slots: int, pages: int, overlap: int, budget: int, model: str, rows: int, cache: bool) -> None:
+        """rows: that may be parked."""
         policy = Policy(
             reserve_tokens=4, max_queue=4, max_ahead=0.3, max_unread=0.06, max_frames_in_codec=30,
-            max_prefill_tokens=budget, min_cached_tokens=8, parked_mb=rows * ROW_MB, prefix_cache=cache, join_rows=joins,
+            max_prefill_tokens=budget, min_cached_tokens=8, parked_mb=rows * ROW_MB, prefix_cache=cache,
         )  # fmt: skip
         self.model = model
         self.how = {

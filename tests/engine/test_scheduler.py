@@ -303,36 +303,8 @@ def test_new_requests_are_admitted_together_while_most_slots_run():
     assert all(p.decode == running for p in plans)
     together = d.step()
     assert together.admitted == [early, late]
-    assert together.decode == [*running, early, late]
-
-
-def test_new_requests_join_the_decode_step_of_few_rows_and_not_of_many():
-    """Their frames 0 are made with the others' next frames. Beside many rows they would come late."""
-    for count, joins in ((2, True), (3, False)):
-        s = scheduler(slots=8, pages=2048, join_rows=2)
-        d = FakeDevice(s, overlap_steps=1)
-        running = running_streams(s, d, count)
-        new = [d.add(0, 4, 4), d.add(1, 4, 4)]
-        plan = d.step()
-        assert plan.admitted == plan.prefill == new
-        assert [q.joins for q in new] == [joins, joins]
-        assert plan.decode == ([*running, *new] if joins else [])
-        assert [q.num_scheduled for q in new] == [1, 1]
-        d.run()
-        assert [q.num_generated for q in new] == [4, 4]
-        assert all_free(s, 8)
-
-
-def test_a_request_joins_no_step_that_loops_too_little_for_it():
-    s = scheduler(slots=8, pages=2048)
-    d = FakeDevice(s)
-    running_streams(s, d, 2)
-    late = d.add(0, 4, 4)
-    late.may_join = False
-    plan = d.step()
-    assert plan.prefill == [late]
-    assert plan.decode == []
-    assert late.num_generated == 1
+    assert together.decode == []
+    assert d.step().decode == [*running, early, late]
 
 
 def test_a_request_waits_for_no_other_while_few_run():

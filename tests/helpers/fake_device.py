@@ -98,7 +98,7 @@ def scheduler(
     return Scheduler(
         slots,
         PageAllocator(pages, size),
-        Policy(**{"reserve_tokens": 8, "join_rows": 16, **policy}),
+        Policy(**{"reserve_tokens": 8, **policy}),
         max_parked,
         timing,
     )

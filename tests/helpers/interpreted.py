@@ -1,8 +1,7 @@
 """Steps of the tiny checkpoints with every kernel interpreted and without any, in a process of its own.
 
-TRITON_INTERPRET=1 python -m tests.helpers.interpreted [FRAMES] -> {family: [with kernels, the same where frame 0 is
-made by a decode step, without kernels]}, frames as JSON. A prefill through the padded static buffers that a GPU captures, then
-decode steps with a padding row. Codecs have tests of their own.
+TRITON_INTERPRET=1 python -m tests.helpers.interpreted [FRAMES] -> {family: [with kernels, without]}, frames as JSON. A prefill through
+the padded static buffers that a GPU captures, then decode steps with a padding row. Codecs have tests of their own.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from tests.helpers.tiny import FAMILIES, Bench, checkpoint
 OPTIONS: dict[str, dict[str, Any]] = {"fish_s2": {}, "voxcpm2": {"flow_steps": 2}, "qwen3_tts": {"top_k": 20}}
 
 
-def frames(family: str, folder: Path, wanted: bool, count: int, joins: bool = False) -> Any:
-    """The frames [count, ...] that a request begins with, and where in its text they are. joins: a decode step makes the
-    first of them."""
+def frames(family: str, folder: Path, wanted: bool, count: int) -> Any:
+    """The frames [count, ...] that a request begins with, and where in its text they are."""
     switches.AVAILABLE = wanted
     folder.mkdir()
     path = checkpoint("voxcpm2_window" if family == "voxcpm2" else family, folder)
@@ -41,13 +39,12 @@ def frames(family: str, folder: Path, wanted: bool, count: int, joins: bool = Fa
             packed = PrefillBuffers(spec, size, padding, bench.where)
             packed.write(pieces_of(group), size)
             step.prefill(bench.model, w.slots, w.kv, packed.batch(size))
-            if not joins:
-                w._launch_first_frame([seq for seq, _ in group])
+            w._launch_first_frame([seq for seq, _ in group])
         else:
             w.prefill(group)
         w.idx[:2] = torch.tensor([1, padding])
-        for n in range(0 if joins else 1, count):
-            w._decode(2, bench.sizes.max_pages, num_evals, joining=int(n == 0))
+        for _ in range(count - 1):
+            w._decode(2, bench.sizes.max_pages, num_evals)
     made, attended = w.slots.frames[1, :count].flatten(1), w.slots.attended[1, :count]
     return (torch.cat((made, attended), 1) if attended.numel() else made).tolist()
 
@@ -58,8 +55,8 @@ def main() -> None:
     found = {}
     for family in FAMILIES:
         with tempfile.TemporaryDirectory() as folder:
-            ways = {"fused": (True, count), "joined": (True, count, True), "plain": (False, count)}
-            found[family] = [frames(family, Path(folder) / name, *way) for name, way in ways.items()]
+            ways = {"fused": True, "plain": False}
+            found[family] = [frames(family, Path(folder) / name, wanted, count) for name, wanted in ways.items()]
     print(json.dumps(found))
 
 

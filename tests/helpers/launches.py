@@ -81,8 +81,6 @@ def count(family: str, folder: Path) -> dict[str, dict[str, int]]:
         out[f"decode {batch}"] = launches(
             lambda idx=idx: step.decode(model, slots, kv, idx, 4, spec.num_evals)
         ).counts()
-    joining = launches(lambda: step.decode(model, slots, kv, idx, 4, spec.num_evals, joining=True))
-    out[f"decode {batch}, with rows that join"] = joining.counts()
     prompt = plain.prefill_batch(model, "meta")
     out["prefill"] = launches(lambda: plain.prefill(model, slots, kv, prompt)).counts()
     frames = torch.zeros(2, 3, *spec.frame.shape, dtype=spec.frame.dtype, device=device)

@@ -79,10 +79,9 @@ class PageContents(FakeDevice):
             self.in_flight.append([(seq, *self._step(seq, seq.emits)) for seq in group])
             for seq in group:
                 self.repeated += seq.num_cached * (seq.continues and seq.piece.start == seq.num_cached)
-        decode = self.scheduler.decodable(plan)
-        if decode:
-            self._launch([(seq, self._decoded(seq)) for seq in decode])
-            self.in_flight.append([(seq, *self._step(seq, True)) for seq in decode])
+        if plan.decode:
+            self._launch([(seq, self._decoded(seq)) for seq in plan.decode])
+            self.in_flight.append([(seq, *self._step(seq, True)) for seq in plan.decode])
         while self.in_flight and (len(self.in_flight) > self.overlap_steps or plan.empty):
             for seq, made, status in self.in_flight.popleft():
                 self.scheduler.observe(seq, made, status)
@@ -95,10 +94,7 @@ class PageContents(FakeDevice):
         return plan
 
     def _decoded(self, seq: Sequence) -> range:
-        """The position that a decode step writes: none of a row that joins. One behind a row that has stopped holds no
-        token of it."""
-        if seq.joining:
-            return range(0)
+        """The position that a decode step writes. One behind a row that has stopped holds no token of it."""
         made, status = self.rows[seq.id]
         at = seq.length + made - (status == RUNNING)
         return range(at, at + 1)
