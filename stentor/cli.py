@@ -17,7 +17,9 @@ from stentor.say import flags
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns 0 if it is done, 1 with a message if it failed, 2 for wrong usage (also a model that does
     not exist), 3 if `say` or `batch` wrote speech that was cut, 4 if items of a batch failed, 130 if interrupted."""
-    args = parser().parse_args(argv)
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:  # with the usage of the command, not that of all
+        args.usage_of.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = args.func(args)
     except StentorError as e:
@@ -49,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     completion = commands.add_parser("completion", help="print a script that completes commands and flags in a shell")
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help='bash: eval "$(stentor completion bash)"')
     completion.set_defaults(func=_completion)
+    for command in commands.choices.values():
+        command.set_defaults(usage_of=command)
     return top
 
 

@@ -41,7 +41,7 @@ HELP = (
 WRONG = {  # command line: what the error says
     "": "required: COMMAND",
     "sya hello": "invalid choice: 'sya'",
-    "say hello --speeed 2": "unrecognized arguments",
+    "say hello --speeed 2": "stentor say: error: unrecognized arguments: --speeed",
     "say hello --model /nowhere": "no such directory",
     "say hello --model embeded": "not a Hub id of the form owner/name",
     "say hello --model tests": "no config.json",
@@ -66,7 +66,7 @@ WRONG = {  # command line: what the error says
     "batch /nowhere.jsonl out": "input: cannot read '/nowhere.jsonl'",
     "batch README.md out --input-format csv": "input: line 1: the header must name text or text_file",
     "batch CHANGELOG.md out": "input: line 1: is not JSON",
-    "serve --prot 80": "unrecognized arguments",
+    "serve --prot 80": "stentor serve: error: unrecognized arguments: --prot",
     "serve /nowhere": "stentor serve: model '/nowhere': no such directory",
     "serve dummy:voxcmp": "known: dummy:cosyvoice3",
     "serve --device tpu": "--device must be auto, cpu, cuda or cuda:N, got 'tpu'",

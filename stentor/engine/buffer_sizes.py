@@ -43,8 +43,9 @@ class BufferSizes:
             if self.codec_window
             else ""
         )
+        slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
         return (
-            f"{self.slots} slots ({rows:.2f} GiB), {self.pages} pages of {self.page_size} tokens ({kv:.2f} GiB), "
+            f"{slots} ({rows:.2f} GiB), {self.pages} pages of {self.page_size} tokens ({kv:.2f} GiB), "
             f"{self.max_model_len} tokens per request, prefills of {self.prefill_tokens} tokens "
             f"({self.graph_bytes / GIB:.2f} GiB of graphs), codec calls of {self.codec_frames} frames "
             f"({self.codec_bytes / GIB:.2f} GiB), encoding of references ({self.encoder_bytes / GIB:.2f} GiB), "

@@ -90,6 +90,12 @@ def options(body: Shared, spec: ModelSpec, ignored: Ignored) -> dict[str, Any]:
     return values
 
 
+def given_as(param: str, body: Shared, spec: ModelSpec) -> str:
+    """The name under which a body gives an option of the family."""
+    names = {ALIASES.get(name, name): path + name for path, name, value in _given(body, spec) if value is not None}
+    return names.get(param, param)
+
+
 def _given(body: Shared, spec: ModelSpec) -> Iterator[tuple[str, str, Any]]:
     """(where it stands if not at the top, name, value) of everything that may be an option. The last counts."""
     for stage, values in (body.stage_params or {}).items():

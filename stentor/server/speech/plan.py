@@ -16,7 +16,7 @@ from stentor.server.ignored import Ignored
 from stentor.server.model_hosts import ModelHost, ModelHosts
 from stentor.server.preparation import make_prompt
 from stentor.server.schemas import Shared, SpeechBody
-from stentor.server.speech.fields import language, options, usable, without_instructions
+from stentor.server.speech.fields import given_as, language, options, usable, without_instructions
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
 from stentor.speech.pieces import continues, segments
 from stentor.text.sentences import Segment
@@ -103,7 +103,10 @@ class Planner:
         pieces = self._segments(text, host, granularity)
         seed = secrets.randbelow(2**31) if body.seed is None else body.seed
         first = pieces[0].spoken if granularity == "none" else pieces[0].spoken[: spec.max_text]  # signs are not cut
-        request = await _validated(host, first, voice, seed, named)
+        try:
+            request = await _validated(host, first, voice, seed, named)
+        except InvalidRequest as e:
+            raise InvalidRequest(given_as(e.param, body, spec), e.message) from e
         return SpeechPlan(
             id=id,
             host=host,
