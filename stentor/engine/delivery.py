@@ -73,14 +73,20 @@ class AudioDelivery:
         if request.closed:
             return
         continues = request.prompt.continuation is not None
-        if continues:
-            request.delivered_frames.append(chunk.frames.copy())
         finish = request.finish if job.last and not continues else None
+        try:
+            kept = [chunk.frames.copy()] if continues else []
+            rest = chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy()
+            part = Chunk(*rest, finish, chunk.attended[trim:].copy())
+        except MemoryError:
+            self.scheduler.abort(request.seq, EngineError("the host has no memory for the audio"))
+            self.requests.end(request)
+            return
+        request.delivered_frames += kept
         if finish is not None:
             self.requests.end(request)  # first, so that whoever has the last chunk finds it counted
         if trim < count or finish is not None:
-            rest = chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy()
-            request.outbox.put(Chunk(*rest, finish, chunk.attended[trim:].copy()))
+            request.outbox.put(part)
         self.note_unread(request)
 
     def note_unread(self, request: Request) -> None:

@@ -245,3 +245,28 @@ def test_a_request_is_counted_before_its_last_chunk_is_out(monkeypatch: pytest.M
         for _ in range(2):
             list(tts.submit(tts.request("hello", seed=1, max_frames=5, min_frames=5), streaming=streaming))
     assert counted == [1, 2]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_audio_for_which_the_host_has_no_memory_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch, last: bool):
+    failed: list[Chunk] = []
+
+    def chunk(samples: np.ndarray, frames: np.ndarray, finish: str | None, attended: np.ndarray) -> Chunk:
+        made = Chunk(samples, frames, finish, attended)
+        if samples.base is None and not failed and (finish is not None) == last:  # a copy, for a reader
+            failed.append(made)
+            raise MemoryError
+        return made
+
+    with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002) as tts:
+        monkeypatch.setattr("stentor.engine.delivery.Chunk", chunk)
+        streams = [tts.submit(tts.request("hello", seed=i, max_frames=8, min_frames=8)) for i in range(2)]
+        ended = []
+        for stream in streams:
+            try:
+                ended.append(sum(len(c.frames) for c in stream))
+            except EngineError as e:
+                ended.append(str(e))
+        assert sorted(map(str, ended)) == ["8", "the host has no memory for the audio"]
+        assert len(tts.generate("again", max_frames=3).frames) == 3
+        assert tts.engine.health().alive
