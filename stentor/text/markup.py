@@ -76,6 +76,8 @@ class Part:
         return begin, self.origin(end - 1) + 1 if self._as_given(end - 1) else last.end
 
     def _chunk(self, place: int) -> int:
+        if len(self.places) == 1:  # a text without marks
+            return 0
         return max(0, bisect_right(self.places, place, key=lambda p: p.here) - 1)
 
     def _as_given(self, place: int) -> bool:
@@ -101,6 +103,8 @@ def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Par
 
 def shown(text: str) -> str:
     """The text of a part as a reader sees it: without phonemes."""
+    if "[" not in text:
+        return text
     return _TOKEN.sub(lambda m: m["word"].replace("_", " ") if m["word"] else m[0], text)
 
 
