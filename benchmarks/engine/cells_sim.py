@@ -28,10 +28,10 @@ from stentor.engine.sequence import LENGTH, RUNNING, Sequence
 from stentor.models.codec_timing import CodecTiming
 
 TIMING = CodecTiming(25, 3, 3, whole=True, window=20)
-STEP = {1: 0.68, 2: 0.7, 4: 0.73, 8: 0.76, 16: 0.87, 32: 1.07, 64: 1.2}  # ms by rows
-CALL = {1: 10.5, 2: 12.0, 4: 13.9, 8: 19.0, 16: 27.7, 32: 45.6, 64: 83.1}
+STEP = {1: 0.54, 2: 0.55, 4: 0.58, 8: 0.63, 16: 0.74, 32: 0.93, 64: 1.05}  # ms by rows
+CALL = {1: 10.4, 2: 12.0, 4: 14.2, 8: 19.0, 16: 28.2, 32: 46.1, 64: 83.1}
 PREFILL, PREFILL_TOKEN, HOST, LAUNCH = 3.0, 0.0045, 0.15, 0.1  # ms
-SHARES = {LANGUAGE_MODEL: 0.6, CODEC: 0.9}  # of a stream's speed while both work
+SHARES = {LANGUAGE_MODEL: 0.35, CODEC: 0.87}  # of a stream's speed while both work
 PROMPT, VOICE, FRAMES, HOP = 130, 100, 250, 0.04
 SLOTS, TICK = 64, 0.02
 

@@ -73,7 +73,7 @@ class Engine:
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec.hop)
         self.inbox = Inbox()
-        self._upcoming = Upcoming()
+        self.upcoming = Upcoming()
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
         self._last_done = 0.0  # when a step was last seen to have run
@@ -94,7 +94,7 @@ class Engine:
     def prepare(self, request: SpeechRequest) -> Preparation:
         """A checked request on its way to a prompt. EngineError in a forked child."""
         self.inbox.check_process()
-        return Preparation(self.model, self.reference_encoder, self.codec.primer, request, self._upcoming)
+        return Preparation(self.model, self.reference_encoder, self.codec.primer, request, self.upcoming)
 
     def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
@@ -197,7 +197,7 @@ class Engine:
         """One iteration: read messages, plan, launch, read reports that are due, hand audio out."""
         self._read_messages()
         now = time.monotonic()
-        plan = self.scheduler.plan(now, bool(self._upcoming))
+        plan = self.scheduler.plan(now, bool(self.upcoming))
         self._requests.leave_queue(len(plan.admitted))
         self._expects = plan.expects and not self._in_flight
         self._stalled = plan.empty and not self._in_flight and (self._expects or self._delivery.empty)

@@ -109,7 +109,7 @@ def test_a_long_text_is_not_refused_half_way_by_a_full_queue_and_goes_before_it(
         if request.text != "Two is here.":
             return prepare(request)
         engine = tight.tts.engine
-        return Slow(engine.model, engine.reference_encoder, engine.codec.primer, request)
+        return Slow(engine.model, engine.reference_encoder, engine.codec.primer, request, engine.upcoming)
 
     monkeypatch.setattr(tight.tts, "prepare", slow_second)
     ask = {"input": "One is here. Two is here.", "voice": "low", "split_granularity": "sentence", "seed": 1}
