@@ -22,7 +22,8 @@ class Connection(HttpToolsProtocol):
     limits = LIMITS
     timer: asyncio.TimerHandle | None = None
     in_headers = receiving = False
-    header_bytes = 0
+    header_bytes = 0  # received of headers that have not ended
+    parsed_bytes = 0  # of the target and the headers
     idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -40,9 +41,11 @@ class Connection(HttpToolsProtocol):
         if self.in_headers:
             self.header_bytes += len(data)
             if self.header_bytes > self.limits.max_head_kib << 10:
-                self._refuse(ApiError(431, "the headers are too large", code="headers_too_large"))
+                self._refuse_headers()
 
     def handle_websocket_upgrade(self) -> None:
+        if self.transport.is_closing():  # its headers were refused
+            return
         self._stop_timer()  # the session has deadlines of its own
         super().handle_websocket_upgrade()
 
@@ -50,14 +53,25 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._stop_timer()
         self.in_headers = self.receiving = True
-        self.header_bytes = 0
+        self.header_bytes = self.parsed_bytes = 0
         seconds = self.limits.request_seconds
         self.timer = self.loop.call_later(seconds, self._overdue)
         if not self.busy:  # a pipelined request waits for us, not for its client
             self.scope["state"]["body_deadline"] = self.loop.time() + seconds
 
+    def on_url(self, url: bytes) -> None:
+        self.parsed_bytes += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.parsed_bytes += len(name) + len(value)
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self.in_headers = False
+        if self.parsed_bytes > self.limits.max_head_kib << 10:  # they came in one read
+            self._refuse_headers()
+            return
         super().on_headers_complete()
         cycle = self.cycle
         if cycle is not None and cycle.scope is self.scope and self.scope["http_version"] == "1.0":
@@ -109,6 +123,9 @@ class Connection(HttpToolsProtocol):
             self._refuse(ApiError(408, "the headers did not come in time"))
         else:
             self.end()
+
+    def _refuse_headers(self) -> None:
+        self._refuse(ApiError(431, "the headers are too large", code="headers_too_large"))
 
     def _refuse(self, error: ApiError) -> None:
         """Answer a request that no route has seen, and close."""

@@ -130,6 +130,15 @@ def test_headers_without_end_are_refused() -> None:
     assert received.startswith(b"HTTP/1.1 431")
 
 
+@pytest.mark.parametrize("more", [b"", b"\r\nConnection: upgrade\r\nUpgrade: websocket"])
+@pytest.mark.parametrize("large", [b"GET /" + b"a" * 66_000, b"GET / HTTP/1.1\r\nX: " + b"a" * 66_000])
+def test_large_headers_that_come_whole_are_refused(large: bytes, more: bytes) -> None:
+    version = b"" if b"HTTP" in large else b" HTTP/1.1"
+    received, _ = answers((0, large + version + more + b"\r\n\r\n"))
+    assert received.startswith(b"HTTP/1.1 431")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """Eight connections, one request at a time."""
