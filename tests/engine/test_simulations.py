@@ -21,4 +21,4 @@ def test_a_cell_of_a_request_alone_is_heard_after_its_prefill_its_steps_and_a_ca
     sim = cells_sim.Simulation(1, 0.3)
     sim.run()
     assert {id: round(ms) for id, ms in sim.first.items()} == {0: 38}
-    assert round(cells_sim.FRAMES * cells_sim.HOP / (sim.now / 1e3)) == 43
+    assert round(cells_sim.FRAMES * cells_sim.HOP / (sim.now / 1e3)) == 44
