@@ -22,11 +22,7 @@ from tests.helpers.stepped_engine import hold
 TEXTS = ["one two three", "four, five and six.", "seven", "eight nine ten eleven twelve"]
 ASK = {"max_frames": 24, "min_frames": 24, "retries": 1, "word_timestamps": True}
 VOICE = Reference((np.sin(np.arange(1200) / 30).astype(np.float32), 6000))
-PREEMPTED = {
-    "page_size": 4,
-    "memory_gb": 24 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30,
-    "policy": Policy(reserve_tokens=4),
-}
+PREEMPTED = {"page_size": 4, "memory_gb": 24 * 4 * 2 * 2 * 2 * 8 * 8 / 2**30, "policy": Policy(reserve_tokens=4)}
 
 
 def toy(kind: str = "words", **engine: object) -> TTS:
