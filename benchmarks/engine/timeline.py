@@ -17,9 +17,12 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -32,23 +35,31 @@ SHOWN = 26  # first calls of a table
 
 
 class Recorder:
-    """All calls of graph runners since `begin`, with when they were launched and ran."""
+    """Calls of graph runners, with when they were launched and ran."""
 
     def __init__(self, cuda: bool) -> None:
-        self.cuda, self.calls, self.on, self.began = cuda, list[dict[str, Any]](), False, 0.0
-        original, recorder = CudaGraphRunner.__call__, self
+        self.cuda, self.calls, self.began = cuda, list[dict[str, Any]](), 0.0
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside, calls are recorded."""
+        plain = CudaGraphRunner.__call__
 
         def recorded(runner: CudaGraphRunner, *key: int) -> None:
-            if not recorder.on:
-                original(runner, *key)
-                return
-            launched, before = time.perf_counter(), recorder.event()
-            original(runner, *key)
-            recorder.calls.append(
-                {"name": runner.name, "key": key, "launched": launched, "events": (before, recorder.event())}
-            )
+            launched, before = time.perf_counter(), self.event()
+            plain(runner, *key)
+            self.calls.append({"name": runner.name, "key": key, "launched": launched, "events": (before, self.event())})
 
-        CudaGraphRunner.__call__ = recorded  # type: ignore[method-assign]
+        self.synchronize()
+        self.calls, self.began, self.first = [], time.perf_counter(), self.event()
+        self.synchronize()
+        with mock.patch.object(CudaGraphRunner, "__call__", recorded):
+            yield
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
 
     def event(self) -> Any:
         if not self.cuda:
@@ -57,18 +68,8 @@ class Recorder:
         event.record()
         return event
 
-    def begin(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
-        self.calls, self.began, self.first, self.on = [], time.perf_counter(), self.event(), True
-        if self.cuda:
-            torch.cuda.synchronize()
-
-    def end(self) -> list[dict[str, Any]]:
-        """Milliseconds since `begin`: launched by the host, began and ended on the device."""
-        self.on = False
-        if self.cuda:
-            torch.cuda.synchronize()
+    def times(self) -> list[dict[str, Any]]:
+        """Milliseconds since the recording began: launched by the host, began and ended on the device."""
         found = [
             {
                 "name": call["name"],
@@ -95,8 +96,7 @@ def serve(tts: TTS, recorder: Recorder, count: int, seconds: float, gap: float) 
     def hear(stream: Any) -> list[float]:
         return [1e3 * (time.perf_counter() - recorder.began) for _ in stream]
 
-    recorder.begin()
-    with ThreadPoolExecutor(count) as pool:
+    with recorder.recording(), ThreadPoolExecutor(count) as pool:
         waiting = []
         for i, request in enumerate(requests):
             while 1e3 * (time.perf_counter() - recorder.began) < i * gap:
@@ -104,14 +104,13 @@ def serve(tts: TTS, recorder: Recorder, count: int, seconds: float, gap: float) 
             waiting.append(pool.submit(hear, tts.submit(request)))
         heard = [w.result() for w in waiting]
     wall = max(h[-1] for h in heard)
-    calls = recorder.end()
     firsts = sorted(h[0] for h in heard)
     return {
         "requests": count,
         "audio_s_per_s": round(count * frames * tts.spec.hop / tts.sample_rate / wall * 1e3, 1),
         "wall_ms": round(wall, 1),
         "first_audio_ms": [round(firsts[i], 1) for i in (0, count // 2, -1)],
-        "calls": calls,
+        "calls": recorder.times(),
     }
 
 

@@ -77,8 +77,7 @@ class Engine:
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
         self._last_done = 0.0  # when a step was last seen to have run
-        self._stalled = False  # the last iteration found nothing to do
-        self._expects = False  # it waited for requests that are about to be submitted
+        self._patience = 0.0  # seconds to wait for a message, as the last iteration found nothing to do
         self._started = threading.Event()
         self._start()
 
@@ -199,8 +198,8 @@ class Engine:
         now = time.monotonic()
         plan = self.scheduler.plan(now, bool(self.upcoming))
         self._requests.leave_queue(len(plan.admitted))
-        self._expects = plan.expects and not self._in_flight
-        self._stalled = plan.empty and not self._in_flight and (self._expects or self._delivery.empty)
+        stalled = plan.empty and not self._in_flight and (plan.expects or self._delivery.empty)
+        self._patience = 0.0 if not stalled else UPCOMING_SECONDS if plan.expects else STALL_SECONDS
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
         self._delivery.ready()
@@ -210,7 +209,7 @@ class Engine:
             self._delivery.until(step)
             self._observe(step)
             self._delivery.add(self._launcher.audio(self.scheduler.plan_audio(time.monotonic())))
-        self._delivery.ready(wait=plan.empty and not self._in_flight and not self._expects)
+        self._delivery.ready(wait=plan.empty and not self._in_flight and not plan.expects)
         for seq in self.scheduler.complete():
             self._turns.prepare(seq)
         for seq in self.scheduler.finished():
@@ -221,10 +220,10 @@ class Engine:
 
     def _read_messages(self) -> None:
         """Handle the messages of callers. Wait for one when there is nothing else to do."""
-        wait, patience = self._stalled, UPCOMING_SECONDS if self._expects else STALL_SECONDS
+        wait = self._patience > 0
         while True:
             try:
-                message = self.inbox.get(wait, None if self.scheduler.inert else patience)
+                message = self.inbox.get(wait, None if self.scheduler.inert else self._patience)
             except queue.Empty:
                 return
             if message is None:

@@ -82,7 +82,7 @@ class SteppedEngine(Engine):
 
     def _step(self) -> None:
         self.gate.enter()
-        self._stalled = False  # it need not wait for a message: the test says when there is one
+        self._patience = 0.0  # it need not wait for a message: the test says when there is one
         self.clock.now += self.clock.step
         super()._step()
         check(self.scheduler)
