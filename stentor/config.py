@@ -75,6 +75,7 @@ class EngineConfig:
     batch_sizes: tuple[int, ...] | None = None  # decode batches are padded up to these. Default on a CPU: no padding
     deterministic: bool = False  # on CUDA, a request gives the same bytes alone and beside others. Costs speed
     require_graphs: bool = False  # a CUDA graph that cannot be captured is an error instead of a warning
+    capture_all: bool = False  # every CUDA graph before the engine is ready. Otherwise many while it is idle
     threads: int | None = None  # torch threads of the engine on a CPU. Default: the model's, else torch's
     max_threads: int | None = None  # at most so many where none are given: the share of an engine beside others
     encoded_references: int = 64  # that are kept, by content

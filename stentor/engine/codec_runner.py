@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
+from stentor.engine import capture_order
 from stentor.engine.audio_scheduler import AudioJob, chunk_sizes
 from stentor.engine.buffer_sizes import BufferSizes
 from stentor.engine.codec_pages import CodecPages, SavedCodec
@@ -66,11 +67,24 @@ class CodecRunner:
         self.at_risk: list[AudioJob] = []  # of a call that failed after it had written the codec's state
         self._first_frames: dict[int, tuple[InFlightAudio, int]] = {}  # by request: its row of a call
 
+    @property
+    def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
+        """Of the engine's thread. `primer` has its own."""
+        return self.graphs, self.whole.graphs
+
     def capture(self) -> None:
+        """Capture graphs into which every call fits. The others are left to `capture_next`."""
         with self.stream.active():
-            self.graphs.capture(self.graph_keys(self.sizes.slots))
+            self.graphs.capture(*capture_order.codec_calls(self.graph_keys(self.sizes.slots)))
             self.whole.capture(self.sizes.slots)
         self.primer.capture()
+
+    def capture_next(self) -> None:
+        """Capture one more graph, while no request has a slot. It runs on padding: voices have pages that are kept."""
+        with self.stream.active():
+            graphs = next(graphs for graphs in self.graph_runners if graphs.later)
+            self._fill_inputs([], graphs.later[0][0])
+            graphs.capture_next()
 
     def graph_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""

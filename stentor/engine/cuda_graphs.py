@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 import torch
 
+from stentor.engine.capture_order import Key
 from stentor.engine.device import CudaStream, Device
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.graphs")
-
-Key = tuple[int, ...]
 
 
 class CudaGraphRunner:
@@ -38,26 +38,39 @@ class CudaGraphRunner:
     ) -> None:
         self.name, self.fn, self.device, self.stream, self.required = name, fn, device, stream, required
         self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
+        self.later: deque[Key] = deque()
         self.failed: dict[Key, str] = {}
         self.eager_calls = 0
         self.pool: Any = None
         if device.cuda:
             self.pool = shares_pool_of.pool if shares_pool_of is not None else torch.cuda.graph_pool_handle()
 
-    def capture(self, keys: Iterable[Key]) -> None:
+    def capture(self, keys: Iterable[Key], later: Iterable[Key] = ()) -> None:
         """Capture `keys` with `stream` active. A key that fails is logged and runs eagerly. EngineError if graphs are
-        required."""
+        required. later: what `capture_next` captures, one by one."""
         if not self.device.cuda:
             return
         for key in keys:
-            try:
-                self._capture(key)
-            except RuntimeError as e:
-                if self.required:
-                    raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
-                self.failed[key] = str(e)
-                log.warning("graph capture of %s%s failed, it will run eagerly: %s", self.name, key, e)
+            self._try(key)
+        self.later.extend(later)
         self.device.release_cached()  # what the calls before each capture took: graphs have memory of their own
+
+    def capture_next(self) -> None:
+        """The same for the first key that was left for later. Until then another graph covers it, as it does if this
+        fails."""
+        try:
+            self._try(self.later[0])
+        finally:
+            self.later.popleft()
+
+    def _try(self, key: Key) -> None:
+        try:
+            self._capture(key)
+        except RuntimeError as e:
+            self.failed[key] = str(e)
+            if self.required:
+                raise EngineError(f"graph capture of {self.name}{key} failed: {e}") from e
+            log.warning("graph capture of %s%s failed, it runs eagerly or in a larger graph: %s", self.name, key, e)
 
     def _capture(self, key: Key) -> None:
         """`torch.cuda.graph` would wait for the whole device, which other engines use, and which is an error while
@@ -78,22 +91,23 @@ class CudaGraphRunner:
         """Let go of the graphs. They are in a circle with whoever captured them, and a garbage collection that
         destroys one while another model's graph is captured in that thread breaks the capture."""
         self.graphs.clear()
+        self.later.clear()
 
     def _prepare(self, key: Key) -> None:
         """Lazy initialisation and compilation, which must happen outside the capture."""
         self.fn(*key)
         self.stream.synchronize()
 
-    def covering_key(self, key: Key, exact: int = 0) -> Key:
+    def covering_key(self, key: Key, least: int = 0) -> Key:
         """The smallest captured key that covers `key` in every dimension, or `key` itself when there is none.
 
-        exact: so many numbers at the end must be the same.
+        least: so many numbers at the end are to be small before the others are.
         """
         if key in self.graphs:
             return key
-        same = key[len(key) - exact :]
-        alike = [k for k in self.graphs if k[len(key) - exact :] == same]
-        return min((k for k in alike if all(a >= b for a, b in zip(k, key, strict=True))), default=key)
+        first = len(key) - least
+        covering = (k for k in self.graphs if all(a >= b for a, b in zip(k, key, strict=True)))
+        return min(covering, key=lambda k: (k[first:], k[:first]), default=key)
 
     def __call__(self, *key: int) -> None:
         graph = self.graphs.get(key)

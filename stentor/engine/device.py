@@ -142,6 +142,16 @@ class Device:
             self._before = torch.cuda.memory_reserved(self.torch)
             yield
 
+    @contextmanager
+    def capturing(self) -> Iterator[bool]:
+        """Whether no other model of the process is loaded or captured, and inside none begins to be. Waits for none."""
+        alone = _LOADING.acquire(blocking=False)
+        try:
+            yield alone
+        finally:
+            if alone:
+                _LOADING.release()
+
     def stream(self, priority: int) -> CudaStream:
         return CudaStream(self.torch, priority)
 

@@ -17,6 +17,7 @@ from stentor import kernels
 from stentor.config import EngineConfig, Policy
 from stentor.engine.audio_scheduler import GENTLE_RAMP
 from stentor.engine.buffer_sizes import GIB
+from stentor.engine.captures import Captures
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.delivery import AudioDelivery
@@ -70,6 +71,7 @@ class Engine:
         self.sequences = SequenceMaker(model.spec, self.sizes, config.policy, self.runner.covering_evals)
         self._turns = Turns(self._requests, self.scheduler, self.sequences)
         self._notifier = LoopNotifier()
+        self._captures = Captures(self.runner, self.codec, device)
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec.hop)
         self.inbox = Inbox()
@@ -179,12 +181,11 @@ class Engine:
         torch.set_flush_denormal(True)  # silence decays into denormals, which are slow on a CPU
 
     def _warm_up(self) -> None:
-        """Capture every graph that steady serving needs, and run what the first voice would otherwise run cold."""
+        """Capture graphs for all that is launched, and run what the first voice would otherwise run cold."""
         self.device.synchronize()  # weights and buffers were made on another stream
         started, held = time.monotonic(), self.device.allocated_bytes()
         with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
-            self.runner.capture()
-            self.codec.capture()
+            self._captures.start(self.config.capture_all)
         self.codec.primer.warm_up()
         self.reference_encoder.warm_up()
         if self.device.cuda:
@@ -219,12 +220,15 @@ class Engine:
             self.stats.step_seconds += time.monotonic() - now
 
     def _read_messages(self) -> None:
-        """Handle the messages of callers. Wait for one when there is nothing else to do."""
+        """Handle the messages of callers. With nothing else to do, wait for one, or capture a graph if none comes."""
         wait = self._patience > 0
         while True:
+            patience = self._captures.wait if self.scheduler.idle else None
             try:
-                message = self.inbox.get(wait, None if self.scheduler.inert else self._patience)
+                message = self.inbox.get(wait, patience if self.scheduler.inert else self._patience)
             except queue.Empty:
+                if wait and self.scheduler.idle and not self.upcoming:
+                    self._captures.next()
                 return
             if message is None:
                 return

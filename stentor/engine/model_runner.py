@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine import step
+from stentor.engine import capture_order, step
 from stentor.engine.buffer_sizes import BufferSizes
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import LANGUAGE_MODEL, Device, StagingBuffer
@@ -81,12 +81,24 @@ class ModelRunner:
         return self.decode_graphs, self.prefill_graphs, self.first_graphs
 
     def capture(self) -> None:
-        """Capture every graph that steady serving needs, largest first."""
+        """Capture graphs, largest first, into which all launches fit. The others are left to `capture_next`."""
+        main = self.model.spec.num_evals
         with self.stream.active():
-            self.decode_graphs.capture(self.decode_keys())
+            self.decode_graphs.capture(*capture_order.steps(self.decode_keys(), main))
             if self.kv.fused and self.device.cuda:
-                self.prefill_graphs.capture(self.prefill_keys())
-                self.first_graphs.capture(self.first_keys())
+                self.prefill_graphs.capture(*capture_order.prefills(self.prefill_keys()))
+                self.first_graphs.capture(*capture_order.steps(self.first_keys(), main))
+
+    def capture_next(self) -> None:
+        """Capture one more graph, while no request has a slot. It runs on padding, or on slot 0 without its pages: what
+        requests have left there may be found by others."""
+        with self.stream.active():
+            self._idx_host = []
+            for idx in (self.idx, self.first_idx):
+                idx.fill_(self.sizes.slots)
+            self.prefill_buffers.ints.zero_()
+            self.kv.table.fill_(self.sizes.pages)
+            next(graphs for graphs in self.graph_runners if graphs.later).capture_next()
 
     def decode_keys(self) -> Iterator[tuple[int, int, int]]:
         """(rows, pages, num_evals)."""
@@ -105,7 +117,7 @@ class ModelRunner:
             if self.model.spec.gives_frames:
                 yield (tokens, tokens, 0)
             yield (tokens, 0, 0)
-            if tokens in REPLAY_TOKENS:
+            if tokens in (*REPLAY_TOKENS, most):
                 yield (tokens, 0, tokens)
 
     def first_keys(self) -> Iterator[tuple[int, int, int]]:
@@ -200,7 +212,7 @@ class ModelRunner:
     def _launch_first_frame(self, sequences: list[Sequence]) -> None:
         """Frame 0 of these requests. All take the same `num_evals`."""
         wanted = (len(sequences), self._max_pages(sequences), sequences[0].num_evals)
-        key = self.first_graphs.covering_key(wanted, exact=1)
+        key = self.first_graphs.covering_key(wanted, least=1)
         padding = [self.sizes.slots] * (key[0] - len(sequences))
         self.device.fill(self.first_idx, [s.slot for s in sequences] + padding)
         self.first_graphs(*key)
@@ -213,7 +225,7 @@ class ModelRunner:
         launched_at = time.monotonic()
         batch = min((b for b in self.batch_sizes if b >= len(sequences)), default=len(sequences))
         wanted = (batch, self._max_pages(sequences), sequences[0].num_evals)
-        key = self.decode_graphs.covering_key(wanted, exact=1)
+        key = self.decode_graphs.covering_key(wanted, least=1)
         rows = [s.slot for s in sequences] + [self.sizes.slots] * (key[0] - len(sequences))
         with self.stream.active():
             if rows != self._idx_host:

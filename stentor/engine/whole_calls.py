@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stentor.engine import capture_order
 from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.inflight import CodecOutput
@@ -27,7 +28,7 @@ class WholeCalls:
         self.outputs: dict[tuple[int, int], CodecOutput] = {}
 
     def capture(self, slots: int) -> None:
-        self.graphs.capture(self.keys(slots))
+        self.graphs.capture(*capture_order.whole_calls(self.keys(slots)))
 
     def keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""

@@ -6,6 +6,7 @@ A shape that is not captured runs as on a GPU: without a graph, and counted in `
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor
 
 from stentor import TTS
-from stentor.engine import model_runner
+from stentor.engine import captures, model_runner
+from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.kv_cache import PagedKV, PagedView
+from stentor.engine.model_runner import ModelRunner
 from stentor.engine.prefill_batch import BatchShape, PrefillBuffers
 from stentor.kernels.types import TextWindow
 
@@ -37,23 +40,52 @@ def small_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_runner, "REPLAY_TOKENS", (TOKENS, 4))
 
 
-def capture_prefills(tts: TTS) -> None:
-    """Give an engine that has served nothing yet every prefill that a GPU would capture."""
+def simulate_captures(monkeypatch: pytest.MonkeyPatch, quiet: float = 0.001) -> None:
+    """Runners capture as on a GPU: the function runs, and then a graph of it is made. Prefills and frames 0 are not
+    captured by an engine on a CPU. quiet: seconds for `QUIET_SECONDS`."""
+    made, start = CudaGraphRunner.__init__, ModelRunner.capture
+
+    def init(self: CudaGraphRunner, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        self.device = SimpleNamespace(cuda=True, release_cached=lambda: None)  # type: ignore[assignment]
+
+    def capture(self: CudaGraphRunner, key: tuple[int, ...]) -> None:
+        self._prepare(key)
+        self.graphs[key] = Replay(self.fn, key)  # type: ignore[assignment]
+
+    def every_loop(self: ModelRunner) -> None:
+        self.evals = {self.model.spec.num_evals, *self.model.spec.captured_evals}
+        start(self)
+
+    monkeypatch.setattr(CudaGraphRunner, "__init__", init)
+    monkeypatch.setattr(CudaGraphRunner, "_capture", capture)
+    monkeypatch.setattr(ModelRunner, "capture", every_loop)
+    monkeypatch.setattr(captures, "QUIET_SECONDS", quiet)
+
+
+def make_prefill_buffers(tts: TTS) -> None:
+    """Those that a GPU would have for these sizes."""
     runner, slots = tts.engine.runner, tts.engine.sizes.slots
     spec = runner.model.spec
-    runner.evals = {spec.num_evals, *spec.captured_evals}
     largest = BatchShape(TOKENS, slots, TOKENS if spec.gives_frames else 0, TOKENS)
     runner.prefill_buffers = PrefillBuffers(spec, largest, slots, runner.device)
+
+
+def capture_prefills(tts: TTS) -> None:
+    """Give an engine that has served nothing yet every prefill that a GPU would capture."""
+    runner = tts.engine.runner
+    runner.evals = {runner.model.spec.num_evals, *runner.model.spec.captured_evals}
+    make_prefill_buffers(tts)
     graphs: Any
     for graphs, keys in (
         (runner.prefill_graphs, runner.prefill_keys()),
         (runner.first_graphs, runner.first_keys()),
     ):
         graphs.graphs = {key: Replay(graphs.fn, key) for key in keys}
-    _read_rows_from_tokens(runner.kv, tts.engine.sizes.max_pages)
+    read_rows_from_tokens(runner.kv, tts.engine.sizes.max_pages)
 
 
-def _read_rows_from_tokens(kv: PagedKV, max_pages: int) -> None:
+def read_rows_from_tokens(kv: PagedKV, max_pages: int) -> None:
     """Attention knows rows and lengths from the tokens' slots and positions, as the kernel does."""
 
     def prefill_view(

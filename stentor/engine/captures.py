@@ -1,0 +1,63 @@
+"""When graphs are captured: few before the engine is ready, the others one by one while nobody asks for anything."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from stentor.engine.codec_runner import CodecRunner
+from stentor.engine.device import Device
+from stentor.engine.model_runner import ModelRunner
+from stentor.errors import EngineError
+
+log = logging.getLogger("stentor.engine")
+
+QUIET_SECONDS = 0.1
+"""Without a message, before each capture. A request that comes during one waits for it, on an H200 for 0.02 to 0.5 s.
+So nothing is captured between the requests of a client that sends one after another."""
+
+
+class Captures:
+    """Used from the engine's thread only, inside what it launches in."""
+
+    def __init__(self, runner: ModelRunner, codec: CodecRunner, device: Device) -> None:
+        self.runner, self.codec, self.device = runner, codec, device
+        self._tried, self._seconds = 0, 0.0  # while idle
+
+    @property
+    def left(self) -> int:
+        """Graphs that are not captured yet."""
+        return sum(len(graphs.later) for graphs in (*self.runner.graph_runners, *self.codec.graph_runners))
+
+    @property
+    def wait(self) -> float | None:
+        """How long an idle engine waits for a message. None: for ever, as no graph is left."""
+        return QUIET_SECONDS if self.left else None
+
+    def start(self, every: bool) -> None:
+        """Capture graphs into which all that is launched fits, or all. EngineError if one fails that is required."""
+        self.runner.capture()
+        self.codec.capture()
+        while every and self.left:
+            self._capture()
+        self.device.release_cached()
+
+    def next(self) -> None:
+        """Capture a graph while no request is open, unless another model of the process is loaded or captured."""
+        with self.device.capturing() as alone:
+            if not alone:
+                return
+            started = time.monotonic()
+            try:
+                self._capture()
+            except EngineError as e:  # graphs are required, and what is launched has one: the engine goes on
+                log.error("%s; larger graphs serve in its place", e)
+            self._tried += 1
+            self._seconds += time.monotonic() - started
+            if not self.left:
+                self.device.release_cached()  # nothing of this engine runs that would wait for it
+                log.info("captured the other %d graphs in %.1f s while idle", self._tried, self._seconds)
+
+    def _capture(self) -> None:
+        owner = self.runner if any(graphs.later for graphs in self.runner.graph_runners) else self.codec
+        owner.capture_next()
