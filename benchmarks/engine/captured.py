@@ -181,8 +181,7 @@ def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
         path, load = checkpoint(args.family, Path(folder)), LOAD.get(args.family, {})
         bench = Bench(path, args.device, getattr(torch, args.dtype), load=load, require_graphs=True)
         bench.where.synchronize()
-        bench.runner.capture()
-        bench.codec.capture()
+        bench.capture()
         return compare(bench, args.family, name == "settled")
 
 

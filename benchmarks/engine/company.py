@@ -115,10 +115,8 @@ def main() -> None:
     parser.add_argument("--rates", default="", help="so many at once")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    device = {} if args.device == "auto" else {"device": args.device}
-    tts = stentor.TTS(
-        args.model, max_num_seqs=args.slots, memory_gb=args.memory_gb, deterministic=args.deterministic, **device
-    )
+    sizes = {"max_num_seqs": args.slots, "memory_gb": args.memory_gb, "capture_all": True}
+    tts = stentor.TTS(args.model, device=args.device, deterministic=args.deterministic, **sizes)
     company = Company(tts, args.requests, args.frames)
     asked = {"model": args.model, "frames": args.frames, "deterministic": args.deterministic}
     found: list[dict[str, Any]] = []

@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     result: dict[str, Any] = {"machine": machine_speed(torch.device(args.device)), "torch": torch.__version__}
-    with TTS(args.model, device=args.device, max_num_seqs=args.rows) as tts:
+    with TTS(args.model, device=args.device, max_num_seqs=args.rows, capture_all=True) as tts:
         run(tts, [DEFAULT] * args.rows)
         for name, steps in mixtures(args.rows).items():
             eager = tts.engine.eager_calls

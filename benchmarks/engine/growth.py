@@ -162,9 +162,9 @@ def capturing(names: Collection[str], graphs: bool) -> Iterator[None]:
     """Inside, only the runners with these names capture. graphs: otherwise they run what they would capture."""
     capture = CudaGraphRunner.capture
 
-    def some(runner: CudaGraphRunner, keys: Any) -> None:
+    def some(runner: CudaGraphRunner, keys: Any, later: Any = ()) -> None:
         if runner.name in names:
-            capture(runner, keys)
+            capture(runner, keys, later)
 
     piece = CudaGraphRunner._capture if graphs else CudaGraphRunner._prepare
     with mock.patch.object(CudaGraphRunner, "capture", some), mock.patch.object(CudaGraphRunner, "_capture", piece):
@@ -175,7 +175,7 @@ def loads(rounds: Rounds, model: str) -> None:
     """Loads of a model with four slots."""
 
     def load() -> None:
-        TTS(model, device="cuda", max_num_seqs=4, batch_sizes=(4, 1), max_memory_gb=20.0).close()
+        TTS(model, device="cuda", max_num_seqs=4, batch_sizes=(4, 1), max_memory_gb=20.0, capture_all=True).close()
 
     for name, names in RUNNERS.items():
         for graphs in (True, False) if names else (True,):

@@ -81,7 +81,7 @@ def main() -> None:
     p.add_argument("--memory-gb", type=float, default=None, help="for key-value pages")
     p.add_argument("--out", type=Path)
     a = p.parse_args()
-    common = {"device": a.device, "max_num_seqs": a.streams, "memory_gb": a.memory_gb}
+    common = {"device": a.device, "max_num_seqs": a.streams, "memory_gb": a.memory_gb, "capture_all": True}
     found: dict[str, Any] = {"model": a.model, "streams": a.streams, "adapters": a.adapters, "rank": a.rank}
     with TTS(a.model, **common) as tts:
         found["no slots"] = measure(tts, a.streams, a.seconds, a.rounds, [None])

@@ -103,7 +103,7 @@ def count(tts: TTS, chunks: Callable[[], Iterable[object]]) -> dict[str, Any]:
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    sizes: dict[str, Any] = {} if args.memory_gb is None else {"memory_gb": args.memory_gb}
+    sizes: dict[str, Any] = {"memory_gb": args.memory_gb, "capture_all": True}
     with TTS(name, device=args.device, policy=Policy(min_cached_tokens=args.min_cached), **sizes) as tts:
         options: dict[str, Any] = {"max_frames": args.frames, "split_granularity": args.split}
         text = "".join(map(SENTENCE.format, range(args.characters // len(SENTENCE) + 1)))[: args.characters]

@@ -52,7 +52,7 @@ class Marks(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         captured, planned = (
-            re.search(r"captured .* in ([\d.]+) s", message),
+            re.search(r"captured \d+ graphs in ([\d.]+) s", message),
             re.search(r"weights ([\d.]+) GiB", message),
         )
         if captured:

@@ -106,6 +106,7 @@ class Bench:
             "batch_sizes": self.batches,
             "quantization": self.quantization,
             "deterministic": self.deterministic,
+            "capture_all": True,
         }
 
     def start(self) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def main() -> None:
     args = parser.parse_args()
     recorder = Recorder(args.device != "cpu")
     results = []
-    with TTS(args.model, device=args.device, **args.options) as tts:
+    with TTS(args.model, device=args.device, **{"capture_all": True, **args.options}) as tts:
         for count in args.requests:
             serve(tts, recorder, count, args.seconds, args.gap)  # so that nothing runs for the first time
             results.append(serve(tts, recorder, count, args.seconds, args.gap))

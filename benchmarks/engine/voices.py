@@ -113,7 +113,7 @@ def encoding(tts: TTS, audio: ReferenceAudio) -> float:
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     policy = Policy(prefix_cache=not args.no_prefix_cache, min_cached_tokens=args.min_cached_tokens)
-    with TTS(name, device=args.device, policy=policy) as tts:
+    with TTS(name, device=args.device, policy=policy, capture_all=True) as tts:
         known = voice(tts, args.seconds, 0)
         very_first = first_audio(tts, 0, reference=known)
         stats, found = tts.engine.stats, {"very first voice": round(very_first, 2)}

@@ -78,7 +78,17 @@ def serving(arm: Arm, args: argparse.Namespace) -> Iterator[float]:
         arm.place = place
         words = [args.model, "--replicas", str(arm.replicas), "--port", str(place.proxy), "--voices-dir", voices]
         with subprocess.Popen(
-            [sys.executable, "-m", "stentor", "serve", *words, "--no-log-requests", "--no-guard", *arm.flags],
+            [
+                sys.executable,
+                "-m",
+                "stentor",
+                "serve",
+                *words,
+                "--no-log-requests",
+                "--no-guard",
+                "--capture-all",
+                *arm.flags,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -59,7 +59,7 @@ class Server:
         self.log = log
         command = [sys.executable, "-m", "stentor", "serve", model, "--port", str(self.port), "--device", device]
         command += ["--max-num-seqs", str(slots), "--ignore-unknown-fields", "--uvicorn-log-level", "info"]
-        command += ["--max-active-requests", str(4 * slots), *flags]
+        command += ["--max-active-requests", str(4 * slots), "--capture-all", *flags]
         command += ["--voices-dir", str(log.with_suffix(".voices"))]  # not where this user's own voices are
         self.began = time.monotonic()
         with log.open("w") as sink:

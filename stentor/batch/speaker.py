@@ -42,7 +42,7 @@ class Speaker:
     def __init__(self, how: Work) -> None:
         self._how = how
         policy = Policy(max_queue=2**20)  # `at_once` bounds what waits
-        self._tts = TTS(**how.load, policy=policy)
+        self._tts = TTS(**how.load, policy=policy, capture_all=True)  # it is never idle
         self.references = References(self._tts.load_reference)
 
     @property

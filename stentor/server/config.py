@@ -63,6 +63,7 @@ class ServerConfig:
     )
     deterministic: bool = option(False, "on CUDA, the same seed gives the same bytes whatever else is served; slower")
     require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
+    capture_all: bool = option(False, "capture every CUDA graph before /ready; otherwise many while nobody speaks")
     threads: int | None = option(None, "torch threads of the engine on a CPU")
     warmup: bool = option(True, "speak a sentence before /ready says yes")
     idle_unload_seconds: float | None = option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -48,8 +49,7 @@ def test_every_captured_graph_does_what_its_function_does(family, dtype, load, t
     w = bench.runner
     bench.where.synchronize()
     with torch.inference_mode():
-        w.capture()
-        bench.codec.capture()
+        bench.capture()
     group = [bench.admit(family, i, seed=i) for i in range(4)]
     held = [
         *w.slots.table.values(),
@@ -142,12 +142,36 @@ def test_references_are_encoded_by_graphs_as_they_are_eagerly(family, tmp_path):
     assert launch.graphs.eager_calls == 0
 
 
+@pytest.mark.parametrize("family", EVERY)
+def test_graphs_are_captured_between_requests_and_serve(family, tmp_path):
+    """None fails, and no call runs eagerly, before and after."""
+    with TTS(checkpoint(family, tmp_path), device="cuda", max_num_seqs=4, memory_gb=0.1, **LOAD.get(family, {})) as tts:
+        runners, captures = tts.engine.graph_runners, tts.engine._captures
+        before = sum(len(graphs.graphs) for graphs in runners)
+        left, end = captures.left, time.monotonic() + 300
+        assert left > 0
+        while captures.left:
+            assert time.monotonic() < end, "nothing more is captured"
+            speech = tts.generate(TEXT, seed=1, retries=1, **options(tts, family))
+            assert len(speech.samples)
+            time.sleep(1)
+        assert not any(graphs.failed for graphs in runners)
+        assert sum(len(graphs.graphs) for graphs in runners) == before + left
+        tts.generate([TEXT] * 3, seed=1, retries=1, **options(tts, family))
+        assert tts.engine.health().eager_calls == 0
+
+
 @pytest.mark.filterwarnings("default:Synchronization debug mode:UserWarning")  # torch says that it misses some waits
 @pytest.mark.parametrize("family", EVERY)
 def test_serving_does_not_wait_for_the_device(family, tmp_path):
     """Admission, prefill, steps and audio, with an utterance that is not streamed; a hidden wait would raise."""
     with TTS(
-        checkpoint(family, tmp_path), device="cuda", max_num_seqs=STREAMS, memory_gb=0.1, **LOAD.get(family, {})
+        checkpoint(family, tmp_path),
+        device="cuda",
+        max_num_seqs=STREAMS,
+        memory_gb=0.1,
+        capture_all=True,
+        **LOAD.get(family, {}),
     ) as tts:
         started = threading.Barrier(STREAMS)
 

@@ -12,6 +12,7 @@ import torch
 
 from stentor import registry, request
 from stentor.config import EngineConfig
+from stentor.engine.captures import Captures
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.device import Device
 from stentor.engine.model_runner import ModelRunner
@@ -96,6 +97,10 @@ class Bench:
         self.codec = CodecRunner(self.model, self.sizes, settings, self.where, self.runner.slots, self.runner.stream)
         self.encode = ReferenceEncoder(self.model, self.where, 64).encode
         self.pages = iter(range(self.sizes.pages))
+
+    def capture(self) -> None:
+        """Every graph, as `capture_all` has it."""
+        Captures(self.runner, self.codec, self.where).start(every=True)
 
     def admit(self, family: str, slot: int, seed: int = 5, text: str = TEXT, **options: Any) -> tuple[Sequence, Prompt]:
         """A request's row is written; its prefill has been launched by nobody."""

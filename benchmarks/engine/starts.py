@@ -1,0 +1,106 @@
+"""How long starts take, and what is captured behind them. A process of its own for each model and way, one line each.
+
+Run: python benchmarks/engine/starts.py [--model dummy:voxcpm2 ...] [--times 2] [--out FILE]
+     python benchmarks/engine/starts.py --model dummy:toy --device cpu        a dry run without a GPU
+Needs: a GPU and nothing but stentor. Kernels are compiled in the first process of a model, so the second is warm.
+
+`ready` is `TTS()` in seconds, with imports that it makes, and `first audio` that of a request right behind it. Then
+nobody asks for anything until all graphs are there (`all captured`). `longest capture` is what a request may have to
+wait for. `eager calls` and `failed` must be 0. The last process of each model has `capture_all`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from stentor import TTS
+from stentor.engine.cuda_graphs import CudaGraphRunner
+
+MODELS = ("dummy:voxcpm2", "dummy:qwen3-tts-1.7b-customvoice", "dummy:fish-s2-pro", "dummy:cosyvoice3")
+OPTIONS: dict[str, dict[str, Any]] = {"dummy:cosyvoice3": {"stream_window": 20, "memory_gb": 4}}
+TEXT = "The quick brown fox jumps over the lazy dog."
+GIB = 2**30
+
+
+def once(model: str, device: str, capture_all: bool) -> dict[str, Any]:
+    """A start, a request, and what is captured behind it."""
+    took: list[float] = []
+    usual = CudaGraphRunner.capture_next
+
+    def capture_next(graphs: CudaGraphRunner) -> None:
+        began = time.perf_counter()
+        usual(graphs)
+        took.append(time.perf_counter() - began)
+
+    started = time.perf_counter()
+    with mock.patch.object(CudaGraphRunner, "capture_next", capture_next):
+        tts = TTS(model, device=device, capture_all=capture_all, **OPTIONS.get(model, {}))
+        ready = time.perf_counter()
+        found: dict[str, Any] = {"ready": ready - started, "graphs": graphs(tts)}
+        voice = {"voice": tts.voices[0]} if tts.voices else {}
+        stream = tts.stream(TEXT, seed=1, **voice)
+        next(stream)
+        found["first audio"] = time.perf_counter() - ready
+        stream.close()
+        found["GiB"] = taken(device)
+        captures = tts.engine._captures
+        while captures.left:
+            time.sleep(0.01)
+        found |= {"all captured": time.perf_counter() - ready, "all graphs": graphs(tts), "all GiB": taken(device)}
+    found |= {"capturing": sum(took), "longest capture": max(took, default=0.0)}
+    again = time.perf_counter()
+    next(tts.stream(TEXT, seed=1, **voice))
+    found["first audio later"] = time.perf_counter() - again
+    found["failed"] = sum(len(runner.failed) for runner in tts.engine.graph_runners)
+    found["eager calls"] = tts.engine.eager_calls
+    tts.close()
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in found.items()}
+
+
+def graphs(tts: TTS) -> dict[str, int]:
+    return {runner.name: len(runner.graphs) for runner in tts.engine.graph_runners}
+
+
+def taken(device: str) -> float:
+    if device == "cpu":
+        return 0.0
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / GIB
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", default=list(MODELS))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--times", type=int, default=2, help="starts of each model, before the one with capture_all")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--child", choices=("usual", "capture_all"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(once(args.model[0], args.device, args.child == "capture_all")))
+        return
+    found: list[dict[str, Any]] = []
+    for model in args.model:
+        for way in ("usual",) * args.times + ("capture_all",):
+            command = [sys.executable, __file__, "--model", model, "--device", args.device, "--child", way]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            told = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-2000:]}
+            found.append({"model": model, "way": way, **told})
+            print(json.dumps(found[-1]), flush=True)
+            if args.out is not None:
+                args.out.parent.mkdir(parents=True, exist_ok=True)
+                args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
