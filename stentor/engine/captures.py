@@ -13,7 +13,7 @@ from stentor.errors import EngineError
 log = logging.getLogger("stentor.engine")
 
 QUIET_SECONDS = 0.1
-"""Without a message, before each capture. A request that comes during one waits for it, on an H200 for 0.02 to 0.5 s.
+"""Without a message, before each capture. A request that comes during one waits for it, on an H200 for 0.02 to 0.6 s.
 So nothing is captured between the requests of a client that sends one after another."""
 
 

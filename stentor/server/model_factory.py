@@ -50,7 +50,7 @@ class ModelFactory:
             max_memory_gb=self._own(c.max_memory_gb),
             deterministic=c.deterministic,
             require_graphs=c.require_graphs,
-            capture_all=c.capture_all,
+            capture_all=c.capture_all or models > 1,  # the next one plans with memory that is free, and others speak
             threads=c.threads,
             max_threads=cpu_share(models),
             encoded_references=LIMITS.encoded_references,

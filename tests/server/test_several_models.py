@@ -98,6 +98,17 @@ def test_each_model_has_its_budget_and_its_share_of_the_rest(monkeypatch: pytest
         assert 0.3 - 0.05 < taken < 0.3 + 0.05
         free -= taken
     assert {o["max_threads"] for o in made} == {cpu_share(3)}
+    assert all(o["capture_all"] for o in made)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_one_model_captures_its_graphs_before_it_is_ready_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr("stentor.server.model_factory.TTS", lambda model, **options: made.append(options))
+    ModelFactory("toy", "dummy:toy", build({"models": ("dummy:toy",), "capture_all": given}, env={}))()
+    assert [o["capture_all"] for o in made] == [given]
 
 
 @pytest.mark.parametrize("given", [(8.0, 6.0), (1.0, 2.0, -3.0)])
