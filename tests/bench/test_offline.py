@@ -164,7 +164,8 @@ def test_the_command_makes_the_engine_from_its_flags_and_closes_it(monkeypatch, 
     )
     args = parser.parse_args([*words.split(), "--result-dir", str(tmp_path)])
     assert args.func(args) == 0
-    assert made[0].made_with == (("dummy:toy",), {"device": "cpu", "dtype": "float32", "quantization": "int8"})
+    given = {"device": "cpu", "dtype": "float32", "quantization": "int8", "capture_all": True}
+    assert made[0].made_with == (("dummy:toy",), given)
     assert made[0].closed
     options = made[0].calls[0][1]
     assert options == {"voice": "amy", "seed": 5, "max_frames": 40, "ignore_eos": True}

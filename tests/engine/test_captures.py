@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from stentor import TTS, Reference
+from stentor import TTS, Reference, kernels
 from stentor.config import Policy
 from stentor.engine import device
 from stentor.engine.audio_scheduler import RAMP
@@ -244,6 +244,24 @@ def test_a_capture_that_fails_while_the_engine_is_idle_leaves_its_key_to_a_large
         if required:
             with pytest.raises(EngineError, match="could not start: graph capture of decode"):
                 TTS("dummy:toy", require_graphs=True, capture_all=True, **SMALL)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_deterministic_engine_captures_with_one_order_of_sums_while_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    simulate_captures(monkeypatch)
+    monkeypatch.setattr("stentor.engine.engine.check_deterministic", lambda *_: None)
+    usual, seen = CudaGraphRunner.capture_next, set[tuple[bool, bool]]()
+
+    def capture_next(self: CudaGraphRunner) -> None:
+        seen.add((kernels.is_batch_invariant(), torch.is_inference_mode_enabled()))
+        usual(self)
+
+    monkeypatch.setattr(CudaGraphRunner, "capture_next", capture_next)
+    with TTS("dummy:toy", deterministic=wanted, **SMALL) as tts:
+        wait_for(lambda: all_captured(tts))
+    assert seen == {(wanted, True)}
 
 
 def test_capture_all_captures_every_graph_before_the_engine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
