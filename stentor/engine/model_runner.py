@@ -192,7 +192,7 @@ class ModelRunner:
     def _launch_prefill(self, pieces: list[Piece]) -> None:
         """Replay a graph for these pieces. Without one they run as they are."""
         need = batch_shape(pieces)
-        key = self.prefill_graphs.covering_key((need.tokens, need.frames, need.steps))
+        key = self.prefill_graphs.covering_key((need.tokens, need.frames, need.steps), least=1)  # no replay for prompts
         if key in self.prefill_graphs.graphs:
             self.prefill_buffers.write(pieces, self.prefill_shape(*key))
             self.prefill_graphs(*key)

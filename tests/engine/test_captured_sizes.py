@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.memory_plan import LEVELS
 from stentor.engine.model_runner import ModelRunner, default_batch_sizes
 from stentor.engine.sequence import Sequence
+from tests.helpers.captured import TOKENS, capture_prefills, small_shapes
 from tests.helpers.tiny import FIXTURES, Bench, checkpoint
 
 SLOTS = 32
@@ -110,10 +112,24 @@ def test_prefills_of_any_tokens_fit_into_what_is_captured_before_and_after(famil
         for tokens in range(1, most + 1):
             for need in ((tokens, 0, 0), (tokens, tokens // 3, 0), (tokens, tokens, 0), (tokens, 0, tokens)):
                 if need[1] == 0 or runner.model.spec.gives_frames:
-                    key = graphs.covering_key(need)
+                    key = graphs.covering_key(need, least=1)
                     assert key in graphs.graphs, need
                     assert bool(key[2]) == bool(need[2])
     assert len(ready) <= 9
+
+
+def test_a_prompt_takes_no_graph_that_replays_frames_where_its_own_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a graph reads other inputs."""
+    small_shapes(monkeypatch)
+    with TTS("dummy:toy", dtype="float64", max_num_seqs=1, memory_gb=0.002) as tts:
+        capture_prefills(tts)
+        graphs = tts.engine.runner.prefill_graphs
+        want = tts.generate("abc", seed=1, max_frames=5).samples
+        for key in [k for k in graphs.graphs if k[0] < TOKENS and not k[2]]:
+            del graphs.graphs[key]
+        assert (4, 0, 4) in graphs.graphs
+        np.testing.assert_allclose(tts.generate("abc", seed=1, max_frames=5).samples, want, atol=1e-6)
+        assert graphs.eager_calls == 0
 
 
 @pytest.mark.parametrize("slots", [1, 3, 20, 64])
