@@ -177,7 +177,7 @@ class Bench:
             w.idx[:batch] = torch.arange(batch, device=self.runner.device.torch)
             w._idx_host = []
         wanted = (batch, sizes.max_pages if w.kv.fused else 16, w.model.spec.num_evals)
-        return w.decode_graphs.covering_key(wanted, exact=1)
+        return w.decode_graphs.covering_key(wanted, least=1)
 
     def steps(self) -> dict[str, float]:
         if not torch.cuda.is_available():
