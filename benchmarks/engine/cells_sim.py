@@ -27,9 +27,10 @@ from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import LENGTH, RUNNING, Sequence
 from stentor.models.codec_timing import CodecTiming
 
-TIMING = CodecTiming(25, 3, 3, whole=True, window=20)
+TIMING = CodecTiming(25, 3, 3, whole=True, window=20, chunk_pages=2)
 STEP = {1: 0.54, 2: 0.55, 4: 0.58, 8: 0.63, 16: 0.74, 32: 0.93, 64: 1.05}  # ms by rows
 CALL = {1: 10.4, 2: 12.0, 4: 14.2, 8: 19.0, 16: 28.2, 32: 46.1, 64: 83.1}
+PAIRS = {1: 12.0, 2: 14.0, 4: 18.5, 8: 26.5, 16: 42.5, 32: 75.5}  # of two cells of each row, predicted
 PREFILL, PREFILL_TOKEN, HOST, LAUNCH = 3.0, 0.0045, 0.15, 0.1  # ms
 SHARES = {LANGUAGE_MODEL: 0.35, CODEC: 0.87}  # of a stream's speed while both work
 PROMPT, VOICE, FRAMES, HOP = 130, 100, 250, 0.04
@@ -68,15 +69,17 @@ class Simulation:
                     self.first.setdefault(job.seq.id, self.now - self.gap * job.seq.id)
 
     def decode_audio(self, jobs: list[AudioJob]) -> None:
-        while jobs:
-            rows = rows_of_call(len(jobs), TIMING.grid, set(CALL))
-            size = list(CALL)[bisect_left(list(CALL), rows)]
-            work = Launched(CALL[size] / 1e3, jobs=jobs[:rows])
-            with self.codec.active():
-                self.line.put(work)
-            self.calls.append(work)
-            jobs = jobs[rows:]
-            self.pass_time(LAUNCH)
+        for pages, times in enumerate((CALL, PAIRS), 1):
+            equal = [job for job in jobs if TIMING.on_grid(job.count) == pages * TIMING.grid]
+            while equal:
+                rows = rows_of_call(len(equal), pages * TIMING.grid, set(times))
+                size = list(times)[bisect_left(list(times), rows)]
+                work = Launched(times[size] / 1e3, jobs=equal[:rows])
+                with self.codec.active():
+                    self.line.put(work)
+                self.calls.append(work)
+                equal = equal[rows:]
+                self.pass_time(LAUNCH)
 
     def launch(self, rows: list[Sequence], prefill: bool) -> None:
         tokens = sum(len(seq.piece) for seq in rows)
@@ -103,6 +106,7 @@ class Simulation:
             while asked < self.count and asked * self.gap <= self.now:
                 seq = Sequence(asked, PROMPT, FRAMES, 0, TIMING.offset(VOICE), HOP, True)
                 seq.audio_scheduled, seq.held_frames = TIMING.start(VOICE, True), TIMING.held
+                seq.window_end = TIMING.window_end(VOICE)
                 s.add(seq, self.now / 1e3)
                 asked += 1
             plan = s.plan(self.now / 1e3)

@@ -1,10 +1,11 @@
 """Time the attention of a cell of CosyVoice3's flow, with every tile and against another version of its file.
 
-Run: python benchmarks/kernels/cell_attention.py [--other FILE.py] [--rows 16 64] [--kept 9] [--out FILE.json]
+Run: python benchmarks/kernels/cell_attention.py [--other FILE.py] [--cells 16x1 64x1 32x2] [--kept 9] [--brief]
+         [--out FILE.json]
 Needs: a GPU with 90 MB for each kept page of a row, and nothing but stentor.
 
 Microseconds are of one launch of the 220 of a codec call, which are captured together, so that keys come from memory.
-The floor is that of reading all kept keys and values at 4.3 TB/s.
+The floor is that of reading all kept keys and values at 4.3 TB/s. 32x2: 32 rows with two cells each.
 """
 
 from __future__ import annotations
@@ -55,33 +56,36 @@ def with_tile(module: ModuleType, tile: dict[str, Any]) -> AbstractContextManage
 
 
 class Case:
-    """Inputs of `rows` cells with `kept` pages before each."""
+    """Inputs of `rows` with some cells each and `kept` pages before them."""
 
-    def __init__(self, rows: int, kept: int) -> None:
-        self.rows, self.kept = rows, kept
+    def __init__(self, rows: int, cells: int, kept: int) -> None:
+        self.rows, self.cells, self.kept = rows, cells, kept
+        frames, own = cells * FRAMES, kept + cells
         shape = (STEPS, BLOCKS, 2, 2, HEADS, FRAMES, WIDTH)
-        self.pool = torch.empty(rows * (kept + 1), *shape, dtype=torch.bfloat16, device="cuda")
+        self.pool = torch.empty(rows * own, *shape, dtype=torch.bfloat16, device="cuda")
         for page in self.pool:
             page.normal_()
-        table = torch.arange(rows * (kept + 1), device="cuda").view(rows, kept + 1)
+        table = torch.arange(rows * own, device="cuda").view(rows, own)
         self.pages = attention_kernels.Pages(self.pool, table, torch.full((rows,), kept, device="cuda"))
-        self.qkv = torch.randn(rows, 2, FRAMES, 3 * HEADS * WIDTH, dtype=torch.bfloat16, device="cuda")
-        self.rope = Turns(*(torch.randn(rows, FRAMES, WIDTH // 2, device="cuda") for _ in range(2)))
-        self.count = torch.full((rows,), FRAMES, device="cuda")
+        self.qkv = torch.randn(rows, 2, frames, 3 * HEADS * WIDTH, dtype=torch.bfloat16, device="cuda")
+        self.rope = Turns(*(torch.randn(rows, frames, WIDTH // 2, device="cuda") for _ in range(2)))
+        self.count = torch.full((rows,), frames, device="cuda")
 
     def once(self, module: ModuleType, at: int) -> Tensor:
-        out: Tensor = module.cell_attention(self.qkv, *self.rope, self.count, HEADS, self.pages, at)
+        out: Tensor = module.cell_attention(self.qkv, *self.rope, self.count, HEADS, self.pages, self.cells, at)
         return out
 
     def exact(self, at: int) -> Tensor:
         """In float32, without kernels."""
         q, k, v = self.rope.heads(self.qkv.float())
-        kept = self.pool[: self.rows * (self.kept + 1)].view(self.rows, self.kept + 1, -1, *self.pool.shape[3:])
+        kept = self.pool.view(self.rows, self.kept + self.cells, -1, *self.pool.shape[3:])
         pages = kept[:, : self.kept, at].float()  # [B, n, keys or values, branch, H, T, D]
         before = pages.permute(2, 0, 3, 4, 1, 5, 6).flatten(4, 5)
         own = [t.bfloat16().float().transpose(2, 3) for t in (k, v)]
         keys, values = (torch.cat((a, b), dim=3) for a, b in zip(before, own, strict=True))
-        out = torch.nn.functional.scaled_dot_product_attention(q.transpose(2, 3), keys, values)
+        cell = torch.arange(-self.kept, self.cells, device="cuda").repeat_interleave(FRAMES)
+        seen = cell <= cell[self.kept * FRAMES :, None]
+        out = torch.nn.functional.scaled_dot_product_attention(q.transpose(2, 3), keys, values, attn_mask=seen)
         return out.transpose(2, 3).flatten(-2)
 
     def microseconds(self, module: ModuleType) -> float:
@@ -96,19 +100,22 @@ class Case:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--other", type=Path)
-    parser.add_argument("--rows", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--cells", nargs="+", default=["16x1", "64x1", "32x2"], help="rows x cells of each")
     parser.add_argument("--kept", type=int, default=9)
+    parser.add_argument("--brief", action="store_true", help="only the tile that serves")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     modules = {"this": attention_kernels} | ({"other": read(args.other)} if args.other else {})
     found: list[dict[str, Any]] = []
-    for rows in args.rows:
-        case = Case(rows, args.kept)
+    tiles = [{}] if args.brief else [dict(zip(TILES, v, strict=True)) for v in itertools.product(*TILES.values())]
+    for shape in args.cells:
+        rows, cells = map(int, shape.split("x"))
+        case = Case(rows, cells, args.kept)
         exact = case.exact(7)
         floor = rows * args.kept * FRAMES * HEADS * WIDTH * 2 * 2 * 2 / 4.3e12
-        print(f"{rows} rows, floor {1e6 * floor:.1f} us", flush=True)
+        print(f"{rows} rows of {cells} cells, floor {1e6 * floor:.1f} us", flush=True)
         for name, module in modules.items():
-            for tile in (dict(zip(TILES, values, strict=True)) for values in itertools.product(*TILES.values())):
+            for tile in tiles:
                 us: float | str
                 try:
                     with with_tile(module, tile):
@@ -116,7 +123,7 @@ def main() -> None:
                         us = case.microseconds(module)
                 except Exception as e:
                     error, us = float("nan"), repr(e)[:90]
-                found.append({"rows": rows, "version": name, **tile, "error": error, "us": us})
+                found.append({"rows": rows, "cells": cells, "version": name, **tile, "error": error, "us": us})
                 print(f"  {name:6} {tile} error {error:.5f}: {us}", flush=True)
                 if args.out:
                     args.out.write_text(json.dumps(found, indent=1))

@@ -87,7 +87,7 @@ class AudioScheduler:
                     return jobs
                 if busy and urgency >= BATCH_LEAD_S:
                     return jobs
-                self._schedule(job)
+                self._schedule(job, now)
                 jobs.append(job)
         return jobs
 
@@ -103,12 +103,12 @@ class AudioScheduler:
             return jobs
         while due := [(lead, job) for (lead, _), job in self._due(now) if not (behind and job.whole)]:
             few = sum(job.count for _, job in due) < full
-            if few and (behind or (not jobs and _worth_waiting(due, live))):
+            if few and (behind or (not jobs and _worth_waiting(due, live, self.timing.grid))):
                 return jobs
             for _, job in due:
                 if given + job.count > full and (given or behind):
                     return jobs
-                self._schedule(job)
+                self._schedule(job, now)
                 jobs.append(job)
                 given += job.count
         return jobs
@@ -117,32 +117,39 @@ class AudioScheduler:
         """The next chunk of each request that has one, and its urgency. The most urgent first."""
         found = []
         for seq in list(self._changed.values()):
-            count, last = self._next_chunk(seq)
+            urgency = self._urgency(seq, now)
+            count, last = self._next_chunk(seq, urgency[0])
             if count and not seq.cancelled:
                 job = AudioJob(seq, seq.audio_scheduled, count, last, self._is_whole(seq))
-                found.append((self._urgency(seq, now), job))
+                found.append((urgency, job))
             else:
-                del self._changed[seq.id]
-                seq.audio_due = self._due_at(seq)
+                seq.audio_due = self._due_at(seq, urgency[0])
+                if not self._waits_for_pages(seq):
+                    del self._changed[seq.id]
         return sorted(found, key=itemgetter(0))
 
-    def _schedule(self, job: AudioJob) -> None:
+    def _schedule(self, job: AudioJob, now: float) -> None:
         seq = job.seq
         self.in_codec += job.count
         seq.audio_scheduled += job.count
         seq.audio_chunks += 1
         seq.in_flight += 1
-        seq.audio_due = self._due_at(seq)
-        if seq.num_generated < seq.audio_due and seq.status == RUNNING:
+        seq.audio_due = self._due_at(seq, self._urgency(seq, now)[0])
+        if seq.num_generated < seq.audio_due and seq.status == RUNNING and not self._waits_for_pages(seq):
             del self._changed[seq.id]
 
-    def _due_at(self, seq: Sequence) -> int:
+    def _waits_for_pages(self, seq: Sequence) -> bool:
+        """Whether its next chunk waits for a further page. Each plan looks at it, as its client plays meanwhile."""
+        ready = seq.num_heard - seq.audio_scheduled - self.timing.lookahead
+        return self.timing.window > 0 and ready >= self.timing.grid and seq.status == RUNNING and not seq.cancelled
+
+    def _due_at(self, seq: Sequence, lead: float) -> int:
         """Frames without which no chunk is due of a request that goes on. From then on each report has it looked at."""
         if seq.unread:
             return 0
         if self._is_whole(seq):
             return sys.maxsize
-        heard = seq.audio_scheduled + self._ramp_size(seq) + self.timing.lookahead
+        heard = seq.audio_scheduled + self._wanted(seq, lead) + self.timing.lookahead
         return min(seq.num_unheard + heard, seq.max_schedulable)
 
     def on_audio(self, job: AudioJob, now: float) -> range:
@@ -174,19 +181,21 @@ class AudioScheduler:
         joins = self.timing.lookahead and seq.first_audio is None and seq.num_generated <= self.timing.grid // 3
         return seq.streaming and not joins
 
-    def _next_chunk(self, seq: Sequence) -> tuple[int, bool]:
-        """Frames of the next chunk (0: it is not due), and whether it is the last."""
+    def _next_chunk(self, seq: Sequence, lead: float) -> tuple[int, bool]:
+        """Frames of the next chunk (0: it is not due), and whether it is the last. lead: seconds that the client has
+        buffered."""
         ended = seq.status != RUNNING
         ready = 0 if seq.decoded else seq.num_heard - seq.audio_scheduled - (0 if ended else self.timing.lookahead)
         if self._is_whole(seq):
             return (ready, True) if ended else (0, False)
-        size = self._ramp_size(seq)
+        size = self._wanted(seq, lead)
+        most = size if self.timing.window else self.chunk
         if ready < size and not ended:
             if ready <= 0 or seq.may_go_on:
                 return 0, False
-            size = self._longest[min(ready, self.chunk)]  # nothing follows for now: these can be played meanwhile
+            size = self._longest[min(ready, most)]  # nothing follows for now: these can be played meanwhile
         elif seq.audio_chunks and seq.streaming:
-            longest = self._longest[min(ready, self.chunk)]
+            longest = self._longest[min(ready, most)]
             size = max(size, longest)  # more frames wait than were due: longer chunks cost the codec less
         count = min(ready, size)
         return count, ended and count == ready
@@ -195,12 +204,21 @@ class AudioScheduler:
         return self.timing.whole and not seq.streaming
 
     def _longest_chunk(self, ready: int) -> int:
-        """The longest chunk of the ramp that `ready` frames fill."""
+        """The longest chunk, of the ramp or the longest of all, that `ready` frames fill."""
         limit = ready // self.timing.grid * self.timing.grid
-        return max((n for n in self.ramp if n <= limit), default=limit)
+        return max((n for n in (*self.ramp, self.chunk) if n <= limit), default=limit)
 
-    def _ramp_size(self, seq: Sequence) -> int:
-        """Frames of the next chunk by the ramp."""
+    def _wanted(self, seq: Sequence, lead: float) -> int:
+        """Frames of the next chunk, unless the stream ends: by the ramp, or pages of the codec.
+
+        Where a chunk has several pages, those before it are read once for all of them. A stream whose client has little
+        buffered takes one page, since it would wait for the others, unless that brings no audio: all of it is of the
+        codec prefix.
+        """
+        if self.timing.window:
+            at, grid = seq.audio_scheduled, self.timing.grid
+            several = lead >= SOON_LEAD_S or not self.timing.audio(at, grid, last=False)
+            return self.chunk if several and at + self.chunk <= seq.window_end else grid
         if not seq.streaming:
             return self.chunk
         extra = 0 if seq.audio_chunks else seq.trim_frames
@@ -217,15 +235,16 @@ class AudioScheduler:
         return max(0, seq.audio_scheduled - self.timing.delay) * seq.hop_seconds - seq.played(now), seq.arrival
 
 
-def _is_due_soon(seq: Sequence) -> bool:
+def _is_due_soon(seq: Sequence, grid: int) -> bool:
     """Whether few steps make the next chunk due. `audio_due` is never beyond what text and reader allow."""
-    return seq.phase is Phase.RUNNING and 0 < seq.audio_due - seq.num_generated <= SOON_FRAMES
+    soon = grid if seq.audio_chunks else SOON_FRAMES
+    return seq.phase is Phase.RUNNING and 0 < seq.audio_due - seq.num_generated <= soon
 
 
-def _worth_waiting(due: list[tuple[float, AudioJob]], live: Iterable[Sequence]) -> bool:
+def _worth_waiting(due: list[tuple[float, AudioJob]], live: Iterable[Sequence], grid: int) -> bool:
     """Whether these chunks, each with the seconds that its client has buffered, can wait for others that come soon."""
     patient = all(lead >= BATCH_LEAD_S or _has_just_become_due(job, lead) for lead, job in due)
-    return patient and any(map(_is_due_soon, live))
+    return patient and any(_is_due_soon(seq, grid) for seq in live)
 
 
 def _has_just_become_due(job: AudioJob, lead: float) -> bool:
@@ -244,5 +263,6 @@ def most_in_codec(policy: Policy, timing: CodecTiming) -> int:
 
 def chunk_sizes(policy: Policy, timing: CodecTiming) -> tuple[int, tuple[int, ...]]:
     """The longest chunk and the ramp, on the codec's grid."""
-    chunk = timing.grid if timing.window else max(1, policy.chunk // timing.grid) * timing.grid
+    several = timing.chunk_pages if timing.window else max(1, policy.chunk // timing.grid)
+    chunk = several * timing.grid
     return chunk, tuple(min(timing.on_grid(n), chunk) for n in policy.ramp or RAMP)

@@ -1,7 +1,7 @@
 """Pages of what the codec keeps of each stream and what grows with it, such as keys and values of its frames.
 
-A page belongs to one chunk of the codec's grid. Those of a voice's prefix are shared between its streams and stay. Of
-its own a stream keeps the last, so that there are `CodecTiming.window` in all. So every slot always finds its pages.
+A page is of as many frames as the codec's grid has. Those of a voice's prefix are shared between its streams and stay.
+Of its own a stream keeps the last, so that there are `CodecTiming.window` in all. So every slot always finds its pages.
 """
 
 from __future__ import annotations
@@ -78,15 +78,18 @@ class CodecPages:
         if slot in self._held:
             self.pages.free(self._held.pop(slot).all)
 
-    def row(self, slot: int, start: int) -> tuple[list[int], int]:
-        """The pages [width] of a slot's chunk from frame `start`, and how many are before its own, which it writes."""
+    def row(self, slot: int, start: int, count: int) -> tuple[list[int], int]:
+        """The pages [width] of a slot's chunk of `count` frames from frame `start`, and how many are before its own,
+        which it writes. A chunk of several pages ends before the window does: the first would read what the last
+        replaces.
+        """
         held, grid = self._held[slot], self.timing.grid
-        room = self.timing.window - len(held.prefix)
-        at = (start + held.offset) // grid
-        while len(held.own) <= min(at, room - 1):
-            held.own += self._allocate(1)
-        pages = held.prefix + [held.own[i % room] for i in range(max(0, at - room + 1), at + 1)]
-        return pages + [self.padding] * (self.width - len(pages)), len(pages) - 1
+        room, own = self.timing.window - len(held.prefix), -(-count // grid)
+        end = (start + held.offset) // grid + own
+        assert own == 1 or end <= room, "pages of a chunk would be cut"
+        held.own += self._allocate(max(0, min(end, room) - len(held.own)))
+        pages = held.prefix + [held.own[i % room] for i in range(max(0, end - room), end)]
+        return pages + [self.padding] * (self.width - len(pages)), len(pages) - own
 
     def save(self, slot: int) -> list[Tensor]:
         """What the slot holds, on the device, as words."""

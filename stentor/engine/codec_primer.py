@@ -105,7 +105,7 @@ class CodecPrimer:
                 given = count + self.timing.lookahead
                 self._frames[0, :given].copy_(source[at : at + given])
                 self._call.start.fill_(at - len(frames))
-                self._next_page(at)
+                self._next_page(at, count)
                 self.graphs(count)
                 at += count
             state = self.device.download(torch.cat((self._state.data[0], *self._pages.save(0))))
@@ -114,10 +114,10 @@ class CodecPrimer:
             done.wait_host()
         return state
 
-    def _next_page(self, at: int) -> None:
-        """The next call writes the page of the chunk from frame `at` of the prefix."""
+    def _next_page(self, at: int, count: int) -> None:
+        """The next call writes the page of the chunk of `count` frames from frame `at` of the prefix."""
         if self._pages.width:
-            pages, filled = self._pages.row(0, at)
+            pages, filled = self._pages.row(0, at, count)
             self.device.fill(self._call.pages.table[0], pages)
             self.device.fill(self._call.pages.filled, [filled])
 

@@ -259,7 +259,7 @@ class CodecRunner:
         if not self.pages.width:
             return []
         none = [self.pages.padding] * self.pages.width, 0
-        rows = [none if j.whole else self.pages.row(j.seq.slot, j.start) for j in jobs] + [none] * padding
+        rows = [none if j.whole else self.pages.row(j.seq.slot, j.start, j.count) for j in jobs] + [none] * padding
         return [filled for _, filled in rows] + [page for table, _ in rows for page in table]
 
     def _given(self, batch: int, before: int, count: int) -> tuple[Tensor, CodecCall, Tensor, Tensor]:
@@ -273,8 +273,9 @@ class CodecRunner:
         return idx, CodecCall(start, end, pages), *self.slots.heard(idx, at)
 
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
-        """Rows and frames to decode. A stream's last chunk may be padded: its state does not matter any more."""
-        need, last = self.timing.on_grid(jobs[0].count), all(j.last for j in jobs)
+        """Rows and frames to decode. A stream's last chunk may be padded, as its state does not matter any more, unless
+        it would need pages for that."""
+        need, last = self.timing.on_grid(jobs[0].count), all(j.last for j in jobs) and not self.pages.width
         if (len(jobs), need) in self.graphs.graphs:
             return len(jobs), need
         fits = [k for k in self.graphs.graphs if k[0] >= len(jobs) and (k[1] == need or (last and k[1] > need))]

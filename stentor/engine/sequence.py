@@ -75,6 +75,7 @@ class Sequence:
     audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
     audio_chunks: int = 0
     held_frames: int = 0  # so many last frames, at most, wait for those that follow before they are decoded
+    window_end: int = sys.maxsize  # from this frame on, pages of the codec are cut
     audio_due: int = 0  # its next chunk is not due before so many frames have been generated
     audio_delivered: int = 0  # frames whose audio has arrived
     last_audio: float = 0.0  # when audio last arrived

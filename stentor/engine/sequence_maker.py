@@ -41,6 +41,7 @@ class SequenceMaker:
         counts = (prompt.length, prompt.max_frames, prompt.num_evals, prompt.trim_silent_frames)
         seq = Sequence(next(self.ids), *counts, self._hop_seconds, streaming, place)
         seq.audio_scheduled = self._timing.start(len(prompt.codec_prefix), streaming)
+        seq.window_end = self._timing.window_end(len(prompt.codec_prefix))
         seq.held_frames = self._timing.held
         seq.keeps_pages = self.policy.prefix_cache and prompt.continuation is not None
         seq.has_voice = len(prompt.frames) > 0

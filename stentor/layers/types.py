@@ -18,7 +18,8 @@ class CodecPageTable(NamedTuple):
     """Pages of codec state that grow with each row's stream, as one call sees them.
 
     pool: by name, [pages, *shape]. table: [B, window] int64, the pages of each row.
-    filled: [B] int64. table[b, : filled[b]] are of chunks before, to be read. table[b, filled[b]] is written, in place.
+    filled: [B] int64. table[b, : filled[b]] are of chunks before, to be read. Those of the call follow, one for each
+    grid of its frames. They are written, in place.
     """
 
     pool: Mapping[str, Tensor]

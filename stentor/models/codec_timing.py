@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 
@@ -16,7 +17,8 @@ class CodecTiming:
     wholes: lengths of such calls that are captured, the codec prefix included. Utterances are padded to the next.
     chunks: whether streams are decoded in chunks. Otherwise their audio comes when they have ended, as a whole.
     window: so many pages of codec state a stream keeps, one for each `grid` frames, those of its codec prefix first.
-    What is older than the rest is cut. A chunk is one page then. 0: the codec has no pages.
+    What is older than the rest is cut. 0: the codec has no pages.
+    chunk_pages: with a window, a chunk has one page or so many, 2 at most. It has one where pages are cut.
     """
 
     grid: int = 1
@@ -26,11 +28,13 @@ class CodecTiming:
     wholes: tuple[int, ...] = ()
     chunks: bool = True
     window: int = 0
+    chunk_pages: int = 1
 
     def __post_init__(self) -> None:
         # Otherwise a stream could end after its last chunk, and the audio that is owed would never come.
         assert self.delay == 0 or self.lookahead > 0, "a codec with a delay needs a look-ahead"
         assert self.chunks or self.whole, "a codec decodes chunks, or an utterance as a whole"
+        assert self.chunk_pages <= 2, "a last chunk would have a length that is not captured"
 
     @property
     def held(self) -> int:
@@ -56,6 +60,11 @@ class CodecTiming:
     def start(self, prefix: int, streaming: bool) -> int:
         """The frame of a stream that is decoded first. Below 0 it is one of the codec prefix."""
         return -(self.offset(prefix) if streaming or not self.whole else prefix)
+
+    def window_end(self, prefix: int) -> int:
+        """The frame of a stream from which on its oldest pages are cut."""
+        own = self.window - self.num_chunks(prefix)
+        return own * self.grid - self.offset(prefix) if self.window else sys.maxsize
 
     def audio(self, start: int, count: int, last: bool) -> range:
         """The frames whose audio comes with a chunk. Those before 0 are the prompt's, and are not heard."""

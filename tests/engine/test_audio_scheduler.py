@@ -50,7 +50,7 @@ def test_a_plan_looks_at_no_request_whose_next_chunk_cannot_be_due(monkeypatch: 
     d, looked = FakeDevice(s), []
     plain = s.audio._next_chunk
     monkeypatch.setattr("tests.helpers.fake_device.check", lambda scheduler: None)  # which looks at all of them
-    monkeypatch.setattr(s.audio, "_next_chunk", lambda seq: (looked.append(seq.id), plain(seq))[1])
+    monkeypatch.setattr(s.audio, "_next_chunk", lambda seq, lead: (looked.append(seq.id), plain(seq, lead))[1])
     for i in range(8):
         d.add(i, 4, 60)
     d.run()
@@ -74,6 +74,47 @@ def test_a_codec_with_a_grid_holds_cells_for_two_calls():
     cells = CodecTiming(25, 3, 3)
     assert (most_in_codec(Policy(), CAUSAL), most_in_codec(Policy(), cells)) == (256, 3200)
     assert most_in_codec(Policy(max_frames_in_codec=50), cells) == 50
+
+
+def test_chunks_of_two_pages_are_for_streams_that_can_wait_and_end_before_pages_are_cut():
+    timing = CodecTiming(4, 3, 2, window=5, chunk_pages=2)
+    s = scheduler(slots=1, pages=256, timing=timing)
+    d = SlowCodec(s)
+    seq = d.add(0, 4, 60)
+    seq.held_frames, seq.window_end = timing.held, timing.window_end(0)
+    d.step()
+    seq.num_generated, seq.hop_seconds = 60, 0.08
+    s.audio.look_at(seq)
+    while jobs := s.plan_audio(d.now):
+        d.chunks.setdefault(0, []).extend((job.start, job.count) for job in jobs)
+        for job in jobs:
+            s.audio.on_audio(job, d.now)
+    assert d.chunks[0][:6] == [(0, 4), (4, 4), (8, 4), (12, 8), (20, 4), (24, 4)]
+
+
+def test_a_first_chunk_takes_two_pages_where_one_would_bring_no_audio():
+    timing = CodecTiming(4, 3, 2, window=5, chunk_pages=2)
+    for start, first in ((-6, (-6, 8)), (-3, (-3, 8)), (-1, (-1, 4)), (0, (0, 4))):
+        d = SlowCodec(scheduler(slots=1, pages=256, timing=timing))
+        seq = d.add(0, 4, 60)
+        seq.audio_scheduled, seq.held_frames, seq.window_end = start, timing.held, 12
+        while not d.given:
+            d.step()
+        assert d.chunks[0] == [first]
+        assert seq.num_generated >= sum(first) + timing.lookahead
+
+
+def test_a_client_that_has_played_what_it_had_gets_one_page():
+    timing = CodecTiming(4, 3, 2, window=9, chunk_pages=2)
+    s = scheduler(slots=1, pages=256, timing=timing)
+    d = SlowCodec(s)
+    seq = d.add(0, 4, 60)
+    d.step()
+    seq.num_generated, seq.audio_scheduled, seq.audio_chunks, seq.hop_seconds = 19, 12, 3, 0.1
+    seq.first_audio = d.now
+    s.audio.look_at(seq)
+    assert s.plan_audio(d.now + 0.4) == []  # 0.6 s are left: it waits for 23 frames
+    assert [(job.start, job.count) for job in s.plan_audio(d.now + 0.6)] == [(12, 4)]
 
 
 def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from stentor import TTS, Reference
 from stentor.config import Policy
+from stentor.engine import audio_scheduler
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler, chunk_sizes
 from stentor.engine.codec_pages import CodecPages, SlotPages
 from stentor.engine.device import Device
@@ -100,6 +101,30 @@ def test_a_stream_joined_equals_the_whole_for_every_prefix_and_length(tts: TTS, 
         assert all(counts[:-1])
 
 
+def test_chunks_of_two_pages_give_the_same_audio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The codec is late, so that frames wait for it. Windows fill, and streams end inside a page and behind it."""
+    monkeypatch.setattr(audio_scheduler, "SOON_LEAD_S", -1.0)
+    with TTS("dummy:toy-lookahead", max_num_seqs=6, **SMALL) as tts:
+        audio, jobs = tts.engine.scheduler.audio, list[AudioJob]()
+        plan, enough = audio.plan, 2 * GRID + LOOKAHEAD
+
+        def planned(now: float, live: Any = ()) -> list[AudioJob]:
+            running = [seq for seq in live if seq.phase is Phase.RUNNING]
+            late = all(seq.num_heard - seq.audio_scheduled >= enough for seq in running)
+            found = plan(now, live) if late else []
+            jobs.extend(found)
+            return found
+
+        monkeypatch.setattr(audio, "plan", planned)
+        for prefix in (0, 6, LONG_PREFIX):
+            requests = [ask(tts, i, prefix, frames) for i, frames in enumerate((3, 6, 9, 11, 16, 43))]
+            for request, stream in zip(requests, [tts.submit(r) for r in requests], strict=True):
+                samples, frames, _ = heard(stream)
+                np.testing.assert_allclose(samples, want(tts, request, frames), atol=1e-6)
+        assert {job.count for job in jobs} >= {1, GRID, 2 * GRID}
+        assert all(job.count <= GRID for job in jobs if job.start + 2 * GRID > job.seq.window_end)
+
+
 def test_first_audio_needs_one_chunk_and_its_look_ahead_whatever_the_ramp(tts: TTS) -> None:
     first = {}
     for prefix in (0, 5, 6, 7, 8):
@@ -132,7 +157,7 @@ def test_whole_utterances_from_captured_calls_are_padded_to_their_lengths_and_ar
             calls.append((rows, count))
             tts.engine.codec._decode_whole_call(rows, count)
 
-        assert whole_calls.keys(6) == [(1, 48), (1, 16)]
+        assert whole_calls.keys(6) == [(1, 48), (2, 16), (1, 16)]
         whole_calls.graphs.graphs = {key: Replay(run, key) for key in ((4, 16), (1, 48))}
         requests = [ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 5), (7, 6), (9, 6), (13, 42)])]
         streams = [tts.submit(request, streaming=False) for request in requests]
@@ -208,7 +233,7 @@ def test_captured_calls_of_fixed_sizes_give_the_same_audio() -> None:
     with TTS("dummy:toy-lookahead", max_num_seqs=6, **SMALL) as tts:
         codec = tts.engine.codec
         keys = codec.graph_keys(6)
-        assert {n for _, n in keys} == {GRID}
+        assert {n for _, n in keys} == {GRID, 2 * GRID}
         with torch.inference_mode():
             for key in keys:  # as a capture does, before there is a request
                 codec._decode_call(*key)
@@ -250,7 +275,7 @@ def test_prefix_pages_that_were_taken_are_loaded_again() -> None:
     source = CodecPages(columns, CodecTiming(2, 1, window=3), 1, Device("cpu"))
     source.enter(0, 0, "", torch.empty(0))
     for at in (0, 2):
-        table, filled = source.row(0, at)
+        table, filled = source.row(0, at, 2)
         source.pool["kv"][table[filled]], source.pool["n"][table[filled]] = 1.0 + at, 2.0 + at
     words = torch.cat(source.save(0))
     for voice in ("a", "b", "a", "c", "d", "a"):
@@ -290,7 +315,7 @@ def test_pages_whose_copy_fails_are_free_again(monkeypatch: pytest.MonkeyPatch) 
 def test_a_chunk_finds_its_page_however_often_it_is_asked_for() -> None:
     pages = CodecPages({"kv": Column((1,), torch.int64)}, CodecTiming(4, 3, window=3), 1, Device("cpu"))
     pages.enter(0, 5, "voice", torch.zeros(0, dtype=torch.int64))
-    tables = [pages.row(0, start) for start in (-5, -1, 3, 7, 7, 3)]
+    tables = [pages.row(0, start, 4) for start in (-5, -1, 3, 7, 7, 3)]
     a, b, c = pages.held(0).own
     none = pages.padding
     assert tables[:3] == [([a, none, none], 0), ([a, b, none], 1), ([a, b, c], 2)]

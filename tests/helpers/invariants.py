@@ -24,7 +24,7 @@ def check(scheduler: Scheduler) -> None:
     for s in live:
         assert s.in_flight >= 0
         assert s.room == len(s.pages) * pages.page_size - s.length or not s.pages
-        due = not s.cancelled and scheduler.audio._next_chunk(s)[0]
+        due = not s.cancelled and scheduler.audio._next_chunk(s, 0.0)[0]
         assert not due or s.id in scheduler.audio._changed, "a chunk is due and nobody looks at it"
         holds = s.phase in (Phase.RUNNING, Phase.PREFILLING)
         assert holds == bool(s.pages) or (s.phase is Phase.DRAINING and s.keeps_pages), s

@@ -28,7 +28,7 @@ class Pages(NamedTuple):
     A CTA reads a head: its frames lie side by side.
 
     A page has keys, then values, of both branches. table [B, n]: each row's pages in order. filled [B] of them hold
-    earlier frames, and the next takes those of the call.
+    earlier frames, and the next take those of the call, a cell each.
     """
 
     pool: Tensor
@@ -44,12 +44,12 @@ def turned(x, cos, sin):
 
 
 @triton.jit
-def attend(q, k, v, mask_n, m_i, l_i, acc, scale):
-    """One step of online softmax, by powers of two, over keys k and values v [N, D], of which mask_n exist.
+def attend(q, k, v, mask, m_i, l_i, acc, scale):
+    """One step of online softmax, by powers of two, over keys k and values v [N, D]. mask [1 or M, N]: which are seen.
 
     m_i is the largest product of so far, not yet scaled.
     """
-    qk = tl.where(mask_n[None, :], tl.dot(q, tl.trans(k), input_precision="ieee"), MASKED)
+    qk = tl.where(mask, tl.dot(q, tl.trans(k), input_precision="ieee"), MASKED)
     m_new = tl.maximum(m_i, tl.max(qk, 1))
     largest = m_new * scale
     alpha = tl.exp2(m_i * scale - largest)
@@ -90,10 +90,10 @@ def store(
 def _cell_attention_kernel(
     qkv_ptr, cos_ptr, sin_ptr, count_ptr, out_ptr, part_ptr, stat_ptr, pool_ptr, table_ptr, filled_ptr,
     width, stride_page, layer, scale,
-    FRAMES: tl.constexpr, SPLITS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
-    USE_PDL: tl.constexpr,
+    FRAMES: tl.constexpr, CELLS: tl.constexpr, SPLITS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
-    """A head of a branch of a row's cell: over the cell itself, which it stores, and then the pages of one split.
+    """A head of a branch of a row's cells: over these cells, which it stores, and then the pages of one split.
 
     The number of frames is a constant, so what masks a page and what addresses it stand outside the loop.
     """
@@ -102,40 +102,47 @@ def _cell_attention_kernel(
     pdl_wait(USE_PDL)
     branch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     row, split, offs_d, offs = branch // 2, tl.program_id(1), tl.arange(0, HEAD_DIM)[None, :], tl.arange(0, BLOCK)
-    exist_m, exist = offs < FRAMES, (offs < FRAMES)[:, None]
+    exist_n, exist = (offs < FRAMES)[None, :], (offs < FRAMES)[:, None]
+    offs_m = tl.arange(0, CELLS * BLOCK)  # queries: each cell begins a block
+    cell_m, frame_m = offs_m // BLOCK, offs_m // BLOCK * FRAMES + offs_m % BLOCK
+    exist_m = offs_m % BLOCK < FRAMES
     filled = tl.load(filled_ptr + row).to(tl.int32)
-    each = tl.cdiv(filled + 1, SPLITS)  # the cell is the first of them
+    each = tl.cdiv(filled + 1, SPLITS)  # the cells are the first of them
     first, end = tl.maximum(split * each - 1, 0), tl.minimum((split + 1) * each - 1, filled)
     row_table = table_ptr + row * width
     page = tl.load(row_table + tl.minimum(first, filled))
-    q_ptrs = qkv_ptr + (branch.to(tl.int64) * FRAMES + offs[:, None]) * (3 * dim) + head * HEAD_DIM + offs_d
-    q = tl.load(q_ptrs, exist, 0.0)
-    at = (row * FRAMES + offs[:, None]) * half + tl.arange(0, half)[None, :]
+    first_q = qkv_ptr + branch.to(tl.int64) * (CELLS * FRAMES * 3 * dim) + head * HEAD_DIM + offs_d
+    q = tl.load(first_q + frame_m[:, None] * (3 * dim), exist_m[:, None], 0.0)
+    offs_h = tl.arange(0, half)[None, :]
     if head == 0:
-        q = turned(q, tl.load(cos_ptr + at, exist, 1.0), tl.load(sin_ptr + at, exist, 0.0))
-    m_i = tl.full([BLOCK], MASKED, tl.float32)
-    l_i = tl.zeros([BLOCK], tl.float32)
-    acc = tl.zeros([BLOCK, HEAD_DIM], tl.float32)
+        at = (row * (CELLS * FRAMES) + frame_m[:, None]) * half + offs_h
+        q = turned(q, tl.load(cos_ptr + at, exist_m[:, None], 1.0), tl.load(sin_ptr + at, exist_m[:, None], 0.0))
+    m_i = tl.full([CELLS * BLOCK], MASKED, tl.float32)
+    l_i = tl.zeros([CELLS * BLOCK], tl.float32)
+    acc = tl.zeros([CELLS * BLOCK, HEAD_DIM], tl.float32)
     in_pages = pool_ptr + layer + ((branch % 2) * HEADS + head) * FRAMES * HEAD_DIM + offs[:, None] * HEAD_DIM + offs_d
     if split == 0:
-        k = tl.load(q_ptrs + dim, exist, 0.0)
-        v = tl.load(q_ptrs + 2 * dim, exist, 0.0).to(pool_ptr.dtype.element_ty)
-        if head == 0:
-            k = turned(k, tl.load(cos_ptr + at, exist, 1.0), tl.load(sin_ptr + at, exist, 0.0))
-        k = k.to(pool_ptr.dtype.element_ty)
-        ptrs = in_pages + tl.load(row_table + filled) * stride_page
-        tl.store(ptrs, k, exist)
-        tl.store(ptrs + 2 * FRAMES * dim, v, exist)
-        counts = offs < tl.load(count_ptr + row)
-        m_i, l_i, acc = attend(q, k.to(q.dtype), v.to(q.dtype), counts, m_i, l_i, acc, scale)
+        for cell in tl.static_range(CELLS):
+            frames = cell * FRAMES + offs[:, None]
+            k = tl.load(first_q + frames * (3 * dim) + dim, exist, 0.0)
+            v = tl.load(first_q + frames * (3 * dim) + 2 * dim, exist, 0.0).to(pool_ptr.dtype.element_ty)
+            if head == 0:
+                at = (row * (CELLS * FRAMES) + frames) * half + offs_h
+                k = turned(k, tl.load(cos_ptr + at, exist, 1.0), tl.load(sin_ptr + at, exist, 0.0))
+            k = k.to(pool_ptr.dtype.element_ty)
+            ptrs = in_pages + tl.load(row_table + filled + cell) * stride_page
+            tl.store(ptrs, k, exist)
+            tl.store(ptrs + 2 * FRAMES * dim, v, exist)
+            seen = (cell * FRAMES + offs < tl.load(count_ptr + row))[None, :] & exist_n & (cell_m >= cell)[:, None]
+            m_i, l_i, acc = attend(q, k.to(q.dtype), v.to(q.dtype), seen, m_i, l_i, acc, scale)
     for i in range(first, end):
         ptrs = in_pages + page * stride_page
         k = tl.load(ptrs, exist, 0.0).to(q.dtype)
         v = tl.load(ptrs + 2 * FRAMES * dim, exist, 0.0).to(q.dtype)
         page = tl.load(row_table + tl.minimum(i + 1, filled))  # while this one computes
-        m_i, l_i, acc = attend(q, k, v, exist_m, m_i, l_i, acc, scale)
-    out = (branch.to(tl.int64) * FRAMES + offs[:, None]) * dim + head * HEAD_DIM + offs_d
-    rows, stat = tl.num_programs(0).to(tl.int64) * FRAMES, tl.program_id(0) * FRAMES + offs
+        m_i, l_i, acc = attend(q, k, v, exist_n, m_i, l_i, acc, scale)
+    out = (branch.to(tl.int64) * (CELLS * FRAMES) + frame_m[:, None]) * dim + head * HEAD_DIM + offs_d
+    rows, stat = tl.num_programs(0).to(tl.int64) * (CELLS * FRAMES), tl.program_id(0) * (CELLS * FRAMES) + frame_m
     store(out_ptr, part_ptr, stat_ptr, m_i, l_i, acc, scale, out, stat, exist_m, rows, split, HEAD_DIM, SPLITS)
 
 
@@ -185,8 +192,8 @@ def splits_of(ctas: int, blocks: int) -> int:
 class Splits:
     """How many CTAs share the keys of a head, where they leave their results, and the kernel that combines these."""
 
-    def __init__(self, qkv: Tensor, heads: int, tiles: int, blocks: int) -> None:
-        """qkv [B, 2, T, 3 C]. tiles: of queries. blocks: of keys, at most."""
+    def __init__(self, qkv: Tensor, heads: int, tiles: int, blocks: int, warps: int = 4) -> None:
+        """qkv [B, 2, T, 3 C]. tiles: of queries. blocks: of keys, at most. warps: of a CTA that attends."""
         batch, _, self.frames, width = qkv.shape
         self.rows, head_dim = 2 * batch * heads, width // 3 // heads
         self.count = count = splits_of(tiles * self.rows, blocks)
@@ -199,7 +206,7 @@ class Splits:
         self._shape = {"SPLITS": count, "HEADS": heads, "HEAD_DIM": head_dim, "USE_PDL": USE_PDL, **PDL_LAUNCH}
         # Of loads that run ahead: shared memory holds no more. With so many registers an SM holds four CTAs.
         stages, registers = (3, 128) if qkv.dtype.itemsize == 2 else (1, None)
-        self.launch = {**self._shape, "num_warps": 4, "num_stages": stages, "maxnreg": registers}
+        self.launch = {**self._shape, "num_warps": warps, "num_stages": stages, "maxnreg": registers}
 
     def combined(self) -> Tensor:
         """[B, 2, T, C]."""
@@ -211,17 +218,18 @@ class Splits:
 
 
 def cell_attention(
-    qkv: Tensor, cos: Tensor, sin: Tensor, count: Tensor, heads: int, pages: Pages, at: int = 0
+    qkv: Tensor, cos: Tensor, sin: Tensor, count: Tensor, heads: int, pages: Pages, cells: int = 1, at: int = 0
 ) -> Tensor:
-    """Attention of the frames of a cell to those of the same row and branch, and to those in the pages before.
+    """Attention of the frames of some cells, each to its own and those before in the same row and branch.
 
-    qkv [B, 2, T, 3 C] -> [B, 2, T, C]. cos, sin [B, T, D / 2] float32 turn the first head. The first `count` [B] frames
-    exist. Keys and values are stored in the row's next page. at: step times blocks plus block.
+    qkv [B, 2, T, 3 C] -> [B, 2, T, C], T frames of all `cells` of a row. cos, sin [B, T, D / 2] float32 turn the first
+    head. The first `count` [B] frames exist. Keys and values are stored in the row's next pages. at: step times blocks
+    plus block. What is kept is read once for two cells.
     """
     qkv, (pool, table, filled) = qkv.contiguous(), pages
-    frames, width = qkv.shape[2], table.shape[-1]
-    splits, layer = Splits(qkv, heads, 1, width), at * 4 * frames * (qkv.shape[3] // 3)
+    frames, width = qkv.shape[2] // cells, table.shape[-1]
+    splits, layer = Splits(qkv, heads, 1, width, 4 * cells), at * 4 * frames * (qkv.shape[3] // 3)
     given = (qkv, cos, sin, count, *splits.results, pool, table, filled, width, pool.stride(0), layer, splits.scale)
-    shape = {"FRAMES": frames, "BLOCK": max(SMALLEST, triton.next_power_of_2(frames)), **splits.launch}
+    shape = {"FRAMES": frames, "CELLS": cells, "BLOCK": max(SMALLEST, triton.next_power_of_2(frames)), **splits.launch}
     _cell_attention_kernel[(splits.rows, splits.count)](*given, **shape)
     return splits.combined()

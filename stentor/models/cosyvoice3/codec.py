@@ -21,6 +21,7 @@ from stentor.models.weights import meta_init
 HOP = 2 * FRAME  # samples of a code
 DELAY_FRAMES = -(-DELAY // HOP)  # codes by which audio is late, and
 LATE = DELAY_FRAMES * HOP - DELAY  # samples of the call before that this takes
+MOST_CELLS = 2  # of a row in a call: attention reads what is kept once for both
 WHOLES = (75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500, 600, 750, 1000)
 """Codes of whole utterances, their prompts included, for which there are captured calls."""
 
@@ -34,7 +35,8 @@ class CosyVoice3Codec(nn.Module):
         self.config = flow = c.flow
         self.timing = CodecTiming(flow.cell, whole=True, wholes=WHOLES, chunks=False)
         if window:
-            self.timing = CodecTiming(flow.cell, flow.look, DELAY_FRAMES, whole=True, wholes=WHOLES, window=window)
+            ahead = (flow.look, DELAY_FRAMES)
+            self.timing = CodecTiming(flow.cell, *ahead, True, WHOLES, window=window, chunk_pages=MOST_CELLS)
         with meta_init():
             self.flow, self.vocoder = Flow(c.flow), Vocoder(c.vocoder)
         self.columns: dict[str, Column] = {}
@@ -63,7 +65,7 @@ class CosyVoice3Codec(nn.Module):
             self.pages = {"keys": Column((STEPS, c.depth, 2, 2, c.heads, c.ratio * c.cell, c.head_dim), flow_dtype)}
 
     def decode(self, frames: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
-        """One cell: frames [B, 25 + 3, 1] -> samples [B, (25 + 3) * 960], 3 codes late, and next state.
+        """n cells: frames [B, 25 n + 3, 1] -> samples [B, (25 n + 3) * 960], 3 codes late, and next state.
 
         Rows begin at a multiple of 25, counted from the prompt's first code. Whole utterances: `_whole`.
         """
@@ -73,15 +75,16 @@ class CosyVoice3Codec(nn.Module):
         first, end = call.start + prompt, call.end + prompt
         codes = self._codes(frames, first, state)
         mu = self.flow.means(torch.cat((state["past"], codes), dim=1), first, end)
-        count, where = (c.ratio * (end - first)).clamp(0, c.ratio * c.cell), c.ratio * first
-        keys = KeptKeys(call.pages.pool["keys"], call.pages.table, call.pages.filled, count)
+        given = frames.shape[1] - c.look
+        count, where = (c.ratio * (end - first)).clamp(0, c.ratio * given), c.ratio * first
+        keys = KeptKeys(call.pages.pool["keys"], call.pages.table, call.pages.filled, count, given // c.cell)
         cond = self._prompt_mel(where, mu.shape[1], state)
         mel, flow = self.flow.solve(mu, cond, self._speaker(state), where, keys, _part(state, "flow."))
-        new = {**state, "past": codes[:, c.cell - PAST : c.cell]} | {f"flow.{name}": v for name, v in flow.items()}
+        new = {**state, "past": codes[:, given - PAST : given]} | {f"flow.{name}": v for name, v in flow.items()}
         return self._heard(mel, new, call)
 
     def _heard(self, mel: Tensor, state: State, call: CodecCall) -> tuple[Tensor, State]:
-        """mel [B, 50, 80] of a cell -> samples [B, (25 + 3) * 960], 3 codes late, and next state.
+        """mel [B, 50 n, 80] of n cells -> samples [B, (25 n + 3) * 960], 3 codes late, and next state.
 
         What a last cell owes comes out of frames of silence behind it. Other cells are given it for nothing.
         """

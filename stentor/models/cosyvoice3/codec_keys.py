@@ -76,26 +76,33 @@ class KeptKeys:
     """Frames of a cell see each other and those of the cells before, whose keys and values lie in pages.
 
     pool [pages, steps, blocks, 2, 2, H, cell, D] has a cell in each page: its keys, then its values, of both branches.
-    table [B, n]: each row's pages in order. filled [B] of them hold earlier cells, and the next takes this one, of
-    which `count` [B] frames exist.
+    table [B, n]: each row's pages in order. filled [B] of them hold earlier cells, and the next take the `cells` of the
+    call. Of its frames the first `count` [B] exist.
     """
 
-    def __init__(self, pool: Tensor, table: Tensor, filled: Tensor, count: Tensor) -> None:
-        self._pool, self._table, self._filled, self._count = pool, table, filled, count
-        self._page = table.gather(1, filled[:, None])[:, 0]
-        frames = torch.where(torch.arange(table.shape[1], device=table.device) < filled[:, None], pool.shape[6], 0)
-        frames = frames.scatter(1, filled[:, None], count[:, None])
-        exist = torch.arange(pool.shape[6], device=table.device) < frames[..., None]
-        self._mask = exist.flatten(1).repeat_interleave(2, 0)[:, None, None]
+    def __init__(self, pool: Tensor, table: Tensor, filled: Tensor, count: Tensor, cells: int = 1) -> None:
+        self._pool, self._table, self._filled, self._count, self._cells = pool, table, filled, count, cells
+        device, size = table.device, pool.shape[6]
+        own, page = torch.arange(cells, device=device), torch.arange(table.shape[1], device=device)
+        last = filled[:, None] + own  # page of each cell
+        self._page = table.gather(1, last)
+        frames = torch.where(page < filled[:, None], size, 0)
+        frames = frames.scatter(1, last, (count[:, None] - size * own).clamp(0, size))
+        exist = torch.arange(size, device=device) < frames[..., None]
+        seen = (exist[:, None] & (page <= last[..., None])[..., None]).flatten(2)
+        self._mask = seen.repeat_interleave(size, 1).repeat_interleave(2, 0)[:, None]
 
     def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
         if fused(qkv, rope):
             from stentor.models.cosyvoice3.attention_kernels import Pages, cell_attention
 
             pages, at = Pages(self._pool, self._table, self._filled), step * self._pool.shape[2] + block
-            return cell_attention(qkv, *rope, self._count, qkv.shape[-1] // 3 // rope.head_dim, pages, at)
+            heads = qkv.shape[-1] // 3 // rope.head_dim
+            return cell_attention(qkv, *rope, self._count, heads, pages, self._cells, at)
         q, k, v = rope.heads(qkv)
-        self._pool[self._page, step, block] = torch.stack((k, v), 1).transpose(-3, -2).to(self._pool.dtype)
+        shape = (len(q), 2, 2, self._cells, -1, *q.shape[3:])  # [B, keys or values, branch, cells, cell, H, D]
+        new = torch.stack((k, v), 1).view(shape)
+        self._pool[self._page, step, block] = new.permute(0, 3, 1, 2, 5, 4, 6).to(self._pool.dtype)
         kept = self._pool[self._table, step, block]  # [B, n, 2, 2, H, cell, D]
-        heads = kept.permute(2, 0, 3, 1, 5, 4, 6).reshape(2, 2 * len(q), -1, *q.shape[3:]).to(q.dtype)
-        return sdpa(q.flatten(0, 1), heads[0], heads[1], self._mask).reshape(*qkv.shape[:3], -1)
+        both = kept.permute(2, 0, 3, 1, 5, 4, 6).reshape(2, 2 * len(q), -1, *q.shape[3:]).to(q.dtype)
+        return sdpa(q.flatten(0, 1), both[0], both[1], self._mask).reshape(*qkv.shape[:3], -1)

@@ -80,7 +80,7 @@ def _whole_attention_kernel(
         exist = at_n < count
         k = tl.load(keys + at_n[:, None] * dim, exist[:, None], 0.0)
         v = tl.load(keys + (num_frames + at_n)[:, None] * dim, exist[:, None], 0.0)
-        m_i, l_i, acc = attend(q, k, v, exist, m_i, l_i, acc, scale)
+        m_i, l_i, acc = attend(q, k, v, exist[None, :], m_i, l_i, acc, scale)
     out = (branch * num_frames + offs_m[:, None]) * dim + head * HEAD_DIM + offs_d
     rows, stat = tl.num_programs(1).to(tl.int64) * num_frames, tl.program_id(1) * num_frames + offs_m
     store(out_ptr, part_ptr, stat_ptr, m_i, l_i, acc, scale, out, stat, exist_m, rows, split, HEAD_DIM, SPLITS)

@@ -23,7 +23,7 @@ WHOLES = (4 * GRID, 12 * GRID)
 class LookaheadCodec(nn.Module):
     """Frames [B, n + LOOKAHEAD, FRAME] -> HOP samples each of the n, and of the DELAY before them."""
 
-    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, wholes=WHOLES, window=PAGES)
+    timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, wholes=WHOLES, window=PAGES, chunk_pages=2)
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,21 +88,26 @@ class LookaheadCodec(nn.Module):
 
     def _attend(self, y: Tensor, exists: Tensor, call: CodecCall) -> Tensor:
         """What each frame [B, n, WIDTH] sees of the whole chunk and of the pages before it."""
-        kv = torch.stack((y, y.sin()), 1)
+        kv, seen = torch.stack((y, y.sin()), 1), exists[:, None]
         if not call.whole:
-            kv, exists = self._with_pages(kv, exists, call.pages)
+            kv, seen = self._with_pages(kv, exists, call.pages)
         keys, values = kv.unbind(1)
-        return F.scaled_dot_product_attention(y, keys, values, attn_mask=exists[:, None])
+        return F.scaled_dot_product_attention(y, keys, values, attn_mask=seen)
 
     def _with_pages(self, kv: Tensor, exists: Tensor, pages: CodecPageTable) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, 2, window * GRID, WIDTH] of all pages of each row, and which of them exist."""
+        """Keys and values [B, 2, m, WIDTH] of all pages of each row, and which of them [B, n, m] each frame sees: those
+        of its page and of the pages before."""
         pool, (rows, width) = pages.pool["kv"], pages.table.shape
-        own = pages.table.gather(1, pages.filled[:, None])[:, 0]
-        pool[own] = torch.where(exists[:, None, :, None], kv, 0.0).to(pool.dtype)
-        page, filled = torch.arange(width, device=kv.device)[None, :, None], pages.filled[:, None, None]
-        seen = (page < filled) | ((page == filled) & exists[:, None])
+        count = exists.shape[1] // GRID
+        own = pages.filled[:, None] + torch.arange(count, device=kv.device)
+        new = torch.where(exists[:, None, :, None], kv, 0.0).view(rows, 2, count, GRID, WIDTH).transpose(1, 2)
+        pool[pages.table.gather(1, own)] = new.to(pool.dtype)
+        page = torch.arange(width, device=kv.device)
+        filled = (page < pages.filled[:, None])[..., None].expand(-1, -1, GRID)
+        real = filled.scatter(1, own[..., None].expand(-1, -1, GRID), exists.reshape(rows, count, GRID))
+        before = page <= own.repeat_interleave(GRID, 1)[..., None]
         kept = pool[pages.table].transpose(1, 2).reshape(rows, 2, width * GRID, WIDTH)
-        return kept.to(kv.dtype), seen.flatten(1)
+        return kept.to(kv.dtype), (before[..., None] & real[:, None]).flatten(2)
 
 
 class WholeCodec(LookaheadCodec):

@@ -16,10 +16,10 @@ BATCH, FRAMES, HEADS, WIDTH, TAPS = 16, 50, 16, 64, 31
 DIM = HEADS * WIDTH
 
 
-def cells(dtype: torch.dtype, batch: int) -> None:
+def attention(dtype: torch.dtype, batch: int, cells: int) -> None:
     pool = meta(65, 10, 22, 2, 2, HEADS, FRAMES, WIDTH, dtype=dtype)
     given = attention_kernels.Pages(pool, integers(batch, 20), integers(batch))
-    attention_kernels.cell_attention(*projected(dtype, batch, FRAMES), HEADS, given, 7)
+    attention_kernels.cell_attention(*projected(dtype, batch, cells * FRAMES), HEADS, given, cells, at=7)
 
 
 def whole(dtype: torch.dtype) -> None:
@@ -72,8 +72,9 @@ class MetaRows(dict[str, Tensor]):
 
 
 CASES: dict[str, Case] = {
-    "attention of a cell": lambda t: cells(t, BATCH),
-    "attention of a cell in splits": lambda t: cells(t, 1),
+    "attention of a cell": lambda t: attention(t, BATCH, 1),
+    "attention of two cells": lambda t: attention(t, BATCH, 2),
+    "attention of a cell in splits": lambda t: attention(t, 1, 1),
     "attention of a whole": whole,
     "norm": lambda t: norm(t, adds=False),
     "sum and norm": lambda t: norm(t, adds=True),

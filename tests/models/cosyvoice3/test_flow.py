@@ -62,11 +62,11 @@ def whole(flow: Flow, codes: Tensor = CODES, pad: int = 0) -> Tensor:
 
 
 class Streams:
-    """Streams of one voice each, in cells, each in its own row and pages."""
+    """Streams of one voice each, in calls of some cells, each in its own row and pages."""
 
-    def __init__(self, flow: Flow, streams: list[tuple[Tensor, Tensor, Tensor]]) -> None:
+    def __init__(self, flow: Flow, streams: list[tuple[Tensor, Tensor, Tensor]], cells: int) -> None:
         """streams: codes [n] with the prompt, the prompt's mel [2 P, 80] and the speaker [192]."""
-        self.flow, self.streams = flow, streams
+        self.flow, self.streams, self.cells, self.size = flow, streams, cells, cells * CELL
         c, rows, most = flow.config, len(streams), max(len(s[0]) for s in streams) // CELL + 2
         pages = torch.randperm(rows * most, generator=torch.Generator().manual_seed(0))
         self.table = pages.view(rows, most)
@@ -75,15 +75,15 @@ class Streams:
         self.done: list[list[Tensor]] = [[] for _ in streams]
 
     def step(self, rows: list[int]) -> None:
-        """The next cell of these rows, in one call."""
+        """The next cells of these rows, in one call."""
         flow, idx = self.flow, torch.tensor(rows)
-        cells = at(*(len(self.done[r]) for r in rows))
+        cells = at(*(self.cells * len(self.done[r]) for r in rows))
         first, end = CELL * cells, at(*(len(self.streams[r][0]) for r in rows))
         codes = torch.stack([self._codes(r, int(f)) for r, f in zip(rows, first, strict=True)])
         cond = torch.stack([self._cond(r, 2 * int(f)) for r, f in zip(rows, first, strict=True)])
         speaker = flow.speaker(torch.stack([self.streams[r][2] for r in rows]))
-        count = (2 * (end - first)).clamp(0, 2 * CELL)
-        keys = KeptKeys(self.pool, self.table[idx], cells, count)
+        count = (2 * (end - first)).clamp(0, 2 * self.size)
+        keys = KeptKeys(self.pool, self.table[idx], cells, count, self.cells)
         state = {n: v[idx] for n, v in self.state.items()}
         mel, new = flow.solve(flow.means(codes, first, end), cond, speaker, 2 * first, keys, state)
         for name, value in new.items():
@@ -92,20 +92,20 @@ class Streams:
             self.done[r].append(m[:n])
 
     def _codes(self, row: int, first: int) -> Tensor:
-        return F.pad(self.streams[row][0], (PAST, 2 * CELL), value=5)[first : first + PAST + CELL + 3]
+        return F.pad(self.streams[row][0], (PAST, 2 * self.size), value=5)[first : first + PAST + self.size + 3]
 
     def _cond(self, row: int, first: int) -> Tensor:
-        return F.pad(self.streams[row][1], (0, 0, 0, 2 * len(CODES)))[first : first + 2 * CELL]
+        return F.pad(self.streams[row][1], (0, 0, 0, 2 * len(CODES)))[first : first + 2 * self.size]
 
     def mel(self, row: int) -> Tensor:
         return torch.cat(self.done[row])[len(self.streams[row][1]) :].T
 
 
-def in_cells(flow: Flow, streams: list[tuple[Tensor, Tensor, Tensor]]) -> Streams:
+def in_cells(flow: Flow, streams: list[tuple[Tensor, Tensor, Tensor]], cells: int = 1) -> Streams:
     """Rows start one call after another."""
-    run = Streams(flow, streams)
+    run = Streams(flow, streams, cells)
     for turn in range(20):
-        ready = [r for r, s in enumerate(streams) if turn >= r and CELL * len(run.done[r]) < len(s[0])]
+        ready = [r for r, s in enumerate(streams) if turn >= r and run.size * len(run.done[r]) < len(s[0])]
         if ready:
             run.step(ready)
     return run
@@ -126,12 +126,13 @@ def test_padding_behind_a_row_changes_nothing(flow: Flow):
     assert error(whole(flow, pad=9), E["mel_full"]) < MOST
 
 
-def test_cells_with_kept_keys_give_the_official_chunk_masked_mel_alone_and_among_others(flow: Flow):
+@pytest.mark.parametrize("cells", [1, 2])
+def test_cells_with_kept_keys_give_the_official_chunk_masked_mel_alone_and_among_others(flow: Flow, cells: int):
     others = [
         (torch.cat((E["prompt_speech"][:25], E["flow_token"][:60])), E["flow_feat"][:50], -E["spk"]),
         (torch.cat((E["prompt_speech"][:7], E["flow_token"][5:48])), E["flow_feat"][:14], E["spk"].flip(0)),
     ]
-    together = in_cells(flow, [MAIN, *others])
+    together = in_cells(flow, [MAIN, *others], cells)
     assert error(together.mel(0), E["mel_chunked"]) < MOST
     for row, stream in enumerate(others, 1):
         assert error(together.mel(row), in_cells(flow, [stream]).mel(0)) < MOST

@@ -75,9 +75,34 @@ def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference, sp
     own = pool.clone()
     want = KeptKeys(own, table, filled, count).attend(step, block, qkv, rope)
     pages = attention_kernels.Pages(pool, table, filled)
-    close(attention_kernels.cell_attention(qkv, *rope, count, heads, pages, step * depth + block), want)
+    close(attention_kernels.cell_attention(qkv, *rope, count, heads, pages, at=step * depth + block), want)
     close(pool, own)
     assert int((pool[1] != own[1]).sum()) == 0
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+def test_two_cells_of_a_call_are_like_two_calls(dtype, reference, splits):
+    """The first does not see the second. Rows at their beginning and later, one that ends in its first cell."""
+    heads = 2
+    table, filled, count = integers(5, 1, 7, 0, 4, 6, 2, 3, 8).view(3, 3), integers(0, 1, 1), integers(100, 71, 8)
+    pool, rope, qkv = random(9, 1, 1, 2, 2, heads, 50, 16, dtype=dtype), turns(3, 100, 16), random(3, 2, 100, 96)
+    qkv = qkv.to(dtype)
+    own, parts = pool.clone(), []
+    for i in range(2):
+        part, frames = slice(50 * i, 50 * i + 50), (count - 50 * i).clamp(0, 50)
+        keys = KeptKeys(own, table, filled + i, frames)
+        parts.append(keys.attend(0, 0, qkv[:, :, part], Turns(rope.cos[:, part], rope.sin[:, part])))
+    exist = torch.arange(100, device=DEVICE) < count[:, None]
+    want = torch.cat(parts, dim=2) * exist[:, None, :, None]
+    reference_pool = pool.clone()
+    got = KeptKeys(reference_pool, table, filled, count, 2).attend(0, 0, qkv, rope)
+    close(got * exist[:, None, :, None], want)
+    close(reference_pool, own)
+    pages = attention_kernels.Pages(pool, table, filled)
+    got = attention_kernels.cell_attention(qkv, *rope, count, heads, pages, 2)
+    assert got.isfinite().all()
+    close(got * exist[:, None, :, None], want)
+    close(pool, own)
 
 
 @pytest.mark.parametrize("kept", [0, 7, 19])
