@@ -44,6 +44,31 @@ def turned(x, cos, sin):
 
 
 @triton.jit
+def queries(ptrs, out, cos_ptrs, sin_ptrs, exist, head):
+    """Queries of a head at ptrs [M, D], of which the first head's are turned. exist [M, 1].
+
+    A product reads them from shared memory if they come from a load. Values that were computed would be loaded into
+    registers again for each product. So turned ones go by way of `out`, where the CTA leaves its result later.
+    """
+    if head == 0:
+        q = turned(tl.load(ptrs, exist, 0.0), tl.load(cos_ptrs, exist, 1.0), tl.load(sin_ptrs, exist, 0.0))
+        tl.store(out, q, exist)
+        tl.debug_barrier()
+    return tl.load(tl.where(head == 0, out, ptrs), exist, 0.0)
+
+
+@triton.jit
+def attend_first(q, k, v, mask, scale):
+    """`attend` with nothing before. Zeros as the sum so far would be folded into moves inside the product of p and v.
+    For these the assembler would let every wgmma of the kernel wait for the one before.
+    """
+    qk = tl.where(mask, tl.dot(q, tl.trans(k), input_precision="ieee"), MASKED)
+    m_i = tl.max(qk, 1)
+    p = tl.exp2(qk * scale - (m_i * scale)[:, None])
+    return m_i, tl.sum(p, 1), tl.dot(p.to(v.dtype), v, input_precision="ieee")
+
+
+@triton.jit
 def attend(q, k, v, mask, m_i, l_i, acc, scale):
     """One step of online softmax, by powers of two, over keys k and values v [N, D]. mask [1 or M, N]: which are seen.
 
@@ -112,28 +137,30 @@ def _cell_attention_kernel(
     row_table = table_ptr + row * width
     page = tl.load(row_table + tl.minimum(first, filled))
     first_q = qkv_ptr + branch.to(tl.int64) * (CELLS * FRAMES * 3 * dim) + head * HEAD_DIM + offs_d
-    q = tl.load(first_q + frame_m[:, None] * (3 * dim), exist_m[:, None], 0.0)
+    out = (branch.to(tl.int64) * (CELLS * FRAMES) + frame_m[:, None]) * dim + head * HEAD_DIM + offs_d
     offs_h = tl.arange(0, half)[None, :]
-    if head == 0:
-        at = (row * (CELLS * FRAMES) + frame_m[:, None]) * half + offs_h
-        q = turned(q, tl.load(cos_ptr + at, exist_m[:, None], 1.0), tl.load(sin_ptr + at, exist_m[:, None], 0.0))
-    m_i = tl.full([CELLS * BLOCK], MASKED, tl.float32)
-    l_i = tl.zeros([CELLS * BLOCK], tl.float32)
-    acc = tl.zeros([CELLS * BLOCK, HEAD_DIM], tl.float32)
+    at = (row * (CELLS * FRAMES) + frame_m[:, None]) * half + offs_h
+    q_ptrs = first_q + frame_m[:, None] * (3 * dim)
+    q = queries(q_ptrs, out_ptr + out, cos_ptr + at, sin_ptr + at, exist_m[:, None], head)
     in_pages = pool_ptr + layer + ((branch % 2) * HEADS + head) * FRAMES * HEAD_DIM + offs[:, None] * HEAD_DIM + offs_d
-    if split == 0:
-        for cell in tl.static_range(CELLS):
-            frames = cell * FRAMES + offs[:, None]
-            k = tl.load(first_q + frames * (3 * dim) + dim, exist, 0.0)
-            v = tl.load(first_q + frames * (3 * dim) + 2 * dim, exist, 0.0).to(pool_ptr.dtype.element_ty)
-            if head == 0:
-                at = (row * (CELLS * FRAMES) + frames) * half + offs_h
-                k = turned(k, tl.load(cos_ptr + at, exist, 1.0), tl.load(sin_ptr + at, exist, 0.0))
-            k = k.to(pool_ptr.dtype.element_ty)
-            ptrs = in_pages + tl.load(row_table + filled + cell) * stride_page
-            tl.store(ptrs, k, exist)
-            tl.store(ptrs + 2 * FRAMES * dim, v, exist)
-            seen = (cell * FRAMES + offs < tl.load(count_ptr + row))[None, :] & exist_n & (cell_m >= cell)[:, None]
+    # Every split computes these products, and the first one keeps them: with a branch around them, the assembler would
+    # let each wgmma of the kernel wait for the one before.
+    own = split == 0
+    for cell in tl.static_range(CELLS):
+        frames = cell * FRAMES + offs[:, None]
+        k = tl.load(first_q + frames * (3 * dim) + dim, exist, 0.0)
+        v = tl.load(first_q + frames * (3 * dim) + 2 * dim, exist, 0.0).to(pool_ptr.dtype.element_ty)
+        if head == 0:
+            at_n = (row * (CELLS * FRAMES) + frames) * half + offs_h
+            k = turned(k, tl.load(cos_ptr + at_n, exist, 1.0), tl.load(sin_ptr + at_n, exist, 0.0))
+        k = k.to(pool_ptr.dtype.element_ty)
+        ptrs = in_pages + tl.load(row_table + filled + cell) * stride_page
+        tl.store(ptrs, k, exist & own)
+        tl.store(ptrs + 2 * FRAMES * dim, v, exist & own)
+        seen = (cell * FRAMES + offs < tl.load(count_ptr + row))[None, :] & exist_n & (cell_m >= cell)[:, None] & own
+        if cell == 0:
+            m_i, l_i, acc = attend_first(q, k.to(q.dtype), v.to(q.dtype), seen, scale)
+        else:
             m_i, l_i, acc = attend(q, k.to(q.dtype), v.to(q.dtype), seen, m_i, l_i, acc, scale)
     for i in range(first, end):
         ptrs = in_pages + page * stride_page
@@ -141,7 +168,6 @@ def _cell_attention_kernel(
         v = tl.load(ptrs + 2 * FRAMES * dim, exist, 0.0).to(q.dtype)
         page = tl.load(row_table + tl.minimum(i + 1, filled))  # while this one computes
         m_i, l_i, acc = attend(q, k, v, exist_n, m_i, l_i, acc, scale)
-    out = (branch.to(tl.int64) * (CELLS * FRAMES) + frame_m[:, None]) * dim + head * HEAD_DIM + offs_d
     rows, stat = tl.num_programs(0).to(tl.int64) * (CELLS * FRAMES), tl.program_id(0) * (CELLS * FRAMES) + frame_m
     store(out_ptr, part_ptr, stat_ptr, m_i, l_i, acc, scale, out, stat, exist_m, rows, split, HEAD_DIM, SPLITS)
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
-from stentor.models.cosyvoice3.attention_kernels import MASKED, Splits, attend, store, turned
+from stentor.models.cosyvoice3.attention_kernels import MASKED, Splits, attend, queries, store
 
 BLOCK_M, BLOCK_N = 64, 64  # queries and keys of a step of attention
 
@@ -66,11 +66,9 @@ def _whole_attention_kernel(
     first = split * each
     end = tl.minimum(first + each, total)
     q_ptrs = qkv_ptr + (branch * num_frames + offs_m[:, None]) * (3 * dim) + head * HEAD_DIM + offs_d
-    q = tl.load(q_ptrs, exist_m[:, None], 0.0)
-    if head == 0:
-        at = (row * num_frames + offs_m[:, None]) * half + tl.arange(0, half)[None, :]
-        cos, sin = tl.load(cos_ptr + at, exist_m[:, None], 1.0), tl.load(sin_ptr + at, exist_m[:, None], 0.0)
-        q = turned(q, cos, sin)
+    out = (branch * num_frames + offs_m[:, None]) * dim + head * HEAD_DIM + offs_d
+    at = (row * num_frames + offs_m[:, None]) * half + tl.arange(0, half)[None, :]
+    q = queries(q_ptrs, out_ptr + out, cos_ptr + at, sin_ptr + at, exist_m[:, None], head)
     m_i = tl.full([BLOCK_M], MASKED, tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
@@ -81,7 +79,6 @@ def _whole_attention_kernel(
         k = tl.load(keys + at_n[:, None] * dim, exist[:, None], 0.0)
         v = tl.load(keys + (num_frames + at_n)[:, None] * dim, exist[:, None], 0.0)
         m_i, l_i, acc = attend(q, k, v, exist[None, :], m_i, l_i, acc, scale)
-    out = (branch * num_frames + offs_m[:, None]) * dim + head * HEAD_DIM + offs_d
     rows, stat = tl.num_programs(1).to(tl.int64) * num_frames, tl.program_id(1) * num_frames + offs_m
     store(out_ptr, part_ptr, stat_ptr, m_i, l_i, acc, scale, out, stat, exist_m, rows, split, HEAD_DIM, SPLITS)
 
