@@ -19,7 +19,9 @@ from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 COMBINED = 16  # frames of a CTA that combines
 ENOUGH_CTAS, MOST_SPLITS = 256, 8  # of attention: two for each SM of an H200
 SMALLEST = 16  # keys of a product on tensor cores
-MASKED = tl.constexpr(-1.0e30)
+MASKED = tl.constexpr(-(2.0**100))
+"""A power of two, so that its product with a scale is exact. Of a query that has seen no key yet, that product less
+itself is 0 then, also where both are fused. Otherwise it may be 1e22, of which exp2 is infinite."""
 LOG2_E = 1.4426950408889634
 
 

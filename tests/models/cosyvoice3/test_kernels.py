@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -123,6 +124,13 @@ def test_a_long_history_is_read_in_splits(kept, reference, splits):
 )
 def test_calls_of_few_rows_are_split(ctas: int, blocks: int, splits: int):
     assert attention_kernels.splits_of(ctas, blocks) == splits
+
+
+def test_a_query_without_keys_so_far_has_an_exact_largest_product():
+    """A GPU fuses the product of a masked key and the scale with the subtraction of the largest."""
+    masked = attention_kernels.MASKED.value
+    for scale in np.float32(attention_kernels.LOG2_E) * np.float32([16, 32, 64]) ** np.float32(-0.5):
+        assert float(np.float32(masked) * scale) == masked * float(scale)
 
 
 def test_a_row_without_frames_gives_no_nan(splits):
