@@ -72,11 +72,11 @@ class MetaRows(dict[str, Tensor]):
 
 
 CASES: dict[str, Case] = {
-    "attention of a cell": lambda t: attention(t, BATCH, 1),
     "attention of two cells": lambda t: attention(t, BATCH, 2),
-    "attention of a cell in splits": lambda t: attention(t, 1, 1),
-    "attention of a whole": whole,
     "norm": lambda t: norm(t, adds=False),
+    "attention of a whole": whole,
+    "attention of a cell": lambda t: attention(t, BATCH, 1),
+    "attention of a cell in splits": lambda t: attention(t, 1, 1),
     "sum and norm": lambda t: norm(t, adds=True),
     "convolution": lambda t: convolution(t, adds=False),
     "sampling": sampling,
