@@ -74,6 +74,7 @@ class Streams(Bench):
     def settings(self) -> dict[str, Any]:
         """Cells with so large a window, and a codec that holds so many frames."""
         return {
+            "capture_all": True,
             "memory_gb": 4.0 if self.cuda else 0.05,
             "stream_window": self.window,
             "policy": Policy(max_frames_in_codec=self.in_codec or None),

@@ -1,4 +1,8 @@
-"""When graphs are captured: few before the engine is ready, the others one by one while nobody asks for anything."""
+"""When graphs are captured: few before the engine is ready, the others one by one while nobody asks for anything.
+
+A step or a codec call that runs in a larger graph than it needs asks for its own. That one is captured while requests
+run too, as soon as each client has audio to play meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ import time
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.device import Device
 from stentor.engine.model_runner import ModelRunner
+from stentor.engine.scheduler import Scheduler
+from stentor.engine.sequence import Sequence
 from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
@@ -15,6 +21,8 @@ log = logging.getLogger("stentor.engine")
 QUIET_SECONDS = 0.1
 """Without a message, before each capture. A request that comes during one waits for it, on an H200 for 0.02 to 0.6 s.
 So nothing is captured between the requests of a client that sends one after another."""
+LEAD_SECONDS = 1.0
+"""Of audio that each client has buffered, for a capture beside requests that run."""
 
 
 class Captures:
@@ -22,7 +30,7 @@ class Captures:
 
     def __init__(self, runner: ModelRunner, codec: CodecRunner, device: Device) -> None:
         self.runner, self.codec, self.device = runner, codec, device
-        self._tried, self._seconds = 0, 0.0  # while idle
+        self._tried, self._seconds = 0, 0.0  # behind the start
 
     @property
     def left(self) -> int:
@@ -42,22 +50,47 @@ class Captures:
             self._capture()
         self.device.release_cached()
 
-    def next(self) -> None:
-        """Capture a graph while no request is open, unless another model of the process is loaded or captured."""
+    @property
+    def asked(self) -> bool:
+        """Whether a launch has asked for a graph that can be captured beside requests."""
+        return self.codec.graphs.asked or self.runner.asked is not None
+
+    def next(self, asked: bool = False) -> None:
+        """Capture a graph while no request is open, or with `asked` one for which requests ask. Not while another model
+        of the process is loaded or captured."""
         with self.device.capturing() as alone:
             if not alone:
                 return
             started = time.monotonic()
             try:
-                self._capture()
+                if asked:
+                    self._capture_asked()
+                else:
+                    self._capture()
             except EngineError as e:  # graphs are required, and what is launched has one: the engine goes on
                 log.error("%s; larger graphs serve in its place", e)
             self._tried += 1
             self._seconds += time.monotonic() - started
             if not self.left:
                 self.device.release_cached()  # nothing of this engine runs that would wait for it
-                log.info("captured the other %d graphs in %.1f s while idle", self._tried, self._seconds)
+                log.info("captured the other %d graphs in %.1f s behind the start", self._tried, self._seconds)
 
     def _capture(self) -> None:
         owner = self.runner if any(graphs.later for graphs in self.runner.graph_runners) else self.codec
         owner.capture_next()
+
+    def _capture_asked(self) -> None:
+        graphs = self.runner.asked
+        if graphs is not None:
+            self.runner.capture_asked(graphs)
+        else:
+            self.codec.capture_asked()
+
+
+def nobody_waits(scheduler: Scheduler, now: float) -> bool:
+    """Whether no request is queued, and each client of a stream plays audio and has enough of it buffered."""
+    return not scheduler.queue and all(_can_wait(seq, now) for seq in scheduler.live)
+
+
+def _can_wait(seq: Sequence, now: float) -> bool:
+    return not seq.streaming or (seq.first_audio is not None and seq.lead(now) >= LEAD_SECONDS)

@@ -81,8 +81,14 @@ class CodecRunner:
 
     def capture_next(self) -> None:
         """Capture one more graph, while no request has a slot. It runs on padding: voices have pages that are kept."""
+        self._capture_next(next(graphs for graphs in self.graph_runners if graphs.later))
+
+    def capture_asked(self) -> None:
+        """Capture the graph for which a call of chunks has asked. Requests may have slots: it runs on padding."""
+        self._capture_next(self.graphs)
+
+    def _capture_next(self, graphs: CudaGraphRunner) -> None:
         with self.stream.active():
-            graphs = next(graphs for graphs in self.graph_runners if graphs.later)
             self._fill_inputs([], graphs.later[0][0])
             graphs.capture_next()
 
@@ -193,7 +199,7 @@ class CodecRunner:
         if jobs[0].whole:
             return self.whole.parts(jobs)
         count = self.timing.on_grid(jobs[0].count)
-        sizes = {b for b, n in self.graphs.graphs if n >= count}
+        sizes = {b for b, n in (*self.graphs.graphs, *self.graphs.later) if n >= count}
         parts, at = [], 0
         while at < len(jobs):
             rows = rows_of_call(len(jobs) - at, count, sizes)
@@ -280,6 +286,7 @@ class CodecRunner:
             return len(jobs), need
         fits = [k for k in self.graphs.graphs if k[0] >= len(jobs) and (k[1] == need or (last and k[1] > need))]
         batch, count = min(fits, key=lambda k: (k[1], k[0]), default=(len(jobs), need))
+        self.graphs.ask((len(jobs), count), (batch, count))
         return batch, count
 
     def _decode_call(self, batch: int, count: int) -> None:

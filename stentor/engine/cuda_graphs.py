@@ -39,6 +39,7 @@ class CudaGraphRunner:
         self.name, self.fn, self.device, self.stream, self.required = name, fn, device, stream, required
         self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self.later: deque[Key] = deque()
+        self.asked = False  # whether a launch would have taken the first of those
         self.failed: dict[Key, str] = {}
         self.eager_calls = 0
         self.pool: Any = None
@@ -58,10 +59,20 @@ class CudaGraphRunner:
     def capture_next(self) -> None:
         """The same for the first key that was left for later. Until then another graph covers it, as it does if this
         fails."""
+        self.asked = False
         try:
             self._try(self.later[0])
         finally:
             self.later.popleft()
+
+    def ask(self, key: Key, taken: Key) -> None:
+        """`key` is launched in the graph `taken`. If a smaller one is left for later, it comes first."""
+        fits = [k for k in self.later if k != taken and _covers(k, key) and _covers(taken, k)]
+        if fits:
+            wanted = min(fits)
+            self.later.remove(wanted)
+            self.later.appendleft(wanted)
+            self.asked = True
 
     def _try(self, key: Key) -> None:
         try:
@@ -92,6 +103,7 @@ class CudaGraphRunner:
         destroys one while another model's graph is captured in that thread breaks the capture."""
         self.graphs.clear()
         self.later.clear()
+        self.asked = False
 
     def _prepare(self, key: Key) -> None:
         """Lazy initialisation and compilation, which must happen outside the capture."""
@@ -106,8 +118,10 @@ class CudaGraphRunner:
         if key in self.graphs:
             return key
         first = len(key) - least
-        covering = (k for k in self.graphs if all(a >= b for a, b in zip(k, key, strict=True)))
-        return min(covering, key=lambda k: (k[first:], k[:first]), default=key)
+        covering = (k for k in self.graphs if _covers(k, key))
+        found = min(covering, key=lambda k: (k[first:], k[:first]), default=key)
+        self.ask(key, found)
+        return found
 
     def __call__(self, *key: int) -> None:
         graph = self.graphs.get(key)
@@ -116,3 +130,7 @@ class CudaGraphRunner:
             return
         self.eager_calls += 1
         self.fn(*key)
+
+
+def _covers(large: Key, small: Key) -> bool:
+    return all(a >= b for a, b in zip(large, small, strict=True))

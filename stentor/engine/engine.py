@@ -17,7 +17,7 @@ from stentor import kernels
 from stentor.config import EngineConfig, Policy
 from stentor.engine.audio_scheduler import GENTLE_RAMP
 from stentor.engine.buffer_sizes import GIB
-from stentor.engine.captures import Captures
+from stentor.engine.captures import Captures, nobody_waits
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.delivery import AudioDelivery
@@ -218,6 +218,8 @@ class Engine:
         self._notifier.flush()
         if plan.launches:
             self.stats.step_seconds += time.monotonic() - now
+        if self._captures.asked and not self.upcoming and nobody_waits(self.scheduler, time.monotonic()):
+            self._captures.next(asked=True)
 
     def _read_messages(self) -> None:
         """Handle the messages of callers. With nothing else to do, wait for one, or capture a graph if none comes."""

@@ -93,12 +93,26 @@ class ModelRunner:
         """Capture one more graph, while no request has a slot. It runs on padding, or on slot 0 without its pages: what
         requests have left there may be found by others."""
         with self.stream.active():
-            self._idx_host = []
-            for idx in (self.idx, self.first_idx):
-                idx.fill_(self.sizes.slots)
+            self._run_on_padding()
             self.prefill_buffers.ints.zero_()
             self.kv.table.fill_(self.sizes.pages)
             next(graphs for graphs in self.graph_runners if graphs.later).capture_next()
+
+    @property
+    def asked(self) -> CudaGraphRunner | None:
+        """Graphs, one of which a step or a frame 0 has asked for. A prefill runs on slots, so it cannot."""
+        return next((graphs for graphs in (self.decode_graphs, self.first_graphs) if graphs.asked), None)
+
+    def capture_asked(self, graphs: CudaGraphRunner) -> None:
+        """Capture it. Requests may have slots: it runs on padding."""
+        with self.stream.active():
+            self._run_on_padding()
+            graphs.capture_next()
+
+    def _run_on_padding(self) -> None:
+        self._idx_host = []
+        for idx in (self.idx, self.first_idx):
+            idx.fill_(self.sizes.slots)
 
     def decode_keys(self) -> Iterator[tuple[int, int, int]]:
         """(rows, pages, num_evals)."""

@@ -13,7 +13,7 @@ import torch
 
 from stentor import TTS, Reference, kernels
 from stentor.config import Policy
-from stentor.engine import device
+from stentor.engine import captures, device
 from stentor.engine.audio_scheduler import RAMP
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import Device
@@ -66,6 +66,44 @@ def kept_by(tts: TTS) -> list[torch.Tensor]:
     runner, codec = tts.engine.runner, tts.engine.codec
     pages = [runner.kv.pool[:, :, :-1], *(pool[:-1] for pool in codec.pages.pool.values())]
     return [part.clone() for part in (*pages, runner.slots.table["step"][:-1])]
+
+
+def spoken(tts: TTS, count: int) -> list[np.ndarray]:
+    """Streams that run beside each other."""
+    options = {"max_frames": 60, "min_frames": 60}
+    streams = [tts.submit(tts.request(f"number {i}", seed=i, **options)) for i in range(count)]
+    return [np.concatenate([chunk.samples for chunk in stream]) for stream in streams]
+
+
+@pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-lookahead"])
+def test_graphs_for_which_requests_ask_are_captured_beside_them(
+    events: list[Event], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of three rows ran in the graph of six. What the requests have is left as it is."""
+    monkeypatch.setattr(captures, "LEAD_SECONDS", 0.0)
+    with TTS(model, dtype="float64", capture_all=True, **SMALL) as tts:
+        want = spoken(tts, 3)
+    events.clear()
+    with TTS(model, dtype="float64", **SMALL) as tts:
+        got = spoken(tts, 3)
+        assert 4 in {rows for rows, *_ in tts.engine.runner.decode_graphs.graphs}
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-9)
+    names = [(name, key[0]) for name, key in events]
+    captured = names.index(("capture decode", 4))
+    assert ("step", 6) in names[:captured]
+    assert ("step", 4) in names[captured + 3 :]  # a capture runs it twice
+
+
+def test_nothing_is_captured_beside_a_client_that_has_little_audio(
+    events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captures, "LEAD_SECONDS", 1e9)
+    monkeypatch.setattr(captures, "QUIET_SECONDS", 1e3)  # nor while idle
+    with TTS("dummy:toy", dtype="float64", **SMALL) as tts:
+        spoken(tts, 3)
+        assert ("capture decode", 4) not in [(name, key[0]) for name, key in events]
+        assert tts.engine.runner.decode_graphs.asked
 
 
 @pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-lookahead"])
