@@ -17,6 +17,7 @@ from typing import Any
 from stentor.config import DTYPES, check_device, check_quantization
 from stentor.errors import InvalidRequest
 from stentor.server.limits import LIMITS
+from stentor.server.load_options import load_options
 from stentor.server.lora_modules import lora_modules
 from stentor.text.lexicon import Lexicon
 from stentor.text.sentences import MAX_CHARS
@@ -54,6 +55,9 @@ class ServerConfig:
     allow_runtime_lora_updating: bool = option(False, "answer /v1/load_lora_adapter and /v1/unload_lora_adapter")
     allowed_lora_path: str | None = option(None, "directory from which adapters may be loaded at run time")
     lexicon: str | None = option(None, "YAML file of words and how they are said: phonemes between slashes, or words")
+    load_options: tuple[str, ...] = option(
+        (), "name=value, options of the model's family, such as stream_window=20; one or more; repeatable", nargs="+"
+    )
     max_num_seqs: int | None = option(None, "requests spoken at once per model; default 8 on a CPU, 64 on CUDA")
     memory_gb: float | None = option(None, "memory for key-value pages, in GB")
     gpu_memory_utilization: float = option(0.9, "share of the GPU's free memory that may be used")
@@ -164,6 +168,7 @@ class ServerConfig:
         if not all(key.strip() for key in self.api_key):
             raise InvalidRequest("api_key", "must not be empty: an empty key would let everybody in")
         self._check_adapters()
+        load_options(self.load_options)
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise InvalidRequest("ssl_keyfile", "and ssl_certfile go together")
         self._check_replicas()

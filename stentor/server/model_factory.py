@@ -10,6 +10,7 @@ from stentor.api import TTS
 from stentor.config import Policy
 from stentor.server.config import ServerConfig
 from stentor.server.limits import LIMITS
+from stentor.server.load_options import load_options
 from stentor.server.loader import cpu_share
 
 Given = TypeVar("Given")
@@ -62,4 +63,5 @@ class ModelFactory:
                 parked_mb=LIMITS.parked_mb,
                 unready_after=LIMITS.unready_after,
             ),
+            **load_options(c.load_options),
         )

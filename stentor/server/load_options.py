@@ -1,0 +1,46 @@
+"""`--load-options`: options of a model's family, with which a server loads its models. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import yaml
+
+from stentor.config import EngineConfig
+from stentor.errors import InvalidRequest
+
+ELSEWHERE = {
+    "model",
+    "name",
+    "device",
+    "dtype",
+    "quantization",
+    "lexicon",
+    "lora",
+    "loras",
+    "max_loras",
+    "max_lora_rank",
+}
+"""Arguments of `TTS` beside those of the engine. A server has flags for them."""
+
+
+def load_options(values: Sequence[str]) -> dict[str, Any]:
+    """Of `name=value`, the value as in YAML: a number, true or false, or a word. InvalidRequest if one is not that."""
+    found: dict[str, Any] = {}
+    for value in values:
+        name, _, text = (part.strip() for part in value.partition("="))
+        if not name or not text:
+            raise InvalidRequest("load_options", f"must look like name=value, got {value!r}")
+        if name in ELSEWHERE or name in {f.name for f in fields(EngineConfig)}:
+            raise InvalidRequest("load_options", f"{name!r} is no option of a family; see the flags of stentor serve")
+        if name in found:
+            raise InvalidRequest("load_options", f"{name!r} is given more than once")
+        try:
+            found[name] = yaml.safe_load(text)
+        except yaml.YAMLError as e:
+            raise InvalidRequest("load_options", f"cannot read the value of {value!r}") from e
+        if not isinstance(found[name], str | int | float | bool):
+            raise InvalidRequest("load_options", f"a value is a number, true, false or a word, got {value!r}")
+    return found
