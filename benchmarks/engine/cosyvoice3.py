@@ -95,24 +95,27 @@ class Streams(Bench):
 
     def speak(self, count: int, streaming: bool) -> dict[str, Any]:
         """Requests of equal length that start together: milliseconds to the first audio of the soonest, the median and
-        the latest one, and seconds of audio per second, of the second round."""
-        tts, found = self.tts, {}
+        the latest one, and seconds of audio per second, of the round in the middle of three behind a first."""
+        tts, rounds = self.tts, list[dict[str, Any]]()
         frames = SECONDS * 25 if self.cuda else 30
         options = {"max_frames": frames, "ignore_eos": True, "voice": tts.spec.voices[0]}
         eager = tts.engine.eager_calls
-        for _ in range(2):
+        for _ in range(4):
             started = time.perf_counter()
             reqs = [tts.request(f"{i}. {TEXT if self.cuda else ''}", seed=i, **options) for i in range(count)]
             heard = asyncio.run(self.hear_all(reqs, streaming))
             wall = time.perf_counter() - started
             firsts = sorted(1e3 * (h[0] - started) for h in heard)
-            found = {
-                "ttfa_ms": [round(firsts[i], 1) for i in (0, count // 2, -1)],
-                "wall_s": round(wall, 3),
-                "audio_s_per_s": round(sum(h[1] for h in heard) / tts.sample_rate / wall, 1),
-                "eager_calls": tts.engine.eager_calls - eager,
-            }
-        return found
+            rounds.append(
+                {
+                    "ttfa_ms": [round(firsts[i], 1) for i in (0, count // 2, -1)],
+                    "wall_s": round(wall, 3),
+                    "audio_s_per_s": round(sum(h[1] for h in heard) / tts.sample_rate / wall, 1),
+                    "eager_calls": tts.engine.eager_calls - eager,
+                }
+            )
+        every = sorted(rounds[1:], key=lambda found: float(found["audio_s_per_s"]))
+        return {**every[1], "rounds": [found["audio_s_per_s"] for found in rounds]}
 
     async def hear_all(self, requests: list[Any], streaming: bool) -> list[tuple[float, int]]:
         return await asyncio.gather(*(self.hear(request, streaming) for request in requests))
@@ -225,6 +228,7 @@ def main() -> None:
     a = p.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    sys.setswitchinterval(0.0001)  # as in a server
     bench = Streams(a)
     bench.run_all()
     print(table(bench.found), flush=True)

@@ -36,7 +36,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
-HOPS = {"qwen3": 0.08, "voxcpm2": 0.16, "fish": 2048 / 44100, "toy": 0.01}  # seconds of audio per frame
+HOPS = {"qwen3": 0.08, "voxcpm2": 0.16, "fish": 2048 / 44100, "cosyvoice3": 0.04, "toy": 0.01}  # seconds per frame
 CONCURRENCY = (1, 16, 64)
 START = 100.0  # seconds to be ready
 LEVEL = 45.0  # seconds for one load

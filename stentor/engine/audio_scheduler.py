@@ -23,10 +23,10 @@ FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 128
 """That the codec holds at most, by default. A codec with a grid holds two calls of 64 rows."""
 BATCH_LEAD_S = 1.0
 """Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
-SOON_FRAMES, SOON_LEAD_S = 5, 0.5
-"""A codec with a grid waits for streams that lack so few frames for their next chunk: while each client has
-`BATCH_LEAD_S` of audio buffered, or has had none or so many seconds, for the time of so many frames. Streams whose
-chunks went together once do so from then on."""
+SOON_FRAMES, SOON_LEAD_S = 8, 0.5
+"""A codec with a grid waits for streams that lack so few frames for their first chunk, or a grid of them for a later
+one: while each client has `BATCH_LEAD_S` of audio buffered, or has had none or so many seconds, for the time of so many
+frames. Streams whose chunks went together once do so from then on."""
 NON_STREAMING_LEAD_S = 5.0
 """Seconds. Chunks of an utterance that is not streamed wait behind streams with less audio buffered."""
 
