@@ -60,6 +60,7 @@ CASES = {
     "talker": Case(stack(2048, 6144, 16, 8, True), 5, 1, (64, 16)),
     "depth": Case(stack(1024, 3072, 16, 8, True), 12, 1, (64, 16)),
     "language": Case(stack(2048, 6144, 16, 2), 5, 1, (16, 64)),
+    "qwen2": Case(StackConfig(896, 4864, 1, 14, 2, 64, EPS, qkv_bias=True), 12, 1, (64, 32, 16)),
 }
 DEVICE = torch.device("cuda", 0)
 Table = dict[tuple[int, int], ClusterTile]
@@ -68,7 +69,7 @@ Table = dict[tuple[int, int], ClusterTile]
 def products(c: StackConfig) -> dict[str, Product]:
     width = (c.heads + 2 * c.kv_heads) * c.head_dim
     return {
-        "qkv": Product(c.hidden, width, "bf16", norm=True),
+        "qkv": Product(c.hidden, width, "bf16", norm=True, bias=c.qkv_bias),
         "o": Product(c.heads * c.head_dim, c.hidden, "bf16", add=True),
         "gate": Product(c.hidden, c.ffn, "bf16", norm=True, gate=True),
         "down": Product(c.ffn, c.hidden, "bf16", add=True),
@@ -84,6 +85,7 @@ class Alone:
         first = torch.randn(p.weight_rows, p.k, **made) / p.k**0.5
         self.weights = [first, *(first.clone() for _ in range(max(2, int(COLD / first.nbytes))))]
         self.norm, self.residual = torch.rand(p.k, **made) + 0.5, torch.randn(rows, p.n, **made)
+        self.bias = torch.randn(p.n, **made) if p.bias else None
         self.out = torch.empty(rows, p.n, **made)
         self.wanted = self.expected()
 
@@ -95,10 +97,16 @@ class Alone:
         if self.p.gate:
             gate, up = y.chunk(2, -1)
             y = F.silu(gate) * up
+        if self.bias is not None:
+            y = y + self.bias.double()
         return y + self.residual.double() if self.p.add else y
 
+    def operands(self, weight: Tensor, rows: int) -> Operands:
+        """The first so many rows times `weight`."""
+        return Operands(self.x[:rows], weight, (self.norm, EPS), self.bias, self.residual)
+
     def run(self, t: ClusterTile, weight: Tensor) -> None:
-        launch(self.p, t, Operands(self.x, weight, (self.norm, EPS), None, self.residual), self.out)
+        launch(self.p, t, self.operands(weight, len(self.x)), self.out)
 
     def errors(self, t: ClusterTile) -> tuple[float, bool]:
         """Against float64, and whether fewer rows and a second run give the same bits."""
@@ -108,7 +116,7 @@ class Alone:
         error = float((first.double() - self.wanted).norm() / self.wanted.norm())
         fewer = len(self.x) - 3
         out = torch.full_like(self.out, float("nan"))
-        launch(self.p, t, Operands(self.x[:fewer], self.weights[1], (self.norm, EPS), None, self.residual), out)
+        launch(self.p, t, self.operands(self.weights[1], fewer), out)
         same = torch.equal(out[:fewer], first[:fewer]) and bool(out[fewer:].isnan().all())
         return error, same
 

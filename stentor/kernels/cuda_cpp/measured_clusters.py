@@ -7,6 +7,20 @@ from stentor.kernels.cuda_cpp.cluster import ClusterTile
 Ranges = tuple[tuple[int, int, ClusterTile], ...]
 
 MEASURED: dict[tuple[int, int], Ranges] = {
+    (896, 896): (
+        (9, 16, ClusterTile(16, 1, 1, 11)),
+        (25, 32, ClusterTile(32, 1, 2, 7)),
+        (49, 64, ClusterTile(32, 2, 2, 7)),
+    ),
+    (896, 1152): (
+        (25, 32, ClusterTile(32, 1, 2, 7)),
+        (49, 64, ClusterTile(32, 2, 2, 7)),
+    ),
+    (896, 9728): (
+        (9, 16, ClusterTile(16, 1, 2, 7)),
+        (25, 32, ClusterTile(32, 2, 2, 5)),
+        (49, 64, ClusterTile(64, 2, 2, 4)),
+    ),
     (1024, 2560): (
         (33, 48, ClusterTile(24, 2, 2, 8)),
         (49, 88, ClusterTile(32, 2, 2, 5, ahead=True)),
@@ -32,6 +46,11 @@ MEASURED: dict[tuple[int, int], Ranges] = {
         (49, 88, ClusterTile(48, 1, 4, 7)),
     ),
     (4096, 2560): ((9, 16, ClusterTile(16, 1, 4, 11)),),
+    (4864, 896): (
+        (9, 16, ClusterTile(16, 1, 4, 16, ahead=True)),
+        (25, 32, ClusterTile(32, 1, 4, 16, ahead=True)),
+        (49, 64, ClusterTile(32, 1, 4, 16, ahead=True)),
+    ),
     (9728, 2560): ((9, 16, ClusterTile(16, 2, 8, 6)),),
 }
 """K and weight rows -> from how many rows to how many, and the tile for them. Others are as fast elsewhere."""
