@@ -32,11 +32,10 @@ class AudioDelivery:
     def empty(self) -> bool:
         return not self._in_flight
 
-    def ready(self, wait: bool = False) -> None:
-        """Deliver the audio that is complete, in launch order. With `wait`, that of at least one codec call."""
-        while self._in_flight and (wait or self._in_flight[0].done.ready()):
+    def ready(self) -> None:
+        """Deliver the audio that is complete, in launch order."""
+        while self._in_flight and self._in_flight[0].done.ready():
             self._deliver(self._in_flight.popleft())
-            wait = False
         self.notifier.flush()
 
     def until(self, step: InFlightStep) -> None:

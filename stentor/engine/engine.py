@@ -43,7 +43,7 @@ from stentor.models.base import Prompt, SpeechModel, SpeechRequest
 log = logging.getLogger("stentor.engine")
 
 STALL_SECONDS = 0.005  # how long to wait when every running request has `max_ahead` seconds buffered
-UPCOMING_SECONDS = 0.0005  # and for requests that are about to be submitted. One that is given up says nothing
+CHECK_SECONDS = 0.0003  # and for what sends no message: audio of the codec, a request given up before it is submitted
 
 
 class Engine:
@@ -199,8 +199,8 @@ class Engine:
         now = time.monotonic()
         plan = self.scheduler.plan(now, bool(self.upcoming))
         self._requests.leave_queue(len(plan.admitted))
-        stalled = plan.empty and not self._in_flight and (plan.expects or self._delivery.empty)
-        self._patience = 0.0 if not stalled else UPCOMING_SECONDS if plan.expects else STALL_SECONDS
+        stalled, checks = plan.empty and not self._in_flight, plan.expects or not self._delivery.empty
+        self._patience = 0.0 if not stalled else CHECK_SECONDS if checks else STALL_SECONDS
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
         self._delivery.ready()
@@ -210,7 +210,7 @@ class Engine:
             self._delivery.until(step)
             self._observe(step)
             self._delivery.add(self._launcher.audio(self.scheduler.plan_audio(time.monotonic())))
-        self._delivery.ready(wait=plan.empty and not self._in_flight and not plan.expects)
+        self._delivery.ready()
         for seq in self.scheduler.complete():
             self._turns.prepare(seq)
         for seq in self.scheduler.finished():
@@ -227,7 +227,8 @@ class Engine:
         while True:
             patience = self._captures.wait if self.scheduler.idle else None
             try:
-                message = self.inbox.get(wait, patience if self.scheduler.inert else self._patience)
+                inert = self.scheduler.inert and self._delivery.empty
+                message = self.inbox.get(wait, patience if inert else self._patience)
             except queue.Empty:
                 if wait and self.scheduler.idle and not self.upcoming:
                     self._captures.next()

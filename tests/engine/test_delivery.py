@@ -1,6 +1,7 @@
 """Audio reaches its stream as soon as it exists, whatever else the device is busy with."""
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,34 @@ def test_a_first_chunk_is_delivered_while_the_next_step_still_runs(monkeypatch: 
     assert came == 1, "the first chunk waited for a step that it does not need"
     assert len(first[0].frames) == 1
     assert sum(len(c.frames) for c in rest) == 7
+
+
+def test_a_request_is_admitted_while_all_others_wait_for_the_codec(monkeypatch: pytest.MonkeyPatch):
+    decoded, launched, admitted = threading.Event(), threading.Event(), threading.Event()
+    plain_audio, plain_admit = Launcher.audio, ModelRunner.admit
+
+    def audio(self: Launcher, jobs: list[AudioJob]) -> list[InFlightAudio]:
+        calls = plain_audio(self, jobs)
+        for call in calls:
+            call.done = Late(decoded)
+            launched.set()
+        return calls
+
+    def admit(*given: Any) -> None:
+        plain_admit(*given)
+        admitted.set()
+
+    with TTS("dummy:toy", max_num_seqs=2, memory_gb=0.002) as tts:
+        monkeypatch.setattr(Launcher, "audio", audio)
+        first = tts.submit(tts.request("hello", seed=1, max_frames=1, min_frames=1))
+        assert launched.wait(STUCK_S)
+        time.sleep(0.05)  # so that the engine has nothing left to do but to wait
+        monkeypatch.setattr(ModelRunner, "admit", admit)
+        second = tts.submit(tts.request("hello", seed=2, max_frames=1, min_frames=1))
+        came = admitted.wait(STUCK_S / 10)
+        decoded.set()
+        assert came, "a request waited for the audio of another"
+        assert [sum(len(c.frames) for c in stream) for stream in (first, second)] == [1, 1]
 
 
 def test_the_codec_has_a_first_frame_before_the_host_has_read_of_it(monkeypatch: pytest.MonkeyPatch):
