@@ -28,11 +28,11 @@ from stentor.engine.sequence import LENGTH, RUNNING, Sequence
 from stentor.models.codec_timing import CodecTiming
 
 TIMING = CodecTiming(25, 3, 3, whole=True, window=20, chunk_pages=2)
-STEP = {1: 0.54, 2: 0.55, 4: 0.58, 8: 0.63, 16: 0.74, 32: 0.93, 64: 1.05}  # ms by rows
+STEP = {1: 0.54, 2: 0.55, 4: 0.58, 8: 0.63, 16: 0.67, 32: 0.69, 64: 0.82}  # ms by rows
 CALL = {1: 10.5, 2: 12.0, 4: 14.0, 8: 19.0, 16: 29.0, 32: 47.0, 64: 84.7}
-PAIRS = {1: 13.5, 2: 15.0, 4: 18.0, 8: 27.0, 16: 44.3, 32: 81.9}  # of two cells of each row
+PAIRS = {1: 13.5, 2: 15.0, 4: 18.0, 8: 27.0, 16: 44.3, 32: 77.0}  # of two cells of each row
 PREFILL, PREFILL_TOKEN, HOST, LAUNCH = 3.0, 0.0045, 0.15, 0.1  # ms
-SHARES = {LANGUAGE_MODEL: 0.35, CODEC: 0.87}  # of a stream's speed while both work
+SHARES = {LANGUAGE_MODEL: 0.6, CODEC: 0.6}  # of a stream's speed while both work
 PROMPT, VOICE, FRAMES, HOP = 130, 100, 250, 0.04
 SLOTS, TICK = 64, 0.02
 

@@ -20,5 +20,5 @@ def test_the_engine_speaks_on_the_simulated_device() -> None:
 def test_a_cell_of_a_request_alone_is_heard_after_its_prefill_its_steps_and_a_call() -> None:
     sim = cells_sim.Simulation(1, 0.3)
     sim.run()
-    assert {id: round(ms) for id, ms in sim.first.items()} == {0: 34}
-    assert round(cells_sim.FRAMES * cells_sim.HOP / (sim.now / 1e3)) == 50
+    assert {id: round(ms) for id, ms in sim.first.items()} == {0: 41}
+    assert round(cells_sim.FRAMES * cells_sim.HOP / (sim.now / 1e3)) == 51
