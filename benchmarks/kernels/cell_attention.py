@@ -1,4 +1,5 @@
-"""Time the attention of a cell of CosyVoice3's flow, with every tile and against another version of its file.
+"""Time the attention of a cell of CosyVoice3's flow: its kernels in CUDA C++ and Triton with every tile, and another
+version of the latter's file.
 
 Run: python benchmarks/kernels/cell_attention.py [--other FILE.py] [--cells 16x1 64x1 32x2] [--kept 9] [--brief]
          [--out FILE.json]
@@ -15,7 +16,8 @@ import importlib.util
 import itertools
 import json
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,10 +28,16 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.timing import milliseconds
-from stentor.models.cosyvoice3 import attention_kernels
+from stentor.models.cosyvoice3 import attention_kernels, hopper_attention
 from stentor.models.cosyvoice3.codec_keys import Turns
+from stentor.models.cosyvoice3.hopper_attention import Pages, Tile
 
 STEPS, BLOCKS, HEADS, FRAMES, WIDTH = 10, 22, 16, 50, 64
+CUDA_TILES = {
+    1: ((64, 2, 4), (64, 3, 3), (80, 2, 4), (112, 2, 3)),
+    2: ((112, 2, 2), (112, 3, 2), (128, 2, 2)),
+}
+"""By cells: keys of a block, blocks, CTAs of an SM of the kernel in CUDA C++."""
 TILES = {"num_warps": (4, 8), "num_stages": (2, 3, 4), "maxnreg": (None, 128, 168)}
 
 
@@ -55,6 +63,11 @@ def with_tile(module: ModuleType, tile: dict[str, Any]) -> AbstractContextManage
     return mock.patch.object(module, "Splits", Tiled)
 
 
+def with_cuda_tile(cells: int, tile: Tile | None) -> AbstractContextManager[object]:
+    """Inside, calls of so many cells take this tile of the kernel in CUDA C++, or Triton's kernel."""
+    return mock.patch.dict(hopper_attention.TILES, {} if tile is None else {cells: tile}, clear=tile is None)
+
+
 class Case:
     """Inputs of `rows` with some cells each and `kept` pages before them."""
 
@@ -66,7 +79,7 @@ class Case:
         for page in self.pool:
             page.normal_()
         table = torch.arange(rows * own, device="cuda").view(rows, own)
-        self.pages = attention_kernels.Pages(self.pool, table, torch.full((rows,), kept, device="cuda"))
+        self.pages = Pages(self.pool, table, torch.full((rows,), kept, device="cuda"))
         self.qkv = torch.randn(rows, 2, frames, 3 * HEADS * WIDTH, dtype=torch.bfloat16, device="cuda")
         self.rope = Turns(*(torch.randn(rows, frames, WIDTH // 2, device="cuda") for _ in range(2)))
         self.count = torch.full((rows,), frames, device="cuda")
@@ -114,19 +127,24 @@ def main() -> None:
         exact = case.exact(7)
         floor = rows * args.kept * FRAMES * HEADS * WIDTH * 2 * 2 * 2 / 4.3e12
         print(f"{rows} rows of {cells} cells, floor {1e6 * floor:.1f} us", flush=True)
-        for name, module in modules.items():
-            for tile in tiles:
-                us: float | str
-                try:
-                    with with_tile(module, tile):
-                        error = float((case.once(module, 7).float() - exact).norm() / exact.norm())
-                        us = case.microseconds(module)
-                except Exception as e:
-                    error, us = float("nan"), repr(e)[:90]
-                found.append({"rows": rows, "cells": cells, "version": name, **tile, "error": error, "us": us})
-                print(f"  {name:6} {tile} error {error:.5f}: {us}", flush=True)
-                if args.out:
-                    args.out.write_text(json.dumps(found, indent=1))
+        serves = hopper_attention.TILES[cells]
+        cuda = [serves] if args.brief else [Tile(*t) for t in CUDA_TILES[cells]]
+        cases: list[tuple[str, ModuleType, Any, AbstractContextManager[object]]]
+        cases = [("CUDA C++", attention_kernels, t, nullcontext()) for t in cuda]
+        cases += [(name, module, t, with_tile(module, t)) for name, module in modules.items() for t in tiles]
+        for name, module, tile, patched in cases:
+            us: float | str
+            try:
+                with with_cuda_tile(cells, tile if isinstance(tile, Tile) else None), patched:
+                    error = float((case.once(module, 7).float() - exact).norm() / exact.norm())
+                    us = case.microseconds(module)
+            except Exception as e:
+                error, us = float("nan"), repr(e)[:90]
+            shown = asdict(tile) if isinstance(tile, Tile) else tile
+            found.append({"rows": rows, "cells": cells, "version": name, **shown, "error": error, "us": us})
+            print(f"  {name:8} {shown} error {error:.5f}: {us}", flush=True)
+            if args.out:
+                args.out.write_text(json.dumps(found, indent=1))
         del case
         torch.cuda.empty_cache()
 

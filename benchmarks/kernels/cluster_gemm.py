@@ -29,7 +29,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.skinny_gemm import BANDWIDTH, COLD, EPS, TOLERANCE
 from benchmarks.timing import milliseconds
-from stentor.kernels.cluster_gemm import launch
+from stentor.kernels.cluster_gemm import SOURCE, launch
 from stentor.kernels.cuda_cpp import measured_clusters, nvrtc
 from stentor.kernels.cuda_cpp.cluster import ClusterTile, candidates
 from stentor.kernels.cuda_cpp.launch import architecture
@@ -222,7 +222,7 @@ def begin_compiling(cases: dict[str, Case], most: int, arch: str) -> dict[tuple[
     """The jobs of every stack and number of rows, in the order in which they are needed."""
     return {
         (name, rows): [
-            nvrtc.compiler().begin("cluster_gemm", {**t.macros(p), "PDL": 1}, arch)
+            nvrtc.compiler().begin(SOURCE, {**t.macros(p), "PDL": 1}, arch)
             for p in products(case.config).values()
             for t in promising(p, rows, most)
         ]

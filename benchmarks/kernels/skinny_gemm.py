@@ -34,6 +34,7 @@ from stentor.kernels.cuda_cpp.launch import architecture, load
 from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import Product, Tile, WeightType
 from stentor.kernels.cuda_cpp.tiles import candidates
+from stentor.kernels.skinny_gemm import SOURCE
 from stentor.layers.quantized import dequantize, quantize
 
 SHAPES = {
@@ -102,7 +103,7 @@ class Case:
 
     def launch(self, t: Tile) -> Callable[[Tensor], None]:
         p = self.p
-        kernel = load("skinny_gemm", t.macros(p), p.splits * 32, t.shared_bytes(p), self.x.device.index)
+        kernel = load(SOURCE, t.macros(p), p.splits * 32, t.shared_bytes(p), self.x.device.index)
         grid = t.ctas(p), -(-self.rows // (8 * t.row_tiles))
 
         def run(weight: Tensor) -> None:
@@ -157,8 +158,8 @@ def tiles_of(p: Product, rows: int, most: int) -> list[Tile]:
 
 
 def compile_all(cases: list[tuple[Product, int]], most: int, arch: str) -> None:
-    wanted = {("skinny_gemm", tuple({**t.macros(p), "PDL": 1}.items())) for p, r in cases for t in tiles_of(p, r, most)}
-    jobs = [nvrtc.compiler().begin(name, dict(macros), arch) for name, macros in wanted]
+    wanted = {(SOURCE, tuple({**t.macros(p), "PDL": 1}.items())) for p, r in cases for t in tiles_of(p, r, most)}
+    jobs = [nvrtc.compiler().begin(file, dict(macros), arch) for file, macros in wanted]
     for job in jobs:
         job.result()
     print(len(wanted), "tiles compiled", flush=True)

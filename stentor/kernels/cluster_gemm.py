@@ -16,8 +16,11 @@ from stentor.kernels.buffers import rows_of
 from stentor.kernels.cuda_cpp.cluster import ClusterTile
 from stentor.kernels.cuda_cpp.launch import begin_compiling, load, serves
 from stentor.kernels.cuda_cpp.measured_clusters import tile, tiles
+from stentor.kernels.cuda_cpp.nvrtc import SOURCES
 from stentor.kernels.cuda_cpp.operands import ALIGNMENT, DTYPES, Operands, aligned
 from stentor.kernels.cuda_cpp.product import Product
+
+SOURCE = SOURCES / "cluster_gemm.cu"
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
@@ -52,7 +55,7 @@ def fused_linear(
 def launch(p: Product, t: ClusterTile, o: Operands, out: Tensor) -> None:
     """One product, o.x [M, K] -> out [M, N]."""
     _compile_others(p, out.device.index)
-    kernel = load("cluster_gemm", t.macros(p), t.threads, t.shared_bytes(), out.device.index)
+    kernel = load(SOURCE, t.macros(p), t.threads, t.shared_bytes(), out.device.index)
     kernel(t.grid(p, len(o.x)), o.arguments(out))
 
 
@@ -60,4 +63,4 @@ def launch(p: Product, t: ClusterTile, o: Operands, out: Tensor) -> None:
 def _compile_others(p: Product, device: int) -> None:
     """Begin to compile a product's kernels for other numbers of rows, which other graphs will ask for."""
     for t in tiles(p.k, p.weight_rows):
-        begin_compiling("cluster_gemm", t.macros(p), device)
+        begin_compiling(SOURCE, t.macros(p), device)

@@ -16,10 +16,12 @@ from torch import Tensor
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.launch import begin_compiling, load, serves
+from stentor.kernels.cuda_cpp.nvrtc import SOURCES
 from stentor.kernels.cuda_cpp.operands import ALIGNMENT, DTYPES, Operands, aligned
 from stentor.kernels.cuda_cpp.product import GROUP, Product, WeightType
 from stentor.kernels.switches import GEMV_ROWS, SKINNY_ROWS
 
+SOURCE = SOURCES / "skinny_gemm.cu"
 WEIGHTS: dict[torch.dtype, WeightType] = {torch.int8: "int8"}
 """Quantised weights. Others have the dtype of the activations."""
 INT8_INPUTS = 2048
@@ -75,7 +77,7 @@ def fused_linear(
 def _launch(p: Product, o: Operands, out: Tensor) -> None:
     t = tiles.tile(p, len(o.x))
     _compile_others(p, out.device.index)
-    kernel = load("skinny_gemm", t.macros(p), p.splits * 32, t.shared_bytes(p), out.device.index)
+    kernel = load(SOURCE, t.macros(p), p.splits * 32, t.shared_bytes(p), out.device.index)
     kernel((t.ctas(p), -(-len(o.x) // (8 * t.row_tiles))), o.arguments(out))
 
 
@@ -83,4 +85,4 @@ def _launch(p: Product, o: Operands, out: Tensor) -> None:
 def _compile_others(p: Product, device: int) -> None:
     """Begin to compile a product's kernels for other numbers of rows, which other graphs will ask for."""
     for rows in range(8, (SKINNY_ROWS if p.weight == "same" else tiles.INT8_ROWS) + 1, 8):
-        begin_compiling("skinny_gemm", tiles.tile(p, rows).macros(p), device)
+        begin_compiling(SOURCE, tiles.tile(p, rows).macros(p), device)

@@ -7,27 +7,26 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stentor.kernels.cuda_cpp.launch import Arguments
 from stentor.kernels.cuda_cpp.nvrtc import SOURCES, defines
 
 EMULATOR = Path(__file__).parents[1] / "kernels" / "emulator"
 
 
 def emulated(
-    kernel: str, macros: Mapping[str, int | str], folder: Path
-) -> Callable[[tuple[int, int], int, Arguments], None]:
-    """A function that launches `kernel` with a grid, bytes of shared memory and arguments."""
+    file: Path, macros: Mapping[str, int | str], folder: Path
+) -> Callable[[tuple[int, int], int, ctypes.Structure], None]:
+    """A function that launches the kernel of a file with a grid, bytes of shared memory and arguments."""
     header = folder / "macros.h"
     header.write_text(defines({"PDL": 0, **macros}))
     library = folder / "kernel.so"
     command = [
         "g++", "-O1", "-w", "-std=c++17", "-shared", "-fPIC", f"-I{EMULATOR}", f"-I{SOURCES}", "-include", str(header),
-        f'-DSOURCE="{kernel}.cu"', f"-DLAUNCH={kernel}", str(EMULATOR / "run.cpp"), "-o", str(library),
+        f'-DSOURCE="{file}"', f"-DLAUNCH={file.stem}", str(EMULATOR / "run.cpp"), "-o", str(library),
     ]  # fmt: skip
     subprocess.run(command, check=True)
     loaded = ctypes.CDLL(str(library))
 
-    def launch(grid: tuple[int, int], shared_bytes: int, arguments: Arguments) -> None:
+    def launch(grid: tuple[int, int], shared_bytes: int, arguments: ctypes.Structure) -> None:
         loaded.launch(ctypes.byref(arguments), *grid, shared_bytes)
 
     return launch

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
+from stentor.kernels import cluster_gemm
 from stentor.kernels.cuda_cpp import nvrtc
 from stentor.kernels.cuda_cpp.cluster import ClusterTile, candidates
 from stentor.kernels.cuda_cpp.measured_clusters import MEASURED, tile
@@ -32,7 +33,7 @@ CASES = {
 
 def product(p: Product, t: ClusterTile, rows: int, folder: Path) -> Tensor:
     out, o = empty(rows + 1, p.n, p), operands(p, rows)
-    emulated("cluster_gemm", t.macros(p), folder)(t.grid(p, rows), t.shared_bytes(), o.arguments(out))
+    emulated(cluster_gemm.SOURCE, t.macros(p), folder)(t.grid(p, rows), t.shared_bytes(), o.arguments(out))
     assert out[rows].isnan().all()
     return out[:rows]
 
@@ -76,4 +77,4 @@ def test_the_kernel_compiles_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(nvrtc, "CACHE", tmp_path)
     p = Product(1024, 4096, "bf16", norm=True, gate=True)
     macros = {**candidates(p, 88)[0].macros(p), "PDL": 1}
-    assert nvrtc.Compiler().begin("cluster_gemm", macros, "sm_90a").result()[:4] == b"\x7fELF"
+    assert nvrtc.Compiler().begin(cluster_gemm.SOURCE, macros, "sm_90a").result()[:4] == b"\x7fELF"

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stentor.kernels import skinny_gemm
 from stentor.kernels.cuda_cpp import nvrtc, tiles
 from stentor.kernels.cuda_cpp.measured import MEASURED, MEASURED_INT8
 from stentor.kernels.cuda_cpp.operands import Operands
@@ -65,7 +66,7 @@ def empty(rows: int, columns: int, p: Product) -> Tensor:
 def skinny(p: Product, t: Tile, o: Operands, folder: Path) -> Tensor:
     out = empty(len(o.x), p.n, p)
     grid = t.ctas(p), -(-len(o.x) // (8 * t.row_tiles))
-    emulated("skinny_gemm", t.macros(p), folder)(grid, t.shared_bytes(p), o.arguments(out))
+    emulated(skinny_gemm.SOURCE, t.macros(p), folder)(grid, t.shared_bytes(p), o.arguments(out))
     return out
 
 
@@ -146,4 +147,4 @@ def test_kernels_compile_for_a_hopper_gpu(weight: WeightType, tmp_path: Path, mo
     p = Product(2048, 6144, "bf16", norm=True, gate=True, weight=weight)
     for rows in (1, 16):
         macros = {**tiles.tile(p, rows).macros(p), "PDL": 1}
-        assert nvrtc.Compiler().begin("skinny_gemm", macros, "sm_90a").result()[:4] == b"\x7fELF"
+        assert nvrtc.Compiler().begin(skinny_gemm.SOURCE, macros, "sm_90a").result()[:4] == b"\x7fELF"

@@ -85,6 +85,7 @@ def product_macros(columns: int) -> dict[str, str]:
         "COLUMNS_TEXT": f'"{columns}"',
         "SUM_NUMBERS": '"' + ", ".join(f"%{i}" for i in range(count)) + '"',
         "SUM_OPERANDS": ", ".join(f'"+f"(c[{i}])' for i in range(count)),
+        "NEW_SUM_OPERANDS": ", ".join(f'"=f"(c[{i}])' for i in range(count)),
         "A_NUMBER": f'"{count}"',
         "B_NUMBER": f'"{count + 1}"',
     }

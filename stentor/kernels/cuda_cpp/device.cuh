@@ -50,6 +50,18 @@ INLINE void store_shared_sum(u32 address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
 
+INLINE u64 load_shared_long(u32 address) {
+  u64 v;
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(v) : "r"(address) : "memory");
+  return v;
+}
+INLINE void store_shared_long(u32 address, u64 v) {
+  asm volatile("st.shared.u64 [%0], %1;" ::"r"(address), "l"(v) : "memory");
+}
+INLINE void store_shared_word(u32 address, u32 v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
 // Through the L2 cache: another SM may have written this a moment ago.
 INLINE uint4 load_l2(const void* p) {
   uint4 v;
@@ -89,6 +101,18 @@ INLINE u16 to_element(float v) {
   asm("cvt.rn." DTYPE ".f32 %0, %1;" : "=h"(r) : "f"(v));
   return r;
 }
+INLINE u32 to_elements(float low, float high) {
+  u32 r;
+  asm("cvt.rn." DTYPE "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+INLINE float power_of_two(float v) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+// The value of the lane whose number differs from this one's in the bits of `mask`.
+INLINE float other_lane(float v, int mask) { return __shfl_xor_sync(0xffffffff, v, mask); }
 INLINE float from_element(u16 v) {
   if (DTYPE[0] == 'b') return __uint_as_float((u32)v << 16);
   float r;

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ HOPPER = 9  # compute capability 9.0
 
 
 class Arguments(ctypes.Structure):
-    """`Arguments` of common.cuh."""
+    """`Arguments` of common.cuh, which GEMMs take."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("x", "weight", "scale", "norm", "bias", "residual", "out")),
@@ -39,7 +40,7 @@ class LoadedKernel:
     threads: int
     shared_bytes: int
 
-    def __call__(self, grid: tuple[int, int], arguments: Arguments) -> None:
+    def __call__(self, grid: tuple[int, int], arguments: ctypes.Structure) -> None:
         from cuda.bindings import driver
 
         config = driver.CUlaunchConfig()
@@ -56,27 +57,28 @@ class LoadedKernel:
         _check(driver.cuLaunchKernelEx(config, self.function, ctypes.addressof(pointers), 0))
 
 
-def load(name: str, macros: Mapping[str, int | str], threads: int, shared_bytes: int, device: int) -> LoadedKernel:
-    """Kernel `name` for `device`. RuntimeError with the compiler's log if it does not compile."""
-    return _load(name, tuple(macros.items()), threads, shared_bytes, device)
+def load(file: Path, macros: Mapping[str, int | str], threads: int, shared_bytes: int, device: int) -> LoadedKernel:
+    """The kernel of a file, which has its name, for `device`. RuntimeError with the compiler's log if it does not
+    compile."""
+    return _load(file, tuple(macros.items()), threads, shared_bytes, device)
 
 
-def begin_compiling(name: str, macros: Mapping[str, int | str], device: int) -> Future[bytes]:
+def begin_compiling(file: Path, macros: Mapping[str, int | str], device: int) -> Future[bytes]:
     """Machine code of a kernel for `device`, compiled in another thread."""
-    return compiler().begin(name, {**macros, "PDL": int(pdl_enabled())}, architecture(device))
+    return compiler().begin(file, {**macros, "PDL": int(pdl_enabled())}, architecture(device))
 
 
 @cache
 def _load(
-    name: str, macros: tuple[tuple[str, int | str], ...], threads: int, shared_bytes: int, device: int
+    file: Path, macros: tuple[tuple[str, int | str], ...], threads: int, shared_bytes: int, device: int
 ) -> LoadedKernel:
     from cuda.bindings import driver
 
-    code = begin_compiling(name, dict(macros), device).result()
+    code = begin_compiling(file, dict(macros), device).result()
     with torch.cuda.device(device):
         torch.cuda.current_stream()  # makes the device's context
         module = _check(driver.cuModuleLoadData(code))
-        function = _check(driver.cuModuleGetFunction(module, name.encode()))
+        function = _check(driver.cuModuleGetFunction(module, file.stem.encode()))
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _check(driver.cuFuncSetAttribute(function, limit, shared_bytes))
     return LoadedKernel(function, threads, shared_bytes)

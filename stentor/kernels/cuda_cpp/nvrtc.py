@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).parent
-HEADERS = ("cluster.cuh", "common.cuh", "device.cuh")
+HEADERS = ("cluster.cuh", "common.cuh", "device.cuh", "wgmma.cuh")
 CACHE = Path("~/.cache/stentor/cubins")
 LOG_CHARACTERS = 2000  # of an error
 
 
-def source(kernel: str, macros: Mapping[str, int | str]) -> str:
-    """The text of `kernel` after its macros."""
-    return defines(macros) + (SOURCES / f"{kernel}.cu").read_text(encoding="utf-8")
+def source(file: Path, macros: Mapping[str, int | str]) -> str:
+    """The text of a kernel's file after its macros."""
+    return defines(macros) + file.read_text(encoding="utf-8")
 
 
 def defines(macros: Mapping[str, int | str]) -> str:
@@ -51,12 +51,12 @@ class Compiler:
         self._jobs: dict[str, Future[bytes]] = {}
         self._lock = threading.Lock()
 
-    def begin(self, kernel: str, macros: Mapping[str, int | str], arch: str) -> Future[bytes]:
-        """Machine code for `arch`, such as "sm_90a", from the cache where it has been compiled before.
+    def begin(self, file: Path, macros: Mapping[str, int | str], arch: str) -> Future[bytes]:
+        """Machine code of a kernel's file for `arch`, such as "sm_90a", from the cache where it was compiled before.
 
         The result is a RuntimeError with the compiler's log if it does not compile.
         """
-        text = source(kernel, macros)
+        text = source(file, macros)
         with self._lock:
             if text + arch not in self._jobs:
                 self._jobs[text + arch] = self._pool.submit(_cubin, text, arch)

@@ -1,13 +1,11 @@
 """Triton kernels of attention in the flow's transformer, over the frames of a cell and the pages of earlier cells.
 
 One kernel attends, and stores the cell's keys and values on the way. Where a call has few rows, several CTAs share the
-keys of a head, and a second kernel combines what they found (Dao et al., 2023, flash-decoding). Wholes are in
-`whole_attention_kernels.py`.
+keys of a head, and a second kernel combines what they found (Dao et al., 2023, flash-decoding). Where it has many, and
+the GPU is a Hopper, `hopper_attention.py` has a faster one. Wholes are in `whole_attention_kernels.py`.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -15,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
+from stentor.models.cosyvoice3 import hopper_attention
+from stentor.models.cosyvoice3.hopper_attention import Pages
 
 COMBINED = 16  # frames of a CTA that combines
 ENOUGH_CTAS, MOST_SPLITS = 256, 8  # of attention: two for each SM of an H200
@@ -23,19 +23,6 @@ MASKED = tl.constexpr(-(2.0**100))
 """A power of two, so that its product with a scale is exact. Of a query that has seen no key yet, that product less
 itself is 0 then, also where both are fused. Otherwise it may be 1e22, of which exp2 is infinite."""
 LOG2_E = 1.4426950408889634
-
-
-class Pages(NamedTuple):
-    """Where keys and values lie: pool [pages, steps, blocks, 2, 2, H, T, D], a page for T frames of a row.
-    A CTA reads a head: its frames lie side by side.
-
-    A page has keys, then values, of both branches. table [B, n]: each row's pages in order. filled [B] of them hold
-    earlier frames, and the next take those of the call, a cell each.
-    """
-
-    pool: Tensor
-    table: Tensor
-    filled: Tensor
 
 
 @triton.jit
@@ -257,6 +244,10 @@ def cell_attention(
     qkv, (pool, table, filled) = qkv.contiguous(), pages
     frames, width = qkv.shape[2] // cells, table.shape[-1]
     splits, layer = Splits(qkv, heads, 1, width, 4 * cells), at * 4 * frames * (qkv.shape[3] // 3)
+    if splits.count == 1 and hopper_attention.fits(qkv, pool, heads, cells):
+        out = splits.results[0]
+        hopper_attention.cell_attention(qkv, (cos, sin), count, out, pages, heads, cells, layer, splits.scale)
+        return out
     given = (qkv, cos, sin, count, *splits.results, pool, table, filled, width, pool.stride(0), layer, splits.scale)
     shape = {"FRAMES": frames, "CELLS": cells, "BLOCK": max(SMALLEST, triton.next_power_of_2(frames)), **splits.launch}
     _cell_attention_kernel[(splits.rows, splits.count)](*given, **shape)

@@ -94,7 +94,8 @@ class KeptKeys:
 
     def attend(self, step: int, block: int, qkv: Tensor, rope: Turns) -> Tensor:
         if fused(qkv, rope):
-            from stentor.models.cosyvoice3.attention_kernels import Pages, cell_attention
+            from stentor.models.cosyvoice3.attention_kernels import cell_attention
+            from stentor.models.cosyvoice3.hopper_attention import Pages
 
             pages, at = Pages(self._pool, self._table, self._filled), step * self._pool.shape[2] + block
             heads = qkv.shape[-1] // 3 // rope.head_dim

@@ -107,6 +107,9 @@ static float4 load_shared_sums(u32 address) { return load<float4>(shared(address
 static float load_shared_sum(u32 address) { return load<float>(shared(address, 4)); }
 static void store_shared_sums(u32 address, float4 v) { memcpy(shared(address, 16), &v, 16); }
 static void store_shared_sum(u32 address, float v) { memcpy(shared(address, 4), &v, 4); }
+static u64 load_shared_long(u32 address) { return load<u64>(shared(address, 8)); }
+static void store_shared_long(u32 address, u64 v) { memcpy(shared(address, 8), &v, 8); }
+static void store_shared_word(u32 address, u32 v) { memcpy(shared(address, 4), &v, 4); }
 static uint4 load_l2(const void* p) {
   if ((uintptr_t)p % 16) abort();
   return load<uint4>(p);
@@ -124,6 +127,17 @@ static u16 to_element(float v) {
   if (v != v) return 0x7fff;
   u32 bits = load<u32>(&v);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;  // to nearest, ties to even
+}
+static u32 to_elements(float low, float high) { return (u32)to_element(high) << 16 | to_element(low); }
+static float __uint_as_float(u32 v) { return load<float>(&v); }
+static float power_of_two(float v) { return std::exp2(v); }
+static float other_lane(float v, int mask) {
+  static std::vector<float> values(THREADS * CLUSTER);
+  values[current] = v;
+  sync_warp();
+  const float found = values[current ^ mask];
+  sync_warp();
+  return found;
 }
 static u32 multiply_pairs(u32 a, u32 b) {
   u16 low = to_element(from_element(a) * from_element(b));

@@ -10,6 +10,7 @@ from torch import Tensor
 from stentor.kernels.types import RowRef
 from stentor.models.cosyvoice3 import attention_kernels, kernels, live_text_kernels, whole_attention_kernels
 from stentor.models.cosyvoice3.config import LanguageConfig, RasConfig
+from stentor.models.cosyvoice3.hopper_attention import Pages
 from tests.helpers.compiled import Case, compile_cases, floats, integers, meta
 
 BATCH, FRAMES, HEADS, WIDTH, TAPS = 16, 50, 16, 64, 31
@@ -18,7 +19,7 @@ DIM = HEADS * WIDTH
 
 def attention(dtype: torch.dtype, batch: int, cells: int) -> None:
     pool = meta(65, 10, 22, 2, 2, HEADS, FRAMES, WIDTH, dtype=dtype)
-    given = attention_kernels.Pages(pool, integers(batch, 20), integers(batch))
+    given = Pages(pool, integers(batch, 20), integers(batch))
     attention_kernels.cell_attention(*projected(dtype, batch, cells * FRAMES), HEADS, given, cells, at=7)
 
 

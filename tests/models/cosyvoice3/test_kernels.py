@@ -23,6 +23,7 @@ from stentor.models.cosyvoice3 import (
 from stentor.models.cosyvoice3.codec_keys import CallKeys, KeptKeys, Turns
 from stentor.models.cosyvoice3.codec_vocoder import ResidualBlock
 from stentor.models.cosyvoice3.config import FEED, MARK, LanguageConfig, RasConfig
+from stentor.models.cosyvoice3.hopper_attention import Pages
 from stentor.models.cosyvoice3.live_text import LiveStep
 from stentor.models.cosyvoice3.live_text_kernels import FusedStep
 from stentor.models.cosyvoice3.sampling import sample_ras
@@ -75,7 +76,7 @@ def test_frames_of_a_cell_see_the_cells_before_and_are_kept(dtype, reference, sp
     rope, qkv = turns(3, cell, 16), random(3, 2, cell, 3 * dim, dtype=dtype)
     own = pool.clone()
     want = KeptKeys(own, table, filled, count).attend(step, block, qkv, rope)
-    pages = attention_kernels.Pages(pool, table, filled)
+    pages = Pages(pool, table, filled)
     close(attention_kernels.cell_attention(qkv, *rope, count, heads, pages, at=step * depth + block), want)
     close(pool, own)
     assert int((pool[1] != own[1]).sum()) == 0
@@ -99,7 +100,7 @@ def test_two_cells_of_a_call_are_like_two_calls(dtype, reference, splits):
     got = KeptKeys(reference_pool, table, filled, count, 2).attend(0, 0, qkv, rope)
     close(got * exist[:, None, :, None], want)
     close(reference_pool, own)
-    pages = attention_kernels.Pages(pool, table, filled)
+    pages = Pages(pool, table, filled)
     got = attention_kernels.cell_attention(qkv, *rope, count, heads, pages, 2)
     assert got.isfinite().all()
     close(got * exist[:, None, :, None], want)
@@ -114,9 +115,7 @@ def test_a_long_history_is_read_in_splits(kept, reference, splits):
     pool = random(40, 1, 1, 2, 2, heads, cell, dim)
     rope, qkv = turns(2, cell, 16), random(2, 2, cell, 3 * dim)
     want = KeptKeys(pool.clone(), table, filled, count).attend(0, 0, qkv, rope)
-    close(
-        attention_kernels.cell_attention(qkv, *rope, count, heads, attention_kernels.Pages(pool, table, filled)), want
-    )
+    close(attention_kernels.cell_attention(qkv, *rope, count, heads, Pages(pool, table, filled)), want)
 
 
 @pytest.mark.parametrize(
