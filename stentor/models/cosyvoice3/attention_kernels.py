@@ -244,7 +244,7 @@ def cell_attention(
     qkv, (pool, table, filled) = qkv.contiguous(), pages
     frames, width = qkv.shape[2] // cells, table.shape[-1]
     splits, layer = Splits(qkv, heads, 1, width, 4 * cells), at * 4 * frames * (qkv.shape[3] // 3)
-    if splits.count == 1 and hopper_attention.fits(qkv, pool, heads, cells):
+    if splits.count == 1 and hopper_attention.fits(qkv, pages, heads, cells):
         out = splits.results[0]
         hopper_attention.cell_attention(qkv, (cos, sin), count, out, pages, heads, cells, layer, splits.scale)
         return out

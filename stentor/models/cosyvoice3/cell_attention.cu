@@ -32,7 +32,7 @@ constexpr int STEPS = (KEYS + STEP - 1) / STEP, OWN_STEPS = (TOKENS + STEP - 1) 
 constexpr int TO_VALUES = 2 * DIM * FRAMES * 2;  // bytes, in a page
 constexpr float MASKED = -1.2676506e30f;  // a power of two, so that its product with a scale is exact
 
-static_assert(KEYS % 16 == 0 && TOKENS <= KEYS && FRAMES <= 64 && STAGES >= 2, "shape");
+static_assert(KEYS % 16 == 0 && TOKENS <= KEYS && FRAMES <= 64 && PAGES <= THREADS && STAGES >= 2, "shape");
 
 INLINE u32 turned_pair(u32 v, float c, float s) {
   const float x = from_element(v & 0xffff), y = from_element(v >> 16);
@@ -51,8 +51,9 @@ struct Seen {
   float largest[2], sum[2];
 };
 
-// Scores to weights. `factor` is what the sums of so far have to be multiplied by.
-INLINE void weigh(float (&s)[KEYS / 2], Seen& seen, float scale, float (&factor)[2]) {
+// Look at the scores of a block. `factor` is what the sums of so far have to be multiplied by, `shift` what is subtracted
+// from each scaled score.
+INLINE void look_at(const float (&s)[KEYS / 2], Seen& seen, float scale, float (&factor)[2], float (&shift)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float most = s[2 * half];
@@ -60,15 +61,10 @@ INLINE void weigh(float (&s)[KEYS / 2], Seen& seen, float scale, float (&factor)
     for (int j = 0; j < KEYS / 8; j++) most = fmaxf(most, fmaxf(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
     most = fmaxf(most, other_lane(most, 1));
     most = fmaxf(seen.largest[half], fmaxf(most, other_lane(most, 2)));
-    const float shift = most * scale;
-    factor[half] = power_of_two(seen.largest[half] * scale - shift);
+    shift[half] = most * scale;
+    factor[half] = power_of_two(seen.largest[half] * scale - shift[half]);
     seen.largest[half] = most;
-    float sum = 0.0f;
-#pragma unroll
-    for (int j = 0; j < KEYS / 8; j++)
-#pragma unroll
-      for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; i++) sum += s[i] = power_of_two(s[i] * scale - shift);
-    seen.sum[half] = seen.sum[half] * factor[half] + sum;
+    seen.sum[half] *= factor[half];
   }
 }
 
@@ -79,28 +75,33 @@ INLINE void mask(float (&s)[KEYS / 2], int limit) {
     if (i / 4 * 8 + first + i % 2 >= limit) s[i] = MASKED;
 }
 
-INLINE void multiply_keys(float (&s)[KEYS / 2], u64 queries, u64 keys) {
+// Wait for it before s is read.
+INLINE void multiply_keys_async(float (&s)[KEYS / 2], u64 queries, u64 keys) {
   begin_products();
   multiply_new_async(s, queries, keys);
 #pragma unroll
   for (int k = 1; k < 4; k++) multiply_async(s, queries + k * 2, keys + k * 2);
   commit_products();
-  wait_products<0>();
 }
 
-// sums (+)= weights s [64, KEYS] times values.
-template <bool NEW> INLINE void multiply_values(float (&sums)[32], const float (&s)[KEYS / 2], u64 values) {
-  u32 weights[KEYS / 16][4];
+// sums (+)= weights [64, KEYS] times values. The weights of 16 keys are made while those before are multiplied.
+template <bool NEW> INLINE void multiply_values(float (&sums)[32], const float (&s)[KEYS / 2], Seen& seen, float scale,
+                                                const float (&shift)[2], u64 values) {
 #pragma unroll
-  for (int k = 0; k < KEYS / 16; k++)
+  for (int k = 0; k < KEYS / 16; k++) {
+    u32 weights[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) weights[k][i] = to_elements(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
-  begin_products();
-#pragma unroll
-  for (int k = 0; k < KEYS / 16; k++)
-    if (NEW && k == 0) multiply_new_rows_async(sums, weights[k], values);
-    else multiply_rows_async(sums, weights[k], values + k * (2048 >> 4));
-  commit_products();
+    for (int i = 0; i < 4; i++) {
+      const float x = power_of_two(s[8 * k + 2 * i] * scale - shift[i % 2]);
+      const float y = power_of_two(s[8 * k + 2 * i + 1] * scale - shift[i % 2]);
+      seen.sum[i % 2] += x + y;
+      weights[i] = to_elements(x, y);
+    }
+    begin_products();
+    if (NEW && k == 0) multiply_new_rows_async(sums, weights, values);
+    else multiply_rows_async(sums, weights, values + k * (2048 >> 4));
+    commit_products();
+  }
   wait_products<0>();
 }
 
@@ -108,12 +109,22 @@ KERNEL cell_attention(const Arguments a) {
   const int branch = blockIdx.x / HEADS, head = blockIdx.x % HEADS, row = branch / 2, cell = threadIdx.x / 128;
   const int piece = threadIdx.x & 7, first = threadIdx.x >> 3;  // 16 bytes of a row, and the row
   const u32 swizzled = shared_address(first * 128 + ((piece ^ (first & 7)) << 4));
-  const int filled = (int)a.filled[row], kept = filled * FRAMES, blocks = (kept + KEYS - 1) / KEYS;
 
-  // Where this head of this branch begins in each page.
-  const u16* const in_page = a.pool + ((branch & 1) * HEADS + head) * FRAMES * 64;
-  for (int i = threadIdx.x; i < filled + CELLS; i += THREADS)
-    store_shared_long(shared_address(BASES + i * 8), (u64)(in_page + a.table[row * PAGES + i] * a.stride_page));
+  const long long page_of_thread = a.table[row * PAGES + min((int)threadIdx.x, PAGES - 1)];
+  const int filled = (int)a.filled[row], kept = filled * FRAMES, blocks = (kept + KEYS - 1) / KEYS;
+  wait_for_previous();
+  allow_next();
+  uint4 q[OWN_STEPS], k[OWN_STEPS], v[OWN_STEPS];
+#pragma unroll
+  for (int r = 0; r < OWN_STEPS; r++) {  // all are on their way before the first is used
+    const int token = min(first + r * STEP, TOKENS - 1);
+    const u16* from = a.qkv + ((u64)branch * TOKENS + token) * (3 * DIM) + head * 64 + piece * 8;
+    q[r] = load_l2(from), k[r] = load_l2(from + DIM), v[r] = load_l2(from + 2 * DIM);
+  }
+  if (threadIdx.x < PAGES) {  // where this head of this branch begins in each page
+    const u16* const in_page = a.pool + ((branch & 1) * HEADS + head) * FRAMES * 64;
+    store_shared_long(shared_address(BASES + threadIdx.x * 8), (u64)(in_page + page_of_thread * a.stride_page));
+  }
   __syncthreads();
   auto copy_block = [&](int i) {
     const u32 to = swizzled + BLOCKS + (i + 1) % STAGES * STAGE;
@@ -131,16 +142,6 @@ KERNEL cell_attention(const Arguments a) {
   for (int i = 0; i < STAGES - 1; i++) {
     if (i < blocks) copy_block(i);
     commit_copies();
-  }
-  wait_for_previous();
-  allow_next();
-
-  uint4 q[OWN_STEPS], k[OWN_STEPS], v[OWN_STEPS];
-#pragma unroll
-  for (int r = 0; r < OWN_STEPS; r++) {  // all are on their way before the first is used
-    const int token = min(first + r * STEP, TOKENS - 1);
-    const u16* from = a.qkv + ((u64)branch * TOKENS + token) * (3 * DIM) + head * 64 + piece * 8;
-    q[r] = load_l2(from), k[r] = load_l2(from + DIM), v[r] = load_l2(from + 2 * DIM);
   }
 #pragma unroll
   for (int r = 0; r < OWN_STEPS; r++) {
@@ -167,25 +168,27 @@ KERNEL cell_attention(const Arguments a) {
   __syncthreads();
 
   const u64 queries = operand(shared_address(QUERIES)) + cell * (8192 >> 4), keys = operand(shared_address(BLOCKS));
-  float s[KEYS / 2], sums[32], factor[2];
+  float s[KEYS / 2], sums[32], factor[2], shift[2];
   Seen seen = {{MASKED, MASKED}, {0.0f, 0.0f}};
-  multiply_keys(s, queries, keys);
+  multiply_keys_async(s, queries, keys);
+  wait_products<0>();
   mask(s, min((cell + 1) * FRAMES, (int)a.count[row]));
-  weigh(s, seen, a.scale, factor);
-  multiply_values<true>(sums, s, keys + (TILE >> 4));
+  look_at(s, seen, a.scale, factor, shift);
+  multiply_values<true>(sums, s, seen, a.scale, shift, keys + (TILE >> 4));
   for (int i = 0; i < blocks; i++) {
     wait_copies<STAGES - 2>();
     publish_shared();
     __syncthreads();  // all have passed the products of the block before, whose place the next copies take
+    const u64 block = keys + (i + 1) % STAGES * (STAGE >> 4);
+    multiply_keys_async(s, queries, block);
     if (i + STAGES - 1 < blocks) copy_block(i + STAGES - 1);
     commit_copies();
-    const u64 block = keys + (i + 1) % STAGES * (STAGE >> 4);
-    multiply_keys(s, queries, block);
+    wait_products<0>();
     if (kept - i * KEYS < KEYS) mask(s, kept - i * KEYS);
-    weigh(s, seen, a.scale, factor);
+    look_at(s, seen, a.scale, factor, shift);
 #pragma unroll
     for (int j = 0; j < 32; j++) sums[j] *= factor[j / 2 % 2];
-    multiply_values<false>(sums, s, block + (TILE >> 4));
+    multiply_values<false>(sums, s, seen, a.scale, shift, block + (TILE >> 4));
   }
 
   // The result goes by way of the queries' place, from which it leaves in rows of 128 bytes.

@@ -15,7 +15,7 @@ from stentor.kernels.cuda_cpp.operands import DTYPES
 
 SOURCE = Path(__file__).with_name("cell_attention.cu")
 HEAD_DIM = 64
-QUERIES = 64  # of a cell, at most
+QUERIES, THREADS = 64, 128  # of a cell. Queries: at most
 
 
 class Pages(NamedTuple):
@@ -57,11 +57,12 @@ class Arguments(ctypes.Structure):
     ]
 
 
-def fits(qkv: Tensor, pool: Tensor, heads: int, cells: int) -> bool:
-    """Whether the kernel attends for qkv [B, 2, T, 3 C], with keys and values of a pool."""
-    if qkv.device.type != "cuda" or qkv.dtype not in DTYPES or pool.dtype != qkv.dtype or cells not in TILES:
+def fits(qkv: Tensor, pages: Pages, heads: int, cells: int) -> bool:
+    """Whether the kernel attends for qkv [B, 2, T, 3 C]."""
+    if qkv.device.type != "cuda" or qkv.dtype not in DTYPES or pages.pool.dtype != qkv.dtype or cells not in TILES:
         return False
     shape = qkv.shape[3] == 3 * heads * HEAD_DIM and qkv.shape[2] <= min(TILES[cells].keys, cells * QUERIES)
+    shape = shape and pages.table.shape[1] <= THREADS * cells
     return shape and serves(qkv.device.index)
 
 
@@ -97,5 +98,5 @@ def cell_attention(
     """As `attention_kernels.cell_attention`, into out [B, 2, T, C], for what `fits`."""
     tile, width = TILES[cells], pages.table.shape[1]
     wanted = macros(qkv.shape[2] // cells, cells, heads, width, DTYPES[qkv.dtype], tile)
-    kernel = load(SOURCE, wanted, cells * 128, tile.shared_bytes(cells, width), qkv.device.index)
+    kernel = load(SOURCE, wanted, cells * THREADS, tile.shared_bytes(cells, width), qkv.device.index)
     kernel((2 * len(qkv) * heads, 1), arguments(qkv, turns, count, out, pages, first, scale))

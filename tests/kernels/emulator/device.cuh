@@ -1,4 +1,4 @@
-// The functions of benchmarks/kernels/skinny_gemm/device.cuh on a CPU: tests run a kernel's own source without a GPU.
+// The functions of stentor/kernels/cuda_cpp/device.cuh on a CPU: tests run a kernel's own source without a GPU.
 //
 // Each thread is a coroutine. The CTAs of a cluster run together, clusters one after the other. An asynchronous copy arrives as late as it may, at
 // the wait that asks for it, and shared memory begins as NaN: a kernel that waits too little computes NaN.

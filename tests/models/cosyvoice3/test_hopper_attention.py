@@ -73,7 +73,8 @@ def test_tiles_fit_the_chip() -> None:
 
 def test_what_the_kernel_does_not_serve_is_left_to_others() -> None:
     qkv, pool = torch.zeros(8, 2, 100, 3 * 128, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.bfloat16)
-    assert not hopper_attention.fits(qkv, pool, 2, 2)
+    pages = Pages(pool, torch.zeros(8, PAGES, dtype=torch.int64), torch.zeros(8, dtype=torch.int64))
+    assert not hopper_attention.fits(qkv, pages, 2, 2)
 
 
 @pytest.mark.skipif(not nvrtc.available(), reason="cuda-bindings and NVRTC are not installed")
