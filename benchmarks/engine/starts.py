@@ -2,20 +2,28 @@
 
 Run: python benchmarks/engine/starts.py [--model dummy:voxcpm2 ...] [--times 2] [--out FILE]
      python benchmarks/engine/starts.py --model dummy:toy --device cpu        a dry run without a GPU
-Needs: a GPU and nothing but stentor. Kernels are compiled in the first process of a model, so the second is warm.
+     python benchmarks/engine/starts.py --ways cold "cold, one by one" usual --times 1
+Needs: a GPU and nothing but stentor. Kernels are compiled in the first `usual` process of a model, so the second is
+warm. `cold` has empty caches of kernels, in a home folder of its own. `one by one` does not compile them in threads.
 
-`ready` is `TTS()` in seconds, with imports that it makes, and `first audio` that of a request right behind it. Then
-nobody asks for anything until all graphs are there (`all captured`). `longest capture` is what a request may have to
-wait for. `eager calls` and `failed` must be 0. The last process of each model has `capture_all`.
+`ready` is `TTS()` in seconds, with imports that it makes, and `first audio` that of a request right behind it. Its
+first chunk is `audio`, which is the same in all ways. Then nobody asks for anything until all graphs are there
+(`all captured`). `longest capture` is what a request may have to wait for. `compiled ahead` is the time for kernels in
+threads, `longest` the longest part of it, and `kernels` how many Triton kernels a cold start has compiled when it is
+ready. `eager calls` and `failed` must be 0. The last process of each model has `capture_all`.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,32 +32,45 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from stentor import TTS
+from stentor.engine.compile_ahead import CompileAhead
 from stentor.engine.cuda_graphs import CudaGraphRunner
 
 MODELS = ("dummy:voxcpm2", "dummy:qwen3-tts-1.7b-customvoice", "dummy:fish-s2-pro", "dummy:cosyvoice3")
 OPTIONS: dict[str, dict[str, Any]] = {"dummy:cosyvoice3": {"stream_window": 20, "memory_gb": 4}}
 TEXT = "The quick brown fox jumps over the lazy dog."
 GIB = 2**30
+WAYS = ("usual", "cold", "cold, one by one", "capture_all")
 
 
-def once(model: str, device: str, capture_all: bool) -> dict[str, Any]:
+def once(model: str, device: str, way: str) -> dict[str, Any]:
     """A start, a request, and what is captured behind it."""
     took: list[float] = []
-    usual = CudaGraphRunner.capture_next
+    ahead: list[float] = []
+    usual, compile_ahead = CudaGraphRunner.capture_next, CompileAhead._compile
 
     def capture_next(graphs: CudaGraphRunner) -> None:
         began = time.perf_counter()
         usual(graphs)
         took.append(time.perf_counter() - began)
 
+    def compile_timed(self: CompileAhead, calls: list[Any]) -> None:
+        began = time.perf_counter()
+        if "one by one" not in way:
+            compile_ahead(self, calls)
+        ahead.append(time.perf_counter() - began)
+
     started = time.perf_counter()
-    with mock.patch.object(CudaGraphRunner, "capture_next", capture_next):
-        tts = TTS(model, device=device, capture_all=capture_all, **OPTIONS.get(model, {}))
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(CudaGraphRunner, "capture_next", capture_next))
+        stack.enter_context(mock.patch.object(CompileAhead, "_compile", compile_timed))
+        tts = TTS(model, device=device, capture_all=way == "capture_all", **OPTIONS.get(model, {}))
         ready = time.perf_counter()
         found: dict[str, Any] = {"ready": ready - started, "graphs": graphs(tts)}
+        found |= {"compiled ahead": sum(ahead), "longest": max(ahead, default=0.0), "kernels": kernels()}
         voice = {"voice": tts.voices[0]} if tts.voices else {}
         stream = tts.stream(TEXT, seed=1, **voice)
-        next(stream)
+        chunk = next(stream)
+        found["audio"] = hashlib.sha256(chunk.samples.tobytes()).hexdigest()[:8]
         found["first audio"] = time.perf_counter() - ready
         stream.close()
         found["GiB"] = taken(device)
@@ -71,6 +92,11 @@ def graphs(tts: TTS) -> dict[str, int]:
     return {runner.name: len(runner.graphs) for runner in tts.engine.graph_runners}
 
 
+def kernels() -> int:
+    """Triton kernels in the cache of a cold start. Of another one 0."""
+    return len(list(Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin"))) if "TRITON_CACHE_DIR" in os.environ else 0
+
+
 def taken(device: str) -> float:
     if device == "cpu":
         return 0.0
@@ -82,18 +108,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", default=list(MODELS))
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--times", type=int, default=2, help="starts of each model, before the one with capture_all")
+    parser.add_argument("--times", type=int, default=2, help="`usual` starts of each model")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["usual", "cold", "capture_all"])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--child", choices=("usual", "capture_all"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(once(args.model[0], args.device, args.child == "capture_all")))
+        print(json.dumps(once(args.model[0], args.device, args.child)))
         return
     found: list[dict[str, Any]] = []
     for model in args.model:
-        for way in ("usual",) * args.times + ("capture_all",):
+        for way in [each for each in args.ways for _ in range(args.times if each == "usual" else 1)]:
             command = [sys.executable, __file__, "--model", model, "--device", args.device, "--child", way]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            with tempfile.TemporaryDirectory() as home:
+                empty = {"HOME": home, "TRITON_CACHE_DIR": f"{home}/triton"} if "cold" in way else {}
+                done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **empty})
             told = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-2000:]}
             found.append({"model": model, "way": way, **told})
             print(json.dumps(found[-1]), flush=True)

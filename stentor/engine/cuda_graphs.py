@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,7 +52,9 @@ class CudaGraphRunner:
         required. later: what `capture_next` captures, one by one."""
         if not self.device.cuda:
             return
-        for key in keys:
+        wanted = list(keys)
+        self.device.compile_ahead(partial(self.fn, *key) for key in sorted(wanted))
+        for key in wanted:
             self._try(key)
         self.later.extend(later)
         self.device.release_cached()  # what the calls before each capture took: graphs have memory of their own

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from mmap import mmap
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from stentor.config import check_device
+from stentor.engine.compile_ahead import CompileAhead
 from stentor.errors import InvalidRequest
 
 _LOADING = threading.Lock()
@@ -113,7 +114,7 @@ class Device:
         self.torch = torch.device(name)
         self.cuda = self.torch.type == "cuda"
         self._before = 0  # bytes that torch had taken when the model's load began
-
+        self.compile_ahead = CompileAhead(self.cuda, self.current, self.discarding)
         if self.cuda:
             _configure_process()
 
@@ -130,6 +131,21 @@ class Device:
                 yield
         else:
             yield
+
+    @contextmanager
+    def discarding(self) -> Iterator[None]:
+        """Inside, what the calling thread launches is recorded into a graph that is thrown away, so it never runs."""
+        with self.stream(BACKGROUND).active():
+            graph, node = torch.cuda.CUDAGraph(keep_graph=True), torch.empty(1, device=self.torch)
+            graph.capture_begin(capture_error_mode="relaxed")  # other threads load kernels meanwhile
+            try:
+                node.zero_()  # torch warns of a graph without a node
+                yield
+            finally:
+                with suppress(RuntimeError):  # what it ends with is of no interest
+                    graph.capture_end()
+        del graph, node
+        self.release_cached()
 
     @contextmanager
     def loading(self) -> Iterator[None]:

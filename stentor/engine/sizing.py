@@ -145,6 +145,7 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: 
         state = CodecStateTable(model.codec.columns, 1, where).columns
         call = one_row(make_pool(model.codec.pages, 1, where), timing.window, where)
         call = call._replace(whole=not timing.chunks)
+        device.compile_ahead([lambda: model.codec.decode(given, state, call)])
         model.codec.decode(given, state, call)  # compiles kernels and makes the libraries' workspaces
         return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
 
@@ -163,6 +164,7 @@ def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: boo
     wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
     taken = 0
     with torch.inference_mode():
+        device.compile_ahead([lambda: model.encode(wav[: spec.reference_rate], "reference")])
         model.encode(wav[: spec.reference_rate], "reference")  # compiles kernels and makes the libraries' workspaces
         for columns in ENCODER_COLUMNS:
             taken = ENCODER_COPIES * _peak(model, device, wav, Eager(columns), room)

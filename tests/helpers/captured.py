@@ -47,7 +47,7 @@ def simulate_captures(monkeypatch: pytest.MonkeyPatch, quiet: float = 0.001) -> 
 
     def init(self: CudaGraphRunner, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
-        self.device = SimpleNamespace(cuda=True, release_cached=lambda: None)  # type: ignore[assignment]
+        self.device = SimpleNamespace(cuda=True, release_cached=lambda: None, compile_ahead=list)  # type: ignore[assignment]
 
     def capture(self: CudaGraphRunner, key: tuple[int, ...]) -> None:
         self._prepare(key)
