@@ -11,6 +11,7 @@ import asyncio
 import base64
 import logging
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -87,11 +88,12 @@ class SpeechResponse(Response):
             while (part := await buffer.get()) is not None:
                 if not self.started:
                     await self._start(send, self.media, {**headers(request), "X-Accel-Buffering": "no"})
-                if buffer.finished:
-                    await self._record_success(fill)
-                await self._send_part(send, part, fill)
+                last = buffer.finished and await self._succeeded(fill)
+                await self._send_part(send, part, fill, last)
+                if last:
+                    return
                 buffer.sent(len(part))
-            await self._record_success(fill)
+            await self._succeeded(fill)
             fill.result()
             if not self.started:  # no audio was made: a successful response with an empty body
                 await self._start(send, self.media, headers(request))
@@ -100,22 +102,30 @@ class SpeechResponse(Response):
             fill.cancel()
             await asyncio.gather(fill, return_exceptions=True)
 
-    async def _record_success(self, fill: asyncio.Task[None]) -> None:
+    async def _succeeded(self, fill: asyncio.Task[None]) -> bool:
         """Wait for the work to end and record success. A failure is recorded later, once all audio has been sent."""
-        await asyncio.wait([fill])
-        if not self.request.ended and fill.exception() is None:
+        if not fill.done():
+            await asyncio.wait([fill])
+        if fill.exception() is not None:
+            return False
+        if not self.request.ended:
             self.request.completed()
+        return True
 
-    async def _send_part(self, send: Send, part: bytes, fill: asyncio.Task[None]) -> None:
+    async def _send_part(self, send: Send, part: bytes, fill: asyncio.Task[None], last: bool) -> None:
         """Send, or stop waiting for a slow client once the work has failed."""
-        sending = asyncio.ensure_future(send({"type": "http.response.body", "body": part, "more_body": True}))
         try:
-            await asyncio.wait((sending, fill), return_when=asyncio.FIRST_COMPLETED)
-            if fill.done() and not sending.done() and fill.exception() is not None:
+            async with asyncio.timeout(None) as waiting:  # a task for each part would cost more than to send it
+                stop = partial(_stop_waiting, waiting)
+                fill.add_done_callback(stop)
+                try:
+                    await send({"type": "http.response.body", "body": part, "more_body": not last})
+                finally:
+                    fill.remove_done_callback(stop)
+        except TimeoutError:
+            if waiting.expired():
                 fill.result()
-            await sending
-        finally:
-            sending.cancel()
+            raise
 
     async def _fill(self, buffer: SendBuffer) -> None:
         request = self.request
@@ -154,6 +164,13 @@ class SpeechResponse(Response):
         raw = [(b"content-type", media.encode())]
         raw += [(k.lower().encode(), v.encode("latin-1")) for k, v in known.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
+
+
+def _stop_waiting(waiting: asyncio.Timeout, fill: asyncio.Task[None]) -> None:
+    """The work has ended while a part is sent. If it has failed, nobody waits for the client."""
+    if not fill.cancelled() and fill.exception() is not None:
+        with suppress(RuntimeError):  # the part was sent at once
+            waiting.reschedule(asyncio.get_running_loop().time())
 
 
 def headers(request: RunningRequest) -> dict[str, str]:
