@@ -134,7 +134,7 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     first = next((e for e in error.errors() if not _of_another_kind(e)), error.errors()[0])
     where: Sequence[Any] = [p for p in first["loc"][1:] if isinstance(p, str | int)]
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
+        return not_json(first["ctx"]["error"])
     if first["loc"][0] in ("path", "query", "header"):
         where = [first["loc"][-1]]
     # what follows the name of a plain field is the branch of a union ("str", "VoiceId") or an index
@@ -148,6 +148,11 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     if param is None and first["type"] in ("missing", "model_attributes_type", "dict_type"):
         message = "the body must be a JSON object, sent with Content-Type: application/json"
     return ApiError(400, f"{param}: {message}" if param else message, param=param)
+
+
+def not_json(why: str) -> ApiError:
+    """400 for a body that cannot be parsed."""
+    return ApiError(400, f"the body is not valid JSON: {why}", code="invalid_json")
 
 
 def _of_another_kind(error: Mapping[str, Any]) -> bool:

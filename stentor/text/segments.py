@@ -33,8 +33,10 @@ class Reading:
             if part.text.strip():
                 cut = split(part.text, max_chars, granularity, self.marks, speaker)
                 cut = [_placed(s, part, text) for s in cut]
-                cut[0] = replace(cut[0], before=before)
-                cut[-1] = replace(cut[-1], after=part.pause)
+                if before:
+                    cut[0] = replace(cut[0], before=before)
+                if part.pause is not None:
+                    cut[-1] = replace(cut[-1], after=part.pause)
                 found, before = found + cut, 0.0
                 speaker = next(reversed(speakers(part.text, self.marks)), speaker)
             elif found and part.pause is not None:
@@ -46,6 +48,9 @@ class Reading:
 
 def _placed(segment: Segment, part: Part, text: str) -> Segment:
     """A segment of `part` with its places in the text that was given, and those of its words."""
+    if len(part.places) == 1 and part.text == text and "[" not in text:  # without marks: every place is the same
+        at, places = segment.start, _WORD.finditer(segment.text)
+        return replace(segment, words=tuple(Word(m[0], at + m.start(), at + m.end()) for m in places))
     words = []
     for m in _WORD.finditer(segment.text):
         start, end = part.source(segment.start + m.start(), segment.start + m.end())

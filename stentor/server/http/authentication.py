@@ -44,7 +44,7 @@ class Authentication:
         scope["state"]["authorized"] = has_key
         if needs_key and not has_key and not (self.config.open_lists and _is_open_list(scope)):
             return ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
-        unasked = websocket or (scope["method"] == "POST" and not _is_json(headers))
+        unasked = websocket or (scope["method"] == "POST" and not is_json(headers))
         if unasked and not from_own_origin(headers, self.config.allowed_origins):
             return foreign(headers)
         return None
@@ -113,7 +113,8 @@ def from_own_origin(headers: Mapping[str, str], allowed: tuple[str, ...]) -> boo
     return host != "" and host == headers.get("host")
 
 
-def _is_json(headers: Headers) -> bool:
+def is_json(headers: Headers) -> bool:
+    """Whether a request says that its body is JSON."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from stentor.output.encode import CONTAINERS
 from stentor.server.backpressure import Disconnected, run_while_connected
 from stentor.server.errors import ApiError, failures, from_pydantic, translate
-from stentor.server.http.json_body import JsonRoute
+from stentor.server.http.json_body import BodyRoute
 from stentor.server.http.responses import SpeechResponse
 from stentor.server.ignored import Ignored
 from stentor.server.json_sse import json_response
@@ -27,7 +27,7 @@ from stentor.server.speech.plan import SpeechPlan
 from stentor.server.state import Server, server
 from stentor.speech.timing import srt, vtt
 
-router = APIRouter(route_class=JsonRoute)
+router = APIRouter(route_class=BodyRoute)
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 

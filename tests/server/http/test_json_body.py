@@ -54,3 +54,20 @@ def test_a_large_body_of_empty_lists_gets_a_short_answer(live: Live) -> None:
 def test_a_large_honest_body_is_heard(live: Live) -> None:
     body = {"input": "Hello there, you.", "instructions": None, "extra_params": {}, "user": "x" * 200_000}
     assert live.http.post("/v1/audio/speech", json=body).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/audio/speech/batch"])
+@pytest.mark.parametrize("kind", ["application/json", "application/vnd.api+json; charset=utf-8", "text/plain"])
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'"text"', b"1"])
+def test_what_is_no_object_is_said(live: Live, path: str, kind: str, body: bytes) -> None:
+    answer = live.http.post(path, content=body, headers={"Content-Type": kind})
+    assert answer.status_code == 400
+    assert "must be a JSON object" in answer.json()["error"]["message"]
+
+
+def test_what_is_not_json_is_said(live: Live) -> None:
+    answer = live.http.post("/v1/audio/speech", content=b'{"input": ', headers=JSON)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_json"
+    unnamed = live.http.post("/v1/audio/speech", content=b'{"input": "Hello."}', headers={"Content-Type": ""})
+    assert unnamed.status_code == 400
