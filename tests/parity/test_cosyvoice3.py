@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stentor import TTS
-from stentor.engine import step
+from stentor.engine import audio_scheduler, step
 from stentor.errors import InvalidRequest
 from stentor.models.base import Emit, Rows
 from stentor.models.cosyvoice3.live_text import turn_of
@@ -138,15 +139,22 @@ def spoken(stream) -> np.ndarray:
     return np.concatenate([c.samples for c in stream])
 
 
-def test_a_stream_in_cells_is_the_official_one_up_to_its_last_chunk(in_cells: TTS, monkeypatch: pytest.MonkeyPatch):
-    """Alone, beside others, and whatever was streamed before: the original's chunks grow from request to request."""
+@pytest.mark.parametrize(("lead", "sizes"), [(inf, [17, 25, 25, 25, 8]), (-inf, [42, 50, 8])])
+def test_a_stream_in_cells_is_the_official_one_up_to_its_last_chunk(
+    in_cells: TTS, lead: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    """Alone, beside others, and whatever was streamed before: the original's chunks grow from request to request.
+
+    Chunks have one cell, and then two, however slow this machine is.
+    """
     say_official_codes(in_cells, monkeypatch)
+    monkeypatch.setattr(audio_scheduler, "SOON_LEAD_S", lead)
     alone = list(in_cells.stream(**VOICE))
     beside = in_cells.submit(in_cells.request(**{**VOICE, "voice": "words", "max_frames": 40}))
     again = list(in_cells.stream(**VOICE))
     spoken(beside)
     count = int(E["official_stream_sizes"][:-1].sum())
-    assert [len(c.samples) // 960 for c in alone] == [17, 50, 33]
+    assert [len(c.samples) // 960 for c in alone] == sizes
     assert [len(c.samples) for c in again] == [len(c.samples) for c in alone]
     for chunks in (alone, again):
         samples = spoken(chunks)
