@@ -45,6 +45,15 @@ def steps(keys: Iterable[Key], num_evals: int) -> Keys:
     return divide(every, ready)
 
 
+def short(keys: list[Key]) -> list[Key]:
+    """(rows, pages, num_evals) of steps with the kernels of these, for what is only compiled.
+
+    Loops are short, but for the fewest rows, as a kernel's shape may depend on the length of its loop.
+    """
+    fewest = min((key[0] for key in keys), default=0)
+    return sorted({(rows, pages, evals if rows == fewest else min(evals, 2)) for rows, pages, evals in keys})
+
+
 def prefills(keys: Iterable[Key]) -> Keys:
     """(tokens, given frames, replayed frames)."""
     every = list(keys)

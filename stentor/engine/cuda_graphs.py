@@ -47,13 +47,14 @@ class CudaGraphRunner:
         if device.cuda:
             self.pool = shares_pool_of.pool if shares_pool_of is not None else torch.cuda.graph_pool_handle()
 
-    def capture(self, keys: Iterable[Key], later: Iterable[Key] = ()) -> None:
+    def capture(self, keys: Iterable[Key], later: Iterable[Key] = (), compiled: Iterable[Key] = ()) -> None:
         """Capture `keys` with `stream` active. A key that fails is logged and runs eagerly. EngineError if graphs are
-        required. later: what `capture_next` captures, one by one."""
+        required. later: what `capture_next` captures, one by one. compiled: keys with the same kernels and fewer
+        launches, if there are any."""
         if not self.device.cuda:
             return
         wanted = list(keys)
-        self.device.compile_ahead(partial(self.fn, *key) for key in sorted(wanted))
+        self.device.compile_ahead(partial(self.fn, *key) for key in list(compiled) or sorted(wanted))
         for key in wanted:
             self._try(key)
         self.later.extend(later)

@@ -84,10 +84,12 @@ class ModelRunner:
         """Capture graphs, largest first, into which all launches fit. The others are left to `capture_next`."""
         main = self.model.spec.num_evals
         with self.stream.active():
-            self.decode_graphs.capture(*capture_order.steps(self.decode_keys(), main))
+            ready, later = capture_order.steps(self.decode_keys(), main)
+            self.decode_graphs.capture(ready, later, capture_order.short(ready))
             if self.kv.fused and self.device.cuda:
                 self.prefill_graphs.capture(*capture_order.prefills(self.prefill_keys()))
-                self.first_graphs.capture(*capture_order.steps(self.first_keys(), main))
+                ready, later = capture_order.steps(self.first_keys(), main)
+                self.first_graphs.capture(ready, later, capture_order.short(ready))
 
     def capture_next(self) -> None:
         """Capture one more graph, while no request has a slot. It runs on padding, or on slot 0 without its pages: what

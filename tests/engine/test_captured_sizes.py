@@ -80,6 +80,7 @@ def test_steps_and_frames_0_fit_into_what_is_captured_before_the_engine_is_ready
         record(graphs, ready)
         assert len(ready) <= 5
         assert not {*ready} & {*later}
+        assert {key[:2] for key in capture_order.short(ready)} == {key[:2] for key in ready}
         for evals in runner.evals:
             for rows in range(1, slots + 1):
                 key = graphs.covering_key((rows, 1, evals), least=1)
@@ -171,3 +172,9 @@ def test_fewer_steps_are_captured_of_other_loop_lengths(runner: ModelRunner) -> 
     captured = {evals: sorted({rows for rows, _, n in keys if n == evals}) for evals in runner.evals}
     assert captured.pop(main) == [*BATCH_SIZES]
     assert set(map(tuple, captured.values())) == {(1, 4, 16, 32)}
+
+
+def test_what_is_only_compiled_has_short_loops_but_for_the_fewest_rows() -> None:
+    assert capture_order.short([(64, 8, 9), (16, 8, 9), (1, 8, 9), (64, 8, 25)]) == [(1, 8, 9), (16, 8, 2), (64, 8, 2)]
+    assert capture_order.short([(4, 8, 0), (1, 8, 0)]) == [(1, 8, 0), (4, 8, 0)]
+    assert capture_order.short([]) == []
