@@ -69,4 +69,5 @@ def test_the_official_speed_is_an_interpolated_mel(codec: CosyVoice3Codec):
     mel = E["mel_full"][None]
     fast = F.interpolate(mel, size=int(mel.shape[2] / 1.3), mode="linear").transpose(1, 2)
     found = codec.vocoder.whole(fast, torch.tensor([fast.shape[1]]))[0]
+    assert len(found) == int(tiny.expected()["official_speed_samples"])
     assert error(found[: len(E["official_speed_1.3"])], E["official_speed_1.3"]) < CHAIN

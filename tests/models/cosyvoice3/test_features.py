@@ -24,17 +24,24 @@ def error(got: Tensor, want: Tensor) -> float:
     return float((got - want).abs().max() / want.abs().max())
 
 
+def official(name: str) -> Tensor:
+    """A run of the reference script leaves out what it has no package for."""
+    if name not in E:
+        pytest.skip(f"{name} is not in {tiny.FIXTURE}")
+    return E[name]
+
+
 def test_the_flows_prompt_reaches_to_12_khz():
     assert error(prompt_mel(WAV).T, E["mel_24k"]) < 1e-5
     assert slaney(24000, 1920, 80)[900:].any()
 
 
 def test_the_speakers_filter_bank_is_the_official_one():
-    assert error(speaker_fbank(WAV[:16000]), E["fbank"]) < 1e-4
+    assert error(speaker_fbank(WAV[:16000]), official("fbank")) < 1e-4
 
 
 def test_the_tokenizers_mel_is_the_official_one():
-    assert error(tokenizer_mel(WAV[:16000]), E["whisper_mel"]) < 1e-4
+    assert error(tokenizer_mel(WAV[:16000]), official("whisper_mel")) < 1e-4
 
 
 class FakeSession:

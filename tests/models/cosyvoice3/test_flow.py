@@ -122,6 +122,13 @@ def test_full_attention_gives_the_official_mel(flow: Flow):
     assert error(whole(flow), E["mel_full"]) < MOST
 
 
+def test_the_first_velocities_of_both_branches_are_the_official_ones(flow: Flow):
+    seen: list[Tensor] = []
+    with flow.dit.register_forward_hook(lambda module, given, out: seen.append(out[0])):
+        in_cells(flow, [MAIN])
+    assert error(seen[0][0].transpose(1, 2), E["dit_out0"]) < MOST
+
+
 def test_padding_behind_a_row_changes_nothing(flow: Flow):
     assert error(whole(flow, pad=9), E["mel_full"]) < MOST
 

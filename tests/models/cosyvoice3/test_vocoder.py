@@ -17,7 +17,7 @@ from tests.fixtures.cosyvoice3 import tiny_cosyvoice3 as tiny
 E = {name: torch.from_numpy(value) for name, value in tiny.expected().items() if value.ndim}
 MEL = E["hift_mel"].T
 FRAMES = len(MEL)
-MOST = 1e-5  # of the largest; the issue allows 1e-3
+MOST = 3e-5  # of the largest; the issue allows 1e-3
 UNKNOWN = 2**40
 
 
@@ -138,6 +138,10 @@ def test_the_noise_of_the_source_is_what_the_official_constructors_leave():
         table = torch.rand(100, 9)
     assert torch.equal(codec_noise.source_noise(c, 100), table)
     assert torch.equal(codec_noise.source_noise(c, 40), table[:40])
+
+
+def test_the_tests_have_the_noise_of_the_official_run():
+    assert torch.equal(tiny.source_noise(None, 100), E["source_noise"])
 
 
 class FakeConfig:
