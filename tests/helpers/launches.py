@@ -27,10 +27,11 @@ from stentor.engine import step
 from stentor.engine.kv_cache import PagedKV
 from stentor.engine.slot_table import SlotTable
 from tests.helpers import meta_step as plain
+from tests.helpers.tiny import LOAD
 
 STORED = Path(__file__).parent / "launches.json"
 BATCHES = (1, 16, 64)
-FAMILIES = ("fish_s2", "voxcpm2", "custom_voice")
+FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "cosyvoice3")
 
 
 LIBRARY = ("mm", "bmm", "convolution", "scaled_dot_product")
@@ -69,9 +70,10 @@ def launches(run: Any) -> Launches:
 
 
 def count(family: str, folder: Path) -> dict[str, dict[str, int]]:
-    """Launches of one decode step by batch size, and of a prefill."""
+    """Launches of one decode step by batch size, and of a prefill. Of a codec with a grid, those of a chunk too."""
     path = plain.checkpoint(family, folder)
-    model = registry.load(path, torch.device("cpu"), torch.bfloat16, {"codec_dtype": "float16"})
+    options = {"codec_dtype": "float16", **LOAD.get(family, {})}
+    model = registry.load(path, torch.device("cpu"), torch.bfloat16, options)
     plain.to_meta(model, {})
     device, spec = torch.device("meta"), model.spec
     slots, kv = SlotTable(spec, 64, 64, device), PagedKV(spec.kv, 64, 16, 16, 8, device)
@@ -83,12 +85,15 @@ def count(family: str, folder: Path) -> dict[str, dict[str, int]]:
         ).counts()
     prompt = plain.prefill_batch(model, "meta")
     out["prefill"] = launches(lambda: plain.prefill(model, slots, kv, prompt)).counts()
-    frames = torch.zeros(2, 3, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
-    state = {n: torch.zeros(2, *c.shape, dtype=c.dtype, device=device) for n, c in model.codec.columns.items()}
+    inputs = plain.codec_inputs(model, 2, device)
+    if spec.codec_timing.grid > 1:
+        out["codec"] = launches(lambda: model.codec.decode(*inputs)).counts()
+    if not spec.batch_invariant:
+        return {**out, "library": {}}
     runs = {
         "decode": lambda: step.decode(model, slots, kv, idx, 4, spec.num_evals),
         "prefill": lambda: plain.prefill(model, slots, kv, prompt),
-        "codec": lambda: model.codec.decode(frames, state, None),
+        "codec": lambda: model.codec.decode(*inputs),
     }
     with kernels.batch_invariant(True):
         out["library"] = {name: launches(run).library for name, run in runs.items()}

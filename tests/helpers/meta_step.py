@@ -14,12 +14,15 @@ from stentor.engine import step
 from stentor.engine.kv_cache import PagedKV
 from stentor.engine.prefill_batch import PrefillBatch
 from stentor.engine.slot_table import SlotTable
+from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.base import PromptRows, SpeechModel
+from tests.fixtures.cosyvoice3 import tiny_cosyvoice3
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
+from tests.helpers.tiny import LOAD
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
-FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "base")
+FAMILIES = ("fish_s2", "voxcpm2", "custom_voice", "base", "cosyvoice3")
 HOST_READS = (
     "_local_scalar_dense",
     "item",
@@ -36,11 +39,26 @@ def checkpoint(family: str, folder: Path) -> Path:
     if family in ("custom_voice", "base"):
         tiny.write(family, folder)
         return folder
+    if family == "cosyvoice3":
+        return tiny_cosyvoice3.write(folder)
     return FIXTURES / "fish_s2" / "checkpoint" if family == "fish_s2" else FIXTURES / family
 
 
 def load(family: str, folder: Path) -> SpeechModel:
-    return registry.load(checkpoint(family, folder), torch.device("cpu"), torch.float32, {})
+    return registry.load(checkpoint(family, folder), torch.device("cpu"), torch.float32, LOAD.get(family, {}))
+
+
+def codec_inputs(model: SpeechModel, rows: int, device: torch.device) -> tuple[Tensor, State, CodecCall]:
+    """Of three frames, or of one chunk on the codec's grid."""
+    spec, codec = model.spec, model.codec
+    timing = spec.codec_timing
+    count = 3 if timing.grid == 1 else timing.grid + timing.lookahead
+    frames = torch.zeros(rows, count, *spec.frame.shape, dtype=spec.frame.dtype, device=device)
+    state = {n: c.rows(rows, device) for n, c in codec.columns.items()}
+    at = torch.zeros(rows, dtype=torch.int64, device=device)
+    pool = {n: c.rows(2, device) for n, c in codec.pages.items()}
+    table = torch.zeros(rows, timing.window, dtype=torch.int64, device=device)
+    return frames, state, CodecCall(at, torch.full_like(at, NO_END), CodecPageTable(pool, table, at))
 
 
 def to_meta(thing: Any, seen: dict[int, Tensor]) -> None:
