@@ -1,7 +1,8 @@
-"""Spectral and adversarial losses for the VAE.
+"""Spectral and adversarial losses for the VAE, and how their gradients are put together.
 
 Multi-scale log-mel L1 (Kumar et al., 2023, DAC), multi-resolution log-magnitude STFT (Yamamoto et al., 2020),
-least-squares adversary with feature matching (Kong et al., 2020, HiFi-GAN).
+least-squares adversary with feature matching (Kong et al., 2020, HiFi-GAN), gradients in fixed shares (Défossez et al.,
+2022, EnCodec, section 3.4).
 """
 
 from __future__ import annotations
@@ -11,6 +12,13 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+FLOOR = 1e-3
+"""Added to magnitudes before their logarithm is taken: about -68 dB of full scale for noise of all frequencies.
+
+The teacher's pauses are silent but for rounding. With a floor of 1e-5, 98 % of the gradient's energy was in them.
+"""
 
 
 def mel_filters(rate: int, fft: int, bands: int) -> Tensor:
@@ -46,9 +54,9 @@ class SpectralLoss(nn.Module):
             window = self.get_buffer(f"window{fft}")
             a, b = (magnitude(w, fft, fft // 4, window) / math.sqrt(fft) for w in (x, y))
             filters = self.get_buffer(f"mel{fft}")
-            mel = mel + F.l1_loss((a @ filters).clamp(min=1e-5).log10(), (b @ filters).clamp(min=1e-5).log10())
+            mel = mel + F.l1_loss((a @ filters + FLOOR).log10(), (b @ filters + FLOOR).log10())
             if fft >= 512:
-                stft = stft + F.l1_loss(a, b) + 0.1 * F.l1_loss((a + 1e-4).log(), (b + 1e-4).log())
+                stft = stft + F.l1_loss(a, b) + 0.1 * F.l1_loss((a + FLOOR).log(), (b + FLOOR).log())
         return mel, stft
 
 
@@ -63,12 +71,21 @@ def generator_loss(fake: list[Tensor]) -> Tensor:
 
 
 def feature_loss(real: list[list[Tensor]], fake: list[list[Tensor]]) -> Tensor:
-    """Summed L1 distances of all layers of all discriminators."""
+    """Summed L1 distances of all layers of all discriminators, in the type of the features."""
     pairs = [(p, q) for a, b in zip(real, fake, strict=True) for p, q in zip(a, b, strict=True)]
-    return torch.stack([F.l1_loss(q.float(), p.detach().float()) for p, q in pairs]).sum()
+    return torch.stack([F.l1_loss(q, p.detach()).float() for p, q in pairs]).sum()
 
 
 def latent_loss(mu: Tensor) -> Tensor:
     """Zero mean and unit deviation of every latent channel over the batch, mu [B, D, T]."""
     flat = mu.float().transpose(1, 2).flatten(0, 1)
     return flat.mean(0).pow(2).mean() + (flat.std(0) - 1).pow(2).mean()
+
+
+def balanced(gradients: dict[str, Tensor], shares: dict[str, float]) -> Tensor:
+    """Sum of gradients of one shape, each of them as long as its share of all that are given."""
+    total = sum(shares[name] for name in gradients)
+    return sum(
+        (shares[name] / total * g / g.norm().clamp_min(1e-12) for name, g in gradients.items()),
+        torch.zeros_like(next(iter(gradients.values()))),
+    )

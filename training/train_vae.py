@@ -4,9 +4,12 @@ Continuous latents without a KL term: noise of random size is added to latents t
 deviation (Sun et al., 2024, sigma-VAE), so the decoder forgives what the language model gets slightly wrong.
 Reconstruction only at first, then with discriminators. Stops by itself after `--limit` seconds and resumes.
 
+With `--start FILE` it goes on from a finished VAE, such as the package's audiovae.safetensors: first the encoder alone,
+by reconstruction, until the decoder too is trained with new discriminators.
+
 With `--polish FILE` the encoder of that finished VAE stays as it is (so latents stay valid) and its decoder is trained
-further by the `[polish]` section, against the same discriminators. FILE may also be the package's audiovae.safetensors:
-then the discriminators are new. With `--predicted DIR` a share of the examples is decoded from the latents that
+further by the `[polish]` section, against the same discriminators. FILE may be the package's too: then the
+discriminators are new. With `--predicted DIR` a share of the examples is decoded from the latents that
 `training.predicted` wrote there, as served speech is, with the recording as the target.
 """
 
@@ -38,7 +41,7 @@ from training.common import (
 from training.crops import Crops, PredictedCrops, draw
 from training.data import RATE, Speech
 from training.discriminators import Discriminators
-from training.losses import SpectralLoss, discriminator_loss, feature_loss, generator_loss, latent_loss
+from training.losses import SpectralLoss, balanced, discriminator_loss, feature_loss, generator_loss, latent_loss
 from training.modules import build_vae, reconstruct
 from training.sentences import held_out
 from training.speed import accelerate
@@ -47,22 +50,27 @@ from training.speed import accelerate
 class Trainer:
     """Everything with state; `state()` and `load()` carry it over a restart."""
 
-    def __init__(self, model: dict[str, Any], config: dict[str, Any], device: torch.device, start: Path | None) -> None:
+    def __init__(
+        self, model: dict[str, Any], config: dict[str, Any], device: torch.device, start: Path | None, polish: bool
+    ) -> None:
+        """start: the finished VAE that it goes on from. polish: only its decoder is trained."""
         self.c = config
         self.device = device
         self.vae = build_vae(model).to(device)
         self.judges: nn.Module = Discriminators().to(device).to(memory_format=torch.channels_last)
         if start:
             self.vae.load_state_dict(averaged(start, device))
-            self.vae.encoder.requires_grad_(False)
+            self.vae.encoder.requires_grad_(not polish)
             if start.suffix != ".safetensors":
                 self.judges.load_state_dict(torch.load(start, map_location=device, weights_only=True)["judges"])
         self.average = Average(self.vae, self.c["ema"])
         self.spectral = SpectralLoss(RATE).to(device)
         self.trained = [p for p in self.vae.parameters() if p.requires_grad]
+        finished = start is not None and not polish  # a decoder that only loses by reconstruction alone
+        self.reconstructing = list(self.vae.encoder.parameters()) if finished else self.trained
         self.judging = list(self.judges.parameters())
         self.opt_g, self.opt_d = (self._optimizer(p) for p in (self.trained, self.judging))
-        self.step = 0
+        self.step = self.judged = 0  # steps made, and those with discriminators
         self.captured = CapturedStep(self.update, device)
 
     def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -77,13 +85,14 @@ class Trainer:
             "average": self.average.module.state_dict(),
             "count": self.average.count,
             "step": self.step,
+            "judged": self.judged,
         }
 
     def load(self, state: dict[str, Any]) -> None:
         for name in ("vae", "judges", "opt_g", "opt_d"):
             getattr(self, name).load_state_dict(state[name])
         self.average.module.load_state_dict(state["average"])
-        self.average.count, self.step = state["count"], state["step"]
+        self.average.count, self.step, self.judged = state["count"], state["step"], state["judged"]
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
@@ -91,13 +100,13 @@ class Trainer:
     def train_step(self, crops: Crops, progress: float) -> Losses:
         """One update of all networks."""
         c = self.c
-        warm = min(1.0, (self.step + 1) / c["warmup"])
+        warm = min(1.0, ((self.judged if crops.adversary else self.step) + 1) / c["warmup"])
         rate = cosine(progress, c["floor"])
         set_lr(self.opt_g, warm * rate * (c["adversary_lr"] if crops.adversary else c["lr"]))
         set_lr(self.opt_d, rate * c["adversary_lr"])  # new discriminators learn while the decoder hardly moves
         losses = self.captured(crops)
         self.average.update(self.vae)
-        self.step += 1
+        self.step, self.judged = self.step + 1, self.judged + crops.adversary
         return losses
 
     def update(self, crops: Crops) -> Losses:
@@ -107,32 +116,35 @@ class Trainer:
         with self.autocast():
             y, mu = reconstruct(self.vae, x[: crops.own], c["noise"])
             y = torch.cat((y, *(self.vae.decoder(z, None)[..., -x.shape[-1] :] for z in crops.given)))
-        mel, stft = self.spectral(x, y)
+        shown = y.detach().float().requires_grad_(True)
+        mel, stft = self.spectral(x, shown)
         losses = {"mel": mel, "stft": stft, "latent": latent_loss(mu)}
-        total = c["mel_weight"] * mel + c["stft_weight"] * stft + c["latent_weight"] * losses["latent"]
+        wanted = {k: torch.autograd.grad(losses[k], shown, retain_graph=True)[0] for k in ("mel", "stft")}
         if crops.adversary:
-            wanted, found = self._judge(x, y.float())
+            wanted["judges"], found = self._judge(x, shown)
             losses.update(found)
-            total = total + (y * wanted).sum()  # its gradient at y is `wanted`
-        total.backward()
-        losses["grad"] = nn.utils.clip_grad_norm_(self.trained, 100.0)
+        losses |= {f"pull_{name}": g.norm() for name, g in wanted.items()}
+        pull = c["pull"] * balanced(wanted, c["shares"])
+        total = (y * pull).sum() + c["latent_weight"] * losses["latent"]
+        trained = self.trained if crops.adversary else self.reconstructing
+        total.backward(inputs=trained)
+        losses["grad"] = nn.utils.clip_grad_norm_(trained, 1000.0)
         self.opt_g.step()
         return {k: v.detach() for k, v in losses.items()}
 
-    def _judge(self, x: Tensor, y: Tensor) -> tuple[Tensor, Losses]:
-        """Discriminators see a random stretch of x and y [B, 1, samples] and learn. Returns the gradient at y of what
-        the decoder is to lower. One pass serves both sides, so both learn from the same discriminators."""
+    def _judge(self, x: Tensor, shown: Tensor) -> tuple[Tensor, Losses]:
+        """Discriminators see a random stretch of recordings x and of what was decoded, both [B, 1, samples], and learn.
+
+        Returns the gradient at `shown` of what the decoder is to lower. Both sides learn from the same discriminators.
+        """
         length = int(self.c["judged"] * RATE)
         start = (torch.rand((), device=x.device) * (x.shape[-1] - length)).long()
         at = start + torch.arange(length, device=x.device)
-        shown = y.detach().requires_grad_(True)
         with self.autocast():
-            scores, features = self.judges(torch.cat((x.index_select(2, at), shown.index_select(2, at))))
-        real, fake = zip(*(s.chunk(2) for s in scores), strict=True)
-        pairs = [[f.chunk(2) for f in judge] for judge in features]
-        loss = discriminator_loss(list(real), list(fake))
-        fooling = generator_loss(list(fake))
-        feature = feature_loss([[a for a, _ in p] for p in pairs], [[b for _, b in p] for p in pairs])
+            real, true_features = self.judges(x.index_select(2, at))
+            fake, features = self.judges(shown.index_select(2, at))
+        loss, fooling = discriminator_loss(real, fake), generator_loss(fake)
+        feature = feature_loss(true_features, features)
         self.opt_d.zero_grad(set_to_none=True)
         loss.backward(inputs=self.judging, retain_graph=True)
         (wanted,) = torch.autograd.grad(fooling + self.c["feature_weight"] * feature, shown)
@@ -149,7 +161,8 @@ def bench(trainer: Trainer, speech: Speech, predicted: PredictedCrops | None, st
                 start = time.monotonic()
             losses = trainer.train_step(draw(speech, predicted, trainer.c, adversary), 0.0)
             float(losses["mel"])  # waits for the device
-        log(bench=True, adversary=adversary, ms=1000 * (time.monotonic() - start) / steps)
+        ms = 1000 * (time.monotonic() - start) / steps
+        log(bench=True, adversary=adversary, ms=ms, **as_floats(losses))
 
 
 def train(
@@ -183,6 +196,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=560, help="seconds of this call")
     parser.add_argument("--seconds", type=float, help="of training in all, instead of the configured ones")
+    parser.add_argument("--start", type=Path, help="finished VAE that is trained further")
     parser.add_argument("--polish", type=Path, help="finished VAE whose decoder is trained further")
     parser.add_argument("--predicted", type=Path, help="with --polish: folder of latents, training.predicted's too")
     parser.add_argument("--noise", type=float, help="largest on latents, instead of the configured one")
@@ -194,6 +208,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.predicted and not args.polish:
         parser.error("--predicted needs --polish: only an autoencoder that is finished has latents")
+    if args.start and args.polish:
+        parser.error("--start and --polish exclude each other")
     config = load_config()
     c = config["vae"] | (config["polish"] if args.polish else {})
     c["batch"], c["seconds"] = args.batch or c["batch"], args.seconds or c["seconds"]
@@ -203,7 +219,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     name = "polish" if args.polish else "vae"
     log = Log(args.work / f"{name}.log")
-    trainer = Trainer(config["model"], c, device, args.polish)
+    trainer = Trainer(config["model"], c, device, args.polish or args.start, args.polish is not None)
     trainer.captured.cuda &= bool(args.captured)
     if args.fused and device.type == "cuda":
         accelerate(trainer.vae, args.fused > 1)
