@@ -24,13 +24,15 @@ T = TypeVar("T", bound=Inputs)
 class CapturedStep(Generic[T]):
     """`run` as one graph per shape of its inputs, after `WARM_UPS` eager steps. On a CPU it simply runs.
 
-    `run` neither waits for the device nor draws numbers on the host.
+    `run` neither waits for the device nor draws numbers on the host. The graphs share their memory, as one runs at a
+    time: losses are those of the last call.
     """
 
     WARM_UPS = 3  # they compile and allocate what a capture may not
 
     def __init__(self, run: Callable[[T], Losses], device: torch.device) -> None:
         self.run, self.cuda = run, device.type == "cuda"
+        self.pool = torch.cuda.graph_pool_handle() if self.cuda else None
         self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, T, Losses]] = {}
 
     def __call__(self, inputs: T) -> Losses:
@@ -52,6 +54,6 @@ class CapturedStep(Generic[T]):
                 self.run(inputs)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self.pool):
             losses = self.run(inputs)
         return graph, inputs, losses

@@ -94,7 +94,7 @@ def test_a_batch_has_its_share_of_predicted_examples(numbered: PredictedCrops) -
 def test_encoded_latents_in_their_place_give_the_same_batch(tmp_path: Path) -> None:
     """The store's rounding is all that differs."""
     config = load_config()
-    trainer = Trainer(config["model"], {**config["vae"], **config["polish"], "noise": 0.0}, CPU, PACKAGED)
+    trainer = Trainer(config["model"], {**config["vae"], **config["polish"], "noise": 0.0}, CPU, PACKAGED, polish=True)
     random = np.random.default_rng(0)
     tone = 6000 * np.sin(np.arange(40 * HOP) * 0.05) * random.random(40 * HOP)
     speech = speech_of(tmp_path, [tone[: 30 * HOP], tone[5 * HOP : 35 * HOP]])
