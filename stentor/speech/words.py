@@ -6,6 +6,8 @@ begins and ends where that way crosses its borders, between the middles of two f
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from stentor.text.sentences import Word
 
 UNLIKELY = 1e-3  # attention of a position that a frame does not look at: a frame astray costs no more
+_UNLIKELY_SCORE = math.log(UNLIKELY)
+_AROUND = np.arange(-REACH, REACH + 1)
 
 
 class Span(NamedTuple):
@@ -102,33 +106,29 @@ def word_spans(attended: np.ndarray, words: Sequence[range], frame_seconds: floa
 
 def _way(attended: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """The position [frames] at which each frame is, between 0 and `length`, and which frames say so themselves."""
-    count = len(attended)
-    around = attended[:, :1].astype(int) + np.arange(-REACH, REACH + 1)
+    around = attended[:, :1].astype(int) + _AROUND
+    weights = attended[:, 1:].astype(np.float64)
     inside = (around >= 0) & (around < length)
-    weights = np.zeros((count, length))
-    weights[np.nonzero(inside)[0], around[inside]] = attended[:, 1:][inside]
-    path = _forwards(np.log(weights + UNLIKELY))
-    near = np.abs(np.arange(length) - path[:, None]) <= REACH
-    own = np.where(near, weights, 0.0)
+    scores = np.full((len(attended), length), _UNLIKELY_SCORE)
+    scores[np.nonzero(inside)[0], around[inside]] = np.log(weights[inside] + UNLIKELY)
+    path = _forwards(scores)
+    own = weights * (inside & (np.abs(around - path[:, None]) <= REACH))
     mass = own.sum(1)
-    seen = mass > 0.1
-    seen |= ~seen.any()  # nothing is sure: each is where the path has it
-    middle = (own * np.arange(length)).sum(1) / np.maximum(mass, UNLIKELY)
-    return np.where(mass > 0.1, middle, path), seen
+    sure = mass > 0.1
+    middle = (own * around).sum(1) / np.maximum(mass, UNLIKELY)
+    return np.where(sure, middle, path), sure | ~sure.any()  # nothing is sure: each is where the path has it
 
 
 def _forwards(scores: np.ndarray) -> np.ndarray:
-    """The path [frames] with the largest sum of scores [frames, positions] that never goes back (Viterbi)."""
-    count, length = scores.shape
-    positions = np.arange(length)
-    came = np.zeros((count, length), int)
-    total = scores[0]
-    for i in range(1, count):
-        best = np.maximum.accumulate(total)
-        came[i] = np.maximum.accumulate(np.where(total == best, positions, 0))
-        total = best + scores[i]
-    path = np.zeros(count, int)
-    path[-1] = int(total.argmax())
-    for i in range(count - 1, 0, -1):
-        path[i - 1] = came[i, path[i]]
+    """The path [frames] with the largest sum of scores [frames, positions] that never goes back (Viterbi). scores is
+    overwritten."""
+    best = np.empty_like(scores[0])
+    for before, now in itertools.pairwise(scores):  # to the largest sum of a path that ends at each position
+        np.maximum.accumulate(before, out=best)
+        np.add(now, best, out=now)
+    path = np.empty(len(scores), int)
+    path[-1] = place = int(scores[-1].argmax())
+    for i in range(len(scores) - 2, -1, -1):
+        place -= int(scores[i, place::-1].argmax())  # of equal ones the last
+        path[i] = place
     return path
