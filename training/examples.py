@@ -84,7 +84,14 @@ class Examples:
     """Random access to utterances, by sentence id, with text as token ids."""
 
     def __init__(
-        self, sentences: Path, folder: Path, name: str, patch: int, config: dict[str, Any], device: torch.device
+        self,
+        sentences: Path,
+        folder: Path,
+        name: str,
+        patch: int,
+        config: dict[str, Any],
+        device: torch.device,
+        seed: int = 0,
     ) -> None:
         self.latents, self.patch, self.c, self.device = Latents(folder, name, device), patch, config, device
         tokenizer = build()
@@ -94,7 +101,7 @@ class Examples:
         self.space = tokenizer.token_to_id(" ")
         self.rows = [r for r in self.latents.index if r["frames"] >= 3 * patch]
         self.sounding = {k: sounding(r["ends"], r["frames"]) for k, r in enumerate(self.rows) if r["ends"]}
-        self.random = np.random.default_rng(0)
+        self.random = np.random.default_rng(seed)
         self.members: dict[str, np.ndarray] = {}  # of each voice: rows, and those long enough for a reference
         self.referable: dict[str, np.ndarray] = {}
         for voice in {r["voice"] for r in self.rows}:

@@ -3,7 +3,8 @@
     python -m training.export --vae vae.pt --polish polish.pt --lm lm.pt --voices voices.safetensors --out DIR
 
 The averaged weights of each trainer's checkpoint are taken. `--vae` may also be the package's `.safetensors`.
-`--polish` (a decoder trained further) and `--lm` may be left out: without `--lm` only the autoencoder is written.
+`--polish` (a decoder trained further) and `--lm` may be left out: without `--lm` only the autoencoder is written. Of
+several files behind `--lm` the mean is taken.
 `--share` is the share that a polished decoder has in the weights, the rest are those of `--vae` (Wortsman et al., 2022,
 "Robust fine-tuning of zero-shot models").
 Linear layers are stored in 8 bits, one scale per output, as compressed-tensors does.
@@ -70,10 +71,17 @@ def parted_projections(weights: dict[str, Tensor], model: dict[str, Any]) -> dic
     return parted
 
 
+def mean_of(files: list[Path]) -> dict[str, Tensor]:
+    """The mean of the averaged weights of checkpoints that began with the same weights."""
+    found = [averaged(file) for file in files]
+    return {name: torch.stack([weights[name] for weights in found]).mean(0) for name in found[0]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("vae", "polish", "lm", "voices"):
+    for name in ("vae", "polish", "voices"):
         parser.add_argument(f"--{name}", type=Path, required=name == "vae")
+    parser.add_argument("--lm", type=Path, nargs="+")
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -90,7 +98,7 @@ def main() -> None:
             vae.update({k: torch.lerp(vae[k], v, args.share) for k, v in polished.items()})
         save_file(with_weight_norm(vae), args.out / "audiovae.safetensors")
     if args.lm is not None:
-        save_file(parted_projections(averaged(args.lm), model), args.out / "model.safetensors")
+        save_file(parted_projections(mean_of(args.lm), model), args.out / "model.safetensors")
         shutil.copy(args.voices, args.out / "voices.safetensors")
         stored = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"all": SCHEME}}
         (args.out / "config.json").write_text(json.dumps({**model, "quantization_config": stored}, indent=1) + "\n")

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
 FLOOR = 1e-3
 """Added to magnitudes before their logarithm is taken: about -68 dB of full scale for noise of all frequencies.
 

@@ -5,7 +5,8 @@
 Stops by itself after `--limit` seconds and resumes. Held-out losses use the averaged weights and fixed noise.
 
 With `--start DIR` it goes on from the language models of that package by the `[further]` section. The classifier of
-phonemes, which no package has, begins anew.
+phonemes, which no package has, begins anew. On two GPUs run it twice with another `--seed`: `training.export` takes the
+mean of both (Wortsman et al., 2022, "Model soups").
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=570, help="seconds of this call")
     parser.add_argument("--seconds", type=float, help="of training in all, instead of the configured ones")
     parser.add_argument("--start", type=Path, help="package whose language models are trained on")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of examples and of all noise")
     parser.add_argument("--positions", type=int, help="instead of the configured batch_frames (dry runs)")
     args = parser.parse_args()
     config = load_config()
@@ -169,10 +171,11 @@ def main() -> None:
     c.update(config["further"] if args.start else {})
     c["seconds"] = args.seconds or c["seconds"]
     watch = Stopwatch(args.limit)
+    torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = True
     log = Log(args.work / "lm.log")
     trainer = Trainer(config, device, args.start)
-    train = Examples(args.sentences, args.latents, "train", patch, c, device)
+    train = Examples(args.sentences, args.latents, "train", patch, c, device, args.seed)
     check = Examples(args.sentences, args.latents, "held_out", patch, c, device).everything(128)
     log(device=str(device), parameters=parameter_count(trainer.net), utterances=len(train.rows))
     path = args.work / "lm.pt"

@@ -240,6 +240,25 @@ def test_training_goes_on_from_the_weights_of_a_package(tmp_path: Path, monkeypa
         assert torch.allclose(weight, wanted, atol=0.01 * float(wanted.detach().abs().max())), name
 
 
+def test_of_several_language_models_the_mean_is_exported(tmp_path: Path) -> None:
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        torch.save({"average": {"weight": torch.full((2,), value)}}, tmp_path / f"{name}.pt")
+    assert export.mean_of([tmp_path / "a.pt"])["weight"].tolist() == [1, 1]
+    assert export.mean_of([tmp_path / "a.pt", tmp_path / "b.pt"])["weight"].tolist() == [1.5, 1.5]
+
+
+def test_another_seed_draws_other_examples(folder: Path) -> None:
+    config = load_config()
+    settings = {**config["lm"], "reference": REFERENCE}
+    file, patch = folder / "sentences.jsonl", config["model"]["patch_size"]
+
+    def drawn(seed: int) -> list[int]:
+        examples = Examples(file, folder, "train", patch, settings, DEVICE, seed)
+        return examples.random.integers(1000, size=4).tolist()
+
+    assert drawn(0) == drawn(0) != drawn(1)
+
+
 def test_a_decoder_of_columns_streams_what_it_decodes_whole() -> None:
     vae = build_vae(load_config()["model"]).eval()
     z = torch.randn(1, 8, vae.config.latent_dim, generator=torch.Generator().manual_seed(0))
