@@ -107,16 +107,27 @@ def word_spans(attended: np.ndarray, words: Sequence[range], frame_seconds: floa
 def _way(attended: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """The position [frames] at which each frame is, between 0 and `length`, and which frames say so themselves."""
     around = attended[:, :1].astype(int) + _AROUND
-    weights = attended[:, 1:].astype(np.float64)
     inside = (around >= 0) & (around < length)
-    scores = np.full((len(attended), length), _UNLIKELY_SCORE)
-    scores[np.nonzero(inside)[0], around[inside]] = np.log(weights[inside] + UNLIKELY)
-    path = _forwards(scores)
-    own = weights * (inside & (np.abs(around - path[:, None]) <= REACH))
+    weights = np.where(inside, attended[:, 1:].astype(np.float64), 0.0)
+    path = _likeliest(around, weights, length)
+    own = weights * (np.abs(around - path[:, None]) <= REACH)
     mass = own.sum(1)
     sure = mass > 0.1
     middle = (own * around).sum(1) / np.maximum(mass, UNLIKELY)
     return np.where(sure, middle, path), sure | ~sure.any()  # nothing is sure: each is where the path has it
+
+
+def _likeliest(around: np.ndarray, weights: np.ndarray, length: int) -> np.ndarray:
+    """The path [frames] that never goes back, with the largest product of weights [frames, n] at positions `around`."""
+    frames = np.arange(len(around))
+    top = weights.argmax(1)
+    path: np.ndarray = around[frames, top]
+    if (weights[frames, top] > 0).all() and (path[1:] >= path[:-1]).all():
+        return path  # of each frame the likeliest position, as mostly
+    scores = np.full((len(around), length), _UNLIKELY_SCORE)
+    frame, column = np.nonzero(weights)
+    scores[frame, around[frame, column]] = np.log(weights[frame, column] + UNLIKELY)
+    return _forwards(scores)
 
 
 def _forwards(scores: np.ndarray) -> np.ndarray:

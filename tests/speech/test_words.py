@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from stentor.engine.alignment import REACH, WIDTH
 from stentor.speech.joiner import JoinedAudio
 from stentor.speech.timing import faster, srt, vtt
-from stentor.speech.words import Span, timed, word_spans
+from stentor.speech.words import UNLIKELY, Span, _likeliest, timed, word_spans
 from stentor.text.lexicon import Lexicon
 from stentor.text.segments import Reading
 from stentor.text.sentences import Segment, Word
@@ -61,6 +63,25 @@ def test_what_was_not_reached_ends_with_the_audio_and_what_is_not_spoken_has_no_
 
 def words(text: str) -> tuple[Word, ...]:
     return Reading().segments(text, 400, "none")[0].words
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_way_forwards_is_likelier(seed: int):
+    """Also where a frame looks at nothing, or before the frame in front of it."""
+    random = np.random.default_rng(seed)
+    frames, length = int(random.integers(1, 6)), 6
+    peaks = random.integers(0, length, frames)
+    around = (np.sort(peaks) if seed % 2 else peaks)[:, None] + np.arange(-1, 2)
+    weights = np.where((around >= 0) & (around < length), random.random(around.shape), 0.0)
+    weights[random.random(frames) < 0.1] = 0.0
+    scores = np.full((frames, length), np.log(UNLIKELY))
+    for i, k in zip(*np.nonzero(weights), strict=True):
+        scores[i, around[i, k]] = np.log(weights[i, k] + UNLIKELY)
+
+    path = _likeliest(around, weights, length)
+    ways = itertools.combinations_with_replacement(range(length), frames)  # none of them goes back
+    assert (np.diff(path) >= 0).all()
+    assert scores[range(frames), path].sum() == pytest.approx(max(scores[range(frames), way].sum() for way in ways))
 
 
 def test_a_mark_belongs_to_the_word_before_it_or_to_the_first():
