@@ -70,7 +70,7 @@ class Trainer:
         self.reconstructing = list(self.vae.encoder.parameters()) if finished else self.trained
         self.judging = list(self.judges.parameters())
         self.opt_g, self.opt_d = (self._optimizer(p) for p in (self.trained, self.judging))
-        self.step = self.judged = 0  # steps made, and those with discriminators
+        self.step = self.judged_steps = 0  # steps made, and those with discriminators
         self.captured = CapturedStep(self.update, device)
 
     def _optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -85,14 +85,14 @@ class Trainer:
             "average": self.average.module.state_dict(),
             "count": self.average.count,
             "step": self.step,
-            "judged": self.judged,
+            "judged_steps": self.judged_steps,
         }
 
     def load(self, state: dict[str, Any]) -> None:
         for name in ("vae", "judges", "opt_g", "opt_d"):
             getattr(self, name).load_state_dict(state[name])
         self.average.module.load_state_dict(state["average"])
-        self.average.count, self.step, self.judged = state["count"], state["step"], state["judged"]
+        self.average.count, self.step, self.judged_steps = state["count"], state["step"], state["judged_steps"]
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda", cache_enabled=False)
@@ -100,13 +100,13 @@ class Trainer:
     def train_step(self, crops: Crops, progress: float) -> Losses:
         """One update of all networks."""
         c = self.c
-        warm = min(1.0, ((self.judged if crops.adversary else self.step) + 1) / c["warmup"])
+        warm = min(1.0, ((self.judged_steps if crops.adversary else self.step) + 1) / c["warmup"])
         rate = cosine(progress, c["floor"])
         set_lr(self.opt_g, warm * rate * (c["adversary_lr"] if crops.adversary else c["lr"]))
         set_lr(self.opt_d, rate * c["adversary_lr"])  # new discriminators learn while the decoder hardly moves
         losses = self.captured(crops)
         self.average.update(self.vae)
-        self.step, self.judged = self.step + 1, self.judged + crops.adversary
+        self.step, self.judged_steps = self.step + 1, self.judged_steps + crops.adversary
         return losses
 
     def update(self, crops: Crops) -> Losses:

@@ -74,7 +74,7 @@ def test_which_weights_move(start: bool, polish: bool, adversary: bool, encoder:
     losses = trainer.train_step(Crops(speech(2)[..., :9600], adversary), 0.0)
     assert moved(trainer, before, "encoder.") == encoder
     assert moved(trainer, before, "decoder.") == decoder
-    assert (trainer.step, trainer.judged) == (1, int(adversary))
+    assert (trainer.step, trainer.judged_steps) == (1, int(adversary))
     assert ("pull_judges" in losses) == adversary
     assert all(math.isfinite(float(value)) for value in losses.values())
 
@@ -84,8 +84,8 @@ def test_it_goes_on_from_the_package_and_from_its_own_checkpoint() -> None:
     trainer = Trainer(config["model"], config["vae"], CPU, PACKAGED, False)
     for name, weight in averaged(PACKAGED).items():
         assert torch.equal(trainer.vae.state_dict()[name], weight), name
-    trainer.step, trainer.judged = 7, 3
+    trainer.step, trainer.judged_steps = 7, 3
     other = Trainer(config["model"], config["vae"], CPU, None, False)
     other.load(trainer.state())
-    assert (other.step, other.judged) == (7, 3)
+    assert (other.step, other.judged_steps) == (7, 3)
     assert torch.equal(other.vae.encoder.fc_mu.weight, trainer.vae.encoder.fc_mu.weight)
