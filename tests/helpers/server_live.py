@@ -259,6 +259,17 @@ def pcm(data: bytes) -> np.ndarray:
     return np.frombuffer(data, "<i2").astype(np.float32) / 32767
 
 
+def assert_same_speech(one: bytes, other: bytes) -> None:
+    """Two answers in PCM to a request with reference audio: the same but for rounding.
+
+    One may compute the voice and the other find it in the prefix cache (docs/serving.md, Seeds), as replicas have
+    heard different requests before.
+    """
+    a, b = (np.frombuffer(data, "<i2").astype(int) for data in (one, other))
+    assert len(a) == len(b) > 0
+    assert np.abs(a - b).max() <= 2
+
+
 def tone_wav(seconds: float = 1.5, rate: int = 8000, hz: float = 200.0) -> bytes:
     t = np.arange(int(seconds * rate)) / rate
     out = io.BytesIO()

@@ -17,7 +17,7 @@ from stentor.audio import Recording
 from stentor.server.errors import ApiError
 from stentor.server.voices.recordings import RecordingCache
 from stentor.server.voices.references import decode
-from tests.helpers.server_live import Live, serving, tone_wav
+from tests.helpers.server_live import Live, assert_same_speech, pcm, serving, tone_wav
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
 
@@ -41,13 +41,8 @@ def compressed(samples: np.ndarray, rate: int, muxer: str, codec: str) -> bytes:
     return out.getvalue()
 
 
-def sent(live: Live, **way: object) -> np.ndarray:
-    """The samples of an answer."""
-    return np.frombuffer(live.speech(**ASK, **way).content, "<i2").astype(int)
-
-
 def test_each_way_to_send_a_reference_is_the_same_voice(live: Live) -> None:
-    plain = sent(live)
+    plain = live.speech(**ASK).content
     ways = [
         {"ref_audio": f"data:audio/wav;base64,{B64}"},
         {"ref_audio": "data:audio/wav," + quote_from_bytes(WAV)},
@@ -58,10 +53,10 @@ def test_each_way_to_send_a_reference_is_the_same_voice(live: Live) -> None:
         {"references": [{"audio_path": f"data:audio/wav;base64,{B64}"}]},
         {"references": [{"data": B64, "media_type": "audio/wav"}]},
     ]
-    first, *others = (sent(live, **way) for way in ways)
-    assert np.abs(first - plain).max() > 1000
-    for other in others:  # the first computes the voice, which the others find: float32's rounding
-        assert np.abs(other - first).max() <= 2
+    first, *others = (live.speech(**ASK, **way).content for way in ways)
+    assert np.abs(pcm(first) - pcm(plain)).max() > 0.03
+    for other in others:
+        assert_same_speech(other, first)
 
 
 @pytest.mark.parametrize(
