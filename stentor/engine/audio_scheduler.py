@@ -58,6 +58,7 @@ class AudioScheduler:
         self.in_codec = 0  # frames given to the codec whose audio has not come
         self.most_in_codec = most_in_codec(policy, timing)
         self._changed: dict[int, Sequence] = {}  # by id: all whose next chunk may be due
+        self._now = 0.0  # of the last plan
 
     @property
     def starts_at_once(self) -> bool:
@@ -73,10 +74,16 @@ class AudioScheduler:
         """The next chunk of `seq` may be due: it has enough frames, or no more follow, or none for now."""
         self._changed[seq.id] = seq
 
+    def has_frames(self, seq: Sequence) -> None:
+        """`seq` has further frames: its next chunk may be due."""
+        if seq.num_generated >= seq.audio_due or self._runs_low(seq):
+            self.look_at(seq)
+
     def plan(self, now: float, live: Iterable[Sequence] = ()) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
         overtake them. live: requests that may have a chunk soon.
         """
+        self._now = now
         if self.timing.grid > 1:
             return self._plan_call(now, live)
         jobs: list[AudioJob] = []
@@ -140,8 +147,13 @@ class AudioScheduler:
 
     def _waits_for_pages(self, seq: Sequence) -> bool:
         """Whether its next chunk waits for a further page. Each plan looks at it, as its client plays meanwhile."""
-        ready = seq.num_heard - seq.audio_scheduled - self.timing.lookahead
-        return self.timing.window > 0 and ready >= self.timing.grid and seq.status == RUNNING and not seq.cancelled
+        if not self.timing.window or seq.status != RUNNING or seq.cancelled:
+            return False
+        return seq.num_heard - seq.audio_scheduled - self.timing.lookahead >= self.timing.grid
+
+    def _runs_low(self, seq: Sequence) -> bool:
+        """Whether a stream waits for a further page while its client has little buffered: then it waits no more."""
+        return seq.audio_chunks > 0 and self._waits_for_pages(seq) and self._urgency(seq, self._now)[0] < SOON_LEAD_S
 
     def _due_at(self, seq: Sequence, lead: float) -> int:
         """Frames without which no chunk is due of a request that goes on. From then on each report has it looked at."""

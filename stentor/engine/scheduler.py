@@ -244,6 +244,7 @@ class Scheduler:
         self.preemptions += 1
         self.tables.free(seq)
         seq.move(Phase.PREEMPTED)
+        self.audio.look_at(seq)  # no report has it looked at before it is resumed
 
     # -- results --
 
@@ -256,8 +257,7 @@ class Scheduler:
         if seq.heard_is_free:
             seq.max_schedulable += generated - unheard - seq.num_heard
         seq.num_generated, seq.num_unheard, seq.status = generated, unheard, status
-        if generated >= seq.audio_due:
-            self.audio.look_at(seq)
+        self.audio.has_frames(seq)
         if status != RUNNING:
             self._end(seq)
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from stentor.config import Policy
 from stentor.engine.audio_scheduler import GENTLE_RAMP, RAMP, most_in_codec
-from stentor.engine.sequence import Sequence
+from stentor.engine.scheduler import Scheduler
+from stentor.engine.sequence import RUNNING, Sequence
 from stentor.models.codec_timing import CAUSAL, CodecTiming
 from tests.helpers.fake_device import FakeDevice, SlowCodec, all_free, scheduler
 
@@ -115,6 +116,43 @@ def test_a_client_that_has_played_what_it_had_gets_one_page():
     s.audio.look_at(seq)
     assert s.plan_audio(d.now + 0.4) == []  # 0.6 s are left: it waits for 23 frames
     assert [(job.start, job.count) for job in s.plan_audio(d.now + 0.6)] == [(12, 4)]
+
+
+def test_a_stream_that_waits_for_two_pages_gives_the_one_it_has_when_its_client_has_played_what_it_had():
+    s, seq, now = waiting_for_two_pages()
+    report(s, seq, 20)
+    assert s.plan_audio(now + 0.4) == []  # 0.6 s are left
+    report(s, seq, 21)
+    assert s.plan_audio(now + 0.6) == []  # it is looked at with its next frame
+    report(s, seq, 22)
+    assert [(job.start, job.count) for job in s.plan_audio(now + 0.6)] == [(12, 4)]
+
+
+def test_a_preempted_stream_gives_the_page_it_has_when_its_client_has_played_what_it_had():
+    s, seq, now = waiting_for_two_pages()
+    report(s, seq, 20)
+    s._preempt(seq)
+    assert s.plan_audio(now + 0.4) == []
+    assert [(job.start, job.count) for job in s.plan_audio(now + 0.6)] == [(12, 4)]
+
+
+def waiting_for_two_pages() -> tuple[Scheduler, Sequence, float]:
+    """A stream whose client has a second of audio now, and whose next chunk is from frame 12 on."""
+    s = scheduler(slots=1, pages=256, timing=CodecTiming(4, 3, 2, window=9, chunk_pages=2))
+    d = SlowCodec(s)
+    seq = d.add(0, 4, 60)
+    d.step()
+    seq.audio_scheduled, seq.audio_chunks, seq.hop_seconds, seq.first_audio = 12, 3, 0.1, d.now
+    s.audio.look_at(seq)
+    assert s.plan_audio(d.now) == []
+    assert seq.audio_due == 23
+    return s, seq, d.now
+
+
+def report(s: Scheduler, seq: Sequence, generated: int) -> None:
+    """A step has ended, after which so many frames exist."""
+    seq.in_flight += 1
+    s.observe(seq, generated, RUNNING)
 
 
 def test_a_first_chunk_overtakes_what_the_codec_has_not_been_given():
