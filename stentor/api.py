@@ -105,6 +105,11 @@ class TTS:
         """Names of the loaded adapters, values of `lora=`."""
         return tuple(self._adapters.loaded)
 
+    @property
+    def lora_options(self) -> dict[str, Any]:
+        """Arguments of TTS that make the same slots for adapters, also where those in `loras` are gone."""
+        return self._adapters.slots.options
+
     def load_lora(self, name: str, path: str | Path) -> None:
         """Load a LoRA adapter, a file or folder of weights, for requests that name it. Running requests go on.
 

@@ -115,6 +115,14 @@ class AdapterSlots:
         return {name: place.shape for name, place in self._places.items()}
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Load options that make the same slots, without the adapters for which they were made."""
+        if not self.count:
+            return {}
+        targets = sorted({name.rpartition(".")[2] for name in self._places})
+        return {"max_loras": self.count, "max_lora_rank": self.rank, "lora_targets": targets}
+
+    @property
     def bytes(self) -> int:
         """Memory of all slots."""
         layers = {id(p.layer): p.layer for p in self._places.values()}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stentor.errors import InvalidRequest, StentorError
 from stentor.server.config import ServerConfig
@@ -23,18 +23,19 @@ class HostAdapters:
     """Names and folders of the adapters of one model. Changed on the event loop only."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self.given = dict(given)  # at start: the model is made with them
-        self.paths = dict(given)  # at present, in the order in which they were loaded
+        self.paths = dict(given)  # in the order in which they were loaded
+        self._given, self._again = bool(given), dict[str, Any]()
         self._lock = asyncio.Lock()
 
-    def into(self, tts: TTS) -> TTS:
-        """The model, just made, with what was loaded and without what was unloaded since the start.
+    def made(self, make: Callable[..., TTS]) -> TTS:
+        """The model of `make(**arguments)`, with the adapters of this moment.
 
-        An adapter that cannot be loaded again is logged and left out.
+        The first load has all that it is made with, or fails. A later one has the slots of the first. An adapter that
+        cannot be loaded again is logged and left out.
         """
-        for name in tts.loras:
-            if self.paths.get(name) != self.given.get(name):
-                tts.unload_lora(name)
+        tts = make(**self._again)
+        if self._given:  # those of the start need not be there any more
+            self._again = {"loras": None, **tts.lora_options}
         for name in [n for n in self.paths if n not in tts.loras]:
             try:
                 tts.load_lora(name, self.paths[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stentor.api import TTS
 from stentor.config import Policy
@@ -29,11 +29,17 @@ class ModelFactory:
         """This model's of values for each, or the one for all. None: none is given."""
         return given[self.at if len(given) > 1 else 0] if given else None
 
-    def __call__(self) -> TTS:
+    def __call__(self, **adapters: Any) -> TTS:
+        """Load the model. adapters: arguments in place of those that say which adapters it has."""
         c = self.config
         models = max(1, len(c.models))
         loras = c.loras_of(self.name)
         adapted = bool(loras) or self.at == 0
+        given = {
+            "loras": loras,
+            "max_loras": c.max_loras if adapted else None,
+            "max_lora_rank": c.max_lora_rank if adapted else None,
+        }
         return TTS(
             self.model,
             name=self.name,
@@ -41,9 +47,6 @@ class ModelFactory:
             dtype=c.dtype,
             quantization=self._own(c.quantization) or "auto",
             lora=c.lora,
-            loras=loras,
-            max_loras=c.max_loras if adapted else None,
-            max_lora_rank=c.max_lora_rank if adapted else None,
             lexicon=c.lexicon,
             max_num_seqs=c.max_num_seqs,
             memory_gb=c.memory_gb,
@@ -64,4 +67,5 @@ class ModelFactory:
                 unready_after=LIMITS.unready_after,
             ),
             **load_options(c.load_options),
+            **{**given, **adapters},
         )

@@ -44,7 +44,7 @@ class ModelHost:
     """One model and its engine. Everything but the work of its two pools happens on the event loop."""
 
     def __init__(
-        self, name: str, make: Callable[[], TTS], config: ServerConfig, give_up: GiveUp, loader: Loader
+        self, name: str, make: Callable[..., TTS], config: ServerConfig, give_up: GiveUp, loader: Loader
     ) -> None:
         self.name, self.config, self.loader = name, config, loader
         self.lexicon = Lexicon.of(None)  # the model's, from the first load on
@@ -170,7 +170,7 @@ class ModelHost:
     async def _load(self) -> None:
         """Load the model, and speak with it unless a request waits to do so."""
         began, again = time.monotonic(), self.phase == "reloading"
-        self._tts = await self.loader.load(lambda: self.adapters.into(self._make()))
+        self._tts = await self.loader.load(lambda: self.adapters.made(self._make))
         self._spec, self.lexicon = self._tts.spec, self._tts.lexicon
         if self.config.warmup and not again:
             if self.phase == "loading":

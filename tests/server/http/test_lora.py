@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from stentor.errors import CheckpointError, InvalidRequest
+from stentor.errors import InvalidRequest
 from stentor.server.adapters import HostAdapters
 from stentor.server.cli import add_parser
 from stentor.server.config import ServerConfig
@@ -169,28 +170,21 @@ def test_the_flag_takes_several_modules() -> None:
     assert (args.models, args.lora_modules) == (["m"], ("a=1", "b=2", "c=3"))
 
 
-class Model:
-    """What a TTS does with adapters. One path cannot be read."""
-
-    def __init__(self, loras: dict[str, str]) -> None:
-        self.held = dict(loras)
-
-    @property
-    def loras(self) -> tuple[str, ...]:
-        return tuple(self.held)
-
-    def load_lora(self, name: str, path: str) -> None:
-        if path == "gone":
-            raise CheckpointError("no such file")
-        self.held[name] = path
-
-    def unload_lora(self, name: str) -> None:
-        del self.held[name]
-
-
-def test_a_model_that_is_loaded_again_has_the_adapters_of_that_moment() -> None:
-    held = HostAdapters({"a": "/a", "b": "/b", "c": "/c"})
-    held.paths = {"a": "/a", "c": "/other", "d": "/d", "e": "gone"}
-    model: Any = held.into(Model(held.given))  # type: ignore[arg-type]
-    assert model.held == {"a": "/a", "c": "/other", "d": "/d"}
-    assert "e" not in held.paths
+def test_a_model_that_is_loaded_again_has_the_adapters_of_that_moment(tmp_path: Path) -> None:
+    given = {name: str(adapters.make(tmp_path / name, i, rank=2 + i)) for i, name in enumerate("abc")}
+    modules = tuple(f"{name}={path}" for name, path in given.items())
+    config = ServerConfig((str(adapters.TINY),), memory_gb=0.01, max_num_seqs=1, threads=1, lora_modules=modules)
+    make = ModelFactory(str(adapters.TINY), str(adapters.TINY), config)
+    held = HostAdapters(config.loras_of(make.name))
+    with held.made(make) as first:
+        assert first.loras == ("a", "b", "c")
+        slots = first.lora_options
+    shutil.rmtree(given["a"])
+    held.paths = {"b": given["c"], "c": given["c"], "d": given["a"]}
+    with held.made(make) as again:
+        assert again.loras == ("b", "c") == tuple(held.paths)
+        assert again.lora_options == slots
+        b, c = (again.request("Hello.", lora=name).lora for name in "bc")
+        assert b is not None
+        assert c is not None
+        assert b.identity == c.identity
