@@ -17,6 +17,9 @@ class InvalidRequest(StentorError, ValueError):
         self.param = param
         self.message = message
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.param, self.message)  # to another process: `args` has the words alone
+
 
 class CheckpointError(StentorError):
     """A model directory is missing, incomplete, corrupt or of an unknown kind."""
@@ -41,6 +44,9 @@ class BatchError(EngineError):
         failed = [r for r in results if isinstance(r, StentorError)]
         super().__init__(f"{len(failed)} of {len(results)} texts failed, the first with: {failed[0]}")
         self.results = list(results)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.results,)
 
 
 def request_failed(cause: BaseException) -> EngineError:

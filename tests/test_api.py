@@ -1,6 +1,7 @@
 """The public API: what it takes, what it gives, and how it says no before anything is queued."""
 
 import io
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -179,3 +180,16 @@ def test_bad_engine_options_are_named(options: dict, says: str):
 
 def test_the_version_is_a_version():
     assert stentor.__version__.count(".") == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequest("text", "must not be empty"),
+        stentor.BatchError([stentor.EngineError("one"), InvalidRequest("a", "b")]),
+    ],
+)
+def test_an_error_comes_back_from_another_process(error: stentor.StentorError):
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), repr(vars(again))) == (str(error), repr(vars(error)))
