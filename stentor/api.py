@@ -146,7 +146,7 @@ class TTS:
             not isinstance(retries, int) or isinstance(retries, bool) or not 1 <= retries <= 10
         ):
             raise InvalidRequest("retries", f"must be a whole number from 1 to 10, got {retries!r}")
-        texts, options = [text] if isinstance(text, str) else list(text), self._loaded(options)
+        texts, options = request.texts(text), self._loaded(options)
         results = speak([self._passage(t, options, retries or retry.TRIES, streaming=False) for t in texts])
         if isinstance(text, str):
             if isinstance(results[0], StentorError):

@@ -5,8 +5,11 @@ Nothing of the package is imported here but the errors, so every room may import
 
 from __future__ import annotations
 
+import math
+import numbers
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from stentor.errors import InvalidRequest
 
@@ -36,6 +39,17 @@ def check_quantization(name: str) -> str:
     return name
 
 
+def _check(name: str, value: Any, least: float | None, whole: bool = False) -> None:
+    """InvalidRequest if a value that is given is no number, not whole where it must be, or below `least`."""
+    if value is None:
+        return
+    kind: Any = numbers.Integral if whole else numbers.Real
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise InvalidRequest(name, f"must be a {'whole ' if whole else ''}number, got {value!r}")
+    if least is not None and not value >= least:  # also for NaN
+        raise InvalidRequest(name, f"must be at least {least:g}, got {value}")
+
+
 @dataclass(frozen=True)
 class Policy:
     """Parameters of the scheduler. Times are seconds."""
@@ -55,6 +69,16 @@ class Policy:
     max_queue: int = 1024  # requests that may wait for a slot
     parked_mb: float = 256.0  # MiB of the host for rows without a slot that wait for text or a reader
     unready_after: int = 5  # requests in a row that failed while they were served. One that finishes ends the count
+
+    def __post_init__(self) -> None:
+        for name in ("max_prefill_tokens", "chunk", "max_frames_in_codec", "unready_after"):
+            _check(name, getattr(self, name), 1, whole=True)
+        for frames in self.ramp or ():
+            _check("ramp", frames, 1, whole=True)
+        for name in ("min_cached_tokens", "min_cached_voice_tokens", "reserve_tokens", "max_queue"):
+            _check(name, getattr(self, name), 0, whole=True)
+        for name in ("max_ahead", "max_unread", "max_prefill_delay", "batching_window", "parked_mb"):
+            _check(name, getattr(self, name), 0)
 
     def min_cached(self, voice: bool) -> int:
         """Tokens that a prompt, with reference audio or without, must have in common with others to find them."""
@@ -85,17 +109,15 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "page_size", "max_frames", "threads", "max_threads", "encoded_references"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidRequest(name, f"must be at least 1, got {value}")
-        if self.overlap_steps is not None and self.overlap_steps < 0:
-            raise InvalidRequest("overlap_steps", f"must be at least 0, got {self.overlap_steps}")
+            _check(name, getattr(self, name), 1, whole=True)
+        _check("overlap_steps", self.overlap_steps, 0, whole=True)
         for name in ("codec_states_mb", "codec_pages_mb"):
-            if getattr(self, name) < 0:
-                raise InvalidRequest(name, f"must be at least 0, got {getattr(self, name)}")
+            _check(name, getattr(self, name), 0)
         for name in ("memory_gb", "max_memory_gb"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            _check(name, value, None)
+            if value is not None and not 0 < value < math.inf:
                 raise InvalidRequest(name, f"must be above 0, got {value}")
+        _check("gpu_memory_utilization", self.gpu_memory_utilization, None)
         if not 0 < self.gpu_memory_utilization <= 1:
             raise InvalidRequest("gpu_memory_utilization", f"must be in (0, 1], got {self.gpu_memory_utilization}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +68,13 @@ def check_text(text: object) -> str:
     if not text.strip():
         raise InvalidRequest("text", "must not be empty")
     return _unicode("text", text)
+
+
+def texts(given: object) -> list[Any]:
+    """A text, or several that are not checked yet. InvalidRequest if it is neither."""
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return list(given)
+    return [check_text(given)]
 
 
 def _text(spec: ModelSpec, text: object) -> str:

@@ -1,6 +1,7 @@
 """The public API: what it takes, what it gives, and how it says no before anything is queued."""
 
 import io
+import math
 import pickle
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import soundfile
 
 import stentor
 from stentor import TTS, CheckpointError, InvalidRequest, Reference
+from stentor.config import Policy
 
 TONE = (np.sin(np.arange(3000) / 20) * 0.5).astype(np.float32)
 
@@ -62,6 +64,8 @@ def test_a_reference_may_be_a_path_bytes_or_samples(tts: TTS, tmp_path: Path):
         ("", {}, "text: must not be empty"),
         (" \n\t ", {}, "text: must not be empty"),
         (7, {}, "text: must be a string"),
+        (None, {}, "text: must be a string, got NoneType"),
+        (b"hi", {}, "text: must be a string, got bytes"),
         ("x" * 10_000, {"split_granularity": "none"}, "text: has 10000 characters, at most 512"),
         ("hi", {"split_granularity": "word"}, "split_granularity: must be one of auto, none, sentence, clause"),
         ("bad \ud800", {}, "text: is not valid Unicode"),
@@ -87,7 +91,7 @@ def test_a_reference_may_be_a_path_bytes_or_samples(tts: TTS, tmp_path: Path):
 def test_bad_requests_name_the_field_and_what_is_allowed(tts: TTS, text: object, options: dict, names: str):
     before = tts.engine.health().stats.submitted
     with pytest.raises(InvalidRequest) as e:
-        tts.generate(text, **options) if isinstance(text, str) else tts.request(text, **options)
+        tts.generate(text, **options)
     assert names in str(e.value)
     assert e.value.param in names
     assert isinstance(e.value, ValueError)
@@ -168,6 +172,10 @@ def test_a_directory_that_is_no_model_says_why(tmp_path: Path):
         ({"dtype": "int4"}, "dtype: must be one of"),
         ({"max_num_seqs": 0}, "max_num_seqs: must be at least 1"),
         ({"memory_gb": -1}, "memory_gb: must be above 0"),
+        ({"memory_gb": math.nan}, "memory_gb: must be above 0, got nan"),
+        ({"memory_gb": math.inf}, "memory_gb: must be above 0"),
+        ({"max_num_seqs": "4"}, "max_num_seqs: must be a whole number, got '4'"),
+        ({"threads": 1.5}, "threads: must be a whole number"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization: must be in"),
         ({"warp": 9}, "warp: "),
     ],
@@ -176,6 +184,20 @@ def test_bad_engine_options_are_named(options: dict, says: str):
     with pytest.raises(ValueError) as e:
         TTS("dummy:toy", **options)
     assert says in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_prefill_tokens": 0}, "max_prefill_tokens: must be at least 1"),
+        ({"max_ahead": math.nan}, "max_ahead: must be at least 0"),
+        ({"ramp": (1, 0)}, "ramp: must be at least 1"),
+        ({"max_queue": -1}, "max_queue: must be at least 0"),
+    ],
+)
+def test_a_policy_with_which_no_request_would_end_is_refused(options: dict, says: str):
+    with pytest.raises(InvalidRequest, match=says):
+        Policy(**options)
 
 
 def test_the_version_is_a_version():
