@@ -43,6 +43,11 @@ class ByteBPE:
         added = config.get("added_tokens_decoder")
         if not isinstance(added, dict) or not added:
             raise CheckpointError(f"{path / 'tokenizer_config.json'}: added_tokens_decoder is missing")
+        for index, entry in added.items():
+            if not (index.isdecimal() and isinstance(entry, dict) and isinstance(entry.get("content"), str)):
+                raise CheckpointError(
+                    f"{path / 'tokenizer_config.json'}: added token {index!r} is not an id with a content"
+                )
         for index, entry in sorted(added.items(), key=lambda item: int(item[0])):
             flags = {k: bool(entry.get(k, False)) for k in ("lstrip", "rstrip", "single_word", "normalized", "special")}
             self._fast.add_tokens([AddedToken(entry["content"], **flags)])
@@ -76,6 +81,8 @@ def _read_merges(file: Path) -> list[tuple[str, str]]:
         lines = file.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError as e:
         raise CheckpointError(f"{file} does not exist") from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise CheckpointError(f"{file} cannot be read: {e}") from e
     if lines[0].startswith("#version"):
         del lines[0]
     pairs = [line.split(" ") for line in lines if line]

@@ -57,6 +57,8 @@ def read_json(file: Path) -> dict[str, Any]:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as e:
         raise CheckpointError(f"{file} does not exist") from e
+    except OSError as e:
+        raise CheckpointError(f"{file} cannot be read: {e.strerror}") from e
     except (json.JSONDecodeError, UnicodeDecodeError) as e:
         raise CheckpointError(f"{file} is not valid JSON: {e}") from e
     if not isinstance(data, dict):
@@ -112,8 +114,8 @@ def read_sharded(path: Path, stem: str = "model") -> dict[str, Tensor]:
     if not index.is_file():
         return read_safetensors(path / f"{stem}.safetensors")
     weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CheckpointError(f"{index} is not a safetensors index: it has no weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise CheckpointError(f"{index} is not a safetensors index: it has no weight_map of file names")
     tensors: dict[str, Tensor] = {}
     for shard in sorted(set(weight_map.values())):
         if Path(shard).name != shard:

@@ -123,6 +123,12 @@ def test_a_missing_shard_is_named(tmp_path: Path):
         weights.read_sharded(tmp_path)
 
 
+def test_an_index_that_names_no_files_is_refused(tmp_path: Path):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x", "b": 0}}))
+    with pytest.raises(CheckpointError, match="has no weight_map of file names"):
+        weights.read_sharded(tmp_path)
+
+
 def test_a_shard_outside_the_directory_is_refused(tmp_path: Path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../secret.safetensors"}}))
     with pytest.raises(CheckpointError, match="outside the model directory"):
