@@ -150,12 +150,13 @@ class ModelHost:
                 continue
             except Exception as e:
                 first = self._spec is None
-                self._become("failed")
                 self.reason = _public(e)
+                self._become("failed" if first else "restarting")  # those who wait for a reload go on waiting
                 log.error("model %s: %s", self.name, e)
                 if first and isinstance(e, InvalidRequest | ModelNotFound):
                     code = WRONG
                 if first or not await asyncio.to_thread(self._restartable):
+                    self._become("failed")
                     self._give_up(code)
                     return
             failures = 1 if time.monotonic() - began > LIMITS.settled_seconds else failures + 1

@@ -214,6 +214,24 @@ def test_requests_beyond_the_limits_of_a_load_get_503_with_retry_after() -> None
     assert {(e.status, e.code, e.headers["Retry-After"]) for _, e in refused} == {(503, "model_loading", "4")}
 
 
+def test_a_request_waits_while_a_load_that_failed_is_tried_again(tmp_path: Path) -> None:
+    loads: list[int] = []
+
+    def load(name: str, model: str | None) -> Callable[[], stentor.TTS]:
+        def make() -> stentor.TTS:
+            loads.append(1)
+            if len(loads) == 2:
+                raise stentor.EngineError("no memory")
+            return toy()(name, model)()
+
+        return make
+
+    with serving(tmp_path, load=load, idle_unload_seconds=SOON, warmup=False) as live:
+        assert unloaded(live)
+        assert live.speech(**BODY).status_code == 200
+        assert len(loads) == 3
+
+
 def test_a_model_that_cannot_be_loaded_again_is_tried_again_and_then_lost(tmp_path: Path) -> None:
     given_up: list[int] = []
     loads: list[int] = []
