@@ -186,6 +186,8 @@ class AdapterPlan:
         targets = options.get("lora_targets")
         if targets is None:
             targets = {*usual_targets, *(n.rpartition(".")[2] for w in given.values() for n in w.pairs)}
+        if isinstance(targets, str):  # as a flag gives them
+            targets = targets.split(",")
         return cls(slots, _whole(options, "max_lora_rank", usual_rank, MOST_RANK), frozenset(targets))
 
 

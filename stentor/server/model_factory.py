@@ -66,6 +66,5 @@ class ModelFactory:
                 parked_mb=LIMITS.parked_mb,
                 unready_after=LIMITS.unready_after,
             ),
-            **load_options(c.load_options),
-            **{**given, **adapters},
+            **{**load_options(c.load_options), **given, **adapters},
         )

@@ -63,6 +63,7 @@ def test_sizes_come_from_the_adapters_that_are_given(tmp_path: Path) -> None:
     only = load(loras=given, max_loras=7, max_lora_rank=8, lora_targets=("q_proj", "v_proj"))
     assert (only.adapters.count, only.adapters.rank) == (7, 8)
     assert {n.rpartition(".")[2] for n in lora_layers(only)} == {"qkv_proj"}
+    assert load(max_loras=1, lora_targets="q_proj,v_proj").adapters.shapes == only.adapters.shapes
 
 
 @pytest.mark.parametrize(

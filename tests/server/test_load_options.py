@@ -38,6 +38,16 @@ def test_the_model_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (made[0]["stream_window"], made[0]["codec_dtype"]) == (20, "float16")
 
 
+def test_a_model_that_is_loaded_again_gets_the_layers_of_its_slots_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = build({"models": ("x",), "load_options": ("lora_targets=q_proj,v_proj",)}, env={})
+    made: list[Any] = []
+    monkeypatch.setattr("stentor.server.model_factory.TTS", lambda model, **options: made.append(options))
+    make = ModelFactory("x", "x", config)
+    make()
+    make(lora_targets=["v_proj"])
+    assert [options["lora_targets"] for options in made] == ["q_proj,v_proj", ["v_proj"]]
+
+
 def test_a_model_that_does_not_take_one_says_what_it_takes() -> None:
     config = build({"models": ("dummy:toy",), "load_options": ("stream_window=20",)}, env={})
     with pytest.raises(InvalidRequest, match="stream_window: is no engine option and no load option of this model"):
