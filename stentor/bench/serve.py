@@ -1,6 +1,7 @@
 """`stentor bench serve`: load on a server, over HTTP or WebSocket."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,7 +66,7 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
         return
     probe = select(job.texts, 1, 0)
     client.prepare(probe)
-    deadline = time.monotonic() + timeout_s
+    deadline, told = time.monotonic() + timeout_s, False
     while True:
         reply = await client.send(probe[0])
         refused = reply.failure is not None and reply.failure.kind in ("connect", "disconnected")
@@ -75,6 +76,9 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
         why = reply.failure.message if reply.failure else f"{status} {refusal_text(spool.get(reply.body))}"
         if not refused and status < 500 and status != 429:
             raise ValueError(f"{client.target.url} refuses the request: {why}")
+        if not told:
+            print(f"waiting up to {timeout_s:g} s for {client.target.url}: {why}", file=sys.stderr, flush=True)
+            told = True
         if time.monotonic() > deadline:
             raise ValueError(f"{client.target.url} is not ready after {timeout_s:g} s: {why}")
         await asyncio.sleep(1)

@@ -219,11 +219,13 @@ def test_a_request_that_the_server_refuses_stops_the_run_before_the_load(capsys)
     assert "/v2/speech refuses the request: 404" in errors
 
 
-def test_a_server_that_is_not_there_is_one_clear_line(capsys):
+def test_a_server_that_is_not_there_is_waited_for_and_then_named(capsys):
     with serving() as (url, _):
         pass
     assert bench("serve", "--base-url", url, *SOME, "--ready-check-timeout-sec", 0.1) == 2
-    assert "is not ready after 0.1 s" in capsys.readouterr().err
+    waits, ends = capsys.readouterr().err.splitlines()
+    assert f"waiting up to 0.1 s for {url}" in waits
+    assert "is not ready after 0.1 s" in ends
 
 
 @pytest.mark.parametrize(
