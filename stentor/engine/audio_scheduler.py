@@ -76,7 +76,7 @@ class AudioScheduler:
 
     def has_frames(self, seq: Sequence) -> None:
         """`seq` has further frames: its next chunk may be due."""
-        if seq.num_generated >= seq.audio_due or self._runs_low(seq):
+        if seq.num_generated >= seq.audio_due or self._is_held_up(seq) or self._runs_low(seq):
             self.look_at(seq)
 
     def plan(self, now: float, live: Iterable[Sequence] = ()) -> list[AudioJob]:
@@ -142,7 +142,8 @@ class AudioScheduler:
         seq.audio_chunks += 1
         seq.in_flight += 1
         seq.audio_due = self._due_at(seq, self._urgency(seq, now)[0])
-        if seq.num_generated < seq.audio_due and seq.status == RUNNING and not self._waits_for_pages(seq):
+        waits = self._waits_for_pages(seq) or self._is_held_up(seq)
+        if seq.num_generated < seq.audio_due and seq.status == RUNNING and not waits:
             del self._changed[seq.id]
 
     def _waits_for_pages(self, seq: Sequence) -> bool:
@@ -154,6 +155,10 @@ class AudioScheduler:
     def _runs_low(self, seq: Sequence) -> bool:
         """Whether a stream waits for a further page while its client has little buffered: then it waits no more."""
         return seq.audio_chunks > 0 and self._waits_for_pages(seq) and self._urgency(seq, self._now)[0] < SOON_LEAD_S
+
+    def _is_held_up(self, seq: Sequence) -> bool:
+        """Whether it is a stream without pages for its next frame. It gives what it has, since its client plays on."""
+        return seq.phase is Phase.PREEMPTED and seq.streaming and not self.timing.window
 
     def _due_at(self, seq: Sequence, lead: float) -> int:
         """Frames without which no chunk is due of a request that goes on. From then on each report has it looked at."""
@@ -203,7 +208,7 @@ class AudioScheduler:
         size = self._wanted(seq, lead)
         most = size if self.timing.window else self.chunk
         if ready < size and not ended:
-            if ready <= 0 or seq.may_go_on:
+            if ready <= 0 or (seq.may_go_on and not self._is_held_up(seq)):
                 return 0, False
             size = self._longest[min(ready, most)]  # nothing follows for now: these can be played meanwhile
         elif seq.audio_chunks and seq.streaming:

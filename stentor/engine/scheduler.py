@@ -285,6 +285,7 @@ class Scheduler:
         self.tables.forget(seq)
         self.tables.free(seq)
         seq.move(Phase.PREEMPTED)
+        self.audio.look_at(seq)
 
     def _drain(self, seq: Sequence) -> None:
         # Freed pages may be allocated again at once, although a launched step may still write them: all steps run on

@@ -136,6 +136,22 @@ def test_a_preempted_stream_gives_the_page_it_has_when_its_client_has_played_wha
     assert [(job.start, job.count) for job in s.plan_audio(now + 0.6)] == [(12, 4)]
 
 
+@pytest.mark.parametrize(("streaming", "chunks"), [(True, [(0, 1), (1, 2)]), (False, [])])
+def test_a_preempted_stream_gives_what_it_has_since_nothing_follows_for_now(streaming: bool, chunks: list):
+    s = scheduler(slots=1, pages=256, ramp=(1, 2, 8))
+    d = SlowCodec(s)
+    seq = d.add(0, 4, 60, streaming=streaming)
+    for _ in range(8):
+        d.step()
+    s.plan_audio(d.now)
+    assert d.chunks.get(0, []) == chunks
+    left = seq.num_generated - seq.audio_scheduled
+    assert left
+    s._preempt(seq)
+    assert sum(job.count for job in s.plan_audio(d.now)) == (left if streaming else 0)
+    assert s.plan_audio(d.now) == []
+
+
 def waiting_for_two_pages() -> tuple[Scheduler, Sequence, float]:
     """A stream whose client has a second of audio now, and whose next chunk is from frame 12 on."""
     s = scheduler(slots=1, pages=256, timing=CodecTiming(4, 3, 2, window=9, chunk_pages=2))

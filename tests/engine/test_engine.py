@@ -458,12 +458,16 @@ def test_an_engine_whose_every_decode_fails_is_not_ready_until_a_request_finishe
         assert tts.engine.health().ready
 
 
-def test_a_thread_that_cannot_be_set_up_is_an_error_and_not_a_wait():
+def test_a_thread_that_cannot_be_set_up_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch):
     found: list[Exception] = []
 
+    def refuse(count: int) -> None:
+        raise RuntimeError("set_num_threads")
+
     def load() -> None:
+        monkeypatch.setattr(torch, "set_num_threads", refuse)
         try:
-            toy(threads=2.5)
+            toy()
         except EngineError as e:
             found.append(e)
 
