@@ -153,10 +153,9 @@ class MessageSender:
         self._put(json_bytes({"type": "audio.chunk", **body}).decode(), audio=True)
 
     def drop_audio(self) -> None:
-        """Drop audio that has not been sent."""
-        kept = [f for f in self._frames if not f[1]]
-        self.size = sum(len(f) for f, _ in kept)
-        self._frames = deque(kept)
+        """Drop audio that has not been sent. A frame that is being sent still counts."""
+        self.size -= sum(len(f) for f, audio in self._frames if audio)
+        self._frames = deque(f for f in self._frames if not f[1])
 
     def _put(self, frame: str | bytes, audio: bool) -> None:
         if self.size and self.size + len(frame) > self.max_bytes:
@@ -176,8 +175,10 @@ class MessageSender:
         """Send all queued frames."""
         while self._frames:
             frame = self._frames.popleft()[0]
-            if isinstance(frame, bytes):
-                await self.ws.send_bytes(frame)
-            else:
-                await self.ws.send_text(frame)
-            self.size -= len(frame)
+            try:
+                if isinstance(frame, bytes):
+                    await self.ws.send_bytes(frame)
+                else:
+                    await self.ws.send_text(frame)
+            finally:
+                self.size -= len(frame)

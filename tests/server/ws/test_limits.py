@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
+from typing import cast
 
 import pytest
+from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from stentor.server.ws import session as ws_module
-from stentor.server.ws.messages import CloseSession, parse
+from stentor.server.ws.messages import CloseSession, MessageSender, parse
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, held, serving, until
 from tests.helpers.ws_talk import IdleClock, talk
@@ -192,6 +195,18 @@ def test_a_silent_client_is_hung_up_on(live: Live, idle_clock: IdleClock, left_o
         idle_clock.passes = True
         code, events = t.close_code()
         assert (code, events[-1]["code"]) == (1008, "idle_timeout")
+
+
+def test_audio_that_is_dropped_while_a_frame_is_being_sent_is_counted_once() -> None:
+    class Client:
+        async def send_bytes(self, data: bytes) -> None:
+            out.drop_audio()
+
+    out = MessageSender(cast(WebSocket, Client()), max_bytes=100)
+    out.audio(b"first")
+    out.audio(b"second")
+    asyncio.run(out.flush())
+    assert out.size == 0
 
 
 def test_the_key_is_asked_for_at_the_handshake(strict: Live) -> None:
