@@ -137,6 +137,7 @@ class Session:
                 await self._handle(message)
             except (ApiError, InvalidRequest) as e:
                 self._refuse(translate(e))
+            self.last_active = time.monotonic()  # a configuration may wait for a model or a reference
             await asyncio.sleep(0)  # a client that sends without pause must not block the others
 
     def _refuse(self, error: ApiError) -> None:

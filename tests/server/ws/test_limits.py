@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from starlette.websockets import WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from stentor.server.speech.plan import SpeechPlan
 from stentor.server.ws import session as ws_module
 from stentor.server.ws.messages import CloseSession, MessageSender, parse
 from tests.helpers.patience import STUCK_S
@@ -195,6 +196,21 @@ def test_a_silent_client_is_hung_up_on(live: Live, idle_clock: IdleClock, left_o
         idle_clock.passes = True
         code, events = t.close_code()
         assert (code, events[-1]["code"]) == (1008, "idle_timeout")
+
+
+def test_a_configuration_that_took_long_is_no_silence_of_the_client(
+    live: Live, idle_clock: IdleClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that waits until the model is loaded again."""
+    plan = live.server.planner.live
+
+    async def slow(*given: Any) -> SpeechPlan:
+        idle_clock.now += 1000
+        return await plan(*given)
+
+    monkeypatch.setattr(live.server.planner, "live", slow)
+    with talk(live) as t:
+        assert t.say("Hello.")[0][-1]["type"] == "session.done"
 
 
 def test_audio_that_is_dropped_while_a_frame_is_being_sent_is_counted_once() -> None:
