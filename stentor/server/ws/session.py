@@ -236,9 +236,11 @@ class Session:
         return self.writing
 
     async def _cancel(self, message: Cancel) -> None:
-        """Drop waiting utterances, stop the current one, and report how much of it was played."""
+        """Drop waiting utterances, stop the current one, and report how much of it was played. A session.close that was
+        sent before still counts."""
+        closes = False
         while not self.waiting.empty():
-            self.waiting.get_nowait()
+            closes |= self.waiting.get_nowait() is None
         self.writing = None
         if self.speaking is not None:
             self.speaking.cancel()
@@ -246,6 +248,8 @@ class Session:
         self.out.drop_audio()
         report = {} if self.last is None else self.last.played_report(message.played_ms)
         self.out.event("response.cancelled", **report)
+        if closes:
+            self.waiting.put_nowait(None)
 
     async def _close(self) -> None:
         """End the utterance that is being written, and close the session once everything has been spoken."""

@@ -224,6 +224,18 @@ def test_close_ends_after_what_was_written_has_been_spoken(live: Live) -> None:
         assert t.close_code()[0] == 1000
 
 
+def test_a_cancel_after_close_still_closes(live: Live) -> None:
+    with talk(live, **LONG) as t:
+        with held(live, frames=[20]):
+            t.send("input.text", text="A long sentence.")
+            t.send("input.done")
+            t.until("audio.start")
+            t.send("session.close")
+            t.send("response.cancel")
+            t.until("response.cancelled")
+        assert t.close_code()[0] == 1000
+
+
 def test_a_reference_is_taken_like_over_http(live: Live) -> None:
     sound = "data:audio/wav;base64," + base64.b64encode(tone_wav()).decode()
     with talk(live, ref_audio=sound, ref_text="tone") as t:
