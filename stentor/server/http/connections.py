@@ -7,6 +7,7 @@ import resource
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from stentor.server.errors import ApiError
@@ -25,6 +26,10 @@ class Connection(HttpToolsProtocol):
     header_bytes = 0  # received of headers that have not ended
     parsed_bytes = 0  # of the target and the headers
     idle_since = 0.0
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.parser = _Parser(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))  # uvloop's is no subclass of it
@@ -49,6 +54,21 @@ class Connection(HttpToolsProtocol):
         self._stop_timer()  # the session has deadlines of its own
         super().handle_websocket_upgrade()
 
+    @property
+    def offered(self) -> bool:
+        """Whether the request that was parsed offers another protocol than WebSocket."""
+        names = {name for name, _ in self.headers}
+        return self.parser.should_upgrade() and b"upgrade" in names and not self._should_upgrade()
+
+    def decline(self) -> _Parser:
+        """Take the request that was parsed, which offers another protocol, as one that does not. Returns the parser of
+        what is behind its headers."""
+        line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        head = [line, *(name + b": " + value for name, value in self.headers if name != b"upgrade"), b"", b""]
+        self.parser = parser = _Parser(self)
+        parser.feed_data(b"\r\n".join(head))
+        return parser
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._stop_timer()
@@ -72,12 +92,16 @@ class Connection(HttpToolsProtocol):
         if self.parsed_bytes > self.limits.max_head_kib << 10:  # they came in one read
             self._refuse_headers()
             return
+        if self.offered:
+            return
         super().on_headers_complete()
         cycle = self.cycle
         if cycle is not None and cycle.scope is self.scope and self.scope["http_version"] == "1.0":
             vars(cycle)["send"] = _until_closed(cycle)  # in place of the method of this one cycle
 
     def on_message_complete(self) -> None:
+        if self.offered:
+            return
         super().on_message_complete()
         self.receiving = False
         self._stop_timer()
@@ -139,6 +163,34 @@ class Connection(HttpToolsProtocol):
         """Close the connection that has been without a request for longest. If there is none, the new one."""
         others = [c for c in self.connections if isinstance(c, Connection) and c.idle]
         min(others, key=lambda c: c.idle_since, default=self).transport.abort()
+
+
+class _Parser(httptools.HttpRequestParser):
+    """A parser that declines offers of other protocols, which a server may do (RFC 9110, 7.8).
+
+    Clients of Java offer HTTP/2 (h2c) with each request. httptools gives no body of such a request, and parses no more.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.connection = connection
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn
+
+    def feed_data(self, data: Any) -> None:
+        parser, rest = self, memoryview(data)
+        while (end := parser._end_of_offer(rest)) is not None:
+            parser, rest = self.connection.decline(), rest[end:]
+
+    def _end_of_offer(self, data: memoryview) -> int | None:
+        """Parse up to the end of the headers of a request that offers another protocol. None: there is none."""
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as e:
+            if not self.connection.offered:
+                raise
+            end: int = e.args[0]
+            return end
+        return None
 
 
 def _until_closed(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, Any, None]]:

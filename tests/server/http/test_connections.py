@@ -89,6 +89,43 @@ def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]], **settin
     return result
 
 
+BODY = b"Hello there."
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+FRAMED = {
+    "length": (b"Content-Length: %d\r\n\r\n" % len(BODY), BODY),
+    "chunks": (b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\nHello\r\n7\r\n there.\r\n0\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("cut", ["together", "apart", "inside"])
+@pytest.mark.parametrize("framed", FRAMED)
+def test_a_client_that_offers_http_2_is_answered_over_http_1_1(framed: str, cut: str) -> None:
+    """As clients of Java do with each request. The next request of the connection is answered too."""
+    end, body = FRAMED[framed]
+    head = b"POST / HTTP/1.1\r\nHost: x\r\n" + OFFER + end
+    last = b"GET /early HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    sent = {
+        "together": [(0.0, (head + body) * 2 + last)],
+        "apart": [(0.0, head), (1.0, body), (1.0, head), (1.0, body), (1.0, last)],
+        "inside": [(0.0, head[:60]), (1.0, head[60:] + body[:4]), (1.0, body[4:] + head), (1.0, body + last)],
+    }
+    received, _ = answers(*sent[cut])
+    assert received.count(b"HTTP/1.1 200") == 3
+    assert received.count(b" 12") == 2
+
+
+def test_any_number_of_offers_may_be_waiting() -> None:
+    head = b"GET /early HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    received, _ = answers((0.0, head * 1200 + head.replace(b"Upgrade\r", b"Upgrade, close\r")))
+    assert received.count(b"HTTP/1.1 200") == 1201
+
+
+def test_headers_that_are_too_large_are_refused_beside_an_offer_too() -> None:
+    received, _ = answers((0.0, b"GET / HTTP/1.1\r\n" + OFFER + b"X: " + b"x" * 70_000 + b"\r\n\r\n"))
+    assert received.startswith(b"HTTP/1.1 431")
+    assert received.count(b"HTTP/1.1") == 1
+
+
 def test_a_connection_that_says_nothing_is_closed() -> None:
     assert answers() == (b"", 30.0)
 
