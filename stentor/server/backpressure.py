@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
+from typing import TypeVar
 
 from starlette.types import Receive
 
 from stentor.server.errors import shutting_down
+
+T = TypeVar("T")
 
 
 class SlowClient(Exception):
@@ -63,7 +66,7 @@ class SendBuffer:
         self.size -= count
 
 
-async def run_while_connected(work: Awaitable[None], receive: Receive, limit: float, ended: asyncio.Event) -> None:
+async def run_while_connected(work: Awaitable[T], receive: Receive, limit: float, ended: asyncio.Event) -> T:
     """Await `work`, and cancel it when the client disconnects, after `limit` seconds, or when the server has `ended`.
 
     Raises Disconnected, TimeoutError, ApiError 503, or what the work raises.

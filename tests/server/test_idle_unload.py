@@ -28,7 +28,7 @@ from stentor.server.limits import Limits
 from stentor.server.residency import Residency
 from tests.helpers import virtual_time
 from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, count, pcm, serving, toy, until
+from tests.helpers.server_live import Live, count, pcm, raw, serving, toy, until
 from tests.helpers.ws_talk import talk
 
 BODY = {"input": "Hello there, you.", "seed": 7, "response_format": "pcm", "max_frames": 8, "guard": False}
@@ -152,6 +152,22 @@ def test_what_is_said_of_a_model_that_is_not_in_memory(tmp_path: Path) -> None:
         assert live.speech(**BODY, temperature=-9).status_code == 400
         assert live.speech(**BODY).status_code == 200
         assert count(live, "model_loads_total") >= 2
+
+
+def test_a_request_that_waits_for_its_model_ends_with_its_client_or_its_server(tmp_path: Path) -> None:
+    gate = Gate()
+    with serving(tmp_path, load=gate.load, idle_unload_seconds=SOON) as live, ThreadPoolExecutor(1) as pool:
+        assert unloaded(live)
+        gate.open.clear()
+        waits = live.server.hosts.all[0].residency
+        with raw(live, BODY):
+            assert until(lambda: waits.waiting == 1)
+        assert until(lambda: waits.waiting == 0)
+        answer = pool.submit(live.speech, **BODY)
+        assert until(lambda: waits.waiting == 1)
+        live.end()
+        assert (answer.result().status_code, answer.result().json()["error"]["code"]) == (503, "shutting_down")
+        gate.open.set()
 
 
 def test_a_session_that_is_open_counts_as_use_only_while_it_speaks(tmp_path: Path) -> None:

@@ -166,6 +166,13 @@ class SpeechResponse(Response):
         await send({"type": "http.response.start", "status": 200, "headers": raw})
 
 
+class NoResponse(Response):
+    """For a client that has left."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        return
+
+
 def _stop_waiting(waiting: asyncio.Timeout, fill: asyncio.Task[None]) -> None:
     """The work has ended while a part is sent. If it has failed, nobody waits for the client."""
     if not fill.cancelled() and fill.exception() is not None:

@@ -16,7 +16,7 @@ from stentor.output.encode import CONTAINERS
 from stentor.server.backpressure import Disconnected, run_while_connected
 from stentor.server.errors import ApiError, failures, from_pydantic, translate
 from stentor.server.http.json_body import BodyRoute
-from stentor.server.http.responses import SpeechResponse
+from stentor.server.http.responses import NoResponse, SpeechResponse
 from stentor.server.ignored import Ignored
 from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
@@ -52,7 +52,12 @@ async def speech(request: Request, body: SpeechBody) -> Response:
     s, timing = server(request), Timing()
     timed = body.timestamps != "none" or s.planner.times_words(body)
     delivery = _delivery(body, request.headers.get("accept", ""), s.config.stream_by_default, timed)
-    plan = await plan_or_reject(s, s.planner.speech(body, request.state.request_id, delivery != "whole"))
+    planned = s.planner.speech(body, request.state.request_id, delivery != "whole")
+    watched = run_while_connected(planned, request.receive, s.config.request_timeout, s.ended)
+    try:  # it may wait for a model or a reference
+        plan = await plan_or_reject(s, watched)
+    except Disconnected:
+        return NoResponse()
     request.state.body.release()  # the plan holds what it needs, decoded
     return SpeechResponse(RunningRequest(s, plan, timing), delivery == "sse", body.timestamps)
 
@@ -77,9 +82,11 @@ def _accepts_events(accept: str) -> bool:
 
 
 async def plan_or_reject(s: Server, planned: Awaitable[SpeechPlan]) -> SpeechPlan:
-    """Await a plan. A refusal is counted and raised as an ApiError."""
+    """Await a plan. A refusal is counted and raised as an ApiError. Disconnected: there is nobody to refuse."""
     try:
         return await planned
+    except Disconnected:
+        raise
     except Exception as e:
         error = translate(e)
         s.metrics.count_refusal(error)
