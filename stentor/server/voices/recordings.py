@@ -61,10 +61,10 @@ class Recordings:
         return await self._once(f"{host.name}:{param}:{digest}", lambda: make(data, digest))
 
     async def stored(self, host: ModelHost, voice: Voice) -> Recording | None:
-        """That of an uploaded voice. None: it has none any more."""
+        """That of an uploaded voice. None: it has been deleted or replaced since."""
 
         async def make() -> Recording:
-            found = await asyncio.to_thread(self.voices.audio, voice.name)
+            found = await asyncio.to_thread(self.voices.audio_of, voice)
             if found is None:
                 raise _Gone
             return await _in(host.references, _loaded, host.spec, found, "voice", "")
@@ -100,7 +100,7 @@ class _Making:
 
 
 class _Gone(Exception):
-    """The voice has been deleted."""
+    """The voice has been deleted or replaced."""
 
 
 def _in(pool: Executor, work: Callable[..., T], *args: Any) -> Awaitable[T]:

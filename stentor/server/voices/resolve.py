@@ -15,6 +15,7 @@ from stentor.server.names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.server.schemas import Shared, VoiceId
 from stentor.server.voices.recordings import Recordings
 from stentor.server.voices.store import PLACEHOLDERS, VoiceStore
+from stentor.server.voices.voice import Voice
 
 if TYPE_CHECKING:
     from stentor.server.model_hosts import ModelHost
@@ -73,15 +74,23 @@ class VoiceResolver:
             return VoiceInput()
         if voice is not None and not host.spec.takes_reference:
             raise ApiError(400, f"voice: {host.name} speaks only with its own voices", param="voice")
-        if voice is not None and voice.kind == "embedding":
-            return VoiceInput(embedding=await self._embedding(host, voice.name))
-        stored = None if voice is None else await self.recordings.stored(host, voice)
-        if voice is not None and stored is not None:
-            return VoiceInput(references=[ReferenceAudio(stored, voice.text)])
+        found = None if voice is None else await self._uploaded(host, voice)
+        if found is not None:
+            return found
         uploaded, count = await asyncio.to_thread(self.voices.some_names, LIMITS.known_voices)
         more = [f"and {count - len(uploaded)} more"] if count > len(uploaded) else []
         known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded, *more])
         raise ApiError(400, f"voice: {name[:80]!r} is not known; known: {known}", param="voice", code="voice_not_found")
+
+    async def _uploaded(self, host: ModelHost, voice: Voice) -> VoiceInput | None:
+        """An uploaded voice, or the one that has just replaced it. None: it has been deleted."""
+        if voice.kind == "embedding":
+            return VoiceInput(embedding=await self._embedding(host, voice.name))
+        stored = await self.recordings.stored(host, voice)
+        if stored is not None:
+            return VoiceInput(references=[ReferenceAudio(stored, voice.text)])
+        now = await asyncio.to_thread(self.voices.get, voice.name)
+        return None if now is None or now.identity == voice.identity else await self._uploaded(host, now)
 
     async def _embedding(self, host: ModelHost, name: str) -> list[float]:
         vector, size = await asyncio.to_thread(self.voices.embedding, name), host.spec.speaker_size

@@ -78,6 +78,11 @@ class VoiceStore:
         except (KeyError, ValueError):
             return None
 
+    def audio_of(self, voice: Voice) -> Audio | None:
+        """Samples and rate of a voice. None: it has been deleted, or replaced by one of other audio and text."""
+        found, now = self.audio(voice.name), self.get(voice.name)  # in this order: what was read is not newer
+        return found if now is not None and now.identity == voice.identity else None
+
     def embedding(self, name: str) -> np.ndarray | None:
         """The speaker embedding [d] of a voice. None: there is no such voice, or it is audio."""
         held = self._tensor(name, "embedding")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -21,7 +22,9 @@ import pytest
 
 import stentor
 from stentor.server.errors import ApiError
+from stentor.server.ignored import Ignored
 from stentor.server.limits import LIMITS
+from stentor.server.schemas import SpeechBody
 from stentor.server.voices.store import VoiceStore
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.patience import STUCK_S
@@ -80,6 +83,24 @@ def test_an_upload_replaced_under_its_name_is_heard_at_once(tmp_path: Path) -> N
         again = live.http.post("/v1/audio/voices", data={"name": "x", "consent": "yes"}, files=other)
         assert again.status_code == 200
         assert live.speech(**ask).content != first
+
+
+def test_a_voice_that_is_replaced_while_it_is_looked_up_has_its_own_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model would take one speaker's audio for another's words."""
+    with serving(tmp_path) as live:
+        upload(live, "x", ref_text="la")
+        voices = live.server.voices
+        known, get = [voices.get("x")], voices.get
+        other = {"audio_sample": ("v.wav", tone_wav(hz=90.0), "audio/wav")}
+        data = {"name": "x", "consent": "yes", "ref_text": "other words"}
+        live.http.post("/v1/audio/voices", data=data, files=other)
+        monkeypatch.setattr(voices, "get", lambda name: known.pop() if known else get(name))
+        body, host = SpeechBody(input=TEXT, voice="x"), live.server.hosts.all[0]
+        looked = live.server.planner.voices.resolve(host, body, Ignored())
+        found = asyncio.run_coroutine_threadsafe(looked, live.loop).result(STUCK_S).references
+    assert [r.text for r in found] == ["other words"]
 
 
 def test_a_speaker_embedding_is_refused_by_models_that_take_none(live: Live) -> None:
