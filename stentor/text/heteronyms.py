@@ -40,6 +40,13 @@ _ADJECTIVES = (
     "subject|invalid"
 )
 
+_USE = "[Uu]ses?|[Rr]euses?|[Rr]efuses?|[Aa]buses?|[Mm]isuses?"
+_USED = (  # a use of what kind, or how many
+    "personal|private|public|common|commercial|daily|everyday|general|frequent|regular|heavy|fair|single|dual|multiple|"
+    "future|current|medical|practical|proper|better|best|main|new|old|first|last|more|most|many|few|these|those|drug|land|"
+    "water|energy|fuel|alcohol|tobacco|substance|data|phone|child|sexual|verbal|physical"
+)
+
 
 @dataclass(frozen=True)
 class Context:
@@ -67,7 +74,15 @@ class Context:
 
 _CONTEXTS = (
     Context(PAST, "[Rr]ead", after=_PAST_TIME, not_before="to|will|I'll|could|can|would|must"),
-    Context(PAST, "read", before="have|I've|we've|they've|you've|he|she|He|She|well|have never|have just|have already"),
+    Context(
+        PAST,
+        "read",
+        before="have|I've|we've|they've|you've|he|she|He|She|well|have never|have just|have already|haven't|hasn't|"
+        "hadn't|have you|Have you|have you ever|Have you ever|have they|Have they|have we|Have we|I've already|"
+        "I've never|I've just|I've ever|I ever|you've ever",
+    ),
+    Context(VERB, _USE, before="that|which", not_after="of|cases?"),
+    Context(VERB, "[Ee]xcuse", after="me|us|my|your|him|her|them"),
     Context(NOUN, "lead", before="of|contains|molten|with|heavy as", not_after="role|singer|the|in|over"),
     Context(
         NOUN,
@@ -133,6 +148,11 @@ _BEHIND = (  # a verb behind a subject, a noun behind an article, an adjective b
         VERB,
         rf"\b(?:{_SUBJECTS})(?: (?:really|always|also|never|still|often|usually|not|now|just|all|both))? ([a-z]+)\b",
     ),
+    (
+        VERB,
+        r"\b(?:[Hh]e|[Ss]he|[Ii]t|[Ww]ho|[Tt]hat|[Ww]hich)(?: (?:really|always|also|never|often|usually|now))? "
+        r"([a-z]+s)\b",
+    ),
     (NOUN, rf"\b(?:{_DETERMINERS}) ({_NOUNS})\b(?! (?:the|a|an|it|this|that|his|her|them)\b)"),
     (
         ADJECTIVE,
@@ -140,7 +160,21 @@ _BEHIND = (  # a verb behind a subject, a noun behind an article, an adjective b
         rf"({_ADJECTIVES})\b(?! (?:the|a|his|her|it)\b)",
     ),
 )
-_RULES = [(c.part, c.pattern()) for c in _CONTEXTS] + [(part, re.compile(pattern)) for part, pattern in _BEHIND]
+_REST = (  # where nothing says that it is a noun, a word with an object is a verb
+    Context(
+        VERB,
+        _USE,
+        after=r"['\"“]?\w\S*",
+        not_before=_USED,
+        not_after="of|for|in|by|as|and|or|but|to|at|on|with|from|is|are|was|were|has|have|had|will|can|may|cases?|during|among|"
+        "rights?|only",
+    ),
+)
+_RULES = [
+    *((c.part, c.pattern()) for c in _CONTEXTS),
+    *((part, re.compile(pattern)) for part, pattern in _BEHIND),
+    *((c.part, c.pattern()) for c in _REST),
+]
 
 
 class Heteronyms:
@@ -167,7 +201,10 @@ class Heteronyms:
     def _has(self, word: str, part: str) -> bool:
         """Whether the dictionary has this reading of a word. If so, it has it under the marked spelling from now on."""
         readings = self._dictionary.readings(word)
-        by_part = {"ADJ": readings["DEFAULT"], **readings} if readings else {}
+        default = readings.get("DEFAULT")  # of a word that has a reading as a noun, the one as a verb
+        by_part = (
+            {"ADJ": default, **({"VERB": default} if readings.get("NOUN") else {}), **readings} if readings else {}
+        )
         if _TAGS[part] in by_part:
             self._dictionary[word + part] = by_part[_TAGS[part]]
         return word + part in self._dictionary
