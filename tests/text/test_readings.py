@@ -68,5 +68,19 @@ def test_a_full_stop_of_an_abbreviation_ends_its_sentence():
     assert PHONEMES("It is 5 p.m. She left.").count(".") == 2
 
 
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("He said...nothing.", "He said, nothing."),
+        ("yes,no", "yes, no"),
+        ("He left(early) today.", "He left, early, today."),
+        ('print("hello")', "print, hello"),
+        ("the item(s)", "the items"),
+    ],
+)
+def test_a_mark_without_a_space_is_a_pause_too(written: str, spoken: str):
+    assert PHONEMES(written) == PHONEMES(spoken)
+
+
 def test_a_guess_is_made_once_for_a_word():
     assert PHONEMES("blorfing " * 40).count("blˈ") == 40

@@ -123,4 +123,8 @@ RULES = rules(
     (r"\s*[*_#^|<>\[\]{}\\]+\s*", " "),
     (r"(?<=\w)/(?=\w)", " slash "),
     (r"\s+([,.;:!?])(?=\s|$)", lambda m: m[1]),
+    (r"(?<=[a-z])\((e?s)\)", lambda m: m[1]),  # "item(s)"
+    # The dictionary has no pause inside of what stands without a space.
+    (r"(?<=\w)(\.{3}|[,;:!?…]+)(?=[\"'“(]?[A-Za-z])", lambda m: f"{m[1]} "),
+    (r"(?<=\w)(?=\([\"'“]?\w)|(?<=\w[\"”])(?=[A-Za-z])", " "),
 )
