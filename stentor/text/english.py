@@ -19,6 +19,9 @@ MAX_WORD = 80
 """Characters of a word. A longer run without a space is read as several words."""
 MAX_PARTS = 8
 """Parts of a word between hyphens and other signs. The dictionary looks at every range of a word's parts."""
+_LINE_END = re.compile(r"(?<=[^\s.,;:!?…])[ \t]*\n\s*")
+_HEADING = re.compile(r"#{1,6}[ \t]")
+_ITEM = re.compile(r"(?:[-*+•–]|\d{1,3}[.)])[ \t]")
 _LONG_WORD = re.compile(rf"(\S{{{MAX_WORD}}})(?=\S)")
 _MANY_PARTS = re.compile(rf"((?:[^\W_]+[^\w\s]+){{{MAX_PARTS}}})(?=\w)")
 _DIGIT_RANGE = re.compile(r"(?<=\d)\s?–\s?(?=\d)")
@@ -30,9 +33,11 @@ _QUOTES = str.maketrans({"‘": "'", "’": "'", "`": "'", "–": " — ", "\u00
 def windows(text: Trace) -> Iterator[Trace]:
     """`text` in parts of at most WINDOW characters and words of at most MAX_WORD, ending with a sentence if possible.
 
-    White space becomes single spaces. Empty parts are left out.
+    A heading, and a line in front of a list's item, end with a full stop. White space becomes single spaces. Empty
+    parts are left out.
     """
-    whole = text.spaced().sub(_LONG_WORD, r"\1 ").sub(_MANY_PARTS, r"\1 ")
+    lines = text.sub(_LINE_END, _line_end).spaced()
+    whole = lines.sub(_LONG_WORD, r"\1 ").sub(_MANY_PARTS, r"\1 ")
     start, length = 0, len(whole.text)
     while length - start > WINDOW:
         ends = [m.end() for m in _SENTENCE_END.finditer(whole.text, start, start + WINDOW)]
@@ -41,6 +46,11 @@ def windows(text: Trace) -> Iterator[Trace]:
         start = end + 1
     if start < length:
         yield whole[start:]
+
+
+def _line_end(m: re.Match[str]) -> str:
+    line = m.string.rfind("\n", 0, m.start()) + 1
+    return ". " if _HEADING.match(m.string, line) or _ITEM.match(m.string, m.end()) else m[0]
 
 
 def spoken(text: str) -> str:

@@ -82,5 +82,19 @@ def test_a_mark_without_a_space_is_a_pause_too(written: str, spoken: str):
     assert PHONEMES(written) == PHONEMES(spoken)
 
 
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("I want:\n- a pear\n- two plums\n", "I want: a pear. two plums"),
+        ("* a pear\n* two plums", "a pear. two plums"),
+        ("1. a pear\n2. two plums", "one. a pear. two. two plums"),
+        ("# A heading\nSome text.\n\n## Another\nMore text", "A heading. Some text. Another. More text"),
+        ("a line that goes\non and on", "a line that goes on and on"),
+    ],
+)
+def test_items_of_a_list_and_headings_are_sentences(written: str, spoken: str):
+    assert PHONEMES(written) == PHONEMES(spoken)
+
+
 def test_a_guess_is_made_once_for_a_word():
     assert PHONEMES("blorfing " * 40).count("blˈ") == 40

@@ -205,7 +205,7 @@ RULES = rules(
     (rf"\b({'|'.join(TITLES)})\.(?=\s+[A-Z])", lambda m: TITLES[m[1]]),
     (r"\b(Dr|Mr|Mrs|Ms|Prof)(?=\s+[A-Z][a-z])", lambda m: TITLES[m[1]]),
     (r"\b([A-Z][a-z]+(?:'s)?\s+)(St)\b\.?", lambda m: f"{m[1]}Street"),
-    (r"\bNos?\.\s*(?=\d)|#\s*(?=\d)", "number "),
+    (r"\bNos?\.\s*(?=\d)|(?<!#)#\s*(?=\d)|№\s*", "number "),
     (r"\bp\.\s?(?=\d)", "page "),
     (r"\betc\.(?=\s*$)", "et cetera."),
     (rf"(?<!\d )(?<!\d)\b({any_of(WORDS)})\.(?!\w)", _word),
