@@ -86,7 +86,7 @@ def _sign(sign: str) -> str:
         return _LATIN[sign]
     kind = unicodedata.category(sign)
     if kind in ("No", "Nl"):  # ½, ①, Ⅳ
-        return " " + unicodedata.normalize("NFKC", sign).replace("⁄", "/")
+        return " " + unicodedata.normalize("NFKC", sign)
     if kind[0] not in "LM":
         return str(unicodedata.decimal(sign, sign))
     return _letter(sign, kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stentor.text.notations.rule import any_of, rules
+from stentor.text.notations.rule import any_of, describes, rules
 from stentor.text.numbers import NUMBER, cardinal, plural, say
 
 MONEY = {
@@ -57,9 +57,12 @@ _PERIOD = r"(?=(?:month|mo|year|yr|week|wk|day|hour|hr|h|person|night|unit|user|
 _PERIODS = {"mo": "month", "yr": "year", "wk": "week", "hr": "hour", "h": "hour", "lb": "pound", "kg": "kilogram"}
 
 
-def _amount(sign: str, amount: str, scale: str | None) -> str:
+def _amount(sign: str, amount: str, scale: str | None, described: bool) -> str:
     big, small = _units(sign)
+    if described:
+        big, small = (big[1], big[1]), (small[1], small[1])
     whole, _, part = amount.replace(",", "").partition(".")
+    whole = whole or "0"
     if scale:
         return f"{cardinal(amount)} {scale} {big[0]}"
     words = [f"{say(whole)} {big[0] if whole != '1' else big[1]}"] if int(whole) or not int(part or "0") else []
@@ -77,7 +80,7 @@ def _units(sign: str) -> tuple[tuple[str, str], tuple[str, str]]:
 
 
 def _money(m: re.Match[str]) -> str:
-    return _amount(m[1], m[2], m[3] or SCALES.get(m[4] or ""))
+    return _amount(m[1], m[2], m[3] or SCALES.get(m[4] or ""), describes(m))
 
 
 def _range(m: re.Match[str]) -> str:
@@ -96,7 +99,7 @@ RULES = rules(
     (rf"(?:(?<=\s)|(?<=\()|^)[-−–](?=(?:{_SIGN})\s?\d)", "minus "),
     (rf"({_SIGN})\s?({NUMBER})\s?[-–]\s?(?:{_SIGN})?(?={NUMBER})", _range),
     (rf"({_SIGN})\s?({NUMBER}){_SCALE}", _money),
-    (rf"({_SIGN})\s?({NUMBER})()()", _money),
+    (rf"({_SIGN})\s?({NUMBER}|\.\d+)()()", _money),
     (rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b", _code),
     (rf"({NUMBER})\s?¢", lambda m: f"{cardinal(m[1])} {plural('cent', m[1] == '1')}"),
     (rf"({NUMBER})\s?([£€])", lambda m: f"{cardinal(m[1])} {plural(MONEY[m[2]][0], m[1] == '1')}"),

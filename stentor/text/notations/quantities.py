@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stentor.text.notations.rule import any_of, rules
+from stentor.text.notations.rule import any_of, describes, rules
 from stentor.text.numbers import NUMBER, cardinal, ordinal, plural, say, spell, version
 
 UNITS = {
@@ -139,6 +139,9 @@ UNITS = {
 SCALES = {"M": "million", "m": "million", "B": "billion", "bn": "billion", "T": "trillion"}
 _HALVES = {2: "half", 4: "quarter"}
 _MANY = r"(?=\s+(?:users|people|views|followers|downloads|parameters|subscribers|players|customers|copies|tokens|rows))"
+_FRACTION = r"\b(\d+(?:,\d{3})*\s+)?(\d{1,3})[/⁄](\d{1,4})\b(?!/)"
+_SHARED = "tsp|tbsp|fl oz|oz|lbs|lb|kg|km|mi|hr|gal|pt|qt|ml|cm|mm|ft|yd"
+"""Units of which there are fractions, and that are no words."""
 _AFTER_IN = (
     r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?:rain|snow)|in diameter|screen|display))"
 )
@@ -159,8 +162,16 @@ def _fraction(m: re.Match[str]) -> str:
     return f"{say(top)} {words}"
 
 
+def _fraction_of(m: re.Match[str]) -> str:
+    """ "3/4 lb" -> "three quarters of a pound", "1 1/2 tsp" -> "one and a half teaspoons"."""
+    unit, words = UNITS[m[4]], _fraction(m)
+    if m[1] or m[2] == "1":
+        return f"{words} {plural(unit, not m[1])}"
+    return f"{words} of {'an' if unit[0] in 'aeio' or unit == 'hour' else 'a'} {unit}"
+
+
 def _unit(m: re.Match[str]) -> str:
-    return f"{cardinal(m[1])} {plural(UNITS[_micro(m[2])], m[1] == '1')}"
+    return f"{cardinal(m[1])} {plural(UNITS[_micro(m[2])], m[1] == '1' or describes(m))}"
 
 
 def _hyphened(m: re.Match[str]) -> str:
@@ -202,7 +213,8 @@ RULES = rules(
         lambda m: f"{cardinal(m[1])} times",
     ),
     (r"\b(\d{1,2}):(\d{1,3})\b", lambda m: f"{say(m[1])} to {say(m[2])}"),
-    (r"\b(\d+(?:,\d{3})*\s+)?(\d{1,3})/(\d{1,4})\b(?!/)", _fraction),
+    (rf"{_FRACTION}\s?({_SHARED})\b(?!/)", _fraction_of),
+    (_FRACTION, _fraction),
     (r"\b(\d[\d,]*)(?:st|nd|rd|th)s?\b", lambda m: ordinal(m[1])),
     (r"\b(\d+(?:\.\d+){2,})\b", lambda m: version(m[1])),
     (rf"({NUMBER})\s+[-−]\s+(?=[^.;]*=)", lambda m: f"{cardinal(m[1])} minus "),

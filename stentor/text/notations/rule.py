@@ -23,3 +23,9 @@ def _constant(words: str) -> Action:
 def any_of(words: Iterable[str]) -> str:
     """A pattern for one of several words, the longest first."""
     return "|".join(re.escape(w) for w in sorted(words, key=len, reverse=True))
+
+
+def describes(m: re.Match[str]) -> bool:
+    """Whether an amount stands between an article and a noun: "a $20 bill" has no plural."""
+    before, after = m.string[max(0, m.start() - 4) : m.start()], m.string[m.end() : m.end() + 4]
+    return bool(re.search(r"\b[Aa]n?\s$", before) and re.match(r"\s(?!of\b|or\b|and\b)[a-zA-Z]", after))
