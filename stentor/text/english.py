@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 
 from stentor.text.notations import RULES
+from stentor.text.notations.abbreviations import DAYS, MONTHS, SHORT_DAYS, SHORT_MONTHS
+from stentor.text.notations.rule import any_of
 from stentor.text.scripts import latin, names_of_signs
 from stentor.text.trace import NO_WORD, Trace
 
@@ -24,7 +26,8 @@ _HEADING = re.compile(r"#{1,6}[ \t]")
 _ITEM = re.compile(r"(?:[-*+•–]|\d{1,3}[.)])[ \t]")
 _LONG_WORD = re.compile(rf"(\S{{{MAX_WORD}}})(?=\S)")
 _MANY_PARTS = re.compile(rf"((?:[^\W_]+[^\w\s]+){{{MAX_PARTS}}})(?=\w)")
-_DIGIT_RANGE = re.compile(r"(?<=\d)\s?–\s?(?=\d)")
+_TIMES = any_of({*DAYS, *SHORT_DAYS, *MONTHS, *SHORT_MONTHS})
+_RANGE = re.compile(rf"(?:(?<=\d)|(?<=\d[ap]m))\s?–\s?(?=\d)|(?<=[a-z.])–(?=(?:{_TIMES})\b)")
 _DASHES = re.compile(r"--(?![a-z])|(?<=\S)--")
 _SENTENCE_END = re.compile(r"[a-z]{4}[.!?][\"')\]]?(?= )")  # four letters: "Dr. Smith" stays together
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "`": "'", "–": " — ", "\u00a0": " ", "\u200b": ""})
@@ -61,7 +64,7 @@ def spoken(text: str) -> str:
 
 def spoken_window(text: Trace) -> Trace:
     """The same for one of `windows`. Empty or punctuation if it has no words."""
-    text = text.each(latin).sub(_DIGIT_RANGE, "-").translate(_QUOTES)
+    text = text.each(latin).sub(_RANGE, "-").translate(_QUOTES)
     text = text.sub(_DASHES, " — ").strip()
     sentence = text.text.endswith(".")
     for pattern, action in RULES:

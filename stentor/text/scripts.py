@@ -85,6 +85,8 @@ def _sign(sign: str) -> str:
     if sign in _LATIN:
         return _LATIN[sign]
     kind = unicodedata.category(sign)
+    if unicodedata.decomposition(sign).startswith("<sub>"):  # H₂O
+        return unicodedata.normalize("NFKC", sign)
     if kind in ("No", "Nl"):  # ½, ①, Ⅳ
         return " " + unicodedata.normalize("NFKC", sign)
     if kind[0] not in "LM":

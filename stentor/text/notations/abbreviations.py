@@ -11,6 +11,7 @@ MONTHS = ("January February March April May June July August September October N
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 SHORT_MONTHS = {name[:3]: name for name in MONTHS if name != "May"} | {"Sept": "September"}
 SHORT_DAYS = {d[:3]: d for d in DAYS} | {"Tues": "Tuesday", "Thur": "Thursday", "Thurs": "Thursday"}
+_ANY_MONTH = any_of({*MONTHS, *SHORT_MONTHS})
 _CLEAR_DAYS = SHORT_DAYS.keys() - {"Sun", "Sat", "Wed"}
 TITLES = {
     "Dr": "Doctor",
@@ -90,6 +91,9 @@ WORDS = {
     "Tel": "Telephone",
     "Sec": "Section",
     "Ch": "Chapter",
+    "ch": "chapter",
+    "Apt": "Apartment",
+    "Ste": "Suite",
     "chap": "chapter",
     "Eq": "Equation",
     "eq": "equation",
@@ -196,12 +200,17 @@ RULES = rules(
         rf"(?=,?\s+(?:{any_of(MONTHS)}|\d)|\s?[-/]\s?[MTWFS])|(?<=[-/])({any_of(SHORT_DAYS)})\b",
         lambda m: SHORT_DAYS[m[1] or m[2] or m[3]],
     ),
+    (
+        rf"\b({_ANY_MONTH})\.?\s?-\s?({_ANY_MONTH})\b",
+        lambda m: f"{SHORT_MONTHS.get(m[1], m[1])} to {SHORT_MONTHS.get(m[2], m[2])}",
+    ),
     (rf"(?<=day)\s?[-–]\s?(?=(?:{any_of(DAYS)})\b)", " to "),
     (rf"\b(\d{{1,5}})\s+((?:[NS][EW]?|[EW])\.?\s+)?((?:[A-Z][a-z]+\s+){{1,3}})({_STREET})\b\.?", _street),
     (
         rf"\b((?:[A-Z][a-z]+\.?|\d+(?:st|nd|rd|th))\s+)({any_of(_CLEAR_STREETS)})\b\.?",
         lambda m: f"{m[1]}{STREETS[m[2]]}",
     ),
+    (r"\b(\d+(?:st|nd|rd|th)\s+)St\b\.?", lambda m: f"{m[1]}Street"),
     (rf"\b({'|'.join(TITLES)})\.(?=\s+[A-Z])", lambda m: TITLES[m[1]]),
     (r"\b(Dr|Mr|Mrs|Ms|Prof)(?=\s+[A-Z][a-z])", lambda m: TITLES[m[1]]),
     (r"\b([A-Z][a-z]+(?:'s)?\s+)(St)\b\.?", lambda m: f"{m[1]}Street"),

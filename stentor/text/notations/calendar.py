@@ -77,6 +77,7 @@ def _season(m: re.Match[str]) -> str:
 
 RULES = rules(
     (r"\b(\d{4})-(\d{2})-(\d{2})(?:T(?=\d)|\b)", _iso_date),
+    (r"\b((?:19|20)\d{2})/(\d{1,2})/(\d{1,2})\b", _iso_date),
     (r"\b(\d{1,2})/(\d{1,2})/(\d{4}|\d{2})\b", _slash_date),
     (r"\b(\d{1,2})[.-](\d{1,2})[.-]((?:19|20)\d{2})\b", _slash_date),
     (
@@ -96,7 +97,10 @@ RULES = rules(
     (r"(?<![$£€\d,.])\b(\d{2,3}0)s\b(?!\s?\d)", _decade),
     (
         r"(?<=\b[Tt]he )(\d0)s\b|(?<=\b[Hh]is )(\d0)s\b|(?<=\b[Hh]er )(\d0)s\b|(?<=\b[Mm]y )(\d0)s\b"
-        r"|(?<=\btheir )(\d0)s\b|(?<=early )(\d0)s\b|(?<=mid-)(\d0)s\b|(?<=late )(\d0)s\b",
+        r"|(?<=\btheir )(\d0)s\b|(?<=early )(\d0)s\b|(?<=mid-)(\d0)s\b|(?<=late )(\d0)s\b"
+        r"|(?<=high )(\d0)s\b|(?<=low )(\d0)s\b|(?<=mid )(\d0)s\b|(?<=upper )(\d0)s\b|(?<=\byour )(\d0)s\b"
+        r"|(?<=\bour )(\d0)s\b|\b([2-9]0)s\b(?=\s(?:music|songs?|hits|pop|rock|disco|kids?|movies?|films?|shows?|"
+        r"fashion|styles?|bands?|themed|nostalgia|era|party)\b)",
         _decade,
     ),
     (r"(?<!\w)['’](\d\d)\b(?!['’])", lambda m: two_digits(int(m[1]))),

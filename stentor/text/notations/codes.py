@@ -17,7 +17,7 @@ _NAMED = (
 )
 _BETWEEN = r"(?:\s+(?:number|code|no|num|id|ID|is|was|ending in|of|are)\b)*\.?\s*[:#]?\s*(?:number\s+)?"
 _COUNTED = r"(?!,\d)(?!\s+(?:more\s+|new\s+)?[a-z]+s\b)(?!\.\d)"
-_WORDS = "AN|AS|AT|AX|BE|BY|DO|GO|HE|HI|IF|IS|IT|MA|ME|MY|NO|OF|OH|ON|OR|OX|PA|SO|TO|UP|US|WE"
+_WORDS = "AN|AS|AT|AX|BE|BY|CO|DO|GO|HE|HI|IF|IS|IT|MA|ME|MY|NO|OF|OH|ON|OR|OX|PA|SO|TO|UP|US|WE"
 """Letters of a code that would be read as a word."""
 _SERVICES = {"411", "911", "999", "112", "311", "511", "611", "711", "811", "988"}
 
@@ -84,7 +84,7 @@ RULES = rules(
     (r"\b([A-Z]{2})\s+(\d{5})\b", lambda m: f"{m[1]} {spell(m[2])}"),
     (rf"(?i)\b({_NAMED})({_BETWEEN})(?<=[\s:#.])((?:[A-Z]{{1,4}}-?)?\d{{3,}}(?:-\d+)*)\b{_COUNTED}", _code),
     (
-        r"\b(?:(?i:ext|extension)\.?\s?|(?<!\d )x(?=\d\d))(\d{1,6})\b(?!\d|\s?[x×])",
+        r"\b(?:(?i:ext|extension)\.?\s?|(?<!\d )x(?=\d\d)(?!86\b|64\b))(\d{1,6})\b(?!\d|\s?[x×])",
         lambda m: f"extension {spell(m[1])}",
     ),
     (rf"\b({any_of(_ROOMS)}|Apt\.)\s+(\d{{3,4}})\b(?!,\d)(?!\s+[a-z]+s\b)", _room),

@@ -77,6 +77,8 @@ FILES = {
     "db": "D B",
 }
 NAMES = {
+    "IPv4": "I P V four",
+    "IPv6": "I P V six",
     "C++": "C plus plus",
     "C#": "C sharp",
     "F#": "F sharp",

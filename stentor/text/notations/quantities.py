@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stentor.text.notations.rule import any_of, describes, rules
-from stentor.text.numbers import NUMBER, cardinal, ordinal, plural, say, spell, version
+from stentor.text.numbers import NUMBER, cardinal, house, ordinal, plural, say, spell, version
 
 UNITS = {
     "nm": "nanometer",
@@ -130,6 +130,10 @@ UNITS = {
     "‰": "per mille",
     "yrs": "year",
     "yr": "year",
+    "wk": "week",
+    "wks": "week",
+    "mo": "month",
+    "mos": "month",
     "kVA": "kilovolt amp",
     "px": "pixel",
     "dpi": "D P I",
@@ -206,11 +210,12 @@ RULES = rules(
     (rf"(?<![\w.])({NUMBER})([kK])\b(?!-)", _thousand),
     (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|''))", _height),
     (rf"\b({NUMBER})[\"″](?!\w)(?=[^\"]*$)", lambda m: f"{cardinal(m[1])} {plural('inch', m[1] == '1')}"),
+    (r"\b(480|720|1080|1440|2160)([pi])\b", lambda m: f"{house(m[1])} {m[2].upper()}"),
     (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by "),
     (
-        rf"\b({NUMBER})x\b(?=\s(?:faster|slower|more|less|fewer|better|worse|bigger|larger|smaller|higher|lower|"
+        rf"\b(?:({NUMBER})\s?[-–]\s?)?({NUMBER})x\b(?=\s(?:faster|slower|more|less|fewer|better|worse|bigger|larger|smaller|higher|lower|"
         r"cheaper|longer|as|the|speed|growth|return|zoom)\b)",
-        lambda m: f"{cardinal(m[1])} times",
+        lambda m: (f"{cardinal(m[1])} to " if m[1] else "") + f"{cardinal(m[2])} times",
     ),
     (r"\b(\d{1,2}):(\d{1,3})\b", lambda m: f"{say(m[1])} to {say(m[2])}"),
     (rf"{_FRACTION}\s?({_SHARED})\b(?!/)", _fraction_of),

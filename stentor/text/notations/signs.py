@@ -100,6 +100,8 @@ def _power(m: re.Match[str]) -> str:
 
 
 COMPARISONS = rules(  # before a rule takes their signs for something else
+    # "10%-20%", "$5K–$10K": the same unit on either side
+    (r"(?<=\d)([A-Za-z%°]{1,4})\s?[-—]\s?(?=[$£€]?\d[\d.,]*\1(?!\w))", lambda m: f"{m[1]} to "),
     (rf"(?<={_OPERAND})\s?\^\s?\(?(-?\w+)\)?", _power),
     (rf"(?<=\s)({any_of(o for o in _OPERATORS if o not in ('...', '++'))})(?=\s)", lambda m: _OPERATORS[m[1]]),
     (r"(?<=\w)([!=<>]=)(?=\w)", lambda m: f" {_OPERATORS.get(m[1], 'equals')} "),
