@@ -92,6 +92,7 @@ RULES = rules(
         rf"\b(\d{{1,2}})(?:st|nd|rd|th)?\s+({_MONTH})\b(?:,?\s+(\d{{4}})\b)?",
         lambda m: f"{ordinal(m[1])} {m[2]}" + (f" {year(m[3])}" if m[3] else ""),
     ),
+    (rf"\b((?i:pre|post|mid|early|late))-({_LIKELY_YEAR})\b(?!-)", lambda m: f"{m[1]} {year(m[2])}"),
     (rf"\b({_MONTH}(?:\s+of)?),?\s+(\d{{4}})\b", lambda m: f"{m[1]} {year(m[2])}"),
     (r"(?<!\w)['’](\d0)s\b", _decade),
     (r"(?<![$£€\d,.])\b(\d{2,3}0)s\b(?!\s?\d)", _decade),

@@ -101,6 +101,8 @@ NAMES = {
     "P&L": "P and L",
     "S&P": "S and P",
     "AC/DC": "A C D C",
+    "A/C": "A C",
+    "AM/FM": "A M F M",
     "w/o": "without",
     "w/": "with ",
     "b/c": "because",

@@ -207,6 +207,7 @@ RULES = rules(
         rf"({NUMBER})\s?({any_of(SCALES)})\b(?:{_MANY}|(?<=\.\d[MB])(?![a-z]))",
         lambda m: f"{cardinal(m[1])} {SCALES[m[2]]}",
     ),
+    (rf"(?<![\w.])({NUMBER})\s?bn\b", lambda m: f"{cardinal(m[1])} billion"),
     (rf"(?<![\w.])({NUMBER})([kK])\b(?!-)", _thousand),
     (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|''))", _height),
     (rf"\b({NUMBER})[\"″](?!\w)(?=[^\"]*$)", lambda m: f"{cardinal(m[1])} {plural('inch', m[1] == '1')}"),
@@ -231,7 +232,8 @@ RULES = rules(
     (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z,]))?", _unit),
     (rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z,]))?", _unit),
     (
-        r"\b(\d+)([FC])\b(?=\s*(?:$|[.,;!?]|today|tonight|outside|inside|and|or|to|in|at|degrees))",
+        r"(?<![Ss]eat )(?<![Rr]ow )\b(\d+)([FC])\b(?=\s*(?:$|[.,;!?]|today|tonight|outside|inside|and|or|to|in|at|"
+        "degrees))",
         lambda m: f"{say(m[1])} degrees {'Fahrenheit' if m[2] == 'F' else 'Celsius'}",
     ),
 )
