@@ -20,6 +20,7 @@ _MORE = {
     ("lead", NOUN): "lˈɛd",
     ("polish", ADJECTIVE): "pˈOlɪʃ",
     ("resume", NOUN): "ɹˈɛzəmˌA",
+    ("resumes", NOUN): "ɹˈɛzəmˌAz",
     ("A", NOUN): "ˈA",
 }
 _PAST_TIME = (
@@ -140,7 +141,13 @@ _CONTEXTS = (
     ),
     Context(VERB, "dove", after="in|into|off|under|for|down|right|deep|head|straight", not_before="the|a|white|The"),
     Context(ADJECTIVE, "[Mm]inute", after="details?|amounts?|traces?|particles?|quantit(?:y|ies)|differences?"),
-    Context(NOUN, "resume", before="my|your|his|her|a", not_after="the|work|it"),
+    Context(
+        NOUN,
+        "resume",
+        before="my|your|his|her|a|the|new|updated|full|My|Your|His|Her|The",
+        not_after="the|work|it|button|command|key",
+    ),
+    Context(NOUN, "resumes", before="the|their|our|your|of|all|many|The|Their"),
     Context(ADJECTIVE, "Polish", before="the|a|in|is|are|speak|speaks|of|was|The|A|learn", not_after="the|it|your"),
 )
 _BEHIND = (  # a verb behind a subject, a noun behind an article, an adjective behind a form of "be"

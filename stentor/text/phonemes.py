@@ -72,27 +72,38 @@ _IPA = {
     "'": "ˈ",
 }
 _CAPITALS = re.compile(r"(?<![\w.])[A-Z]{2,}(?![\w.]*\d)")
+_DRAWN_OUT = re.compile(r"([a-z])\1{2,}")
 _VOWEL = re.compile("[aeiouy]", re.IGNORECASE)
 
 
 class Spelling:
-    """What reads words that are in no dictionary: the neural model, or the word's letters where it finds no phonemes
-    and where a word has no vowel."""
+    """What reads words that are in no dictionary: the word that one draws out ("Nooo"), the neural model, or the word's
+    letters where that finds no phonemes and where a word has no vowel."""
 
     def __init__(self, g2p: NanoG2P) -> None:
         guess = g2p.fallback
-        self._letters = g2p.lexicon.get_NNP
+        self._lexicon = g2p.lexicon
         self._guess = lru_cache(GUESSES)(lambda word: guess(Token(word, "NN", "")))
 
     def __call__(self, token: Token) -> Reading:
         """The token's phonemes and how sure they are (2: a guess)."""
         word = token.text.strip()
+        if short := self._drawn_out(word):
+            known: Reading = self._lexicon.lookup(short, None, None, None)
+            return known
         if _VOWEL.search(word) or not any(c.isalpha() for c in word):
             guess: Reading = self._guess(word)
             if guess[0] and guess[0].strip():
                 return guess
-        letters: Reading = self._letters(word)
+        letters: Reading = self._lexicon.get_NNP(word)
         return letters
+
+    def _drawn_out(self, word: str) -> str | None:
+        """The word of the dictionary that this one draws out: "goood" -> "good", "Sooo" -> "so"."""
+        pairs, single = (_DRAWN_OUT.sub(letters, word.lower()) for letters in (r"\1\1", r"\1"))
+        if pairs == word.lower() or len(single) < 2:
+            return None
+        return next((short for short in (pairs, single) if short in self._lexicon.golds), None)
 
 
 class EnglishPhonemes:
