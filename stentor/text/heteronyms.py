@@ -29,7 +29,7 @@ _PAST_TIME = (
 )
 _SUBJECTS = (
     "I|you|we|they|who|people|You|We|They|Who|People|don't|Don't|didn't|won't|can't|cannot|couldn't|wouldn't|doesn't|"
-    "shouldn't|let's|Let's|please|Please|I'll|we'll|you'll|they'll|he'll|she'll|it'll|did|does|do"
+    "shouldn't|let's|Let's|please|Please|I'll|we'll|you'll|they'll|he'll|she'll|it'll|let me|Let me|let us|did|does|do"
 )
 _DETERMINERS = (
     "a|an|the|this|that|its|his|my|your|our|their|no|any|some|every|of|for|in|good|much|A|An|The|This|Its|His|My|Your|"
@@ -125,7 +125,7 @@ _CONTEXTS = (
         after="up|down|apart|off|out|it|this|them|the (?:paper|page|letter|wall|cloth|roof|envelope)",
     ),
     Context(VERB, "tears", after="up|down|apart|off|it|easily"),
-    Context(VERB, "[Bb]ow", before="take a|took a", after="to|before|down|out"),
+    Context(VERB, "[Bb]ow", before="take a|took a|Take a", after="to|before|down|out"),
     Context(
         VERB,
         "[Cc]lose",
@@ -160,10 +160,16 @@ _BEHIND = (  # a verb behind a subject, a noun behind an article, an adjective b
         r"\b(?:[Hh]e|[Ss]he|[Ii]t|[Ww]ho|[Tt]hat|[Ww]hich)(?: (?:really|always|also|never|often|usually|now))? "
         r"([a-z]+s)\b",
     ),
+    (  # "Convert it to text."
+        VERB,
+        r"(?:^|(?<=[.!?:] ))[\"'“]?([A-Z][a-z]+)\b"
+        r"(?= (?:it|them|him|her|me|us|the|an?|this|these|those|all|your|my|our)\b)",
+    ),
     (NOUN, rf"\b(?:{_DETERMINERS}) ({_NOUNS})\b(?! (?:the|a|an|it|this|that|his|her|them)\b)"),
     (
         ADJECTIVE,
-        r"\b(?:is|are|was|were|be|been|being|am)(?: (?:not|so|very|too|quite|always|also|now|more|most|still|all))? "
+        r"\b(?:is|are|was|were|be|been|being|am|I'm|he's|she's|it's|[Ww]e're|[Tt]hey're|[Yy]ou're)"
+        r"(?: (?:not|so|very|too|quite|always|also|now|more|most|still|all))? "
         rf"({_ADJECTIVES})\b(?! (?:the|a|his|her|it)\b)",
     ),
 )
