@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.types import Receive
 
@@ -72,19 +72,22 @@ async def run_while_connected(work: Awaitable[T], receive: Receive, limit: float
     Raises Disconnected, TimeoutError, ApiError 503, or what the work raises.
     """
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_disconnected(receive))
-    end = asyncio.ensure_future(ended.wait())
+    tasks: list[asyncio.Future[Any]] = [task]
     try:
-        await asyncio.wait((task, watch, end), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(0)  # work that waits for nothing is done then: watching would cost more than it
+        if task.done():
+            return task.result()
+        tasks += [watch := asyncio.ensure_future(_disconnected(receive)), end := asyncio.ensure_future(ended.wait())]
+        await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         if watch.done():
             raise Disconnected
         raise shutting_down() if end.done() else TimeoutError
     finally:
-        for t in (task, watch, end):
+        for t in tasks:
             t.cancel()
-        await asyncio.gather(task, watch, end, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:

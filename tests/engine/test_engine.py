@@ -467,7 +467,7 @@ def test_a_thread_that_cannot_be_set_up_is_an_error_and_not_a_wait(monkeypatch: 
     def load() -> None:
         monkeypatch.setattr(torch, "set_num_threads", refuse)
         try:
-            toy()
+            toy(threads=1)
         except EngineError as e:
             found.append(e)
 
