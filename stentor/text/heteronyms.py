@@ -214,10 +214,9 @@ class Heteronyms:
     def _has(self, word: str, part: str) -> bool:
         """Whether the dictionary has this reading of a word. If so, it has it under the marked spelling from now on."""
         readings = self._dictionary.readings(word)
-        default = readings.get("DEFAULT")  # of a word that has a reading as a noun, the one as a verb
-        by_part = (
-            {"ADJ": default, **({"VERB": default} if readings.get("NOUN") else {}), **readings} if readings else {}
-        )
+        by_part = {"ADJ": readings["DEFAULT"], **readings} if readings else {}
+        if by_part.get("NOUN"):  # the default is then the one as a verb
+            by_part.setdefault("VERB", readings["DEFAULT"])
         if _TAGS[part] in by_part:
             self._dictionary[word + part] = by_part[_TAGS[part]]
         return word + part in self._dictionary
