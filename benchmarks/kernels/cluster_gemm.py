@@ -1,6 +1,7 @@
 """Choose the tiles of products by clusters, alone and in stacks, and check them.
 
 Run, on a GPU: python benchmarks/kernels/cluster_gemm.py [--out DIR] [--stacks flow,fish] [--seconds 60]
+     python benchmarks/kernels/cluster_gemm.py --weights int8 --rows 16,32,64    the same with weights in int8
      python benchmarks/kernels/cluster_gemm.py --compile        compile every tile and stop, without a GPU
 Needs: a GPU, cuda-bindings, NVRTC and nothing but stentor.
 
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.skinny_gemm import BANDWIDTH, COLD, EPS, TOLERANCE
@@ -34,11 +35,13 @@ from stentor.kernels.cuda_cpp import measured_clusters, nvrtc
 from stentor.kernels.cuda_cpp.cluster import ClusterTile, candidates
 from stentor.kernels.cuda_cpp.launch import architecture
 from stentor.kernels.cuda_cpp.operands import Operands
-from stentor.kernels.cuda_cpp.product import Product
+from stentor.kernels.cuda_cpp.product import Product, WeightType
 from stentor.layers.attention import full
 from stentor.layers.qk_norm_rope import RopePositions
+from stentor.layers.quantized import dequantize, quantize, quantized_linear
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
+from stentor.models.quantization import quantize_layers
 
 
 class Case(NamedTuple):
@@ -66,13 +69,13 @@ DEVICE = torch.device("cuda", 0)
 Table = dict[tuple[int, int], ClusterTile]
 
 
-def products(c: StackConfig) -> dict[str, Product]:
+def products(c: StackConfig, weight: WeightType) -> dict[str, Product]:
     width = (c.heads + 2 * c.kv_heads) * c.head_dim
     return {
-        "qkv": Product(c.hidden, width, "bf16", norm=True, bias=c.qkv_bias),
-        "o": Product(c.heads * c.head_dim, c.hidden, "bf16", add=True),
-        "gate": Product(c.hidden, c.ffn, "bf16", norm=True, gate=True),
-        "down": Product(c.ffn, c.hidden, "bf16", add=True),
+        "qkv": Product(c.hidden, width, "bf16", norm=True, bias=c.qkv_bias, weight=weight),
+        "o": Product(c.heads * c.head_dim, c.hidden, "bf16", add=True, weight=weight),
+        "gate": Product(c.hidden, c.ffn, "bf16", norm=True, gate=True, weight=weight),
+        "down": Product(c.ffn, c.hidden, "bf16", add=True, weight=weight),
     }
 
 
@@ -82,7 +85,9 @@ class Alone:
     def __init__(self, p: Product, rows: int) -> None:
         made: dict[str, Any] = {"device": DEVICE, "dtype": torch.bfloat16}
         self.p, self.x = p, torch.randn(rows, p.k, **made)
-        first = torch.randn(p.weight_rows, p.k, **made) / p.k**0.5
+        first, self.scale = torch.randn(p.weight_rows, p.k, **made) / p.k**0.5, None
+        if p.weight == "int8":
+            first, self.scale = quantize(first, torch.int8)
         self.weights = [first, *(first.clone() for _ in range(max(2, int(COLD / first.nbytes))))]
         self.norm, self.residual = torch.rand(p.k, **made) + 0.5, torch.randn(rows, p.n, **made)
         self.bias = torch.randn(p.n, **made) if p.bias else None
@@ -93,7 +98,8 @@ class Alone:
         y = self.x.double()
         if self.p.norm:
             y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + EPS) * self.norm.double()
-        y = y @ self.weights[0].double().T
+        weight = self.weights[0]
+        y = y @ (weight.double() if self.scale is None else dequantize(weight, self.scale, torch.float64)).T
         if self.p.gate:
             gate, up = y.chunk(2, -1)
             y = F.silu(gate) * up
@@ -103,7 +109,11 @@ class Alone:
 
     def operands(self, weight: Tensor, rows: int) -> Operands:
         """The first so many rows times `weight`."""
-        return Operands(self.x[:rows], weight, (self.norm, EPS), self.bias, self.residual)
+        return Operands(self.x[:rows], weight, (self.norm, EPS), self.bias, self.residual, self.scale)
+
+    def library(self, weight: Tensor) -> Tensor:
+        """Without what is fused. Weights in int8 have no library: what serves them elsewhere."""
+        return F.linear(self.x, weight) if self.scale is None else quantized_linear(self.x, weight, self.scale, None)
 
     def run(self, t: ClusterTile, weight: Tensor) -> None:
         launch(self.p, t, self.operands(weight, len(self.x)), self.out)
@@ -142,22 +152,34 @@ def alone(p: Product, rows: int, most: int) -> dict[str, Any]:
             entry["us"] = case.microseconds(lambda w, t=t: case.run(t, w))  # type: ignore[misc]
         found.append(entry)
     right = sorted((f for f in found if "us" in f), key=lambda f: f["us"])
-    library = case.microseconds(lambda w: F.linear(case.x, w))
-    floor = p.weight_rows * p.k * 2 / BANDWIDTH * 1e6
+    library = case.microseconds(case.library)
+    floor = p.weight_rows * p.k * p.weight_bytes / BANDWIDTH * 1e6
     return {"rows": rows, "floor_us": floor, "library_us": library, "tiles": found, "right": right}
+
+
+def fill(name: str, parameter: Tensor) -> None:
+    """Random weights whose products keep the size of their inputs."""
+    if parameter.dtype == torch.int8:
+        parameter.random_(-127, 128)  # a deviation of 73
+    elif name.endswith("weight_scale"):
+        parameter.fill_(1 / 73 / 40)
+    elif parameter.dim() > 1:
+        parameter.normal_().mul_(parameter.shape[-1] ** -0.5)
+    else:
+        parameter.fill_(1)
 
 
 class Blocks:
     """Blocks one after the other, each with weights of its own."""
 
-    def __init__(self, case: Case, rows: int) -> None:
+    def __init__(self, case: Case, rows: int, weight: WeightType) -> None:
         with torch.device("meta"):
-            blocks = [Stack(case.config) for _ in range(case.blocks)]
-        self.stacks = [b.to(torch.bfloat16).to_empty(device=DEVICE) for b in blocks]
-        for parameter in (q for s in self.stacks for q in s.parameters()):
-            parameter.data.normal_().mul_(parameter.shape[-1] ** -0.5) if parameter.dim() > 1 else parameter.data.fill_(
-                1
-            )
+            blocks = [Stack(case.config).to(torch.bfloat16) for _ in range(case.blocks)]
+        if weight == "int8":
+            quantize_layers(nn.ModuleList(blocks), map(str, range(len(blocks))), torch.int8)
+        self.stacks = [b.to_empty(device=DEVICE) for b in blocks]
+        for name, parameter in ((n, q) for s in self.stacks for n, q in s.named_parameters()):
+            fill(name, parameter.data)
         table = angles(case.config.head_dim, 64, 10000.0, None)
         self.positions = RopePositions(Rope(table, torch.bfloat16, interleaved=False, in_float32=True).to(DEVICE), None)
         shape = rows // case.tokens, case.tokens, case.config.hidden
@@ -171,14 +193,16 @@ class Blocks:
 
     def microseconds(self, table: Table, rows: int) -> float:
         """Of one block, with these tiles."""
-        measured_clusters.MEASURED.clear()
-        measured_clusters.MEASURED.update({key: ((1, rows, t),) for key, t in table.items()})
+        for measured in (measured_clusters.MEASURED, measured_clusters.MEASURED_INT8):
+            measured.clear()
+            measured.update({key: ((1, rows, t),) for key, t in table.items()})
         return graph_microseconds(self.run) / len(self.stacks)
 
 
-def choose(case: Case, rows: int, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def choose(case: Case, rows: int, weight: WeightType, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The tiles with which blocks take the least time. Where blocks are fused without it, a product may have none."""
-    blocks, keys = Blocks(case, rows), {name: (p.k, p.weight_rows) for name, p in products(case.config).items()}
+    blocks = Blocks(case, rows, weight)
+    keys = {name: (p.k, p.weight_rows) for name, p in products(case.config, weight).items()}
     before, reference = blocks.microseconds({}, rows), blocks.run().double()
     tiles = {name: [ClusterTile(**f["tile"]) for f in found[name]["right"]] for name in keys}
     if not all(tiles.values()):
@@ -218,12 +242,14 @@ def promising(p: Product, rows: int, most: int) -> list[ClusterTile]:
     return list(dict.fromkeys([ts[0] for ts in kinds] + others))[:most]
 
 
-def begin_compiling(cases: dict[str, Case], most: int, arch: str) -> dict[tuple[str, int], list[Future[bytes]]]:
+def begin_compiling(
+    cases: dict[str, Case], weight: WeightType, most: int, arch: str
+) -> dict[tuple[str, int], list[Future[bytes]]]:
     """The jobs of every stack and number of rows, in the order in which they are needed."""
     return {
         (name, rows): [
             nvrtc.compiler().begin(SOURCE, {**t.macros(p), "PDL": 1}, arch)
-            for p in products(case.config).values()
+            for p in products(case.config, weight).values()
             for t in promising(p, rows, most)
         ]
         for name, case in cases.items()
@@ -243,6 +269,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--stacks", default=",".join(CASES))
     parser.add_argument("--rows", default="", help="only these")
+    parser.add_argument("--weights", default="same", choices=("same", "int8"))
     parser.add_argument("--most", type=int, default=12, help="tiles of a product")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no number of rows after so many")
     parser.add_argument("--compile", action="store_true")
@@ -251,7 +278,7 @@ def main() -> None:
     if args.rows:
         cases = {n: c._replace(rows=tuple(int(r) for r in args.rows.split(","))) for n, c in cases.items()}
     end = time.monotonic() + args.seconds
-    jobs = begin_compiling(cases, args.most, "sm_90a" if args.compile else architecture(0))
+    jobs = begin_compiling(cases, args.weights, args.most, "sm_90a" if args.compile else architecture(0))
     if args.compile:
         finish([job for some in jobs.values() for job in some])
         return
@@ -262,7 +289,7 @@ def main() -> None:
                 if time.monotonic() > end:
                     return
                 finish(jobs[name, rows])
-                found = {n: alone(p, rows, args.most) for n, p in products(case.config).items()}
+                found = {n: alone(p, rows, args.most) for n, p in products(case.config, args.weights).items()}
                 for n, f in found.items():
                     wrong = len(f["tiles"]) - len(f["right"])
                     best = f["right"][0] if f["right"] else {"us": 0, "tile": {}}
@@ -270,7 +297,7 @@ def main() -> None:
                         f"{name:8} {n:4} M{rows:<4} floor {f['floor_us']:6.2f} library {f['library_us']:6.2f} "
                         f"best {best['us']:6.2f} wrong {wrong} {tuple(best['tile'].values())}", flush=True
                     )  # fmt: skip
-                chain = choose(case, rows, found)
+                chain = choose(case, rows, args.weights, found)
                 print(name, rows, {k: v for k, v in chain.items() if k != "tried"}, flush=True)
                 results.setdefault(name, []).append({"alone": found, "chain": chain})
                 (args.out / "cluster_gemm.json").write_text(json.dumps(results, indent=1))

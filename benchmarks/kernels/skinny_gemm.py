@@ -70,9 +70,9 @@ def product(name: str, weight: WeightType) -> Product:
 
 
 class Case:
-    """The operands of one shape, with copies of the weights."""
+    """The operands of one shape, with copies of the weights: `count`, or as many as the cache does not hold."""
 
-    def __init__(self, p: Product, rows: int, device: torch.device) -> None:
+    def __init__(self, p: Product, rows: int, device: torch.device, count: int = 0) -> None:
         torch.manual_seed(0)
         made: dict[str, Any] = {"device": device, "dtype": torch.bfloat16}
         self.p, self.rows = p, rows
@@ -80,7 +80,7 @@ class Case:
         first, self.scale = torch.randn(p.weight_rows, p.k, **made) / p.k**0.5, None
         if p.weight != "same":
             first, self.scale = quantize(first, torch.int8)
-        count = max(3, int(COLD / first.nbytes) + 1)
+        count = count or max(3, int(COLD / first.nbytes) + 1)
         self.weights = [first, *(first.clone() for _ in range(count - 1))]
         self.norm = torch.rand(p.k, **made) + 0.5
         self.residual = torch.randn(rows, p.n, **made)
@@ -103,8 +103,8 @@ class Case:
 
     def launch(self, t: Tile) -> Callable[[Tensor], None]:
         p = self.p
-        kernel = load(SOURCE, t.macros(p), p.splits * 32, t.shared_bytes(p), self.x.device.index)
-        grid = t.ctas(p), -(-self.rows // (8 * t.row_tiles))
+        kernel = load(SOURCE[p.weight], t.macros(p), p.splits * 32, t.shared_bytes(p), self.x.device.index)
+        grid = t.ctas(p), -(-self.rows // (p.row_tile * t.row_tiles))
 
         def run(weight: Tensor) -> None:
             o = Operands(self.x, weight, (self.norm, EPS), None, self.residual, self.scale)
@@ -150,15 +150,15 @@ def measure(p: Product, rows: int, most: int, device: torch.device) -> dict[str,
 
 def tiles_of(p: Product, rows: int, most: int) -> list[Tile]:
     """The tile in use, then others of as many rows as there are, or of half as many, the most promising ones first."""
-    row_tiles = -(-rows // 8)
+    row_tiles = -(-rows // p.row_tile)
     found = [tiles.tile(p, rows), *candidates(p, row_tiles)[:most]]
     if row_tiles > 2:
         found += candidates(p, -(-row_tiles // 2))[: most // 3]
     return list(dict.fromkeys(found))
 
 
-def compile_all(cases: list[tuple[Product, int]], most: int, arch: str) -> None:
-    wanted = {(SOURCE, tuple({**t.macros(p), "PDL": 1}.items())) for p, r in cases for t in tiles_of(p, r, most)}
+def compile_tiles(cases: list[tuple[Product, Tile]], arch: str) -> None:
+    wanted = {(SOURCE[p.weight], tuple({**t.macros(p), "PDL": 1}.items())) for p, t in cases}
     jobs = [nvrtc.compiler().begin(file, dict(macros), arch) for file, macros in wanted]
     for job in jobs:
         job.result()
@@ -180,7 +180,7 @@ def main() -> None:
     rows = [int(r) for r in args.rows.split(",")]
     products = [(n, q) for n in names for w in args.weights.split(",") for q in with_splits(product(n, w), args.splits)]
     arch = "sm_90a" if args.compile else architecture(0)
-    compile_all([(p, r) for _, p in products for r in rows], args.most, arch)
+    compile_tiles([(p, t) for _, p in products for r in rows for t in tiles_of(p, r, args.most)], arch)
     if args.compile:
         return
     end = time.monotonic() + args.seconds

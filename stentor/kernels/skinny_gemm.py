@@ -9,6 +9,7 @@ Weights may be int8, with one scale for each output.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,40 +18,26 @@ from stentor.kernels.buffers import rows_of
 from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.launch import begin_compiling, load, serves
 from stentor.kernels.cuda_cpp.nvrtc import SOURCES
-from stentor.kernels.cuda_cpp.operands import ALIGNMENT, DTYPES, Operands, aligned
+from stentor.kernels.cuda_cpp.operands import DTYPES, Operands, aligned, takes, weight_type
 from stentor.kernels.cuda_cpp.product import GROUP, Product, WeightType
-from stentor.kernels.switches import GEMV_ROWS, SKINNY_ROWS
+from stentor.kernels.switches import SKINNY_ROWS
 
-SOURCE = SOURCES / "skinny_gemm.cu"
-WEIGHTS: dict[torch.dtype, WeightType] = {torch.int8: "int8"}
-"""Quantised weights. Others have the dtype of the activations."""
-INT8_INPUTS = 2048
-"""With fewer inputs, int8 weights of one or two rows are left to the GEMV: a step was not faster without it."""
+SOURCE: dict[WeightType, Path] = {"same": SOURCES / "skinny_gemm.cu", "int8": SOURCES / "skinny_int8_gemm.cu"}
 
 
 def fits(x: Tensor, weight: Tensor, scale: Tensor | None = None) -> bool:
     """Whether the kernels multiply x [..., K] by `weight` [N, K], with a gate or without, on its GPU.
 
-    scale: [N, groups] of a quantised weight, of which a kernel applies one.
+    scale: [N, groups] of a quantised weight.
     """
     n, k = weight.shape
-    shape = n % 16 == 0 and k % GROUP == 0 and weight.is_contiguous() and weight.data_ptr() % ALIGNMENT == 0
-    if scale is None:
-        known = weight.dtype == x.dtype
-    else:
-        one = scale.shape[1] == 1 and scale.data_ptr() % ALIGNMENT == 0
-        known = weight.dtype in WEIGHTS and one and (k >= INT8_INPUTS or x.numel() > GEMV_ROWS * k)
-    return shape and known and x.dtype in DTYPES and serves(weight.device.index)
+    return n % 16 == 0 and k % GROUP == 0 and takes(x, weight, scale) and serves(weight.device.index)
 
 
 def pays(x: Tensor, *weights: Tensor) -> bool:
     """Whether products of x [..., K], one after the other with each of these weights, are faster than the library's."""
-    products = (Product(w.shape[1], len(w), DTYPES[x.dtype], weight=_weight_type(w)) for w in weights)
+    products = (Product(w.shape[1], len(w), DTYPES[x.dtype], weight=weight_type(w)) for w in weights)
     return tiles.pays(tuple(products), x.numel() // x.shape[-1])
-
-
-def _weight_type(weight: Tensor) -> WeightType:
-    return WEIGHTS.get(weight.dtype, "same")
 
 
 def fused_linear(
@@ -66,7 +53,7 @@ def fused_linear(
     k = x.shape[-1]
     n = len(weight) // 2 if gate else len(weight)
     fused = (norm is not None, gate, bias is not None, residual is not None)
-    p = Product(k, n, DTYPES[x.dtype], *fused, _weight_type(weight))
+    p = Product(k, n, DTYPES[x.dtype], *fused, weight_type(weight))
     rows = aligned(x.reshape(-1, k))
     added = None if residual is None else rows_of(residual, n)
     out = torch.empty(len(rows), n, dtype=x.dtype, device=x.device)
@@ -77,12 +64,12 @@ def fused_linear(
 def _launch(p: Product, o: Operands, out: Tensor) -> None:
     t = tiles.tile(p, len(o.x))
     _compile_others(p, out.device.index)
-    kernel = load(SOURCE, t.macros(p), p.splits * 32, t.shared_bytes(p), out.device.index)
-    kernel((t.ctas(p), -(-len(o.x) // (8 * t.row_tiles))), o.arguments(out))
+    kernel = load(SOURCE[p.weight], t.macros(p), p.splits * 32, t.shared_bytes(p), out.device.index)
+    kernel((t.ctas(p), -(-len(o.x) // (p.row_tile * t.row_tiles))), o.arguments(out))
 
 
 @cache
 def _compile_others(p: Product, device: int) -> None:
     """Begin to compile a product's kernels for other numbers of rows, which other graphs will ask for."""
-    for rows in range(8, (SKINNY_ROWS if p.weight == "same" else tiles.INT8_ROWS) + 1, 8):
-        begin_compiling(SOURCE, tiles.tile(p, rows).macros(p), device)
+    for rows in range(p.row_tile, (SKINNY_ROWS if p.weight == "same" else tiles.INT8_ROWS) + 1, p.row_tile):
+        begin_compiling(SOURCE[p.weight], tiles.tile(p, rows).macros(p), device)

@@ -47,7 +47,7 @@ def fused_linear(
     """
     normed = None if norm is None else norm[:2]
     if _is_cluster(x, weight, scale):
-        return kernels.cluster_gemm.fused_linear(x, weight, normed, residual, gate, bias)
+        return kernels.cluster_gemm.fused_linear(x, weight, normed, residual, gate, bias, scale)
     if _is_skinny(x, weight, scale):
         return kernels.skinny_gemm.fused_linear(x, weight, normed, residual, gate, bias, scale)
     return kernels.gemv.fused_linear(x, weight, norm, residual, gate, bias, scale=scale)
@@ -58,4 +58,4 @@ def _is_skinny(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
 
 
 def _is_cluster(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
-    return scale is None and kernels.is_cluster(x) and kernels.cluster_gemm.fits(x, weight)
+    return kernels.is_cluster(x) and kernels.cluster_gemm.fits(x, weight, scale)

@@ -11,6 +11,7 @@ from stentor.kernels.cuda_cpp.cluster import candidates
 from stentor.kernels.cuda_cpp.launch import serves
 from stentor.kernels.cuda_cpp.operands import Operands
 from stentor.kernels.cuda_cpp.product import Product
+from stentor.layers.quantized import dequantize, quantize
 
 pytestmark = pytest.mark.gpu
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
@@ -22,25 +23,30 @@ PRODUCTS = (
 )
 
 
+@pytest.mark.parametrize("weights", ["same", "int8"])
 @pytest.mark.parametrize("rows", [16, 88, 352])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("k", "n"), [(1024, 2560), (4096, 1024), (1024, 4096)])
-def test_products_by_clusters_equal_their_formula(k, n, dtype, rows):
+def test_products_by_clusters_equal_their_formula(k, n, dtype, rows, weights):
     if not serves(0):
         pytest.skip("GEMMs by clusters need a Hopper GPU and cuda-bindings")
     made = {"device": "cuda", "dtype": TYPES[dtype]}
     for fused in PRODUCTS:
-        p = Product(k, n, dtype, **fused)
+        p = Product(k, n, dtype, **fused, weight=weights)
         x, weight, norm = (
             torch.randn(rows, k, **made),
             torch.randn(p.weight_rows, k, **made) / k**0.5,
             torch.rand(k, **made),
         )
+        scale, exact = None, weight.double()
+        if weights == "int8":
+            weight, scale = quantize(weight, torch.int8)
+            exact = dequantize(weight, scale, torch.float64)
         bias, residual = torch.randn(n, **made), torch.randn(rows, n, **made)
         y = x.double()
         if p.norm:
             y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * norm.double()
-        y = y @ weight.double().T
+        y = y @ exact.T
         if p.gate:
             gate, up = y.chunk(2, -1)
             y = silu(gate) * up
@@ -48,7 +54,7 @@ def test_products_by_clusters_equal_their_formula(k, n, dtype, rows):
         for t in candidates(p, rows)[:3]:
             outs = [torch.full((rows, n), float("nan"), **made) for _ in range(2)]
             for out, count in zip(outs, (rows, rows - 3), strict=True):
-                cluster_gemm.launch(p, t, Operands(x[:count], weight, (norm, 1e-6), bias, residual), out)
+                cluster_gemm.launch(p, t, Operands(x[:count], weight, (norm, 1e-6), bias, residual, scale), out)
             assert float((outs[0].double() - y).norm() / y.norm()) < (8e-3 if dtype == "bf16" else 1e-3)
             assert torch.equal(outs[1][: rows - 3], outs[0][: rows - 3])
             assert outs[1][rows - 3 :].isnan().all()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.kernels import cluster_gemm, skinny_gemm
+from stentor.kernels.cuda_cpp.operands import WEIGHTS
 from stentor.layers.quantized import dequantize
 
 
@@ -34,14 +35,14 @@ def fuse_products(monkeypatch: pytest.MonkeyPatch, rows: int, cluster_rows: int 
         return y if residual is None else residual + y
 
     def fits(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
-        return weight.dtype == x.dtype if scale is None else weight.dtype in skinny_gemm.WEIGHTS
+        return weight.dtype == x.dtype if scale is None else weight.dtype in WEIGHTS
 
     def by_cluster(*args: object, **named: object) -> Tensor:
         found["cluster"] += 1
         return fused(*args, **named)
 
-    def fits_cluster(x: Tensor, weight: Tensor) -> bool:
-        return rows < x.numel() // x.shape[-1] <= cluster_rows and weight.dtype == x.dtype
+    def fits_cluster(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
+        return rows < x.numel() // x.shape[-1] <= cluster_rows and fits(x, weight, scale)
 
     monkeypatch.setattr(kernels, "is_cluster", lambda x: cluster_rows > 0)
     monkeypatch.setattr(cluster_gemm, "fits", fits_cluster)

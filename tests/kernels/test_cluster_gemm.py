@@ -27,13 +27,20 @@ CASES = {
     ),
     "norm and bias, stages used again": (Product(1024, 64, "bf16", norm=True, bias=True), ClusterTile(40, 1, 2, 3), 77),
     "residual, four parts of K": (Product(1024, 64, "f16", add=True), ClusterTile(24, 1, 4, 4), 24),
+    "int8, norm and gate": (
+        Product(1024, 64, "bf16", norm=True, gate=True, weight="int8"), ClusterTile(16, 2, 2, 4), 19
+    ),
+    "int8, norm and bias, stages used again": (
+        Product(1024, 64, "bf16", norm=True, bias=True, weight="int8"), ClusterTile(24, 1, 2, 3), 24
+    ),
+    "int8, residual, four parts of K": (Product(2048, 128, "f16", add=True, weight="int8"), ClusterTile(24, 2, 4, 5), 9),
     "all of K, fewer rows than columns": (Product(512, 64, "f16"), ClusterTile(24, 1, 1, 3), 9),
 }  # fmt: skip
 
 
 def product(p: Product, t: ClusterTile, rows: int, folder: Path) -> Tensor:
     out, o = empty(rows + 1, p.n, p), operands(p, rows)
-    emulated(cluster_gemm.SOURCE, t.macros(p), folder)(t.grid(p, rows), t.shared_bytes(), o.arguments(out))
+    emulated(cluster_gemm.SOURCE, t.macros(p), folder)(t.grid(p, rows), t.shared_bytes(p), o.arguments(out))
     assert out[rows].isnan().all()
     return out[:rows]
 
@@ -53,7 +60,7 @@ def test_every_measured_tile_fits_its_product_and_the_chip() -> None:
         assert all(a[1] < b[0] for a, b in pairwise(ranges))
         for _, most, t in entries:
             assert t.fits(Product(k, weight_rows, "bf16"))
-            assert t.shared_bytes() <= SHARED_BYTES
+            assert t.shared_bytes(Product(k, weight_rows, "bf16")) <= SHARED_BYTES
             assert tile(k, weight_rows, most) == t
 
 
@@ -67,7 +74,7 @@ def test_candidates_fit_and_differ() -> None:
     for rows in (16, 88, 352):
         found = candidates(p, rows)
         assert len(set(found)) == len(found) > 10
-        assert all(t.fits(p) and t.shared_bytes() <= SHARED_BYTES for t in found)
+        assert all(t.fits(p) and t.shared_bytes(p) <= SHARED_BYTES for t in found)
         assert all(t.columns * t.grid(p, rows)[1] >= rows for t in found)
     assert not replace(found[0], splits=3).fits(p)
 

@@ -14,7 +14,7 @@ from stentor.kernels import skinny_gemm
 from stentor.kernels.cuda_cpp import nvrtc, tiles
 from stentor.kernels.cuda_cpp.measured import MEASURED, MEASURED_INT8
 from stentor.kernels.cuda_cpp.operands import Operands
-from stentor.kernels.cuda_cpp.product import ElementType, Product, Tile, WeightType
+from stentor.kernels.cuda_cpp.product import SHARED_BYTES, ElementType, Product, Tile, WeightType
 from stentor.kernels.cuda_cpp.tiles import candidates
 from stentor.layers.quantized import dequantize, quantize
 from tests.helpers.cuda_emulator import emulated
@@ -65,8 +65,8 @@ def empty(rows: int, columns: int, p: Product) -> Tensor:
 
 def skinny(p: Product, t: Tile, o: Operands, folder: Path) -> Tensor:
     out = empty(len(o.x), p.n, p)
-    grid = t.ctas(p), -(-len(o.x) // (8 * t.row_tiles))
-    emulated(skinny_gemm.SOURCE, t.macros(p), folder)(grid, t.shared_bytes(p), o.arguments(out))
+    grid = t.ctas(p), -(-len(o.x) // (p.row_tile * t.row_tiles))
+    emulated(skinny_gemm.SOURCE[p.weight], t.macros(p), folder)(grid, t.shared_bytes(p), o.arguments(out))
     return out
 
 
@@ -94,8 +94,11 @@ def test_every_measured_tile_fits_its_product() -> None:
     found = [(m, "same") for m in MEASURED.items()] + [(m, "int8") for m in MEASURED_INT8.items()]
     for ((k, n, gate, row_tiles), (_, measured)), weight in found:
         p = Product(k, n, "bf16", gate=gate, weight=weight)
-        assert measured in candidates(p, row_tiles) or measured in candidates(p, -(-row_tiles // 2))
-        assert tiles.tile(p, 8 * row_tiles) == measured
+        known = {replace(t, stages=0) for rows in (row_tiles, -(-row_tiles // 2)) for t in candidates(p, rows)}
+        assert replace(measured, stages=0) in known
+        assert 0 < measured.stages <= measured.tiles * measured.batch * measured.batches
+        assert measured.shared_bytes(p) <= SHARED_BYTES // measured.min_ctas
+        assert tiles.tile(p, p.row_tile * row_tiles) == measured
 
 
 CASES = {
@@ -147,4 +150,4 @@ def test_kernels_compile_for_a_hopper_gpu(weight: WeightType, tmp_path: Path, mo
     p = Product(2048, 6144, "bf16", norm=True, gate=True, weight=weight)
     for rows in (1, 16):
         macros = {**tiles.tile(p, rows).macros(p), "PDL": 1}
-        assert nvrtc.Compiler().begin(skinny_gemm.SOURCE, macros, "sm_90a").result()[:4] == b"\x7fELF"
+        assert nvrtc.Compiler().begin(skinny_gemm.SOURCE[weight], macros, "sm_90a").result()[:4] == b"\x7fELF"

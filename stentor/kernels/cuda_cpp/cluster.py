@@ -52,13 +52,15 @@ class ClusterTile:
     def grid(self, p: Product, rows: int) -> tuple[int, int]:
         return p.weight_rows // self.rows * self.splits, -(-rows // self.columns)
 
-    def shared_bytes(self) -> int:
-        stages = self.stages * (self.rows + self.columns) * 128
-        return max(stages, self.columns * (self.rows + 4) * 4) + self.columns * 9 * 4
+    def shared_bytes(self, p: Product) -> int:
+        copied = self.stages * (self.rows + self.columns) * 128
+        if p.weight == "int8":  # half of the weights' bytes, and three widened stages
+            copied += (3 * 128 - self.stages * 64) * self.rows
+        return max(copied, self.columns * (self.rows + 4) * 4) + self.columns * 9 * 4
 
-    def ctas(self) -> int:
+    def ctas(self, p: Product) -> int:
         """CTAs of an SM at once."""
-        return min((SHARED_BYTES + RESERVED) // (self.shared_bytes() + RESERVED), self.ctas_by_registers)
+        return min((SHARED_BYTES + RESERVED) // (self.shared_bytes(p) + RESERVED), self.ctas_by_registers)
 
     @property
     def ctas_by_registers(self) -> int:
@@ -68,6 +70,7 @@ class ClusterTile:
         return {
             **p.macros,
             "NORM": int(p.norm),
+            "BITS": 8 * p.weight_bytes,
             "COLUMNS": self.columns,
             "WARP_GROUPS": self.warp_groups,
             "SPLITS": self.splits,
@@ -100,14 +103,14 @@ def candidates(p: Product, rows: int) -> list[ClusterTile]:
             for splits in (1, 2, 4, 8):
                 groups = p.k // GROUP // splits
                 bases = (ClusterTile(columns, warp_groups, splits, s, s < groups) for s in range(3, 17))
-                fitting = [t for t in bases if t.fits(p) and t.shared_bytes() <= SHARED_BYTES]
-                found |= {t for t in fitting if t.stages in _stages(fitting)}
+                fitting = [t for t in bases if t.fits(p) and t.shared_bytes(p) <= SHARED_BYTES]
+                found |= {t for t in fitting if t.stages in _stages(p, fitting)}
     return sorted(found, key=lambda t: microseconds(p, rows, t))
 
 
-def _stages(fitting: list[ClusterTile]) -> set[int]:
+def _stages(p: Product, fitting: list[ClusterTile]) -> set[int]:
     """The most copies in flight, and the most with another CTA on the same SM."""
-    beside = [t.stages for t in fitting if t.ctas() > 1]
+    beside = [t.stages for t in fitting if t.ctas(p) > 1]
     return {fitting[-1].stages, *beside[-1:]}
 
 
@@ -115,12 +118,12 @@ def microseconds(p: Product, rows: int, t: ClusterTile) -> float:
     """What a launch takes on an H200, about. Nothing is fitted to measurements yet."""
     tiles, blocks = t.grid(p, rows)
     ctas = tiles * blocks
-    waves = -(-ctas // (SMS * max(1, t.ctas())))
+    waves = -(-ctas // (SMS * max(1, t.ctas(p))))
     each = p.k // t.splits
     copied = (t.rows + t.columns) * each * 2  # bytes of a CTA
     busiest = -(-ctas // SMS)  # CTAs of an SM
     products = busiest * t.rows * t.columns * each / 2048 / 1.7e3
     cache = max(ctas * copied / 5.5e6, busiest * copied / 0.11e6)
-    weights = p.weight_rows * p.k * 2 / min(4.3e6, 0.045e6 * min(ctas, SMS))
+    weights = p.weight_rows * p.k * p.weight_bytes / min(4.3e6, 0.045e6 * min(ctas, SMS))
     exchanged = busiest * t.rows * t.columns * 4 * (t.splits > 1) / 0.06e6
     return 2.0 + 0.5 * waves + max(weights, cache) + 0.5 * products + exchanged + 0.1 * t.splits

@@ -1,10 +1,10 @@
-// The arguments of skinny_gemm.cu, the products of a group and what follows a sum.
+// The arguments of GEMMs, the products of a group and what follows a sum.
 #include <device.cuh>
 
 struct Arguments {
   const u16* x;  // [rows, K], row stride `stride_x`
   const unsigned char* weight;  // [N, K], or [2 N, K] with GATE: gate, then up
-  const float* scale;  // [N], or [2 N] with GATE, where BITS is 8
+  const float* scale;  // [N], or [2 N] with GATE, of weights in int8
   const u16* norm;  // [K], where NORM
   const u16* bias;  // [N], where BIAS
   const u16* residual;  // [rows, N], row stride `stride_residual`, where ADD
@@ -29,18 +29,6 @@ INLINE Part multiply_parts(Part a, Part b) {
   r.high = make_uint4(multiply_pairs(a.high.x, b.high.x), multiply_pairs(a.high.y, b.high.y),
                       multiply_pairs(a.high.z, b.high.z), multiply_pairs(a.high.w, b.high.w));
   return r;
-}
-
-// Two weights in int8: bytes 0 and 1 of `w`, or 2 and 3 with SECOND. Every value is exact.
-template <bool SECOND> INLINE u32 widen_pair(u32 w) {
-  constexpr bool BF16 = DTYPE[0] == 'b';
-  // A byte below the bits of 128 (bf16) or 1024 (f16) adds itself, where the mantissa has a place for it. In bf16 its last
-  // place for the sign doubles 128, so 128 or 256 is taken off again.
-  const u32 p = byte_permute(BF16 ? w : w ^ 0x80808080, BF16 ? 0x43434343 : 0x64646464, SECOND ? 0x4342 : 0x4140);
-  return BF16 ? add_pairs(p & 0xff7fff7f, (p & 0x00800080) ^ 0xc300c300) : add_pairs(p, 0xe480e480);
-}
-INLINE uint4 widen(uint2 w) {
-  return make_uint4(widen_pair<false>(w.x), widen_pair<true>(w.x), widen_pair<false>(w.y), widen_pair<true>(w.y));
 }
 
 // The sums of a group: `upper` is row g of the weights, `lower` row g + 8.

@@ -26,10 +26,8 @@ INLINE uint4 load_shared(u32 address) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
   return v;
 }
-INLINE uint2 load_shared_pair(u32 address) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
-  return v;
+INLINE void store_shared_pair(u32 address, uint2 v) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
 }
 INLINE float4 load_shared_sums(u32 address) {
   float4 v;
@@ -40,6 +38,14 @@ INLINE float4 load_shared_sums(u32 address) {
 INLINE void store_shared_sums(u32 address, float4 v) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
                ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+INLINE float2 load_shared_sum_pair(u32 address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+  return v;
+}
+INLINE void store_shared_sum_pair(u32 address, float2 v) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }
 INLINE float load_shared_sum(u32 address) {
   float v;
@@ -62,6 +68,8 @@ INLINE void store_shared_word(u32 address, u32 v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
+INLINE float4 load_sums(const float* p) { return *(const float4*)p; }
+
 // Through the L2 cache: another SM may have written this a moment ago.
 INLINE uint4 load_l2(const void* p) {
   uint4 v;
@@ -82,6 +90,13 @@ INLINE void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32." DTYPE "." DTYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// c[16, 8] += a[16, 32] b[32, 8] in int8, with the same rows and columns. a0, a1 and b0 hold the same four k, a2, a3 and b1
+// four others.
+INLINE void mma_int8(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // Two elements of 16 bits in a register. Before Hopper there is no product of bf16 alone, so -0 is added, which is exact.
@@ -106,6 +121,7 @@ INLINE u32 to_elements(float low, float high) {
   asm("cvt.rn." DTYPE "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
+INLINE u32 float_bits(float v) { return __float_as_uint(v); }
 INLINE float power_of_two(float v) {
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCES = Path(__file__).parent
-HEADERS = ("cluster.cuh", "common.cuh", "device.cuh", "wgmma.cuh")
+HEADERS = ("cluster.cuh", "common.cuh", "device.cuh", "skinny.cuh", "wgmma.cuh")
 CACHE = Path("~/.cache/stentor/cubins")
 LOG_CHARACTERS = 2000  # of an error
 

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from stentor.kernels.cuda_cpp.launch import Arguments, pointer
-from stentor.kernels.cuda_cpp.product import ElementType
+from stentor.kernels.cuda_cpp.product import ElementType, WeightType
 
 DTYPES: dict[torch.dtype, ElementType] = {torch.bfloat16: "bf16", torch.float16: "f16"}
+WEIGHTS: dict[torch.dtype, WeightType] = {torch.int8: "int8"}
+"""Quantised weights. Others have the dtype of the activations."""
 ALIGNMENT = 16
 """Bytes to whose multiples every row of an operand must begin."""
 
@@ -35,6 +37,23 @@ class Operands:
         stride_residual = 0 if self.residual is None else self.residual.stride(0)
         pointers = (self.x, self.weight, self.scale, norm, self.bias, self.residual, out)
         return Arguments(*map(pointer, pointers), self.x.stride(0), stride_residual, len(self.x), eps)
+
+
+def takes(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
+    """Whether the kernels read x [..., K] and weight [N, K], whose scale [N, groups] is of a quantised one.
+
+    They apply one scale to an output.
+    """
+    if scale is None:
+        known = weight.dtype == x.dtype
+    else:
+        known = weight.dtype in WEIGHTS and scale.shape[1] == 1 and scale.data_ptr() % ALIGNMENT == 0
+    return known and x.dtype in DTYPES and weight.is_contiguous() and weight.data_ptr() % ALIGNMENT == 0
+
+
+def weight_type(weight: Tensor) -> WeightType:
+    """As a `Product` names it."""
+    return WEIGHTS.get(weight.dtype, "same")
 
 
 def aligned(rows: Tensor) -> Tensor:

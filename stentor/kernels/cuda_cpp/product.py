@@ -40,6 +40,11 @@ class Product:
         return self.n * 2 if self.gate else self.n
 
     @property
+    def row_tile(self) -> int:
+        """Rows of x whose products a tensor core makes at once: 8, or 4 beside int8, where a row is two columns."""
+        return 8 if self.weight == "same" else 4
+
+    @property
     def weight_bytes(self) -> int:
         """Of one weight."""
         return 2 if self.weight == "same" else 1
@@ -48,8 +53,7 @@ class Product:
     def macros(self) -> dict[str, int | str]:
         """What the source asks of the product."""
         flags = {"GATE": self.gate, "BIAS": self.bias, "ADD": self.add}
-        sizes = {"K": self.k, "N": self.n, "BITS": 8 * self.weight_bytes}
-        return {**sizes, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
+        return {"K": self.k, "N": self.n, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
 
 
 def splits(weight_rows: int) -> int:
@@ -63,7 +67,7 @@ FEW_OUTPUTS = 2560
 
 @dataclass(frozen=True)
 class Tile:
-    """What a CTA of skinny_gemm.cu does. The macros of the same names are explained there."""
+    """What a CTA of skinny_gemm.cu or skinny_int8_gemm.cu does. The macros of the same names are explained there."""
 
     row_tiles: int
     tiles: int
@@ -74,16 +78,18 @@ class Tile:
     min_ctas: int
 
     def ctas(self, p: Product) -> int:
-        """CTAs for 8 * row_tiles rows."""
+        """CTAs for `row_tiles` row tiles."""
         return -(-all_tiles(p, self.half) // self.tiles)
 
     def shared_bytes(self, p: Product) -> int:
         tile_rows = 8 if self.half else 16
         unit = tile_rows * GROUP * p.weight_bytes
-        sums = p.splits * self.tiles * self.row_tiles * 32 * 16
-        squares = p.splits * self.row_tiles * 8 * 4 if p.norm else 0
+        rows = self.row_tiles * p.row_tile
+        sums = p.splits * self.tiles * self.row_tiles * 32 * (16 if p.weight == "same" else 8)
+        squares = p.splits * rows * 4 if p.norm else 0
         scales = 0 if p.weight == "same" else self.tiles * tile_rows * 4
-        return self.stages * p.splits * unit + sums + squares + scales
+        integers = 0 if p.weight == "same" else p.splits * self.batch * rows * (2 * GROUP + (8 if p.norm else 4))
+        return self.stages * p.splits * unit + sums + squares + scales + integers
 
     def macros(self, p: Product) -> dict[str, int | str]:
         return {

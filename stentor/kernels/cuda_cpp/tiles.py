@@ -9,42 +9,44 @@ from stentor.kernels.cuda_cpp.measured import MEASURED, MEASURED_INT8, Measured
 from stentor.kernels.cuda_cpp.product import GROUP, SHARED_BYTES, SMS, Product, Tile, WeightType, all_tiles, splits
 
 INT8_ROWS = 16
-"""Rows up to which products with weights in int8 were measured. Others take more, and are left to the Triton kernel."""
+"""Rows up to which products with weights in int8 are faster than by clusters: each CTA makes integers of all rows."""
 MOST_STAGES = 12
 COSTS: dict[WeightType, tuple[float, ...]] = {
     "same": (0.98, 5.0e-5, 4.9e-3, 1.24e-5, 0.45e-5, 1.33e-3),
-    "int8": (0.735, 2.77e-5, 10.8e-3, 0.42e-5, 1.39e-5, 3.18e-3),
+    "int8": (0.74, 2.42e-5, 5.74e-3, 2.54e-5, 0.0, 2.08e-3),
 }
 """Microseconds of a launch, and of one SM: a weight, the products of a group, a byte of x, a byte of sums, a wait."""
 
 
 def candidates(p: Product, row_tiles: int) -> list[Tile]:
     """Tiles worth timing, the most promising one first."""
-    return sorted(_candidates(p, row_tiles), key=lambda tile: microseconds(p, 8 * row_tiles, tile))
+    return sorted(_candidates(p, row_tiles), key=lambda tile: microseconds(p, p.row_tile * row_tiles, tile))
 
 
 @cache
 def tile(p: Product, rows: int) -> Tile:
     """The tile for so many rows. Where registers do not hold all rows at once, several CTAs share them."""
-    row_tiles = -(-rows // 8)
-    if _key(p, row_tiles) in _measured(p) and p.splits == splits(p.weight_rows):
-        return _measured(p)[_key(p, row_tiles)][1]
+    row_tiles = -(-rows // p.row_tile)
+    if p.splits == splits(p.weight_rows):
+        for more in (row_tiles, row_tiles + 1):  # one row tile too many costs little
+            if _key(p, more) in _measured(p):
+                return _measured(p)[_key(p, more)][1]
     while not (found := candidates(p, row_tiles)):
         row_tiles = -(-row_tiles // 2)
     return found[0]
 
 
 def microseconds(p: Product, rows: int, t: Tile) -> float:
-    """What a launch takes on an H200, about: half of 1,100 measured tiles are within 8 % of it (int8: 340, 9 %).
+    """What a launch takes on an H200, about: half of 1,100 measured tiles are within 8 % of it (int8, H100: 166, 10 %).
 
     The parts are those of one SM: weights, tensor cores, x, the warps' sums, and waits for copies.
     """
-    ctas = t.ctas(p) * -(-rows // (8 * t.row_tiles))
+    ctas = t.ctas(p) * -(-rows // (p.row_tile * t.row_tiles))
     ctas = -(-ctas // (SMS * t.min_ctas)) * t.min_ctas
     tile_rows = 8 if t.half else 16
     weights = ctas * t.tiles * tile_rows * p.k
     products = ctas * (p.k // GROUP) * t.row_tiles * (t.tiles + p.norm)
-    x = ctas * t.row_tiles * 8 * p.k * 2
+    x = ctas * t.row_tiles * p.row_tile * p.k * 2
     sums = ctas * p.splits * t.tiles * t.row_tiles * 32 * 16
     waits = 2 * weights / (t.stages * tile_rows * t.min_ctas * p.splits)
     counts = (1.0, weights, products, x, sums, waits)
@@ -70,7 +72,7 @@ def pays(products: tuple[Product, ...], rows: int) -> bool:
 
 def _best_microseconds(p: Product, rows: int) -> float:
     """Of a weight, with a gate or without: whichever was measured."""
-    row_tiles = -(-rows // 8)
+    row_tiles = -(-rows // p.row_tile)
     table = _measured(p)
     found = table.get((p.k, p.n, False, row_tiles)) or table.get((p.k, p.n // 2, True, row_tiles))
     return found[0] if found else microseconds(p, rows, tile(p, rows))
@@ -100,16 +102,21 @@ def _candidates(p: Product, row_tiles: int) -> list[Tile]:
                 bases = [Tile(row_tiles, tiles, half, b, groups // b, 1, min_ctas) for b in batches]
                 fitting = [b for b in bases if _registers(p, b) <= 65536 // (p.splits * 32 * min_ctas)]
                 if p.weight != "same":
-                    fitting = fitting[-1:]  # the fewest batches make the shortest code
+                    fitting = fitting[-2:]  # the fewest batches: a batch waits for its x
                 found |= {t for base in fitting for t in _with_stages(p, base)}
     return list(found)
 
 
 def _registers(p: Product, t: Tile) -> int:
     """Registers of a thread, about."""
+    if p.weight != "same":  # integers and scales, elements of the next batch, and sums
+        integers, pieces = (
+            5 * t.batch * t.row_tiles,
+            4 * t.row_tiles * next(n for n in (1, 2, 4, 8, 12) if t.batch <= n),
+        )
+        return (integers + pieces if t.batches > 1 else max(integers, pieces)) + 6 * t.row_tiles + 48
     x = t.batch * t.row_tiles * 8 * (2 if t.batches > 1 else 1)
-    sums = t.row_tiles * 4 * (t.tiles if p.weight == "same" else 1)
-    return x + sums + 16 + 40
+    return x + t.row_tiles * 4 * t.tiles + 16 + 40
 
 
 def _with_stages(p: Product, t: Tile) -> list[Tile]:

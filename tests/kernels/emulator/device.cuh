@@ -15,9 +15,11 @@
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+using std::max;
 using std::min;
 struct uint2 { u32 x, y; };
 struct uint4 { u32 x, y, z, w; };
+struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct Index { int x = 0, y = 0, z = 0; };
 
@@ -29,6 +31,7 @@ struct Index { int x = 0, y = 0, z = 0; };
 #define __restrict__
 static uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static float rsqrtf(float v) { return 1.0f / std::sqrt(v); }
 #define __expf std::exp
@@ -46,6 +49,7 @@ struct Thread {
 struct Warp {  // a product of all 32 lanes
   u32 a[32][4], b[32][2];
   float c[32][4];
+  int sums[32][4];
   int arrived = 0, at_barrier = 0;
   u64 round = 0, barrier_round = 0;
 };
@@ -102,7 +106,9 @@ template <int PENDING> static void wait_copies() {
 }
 template <class T> static T load(const void* p) { T v; memcpy(&v, p, sizeof v); return v; }
 static uint4 load_shared(u32 address) { return load<uint4>(shared(address, 16)); }
-static uint2 load_shared_pair(u32 address) { return load<uint2>(shared(address, 8)); }
+static void store_shared_pair(u32 address, uint2 v) { memcpy(shared(address, 8), &v, 8); }
+static float2 load_shared_sum_pair(u32 address) { return load<float2>(shared(address, 8)); }
+static void store_shared_sum_pair(u32 address, float2 v) { memcpy(shared(address, 8), &v, 8); }
 static float4 load_shared_sums(u32 address) { return load<float4>(shared(address, 16)); }
 static float load_shared_sum(u32 address) { return load<float>(shared(address, 4)); }
 static void store_shared_sums(u32 address, float4 v) { memcpy(shared(address, 16), &v, 16); }
@@ -110,6 +116,10 @@ static void store_shared_sum(u32 address, float v) { memcpy(shared(address, 4), 
 static u64 load_shared_long(u32 address) { return load<u64>(shared(address, 8)); }
 static void store_shared_long(u32 address, u64 v) { memcpy(shared(address, 8), &v, 8); }
 static void store_shared_word(u32 address, u32 v) { memcpy(shared(address, 4), &v, 4); }
+static float4 load_sums(const float* p) {
+  if ((uintptr_t)p % 16) abort();
+  return load<float4>(p);
+}
 static uint4 load_l2(const void* p) {
   if ((uintptr_t)p % 16) abort();
   return load<uint4>(p);
@@ -130,6 +140,7 @@ static u16 to_element(float v) {
 }
 static u32 to_elements(float low, float high) { return (u32)to_element(high) << 16 | to_element(low); }
 static float __uint_as_float(u32 v) { return load<float>(&v); }
+static u32 float_bits(float v) { return load<u32>(&v); }
 static float power_of_two(float v) { return std::exp2(v); }
 static float other_lane(float v, int mask) {
   static std::vector<float> values(THREADS * CLUSTER);
@@ -180,6 +191,30 @@ static void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   }
   while (w.round == round) yield();
   memcpy(c, w.c[lane], sizeof c);
+}
+// Likewise in int8.
+static void mma_int8(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  Warp& w = warps[current / 32];
+  const int lane = current % 32;
+  const u32 a[4] = {a0, a1, a2, a3};
+  memcpy(w.a[lane], a, sizeof a);
+  w.b[lane][0] = b0, w.b[lane][1] = b1;
+  memcpy(w.sums[lane], c, sizeof c);
+  const u64 round = w.round;
+  if (++w.arrived == 32) {
+    for (int l = 0; l < 32; l++)
+      for (int i = 0; i < 4; i++) {
+        const int row = l / 4 + (i >= 2 ? 8 : 0), column = l % 4 * 2 + i % 2;
+        for (int t = 0; t < 4; t++)
+          for (int half = 0; half < 2; half++)
+            for (int k = 0; k < 32; k += 8)
+              w.sums[l][i] += (int8_t)(w.a[row % 8 * 4 + t][row / 8 + half * 2] >> k) * (int8_t)(w.b[column * 4 + t][half] >> k);
+      }
+    w.arrived = 0;
+    w.round++;
+  }
+  while (w.round == round) yield();
+  memcpy(c, w.sums[lane], sizeof c);
 }
 static void allow_next() {}
 static void wait_for_previous() {}
