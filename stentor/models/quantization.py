@@ -1,8 +1,8 @@
 """Weights of language models in 8 bits: quantised as they are loaded, or as a checkpoint has them.
 
 A quantised layer of a checkpoint is `X.weight` in int8 or float8 and `X.weight_scale` [outputs, groups].
-`models/quantized_checkpoint.py` brings the formats of others to that. Only the four linear layers of the blocks of the
-language models stay in 8 bits. Others that a checkpoint has in 8 bits are widened when it is loaded.
+`models/quantized_checkpoint.py` brings the formats of others to that. Only the four linear layers of the blocks of
+language models and depth loops stay in 8 bits. Others that a checkpoint has in 8 bits are widened when it is loaded.
 """
 
 from __future__ import annotations
@@ -30,6 +30,14 @@ def quantization(options: Mapping[str, object]) -> torch.dtype | None:
     return DTYPES[check_quantization(str(options.get(QUANTIZATION, "auto")))]
 
 
+def with_depth(language: tuple[str, ...], depth: tuple[str, ...], dtype: torch.dtype | None) -> tuple[str, ...]:
+    """The stacks that may have 8 bits: language models, and depth loops unless they are to be made float8.
+
+    float8 has three bits of mantissa, and the fastest kernels do not read it.
+    """
+    return language if dtype == torch.float8_e4m3fn else (*language, *depth)
+
+
 def quantize_layers(net: nn.Module, stacks: Iterable[str], dtype: torch.dtype | None) -> None:
     """Make every linear layer of these stacks of `net` a quantised one. Their weights are not kept. None: no layer."""
     if dtype is not None:
@@ -47,7 +55,7 @@ def place_quantized(
 ) -> dict[str, Tensor]:
     """The checkpoint's tensors as `net` takes them, whose linear layers in these stacks become quantised ones.
 
-    net: on the meta device. stacks: names of its language models. tensors: by the checkpoint's names. dtype: quantise
+    net: on the meta device. stacks: their names in it. tensors: by the checkpoint's names. dtype: quantise
     to that what is not quantised yet, on `device`. InvalidRequest if the checkpoint is quantised to another dtype.
     CheckpointError names the tensor that does not fit.
     """

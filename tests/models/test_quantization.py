@@ -25,9 +25,11 @@ from stentor.models.fish_s2 import dummy as fish
 from stentor.models.fish_s2.config import parse as parse_fish
 from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.loader import QUANTIZED as FISH
-from stentor.models.quantization import quantize_layers
+from stentor.models.fish_s2.loader import QUANTIZED_DEPTH as FISH_DEPTH
+from stentor.models.quantization import quantize_layers, with_depth
 from stentor.models.qwen3_tts.dummy import config as qwen_config
 from stentor.models.qwen3_tts.loader import QUANTIZED as QWEN
+from stentor.models.qwen3_tts.loader import QUANTIZED_DEPTH as QWEN_DEPTH
 from stentor.models.qwen3_tts.loader import make_weights
 from stentor.models.voxcpm2 import dummy as vox
 from stentor.models.voxcpm2.config import parse as parse_vox
@@ -59,7 +61,7 @@ def quantized_in(model: Any) -> dict[str, QuantizedLinear]:
 @pytest.mark.parametrize(
     ("family", "name", "dtype"), [*((f, "int8", torch.int8) for f in FAMILIES), ("fish_s2", "fp8", FP8)]
 )
-def test_only_the_layers_of_the_language_models_have_eight_bits(
+def test_only_the_layers_of_language_models_and_depth_loops_have_eight_bits(
     family: str, name: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     path = checkpoint(family, tmp_path / "tiny")
@@ -70,9 +72,18 @@ def test_only_the_layers_of_the_language_models_have_eight_bits(
     inside = {
         "qwen3_tts": ("_stack.",),
         "voxcpm2": ("net.base_lm.", "net.residual_lm."),
-        "fish_s2": ("language.slow.",),
+        "fish_s2": ("language.slow.", "language.fast.") if name == "int8" else ("language.slow.",),
     }
-    assert all(any(part in f".{n}" for part in inside[family]) for n in found), sorted(found)[:3]
+    for n in found:
+        assert any(part in f".{n}" for part in inside[family]), n
+    for part in inside[family]:
+        assert any(part in f".{n}" for n in found), part
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, FP8])
+def test_float8_leaves_depth_loops_in_16_bits(dtype: torch.dtype) -> None:
+    assert with_depth(("lm",), ("depth",), dtype) == (("lm", "depth") if dtype == torch.int8 else ("lm",))
+    assert with_depth(("lm",), ("depth",), None) == ("lm", "depth")
 
 
 def test_speech_of_a_quantised_model_is_near_that_of_the_model() -> None:
@@ -110,7 +121,7 @@ WAYS: dict[str, tuple[dict[str, Any], Callable[[Tensor, Tensor], dict[str, Tenso
 }
 
 
-LAYERS = re.compile(r"(base_lm|residual_lm|slow)\.layers\.\d+\.(self_attn|mlp)\.")
+LAYERS = re.compile(r"(base_lm|residual_lm|slow|fast)\.layers\.\d+\.(self_attn|mlp)\.")
 
 
 @functools.cache
@@ -135,7 +146,8 @@ def test_a_checkpoint_that_comes_quantised_keeps_its_bits(way: str, source: Path
     others = [(n, m) for n, m in _modules(found) if isinstance(m, nn.Linear) and n not in layers and n in exact]
     assert others
     assert all(_error(m.weight, exact[n].weight) < 0.04 for n, m in others)
-    assert any(not torch.equal(m.weight, exact[n].weight) for n, m in others)  # had 8 bits in the file
+    widened = [n for n, m in others if not torch.equal(m.weight, exact[n].weight)]
+    assert bool(widened) == (source == VOX)  # the layers of its flow had 8 bits in the file
 
 
 def _modules(model: Any) -> list[tuple[str, nn.Module]]:
@@ -261,19 +273,27 @@ def test_tensors_that_do_not_fit_are_named(why: str, tmp_path: Path) -> None:
 
 
 def released() -> dict[str, tuple[Callable[[], nn.Module], tuple[str, ...], float]]:
-    """A network of released size on the meta device, its language models, and GiB that int8 saves (docs/models)."""
+    """A network of released size on the meta device, its stacks in 8 bits, and GiB that int8 saves (docs/models)."""
     c = parse_fish(fish.RELEASED)
     bf16 = torch.bfloat16
     return {
-        "qwen3-tts 0.6B": (lambda: make_weights(qwen_config("qwen3-tts-0.6b-base"), bf16, bf16), QWEN, 0.41),
-        "qwen3-tts 1.7B": (lambda: make_weights(qwen_config("qwen3-tts-1.7b-base"), bf16, bf16), QWEN, 1.31),
+        "qwen3-tts 0.6B": (
+            lambda: make_weights(qwen_config("qwen3-tts-0.6b-base"), bf16, bf16),
+            (*QWEN, *QWEN_DEPTH),
+            0.48,
+        ),
+        "qwen3-tts 1.7B": (
+            lambda: make_weights(qwen_config("qwen3-tts-1.7b-base"), bf16, bf16),
+            (*QWEN, *QWEN_DEPTH),
+            1.39,
+        ),
         "voxcpm2": (lambda: make_modules(parse_vox(vox.RELEASED), CPU, bf16)[0], VOXCPM2, 1.58),
-        "fish s2 pro": (lambda: Language(c, 0, 0, bf16), FISH, 3.38),
+        "fish s2 pro": (lambda: Language(c, 0, 0, bf16), (*FISH, *FISH_DEPTH), 3.76),
     }
 
 
 @pytest.mark.parametrize("name", ["qwen3-tts 0.6B", "qwen3-tts 1.7B", "voxcpm2", "fish s2 pro"])
-def test_int8_halves_the_weights_of_the_language_models(name: str) -> None:
+def test_int8_halves_the_weights_of_language_models_and_depth_loops(name: str) -> None:
     make, stacks, saved = released()[name]
     net = make()
     layers = [w for s in stacks for w in net.get_submodule(f"{s}.layers").parameters()]

@@ -11,13 +11,13 @@ from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
 from stentor.models.fish_s2 import config
 from stentor.models.fish_s2.codec_config import CodecConfig, stack_config
 from stentor.models.fish_s2.language_model import Language
-from stentor.models.fish_s2.loader import QUANTIZED, build_model, make_codec
+from stentor.models.fish_s2.loader import QUANTIZED, QUANTIZED_DEPTH, build_model, make_codec
 from stentor.models.fish_s2.lora import USUAL_TARGETS, reader, serves_adapters
 from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import Tokens, select_tokens
 from stentor.models.load_options import check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
-from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
+from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers, with_depth
 
 SEED = 0
 IDS = {"<|im_start|>": 151644, "<|im_end|>": 151645, "<|voice|>": 151673}
@@ -84,7 +84,8 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     plan = AdapterPlan.of(options, read, USUAL_TARGETS)
     tokens = make_tokens(c.codes, c.vocab)
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, torch.bfloat16, device))
-    quantize_layers(language, QUANTIZED, quantization(options))
+    dtype_8 = quantization(options)
+    quantize_layers(language, with_depth(QUANTIZED, QUANTIZED_DEPTH, dtype_8), dtype_8)
     audio_dtype = codec_dtype({}, device, dtype)
     codec = make_codec(RELEASED_CODEC, c, audio_dtype, encoder_dtype(audio_dtype, device))
     for module in (language, codec):

@@ -20,7 +20,7 @@ from stentor.models.load_options import (
 )
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge, read_peft
-from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
+from stentor.models.quantization import QUANTIZATION, place_quantized, quantization, with_depth
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
@@ -33,8 +33,8 @@ from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from stentor.models.weights import load_weights, meta_init, read_sharded
 
 LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION, "mistral_pretokenizer", "lora", *ADAPTER_OPTIONS)
-QUANTIZED = ("talker.model",)
-"""The language models whose weights may have 8 bits."""
+QUANTIZED, QUANTIZED_DEPTH = ("talker.model",), ("talker.code_predictor.model",)
+"""The language models and depth loops whose weights may have 8 bits."""
 USUAL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 """Layers that get slots for adapters where nothing else is asked for."""
 Built = TypeVar("Built", bound=nn.Module)
@@ -73,7 +73,9 @@ def load(
     norm = tensors.get("talker.model.norm.weight")  # never quantised
     own = torch.float32 if norm is None else norm.dtype
     weights = make_weights(c, model_dtype(dtype, own, device), precise)
-    tensors = place_quantized(weights, QUANTIZED, tensors, quantization(options), str(path), device)
+    dtype_8 = quantization(options)
+    stacks = with_depth(QUANTIZED, QUANTIZED_DEPTH, dtype_8)
+    tensors = place_quantized(weights, stacks, tensors, dtype_8, str(path), device)
     load_weights(weights, tensors, str(path), device)
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
