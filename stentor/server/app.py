@@ -87,7 +87,7 @@ def create_app(
             Middleware(RequestIds, on_response=server.metrics.count_response),
             *([Middleware(AccessLog)] if config.log_requests else []),
             Middleware(Authentication, config=config),
-            Middleware(RequestLimits, config=config, limits=limits),
+            Middleware(RequestLimits, config=config, limits=limits, ended=server.ended),
         ],
         docs_url=None,  # routes_page.py has one that loads nothing from elsewhere
         redoc_url=None,

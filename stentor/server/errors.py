@@ -69,6 +69,17 @@ class ApiError(Exception):
         return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
 
 
+class BodyError(HTTPException):
+    """An ApiError while a body is read, after which the connection is closed.
+
+    FastAPI reports any exception but an HTTPException as a body that it could not parse.
+    """
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.status, error.message, {**error.headers, "Connection": "close"})
+        self.error = error
+
+
 def clipped(text: str, most: int) -> str:
     """At most so many characters of a text that a client may have sent, as valid Unicode."""
     text = text if len(text) <= most else text[: most - 1] + "…"
@@ -178,8 +189,7 @@ def install(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        code = {413: "body_too_large", 503: "bodies_in_flight"}.get(error.status_code)
-        known = ApiError(error.status_code, str(error.detail), code=code)
+        known = error.error if isinstance(error, BodyError) else ApiError(error.status_code, str(error.detail))
         response = await api(request, known)
         response.headers.update(error.headers or {})
         return response

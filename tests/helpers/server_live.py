@@ -230,6 +230,12 @@ def count(live: Live, start: str) -> float:
     return live.sum_of(start)
 
 
+def connect(live: Live) -> socket.socket:
+    """A connection by a client of our own."""
+    host, port = live.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), STUCK_S)
+
+
 def raw(live: Live, body: dict, buffer: int | None = None) -> socket.socket:
     """A request by a client of our own, which need not read."""
     host, port = live.url.removeprefix("http://").split(":")

@@ -9,11 +9,10 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.server.config import MIB, ServerConfig
-from stentor.server.errors import ApiError
+from stentor.server.errors import ApiError, BodyError, shutting_down
 from stentor.server.http.authentication import respond
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import REQUEST_ID
@@ -69,10 +68,11 @@ class RequestLimits:
     """Limits body sizes, the bytes of all bodies, the time in which a body comes, and POST requests in progress.
 
     Answers 413 or 429 before a body is read. A body that is larger than its Content-Length says is cut off.
+    `ended` is set when what still runs must end.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, limits: Limits) -> None:
-        self.app, self.config, self.limits = app, config, limits
+    def __init__(self, app: ASGIApp, config: ServerConfig, limits: Limits, ended: asyncio.Event) -> None:
+        self.app, self.config, self.limits, self.ended = app, config, limits, ended
         self.max_bytes = int(config.max_body_mb * MIB)
         self.budget = BodyBudget(max(int(limits.bodies_mb * MIB), self.max_bytes))
         self.active = 0
@@ -86,7 +86,7 @@ class RequestLimits:
             await respond(refused, scope, receive, send)
             return
         self.active += counted
-        body = _LimitedBody(scope, receive, self.max_bytes, self.limits, self.budget)
+        body = _LimitedBody(scope, receive, self)
         scope["state"]["body"] = body
         try:
             await self.app(scope, body, send)
@@ -120,44 +120,53 @@ class BodyBudget:
 
 
 class _LimitedBody:
-    """receive() that raises HTTPException 413 once a body is too large, 408 when it is not complete by its deadline,
-    and 503 when the bodies of all requests exceed their budget.
+    """receive() that raises BodyError: 413 once a body is too large, 408 when it is not complete by its deadline, and
+    503 when the bodies of all requests exceed their budget or the server has ended.
 
-    It must be an HTTPException: FastAPI reports any other exception from here as a body that it could not parse. Small
-    bodies need none of the budget, so that large ones cannot keep them out.
+    Small bodies need none of the budget, so that large ones cannot keep them out.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int, limits: Limits, budget: BodyBudget) -> None:
-        self.receive, self.max_bytes, self.limits, self.budget = receive, max_bytes, limits, budget
+    def __init__(self, scope: Scope, receive: Receive, requests: RequestLimits) -> None:
+        self.receive, self.requests = receive, requests
         self.received = self.taken = 0
         self.complete = False
-        now = asyncio.get_running_loop().time()
-        self.deadline: float = scope["state"].get("body_deadline", now + limits.request_seconds)
+        self.loop = asyncio.get_running_loop()
+        seconds = requests.limits.request_seconds
+        self.deadline: float = scope["state"].get("body_deadline", self.loop.time() + seconds)
 
     async def __call__(self) -> Message:
         if self.complete:
             return await self.receive()
-        try:
-            async with asyncio.timeout_at(self.deadline):
-                message = await self.receive()
-        except TimeoutError:
-            raise HTTPException(408, f"the body did not come within {self.limits.request_seconds:g} s") from None
+        message = await self._next()
         self.complete = not message.get("more_body", False)
         self.received += len(message.get("body", b""))
-        if self.received > self.max_bytes:
-            raise HTTPException(413, too_large(self.max_bytes).message)
-        self._take(self.received - (self.limits.free_body_kib << 10) - self.taken)
+        if self.received > self.requests.max_bytes:
+            raise BodyError(too_large(self.requests.max_bytes))
+        self._take(self.received - (self.requests.limits.free_body_kib << 10) - self.taken)
         return message
 
+    async def _next(self) -> Message:
+        """The next part. To look at `ended` now and then costs less than a task that waits for it."""
+        look_seconds = self.requests.limits.end_seconds / 4
+        while not self.requests.ended.is_set():
+            try:
+                async with asyncio.timeout_at(min(self.deadline, self.loop.time() + look_seconds)):
+                    return await self.receive()
+            except TimeoutError:
+                if self.loop.time() >= self.deadline:
+                    seconds = f"{self.requests.limits.request_seconds:g} s"
+                    raise BodyError(ApiError(408, f"the body did not come within {seconds}")) from None
+        raise BodyError(shutting_down())
+
     def _take(self, count: int) -> None:
-        if count > 0 and not self.budget.take(count):
-            headers = {"Retry-After": "5", "Connection": "close"}
-            raise HTTPException(503, "the bodies of other requests take all the memory for bodies", headers)
+        if count > 0 and not self.requests.budget.take(count):
+            told = "the bodies of other requests take all the memory for bodies"
+            raise BodyError(ApiError(503, told, code="bodies_in_flight", retry_after=5))
         self.taken += max(0, count)
 
     def release(self) -> None:
         """Give back what the body has taken. Call it when its bytes are no longer kept."""
-        self.budget.used -= self.taken
+        self.requests.budget.used -= self.taken
         self.taken = 0
 
 

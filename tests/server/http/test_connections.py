@@ -20,15 +20,10 @@ from stentor.server.http.connections import limited
 from stentor.server.http.middleware import RequestIds, RequestLimits
 from stentor.server.limits import LIMITS, Limits
 from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, held, raw, serving, until
+from tests.helpers.server_live import Live, connect, held, raw, serving, until
 from tests.helpers.virtual_time import VirtualTimeLoop, run
 
 TEXT = "Hello there, you."
-
-
-def connect(live: Live) -> socket.socket:
-    host, port = live.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), STUCK_S)
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -55,7 +50,7 @@ def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]], **settin
         install(inner)
         inner.mount("/", echo)
         given = ServerConfig(max_body_mb=1.5, **settings)
-        app = RequestIds(RequestLimits(inner, given, limits), lambda route, status: None)
+        app = RequestIds(RequestLimits(inner, given, limits, asyncio.Event()), lambda route, status: None)
         config = uvicorn.Config(app, http=limited(limits), log_config=None, lifespan="off", timeout_keep_alive=30)
         config.load()
         state = uvicorn.server.ServerState()

@@ -19,7 +19,7 @@ from stentor.engine.preparation import Preparation
 from stentor.models.base import Prompt, SpeechRequest
 from stentor.text.front_end import Check
 from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, count, held, raw, serving, toy, until
+from tests.helpers.server_live import Live, connect, count, held, raw, serving, toy, until
 
 TEXT = "Hello there, you."
 
@@ -194,3 +194,16 @@ def test_what_still_runs_when_the_server_ends_is_told_so(tmp_path: Path) -> None
                 assert answer.status_code == 503
                 assert answer.json()["error"]["code"] == "shutting_down"
                 assert "retry-after" in answer.headers
+
+
+@pytest.mark.parametrize("route", ["speech", "voices"])
+def test_a_body_that_is_still_coming_when_the_server_ends_gets_a_503(tmp_path: Path, route: str) -> None:
+    kind = {"speech": "application/json", "voices": "multipart/form-data; boundary=x"}[route]
+    head = f"POST /v1/audio/{route} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: 99\r\n\r\n--x\r\n"
+    with serving(tmp_path) as live, contextlib.closing(connect(live)) as s:
+        s.sendall(head.encode())
+        live.end()
+        answer, _, body = b"".join(iter(lambda: s.recv(1 << 20), b"")).partition(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b"retry-after: 5" in answer
+    assert json.loads(body)["error"]["code"] == "shutting_down"
