@@ -48,6 +48,13 @@ class Connection(HttpToolsProtocol):
             if self.header_bytes > self.limits.max_head_kib << 10:
                 self._refuse_headers()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP. uvicorn does so in plain text, also in the middle of the answer before."""
+        if self.busy and (self.in_headers or not self.receiving):
+            self.cycle.keep_alive = False  # the connection ends with the answer before
+            return
+        self._refuse(ApiError(400, "the request is not valid HTTP", code="invalid_http"))
+
     def handle_websocket_upgrade(self) -> None:
         if self.transport.is_closing():  # its headers were refused
             return
@@ -88,13 +95,13 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self.in_headers = False
         if self.parsed_bytes > self.limits.max_head_kib << 10:  # they came in one read
             self._refuse_headers()
             return
         if self.offered:
             return
         super().on_headers_complete()
+        self.in_headers = False
         cycle = self.cycle
         if cycle is not None and cycle.scope is self.scope and self.scope["http_version"] == "1.0":
             vars(cycle)["send"] = _until_closed(cycle)  # in place of the method of this one cycle
@@ -117,6 +124,13 @@ class Connection(HttpToolsProtocol):
     def busy(self) -> bool:
         """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def answerable(self) -> bool:
+        """Whether an error would be the answer to the request that comes, and not a part of the one before."""
+        if self.receiving and not self.in_headers:  # its body
+            return not self.cycle.response_started and not self.pipeline
+        return not self.busy
 
     @property
     def idle(self) -> bool:
@@ -153,7 +167,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, error: ApiError) -> None:
         """Answer a request that no route has seen, and close."""
-        if not self.transport.is_closing() and not self.busy:
+        if not self.transport.is_closing() and self.answerable:
             body = json_bytes(error.body)
             head = f"HTTP/1.1 {error.status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
             self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -169,6 +170,38 @@ def test_large_headers_that_come_whole_are_refused(large: bytes, more: bytes) ->
     received, _ = answers((0, large + version + more + b"\r\n\r\n"))
     assert received.startswith(b"HTTP/1.1 431")
     assert received.count(b"HTTP/1.1 ") == 1
+
+
+CHUNKS = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"\x16\x03\x01\x02\x00\x01\x00"],  # the first bytes of TLS
+        [b"GET / HTTP/1.1\r\nA B: c\r\n\r\n"],
+        [b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
+        [b"GET http://[::1 HTTP/1.1\r\n\r\n"],
+        [CHUNKS + b"zz\r\n"],
+        [CHUNKS, b"zz\r\n"],
+    ],
+)
+def test_what_is_not_http_is_a_400_in_our_envelope(parts: list[bytes]) -> None:
+    received, _ = answers(*((1.0, part) for part in parts))
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"connection: close" in head
+    assert json.loads(body)["error"]["code"] == "invalid_http"
+
+
+def test_what_is_not_http_does_not_spoil_the_answer_before() -> None:
+    """As of a client whose Content-Length counts letters and not bytes."""
+    received, when = answers((0, b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc\xc3\xa9}"))
+    assert received.startswith(b"HTTP/1.1 200")
+    assert received.endswith(b"\r\n\r\n  3")
+    assert (b"connection: close" in received, when) == (True, 0.0)
+    received, _ = answers((0, CHUNKS.replace(b"/ ", b"/early ")), (1, b"zz\r\n"))
+    assert received.endswith(b"\r\n\r\n  0")
 
 
 @pytest.fixture(scope="module")
