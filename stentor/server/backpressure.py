@@ -91,5 +91,5 @@ async def run_while_connected(work: Awaitable[T], receive: Receive, limit: float
 
 
 async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
+    while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
         pass

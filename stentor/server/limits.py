@@ -79,6 +79,9 @@ class Limits:
     )
     ws_config_mb: int = limit(4, "MiB", "`session.config`", "1009")
     ws_message_kib: int = limit(128, "KiB", "any other message", "1009 `message_too_large`")
+    ws_ahead_kib: int = limit(
+        1024, "KiB", "messages during `session.config`, each of at least 1 KiB", "the next are read after it"
+    )
     ws_waiting: int = limit(8, "", "utterances that wait in a session", "429 `too_many_utterances`")
     ws_errors: int = limit(32, "", "refused messages of a session", "1008 `too_many_errors`")
     # voices and reference audio

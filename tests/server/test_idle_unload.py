@@ -170,6 +170,29 @@ def test_a_request_that_waits_for_its_model_ends_with_its_client_or_its_server(t
         gate.open.set()
 
 
+def test_a_session_whose_client_leaves_while_it_waits_for_its_model_frees_its_place(tmp_path: Path) -> None:
+    gate = Gate()
+    with serving(tmp_path, load=gate.load, idle_unload_seconds=SOON, ws_max_sessions=1) as live:
+        assert unloaded(live)
+        gate.open.clear()
+        waits, sessions = live.server.hosts.all[0].residency, live.server.metrics.sessions
+        waits.limits = Limits(load_seconds=10 * STUCK_S)  # it does not end by itself
+        with talk(live, configure=False) as ws:
+            ws.send("session.config", **TALK)
+            ws.send("input.text", text="Hello there. ")
+            assert until(lambda: waits.waiting == 1)
+        assert until(lambda: waits.waiting == 0 and not sessions)
+        with talk(live, configure=False) as ws:
+            ws.send("session.config", **TALK)
+            ws.send("input.text", text="Hello there. ")
+            ws.send("input.done")
+            assert until(lambda: waits.waiting == 1)
+            gate.open.set()
+            events, audio = ws.until("session.done", "error")
+        assert (events[0]["type"], events[-1]["type"]) == ("session.configured", "session.done")
+        assert audio
+
+
 def test_a_session_that_is_open_counts_as_use_only_while_it_speaks(tmp_path: Path) -> None:
     gate = Gate()
     with serving(tmp_path, load=gate.load, idle_unload_seconds=SOON) as live, talk(live, **TALK) as ws:

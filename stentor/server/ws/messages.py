@@ -1,10 +1,10 @@
-"""Messages of a WebSocket session: parsing what clients send, and a bounded queue of what is sent to them."""
+"""Messages of a WebSocket session: reading and parsing what clients send, and a bounded queue of what they get."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal
 
 import orjson
@@ -18,6 +18,7 @@ from stentor.server.limits import LIMITS
 from stentor.server.schemas import Body, Shared
 
 MAX_CONFIG_BYTES = LIMITS.ws_config_mb << 20  # of any message. A replica's uvicorn, which Ray starts, takes more
+MAX_AHEAD_BYTES = LIMITS.ws_ahead_kib << 10  # of what is read during a session.config
 MAX_MESSAGE_BYTES = LIMITS.ws_message_kib << 10  # of a message other than session.config
 
 
@@ -123,6 +124,27 @@ def parse(message: Mapping[str, Any]) -> Message:
         return KINDS[kind].model_validate(value)
     except ValidationError as e:
         raise from_pydantic(e) from None
+
+
+class MessageReader:
+    """Gives what a client sends in order. Some of it may be read before it is wanted."""
+
+    def __init__(self, ws: WebSocket) -> None:
+        self.ws = ws
+        self._ahead: deque[MutableMapping[str, Any]] = deque()
+
+    async def next(self) -> MutableMapping[str, Any]:
+        """The next message of ASGI."""
+        return self._ahead.popleft() if self._ahead else await self.ws.receive()
+
+    async def ahead(self) -> MutableMapping[str, Any]:
+        """Read a message, such as that the client has left, and keep it for `next`. Waits for ever while
+        `MAX_AHEAD_BYTES` are kept."""
+        if sum(max(1024, len(m.get("text") or m.get("bytes") or ())) for m in self._ahead) >= MAX_AHEAD_BYTES:
+            await asyncio.Event().wait()
+        message = await self.ws.receive()
+        self._ahead.append(message)
+        return message
 
 
 class MessageSender:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import MutableMapping
 from typing import Any
 
 from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from stentor.errors import InvalidRequest
-from stentor.server.backpressure import SlowClient
+from stentor.server.backpressure import SlowClient, run_while_connected
 from stentor.server.config import MIB
 from stentor.server.errors import ApiError, shutting_down, translate
 from stentor.server.ignored import Ignored
@@ -30,6 +31,7 @@ from stentor.server.ws.messages import (
     Configure,
     Done,
     Message,
+    MessageReader,
     MessageSender,
     parse,
 )
@@ -74,6 +76,7 @@ class Session:
     def __init__(self, ws: WebSocket, server: Server) -> None:
         self.ws, self.server, self.config = ws, server, server.config
         self.id: str = ws.state.request_id
+        self.incoming = MessageReader(ws)
         self.out = MessageSender(ws, int(server.config.max_buffered_mb * MIB))
         self.configured: tuple[SpeechPlan, Configure] | None = None
         self.count = self.errors = 0
@@ -135,7 +138,7 @@ class Session:
             try:
                 message = parse(await self._next())
                 await self._handle(message)
-            except (ApiError, InvalidRequest) as e:
+            except (ApiError, InvalidRequest, TimeoutError) as e:
                 self._refuse(translate(e))
             self.last_active = time.monotonic()  # a configuration may wait for a model or a reference
             await asyncio.sleep(0)  # a client that sends without pause must not block the others
@@ -147,7 +150,7 @@ class Session:
         self.server.metrics.count_refusal(error)
         self.out.error(error)
 
-    async def _next(self) -> dict[str, Any]:
+    async def _next(self) -> MutableMapping[str, Any]:
         """The next message. CloseSession: the client has left, or was silent for too long while nothing was spoken."""
         while True:
             limit = CONFIG_SECONDS if self.configured is None else self.config.ws_idle_seconds
@@ -157,7 +160,7 @@ class Session:
                 raise CloseSession(1008, ApiError(408, f"no message within {limit:g} s", code=code))
             try:
                 async with asyncio.timeout(left if left > 0 else limit):
-                    message: dict[str, Any] = dict(await self.ws.receive())
+                    message = await self.incoming.next()
             except TimeoutError:
                 continue
             if message["type"] == "websocket.disconnect":
@@ -197,7 +200,9 @@ class Session:
     async def _configure(self, settings: Configure) -> None:
         if self.writing is not None or self.speaking is not None or not self.waiting.empty():
             raise ApiError(409, "session.config: wait for session.done, or cancel", code="session_busy")
-        plan = await self.server.planner.live(settings, self.id, settings.word_timestamps)
+        planned = self.server.planner.live(settings, self.id, settings.word_timestamps)
+        limit, ended = self.config.request_timeout, self.server.ended
+        plan = await run_while_connected(planned, self.incoming.ahead, limit, ended)
         self.configured = plan, settings
         self.out.event(
             "session.configured",

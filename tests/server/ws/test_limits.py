@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from starlette.websockets import WebSocket
@@ -18,7 +19,7 @@ from websockets.sync.client import connect
 
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.ws import session as ws_module
-from stentor.server.ws.messages import CloseSession, MessageSender, parse
+from stentor.server.ws.messages import MAX_AHEAD_BYTES, CloseSession, MessageReader, MessageSender, parse
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, held, serving, until
 from tests.helpers.ws_talk import IdleClock, talk
@@ -72,6 +73,25 @@ def test_wrong_messages_are_refused_and_the_session_goes_on(live: Live) -> None:
         assert t.get()["code"] == "text_too_long"
         t.send("input.text", text="x\ud800")
         assert t.get()["code"] == "invalid_json"
+
+
+def test_messages_during_a_configuration_are_read_up_to_a_limit_and_kept_in_order() -> None:
+    texts = [str(i) for i in range(MAX_AHEAD_BYTES // 1024 + 1)]
+
+    class Client:
+        receive = AsyncMock(side_effect=[{"type": "websocket.receive", "text": text} for text in texts])
+
+    async def main() -> None:
+        reader = MessageReader(cast(WebSocket, Client()))
+        for _ in texts[1:]:
+            await reader.ahead()
+        more = asyncio.create_task(reader.ahead())
+        await asyncio.sleep(0)
+        assert not more.done()
+        more.cancel()
+        assert [(await reader.next())["text"] for _ in texts] == texts
+
+    asyncio.run(main())
 
 
 def test_the_session_must_be_configured_first(live: Live) -> None:
