@@ -21,6 +21,7 @@ from stentor.engine.preparation import Preparation
 from stentor.engine.stream import AudioStream, Chunk
 from stentor.errors import BatchError, CheckpointError, InvalidRequest, StentorError
 from stentor.models.base import ModelSpec, Prompt, ReferenceAudio, SpeechRequest
+from stentor.models.lora import Adapter
 from stentor.speech.passage import Passage, SpeechStream, speak
 from stentor.speech.pieces import segments
 from stentor.speech.result import Speech
@@ -210,8 +211,12 @@ class TTS:
         """Check a request. Its reference audio is read. Nothing is queued."""
         named = {k: options.pop(k) for k in _NAMED if k in options}
         lora = options.pop("lora", None)
-        adapter = None if lora is None else self._adapters.named(lora)
+        adapter = None if lora is None else self.adapter(lora)
         return request.build(self.spec, text, model=self.name, lora=adapter, options=options, **named)
+
+    def adapter(self, name: str) -> Adapter:
+        """The loaded adapter of a name, as a request has it (`lora`). InvalidRequest if there is none."""
+        return self._adapters.named(name)
 
     def prompt(self, req: SpeechRequest) -> Prompt:
         """Tokenise a request and encode its reference audio (cached by content). Raises what `req.check` raises,

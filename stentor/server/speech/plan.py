@@ -55,6 +55,7 @@ class SpeechPlan:
     ignored: Ignored
     live: bool = False  # text may be added to a segment while it is spoken
     words: bool = False  # their times are wanted, and the model knows them
+    lora: str | None = None  # of a session: the adapter that each utterance looks up when it begins
 
 
 class Planner:
@@ -86,7 +87,24 @@ class Planner:
         if live:
             async with plan.host.in_use() as tts:
                 live = await _accepts_live_text(plan, tts)
-        return replace(plan, segments=[], continues=continues(plan.host.spec, plan.request), live=live)
+        lora = plan.request.lora
+        return replace(
+            plan,
+            segments=[],
+            request=replace(plan.request, lora=None),
+            continues=continues(plan.host.spec, plan.request),
+            live=live,
+            lora=None if lora is None else lora.name,
+        )
+
+    async def begun(self, plan: SpeechPlan) -> SpeechPlan:
+        """A session's plan for an utterance that begins: with the adapter that has its name now, which it keeps.
+        ApiError 404 where the adapter has been unloaded."""
+        if plan.lora is None:
+            return plan
+        self.hosts.named(plan.lora)
+        async with plan.host.in_use() as tts:
+            return replace(plan, request=replace(plan.request, lora=tts.adapter(plan.lora)))
 
     async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> SpeechPlan:
         """A plan to speak `text` with the parameters of `body`."""

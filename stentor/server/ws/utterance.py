@@ -73,6 +73,7 @@ class Utterance:
             self._done(total_sentences=0)
             return
         try:
+            self.plan = await self.server.planner.begun(self.plan)
             running = self.running = RunningRequest(self.server, self.plan, Timing())
         except Exception as e:
             await self._failed(translate(e, self.plan.host.retry_after))

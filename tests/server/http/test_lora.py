@@ -19,7 +19,7 @@ from stentor.server.config import ServerConfig
 from stentor.server.lora_modules import LoraModule, lora_modules
 from stentor.server.model_factory import ModelFactory
 from tests.helpers import adapters
-from tests.helpers.server_live import Live, pcm, serving
+from tests.helpers.server_live import Live, held, pcm, serving
 from tests.helpers.ws_talk import talk
 
 SHORT = {"ignore_eos": True, "flow_steps": 2}
@@ -104,6 +104,30 @@ def test_adapters_are_loaded_and_unloaded_at_run_time(live: Live, folder: Path) 
     assert manage(live, "load", lora_name="again", lora_path="two")[0] == 200  # from the folder that is allowed
     assert live.speech(**ASK, model="again").content == two.content
     assert manage(live, "unload", lora_name="again")[0] == 200
+
+
+def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_next(live: Live) -> None:
+    more = {"max_new_tokens": 40, "extra_params": SHORT, "headers": {"Authorization": "Bearer secret"}, "seed": 3}
+    assert manage(live, "load", lora_name="two", lora_path="two")[0] == 200
+    with talk(live, model="two", **more) as session:
+        whole = session.say("Hello there.")[1]
+        with held(live, steps=[10]) as engine:
+            session.send("input.text", text="Hello there.")
+            session.send("input.done")
+            engine.wait()
+            assert manage(live, "unload", lora_name="two")[0] == 200
+        events, audio = session.until("session.done", "error")
+        assert (events[-1]["type"], audio) == ("session.done", whole)
+        events, _ = session.say("Hello there.")
+        assert (events[-1]["type"], events[-1]["code"], events[-1]["param"]) == ("error", "model_not_found", "model")
+        assert "'two' is not served here; served: base, one" in events[-1]["message"]
+        assert session.until("session.done")[0][-1]["finish_reason"] == "error"
+        assert manage(live, "load", lora_name="two", lora_path="one")[0] == 200
+        events, other = session.say("Hello there.")
+        assert events[-1]["type"] == "session.done"
+        assert len(other) > 0
+        assert other != whole
+    assert manage(live, "unload", lora_name="two")[0] == 200
 
 
 @pytest.mark.parametrize(
