@@ -11,9 +11,10 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from stentor import registry, request, retry
+from stentor import registry, request
+from stentor.arguments import shown
 from stentor.audio import Reference
-from stentor.config import EngineConfig, check_dtype, check_quantization
+from stentor.config import EngineConfig, check_dtype, check_quantization, path_of
 from stentor.engine.adapters import Adapters
 from stentor.engine.device import Device, pick_device
 from stentor.engine.engine import Engine
@@ -57,6 +58,7 @@ class TTS:
         loras: Mapping[str, str | Path] | None = None,
         **options: Any,
     ) -> None:
+        _check_types(model, name, lexicon, loras)
         check_dtype(dtype)
         eight_bits = {} if check_quantization(quantization) == "auto" else {"quantization": quantization}
         self.lexicon = Lexicon.of(lexicon)
@@ -142,13 +144,9 @@ class TTS:
         InvalidRequest (a ValueError) names what is wrong. BatchError has the results of a list of which some texts
         failed. Overloaded: the queue has no room for the first text.
         """
-        retries = options.pop("retries", None)
-        if retries is not None and (
-            not isinstance(retries, int) or isinstance(retries, bool) or not 1 <= retries <= 10
-        ):
-            raise InvalidRequest("retries", f"must be a whole number from 1 to 10, got {retries!r}")
+        tries = request.retries(options.pop("retries", None))
         texts, options = request.texts(text), self._loaded(options)
-        results = speak([self._passage(t, options, retries or retry.TRIES, streaming=False) for t in texts])
+        results = speak([self._passage(t, options, tries, streaming=False) for t in texts])
         if isinstance(text, str):
             if isinstance(results[0], StentorError):
                 raise results[0]
@@ -199,7 +197,7 @@ class TTS:
         words = request.word_times(self.spec, given.pop("word_timestamps"), self.name)
         if granularity not in GRANULARITIES:
             allowed = ", ".join(GRANULARITIES)
-            raise InvalidRequest("split_granularity", f"must be one of {allowed}, got {request.shown(granularity)}")
+            raise InvalidRequest("split_granularity", f"must be one of {allowed}, got {shown(granularity)}")
         pieces = segments(self.spec, request.check_text(text), granularity, lexicon=self.lexicon)
         whole = len(pieces) == 1 and pieces[0].spoken == text.strip()  # then it is spoken as it is, with its spaces
         checked = self.request(text if whole else pieces[0].spoken, **given)
@@ -229,6 +227,8 @@ class TTS:
 
     def prepare(self, req: SpeechRequest) -> Preparation:
         """The same for callers that must not wait for an encoding in a thread."""
+        if not isinstance(req, SpeechRequest):
+            raise InvalidRequest("request", f"must be what TTS.request gives, got {type(req).__name__}")
         return self.engine.prepare(replace(req, lora=self._adapters.current(req.lora)))
 
     def speakable(self, text: str, check: Check = proceed) -> bool:
@@ -258,6 +258,18 @@ class TTS:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _check_types(model: object, name: object, lexicon: object, loras: object) -> None:
+    """InvalidRequest names the first that no model can be loaded with, before anything is."""
+    if model is not None:
+        path_of("model", model)
+    if name is not None and not isinstance(name, str):
+        raise InvalidRequest("name", f"must be a string, got {type(name).__name__}")
+    if lexicon is not None and not isinstance(lexicon, Lexicon | Mapping):
+        path_of("lexicon", lexicon)
+    if loras is not None and not isinstance(loras, Mapping):
+        raise InvalidRequest("loras", f"must be a mapping of names to paths, got {type(loras).__name__}")
 
 
 _NAMED = ("voice", "language", "instructions", "reference", "prompt", "speaker_embedding", "seed", "live")

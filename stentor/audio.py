@@ -13,6 +13,8 @@ import numpy as np
 import soundfile
 import soxr
 
+from stentor.arguments import shown, whole
+from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.silence import REFERENCE_PEAK
 
@@ -129,7 +131,7 @@ def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
     if isinstance(audio, bytes):
         return _decode(io.BytesIO(audio), "the given bytes", param)
     if isinstance(audio, str | Path):
-        path = Path(audio).expanduser()
+        path = path_of(param, audio)
         if not path.is_file():
             raise InvalidRequest(param, f"audio file {str(path)!r} does not exist")
         return _decode(path, repr(str(path)), param)
@@ -152,9 +154,12 @@ def _decode(source: io.BytesIO | Path, name: str, param: str) -> tuple[np.ndarra
 def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]:
     if len(audio) != 2:
         raise InvalidRequest(param, "audio as a tuple must be (samples, rate)")
-    samples, rate = np.asarray(audio[0]), audio[1]
-    if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or not 1000 <= rate <= 768_000:
-        raise InvalidRequest(param, f"sample rate must be an integer from 1000 to 768000 Hz, got {rate!r}")
+    try:
+        samples, rate = np.asarray(audio[0]), whole(audio[1])
+    except ValueError:  # rows of different lengths
+        raise InvalidRequest(param, "samples must have shape [n] or [n, channels]") from None
+    if rate is None or not 1000 <= rate <= 768_000:
+        raise InvalidRequest(param, f"sample rate must be an integer from 1000 to 768000 Hz, got {shown(audio[1])}")
     if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 1 <= samples.shape[1] <= 16):
         raise InvalidRequest(param, f"samples must have shape [n] or [n, channels], got {list(samples.shape)}")
     if samples.dtype == np.int16:
@@ -162,4 +167,4 @@ def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]
     elif not np.issubdtype(samples.dtype, np.floating):
         raise InvalidRequest(param, f"samples must be float or int16, got {samples.dtype}")
     samples = samples.astype(np.float32)
-    return (samples.mean(axis=1) if samples.ndim == 2 else samples), int(rate)
+    return (samples.mean(axis=1) if samples.ndim == 2 else samples), rate

@@ -1,6 +1,6 @@
 """The configuration of an engine and of its scheduler. Both are frozen: they are read once and nothing writes back.
 
-Nothing of the package is imported here but the errors, so every room may import this file.
+Of the package, only arguments.py and the errors are imported here, so every room may import this file.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import math
 import numbers
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from stentor.arguments import shown, whole
 from stentor.errors import InvalidRequest
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")  # of the language model
@@ -18,36 +20,79 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")  # of the languag
 QUANTIZATIONS = ("auto", "int8", "fp8")  # of the language model's weights. auto: as the checkpoint has them
 
 
+def path_of(param: str, value: object) -> Path:
+    """A path, with the folder of a user in place of `~`. InvalidRequest names `param` if the value is none."""
+    if not isinstance(value, str | Path):
+        raise InvalidRequest(param, f"must be a path, got {type(value).__name__}")
+    if "\0" in str(value):
+        raise InvalidRequest(param, f"must be a path, and {shown(str(value))} holds a NUL character")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as e:  # there is no such user
+        raise InvalidRequest(param, f"cannot find {str(value)!r}: {e}") from e
+
+
 def check_device(name: str) -> str:
     """The name of a device, which may not exist here. InvalidRequest if no device can have this name."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
-        raise InvalidRequest("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}")
+    if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise InvalidRequest("device", f"must be auto, cpu, cuda or cuda:N, got {shown(name)}")
     return name
 
 
 def check_dtype(name: str) -> str:
     """The name of a dtype. InvalidRequest if it is none of DTYPES."""
     if name not in DTYPES:
-        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}, got {name!r}")
+        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}, got {shown(name)}")
     return name
 
 
 def check_quantization(name: str) -> str:
     """The name of a quantisation. InvalidRequest if it is none of QUANTIZATIONS."""
     if name not in QUANTIZATIONS:
-        raise InvalidRequest("quantization", f"must be one of {', '.join(QUANTIZATIONS)}, got {name!r}")
+        raise InvalidRequest("quantization", f"must be one of {', '.join(QUANTIZATIONS)}, got {shown(name)}")
     return name
 
 
-def _check(name: str, value: Any, least: float | None, whole: bool = False) -> None:
-    """InvalidRequest if a value that is given is no number, not whole where it must be, or below `least`."""
+def _check(name: str, value: Any, least: float | None) -> None:
+    """InvalidRequest if a value that is given is no number, or below `least`."""
     if value is None:
         return
-    kind: Any = numbers.Integral if whole else numbers.Real
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise InvalidRequest(name, f"must be a {'whole ' if whole else ''}number, got {value!r}")
+    real: Any = numbers.Real
+    if isinstance(value, bool) or not isinstance(value, real):
+        raise InvalidRequest(name, f"must be a number, got {shown(value)}")
     if least is not None and not value >= least:  # also for NaN
-        raise InvalidRequest(name, f"must be at least {least:g}, got {value}")
+        raise InvalidRequest(name, f"must be at least {least:g}, got {shown(value)}")
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    """A whole number, also one of numpy, as an int. InvalidRequest if it is none or below `least`."""
+    number = whole(value)
+    if number is None:
+        raise InvalidRequest(name, f"must be a whole number, got {shown(value)}")
+    _check(name, number, least)
+    return number
+
+
+def _set_whole(config: Policy | EngineConfig, least: int, *names: str) -> None:
+    """Check the fields of these names that are given, and make them ints."""
+    for name in names:
+        if (value := getattr(config, name)) is not None:
+            object.__setattr__(config, name, _whole(name, value, least))
+
+
+def _set_wholes(config: Policy | EngineConfig, name: str) -> None:
+    """The same for a field of several numbers."""
+    if (values := getattr(config, name)) is not None:
+        if not isinstance(values, tuple | list):
+            raise InvalidRequest(name, f"must be a list of whole numbers, got {shown(values)}")
+        object.__setattr__(config, name, tuple(_whole(name, value, 1) for value in values))
+
+
+def _check_flags(config: Policy | EngineConfig, *names: str) -> None:
+    """InvalidRequest if one of these fields is neither true nor false."""
+    for name in names:
+        if not isinstance(value := getattr(config, name), bool):
+            raise InvalidRequest(name, f"must be true or false, got {shown(value)}")
 
 
 @dataclass(frozen=True)
@@ -71,12 +116,10 @@ class Policy:
     unready_after: int = 5  # requests in a row that failed while they were served. One that finishes ends the count
 
     def __post_init__(self) -> None:
-        for name in ("max_prefill_tokens", "chunk", "max_frames_in_codec", "unready_after"):
-            _check(name, getattr(self, name), 1, whole=True)
-        for frames in self.ramp or ():
-            _check("ramp", frames, 1, whole=True)
-        for name in ("min_cached_tokens", "min_cached_voice_tokens", "reserve_tokens", "max_queue"):
-            _check(name, getattr(self, name), 0, whole=True)
+        _set_whole(self, 1, "max_prefill_tokens", "chunk", "max_frames_in_codec", "unready_after")
+        _set_whole(self, 0, "min_cached_tokens", "min_cached_voice_tokens", "reserve_tokens", "max_queue")
+        _set_wholes(self, "ramp")
+        _check_flags(self, "prefix_cache")
         for name in ("max_ahead", "max_unread", "max_prefill_delay", "batching_window", "parked_mb"):
             _check(name, getattr(self, name), 0)
 
@@ -108,16 +151,19 @@ class EngineConfig:
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "page_size", "max_frames", "threads", "max_threads", "encoded_references"):
-            _check(name, getattr(self, name), 1, whole=True)
-        _check("overlap_steps", self.overlap_steps, 0, whole=True)
+        _set_whole(self, 1, "max_num_seqs", "page_size", "max_frames", "threads", "max_threads", "encoded_references")
+        _set_whole(self, 0, "overlap_steps")
+        _set_wholes(self, "batch_sizes")
+        _check_flags(self, "deterministic", "require_graphs", "capture_all")
+        if not isinstance(self.policy, Policy):
+            raise InvalidRequest("policy", f"must be a stentor.Policy, got {type(self.policy).__name__}")
         for name in ("codec_states_mb", "codec_pages_mb"):
             _check(name, getattr(self, name), 0)
         for name in ("memory_gb", "max_memory_gb"):
             value = getattr(self, name)
             _check(name, value, None)
             if value is not None and not 0 < value < math.inf:
-                raise InvalidRequest(name, f"must be above 0, got {value}")
+                raise InvalidRequest(name, f"must be above 0, got {shown(value)}")
         _check("gpu_memory_utilization", self.gpu_memory_utilization, None)
         if not 0 < self.gpu_memory_utilization <= 1:
             raise InvalidRequest("gpu_memory_utilization", f"must be in (0, 1], got {self.gpu_memory_utilization}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import stentor.models
+from stentor.config import path_of
 from stentor.errors import CheckpointError, ModelNotFound
 
 DUMMY = "dummy:"
@@ -38,7 +39,7 @@ def check(model: str | Path | None) -> None:
     if name.startswith(DUMMY):
         dummy_family(name.removeprefix(DUMMY))
         return
-    path = Path(model).expanduser()
+    path = path_of("model", model)
     if path.exists() and not (path / CONFIG).is_file() and family_of_files(path) is None:
         raise ModelNotFound(f"model {name!r}: this directory holds no model: it has no {CONFIG}")
     if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") != 1):
@@ -60,7 +61,7 @@ def dummy_family(name: str) -> ModuleType:
 def directory(model: str | Path) -> Path:
     """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local cache."""
     check(model)
-    path, name = Path(model).expanduser(), str(model)
+    path, name = path_of("model", model), str(model)
     if path.exists():
         return path
     from huggingface_hub import errors, snapshot_download

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-import reprlib
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stentor import audio
+from stentor.arguments import shown, whole
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
-from stentor.retry import MAX_SEED
+from stentor.retry import MAX_SEED, MOST_TRIES, TRIES
 
 if TYPE_CHECKING:
     from stentor.models.lora import Adapter
 
 Given = audio.Reference | ReferenceAudio
 """Reference audio as a caller gives it, or as `load` made it."""
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 80
 
 
 def build(
@@ -72,7 +69,7 @@ def check_text(text: object) -> str:
 
 def texts(given: object) -> list[Any]:
     """A text, or several that are not checked yet. InvalidRequest if it is neither."""
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | Set):
         return list(given)
     return [check_text(given)]
 
@@ -82,13 +79,6 @@ def _text(spec: ModelSpec, text: object) -> str:
     if len(checked) > spec.max_text:
         raise InvalidRequest("text", f"has {len(checked)} characters, at most {spec.max_text} are allowed")
     return checked
-
-
-def shown(value: object) -> str:
-    """A wrong value for a message: its repr, or of a large one only the beginning."""
-    if isinstance(value, int) and abs(value) > 10**40:
-        return f"an integer of {value.bit_length()} bits"
-    return _REPR.repr(value)
 
 
 def _unicode(param: str, text: str) -> str:
@@ -204,9 +194,18 @@ def word_times(spec: ModelSpec, wanted: object, model: str) -> bool:
 def _seed(seed: int | None) -> int:
     if seed is None:
         return secrets.randbelow(2**31)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+    number = whole(seed)
+    if number is None or not 0 <= number <= MAX_SEED:
         raise InvalidRequest("seed", f"must be an integer from 0 to 2**63 - 1, got {shown(seed)}")
-    return seed
+    return number
+
+
+def retries(given: object) -> int:
+    """How often an utterance is tried, `TRIES` times by default. InvalidRequest if it is no such number."""
+    number = TRIES if given is None else whole(given)
+    if number is None or not 1 <= number <= MOST_TRIES:
+        raise InvalidRequest("retries", f"must be a whole number from 1 to {MOST_TRIES}, got {shown(given)}")
+    return number
 
 
 def _options(spec: ModelSpec, given: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -224,12 +223,13 @@ def _value(name: str, option: Option, value: Any) -> float | int | bool | None:
         if not isinstance(value, bool):
             raise InvalidRequest(name, f"must be true or false, got {shown(value)}")
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number = float(value) if isinstance(value, float | np.floating) else whole(value)
+    if number is None:
         raise InvalidRequest(name, f"must be a number, got {shown(value)}")
-    if not option.low <= value <= option.high or not math.isfinite(value):  # an integer may be too large for a float
+    if not option.low <= number <= option.high or not math.isfinite(number):  # an integer may be too large for a float
         raise InvalidRequest(name, f"must be from {option.low:g} to {option.high:g}, got {shown(value)}")
     if option.kind is int:
-        if value != int(value):
+        if number != int(number):
             raise InvalidRequest(name, f"must be a whole number, got {shown(value)}")
-        return int(value)
-    return float(value)
+        return int(number)
+    return float(number)

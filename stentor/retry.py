@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stentor.models.base import Prompt
 
 MAX_SEED = 2**63 - 1
-TRIES = 3  # by default, the first one included
+TRIES, MOST_TRIES = 3, 10  # by default and at most, the first one included
 
 
 def next_seed(seed: int) -> int:

@@ -4,6 +4,7 @@ import io
 import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import soundfile
 
 import stentor
 from stentor import TTS, CheckpointError, InvalidRequest, Reference
-from stentor.config import Policy
+from stentor.config import EngineConfig, Policy
 
 TONE = (np.sin(np.arange(3000) / 20) * 0.5).astype(np.float32)
 
@@ -66,6 +67,7 @@ def test_a_reference_may_be_a_path_bytes_or_samples(tts: TTS, tmp_path: Path):
         (7, {}, "text: must be a string"),
         (None, {}, "text: must be a string, got NoneType"),
         (b"hi", {}, "text: must be a string, got bytes"),
+        ({"one": "hi"}, {}, "text: must be a string, got dict"),
         ("x" * 10_000, {"split_granularity": "none"}, "text: has 10000 characters, at most 512"),
         ("hi", {"split_granularity": "word"}, "split_granularity: must be one of auto, none, sentence, clause"),
         ("bad \ud800", {}, "text: is not valid Unicode"),
@@ -86,6 +88,12 @@ def test_a_reference_may_be_a_path_bytes_or_samples(tts: TTS, tmp_path: Path):
         ("hi", {"prompt": Reference((TONE, 6000), "x")}, "prompt: dummy:toy takes none"),
         ("hi", {"reference": "ref.wav"}, "reference: must be a stentor.Reference"),
         ("hi", {"retries": 0}, "retries: must be a whole number from 1 to 10"),
+        ("hi", {"retries": np.float64(2)}, "retries: must be a whole number from 1 to 10"),
+        ("hi", {"lora": 3}, "lora: must be the name of a loaded adapter, got int"),
+        ("hi", {"seed": np.True_}, "seed: must be an integer"),
+        ("hi", {"seed": np.float32(3)}, "seed: must be an integer"),
+        ("hi", {"top_k": np.float32(1.5)}, "top_k: must be a whole number"),
+        ("hi", {"temperature": np.float32("nan")}, "temperature: must be from 0 to 2"),
     ],
 )
 def test_bad_requests_name_the_field_and_what_is_allowed(tts: TTS, text: object, options: dict, names: str):
@@ -96,6 +104,15 @@ def test_bad_requests_name_the_field_and_what_is_allowed(tts: TTS, text: object,
     assert e.value.param in names
     assert isinstance(e.value, ValueError)
     assert tts.engine.health().stats.submitted == before
+
+
+def test_numbers_of_numpy_are_numbers(tts: TTS):
+    plain = {"seed": 5, "max_frames": 3, "temperature": 0.5, "retries": 2}
+    kinds = {"seed": np.uint64, "max_frames": np.int32, "temperature": np.float16, "retries": np.int8}
+    same = tts.generate("hi", **{name: kinds[name](value) for name, value in plain.items()})
+    assert same.samples.tobytes() == tts.generate("hi", **plain).samples.tobytes()
+    assert type(same.seed) is int
+    assert type(EngineConfig(max_num_seqs=np.int64(3)).max_num_seqs) is int  # type: ignore[arg-type]
 
 
 def nan_tone() -> np.ndarray:
@@ -132,6 +149,9 @@ def wav(samples: np.ndarray, rate: int) -> bytes:
         ((TONE.reshape(10, 10, 30), 6000), "shape"),
         ((TONE,), "(samples, rate)"),
         (5, "path, bytes or (samples, rate)"),
+        (([[0.1, 0.2], [0.3]], 6000), "samples must have shape"),
+        ("~nobody-of-this-name/ref.wav", "cannot find '~nobody-of-this-name/ref.wav'"),
+        ("a\0b.wav", "holds a NUL character"),
     ],
 )
 def test_bad_reference_audio_is_refused_with_its_reason(tts: TTS, audio: object, says: str):
@@ -152,6 +172,17 @@ def test_bad_reference_audio_is_refused_with_its_reason(tts: TTS, audio: object,
 def test_unknown_models_are_named(model: str, says: str):
     with pytest.raises(CheckpointError, match=says):
         TTS(model)
+
+
+@pytest.mark.parametrize("model", [3, ["a"], b"a"])
+def test_a_model_that_is_no_name_is_refused_by_its_type(model: Any):
+    with pytest.raises(InvalidRequest, match=f"model: must be a path, got {type(model).__name__}"):
+        TTS(model)
+
+
+def test_what_is_no_request_is_not_queued(tts: TTS):
+    with pytest.raises(InvalidRequest, match=r"request: must be what TTS\.request gives, got str"):
+        tts.submit("hi")  # type: ignore[arg-type]
 
 
 def test_a_directory_that_is_no_model_says_why(tmp_path: Path):
@@ -178,6 +209,16 @@ def test_a_directory_that_is_no_model_says_why(tmp_path: Path):
         ({"threads": 1.5}, "threads: must be a whole number"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization: must be in"),
         ({"warp": 9}, "warp: "),
+        ({"device": None}, "device: must be auto, cpu, cuda or cuda:N, got None"),
+        ({"name": 3}, "name: must be a string, got int"),
+        ({"lexicon": 3}, "lexicon: must be a path, got int"),
+        ({"loras": ["a"]}, "loras: must be a mapping of names to paths, got list"),
+        ({"policy": {}}, "policy: must be a stentor.Policy, got dict"),
+        ({"policy": None}, "policy: must be a stentor.Policy, got NoneType"),
+        ({"batch_sizes": 3}, "batch_sizes: must be a list of whole numbers, got 3"),
+        ({"batch_sizes": ("4",)}, "batch_sizes: must be a whole number, got '4'"),
+        ({"capture_all": "no"}, "capture_all: must be true or false, got 'no'"),
+        ({"max_num_seqs": -(10**5000)}, "max_num_seqs: must be at least 1, got an integer of"),
     ],
 )
 def test_bad_engine_options_are_named(options: dict, says: str):
@@ -192,6 +233,7 @@ def test_bad_engine_options_are_named(options: dict, says: str):
         ({"max_prefill_tokens": 0}, "max_prefill_tokens: must be at least 1"),
         ({"max_ahead": math.nan}, "max_ahead: must be at least 0"),
         ({"ramp": (1, 0)}, "ramp: must be at least 1"),
+        ({"ramp": 3}, "ramp: must be a list of whole numbers"),
         ({"max_queue": -1}, "max_queue: must be at least 0"),
     ],
 )

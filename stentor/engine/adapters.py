@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from stentor.arguments import shown
+from stentor.config import path_of
 from stentor.engine.device import Device
 from stentor.errors import InvalidRequest
 from stentor.models.lora import Adapter, AdapterSlots
@@ -39,10 +41,12 @@ class Adapters:
 
     def named(self, name: object) -> Adapter:
         """The adapter of a name. InvalidRequest if there is none."""
-        found = self._by_name.get(name) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            raise InvalidRequest("lora", f"must be the name of a loaded adapter, got {type(name).__name__}")
+        found = self._by_name.get(name)
         if found is None:
             known = ", ".join(self._by_name) or "none"
-            raise InvalidRequest("lora", f"{str(name)[:80]!r} is not loaded; loaded: {known}")
+            raise InvalidRequest("lora", f"{name[:80]!r} is not loaded; loaded: {known}")
         return found
 
     def current(self, adapter: Adapter | None) -> Adapter | None:
@@ -52,13 +56,14 @@ class Adapters:
     def load(self, name: str, path: str | Path) -> None:
         """Read a file or folder of LoRA weights and give them a name. Waits for the copy to the device.
 
-        InvalidRequest: the name is taken or empty, or no slot is free. CheckpointError names the tensor that is wrong.
+        InvalidRequest: the name is taken or empty, the path is none, or no slot is free. CheckpointError names the
+        tensor that is wrong.
         """
         if not self.slots.count:
             raise InvalidRequest("lora", "this model was loaded without slots for adapters: give loras or max_loras")
         if not isinstance(name, str) or not name.strip():
-            raise InvalidRequest("lora", f"the name of an adapter must be a string that is not empty, got {name!r}")
-        weights = self.slots.read(Path(path).expanduser())
+            raise InvalidRequest("lora", f"an adapter's name must be a string that is not empty, got {shown(name)}")
+        weights = self.slots.read(path_of("path", path))
         self.slots.check(weights)
         identity = weights.identity()
         with self._lock:

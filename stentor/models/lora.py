@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stentor.arguments import shown, whole
+from stentor.config import path_of
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.lora import LoraLinear, LoraRows
 from stentor.layers.transformer import Attention
@@ -178,7 +180,7 @@ class AdapterPlan:
         cls, options: Mapping[str, Any], read: Callable[[Path], LoraWeights], usual_targets: Iterable[str]
     ) -> AdapterPlan:
         """From load options. The defaults are made for the adapters in `loras`. InvalidRequest and CheckpointError."""
-        given = {name: read(Path(path).expanduser()) for name, path in dict(options.get("loras") or {}).items()}
+        given = {name: read(path_of("loras", path)) for name, path in dict(options.get("loras") or {}).items()}
         slots = _whole(options, "max_loras", len(given), MOST_SLOTS, least=0)
         if slots < len(given):
             raise InvalidRequest("max_loras", f"is {slots}, and {len(given)} loras are given")
@@ -188,14 +190,16 @@ class AdapterPlan:
             targets = {*usual_targets, *(n.rpartition(".")[2] for w in given.values() for n in w.pairs)}
         if isinstance(targets, str):  # as a flag gives them
             targets = targets.split(",")
+        if not isinstance(targets, Collection) or not all(isinstance(t, str) for t in targets):
+            raise InvalidRequest("lora_targets", f"must be names of layers, got {shown(targets)}")
         return cls(slots, _whole(options, "max_lora_rank", usual_rank, MOST_RANK), frozenset(targets))
 
 
 def _whole(options: Mapping[str, Any], name: str, usual: int, most: int, least: int = 1) -> int:
-    value = options.get(name, usual)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidRequest(name, f"must be a whole number from {least} to {most}, got {value!r}")
-    return value
+    number = whole(options.get(name, usual))
+    if number is None or not least <= number <= most:
+        raise InvalidRequest(name, f"must be a whole number from {least} to {most}, got {shown(options[name])}")
+    return number
 
 
 def install_adapters(

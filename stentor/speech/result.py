@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.speech.timing import SegmentTiming, WordTiming, words_of
 
@@ -42,7 +43,7 @@ class Speech:
     @staticmethod
     def check_path(path: str | Path) -> None:
         """InvalidRequest when `save` could not write this kind of file."""
-        suffix = Path(path).suffix.lower().lstrip(".")
+        suffix = path_of("path", path).suffix.lower().lstrip(".")
         if suffix.upper() not in soundfile.available_formats():
             raise InvalidRequest("path", f"cannot write {suffix or 'a file without suffix'!r}; use .wav, .flac or .mp3")
 

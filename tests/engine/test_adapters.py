@@ -56,8 +56,8 @@ def test_names_are_unique_and_unknown_ones_are_told_what_is_loaded(adapters: Ada
     adapters.load("a", folder)
     with pytest.raises(InvalidRequest, match="'a' is loaded already"):
         adapters.load("a", folder)
-    for name in ("b", "", None, 3):
-        with pytest.raises(InvalidRequest, match="is not loaded; loaded: a"):
+    for name, says in (("b", "is not loaded; loaded: a"), ("", "is not loaded"), (3, "must be the name of a loaded")):
+        with pytest.raises(InvalidRequest, match=says):
             adapters.named(name)
     with pytest.raises(InvalidRequest, match="'b' is not loaded"):
         adapters.unload("b")
@@ -70,6 +70,8 @@ def test_a_load_that_fails_takes_no_slot_and_no_name(
 ) -> None:
     with pytest.raises(CheckpointError, match="no such file"):
         adapters.load("a", tmp_path / "nowhere")
+    with pytest.raises(InvalidRequest, match="path: must be a path, got NoneType"):
+        adapters.load("a", None)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match="above max_lora_rank 2"):
         adapters.load("a", make(tmp_path / "large", 1, rank=3))
 

@@ -71,6 +71,8 @@ def test_sizes_come_from_the_adapters_that_are_given(tmp_path: Path) -> None:
     [
         ({"max_loras": -1}, "max_loras: must be a whole number from 0 to 1024, got -1"),
         ({"max_loras": True}, "max_loras: must be a whole number"),
+        ({"max_loras": 1, "lora_targets": 3}, "lora_targets: must be names of layers, got 3"),
+        ({"loras": {"a": None}}, "loras: must be a path, got NoneType"),
         ({"max_loras": 1, "max_lora_rank": 0}, "max_lora_rank: must be a whole number from 1 to 256"),
         ({"max_loras": 1, "lora_targets": ("q_proj", "in_proj")}, "lora_targets: .* named in_proj"),
     ],

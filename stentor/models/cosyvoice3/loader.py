@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stentor.arguments import shown, whole
 from stentor.errors import InvalidRequest
 from stentor.models.cosyvoice3 import checkpoint, codec_noise, config, hyper_yaml
 from stentor.models.cosyvoice3.codec import HOP, CosyVoice3Codec
@@ -51,11 +52,11 @@ def load(
 
 def stream_window(options: Mapping[str, Any]) -> int:
     """Cells that a stream keeps. Raises InvalidRequest."""
-    value = options.get(STREAM_WINDOW, 0)
-    low, high = WINDOWS
-    if isinstance(value, bool) or not isinstance(value, int) or not (value == 0 or low <= value <= high):
-        raise InvalidRequest(STREAM_WINDOW, f"must be 0, or seconds from {low} to {high}, got {value!r}")
-    return value
+    value, (low, high) = options.get(STREAM_WINDOW, 0), WINDOWS
+    seconds = whole(value)
+    if seconds is None or not (seconds == 0 or low <= seconds <= high):
+        raise InvalidRequest(STREAM_WINDOW, f"must be 0, or seconds from {low} to {high}, got {shown(value)}")
+    return seconds
 
 
 def build_model(

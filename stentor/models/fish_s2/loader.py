@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from stentor.config import path_of
 from stentor.errors import CheckpointError
 from stentor.models.fish_s2 import codec_config, config
 from stentor.models.fish_s2.checkpoint import read_codec, read_language_model, released_name
@@ -45,7 +46,7 @@ def load(
     tokens = read_tokens(path, c.codes, c.vocab)
     tensors = read_language_model(path, raw)
     if "lora" in options:
-        tensors = merge(tensors, read(Path(options["lora"]).expanduser()))
+        tensors = merge(tensors, read(path_of("lora", options["lora"])))
     own = tensors["embeddings.weight"].dtype if "embeddings.weight" in tensors else torch.bfloat16
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, own, device))
     dtype_8 = quantization(options)

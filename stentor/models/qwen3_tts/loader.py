@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from stentor.config import path_of
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.models.load_options import (
     CODEC_DTYPE,
@@ -69,7 +70,7 @@ def load(
         prepare(encoder, codec, encoder_dtype(audio_dtype, device))
     tensors = read_quantized(raw, read_sharded(path), str(path))
     if "lora" in options:
-        tensors = merge(tensors, read_peft(Path(options["lora"]).expanduser()))
+        tensors = merge(tensors, read_peft(path_of("lora", options["lora"])))
     norm = tensors.get("talker.model.norm.weight")  # never quantised
     own = torch.float32 if norm is None else norm.dtype
     weights = make_weights(c, model_dtype(dtype, own, device), precise)

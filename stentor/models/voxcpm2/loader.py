@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from stentor import text as texts
+from stentor.arguments import shown, whole
+from stentor.config import path_of
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_codec
 from stentor.layers.packed_linear import packs
@@ -88,7 +90,7 @@ def _fill(
     has 8 bits only to make the checkpoint small. None: it is not packed."""
     weights = read_quantized(raw, _main_weights(path), str(path))
     if "lora" in options:
-        weights = merge(weights, read_lora(Path(options["lora"]).expanduser()))
+        weights = merge(weights, read_lora(path_of("lora", options["lora"])))
     dtype_8 = quantization(options)
     stacks = () if c.widens and dtype_8 is None else QUANTIZED
     if packing is not None:
@@ -110,9 +112,10 @@ def _with_steps(c: VoxCPM2Config, steps: object) -> VoxCPM2Config:
     """`c` with another default of flow_steps, for which the engine prepares too."""
     if steps is None:
         return c
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MAX_STEPS:
-        raise InvalidRequest("flow_steps", f"must be a whole number from 1 to {MAX_STEPS}, got {steps!r}")
-    return replace(c, defaults={**c.defaults, "flow_steps": steps})
+    number = whole(steps)
+    if number is None or not 1 <= number <= MAX_STEPS:
+        raise InvalidRequest("flow_steps", f"must be a whole number from 1 to {MAX_STEPS}, got {shown(steps)}")
+    return replace(c, defaults={**c.defaults, "flow_steps": number})
 
 
 def make_modules(c: VoxCPM2Config, device: torch.device, dtype: torch.dtype | None) -> tuple[VoxCPM2Net, AudioVAE]:

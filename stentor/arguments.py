@@ -1,0 +1,27 @@
+"""Arguments of callers in all their types. Nothing of the package is imported here."""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from typing import Any
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 80
+
+
+def shown(value: object) -> str:
+    """A wrong value for a message: its repr, or of a large one only the beginning."""
+    if isinstance(value, int) and abs(value) > 10**40:
+        return f"an integer of {value.bit_length()} bits"
+    return _REPR.repr(value)
+
+
+def whole(value: Any) -> int | None:
+    """The whole number that a value is, also one of numpy. None for a bool, and for what is none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
