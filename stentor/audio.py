@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -132,7 +133,7 @@ def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
         return _decode(io.BytesIO(audio), "the given bytes", param)
     if isinstance(audio, str | Path):
         path = path_of(param, audio)
-        if not path.is_file():
+        if not os.path.isfile(path):  # not an error where a name is too long
             raise InvalidRequest(param, f"audio file {str(path)!r} does not exist")
         return _decode(path, repr(str(path)), param)
     raise InvalidRequest(param, f"audio must be a path, bytes or (samples, rate), got {type(audio).__name__}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +25,12 @@ def path_of(param: str, value: object) -> Path:
     """A path, with the folder of a user in place of `~`. InvalidRequest names `param` if the value is none."""
     if not isinstance(value, str | Path):
         raise InvalidRequest(param, f"must be a path, got {type(value).__name__}")
-    if "\0" in str(value):
-        raise InvalidRequest(param, f"must be a path, and {shown(str(value))} holds a NUL character")
     try:
+        if b"\0" in os.fsencode(value):
+            raise ValueError("it holds a NUL character")
         return Path(value).expanduser()
-    except RuntimeError as e:  # there is no such user
-        raise InvalidRequest(param, f"cannot find {str(value)!r}: {e}") from e
+    except (ValueError, RuntimeError) as e:  # a surrogate, or no such user
+        raise InvalidRequest(param, f"{shown(str(value))} is no path: {e}") from None
 
 
 def check_device(name: str) -> str:
@@ -156,7 +157,7 @@ class EngineConfig:
         _set_wholes(self, "batch_sizes")
         _check_flags(self, "deterministic", "require_graphs", "capture_all")
         if not isinstance(self.policy, Policy):
-            raise InvalidRequest("policy", f"must be a stentor.Policy, got {type(self.policy).__name__}")
+            raise InvalidRequest("policy", f"must be a stentor.config.Policy, got {type(self.policy).__name__}")
         for name in ("codec_states_mb", "codec_pages_mb"):
             _check(name, getattr(self, name), 0)
         for name in ("memory_gb", "max_memory_gb"):

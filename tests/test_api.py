@@ -150,8 +150,9 @@ def wav(samples: np.ndarray, rate: int) -> bytes:
         ((TONE,), "(samples, rate)"),
         (5, "path, bytes or (samples, rate)"),
         (([[0.1, 0.2], [0.3]], 6000), "samples must have shape"),
-        ("~nobody-of-this-name/ref.wav", "cannot find '~nobody-of-this-name/ref.wav'"),
-        ("a\0b.wav", "holds a NUL character"),
+        ("~nobody-of-this-name/ref.wav", "'~nobody-of-this-name/ref.wav' is no path: "),
+        ("a\0b.wav", "is no path: it holds a NUL character"),
+        ("\ud800.wav", "is no path: "),
     ],
 )
 def test_bad_reference_audio_is_refused_with_its_reason(tts: TTS, audio: object, says: str):
@@ -213,8 +214,8 @@ def test_a_directory_that_is_no_model_says_why(tmp_path: Path):
         ({"name": 3}, "name: must be a string, got int"),
         ({"lexicon": 3}, "lexicon: must be a path, got int"),
         ({"loras": ["a"]}, "loras: must be a mapping of names to paths, got list"),
-        ({"policy": {}}, "policy: must be a stentor.Policy, got dict"),
-        ({"policy": None}, "policy: must be a stentor.Policy, got NoneType"),
+        ({"policy": {}}, "policy: must be a stentor.config.Policy, got dict"),
+        ({"policy": None}, "policy: must be a stentor.config.Policy, got NoneType"),
         ({"batch_sizes": 3}, "batch_sizes: must be a list of whole numbers, got 3"),
         ({"batch_sizes": ("4",)}, "batch_sizes: must be a whole number, got '4'"),
         ({"capture_all": "no"}, "capture_all: must be true or false, got 'no'"),

@@ -100,8 +100,10 @@ def _check_kind(name: str, value: object) -> None:
         return
     if name in FIELDS:
         raise InvalidRequest(name, f"must be {words}, got {type(value).__name__}")
-    known = ", ".join(FIELDS)
-    raise InvalidRequest(name, f"is not a known field; known: {known}, and options of the model, each {words}")
+    known, got = ", ".join(FIELDS), type(value).__name__
+    raise InvalidRequest(
+        name, f"is not a known field; known: {known}, and options of the model, each {words}, and not {got}"
+    )
 
 
 def _check_together(fields: Values) -> None:

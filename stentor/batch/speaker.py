@@ -14,7 +14,7 @@ from stentor.audio import Reference
 from stentor.batch.fields import listed
 from stentor.batch.item import SAID, Item, Outcome, failed
 from stentor.batch.references import References
-from stentor.config import Policy
+from stentor.config import Policy, path_of
 from stentor.errors import EngineError, InvalidRequest, StentorError
 from stentor.request import Given
 from stentor.say.target import FileSink
@@ -64,7 +64,8 @@ class Speaker:
             text = self._text(item.fields)
             speech = self._tts.generate(text, **self._options(item.fields))
         except InvalidRequest as e:
-            return failed(item, e.param, e.message)
+            from_file = e.param == "text" and "text_file" in item.fields
+            return failed(item, "text_file" if from_file else e.param, e.message)
         except Exception as e:  # whatever one item raises, the others are spoken
             return self._unforeseen(item, e)
         try:
@@ -93,7 +94,7 @@ class Speaker:
     def _text(self, fields: Mapping[str, Any]) -> str:
         if "text" in fields:
             return str(fields["text"])
-        path = self._how.inputs / Path(fields["text_file"]).expanduser()
+        path = self._how.inputs / path_of("text_file", fields["text_file"])
         try:
             return path.read_bytes().decode("utf-8-sig")
         except OSError as e:
@@ -116,7 +117,7 @@ class Speaker:
 
     def _audio(self, param: str, path: str, text: str | None, taken: bool) -> Given:
         """The audio of a file. It is not read for a model that takes none, which says so."""
-        file = self._how.inputs / Path(path).expanduser()
+        file = self._how.inputs / path_of(param, path)
         return self.references.load(param, file, text) if taken else Reference(file, text)
 
     def _written(self, item: Item, text: str, speech: Speech) -> Outcome:

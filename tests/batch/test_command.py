@@ -75,8 +75,16 @@ def test_bad_items_are_recorded_and_counted_among_good_ones(tmp_path: Path, caps
         "{",
         '{"id": "l", "text": "\\ud800"}',
         '{"id": "m", "text": "x", "reference": "%s.wav"}' % ("x" * 5000),
+        '{"id": "n", "text_file": "a\\u0000b.txt"}',
+        '{"id": "o", "text_file": "\\ud800.txt"}',
+        '{"id": "p", "text_file": "~nobody-of-this-name/a.txt"}',
+        '{"id": "q", "text_file": "empty.txt"}',
+        '{"id": "r", "text_file": "latin.txt"}',
+        '{"id": "s", "text": "x", "reference": "~nobody-of-this-name/a.wav"}',
         '{"id": "z", "text": "good too"}',
     ]
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     assert speak(tmp_path, "\n".join(bad)) == SOME_FAILED
     rows = {row["id"]: row for row in manifest(tmp_path / "out")}
     assert check(tmp_path / "out") == ["a", "z"]
@@ -84,13 +92,14 @@ def test_bad_items_are_recorded_and_counted_among_good_ones(tmp_path: Path, caps
     fields = {id: error["field"] for id, error in errors.items()}
     assert fields == {
         "b": "vioce", "c": "temperature", "d": "temprature", "e": "text_file", "f": "reference", "g": None, "h": "text",
-        "00000009": "id", "00000010": "text", "k": "seed", "00000013": None, "l": "text", "m": None,
+        "00000009": "id", "00000010": "text", "k": "seed", "00000013": None, "l": "text", "m": "reference",
+        "n": "text_file", "o": "text_file", "p": "text_file", "q": "text_file", "r": "text_file", "s": "reference",
     }  # fmt: skip
     assert "known: id, text, text_file, voice" in errors["b"]["message"]
     assert "it takes cfg, flow_steps" in errors["d"]["message"]
     said = capsys.readouterr()
-    assert "15 items: 2 spoken" in said.out
-    assert "13 failed" in said.out
+    assert "21 items: 2 spoken" in said.out
+    assert "19 failed" in said.out
     for words in (
         "line 2: vioce: is not a known field",
         "line 4 is the first with 'temprature'",
