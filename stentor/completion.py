@@ -8,6 +8,8 @@ from pathlib import Path
 
 import shtab
 
+from stentor.say.flags import path
+
 FILES = frozenset(
     {
         "input",
@@ -22,13 +24,13 @@ FILES = frozenset(
         "ssl_ca_certs",
     }
 )
-"""Arguments that may be files although they are not of type Path."""
+"""Arguments that may be files although their type does not say so."""
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
     """The completion script of a parser for `shell`, one of shtab.SUPPORTED_SHELLS."""
     for action in _actions(parser):
-        if action.type is Path or action.dest in FILES:
+        if action.type in (Path, path) or action.dest in FILES:
             vars(action)["complete"] = shtab.FILE  # an attribute that only shtab knows
     return shtab.complete(parser, shell)
 

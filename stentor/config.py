@@ -26,6 +26,8 @@ def path_of(param: str, value: object) -> Path:
     if not isinstance(value, str | Path):
         raise InvalidRequest(param, f"must be a path, got {type(value).__name__}")
     try:
+        if value == "":
+            raise ValueError("it is empty")
         if b"\0" in os.fsencode(value):
             raise ValueError("it holds a NUL character")
         return Path(value).expanduser()

@@ -15,6 +15,7 @@ from stentor.batch.flags import SHARD_ITEMS
 from stentor.batch.item import checked, said
 from stentor.batch.reader import opened, records
 from stentor.batch.shards import Shards
+from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.say.flags import OPTIONS, check_speed
 from stentor.say.target import WRITTEN, available
@@ -46,7 +47,7 @@ class Plan:
     @property
     def inputs(self) -> Path:
         """The folder from which lines name files."""
-        return Path.cwd() if self.input == Path("-") else self.input.expanduser().resolve().parent
+        return Path.cwd() if self.input == Path("-") else self.input.resolve().parent
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def plan(args: argparse.Namespace) -> Plan:
     return Plan(
         input=args.input,
         csv=as_csv,
-        folder=args.output.expanduser().resolve(),
+        folder=args.output.resolve(),
         format=available(args.format, WRITTEN),
         shard=args.shards or (SHARD_ITEMS if args.parquet else 0),
         parquet=args.parquet,
@@ -133,14 +134,14 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise InvalidRequest("parquet", "needs pyarrow: pip install 'stentor[parquet]'")
     if args.retry_failed and not args.resume:
         raise InvalidRequest("retry_failed", "needs --resume")
-    if args.output.expanduser().exists() and not args.output.expanduser().is_dir():
+    if args.output.exists() and not args.output.is_dir():
         raise InvalidRequest("output", f"{str(args.output)!r} is a file; name a folder")
     for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
         if text is not None and getattr(args, audio) is None:
             raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
     for name in ("reference", "prompt", "lora"):
         file = getattr(args, name)
-        if file is not None and not file.expanduser().exists():
+        if file is not None and not file.exists():
             raise InvalidRequest(name, f"file {str(file)!r} does not exist")
 
 
@@ -164,10 +165,10 @@ def _defaults(args: argparse.Namespace) -> dict[str, Any]:
 def _adapter(given: str) -> tuple[str, str]:
     """The name and the path of NAME=PATH."""
     name, _, path = given.partition("=")
-    if not name or not Path(path).expanduser().exists() or not path:
+    if not name or not path or not path_of("loras", path).exists():
         raise InvalidRequest("loras", f"must be NAME=PATH, where the path exists, got {given!r}")
-    return name, str(Path(path).expanduser().resolve())
+    return name, str(path_of("loras", path).resolve())
 
 
 def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.expanduser().resolve())
+    return None if path is None else str(path.resolve())

@@ -36,7 +36,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     try:
-        file = path.expanduser().open("rb")
+        file = path.open("rb")
     except OSError as e:
         raise InvalidRequest("input", f"cannot read {str(path)!r}: {e.strerror}") from None
     with file:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import stentor
-from stentor.errors import InvalidRequest
+from stentor.errors import InvalidRequest, StentorError
 from stentor.say import source, target
 from stentor.say.flags import OPTIONS, check_speed
 from stentor.say.progress import SpeakingBar, loading
@@ -51,9 +51,12 @@ def run(args: argparse.Namespace) -> int:
         sinks: list[Sink] = [] if out is None else [target.open_sink(out, tts.sample_rate, args.speed)]
         if play is not None:
             sinks.append(play(tts.sample_rate))
-        spoken = _speak(tts, text, options, sinks)
+        with _written(_place(out)):
+            spoken = _speak(tts, text, options, sinks)
     if args.srt is not None:
-        args.srt.write_text(SUBTITLES[args.srt.suffix.lower()](faster(spoken.segments, args.speed)), encoding="utf-8")
+        subtitles = SUBTITLES[args.srt.suffix.lower()](faster(spoken.segments, args.speed))
+        with _written(args.srt):
+            args.srt.write_text(subtitles, encoding="utf-8")
     _report(out, spoken, loaded - started, args.speed)
     if spoken.finish == "length":
         print("stentor: warning: max_frames cut the speech before the end of its text", file=sys.stderr)
@@ -99,7 +102,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         if text is not None and getattr(args, audio) is None:
             raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
     for name, file in (("reference", args.reference), ("prompt", args.prompt), ("lora", args.lora)):
-        if file is not None and not file.expanduser().exists():
+        if file is not None and not file.exists():
             raise InvalidRequest(name, f"file {str(file)!r} does not exist")
 
 
@@ -146,12 +149,28 @@ def _speak(tts: TTS, text: str, options: dict[str, Any], sinks: Sequence[Sink]) 
 def _report(out: Target | None, spoken: Spoken, load: float, speed: float) -> None:
     """One line: where the audio is, and how fast it was made. On standard error where the audio is on the other."""
     to_pipe = out is not None and out.path is None
-    where: Path | str = "played" if out is None else out.path or "standard output"
+    place = _place(out)
     print(
-        f"{where}: {spoken.seconds / speed:.2f} s of audio ({spoken.finish}, seed {spoken.seed}); load {load:.2f} s, "
+        f"{place}: {spoken.seconds / speed:.2f} s of audio ({spoken.finish}, seed {spoken.seed}); load {load:.2f} s, "
         f"first audio {spoken.first:.2f} s, RTF {spoken.took / max(spoken.seconds, 1e-9):.2f}",
         file=sys.stderr if to_pipe else sys.stdout,
     )
+
+
+def _place(out: Target | None) -> Path | str:
+    """Where the audio goes, in words."""
+    return "played" if out is None else out.path or "standard output"
+
+
+@contextmanager
+def _written(place: Path | str) -> Iterator[None]:
+    """StentorError where the system does not take what is written. BrokenPipeError if nobody reads it any more."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        raise StentorError(f"cannot write {str(place)!r}: {e.strerror or e}") from e
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.text.sentences import GRANULARITIES
 
@@ -21,12 +22,12 @@ def add_say(commands: Any, run: Run) -> None:
     """Add `say` to a program's commands."""
     say = commands.add_parser("say", help="speak a text into a file, a pipe or the loudspeaker")
     say.add_argument("text", nargs="?", help="text to speak, or - to read it from standard input")
-    say.add_argument("--file", type=Path, metavar="TEXT_FILE", help="speak this text file (UTF-8)")
+    say.add_argument("--file", type=path, metavar="TEXT_FILE", help="speak this text file (UTF-8)")
     _add_output(say)
     add_model(say)
     say.add_argument("--threads", type=int, help="CPU threads")
-    say.add_argument("--lora", type=Path, help="LoRA weights to merge at load")
-    say.add_argument("--lexicon", type=Path, help="YAML file of words and how they are said")
+    say.add_argument("--lora", type=path, help="LoRA weights to merge at load")
+    say.add_argument("--lexicon", type=path, help="YAML file of words and how they are said")
     add_request(say)
     say.set_defaults(func=run)
 
@@ -48,7 +49,7 @@ def _add_output(say: argparse.ArgumentParser) -> None:
     say.add_argument("--format", choices=FORMATS, help="format of the audio (default: by the suffix, wav for -o -)")
     say.add_argument("--play", action="store_true", help="play it while it is made (needs stentor[play])")
     say.add_argument("--speed", type=float, default=1.0, help="0.25 to 4; pitch is kept (default 1)")
-    say.add_argument("--srt", type=Path, metavar="FILE", help="write the times of sentences (.srt or .vtt)")
+    say.add_argument("--srt", type=path, metavar="FILE", help="write the times of sentences (.srt or .vtt)")
     say.add_argument("--words", action="store_true", help="with --srt: the times of words, if the model knows them")
     say.add_argument("--split", choices=GRANULARITIES, default="auto", help="where long text is cut (default auto)")
 
@@ -68,13 +69,13 @@ def add_request(
     parser.add_argument("--voice", help="a named voice of the model (`stentor voices` lists them)")
     parser.add_argument("--language", default="auto", help="language of the text (default auto)")
     parser.add_argument("--instructions", help="how to speak, or what voice to design")
-    parser.add_argument("--reference", type=Path, help="audio of the voice to clone")
+    parser.add_argument("--reference", type=path, help="audio of the voice to clone")
     parser.add_argument("--reference-text", help="transcript of the reference, which is then continued")
-    parser.add_argument("--prompt", type=Path, help="audio to continue, in addition to --reference")
+    parser.add_argument("--prompt", type=path, help="audio to continue, in addition to --reference")
     parser.add_argument("--prompt-text", help="transcript of the prompt")
     parser.add_argument("--seed", type=int, help=seed)
     for name in OPTIONS:
-        parser.add_argument("--" + name.replace("_", "-"), type=_number, metavar="N", help="option of the model")
+        parser.add_argument("--" + name.replace("_", "-"), type=number, metavar="N", help="option of the model")
 
 
 def check_speed(speed: float) -> None:
@@ -83,7 +84,13 @@ def check_speed(speed: float) -> None:
         raise InvalidRequest("speed", f"must be from 0.25 to 4, got {speed:g}")
 
 
-def _number(text: str) -> float | int:
+def path(text: str) -> Path:
+    """A path, with `~` where the shell has left it, as in --file=~/text.txt. An error of argparse has this name."""
+    return path_of("path", text)
+
+
+def number(text: str) -> float | int:
+    """A number of a flag, as it is written."""
     try:
         return int(text)
     except ValueError:

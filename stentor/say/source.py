@@ -48,7 +48,7 @@ def _file_is_meant(name: str) -> bool:
 
 def _contents(file: Path) -> str:
     try:
-        data = file.expanduser().read_bytes()
+        data = file.read_bytes()
     except OSError as e:
         raise InvalidRequest("file", f"cannot read {str(file)!r}: {e.strerror}") from None
     return _decoded(data, repr(str(file)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
+from stentor.config import path_of
 from stentor.errors import InvalidRequest
 from stentor.say.flags import FORMATS
 
@@ -40,10 +41,10 @@ def check(output: str | None, format: str | None, play: bool) -> Target | None:
     """The output that the flags name, or None where the audio is only played. InvalidRequest says what cannot be."""
     if output is None and play:
         return None
-    name = output or "out." + (format or "wav")
+    name = "out." + (format or "wav") if output is None else output
     if name == "-":
         return Target(None, _piped(format or "wav"))
-    path = Path(name).expanduser()
+    path = path_of("output", name)
     if not path.parent.is_dir():
         raise InvalidRequest("output", f"folder {str(path.parent)!r} does not exist")
     known = format or SUFFIXES.get(path.suffix.lower())

@@ -107,6 +107,8 @@ def test_words_have_subtitles_where_the_model_knows_their_times(book: Path, caps
         (["hello", "--speed", "9"], "speed: must be from 0.25 to 4, got 9"),
         (["hello", "--words"], "words: needs --srt"),
         (["hello", "-o", "-", "--format", "m4a"], "format: m4a cannot be written to a pipe"),
+        (["hello", "-o", ""], "output: '' is no path: it is empty"),
+        (["hello", "-o", "~nobody-of-this-name/a.wav"], "output: '~nobody-of-this-name/a.wav' is no path"),
     ],
 )
 def test_wrong_flags_are_told_before_anything_is_loaded(
@@ -116,6 +118,31 @@ def test_wrong_flags_are_told_before_anything_is_loaded(
     (book.parent / "latin.txt").write_bytes(b"caf\xe9")
     assert main(["say", *flags, *SHORT]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["say", "--file", "~nobody-of-this-name/a"], "--file: invalid path value: '~nobody-of-this-name/a'"),
+        (["say", "hello", "--srt="], "--srt: invalid path value: ''"),
+        (["batch", "in.jsonl", ""], "output: invalid path value: ''"),
+        (["say", "hello", "--temperature", "hot"], "--temperature: invalid number value: 'hot'"),
+    ],
+)
+def test_a_flag_that_is_no_path_or_no_number_is_told_with_the_usage(
+    flags: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(flags)
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["-o", "--srt"])
+def test_what_cannot_be_written_is_told_in_one_line(flag: str, book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = {"-o": "taken.wav", "--srt": "taken.srt"}[flag]
+    Path(name).mkdir()
+    assert main(["say", "hello", flag, name, *SHORT]) == 1
+    assert f"stentor: cannot write '{name}': Is a directory" in capsys.readouterr().err
 
 
 def test_audio_is_not_written_on_a_terminal(
