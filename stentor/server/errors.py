@@ -33,6 +33,8 @@ TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# what a value must be where pydantic speaks of dictionaries and attributes
+KINDS = {**dict.fromkeys(("model_attributes_type", "model_type", "dict_type"), "an object"), "list_type": "a list"}
 # fields of the Python API by their name in a request body
 PARAMS = {"text": "input", "reference": "ref_audio", "reference.text": "ref_text", "prompt": "prompt_audio"}
 
@@ -151,9 +153,14 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     # what follows the name of a plain field is the branch of a union ("str", "VoiceId") or an index
     if where[:1] == ["items"]:
         where = [*where[:2], *where[3:]]
-    depth = 3 if where[:1] in (["references"], ["items"]) else 1
+    depth = {"references": 3, "items": 3, "stage_params": 2}.get(str(where[0]) if where else "", 1)
     param = ".".join(str(p) for p in where[:depth]) or None
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] in KINDS:
+        or_text = any(e["type"] == "string_type" and e["loc"][:2] == first["loc"][:2] for e in error.errors())
+        message = f"must be {'a string or ' if or_text else ''}{KINDS[first['type']]}"
+    elif first["type"] == "missing" and len(where) > depth:
+        message = f"needs {where[-1]}"
     if message.startswith("Expected UploadFile"):
         message = "must be a file of the form (curl: -F field=@FILE)"
     if param is None and first["type"] in ("missing", "model_attributes_type", "dict_type"):

@@ -104,10 +104,8 @@ class VoiceResolver:
     async def _references(self, host: ModelHost, body: Shared) -> list[ReferenceAudio]:
         """What is to be cloned: ref_audio with ref_text, or the items of references."""
         found, param = _sources(body)
-        if not found:
+        if not found or not host.spec.takes_reference:  # an empty one: any other was named as ignored
             return []
-        if not host.spec.takes_reference:
-            raise ApiError(400, f"{param}: {host.name} takes none", param=param)
         if len(found) > host.spec.max_references:
             limit = host.spec.max_references
             raise ApiError(400, f"{param}: {host.name} takes at most {limit}, got {len(found)}", param=param)

@@ -304,8 +304,12 @@ def test_a_request_that_fails_in_the_engine_is_a_500_also_when_it_streams(live: 
         ("ref_audio", [], "at least 1 item"),
         ("ref_audio", ["UklG"] * 9, "at most 8 items"),
         ("ref_audio", 5, "valid string"),
-        ("voice", {"name": "low"}, "Field required"),
+        ("ref_audio", {}, "must be a string or a list"),
+        ("voice", {"name": "low"}, "voice: needs id"),
         ("voice", {"id": 5}, "valid string"),
+        ("voice", ["low"], "must be a string or an object"),
+        ("references", ["x"], "references.0: must be an object"),
+        ("stage_params", {"talker": 3}, "stage_params.talker: must be an object"),
     ],
 )
 def test_a_list_or_an_object_is_told_what_it_lacks(live: Live, field: str, value: object, told: str) -> None:

@@ -133,6 +133,13 @@ def test_a_model_that_only_speaks_serves_requests_for_others(
     assert answer.headers["x-ignored"] == named
 
 
+def test_an_empty_reference_is_none_to_a_model_that_only_speaks(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert live.speech(input="Hello.", ref_audio="").json()["error"]["message"] == "ref_audio: is empty"
+    as_if(live, monkeypatch, **OWN_VOICE)
+    answer = live.speech(input="Hello.", ref_audio="")
+    assert (answer.status_code, answer.headers.get("x-ignored")) == (200, None)
+
+
 def test_a_wrong_voice_of_a_model_with_voices_is_refused(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     assert live.speech(input="Hello.", voice="nobody").json()["error"]["param"] == "voice"
     as_if(live, monkeypatch, voices=())

@@ -30,6 +30,7 @@ LONG = {"min_frames": 300, "max_frames": 300}
 
 BAD_CONFIGS = [
     ({"voice": "nobody"}, "voice"),
+    ({"voice": []}, "voice: must be a string or an object"),
     ({"speed": 9}, "speed"),
     ({"response_format": "ogg"}, "response_format"),
     ({"temperature": 7}, "temperature"),
@@ -48,7 +49,7 @@ def test_a_wrong_configuration_is_refused_by_field_and_may_be_sent_again(live: L
             t.send("session.config", **body)
             error = t.get()
             assert error["type"] == "error"
-            assert error["param"] == param
+            assert error["param"] == param.partition(":")[0]
             assert param in error["message"]
         t.send("session.config", response_format="pcm")
         assert t.get()["type"] == "session.configured"
