@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,13 +68,16 @@ class HostAdapters:
 
 def allowed(config: ServerConfig, path: str) -> str:
     """The path of an adapter, if the operator allows to load it at run time: it is one of --lora-modules, or lies in
-    --allowed-lora-path. ApiError 403 for others, whether they exist or not, and 404 for one that does not exist."""
+    --allowed-lora-path. ApiError 403 for others, whether they exist or not, 404 for one that does not exist, and 400
+    for what is no path."""
+    if "\0" in path:
+        raise ApiError(400, "lora_path: holds a NUL character", param="lora_path")
     if path in {m.path for m in lora_modules(config.lora_modules)}:
         return path
     folder = config.allowed_lora_path
     found = Path(path).resolve() if folder is None else Path(folder, path).resolve()
     if folder is None or not found.is_relative_to(Path(folder).resolve()):
         raise ApiError(403, "lora_path: lies outside of --allowed-lora-path", param="lora_path")
-    if not found.exists():
+    if not os.path.exists(found):  # not an error where a name is too long
         raise ApiError(404, f"lora_path: there is no adapter at {path!r}", param="lora_path", code="not_found")
     return str(found)

@@ -41,13 +41,14 @@ class Speech:
         return len(self.samples) / self.sample_rate
 
     @staticmethod
-    def check_path(path: str | Path) -> None:
-        """InvalidRequest when `save` could not write this kind of file."""
-        suffix = path_of("path", path).suffix.lower().lstrip(".")
+    def check_path(path: str | Path) -> Path:
+        """The path of a file that `save` can write. InvalidRequest when it could not write this kind."""
+        file = path_of("path", path)
+        suffix = file.suffix.lower().lstrip(".")
         if suffix.upper() not in soundfile.available_formats():
             raise InvalidRequest("path", f"cannot write {suffix or 'a file without suffix'!r}; use .wav, .flac or .mp3")
+        return file
 
     def save(self, path: str | Path) -> None:
         """Write an audio file. The suffix chooses the format (wav, flac, ogg, mp3)."""
-        self.check_path(path)
-        soundfile.write(path, self.samples, self.sample_rate)
+        soundfile.write(self.check_path(path), self.samples, self.sample_rate)

@@ -89,13 +89,13 @@ class References:
                 param=param,
                 code="path_not_allowed",
             )
-        path = source
-        if source[:5].lower() == "file:":
-            parts = urlsplit(source)
-            if parts.netloc not in ("", "localhost"):
-                raise refused
-            path = unquote(parts.path)
         try:
+            path = source
+            if source[:5].lower() == "file:":
+                parts = urlsplit(source)
+                if parts.netloc not in ("", "localhost"):
+                    raise refused
+                path = unquote(parts.path)
             real = Path(path).resolve(strict=True)  # follows links, so that a link cannot lead outside
             if not real.is_relative_to(self.local) or not real.is_file():
                 raise refused

@@ -137,6 +137,8 @@ def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_
         ("a", "../outside", 403, "lora_path: lies outside"),
         ("a", "/nowhere/at/all", 403, "lora_path: lies outside"),
         ("a", "nowhere", 404, "there is no adapter at 'nowhere'"),
+        ("a", "x" * 300, 404, "there is no adapter at 'xxx"),
+        ("a", "no\0where", 400, "lora_path: holds a NUL character"),
         ("a", "wrong", 400, "base_lm.layers.0.self_attn.q_proj has lora_A [4, 5]"),
         ("base", "two", 400, "is the name of a model here"),
         ("tts-1", "two", 400, "is the name of a model here"),
