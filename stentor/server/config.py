@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from stentor.config import DTYPES, check_device, check_quantization
+from stentor.config import DTYPES, check_device, check_quantization, path_of
 from stentor.errors import InvalidRequest
 from stentor.server.limits import LIMITS
 from stentor.server.load_options import load_options
@@ -163,8 +163,8 @@ class ServerConfig:
             raise InvalidRequest("default_sample_rate", f"must be from 8000 to 48000, got {self.default_sample_rate}")
         if not 0 <= self.port <= 65535:
             raise InvalidRequest("port", f"must be from 0 to 65535, got {self.port}")
-        if len(self.models) > 1 and len(self.served_model_name) not in (0, len(self.models)):
-            raise InvalidRequest("served_model_name", f"give one per model ({len(self.models)})")
+        self._check_names()
+        self._check_paths()
         if not all(key.strip() for key in self.api_key):
             raise InvalidRequest("api_key", "must not be empty: an empty key would let everybody in")
         self._check_adapters()
@@ -175,6 +175,22 @@ class ServerConfig:
         for alias in self.voice_alias:
             if not all(alias.partition("=")):
                 raise InvalidRequest("voice_alias", f"must look like name=voice, got {alias!r}")
+
+    def _check_names(self) -> None:
+        served, models = self.served_model_name or self.models, len(self.models)
+        if models > 1 and len(served) != models:
+            raise InvalidRequest("served_model_name", f"give one per model ({models})")
+        if "" in served or (models > 1 and len(set(served)) < models):
+            raise InvalidRequest("served_model_name", f"must be names that differ and are not empty, got {served}")
+
+    def _check_paths(self) -> None:
+        given = {name: getattr(self, name) for name in ("allowed_local_media_path", "allowed_lora_path", "uds")}
+        given["voices_dir"] = self.voices_dir or None  # an empty one is the usual folder
+        for name, path in given.items():
+            if path is not None:
+                path_of(name, path)
+        if self.uds is not None and not Path(self.uds).parent.is_dir():
+            raise InvalidRequest("uds", f"folder {str(Path(self.uds).parent)!r} does not exist")
 
     def _check_numbers(self) -> None:
         for name in _POSITIVE:

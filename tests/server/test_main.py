@@ -135,6 +135,22 @@ def test_a_name_with_an_address_that_this_machine_lacks_is_listened_to(monkeypat
 
 
 @pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"voices_dir": "~nobody-of-this-name/voices"}, "voices_dir: '~nobody-of-this-name/voices' is no path"),
+        ({"allowed_local_media_path": ""}, "allowed_local_media_path: '' is no path"),
+        ({"allowed_lora_path": ""}, "allowed_lora_path: '' is no path"),
+        ({"uds": "/nowhere/at/all/a.sock"}, "uds: folder '/nowhere/at/all' does not exist"),
+        ({"served_model_name": ("",)}, "served_model_name: must be names"),
+        ({"models": ("dummy:toy", "dummy:toy")}, "served_model_name: must be names that differ"),
+    ],
+)
+def test_paths_and_names_that_cannot_be_are_refused_before_a_model_is_loaded(settings: dict, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        ServerConfig(**settings)
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("request_timeout", float("nan")),
