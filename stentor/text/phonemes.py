@@ -29,7 +29,7 @@ _MARKS = "?!.;:,"  # the strongest first
 _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
 _DOTS = re.compile(r"\.\.\.")
 _RUN = re.compile(rf"\s*[{_MARKS}][{_MARKS}\s]*")
-_LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,11})('?s)?(?![\w'-])(\.?)")
+_LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,11})('?s)?(?![\w'-])(?=(\.?))")
 _LETTERED = "plan|vitamin|grade|type|option|group|section|row|terminal|building|team|seat".split("|")
 _DIGIT = "(?:zero|one|two|three|four|five|six|seven|eight|nine)"
 _LONE_A = re.compile(
@@ -191,7 +191,7 @@ def _spelled(words: Trace) -> Trace:
 
 
 def _dotted(m: re.Match[str]) -> str:
-    return m[1].replace(" ", ".") + ("'s" if m[2] else "") + (" ." if m[3] else "")
+    return m[1].replace(" ", ".") + ("'s" if m[2] else "") + (" " if m[3] else "")
 
 
 def plain_marks(phonemes: Trace) -> Trace:

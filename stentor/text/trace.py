@@ -102,8 +102,8 @@ def _spread(old: Trace, new: str) -> list[int]:
     named = [w for w in dict.fromkeys(old.words) if w != NO_WORD]
     if len(named) < 2 or not new:
         return [named[0] if named else NO_WORD] * len(new)
-    before = [_plain(m[0]) for m in _tokens(old)]
-    sources = [old.words[m.start()] for m in _tokens(old)]
+    tokens = [(token, old.words[m.start()]) for m in _tokens(old) for token in _read_as(_plain(m[0]), new)]
+    before, sources = [token for token, _ in tokens], [source for _, source in tokens]
     found = list(_WORD.finditer(new))
     if len(found) < len(named):  # letters by themselves are one word of the dictionary
         return [named[at * len(named) // len(new)] for at in range(len(new))]
@@ -120,6 +120,11 @@ def _tokens(old: Trace) -> list[re.Match[str]]:
 
 def _plain(token: str) -> str:
     return "".join(c for c in token.casefold() if c.isalnum())
+
+
+def _read_as(token: str, new: str) -> list[str]:
+    """A token, or its letters where `new` has them one by one: "pm" where it has "P M"."""
+    return list(token) if token and " ".join(token.upper()) in new else [token]
 
 
 def _owners(before: list[str], sources: list[int], after: list[str]) -> list[int]:

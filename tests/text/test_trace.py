@@ -37,6 +37,7 @@ def test_words_are_cut_at_white_space():
         ("$5 million", r".+", "five million dollars", ["five", "milliondollars"]),
         ("on May 5, then", r"May 5", "May fifth", ["on", "May", "fifth,", "then"]),
         ("A W S", r".+", "A.W.S", ["A.", "W.", "S"]),
+        ("6 p.m.", r".+", "six P M", ["six", "PM"]),
         ("so -- what", r"--", " — ", ["so", " — ", "what"]),
         ("a, b", r"x*", "", ["a,", "b"]),
     ],
@@ -73,6 +74,11 @@ def test_a_words_phonemes_are_those_of_what_is_spoken_for_it(text: str, spoken: 
     for (word, got), said in zip(found, spoken, strict=True):
         want = re.sub(r"[ˈˌ.,?!]", "", PHONEMES(said))
         assert re.sub(r"[ˈˌ.,?!]", "", got).split() == want.split(), word
+
+
+@pytest.mark.parametrize("text", ["From 5 a.m. to 6 p.m.", "At 4 p.m. PT today", "Call A W S.", "He works at the F B I."])
+def test_letters_that_end_a_sentence_have_a_place_for_each_word(text: str):
+    assert [word for word, _ in read(text)] == text.split()
 
 
 def test_phonemes_in_a_text_are_those_of_their_word():

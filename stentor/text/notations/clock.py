@@ -69,7 +69,7 @@ def _military(m: re.Match[str]) -> str:
 
 
 RULES = rules(
-    (rf"\b({_HOUR})(?::({_MINUTE}))?\s?({_HALF})?\s?(?:-|–|to)\s?(?={_HOUR}(?::{_MINUTE})?\s?(?:{_HALF}))", _to),
+    (rf"\b({_HOUR})(?::({_MINUTE}))?\s?({_HALF})?\s?(?:-|–|to)\s?(?={_HOUR}(?::{_MINUTE})?\s?(?:{_HALF})|noon\b|midnight\b)", _to),
     (rf"\b({_HOUR})(?::({_MINUTE}))()\s?[-–]\s?(?={_HOUR}:{_MINUTE})", _to),
     (
         r"\b(\d{1,2}):(\d{2}):(\d{2})\b(?!\s?[apAP]\.?\s?[mM])",
