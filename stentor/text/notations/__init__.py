@@ -24,6 +24,7 @@ RULES: list[Rule] = [
     *codes.SPELLED,
     *addresses.RULES,
     *identifiers.RULES,
+    *money.EUROPEAN,
     *signs.COMPARISONS,
     *abbreviations.RULES,
     *clock.RULES,

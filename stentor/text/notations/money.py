@@ -88,12 +88,28 @@ def _range(m: re.Match[str]) -> str:
     return f"{cardinal(m[2])} to {m[1]}"
 
 
+def _european(m: re.Match[str]) -> str:
+    """ "1.234,56" -> "1234.56"."""
+    return m[0].replace(".", "").replace(",", ".")
+
+
 def _code(m: re.Match[str]) -> str:
     code, amount = (m[1], m[2]) if m[1] else (m[4], m[3])
     whole, _, part = amount.replace(",", "").partition(".")
     shown = amount if int(part or "0") else amount.partition(".")[0]
     return f"{cardinal(shown)} {plural(CODES[code], whole == '1' and shown == whole)}"
 
+
+_AMOUNTS = "km|m|cm|mm|kg|g|l|L|ml|kWh|kW|million|billion"
+EUROPEAN = rules(  # before a rule takes their commas and points for something else
+    (r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3})+,\d\d?(?![\w,])", _european),
+    (r"(?<![\w.,])[1-9]\d{0,2}\.\d{3}\.\d{3}(?!\w|[.,]\d)", _european),
+    (rf"(?:{_SIGN})\s?\d+,\d\d(?![\d,])", _european),
+    (rf"(?<![\w.,])\d+,\d\d(?=\s?(?:[€£]|(?:{'|'.join(CODES)})\b))", _european),
+    (rf"(?<![\w.,])(?:\d+,\d|0,\d\d)(?=\s?(?:%|°C|(?:{_AMOUNTS})\b))", _european),
+    (r"€\s?[1-9]\d{0,2}\.\d{3}(?![.,]?\d|\s?(?:/|per|a)\s?l)", _european),  # no price of a liter
+)
+"""Amounts with a point between thousands or a comma in front of decimals, where they can be nothing else."""
 
 RULES = rules(
     (rf"(?:(?<=\s)|(?<=\()|^)[-−–](?=(?:{_SIGN})\s?\d)", "minus "),
@@ -102,7 +118,7 @@ RULES = rules(
     (rf"({_SIGN})\s?({NUMBER}|\.\d+)()()", _money),
     (rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b", _code),
     (rf"({NUMBER})\s?¢", lambda m: f"{cardinal(m[1])} {plural('cent', m[1] == '1')}"),
-    (rf"({NUMBER})\s?([£€])", lambda m: f"{cardinal(m[1])} {plural(MONEY[m[2]][0], m[1] == '1')}"),
+    (rf"({NUMBER})\s?([£€])", lambda m: _amount(m[2], m[1], None, describes(m))),
     (rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b", lambda m: f" per {_PERIODS.get(m[1] or '', '')}"),
     (r"\bper (?=[a-z])", "per "),
     (rf"[{''.join(s for s in MONEY if len(s) == 1)}](?=[A-Za-z])", " dollar "),
