@@ -57,6 +57,8 @@ _UNITS = "°ºµμΩ²³∆"
 _SYLLABLES = ("HANGUL SYLLABLE", "HIRAGANA LETTER", "KATAKANA LETTER", "BOPOMOFO LETTER")
 _IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 _READ = re.compile(r"[^\W_\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]|[&@+%$£€¥°]")
+_OTHER_WORDS = frozenset("résumé résumés rosé rosés pâté pâtés exposé exposés saké lamé maté niña niñas tomé".split())
+"""Words that are others without their accents. They keep them, and `pronunciations.txt` has them."""
 LONGEST_NAMED = 16
 """Signs of a text without a word that are named."""
 
@@ -69,13 +71,18 @@ def has_english(text: str) -> bool:
 def latin(text: str) -> str:
     """Letters of other scripts in Latin ones, without accents. Fractions and raised digits are written in plain ones.
 
-    Cyrillic is transliterated, kana and Hangul are read by syllables, letters of other scripts by their names. A run of
-    Chinese characters, which have no names, becomes the words "Chinese characters".
+    Words that are others without their accents keep them. Cyrillic is transliterated, kana and Hangul are read by
+    syllables, letters of other scripts by their names. A run of Chinese characters, which have no names, becomes the
+    words "Chinese characters".
     """
     if text.isascii():
         return text
     text = _IDEOGRAPHS.sub(" Chinese characters ", unicodedata.normalize("NFC", text))
-    return "".join(_sign(c) for c in text)
+    return "".join(_word(part) for part in re.findall(r"\w+|\W+", text))
+
+
+def _word(part: str) -> str:
+    return part.lower() if part.lower() in _OTHER_WORDS else "".join(_sign(c) for c in part)
 
 
 def _sign(sign: str) -> str:
