@@ -17,6 +17,7 @@ from stentor.text.notations import (
     quantities,
     romans,
     signs,
+    verses,
 )
 from stentor.text.notations.rule import Rule
 
@@ -26,6 +27,7 @@ RULES: list[Rule] = [
     *identifiers.RULES,
     *money.EUROPEAN,
     *signs.COMPARISONS,
+    *verses.RULES,
     *abbreviations.RULES,
     *clock.RULES,
     *calendar.RULES,
