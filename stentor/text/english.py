@@ -23,7 +23,7 @@ MAX_PARTS = 8
 """Parts of a word between hyphens and other signs. The dictionary looks at every range of a word's parts."""
 _LINE_END = re.compile(r"(?<=[^\s.,;:!?…])[ \t]*\n\s*")
 _HEADING = re.compile(r"#{1,6}[ \t]")
-_ITEM = re.compile(r"(?:[-*+•–]|\d{1,3}[.)])[ \t]")
+_ITEM = re.compile(r"(?:[-*+•–]|\d{1,3}[.)]|\(\d{1,3}\)|\(?[a-hA-H]\))[ \t]")
 _LONG_WORD = re.compile(rf"(\S{{{MAX_WORD}}})(?=\S)")
 _MANY_PARTS = re.compile(rf"((?:[^\W_]+[^\w\s]+){{{MAX_PARTS}}})(?=\w)")
 _TIMES = any_of({*DAYS, *SHORT_DAYS, *MONTHS, *SHORT_MONTHS})

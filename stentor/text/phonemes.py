@@ -34,6 +34,7 @@ _LETTERED = "plan|vitamin|grade|type|option|group|section|row|terminal|building|
 _DIGIT = "(?:zero|one|two|three|four|five|six|seven|eight|nine)"
 _LONE_A = re.compile(
     r"(?<=[a-z]{3} )(?<!is )A(?=[.,;:!?)]|$| (?:and|or|to|is|was|in|for|at|team)\b)"
+    + r"|\bA(?=\))"
     + "".join(rf"|(?<=[{w[0].upper()}{w[0]}]{w[1:]} )A\b" for w in _LETTERED)
     + r"|\bA(?= (?:(?:or )?[B-HJ-Z]|plus|minus|as in|is for)\b)|(?<=\b[A-Z], )A\b|\bA(?=, [B-HJ-Z]\b)"
     r"|(?<=zero |four |five |nine )A\b|(?<=one |two |six |ten )A\b|(?<=three |seven |eight )A\b|(?<=[tv]een |elve )A\b"

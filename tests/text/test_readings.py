@@ -89,6 +89,11 @@ def test_a_mark_without_a_space_is_a_pause_too(written: str, spoken: str):
         ("* a pear\n* two plums", "a pear. two plums"),
         ("1. a pear\n2. two plums", "one. a pear. two. two plums"),
         ("# A heading\nSome text.\n\n## Another\nMore text", "A heading. Some text. Another. More text"),
+        ("(a) Buy milk\n(b) Buy eggs", "(A) Buy milk. (B) Buy eggs"),
+        ("a) first b) second", "(A) first, B, second"),
+        ("Either a) go or b) stay.", "Either A, go or B, stay."),
+        ("1) speed 2) cost (of 2)", "one, speed, two, cost, of two"),
+        ("f(a) is 2", "f (A) is two"),
         ("a line that goes\non and on", "a line that goes on and on"),
     ],
 )

@@ -13,6 +13,7 @@ from stentor.text.notations import (
     clock,
     codes,
     identifiers,
+    items,
     money,
     quantities,
     romans,
@@ -23,6 +24,7 @@ from stentor.text.notations.rule import Rule
 
 RULES: list[Rule] = [
     *codes.SPELLED,
+    *items.RULES,
     *addresses.RULES,
     *identifiers.RULES,
     *money.EUROPEAN,
