@@ -84,7 +84,7 @@ def _money(m: re.Match[str]) -> str:
 
 
 def _range(m: re.Match[str]) -> str:
-    """ "$5-10" has its unit behind the second number only, "$5-$10" too."""
+    """ "$5-10" has its unit behind the second number only, "$5-$10" and "$5M to 10M" too."""
     return f"{cardinal(m[2])} to {m[1]}"
 
 
@@ -114,6 +114,7 @@ EUROPEAN = rules(  # before a rule takes their commas and points for something e
 RULES = rules(
     (rf"(?:(?<=\s)|(?<=\()|^)[-−–](?=(?:{_SIGN})\s?\d)", "minus "),
     (rf"({_SIGN})\s?({NUMBER})\s?[-–]\s?(?:{_SIGN})?(?={NUMBER})", _range),
+    (rf"({_SIGN})\s?({NUMBER})([A-Za-z]{{1,2}})\sto\s(?={NUMBER}\s?\3\b)", _range),
     (rf"({_SIGN})\s?({NUMBER}){_SCALE}", _money),
     (rf"({_SIGN})\s?({NUMBER}|\.\d+)()()", _money),
     (rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b", _code),

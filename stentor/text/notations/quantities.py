@@ -112,9 +112,13 @@ UNITS = {
     "m²": "square meter",
     "km²": "square kilometer",
     "cm²": "square centimeter",
+    "mm²": "square millimeter",
     "ft²": "square foot",
     "m³": "cubic meter",
+    "km³": "cubic kilometer",
     "cm³": "cubic centimeter",
+    "mm³": "cubic millimeter",
+    "ft³": "cubic foot",
     "sq ft": "square foot",
     "sq. ft": "square foot",
     "sqft": "square foot",
@@ -146,6 +150,10 @@ _MANY = r"(?=\s+(?:users|people|views|followers|downloads|parameters|subscribers
 _FRACTION = r"\b(\d+(?:,\d{3})*\s+)?(\d{1,3})[/⁄](\d{1,4})\b(?!/)"
 _SHARED = "tsp|tbsp|fl oz|oz|lbs|lb|kg|km|mi|hr|gal|pt|qt|ml|cm|mm|ft|yd"
 """Units of which there are fractions, and that are no words."""
+_SIGNED = any_of(u for u in UNITS if re.search(r"\w/\w|[°º]\w|²|³", u))
+"""Units that are nothing else, also without a number."""
+_COUNTED = any_of(u for u in UNITS if re.search("[²³]$|^(?:sq|cu|kWh|[GMT]B$)", u) and "/" not in u)
+"""Units behind a slash or "per"."""
 _AFTER_IN = (
     r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?:rain|snow)|in diameter|screen|display))"
 )
@@ -188,7 +196,7 @@ def _micro(unit: str) -> str:
 
 
 def _height(m: re.Match[str]) -> str:
-    return f"{say(m[1])} foot {say(m[2])}"
+    return f"{say(m[1])} foot {say(m[2] or m[3])}"
 
 
 def _thousand(m: re.Match[str]) -> str:
@@ -204,12 +212,12 @@ def _to(m: re.Match[str]) -> str:
 
 RULES = rules(
     (
-        rf"({NUMBER})\s?({any_of(SCALES)})\b(?:{_MANY}|(?<=\.\d[MB])(?![a-z]))",
+        rf"({NUMBER})\s?({any_of(SCALES)})\b(?:{_MANY}|(?<=\.\d[MB])(?![a-z])|(?<=[MB])(?=\sto\s{NUMBER}[MB]\b))",
         lambda m: f"{cardinal(m[1])} {SCALES[m[2]]}",
     ),
     (rf"(?<![\w.])({NUMBER})\s?bn\b", lambda m: f"{cardinal(m[1])} billion"),
     (rf"(?<![\w.])({NUMBER})([kK])\b(?!-)", _thousand),
-    (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|''))", _height),
+    (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|'')|(1[01]|\d)(?![\w'’]))", _height),
     (rf"\b({NUMBER})[\"″](?!\w)(?=[^\"]*$)", lambda m: f"{cardinal(m[1])} {plural('inch', m[1] == '1')}"),
     (r"\b(480|720|1080|1440|2160)([pi])\b", lambda m: f"{house(m[1])} {m[2].upper()}"),
     (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by "),
@@ -227,10 +235,13 @@ RULES = rules(
     (r"(?:(?<=\s)|(?<=\()|^)[-−](?=\.?\d)", "minus "),
     (r"(?<=to )[-−](?=\d)", "minus "),
     (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", _to),
+    (r"(?<![A-Za-z])L/(?=100\s?km\b)", "L per "),
+    (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}"),
     (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b", _hyphened),
     (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit),
     (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z,]))?", _unit),
     (rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z,]))?", _unit),
+    (rf"(?<![\w/.])({_SIGNED})(?![\w/])", lambda m: plural(UNITS[m[1]], False)),
     (
         r"(?<![Ss]eat )(?<![Rr]ow )\b(\d+)([FC])\b(?=\s*(?:$|[.,;!?]|today|tonight|outside|inside|and|or|to|in|at|"
         "degrees))",

@@ -102,6 +102,7 @@ def _power(m: re.Match[str]) -> str:
 COMPARISONS = rules(  # before a rule takes their signs for something else
     # "10%-20%", "$5K–$10K": the same unit on either side
     (r"(?<=\d)([A-Za-z%°]{1,4})\s?[-—]\s?(?=[$£€]?\d[\d.,]*\1(?!\w))", lambda m: f"{m[1]} to "),
+    (r"(?<=\d)(\s?(?:km|m|cm|mm|ft))\^?([23])\b", lambda m: m[1] + ("²" if m[2] == "2" else "³")),
     (rf"(?<={_OPERAND})\s?\^\s?\(?(-?\w+)\)?", _power),
     (rf"(?<=\s)({any_of(o for o in _OPERATORS if o not in ('...', '++'))})(?=\s)", lambda m: _OPERATORS[m[1]]),
     (r"(?<=\w)([!=<>]=)(?=\w)", lambda m: f" {_OPERATORS.get(m[1], 'equals')} "),
@@ -115,7 +116,6 @@ COMPARISONS = rules(  # before a rule takes their signs for something else
     (r"(?:(?<=\b[a-z])|(?<=\d[a-z]))\s[-−]\s(?=[a-z\d]\b)", " minus "),
     (r"(?<=\d)\s[-−]\s(?=[a-z]\b)", " minus "),
     (r"(?<=\d)!(?=\s?[-+*/=]|\s+is\b)", " factorial "),
-    (r"(?<=[\w)])([²³])", lambda m: " squared " if m[1] == "²" else " cubed "),
     (r"√\s?(?=[\w(])", "the square root of "),
     (r"(?<=\d)±(?=\d)", " plus or minus "),
 )
