@@ -19,6 +19,7 @@ _TAGS = {VERB: "VERB", NOUN: "NOUN", PAST: "VBD", ADJECTIVE: "ADJ"}
 _MORE = {
     ("lead", NOUN): "lˈɛd",
     ("polish", ADJECTIVE): "pˈOlɪʃ",
+    ("polish", VERB): "pˈɑlɪʃ",
     ("resume", NOUN): "ɹˈɛzəmˌA",
     ("resumes", NOUN): "ɹˈɛzəmˌAz",
     ("A", NOUN): "ˈA",
@@ -40,6 +41,8 @@ _ADJECTIVES = (
     "close|present|separate|content|live|perfect|minute|appropriate|moderate|deliberate|duplicate|alternate|intimate|"
     "subject|invalid"
 )
+_OBJECT = "it|them|him|her|us|me|the|an?|this|these|those|all|your|my|our"
+_NO_PLURALS = "his|this|is|was|has|as|its|us|plus|versus|sports|sales|news|goods|awards|savings|systems|operations"
 
 _USE = "[Uu]ses?|[Rr]euses?|[Rr]efuses?|[Aa]buses?|[Mm]isuses?"
 _USED = (  # a use of what kind, or how many
@@ -74,6 +77,13 @@ class Context:
 
 
 _CONTEXTS = (
+    Context(
+        NOUN,
+        "[Rr]efuse",
+        after="collect(?:ion|ions|ors?)|bins?|disposal|trucks?|lorry|lorries|bags?|sacks?|containers?|dumps?|tips?|chutes?",
+        not_before="I|you|we|they|We|They|You|to|not|who|will|can",
+    ),
+    Context(VERB, "Refuse", after="to"),
     Context(PAST, "[Rr]ead", after=_PAST_TIME, not_before="to|will|I'll|could|can|would|must"),
     Context(
         PAST,
@@ -82,6 +92,7 @@ _CONTEXTS = (
         "hadn't|have you|Have you|have you ever|Have you ever|have they|Have they|have we|Have we|I've already|"
         "I've never|I've just|I've ever|I ever|you've ever",
     ),
+    Context(PAST, "read", before="Yesterday I|Yesterday, I|Last night I|Last week I|Last year I|Once I|I just|we just"),
     Context(VERB, _USE, before="that|which", not_after="of|cases?"),
     Context(VERB, "[Ee]xcuse", after="me|us|my|your|him|her|them"),
     Context(NOUN, "lead", before="of|contains|molten|with|heavy as", not_after="role|singer|the|in|over"),
@@ -132,7 +143,35 @@ _CONTEXTS = (
         after=r"the|your|this|it|my|his|her|their|our|all|that|every|a|any|down|up shop|at (?:\w+ )?(?:noon|midnight)",
         not_before="so|very|as",
     ),
-    Context(ADJECTIVE, "[Cc]lose", after="to|by|enough|friends?|together|behind|call|relationship"),
+    Context(
+        ADJECTIVE,
+        "[Cc]lose",
+        before="so|too|as|very|how|How|pretty|quite|stay|stays|stayed|Stay|get|gets|got|getting|come|comes|came|coming|"
+        "Come|keep it|live|lives|sit|stand|stick",
+        after="to|by|enough|friends?|together|behind|call|relationship|relatives?|range|proximity|contact|attention",
+        not_after="the|your|my|this|it|that|our|his|her|their|all|down|out|up",
+    ),
+    Context(ADJECTIVE, "(?<=a )close(?= [a-z])", not_after="of|to|for|in|on|and"),
+    Context(
+        ADJECTIVE,
+        "[Uu]pset",
+        not_before="an|the|big|major|huge|biggest|another|An|The|stunning|shock|massive",
+        not_after="win|wins|victory|victories|bid|alert",
+    ),
+    Context(
+        VERB,
+        "[Gg]raduate",
+        after="from|in|with|this|next|early",
+        not_before="a|the|recent|college|university|every|A|The|Recent|each|or|an",
+    ),
+    Context(VERB, "[Aa]lternate", after="between|with"),
+    Context(
+        VERB,
+        "conduct",
+        after="electricity|heat|research|interviews?|business|tests?|experiments?|studies|surveys?|the|an?|themselves|"
+        "yourself|himself|herself",
+        not_before="his|her|their|of|the|your|my|this|such|bad|good|that",
+    ),
     Context(
         PAST,
         "wound",
@@ -153,27 +192,44 @@ _CONTEXTS = (
 _BEHIND = (  # a verb behind a subject, a noun behind an article, an adjective behind a form of "be"
     (
         VERB,
-        rf"\b(?:{_SUBJECTS})(?: (?:really|always|also|never|still|often|usually|not|now|just|all|both))? ([a-z]+)\b",
+        rf"\b(?:{_SUBJECTS})(?: (?:really|always|also|never|still|often|usually|not|now|just|all|both))? "
+        r"(?!don?\b)([a-z]+)\b",  # "we do not permit": "do" is what stands in front
     ),
     (
         VERB,
-        r"\b(?:[Hh]e|[Ss]he|[Ii]t|[Ww]ho|[Tt]hat|[Ww]hich)(?: (?:really|always|also|never|often|usually|now))? "
+        r"\b(?:[Hh]e|[Ss]he|[Ii]t|[Ww]ho|[Tt]hat|[Tt]his|[Ww]hich)(?: (?:really|always|also|never|often|usually|now))? "
         r"([a-z]+s)\b",
     ),
     (  # "Convert it to text."
         VERB,
         r"(?:^|(?<=[.!?:] ))[\"'“]?([A-Z][a-z]+)\b"
-        r"(?= (?:it|them|him|her|me|us|the|an?|this|these|those|all|your|my|our)\b)",
+        rf"(?= (?:{_OBJECT}|yourself|any|some|every|each)\b)",
+    ),
+    (  # "Cows produce a lot of milk." "Does the law permit it?"
+        VERB,
+        rf"\b(?:(?!(?i:{_NO_PLURALS})\b)[A-Za-z][a-z]*[a-rt-z]s|"
+        r"(?:[Dd]oes|[Dd]o|[Dd]id|[Ww]ill|[Cc]an|[Ww]ould|[Cc]ould|[Ss]hould) (?:the|this|these|your|our|their|my) [a-z]+) "
+        rf"(?!content\b)([a-z]+)\b(?= (?:{_OBJECT}|his|their|no|more|most|less|every|each)\b)",
     ),
     (NOUN, rf"\b(?:{_DETERMINERS}) ({_NOUNS})\b(?! (?:the|a|an|it|this|that|his|her|them)\b)"),
     (
         ADJECTIVE,
-        r"\b(?:is|are|was|were|be|been|being|am|I'm|he's|she's|it's|[Ww]e're|[Tt]hey're|[Yy]ou're)"
+        r"\b(?:is|are|was|were|be|been|being|am|I'm|he's|she's|it's|[Ww]e're|[Tt]hey're|[Yy]ou're|"
+        r"(?:seem|feel|look|remain|become)s?|(?:seem|look|remain)ed|felt|became)"
         r"(?: (?:not|so|very|too|quite|always|also|now|more|most|still|all))? "
         rf"({_ADJECTIVES})\b(?! (?:the|a|his|her|it)\b)",
     ),
 )
 _REST = (  # where nothing says that it is a noun, a word with an object is a verb
+    Context(
+        VERB,
+        "produce",
+        after="[a-z]+",
+        not_before="fresh|local|organic|seasonal|farm|the|of|our|your|their|his|her|my|its|any|no|buy|sell|grow|bought|and|"
+        "for|in|with|this|that|all|frozen|Fresh|Local|Organic|Seasonal|Farm|The|Our|Your",
+        not_after="sections?|aisles?|prices?|stands?|markets?|departments?|stores?|boxes|bags?|is|was|has|from|in|at|and|"
+        "or|to|on|with|for|that|grown|can|will|must|should",
+    ),
     Context(
         VERB,
         _USE,
