@@ -109,6 +109,7 @@ WORDS = {
     "wks": "weeks",
     "mos": "months",
     "doz": "dozen",
+    "Esq": "Esquire",
 }
 BARE = {  # without a full stop too
     "vs": "versus",
@@ -141,6 +142,13 @@ BARE = {  # without a full stop too
     "fyi": "F Y I",
     "tv": "T V",
     "etc": "et cetera",
+    "mtg": "meeting",
+    "msg": "message",
+    "pls": "please",
+    "plz": "please",
+    "thx": "thanks",
+    "Thx": "Thanks",
+    "ur": "your",
 }
 STREETS = {
     "St": "Street",
@@ -158,7 +166,7 @@ STREETS = {
 }
 _CLEAR_STREETS = STREETS.keys() - {"St", "Dr", "Ct", "Pl", "Ter"}
 SPELLED = frozenset(  # letters whose lower case is another word
-    "AWS US WHO SAT LED ID AI HR LA ER ET PR IRA PA EU UI UX QA VP TA AC DC DIY".split()
+    "AWS US WHO SAT LED ID AI HR LA ER ET PR IRA PA EU UI UX QA VP TA AC DC DIY LAX".split()
 )
 _SAID = "|".join(sorted(SPELLED))
 _NORTH = {
@@ -181,8 +189,9 @@ def _initials(m: re.Match[str]) -> str:
 
 
 def _street(m: re.Match[str]) -> str:
-    side = f"{_NORTH.get((m[2] or '').strip(' .'), '')} ".lstrip()
-    return f"{house(m[1])} {side}{m[3]}{STREETS.get(m[4], m[4])}"
+    number, letter, side, name, street = m.groups()
+    words = [house(number), letter, _NORTH.get((side or "").strip(" ."), ""), name.strip(), STREETS.get(street, street)]
+    return " ".join(word for word in words if word)
 
 
 def _letters(m: re.Match[str]) -> str:
@@ -211,16 +220,23 @@ RULES = rules(
         lambda m: f"{SHORT_MONTHS.get(m[1], m[1])} to {SHORT_MONTHS.get(m[2], m[2])}",
     ),
     (rf"(?<=day)\s?[-–]\s?(?=(?:{any_of(DAYS)})\b)", " to "),
-    (rf"\b(\d{{1,5}})\s+((?:[NS][EW]?|[EW])\.?\s+)?((?:[A-Z][a-z]+\s+){{1,3}})({_STREET})\b\.?", _street),
+    (rf"\b(\d{{1,5}})([A-D])?\s+((?:[NS][EW]?|[EW])\.?\s+)?((?:[A-Z][a-z]+\s+){{1,3}}|\d+(?:st|nd|rd|th)\s+)({_STREET})\b\.?", _street),
     (
         rf"\b((?:[A-Z][a-z]+\.?|\d+(?:st|nd|rd|th))\s+)({any_of(_CLEAR_STREETS)})\b\.?",
         lambda m: f"{m[1]}{STREETS[m[2]]}",
     ),
+    (
+        rf"(?<=[a-z])(,? )({'|'.join(n for n in _NORTH if len(n) == 2)})(?=,| \d{{5}}|$)",
+        lambda m: m[1] + _NORTH[m[2]],
+    ),
+    (r"\bHwy\b\.?(?= \d)", "Highway"),
+    (r"\bApt\b(?= [#\d])", "Apartment"),
+    (r"(?<=\d[snrt][tdh] )Fl\b\.?(?!\w)", "Floor"),
     (r"\b(\d+(?:st|nd|rd|th)\s+)St\b\.?", lambda m: f"{m[1]}Street"),
     (rf"\b({'|'.join(TITLES)})\.(?=\s+[A-Z])", lambda m: TITLES[m[1]]),
     (r"\b(Dr|Mr|Mrs|Ms|Prof)(?=\s+[A-Z][a-z])", lambda m: TITLES[m[1]]),
     (r"\b([A-Z][a-z]+(?:'s)?\s+)(St)\b\.?", lambda m: f"{m[1]}Street"),
-    (r"\bNos?\.\s*(?=\d)|(?<!#)#\s*(?=\d)|№\s*", "number "),
+    (r"\bNos?\.\s*(?=\d)|(?<=[,(] )no\.\s*(?=\d)|(?<!#)#\s*(?=\d)|№\s*", "number "),
     (r"\bp\.\s?(?=\d)", "page "),
     (r"\betc\.(?=\s*$)", "et cetera."),
     (rf"(?<!\d )(?<!\d)\b({any_of(WORDS)})\.(?!\w)", _word),

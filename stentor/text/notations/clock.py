@@ -22,6 +22,7 @@ ZONES = {
     "CET": "C E T",
     "CEST": "C E S T",
     "ET": "Eastern",
+    "E T": "Eastern",
     "PT": "Pacific",
     "CT": "Central",
     "IST": "I S T",
@@ -71,6 +72,7 @@ def _military(m: re.Match[str]) -> str:
 RULES = rules(
     (rf"\b({_HOUR})(?::({_MINUTE}))?\s?({_HALF})?\s?(?:-|–|to)\s?(?={_HOUR}(?::{_MINUTE})?\s?(?:{_HALF})|noon\b|midnight\b)", _to),
     (rf"\b({_HOUR})(?::({_MINUTE}))()\s?[-–]\s?(?={_HOUR}:{_MINUTE})", _to),
+    (r"\b([Nn]oon|[Mm]idnight)\s?[-—]\s?(?=\d)", lambda m: f"{m[1]} to "),
     (
         r"\b(\d{1,2}):(\d{2}):(\d{2})\b(?!\s?[apAP]\.?\s?[mM])",
         lambda m: f"{say(int(m[1]))} {two_digits(int(m[2]))} {two_digits(int(m[3]))}",

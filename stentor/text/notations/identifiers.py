@@ -124,6 +124,13 @@ NAMES = {
     "Vue.js": "View J S",
     "React.js": "React J S",
     "D3.js": "D three J S",
+    "WWI": "World War one",
+    "WWII": "World War two",
+    "WW1": "World War one",
+    "WW2": "World War two",
+    "YoY": "year over year",
+    "TL;DR": "T L D R",
+    "mmHg": "millimeters of mercury",
     "24/7/365": "twenty-four seven three sixty-five",
     "24/7": "twenty-four seven",
 }

@@ -113,6 +113,7 @@ EUROPEAN = rules(  # before a rule takes their commas and points for something e
 
 RULES = rules(
     (rf"(?:(?<=\s)|(?<=\()|^)[-−–](?=(?:{_SIGN})\s?\d)", "minus "),
+    (rf"(?<=\d)/(?=(?:{_SIGN})\d)", " for "),
     (rf"({_SIGN})\s?({NUMBER})\s?[-–]\s?(?:{_SIGN})?(?={NUMBER})", _range),
     (rf"({_SIGN})\s?({NUMBER})([A-Za-z]{{1,2}})\sto\s(?={NUMBER}\s?\3\b)", _range),
     (rf"({_SIGN})\s?({NUMBER}){_SCALE}", _money),

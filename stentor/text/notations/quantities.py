@@ -39,6 +39,7 @@ UNITS = {
     "qt": "quart",
     "tsp": "teaspoon",
     "tbsp": "tablespoon",
+    "Tbsp": "tablespoon",
     "µs": "microsecond",
     "ns": "nanosecond",
     "ms": "millisecond",
@@ -140,7 +141,8 @@ UNITS = {
     "mos": "month",
     "kVA": "kilovolt amp",
     "px": "pixel",
-    "dpi": "D P I",
+    "pts": "point",
+    "dpi": "dot per inch",
     "°K": "degree Kelvin",
     "deg": "degree",
 }
@@ -148,12 +150,13 @@ SCALES = {"M": "million", "m": "million", "B": "billion", "bn": "billion", "T": 
 _HALVES = {2: "half", 4: "quarter"}
 _MANY = r"(?=\s+(?:users|people|views|followers|downloads|parameters|subscribers|players|customers|copies|tokens|rows))"
 _FRACTION = r"\b(\d+(?:,\d{3})*\s+)?(\d{1,3})[/⁄](\d{1,4})\b(?!/)"
-_SHARED = "tsp|tbsp|fl oz|oz|lbs|lb|kg|km|mi|hr|gal|pt|qt|ml|cm|mm|ft|yd"
+_SHARED = "tsp|tbsp|Tbsp|fl oz|oz|lbs|lb|kg|km|mi|hr|gal|pt|qt|ml|cm|mm|ft|yd"
 """Units of which there are fractions, and that are no words."""
 _SIGNED = any_of(u for u in UNITS if re.search(r"\w/\w|[°º]\w|²|³", u))
 """Units that are nothing else, also without a number."""
 _COUNTED = any_of(u for u in UNITS if re.search("[²³]$|^(?:sq|cu|kWh|[GMT]B$)", u) and "/" not in u)
 """Units behind a slash or "per"."""
+_MEASURES = "°C|°F|kg|g|lb|oz|ml|l|cm|mm|m|ft|km|mi"
 _AFTER_IN = (
     r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?:rain|snow)|in diameter|screen|display))"
 )
@@ -227,7 +230,7 @@ RULES = rules(
         lambda m: (f"{cardinal(m[1])} to " if m[1] else "") + f"{cardinal(m[2])} times",
     ),
     (r"\b(\d{1,2}):(\d{1,3})\b", lambda m: f"{say(m[1])} to {say(m[2])}"),
-    (rf"{_FRACTION}\s?({_SHARED})\b(?!/)", _fraction_of),
+    (rf"{_FRACTION}\s?({_SHARED})\b(?!/)(?:\.(?=\s+[a-z,]))?", _fraction_of),
     (_FRACTION, _fraction),
     (r"\b(\d[\d,]*)(?:st|nd|rd|th)s?\b", lambda m: ordinal(m[1])),
     (r"\b(\d+(?:\.\d+){2,})\b", lambda m: version(m[1])),
@@ -236,6 +239,7 @@ RULES = rules(
     (r"(?<=to )[-−](?=\d)", "minus "),
     (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", _to),
     (r"(?<![A-Za-z])L/(?=100\s?km\b)", "L per "),
+    (rf"({NUMBER}\s?(?:{_MEASURES}))\s?/\s?(?=(?:{NUMBER}\s?(?:{_MEASURES})\b|Gas \d))", lambda m: f"{m[1]} or "),
     (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}"),
     (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b", _hyphened),
     (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit),

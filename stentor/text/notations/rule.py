@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 Action = Callable[[re.Match[str]], str]
 Rule = tuple[re.Pattern[str], Action]
+_MEASURED = re.compile(r"\s(?:batter(?:y|ies)|bulbs?|chargers?|bills?|notes?|coins?|bottles?|bags?|tickets?|packs?)\b")
 
 
 def rules(*table: tuple[str, Action | str]) -> list[Rule]:
@@ -26,6 +27,8 @@ def any_of(words: Iterable[str]) -> str:
 
 
 def describes(m: re.Match[str]) -> bool:
-    """Whether an amount stands between an article and a noun: "a $20 bill" has no plural."""
-    before, after = m.string[max(0, m.start() - 4) : m.start()], m.string[m.end() : m.end() + 4]
+    """Whether an amount says which of a noun: "a $20 bill" and "9V batteries" have no plural."""
+    before, after = m.string[max(0, m.start() - 4) : m.start()], m.string[m.end() : m.end() + 11]
+    if _MEASURED.match(after):
+        return True
     return bool(re.search(r"\b[Aa]n?\s$", before) and re.match(r"\s(?!of\b|or\b|and\b)[a-zA-Z]", after))

@@ -108,6 +108,7 @@ COMPARISONS = rules(  # before a rule takes their signs for something else
     (r"(?<=\w)([!=<>]=)(?=\w)", lambda m: f" {_OPERATORS.get(m[1], 'equals')} "),
     (rf"(?<={_OPERAND})\s<\s(?=[\w(-])|(?<=\d)<(?=\d)", " is less than "),
     (rf"(?<={_OPERAND})\s>\s(?=[\w(-])|(?<=\d)>(?=\d)", " is greater than "),
+    (r"(?:(?<=\s)|^)<3(?=[!.]*$|\s+(?:you|u)\b)", "heart"),
     (r"(?:(?<=\s)|^)<(?=\$?\d)", "less than "),
     (r"(?:(?<=\s)|^)>(?=\$?\d)", "more than "),
     (r"(?<=[\d)])\s\*\s(?=[\d(])|(?<=\d)\*(?=\d)", " times "),
