@@ -208,7 +208,8 @@ _BEHIND = (  # a verb behind a subject, a noun behind an article, an adjective b
     (  # "Cows produce a lot of milk." "Does the law permit it?"
         VERB,
         rf"\b(?:(?!(?i:{_NO_PLURALS})\b)[A-Za-z][a-z]*[a-rt-z]s|"
-        r"(?:[Dd]oes|[Dd]o|[Dd]id|[Ww]ill|[Cc]an|[Ww]ould|[Cc]ould|[Ss]hould) (?:the|this|these|your|our|their|my) [a-z]+) "
+        r"(?:[Dd]o|[Dd]oes|[Dd]id|[Ww]ill|[Ww]ould|[Cc]an|[Cc]ould|[Ss]hould) "
+        r"(?:the|this|these|your|our|their|my) [a-z]+) "
         rf"(?!content\b)([a-z]+)\b(?= (?:{_OBJECT}|his|their|no|more|most|less|every|each)\b)",
     ),
     (NOUN, rf"\b(?:{_DETERMINERS}) ({_NOUNS})\b(?! (?:the|a|an|it|this|that|his|her|them)\b)"),

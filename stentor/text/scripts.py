@@ -57,6 +57,7 @@ _UNITS = "°ºµμΩ²³∆"
 _SYLLABLES = ("HANGUL SYLLABLE", "HIRAGANA LETTER", "KATAKANA LETTER", "BOPOMOFO LETTER")
 _IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 _READ = re.compile(r"[^\W_\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]|[&@+%$£€¥°]")
+_POWERS = re.compile(r"(?:(?<=\b10)|(?<=\b[nxy]))[⁻⁰¹²³⁴-⁹]+")
 _OTHER_WORDS = frozenset("résumé résumés rosé rosés pâté pâtés exposé exposés saké lamé maté niña niñas tomé".split())
 """Words that are others without their accents. They keep them, and `pronunciations.txt` has them."""
 LONGEST_NAMED = 16
@@ -77,6 +78,7 @@ def latin(text: str) -> str:
     """
     if text.isascii():
         return text
+    text = _POWERS.sub(lambda m: "^" + unicodedata.normalize("NFKC", m[0]).replace("−", "-"), text)
     text = _IDEOGRAPHS.sub(" Chinese characters ", unicodedata.normalize("NFC", text))
     return "".join(_word(part) for part in re.findall(r"\w+|\W+", text))
 

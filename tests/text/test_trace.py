@@ -76,7 +76,9 @@ def test_a_words_phonemes_are_those_of_what_is_spoken_for_it(text: str, spoken: 
         assert re.sub(r"[ˈˌ.,?!]", "", got).split() == want.split(), word
 
 
-@pytest.mark.parametrize("text", ["From 5 a.m. to 6 p.m.", "At 4 p.m. PT today", "Call A W S.", "He works at the F B I."])
+@pytest.mark.parametrize(
+    "text", ["From 5 a.m. to 6 p.m.", "At 4 p.m. PT today", "Call A W S.", "He works at the F B I."]
+)
 def test_letters_that_end_a_sentence_have_a_place_for_each_word(text: str):
     assert [word for word, _ in read(text)] == text.split()
 

@@ -205,7 +205,7 @@ def _word(m: re.Match[str]) -> str:
 
 RULES = rules(
     (r"\b((?:[A-Z]\.){2,})", _initials),
-    (r"(?<![A-Z] )\b([A-Z])\.\s?(?=[A-Z](?:\.|[a-z]))", lambda m: f"{m[1]} "),
+    (r"(?<![A-Z] )\b([A-Z])\.\s?(?=[A-Z](?:\.|[a-z]))(?!Sc\b)", lambda m: f"{m[1]} "),
     (
         rf"\b({any_of(SHORT_MONTHS)})\b\.?(?=\s+\d)|\b({any_of(SHORT_MONTHS)})\.(?!\w)",
         lambda m: SHORT_MONTHS[m[1] or m[2]],
@@ -220,7 +220,10 @@ RULES = rules(
         lambda m: f"{SHORT_MONTHS.get(m[1], m[1])} to {SHORT_MONTHS.get(m[2], m[2])}",
     ),
     (rf"(?<=day)\s?[-–]\s?(?=(?:{any_of(DAYS)})\b)", " to "),
-    (rf"\b(\d{{1,5}})([A-D])?\s+((?:[NS][EW]?|[EW])\.?\s+)?((?:[A-Z][a-z]+\s+){{1,3}}|\d+(?:st|nd|rd|th)\s+)({_STREET})\b\.?", _street),
+    (
+        rf"\b(\d{{1,5}})([A-D])?\s+((?:[NS][EW]?|[EW])\.?\s+)?((?:[A-Z][a-z]+\s+){{1,3}}|\d+(?:st|nd|rd|th)\s+)({_STREET})\b\.?",
+        _street,
+    ),
     (
         rf"\b((?:[A-Z][a-z]+\.?|\d+(?:st|nd|rd|th))\s+)({any_of(_CLEAR_STREETS)})\b\.?",
         lambda m: f"{m[1]}{STREETS[m[2]]}",
@@ -238,9 +241,10 @@ RULES = rules(
     (r"\b([A-Z][a-z]+(?:'s)?\s+)(St)\b\.?", lambda m: f"{m[1]}Street"),
     (r"\bNos?\.\s*(?=\d)|(?<=[,(] )no\.\s*(?=\d)|(?<!#)#\s*(?=\d)|№\s*", "number "),
     (r"\bp\.\s?(?=\d)", "page "),
+    (r"\bvs\.(?!\w)", "versus"),
     (r"\betc\.(?=\s*$)", "et cetera."),
     (rf"(?<!\d )(?<!\d)\b({any_of(WORDS)})\.(?!\w)", _word),
-    (rf"(?<![\w.\d/-])(?<!\d )(?<!\bsq )(?<!\bfl )({any_of(BARE)})(?![\w/]|-\w)", lambda m: BARE[m[1]]),
+    (rf"(?<![\w.\d/-])(?<!\d )(?<!\bsq )(?<!\bsq\. )(?<!\bfl )({any_of(BARE)})(?![\w/]|-\w)", lambda m: BARE[m[1]]),
     (rf"\b({_SAID})(s?)\b(?!\.\w|\$)", _letters),
     (r"\bIT(?=\s+(?:department|team|support|staff|manager|services?|industry|security|specialist|guy|desk)\b)", "I T"),
 )

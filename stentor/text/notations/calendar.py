@@ -92,9 +92,12 @@ RULES = rules(
         rf"\b(\d{{1,2}})(?:st|nd|rd|th)?\s+({_MONTH})\b(?:,?\s+(\d{{4}})\b)?",
         lambda m: f"{ordinal(m[1])} {m[2]}" + (f" {year(m[3])}" if m[3] else ""),
     ),
+    (r"\bc\.\s?(?=\d{3,4}\b)", "circa "),
     (rf"\b((?i:pre|post|mid|early|late))-({_LIKELY_YEAR})\b(?!-)", lambda m: f"{m[1]} {year(m[2])}"),
     (rf"\b({_MONTH}(?:\s+of)?),?\s+(\d{{4}})\b", lambda m: f"{m[1]} {year(m[2])}"),
     (r"(?<!\w)['’](\d0)s\b", _decade),
+    (r"\b100s(?= of\b)", "hundreds"),
+    (r"\b1,?000s(?= of\b)", "thousands"),
     (r"(?<![$£€\d,.])\b(\d{2,3}0)s\b(?!\s?\d)", _decade),
     (
         r"(?<=\b[Tt]he )(\d0)s\b|(?<=\b[Hh]is )(\d0)s\b|(?<=\b[Hh]er )(\d0)s\b|(?<=\b[Mm]y )(\d0)s\b"

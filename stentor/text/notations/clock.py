@@ -31,6 +31,7 @@ ZONES = {
 _HALF = r"[ap]\.?\s?m\b\.?|[AP]\.?\s?M\b\.?"
 _HOUR = r"(?:[01]?\d|2[0-4])"
 _MINUTE = r"[0-5]\d"
+_NUMBER_WORD = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]+teen|twenty|thirty|forty|fifty"
 
 
 def _half(written: str | None) -> str:
@@ -70,7 +71,10 @@ def _military(m: re.Match[str]) -> str:
 
 
 RULES = rules(
-    (rf"\b({_HOUR})(?::({_MINUTE}))?\s?({_HALF})?\s?(?:-|–|to)\s?(?={_HOUR}(?::{_MINUTE})?\s?(?:{_HALF})|noon\b|midnight\b)", _to),
+    (
+        rf"\b({_HOUR})(?::({_MINUTE}))?\s?({_HALF})?\s?(?:-|–|to)\s?(?={_HOUR}(?::{_MINUTE})?\s?(?:{_HALF})|noon\b|midnight\b)",
+        _to,
+    ),
     (rf"\b({_HOUR})(?::({_MINUTE}))()\s?[-–]\s?(?={_HOUR}:{_MINUTE})", _to),
     (r"\b([Nn]oon|[Mm]idnight)\s?[-—]\s?(?=\d)", lambda m: f"{m[1]} to "),
     (
@@ -80,7 +84,10 @@ RULES = rules(
     (rf"\b({_HOUR}):({_MINUTE})(:{_MINUTE})?(?!\d)(?:\s*({_HALF}))?", _time),
     (rf"\b(\d{{1,2}})\s?({_HALF})(?![\w])", lambda m: say(m[1]) + _half(m[2]) + _end(m, m[2])),
     (r"\b([012]\d)([0-5]\d)\s?(?:hours|hrs|h)\b", _military),
-    (rf"\b(A M|P M|o'clock|hours|oh \w+|[a-z]+)\s+({'|'.join(ZONES)})\b(?!\.)", lambda m: f"{m[1]} {ZONES[m[2]]}"),
+    (
+        rf"\b(A M|P M|o'clock|hours|oh \w+|{_NUMBER_WORD})\s+({'|'.join(ZONES)})\b(?!\.\w)",
+        lambda m: f"{m[1]} {ZONES[m[2]]}",
+    ),
     (
         r"\b(\d+)\s?h(?:r|rs)?\s?(\d+)\s?m(?:in|ins)?\b",
         lambda m: f"{say(m[1])} hour{'' if m[1] == '1' else 's'} {say(m[2])} minute{'' if m[2] == '1' else 's'}",

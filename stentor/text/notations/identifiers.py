@@ -129,6 +129,10 @@ NAMES = {
     "WW1": "World War one",
     "WW2": "World War two",
     "YoY": "year over year",
+    "y/y": "year over year",
+    "y/o": "years old",
+    "w/in": "within",
+    "M-F": "Monday to Friday",
     "TL;DR": "T L D R",
     "mmHg": "millimeters of mercury",
     "24/7/365": "twenty-four seven three sixty-five",
@@ -185,7 +189,7 @@ RULES = rules(
     (r"(?<!\S)([A-D])-(?![\w-])", lambda m: f"{m[1]} minus"),
     (
         r"(?<![\w.])(?<!slash )(?<!score )(?<!dash )(?<!dot )"
-        rf"([Vv]ersion\s+|[Vv](?:er)?\.?\s?)(\d+(?:\.\d+)*){_STAGE}(?![\w])",
+        rf"([Vv]ersion\s+|(?:v|V(?=\d+\.)|[Vv]er)\.?\s?)(\d+(?:\.\d+)*){_STAGE}(?![\w])",
         _version,
     ),
     (r"\b(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b", _stage),

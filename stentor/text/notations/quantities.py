@@ -96,6 +96,7 @@ UNITS = {
     "dB": "decibel",
     "ha": "hectare",
     "mpg": "mile per gallon",
+    "hp": "horsepower",
     "mph": "mile per hour",
     "km/h": "kilometer per hour",
     "kph": "kilometer per hour",
@@ -202,6 +203,14 @@ def _height(m: re.Match[str]) -> str:
     return f"{say(m[1])} foot {say(m[2] or m[3])}"
 
 
+def _inches(m: re.Match[str]) -> str:
+    """ "24\"" -> "twenty-four inches", unless the sign ends a quotation."""
+    quoted = False
+    for sign in re.finditer('(\\d?)"', m.string[: m.end() - 1]):
+        quoted = not quoted and not sign[1]
+    return m[0] if quoted else f"{cardinal(m[1])} {plural('inch', m[1] == '1' or describes(m))}"
+
+
 def _thousand(m: re.Match[str]) -> str:
     number, letter = m[1], m[2]
     if letter == "K" and number in ("1", "2", "4", "5", "8", "10"):
@@ -219,9 +228,11 @@ RULES = rules(
         lambda m: f"{cardinal(m[1])} {SCALES[m[2]]}",
     ),
     (rf"(?<![\w.])({NUMBER})\s?bn\b", lambda m: f"{cardinal(m[1])} billion"),
-    (rf"(?<![\w.])({NUMBER})([kK])\b(?!-)", _thousand),
+    (rf"(?<![\w.])(?!\d{{4}})({NUMBER})([kK])\b(?!-)", _thousand),
     (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|'')|(1[01]|\d)(?![\w'’]))", _height),
-    (rf"\b({NUMBER})[\"″](?!\w)(?=[^\"]*$)", lambda m: f"{cardinal(m[1])} {plural('inch', m[1] == '1')}"),
+    (r"\b(\d+)['′]\s?[x×]\s?(\d+)['′](?!\w)", lambda m: f"{say(m[1])} by {say(m[2])} feet"),
+    (r"(?<=\dft )(\d+)\s?in\b|(?<=\d ft )(\d+)\s?in\b", lambda m: f"{say(m[1] or m[2])} inches"),
+    (rf"\b({NUMBER})[\"″](?!\w)", _inches),
     (r"\b(480|720|1080|1440|2160)([pi])\b", lambda m: f"{house(m[1])} {m[2].upper()}"),
     (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by "),
     (
@@ -241,7 +252,7 @@ RULES = rules(
     (r"(?<![A-Za-z])L/(?=100\s?km\b)", "L per "),
     (rf"({NUMBER}\s?(?:{_MEASURES}))\s?/\s?(?=(?:{NUMBER}\s?(?:{_MEASURES})\b|Gas \d))", lambda m: f"{m[1]} or "),
     (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}"),
-    (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b", _hyphened),
+    (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b(?:\.(?=\s+[a-z]))?", _hyphened),
     (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit),
     (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z,]))?", _unit),
     (rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z,]))?", _unit),

@@ -31,5 +31,5 @@ RULES = rules(
         rf"\b(the)\s+(?=[IVX]{{2,}}\b){_FULL}(?=\s+(?:century|dynasty|Olympiad|Corps|Legion))",
         lambda m: f"{m[1]} {ordinal(str(roman(m[2])))}",
     ),
-    (rf"(?<![\w.])(?=(?:XX|XI|XV|XL|LX|VI|IV|IX|II)){_FULL}(?=[.)]\s|$)", lambda m: say(roman(m[1]))),
+    (rf"(?<![\w.])(?=(?:XX|XI|XV|XL|LX|VI|IV|IX|II))(?!X*L\b|LX\b){_FULL}(?=[.)]\s|$)", lambda m: say(roman(m[1]))),
 )

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 
 Action = Callable[[re.Match[str]], str]
 Rule = tuple[re.Pattern[str], Action]
-_MEASURED = re.compile(r"\s(?:batter(?:y|ies)|bulbs?|chargers?|bills?|notes?|coins?|bottles?|bags?|tickets?|packs?)\b")
+_MEASURED = re.compile(
+    r"\s(?:batter(?:y|ies)|bulbs?|chargers?|bills?|notes?|coins?|bottles?|bags?|tickets?|packs?|angles?)\b"
+)
 
 
 def rules(*table: tuple[str, Action | str]) -> list[Rule]:

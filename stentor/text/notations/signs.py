@@ -102,13 +102,15 @@ def _power(m: re.Match[str]) -> str:
 COMPARISONS = rules(  # before a rule takes their signs for something else
     # "10%-20%", "$5K–$10K": the same unit on either side
     (r"(?<=\d)([A-Za-z%°]{1,4})\s?[-—]\s?(?=[$£€]?\d[\d.,]*\1(?!\w))", lambda m: f"{m[1]} to "),
+    (r"(?<=\d)(\s?(?:cm|mm|m|km|in|ft))\.?\s?[x×]\s?(?=\d)", lambda m: f"{m[1]} by "),
     (r"(?<=\d)(\s?(?:km|m|cm|mm|ft))\^?([23])\b", lambda m: m[1] + ("²" if m[2] == "2" else "³")),
     (rf"(?<={_OPERAND})\s?\^\s?\(?(-?\w+)\)?", _power),
     (rf"(?<=\s)({any_of(o for o in _OPERATORS if o not in ('...', '++'))})(?=\s)", lambda m: _OPERATORS[m[1]]),
     (r"(?<=\w)([!=<>]=)(?=\w)", lambda m: f" {_OPERATORS.get(m[1], 'equals')} "),
     (rf"(?<={_OPERAND})\s<\s(?=[\w(-])|(?<=\d)<(?=\d)", " is less than "),
+    (r"(?<=[a-z]{2})\s>\s(?=[A-Z][a-z])", ", "),  # "Settings > Privacy"
     (rf"(?<={_OPERAND})\s>\s(?=[\w(-])|(?<=\d)>(?=\d)", " is greater than "),
-    (r"(?:(?<=\s)|^)<3(?=[!.]*$|\s+(?:you|u)\b)", "heart"),
+    (r"(?:^|(?<=[a-z]{2} )|(?<=[!?.,] )|(?<=I ))<3(?=[!.]*$|\s+(?:you|u)\b)", "heart"),
     (r"(?:(?<=\s)|^)<(?=\$?\d)", "less than "),
     (r"(?:(?<=\s)|^)>(?=\$?\d)", "more than "),
     (r"(?<=[\d)])\s\*\s(?=[\d(])|(?<=\d)\*(?=\d)", " times "),
