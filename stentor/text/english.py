@@ -28,7 +28,9 @@ _LONG_WORD = re.compile(rf"(\S{{{MAX_WORD}}})(?=\S)")
 _MANY_PARTS = re.compile(rf"((?:[^\W_]+[^\w\s]+){{{MAX_PARTS}}})(?=\w)")
 _TIMES = any_of({*DAYS, *SHORT_DAYS, *MONTHS, *SHORT_MONTHS})
 _HALF = r"(?<=\d[AaPp][Mm])|(?<=\d [AaPp][Mm])|(?<=[ap]\.m\.)"
-_RANGE = re.compile(rf"(?:(?<=\d)|{_HALF})\s?–\s?(?=[$£€]?\d|noon\b|midnight\b)|(?<=[a-z.])–(?=(?:{_TIMES})\b)")
+_RANGE = re.compile(
+    rf"(?:(?<=\d)|{_HALF})\s?–\s?(?=[$£€]?\d|noon\b|midnight\b)|(?<=[a-z.])–(?=(?:{_TIMES})\b)|(?<=\bA)–(?=Z\b)"
+)
 _DASHES = re.compile(r"--(?![a-z])|(?<=\S)--")
 _SENTENCE_END = re.compile(r"[a-z]{4}[.!?][\"')\]]?(?= )")  # four letters: "Dr. Smith" stays together
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "`": "'", "–": " — ", "\u00a0": " ", "\u200b": ""})

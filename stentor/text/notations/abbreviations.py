@@ -211,7 +211,7 @@ RULES = rules(
         lambda m: SHORT_MONTHS[m[1] or m[2]],
     ),
     (
-        rf"\b({any_of(_CLEAR_DAYS)})\.(?=\s|,|$)|\b({any_of(SHORT_DAYS)})"
+        rf"\b({any_of(_CLEAR_DAYS)})\.(?=\s|,|$)|\b({any_of(SHORT_DAYS)})\b\.?"
         rf"(?=,?\s+(?:{any_of(MONTHS)}|\d)|\s?[-/]\s?[MTWFS])|(?<=[-/])({any_of(SHORT_DAYS)})\b",
         lambda m: SHORT_DAYS[m[1] or m[2] or m[3]],
     ),
@@ -233,6 +233,7 @@ RULES = rules(
         lambda m: m[1] + _NORTH[m[2]],
     ),
     (r"\bHwy\b\.?(?= \d)", "Highway"),
+    (r"\b((?:I|US|Route|Highway)[- ]\d+) ([NSEW])\b(?!['’\w])", lambda m: f"{m[1]} {_NORTH[m[2]]}"),
     (r"\bApt\b(?= [#\d])", "Apartment"),
     (r"(?<=\d[snrt][tdh] )Fl\b\.?(?!\w)", "Floor"),
     (r"\b(\d+(?:st|nd|rd|th)\s+)St\b\.?", lambda m: f"{m[1]}Street"),

@@ -100,7 +100,8 @@ RULES = rules(
     (r"\b1,?000s(?= of\b)", "thousands"),
     (r"(?<![$£€\d,.])\b(\d{2,3}0)s\b(?!\s?\d)", _decade),
     (
-        r"(?<=\b[Tt]he )(\d0)s\b|(?<=\b[Hh]is )(\d0)s\b|(?<=\b[Hh]er )(\d0)s\b|(?<=\b[Mm]y )(\d0)s\b"
+        r"(?<=ies to )(\d0)s\b"
+        r"|(?<=\b[Tt]he )(\d0)s\b|(?<=\b[Hh]is )(\d0)s\b|(?<=\b[Hh]er )(\d0)s\b|(?<=\b[Mm]y )(\d0)s\b"
         r"|(?<=\btheir )(\d0)s\b|(?<=early )(\d0)s\b|(?<=mid-)(\d0)s\b|(?<=late )(\d0)s\b"
         r"|(?<=high )(\d0)s\b|(?<=low )(\d0)s\b|(?<=mid )(\d0)s\b|(?<=upper )(\d0)s\b|(?<=\byour )(\d0)s\b"
         r"|(?<=\bour )(\d0)s\b|\b([2-9]0)s\b(?=\s(?:music|songs?|hits|pop|rock|disco|kids?|movies?|films?|shows?|"
@@ -125,7 +126,7 @@ RULES = rules(
     ),
     (rf"(?<![\d.,$£€¥#+])(?<![-–/]\b)\b({_LIKELY_YEAR})\b{_NOT_A_YEAR}", lambda m: year(m[1])),
     (
-        rf"(?<!\S)((?:{_DUE})\s+)?(\d{{1,2}})/(\d{{1,2}})\b(?![/\d]|\s(?:of|cups?|inch|teaspoons?|tablespoons?)\b)",
+        rf"(?<!\S)((?:{_DUE}|[A-Z][a-z]+day,?)\s+)?(\d{{1,2}})/(\d{{1,2}})\b(?![/\d]|[\"″]\s[a-z]|\s(?:of|cups?|inch|teaspoons?|tablespoons?)\b)",
         _short_date,
     ),
 )

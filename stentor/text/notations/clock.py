@@ -82,6 +82,7 @@ RULES = rules(
         lambda m: f"{say(int(m[1]))} {two_digits(int(m[2]))} {two_digits(int(m[3]))}",
     ),
     (rf"\b({_HOUR}):({_MINUTE})(:{_MINUTE})?(?!\d)(?:\s*({_HALF}))?", _time),
+    (rf"\b({_HOUR})\.({_MINUTE})()\s?({_HALF})(?!\w)", _time),
     (rf"\b(\d{{1,2}})\s?({_HALF})(?![\w])", lambda m: say(m[1]) + _half(m[2]) + _end(m, m[2])),
     (r"\b([012]\d)([0-5]\d)\s?(?:hours|hrs|h)\b", _military),
     (

@@ -43,6 +43,7 @@ def _international(m: re.Match[str]) -> str:
 
 def _code(m: re.Match[str]) -> str:
     between = re.sub(r"[:#]", " ", m[2]).replace(".", " ")
+    between = re.sub(r"\b(?:no|num)\b", "number", between)
     word = {"ext": "extension", "acct": "account", "ref": "reference"}.get(m[1].lower(), m[1])
     return f"{word}{between.rstrip() or ''} " + _digits(m[3])
 

@@ -132,6 +132,7 @@ NAMES = {
     "y/y": "year over year",
     "y/o": "years old",
     "w/in": "within",
+    "A-Z": "A to Z",
     "M-F": "Monday to Friday",
     "TL;DR": "T L D R",
     "mmHg": "millimeters of mercury",

@@ -119,6 +119,7 @@ RULES = rules(
     (rf"({_SIGN})\s?({NUMBER}){_SCALE}", _money),
     (rf"({_SIGN})\s?({NUMBER}|\.\d+)()()", _money),
     (rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b", _code),
+    (r"(?<![\w.,])(\d\d?)p\b(?!\.)", lambda m: f"{say(m[1])} {plural('penny', m[1] == '1')}"),
     (rf"({NUMBER})\s?¢", lambda m: f"{cardinal(m[1])} {plural('cent', m[1] == '1')}"),
     (rf"({NUMBER})\s?([£€])", lambda m: _amount(m[2], m[1], None, describes(m))),
     (rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b", lambda m: f" per {_PERIODS.get(m[1] or '', '')}"),

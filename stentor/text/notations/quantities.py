@@ -158,6 +158,7 @@ _SIGNED = any_of(u for u in UNITS if re.search(r"\w/\w|[°º]\w|²|³", u))
 _COUNTED = any_of(u for u in UNITS if re.search("[²³]$|^(?:sq|cu|kWh|[GMT]B$)", u) and "/" not in u)
 """Units behind a slash or "per"."""
 _MEASURES = "°C|°F|kg|g|lb|oz|ml|l|cm|mm|m|ft|km|mi"
+_OF_K = re.compile(r"\s(?:runs?|races?|walk|screens?|videos?|TVs?|monitors?|resolution)\b")
 _AFTER_IN = (
     r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?:rain|snow)|in diameter|screen|display))"
 )
@@ -180,7 +181,9 @@ def _fraction(m: re.Match[str]) -> str:
 
 def _fraction_of(m: re.Match[str]) -> str:
     """ "3/4 lb" -> "three quarters of a pound", "1 1/2 tsp" -> "one and a half teaspoons"."""
-    unit, words = UNITS[m[4]], _fraction(m)
+    if m[4] == '"' and _quoted(m):
+        return f'{_fraction(m)}"'
+    unit, words = UNITS.get(m[4], "inch"), _fraction(m)
     if m[1] or m[2] == "1":
         return f"{words} {plural(unit, not m[1])}"
     return f"{words} of {'an' if unit[0] in 'aeio' or unit == 'hour' else 'a'} {unit}"
@@ -205,15 +208,20 @@ def _height(m: re.Match[str]) -> str:
 
 def _inches(m: re.Match[str]) -> str:
     """ "24\"" -> "twenty-four inches", unless the sign ends a quotation."""
+    return m[0] if _quoted(m) else f"{cardinal(m[1])} {plural('inch', m[1] == '1' or describes(m))}"
+
+
+def _quoted(m: re.Match[str]) -> bool:
+    """Whether a quotation begins in front of a match. A sign behind a number ends one, or is inches."""
     quoted = False
-    for sign in re.finditer('(\\d?)"', m.string[: m.end() - 1]):
+    for sign in re.finditer('(\\d?)"', m.string[: m.start()]):
         quoted = not quoted and not sign[1]
-    return m[0] if quoted else f"{cardinal(m[1])} {plural('inch', m[1] == '1' or describes(m))}"
+    return quoted
 
 
 def _thousand(m: re.Match[str]) -> str:
     number, letter = m[1], m[2]
-    if letter == "K" and number in ("1", "2", "4", "5", "8", "10"):
+    if (letter == "K" and number in ("1", "2", "4", "5", "8", "10")) or _OF_K.match(m.string, m.end()):
         return f"{say(number)} K"  # screens and races
     return f"{cardinal(number)} thousand"
 
@@ -232,16 +240,16 @@ RULES = rules(
     (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|'')|(1[01]|\d)(?![\w'’]))", _height),
     (r"\b(\d+)['′]\s?[x×]\s?(\d+)['′](?!\w)", lambda m: f"{say(m[1])} by {say(m[2])} feet"),
     (r"(?<=\dft )(\d+)\s?in\b|(?<=\d ft )(\d+)\s?in\b", lambda m: f"{say(m[1] or m[2])} inches"),
-    (rf"\b({NUMBER})[\"″](?!\w)", _inches),
+    (rf"(?<![/⁄])\b({NUMBER})[\"″](?!\w)", _inches),
     (r"\b(480|720|1080|1440|2160)([pi])\b", lambda m: f"{house(m[1])} {m[2].upper()}"),
     (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by "),
     (
         rf"\b(?:({NUMBER})\s?[-–]\s?)?({NUMBER})x\b(?=\s(?:faster|slower|more|less|fewer|better|worse|bigger|larger|smaller|higher|lower|"
-        r"cheaper|longer|as|the|speed|growth|return|zoom)\b)",
+        r"cheaper|longer|as|the|daily|weekly|a day|a week|speed|growth|return|zoom)\b)",
         lambda m: (f"{cardinal(m[1])} to " if m[1] else "") + f"{cardinal(m[2])} times",
     ),
     (r"\b(\d{1,2}):(\d{1,3})\b", lambda m: f"{say(m[1])} to {say(m[2])}"),
-    (rf"{_FRACTION}\s?({_SHARED})\b(?!/)(?:\.(?=\s+[a-z,]))?", _fraction_of),
+    (rf"{_FRACTION}\s?((?:{_SHARED})\b|[\"″])(?![/\w])(?:\.(?=\s+[a-z,]))?", _fraction_of),
     (_FRACTION, _fraction),
     (r"\b(\d[\d,]*)(?:st|nd|rd|th)s?\b", lambda m: ordinal(m[1])),
     (r"\b(\d+(?:\.\d+){2,})\b", lambda m: version(m[1])),
@@ -254,8 +262,8 @@ RULES = rules(
     (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}"),
     (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b(?:\.(?=\s+[a-z]))?", _hyphened),
     (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit),
-    (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z,]))?", _unit),
-    (rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z,]))?", _unit),
+    (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z]|,))?", _unit),
+    (rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z]|,))?", _unit),
     (rf"(?<![\w/.])({_SIGNED})(?![\w/])", lambda m: plural(UNITS[m[1]], False)),
     (
         r"(?<![Ss]eat )(?<![Rr]ow )\b(\d+)([FC])\b(?=\s*(?:$|[.,;!?]|today|tonight|outside|inside|and|or|to|in|at|"
