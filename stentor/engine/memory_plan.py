@@ -46,6 +46,10 @@ class Needs:
         cells = CODEC_CELLS * self.grid * level // CODEC_FRAMES if self.grid > 1 else 0
         return min(max(level, cells, self.chunk), slots * self.chunk)
 
+    def buffers(self, slots: int, pages: int) -> int:
+        """Bytes that are taken whatever runs."""
+        return slots * self.slot + pages * self.page + self.encoder + self.primer
+
 
 @dataclass(frozen=True)
 class Shares:
@@ -73,11 +77,24 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
         left = graphs + codec
         if last:
             left = min(left, int(SPARE * total))
-        pages = (usable - left - slots * needs.slot - needs.encoder - needs.primer) // needs.page
+        pages = (usable - left - needs.buffers(slots, 0)) // needs.page
         if pages >= slots if last else (pages >= enough and codec <= CODEC_SHARE * total):
             pages = min(pages, slots * needs.wanted)
             return Shares(slots, tokens, frames, graphs, codec, pages)
     return None
+
+
+def given_pages(needs: Needs, slots: int, pages: int) -> Shares:
+    """Slots and at most so many pages, whether they fit or not, with the largest graphs and codec calls."""
+    tokens, level = LEVELS[0]
+    frames = needs.codec_frames(level, slots)
+    codec = (frames + needs.priming) * needs.codec_frame
+    return Shares(slots, tokens, frames, 0, codec, min(slots * needs.wanted, pages))
+
+
+def beside_weights(needs: Needs, shares: Shares) -> int:
+    """Bytes of all that `given_pages` has, with graphs."""
+    return needs.buffers(shares.slots, shares.pages) + WORKSPACE + GRAPHS + shares.codec_bytes
 
 
 def _enough(needs: Needs, slots: int) -> int:

@@ -16,13 +16,15 @@ from stentor.engine.buffer_sizes import GIB, MIB, BufferSizes
 from stentor.engine.codec_pages import make_pool, one_row
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
-from stentor.engine.memory_plan import LEVELS, Needs, Shares, advice, fewer, fit
+from stentor.engine.memory_plan import Needs, Shares, advice, beside_weights, fewer, fit, given_pages
 from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
 from stentor.layers.types import Column, Eager, eager
 from stentor.layers.windows import COLUMNS
 from stentor.models.base import SpeechModel
 
+SLOTS, CPU_SLOTS = 64, 8
+"""Where nobody asked for a number. On a GPU fewer, if so many do not fit."""
 CODEC_COPIES = 3
 """A codec call's memory counts three times: for eager warm-up, for the graphs, and for fragmentation."""
 ENCODER_COPIES = 2
@@ -102,17 +104,9 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
 
 def _shares(model: SpeechModel, needs: Needs, config: EngineConfig, usable: int | None, total: int) -> Shares:
     """How the memory beside the weights is divided. `usable` None: it is a CPU's, of which nothing is planned."""
-    tokens, frames = LEVELS[0]
     if usable is None or config.memory_gb is not None:
-        slots = config.max_num_seqs or (8 if usable is None else 64)
-        frames = needs.codec_frames(frames, slots)
-        codec = (frames + needs.priming) * needs.codec_frame
-        pages = int((1.0 if config.memory_gb is None else config.memory_gb) * GIB) // needs.page
-        found = Shares(slots, tokens, frames, 0, codec, min(slots * needs.wanted, pages))
-        if found.pages >= 1:
-            return found
-        raise EngineError(f"no memory for key-value pages: one takes {needs.page / GIB:.4f} GiB")
-    wanted = [config.max_num_seqs] if config.max_num_seqs is not None else fewer(64)
+        return _with_pages(needs, config, usable)
+    wanted = [config.max_num_seqs] if config.max_num_seqs is not None else fewer(SLOTS)
     found_shares = fit(needs, wanted, usable, total)
     if found_shares is not None:
         return found_shares
@@ -122,6 +116,26 @@ def _shares(model: SpeechModel, needs: Needs, config: EngineConfig, usable: int 
         weights += f", {needs.encoder / GIB:.2f} are for encoding references"
     told = advice(needs, wanted[-1], usable, total)
     raise EngineError(f"no memory for key-value pages beside {wanted[-1]} slots: {weights}; {told}")
+
+
+def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Shares:
+    """As many pages as were asked for. Slots that were not are as many as fit beside them, graphs and codec calls.
+
+    `usable` None: it is a CPU's, of which nothing is planned. EngineError if slots and pages alone are too many.
+    """
+    pages = int((1.0 if config.memory_gb is None else config.memory_gb) * GIB) // needs.page
+    if pages < 1:
+        raise EngineError(f"no memory for key-value pages: one takes {needs.page / GIB:.4f} GiB")
+    if usable is None:
+        return given_pages(needs, config.max_num_seqs or CPU_SLOTS, pages)
+    tried = [given_pages(needs, n, pages) for n in ([config.max_num_seqs] if config.max_num_seqs else fewer(SLOTS))]
+    found = next((f for f in tried if beside_weights(needs, f) <= usable), tried[-1])
+    least = needs.buffers(found.slots, found.pages)
+    if least <= usable:
+        return found
+    taken = f"{found.slots} slots with memory_gb {config.memory_gb:g} take {least / GIB:.2f} GiB"
+    free = f"{usable / GIB:.2f} are free beside the weights"
+    raise EngineError(f"{taken}, and {free}; use a smaller max_num_seqs or memory_gb")
 
 
 def _usable(config: EngineConfig, device: Device) -> tuple[int | None, int]:

@@ -12,7 +12,7 @@ from stentor import TTS, InvalidRequest, registry
 from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.device import Device
-from stentor.engine.memory_plan import CODEC_FRAMES, CODEC_SHARE
+from stentor.engine.memory_plan import CODEC_FRAMES, CODEC_SHARE, GRAPHS, WORKSPACE
 from stentor.engine.sizing import CODEC_COPIES, ENCODER_COLUMNS, ENCODER_COPIES, plan_memory
 from stentor.errors import EngineError
 from stentor.layers.types import Eager
@@ -131,6 +131,22 @@ def test_slots_for_adapters_are_among_the_sizes_and_are_said() -> None:
 
 def test_memory_for_pages_is_taken_as_it_is_given():
     assert pages_bytes(sizes(free=1.0, memory_gb=0.0005)) <= 0.0005 * GIB
+
+
+def test_slots_beside_pages_that_were_asked_for_are_as_many_as_fit() -> None:
+    model, pages = Toy(0, torch.float32, torch.device("cpu")), 0.0005
+    plenty = plan_memory(model, EngineConfig(memory_gb=pages), Gpu(40 * GIB, 0))
+    assert plenty.slots == 64
+    beside = pages * GIB + WORKSPACE + GRAPHS
+    some = plan_memory(model, EngineConfig(memory_gb=pages), Gpu((beside + 20 * plenty.slot_bytes) / 0.9, 0))
+    assert some.slots == 16
+    assert pages_bytes(some) <= pages * GIB
+
+
+def test_slots_and_pages_that_cannot_be_are_named_before_they_are_made() -> None:
+    model = Toy(0, torch.float32, torch.device("cpu"))
+    with pytest.raises(EngineError, match=r"64 slots with memory_gb 0\.01 take .* max_num_seqs or memory_gb"):
+        plan_memory(model, EngineConfig(memory_gb=0.01, max_num_seqs=64), Gpu(0.005 * GIB, 0))
 
 
 def test_rows_that_the_host_may_hold_fit_into_their_budget():
