@@ -4,9 +4,9 @@ Run: python benchmarks/engine/depth_quantization.py [--out FILE] [--sequences 32
 Needs: nothing but stentor, and 5 GB of memory.
 
 The stacks have released sizes and random weights: normal ones, as those of trained models that are here nearly are, and
-ones with heavier tails (Student's t with 8 and 4 degrees of freedom). All see the same inputs. The weights of their linear layers are as they are
-(float32), rounded to bfloat16, and in int8 and float8 with one scale for each output. A cosine is to those in float32:
-of all positions together, and of the worst one.
+ones with heavier tails (Student's t with 8 and 4 degrees of freedom). All see the same inputs. The weights of their
+linear layers are as they are (float32), rounded to bfloat16, and in int8 and float8 with one scale for each output. A
+cosine is to those in float32: of all positions together, and of the worst one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOOPS = {  # stack, codes of a head, positions
     "Fish S2 Pro": (StackConfig(2560, 9728, 4, 32, 8, 128, 1e-6, True), 4096, 10),
 }
 TAILS: dict[str, Callable[[Tensor], Tensor]] = {
-    "normal": lambda shaped: torch.randn_like(shaped),
+    "normal": torch.randn_like,
     "t, 8 degrees": lambda shaped: torch.distributions.StudentT(8.0).sample(shaped.shape) / (8 / 6) ** 0.5,
     "t, 4 degrees": lambda shaped: torch.distributions.StudentT(4.0).sample(shaped.shape) / 2**0.5,
 }

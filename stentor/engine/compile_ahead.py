@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from stentor.kernels.compile_only import compile_only, first_is_new
+from stentor.kernels.compile_only import compile_only, stamp_of
 from stentor.kernels.switches import AVAILABLE
 
 Context = Callable[[], AbstractContextManager[None]]
@@ -27,25 +28,34 @@ log = logging.getLogger("stentor.graphs")
 class CompileAhead:
     """Of one device and one engine.
 
-    The first call with kernels tells whether this start is cold. If a cache has its first kernel, nothing is recorded.
+    A start is cold unless one of its kind has ended before, with the same cache of kernels. Then nothing is recorded.
     """
 
     def __init__(self, cuda: bool, current: Context, discarding: Context) -> None:
         """current: makes the device the thread's own. discarding: nothing of what is launched inside runs."""
         self._current, self._discarding = current, discarding
-        self.cold: bool | None = None if cuda and AVAILABLE else False  # None: not known yet
+        self._compiles = cuda and AVAILABLE
+        self._stamp: Path | None = None
+        self.cold = False
+
+    def begin(self, start: str) -> None:
+        """A start begins. start: names what decides which kernels it compiles, such as the model and its sizes."""
+        if self._compiles:
+            self._stamp = stamp_of(start)
+            self.cold = not self._stamp.exists()
+
+    def end(self) -> None:
+        """It has compiled its kernels. The next of its kind will find them, where the cache can be written."""
+        if self._stamp is not None:
+            with suppress(OSError):
+                self._stamp.parent.mkdir(parents=True, exist_ok=True)
+                self._stamp.touch()
 
     def __call__(self, calls: Iterable[Callable[[], object]]) -> None:
-        """Compile what these calls launch, in inference mode. The first of them may run, and what cannot be recorded is
-        compiled as it runs."""
-        if self.cold is False:
-            return
-        wanted = list(calls)
-        if self.cold is None:
-            self.cold = first_is_new(wanted[0]) if wanted else None
+        """Compile what these calls launch, in inference mode. What cannot be recorded is compiled as it runs."""
         if self.cold:
             try:
-                self._compile(wanted)
+                self._compile(list(calls))
             except RuntimeError as e:
                 log.warning("kernels are compiled one by one: %s", e)
                 self.cold = False

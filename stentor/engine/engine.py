@@ -54,6 +54,7 @@ class Engine:
         if config.deterministic:
             check_deterministic(model, device)
         weights = device.allocated_bytes() / GIB
+        device.compile_ahead.begin(f"{device.describe()} {weights:.2f} {model.spec} {config}")
         self.sizes = plan_memory(model, config, device)
         log.info("%s on %s: weights %.2f GiB, %s", model.spec.family, device.describe(), weights, self.sizes.describe())
         self.overlap_steps = int(device.cuda) if config.overlap_steps is None else config.overlap_steps
@@ -188,6 +189,7 @@ class Engine:
             self._captures.start(self.config.capture_all)
         self.codec.primer.warm_up()
         self.reference_encoder.warm_up()
+        self.device.compile_ahead.end()
         if self.device.cuda:
             graphs = sum(len(x.graphs) for x in self.graph_runners)
             taken = (self.device.allocated_bytes() - held) / GIB

@@ -6,14 +6,18 @@ VoxCPM2 with an empty cache compiles 75 kernels, which take 0.3 s of a core each
 
 from __future__ import annotations
 
+import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
+import torch
+
+PACKAGE = Path(__file__).parents[1]
 THREADS = 16
 """At most. A fifth of a compilation is Python, which threads do one at a time."""
 
@@ -25,35 +29,17 @@ def compiles_only() -> bool:
     return _ACTIVE.get()
 
 
-class _NewKernel(Exception):
-    """A kernel was compiled that no cache had."""
+def stamp_of(start: str) -> Path:
+    """A file beside Triton's compiled kernels that says that a start of this kind has compiled its kernels into them.
 
+    start: names what decides which kernels it compiles, beside the versions of libraries and the sources here.
+    """
+    import triton
 
-def first_is_new(call: Callable[[], object]) -> bool | None:
-    """Run `call` and say whether no cache has its first kernel. It ends there if so. None: all of its kernels are
-    loaded, or it has none."""
-    from triton import knobs
-
-    found: bool | None = None
-    usual, caller = knobs.compilation.listener, threading.get_ident()
-
-    def listen(*, cache_hit: bool, **told: Any) -> None:
-        nonlocal found
-        if usual is not None:
-            usual(cache_hit=cache_hit, **told)
-        if found is None and threading.get_ident() == caller:
-            found = not cache_hit
-            if found:
-                raise _NewKernel
-
-    knobs.compilation.listener = listen
-    try:
-        call()
-    except _NewKernel:
-        return True
-    finally:
-        knobs.compilation.listener = usual
-    return found
+    digest = hashlib.sha256(f"{start} {triton.__version__} {torch.__version__}".encode())
+    for file in sorted(f for kind in ("*.py", "*.cu", "*.cuh") for f in PACKAGE.rglob(kind)):
+        digest.update(file.read_bytes())
+    return Path(triton.knobs.cache.dir) / f"stentor-start-{digest.hexdigest()[:32]}"
 
 
 @contextmanager

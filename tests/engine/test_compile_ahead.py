@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -46,63 +47,51 @@ class Graph:
 
 
 @pytest.fixture
-def ahead(monkeypatch: pytest.MonkeyPatch) -> CompileAhead:
+def ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CompileAhead:
     """Of a GPU that is simulated."""
     EVENTS.clear()
     monkeypatch.setattr(compile_ahead, "compile_only", compiling)
     monkeypatch.setattr(compile_ahead, "AVAILABLE", True)
+    monkeypatch.setattr(compile_ahead, "stamp_of", lambda start: tmp_path / "cache" / start)
     return CompileAhead(True, nullcontext, discarding)
-
-
-def finds(monkeypatch: pytest.MonkeyPatch, *answers: bool | None) -> None:
-    """What each first call says of the caches."""
-    left = list(answers)
-
-    def first_is_new(call: Callable[[], object]) -> bool | None:
-        call()
-        return left.pop(0)
-
-    monkeypatch.setattr(compile_ahead, "first_is_new", first_is_new)
 
 
 def says(what: object) -> Callable[[], object]:
     return lambda: EVENTS.append(what)
 
 
-def test_a_cold_start_records_every_call_and_then_waits_for_the_compiler(ahead, monkeypatch) -> None:
-    finds(monkeypatch, True)
+def test_a_cold_start_records_every_call_and_then_waits_for_the_compiler(ahead) -> None:
+    ahead.begin("a start")
     ahead([says(1), says(2)])
     recorded = ["compile", "record", 1, 2, "recorded", "compiled"]
-    assert [1, *recorded] == EVENTS
+    assert recorded == EVENTS
     ahead([says(1), says(2)])
-    assert [1, *recorded, *recorded] == EVENTS, "it is known to be cold"
+    assert [*recorded, *recorded] == EVENTS
 
 
-def test_a_warm_start_makes_one_call_and_records_nothing(ahead, monkeypatch) -> None:
-    finds(monkeypatch, False)
-    ahead([says(1), says(2)])
-    ahead([says(3)])
-    assert EVENTS == [1]
-
-
-def test_calls_without_kernels_do_not_tell(ahead, monkeypatch) -> None:
-    finds(monkeypatch, None, True)
-    ahead([])
+def test_a_start_of_which_one_has_ended_records_nothing(ahead) -> None:
+    ahead.begin("a start")
+    assert ahead.cold
+    ahead.end()
+    for start, cold in (("a start", False), ("another", True), ("a start", False)):
+        ahead.begin(start)
+        assert ahead.cold is cold
     ahead([says(1)])
-    assert EVENTS == [1]
-    ahead([says(2)])
-    assert EVENTS[1:3] == [2, "compile"]
-
-
-def test_what_a_first_call_raises_reaches_the_caller(ahead, monkeypatch) -> None:
-    finds(monkeypatch, True)
-
-    def fails() -> None:
-        raise ValueError("of the model")
-
-    with pytest.raises(ValueError, match="of the model"):
-        ahead([fails])
     assert EVENTS == []
+
+
+def test_a_start_that_did_not_end_is_no_proof(ahead) -> None:
+    for _ in range(2):
+        ahead.begin("a start")
+        assert ahead.cold
+
+
+def test_a_cache_that_cannot_be_written_stops_no_start(ahead, tmp_path, monkeypatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(compile_ahead, "stamp_of", lambda start: tmp_path / "file" / "cache" / start)
+    ahead.begin("a start")
+    ahead.end()
+    assert ahead.cold
 
 
 def test_a_call_that_cannot_be_recorded_stops_no_other(ahead) -> None:

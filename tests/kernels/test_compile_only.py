@@ -29,3 +29,16 @@ def test_a_kernel_in_cuda_cpp_begins_to_compile_and_is_not_waited_for(monkeypatc
     kernel((1, 1), launch.Arguments())
     assert begun == [(Path("skinny_gemm.cu"), {"N": 16}, 1)]
     assert not compile_only.compiles_only()
+
+
+def test_a_stamp_is_of_one_kind_of_start_and_of_these_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton
+
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "cache"))
+    monkeypatch.setattr(compile_only, "PACKAGE", tmp_path)
+    (tmp_path / "kernel.cu").write_text("one")
+    first = compile_only.stamp_of("a start")
+    assert first.parent == tmp_path / "cache"
+    assert compile_only.stamp_of("a start") == first != compile_only.stamp_of("another")
+    (tmp_path / "kernel.cu").write_text("two")
+    assert compile_only.stamp_of("a start") != first
