@@ -142,7 +142,7 @@ def dit_input_tokens(
         *mu, last.contiguous(), z, *projections, steps, schedules.dt, schedules.at, schedules.times, tokens, dt,
         time_idx, batch, hidden, mu[0].stride(0), mu[1].stride(0), schedules.dt.shape[1], num_evals, width,
         PATCH_SIZE=patch, PATCH_DIM=feat, BLOCK_D=triton.next_power_of_2(feat), BLOCK_H=BLOCK_H,
-        BLOCK_EVALS=triton.next_power_of_2(num_evals), USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
+        BLOCK_EVALS=triton.next_power_of_2(schedules.dt.shape[1]), USE_PDL=USE_PDL, num_warps=4, **PDL_LAUNCH,
     )  # fmt: skip
     return tokens, EulerSchedule(dt, time_idx, schedules.times)
 
@@ -224,7 +224,10 @@ def stop_head(x: Tensor, weight: Tensor) -> Tensor:
     return out.view(torch.bool)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["batch", "stride_dt", "stride_time_idx"],
+    do_not_specialize_on_alignment=["dt_ptr", "time_idx_ptr"],  # columns of a schedule, one after the other
+)
 def _cfg_euler_step_kernel(
     both_ptr, x_ptr, cfg_ptr, dt_ptr, time_idx_ptr, times_ptr, weight_ptr, bias_ptr, x_out_ptr, tokens_ptr, batch,
     stride_dt, stride_time_idx, stride_tokens, hidden, eps,
