@@ -178,8 +178,9 @@ def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: boo
     wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
     taken = 0
     with torch.inference_mode():
-        device.compile_ahead([lambda: model.encode(wav[: spec.reference_rate], "reference")])
-        model.encode(wav[: spec.reference_rate], "reference")  # compiles kernels and makes the libraries' workspaces
+        short, long = wav[: spec.reference_rate], Eager(ENCODER_COLUMNS[0])
+        device.compile_ahead([lambda: model.encode(short, "reference"), lambda: model.encode(wav, "reference", long)])
+        model.encode(short, "reference")  # compiles kernels and makes the libraries' workspaces
         for columns in ENCODER_COLUMNS:
             taken = ENCODER_COPIES * _peak(model, device, wav, Eager(columns), room)
             if taken <= room:
