@@ -132,6 +132,20 @@ def test_every_weight_in_int8_is_exact(dtype: ElementType, tmp_path: Path) -> No
     assert torch.equal(out.double(), stored.double().T[::9])
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_an_element_in_int8_products_that_is_not_finite_reaches_its_own_row_alone(value: float, tmp_path: Path) -> None:
+    p = Product(1024, 32, "bf16", add=True, weight="int8")
+    o = operands(p, 6)
+    (tmp_path / "fine").mkdir()
+    fine = skinny(p, tiles.tile(p, 6), o, tmp_path / "fine")
+    x = o.x.clone()
+    x[2, 700] = value
+    out = skinny(p, tiles.tile(p, 6), replace(o, x=x), tmp_path)
+    others = [0, 1, 3, 4, 5]
+    assert out[2].isnan().all()
+    assert torch.equal(out[others], fine[others])
+
+
 @pytest.mark.parametrize("weight", ["same", "int8"])
 def test_a_row_is_the_same_in_any_company_and_with_any_tile(weight: WeightType, tmp_path: Path) -> None:
     p = Product(2048, 32, "bf16", norm=True, gate=True, weight=weight)

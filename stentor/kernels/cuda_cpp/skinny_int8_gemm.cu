@@ -5,6 +5,7 @@
 // - x becomes integers of 15 bits for that, times a power of two for each row and group of 64 k. Elements down to a 64th of
 //   the largest of their group are exact in bf16, others within 2^-14 of the largest. The upper and the lower byte of an
 //   integer are two columns of the product: 4 rows of x are its 8 columns, and both sums end in one lane.
+//   A group with an element that is not finite makes its sums NaN.
 // - A warp makes the integers of its part of x once, 8 elements in a lane, and hands them over in shared memory of its own.
 //
 // The sum of a group is exact. A warp adds its groups in order, then the warps' sums are added in order, so a row is the
@@ -60,10 +61,10 @@ INLINE float sum_lanes(float v) {
   v += other_lane(v, 2);
   return v + other_lane(v, 4);
 }
-INLINE float max_lanes(float v) {
-  v = max(v, other_lane(v, 1));
-  v = max(v, other_lane(v, 2));
-  return max(v, other_lane(v, 4));
+INLINE u32 max_lanes(u32 bits) {
+#pragma unroll
+  for (int mask = 1; mask < 8; mask *= 2) bits = max(bits, float_bits(other_lane(__uint_as_float(bits), mask)));
+  return bits;
 }
 
 // The low 16 bits are an integer plus 128: then its second byte is the integer's upper byte, and its first byte, less 128,
@@ -143,7 +144,8 @@ KERNEL skinny_int8_gemm(const Arguments a) {
       const int row = s * ROWS_AT_ONCE + my_row;
 #pragma unroll
       for (int p = 0; p < PIECES; p++) {
-        float v[8], largest = 0.0f, squares = 0.0f;
+        float v[8], squares = 0.0f;
+        u32 largest = 0;  // bits of the largest absolute value, of which those of a NaN are larger than all others
         unpack(v, raw[s][p]);
         if (NORM) {
           float weight[8];
@@ -153,8 +155,9 @@ KERNEL skinny_int8_gemm(const Arguments a) {
           squares = sum_lanes(squares);
         }
 #pragma unroll
-        for (int i = 0; i < 8; i++) largest = max(largest, fabsf(v[i]));
-        const u32 exponent = max(float_bits(max_lanes(largest)) & 0x7f800000, 13u << 23);
+        for (int i = 0; i < 8; i++) largest = max(largest, float_bits(v[i]) & 0x7fffffff);
+        const u32 exponent = max(max_lanes(largest) & 0x7f800000, 13u << 23);
+        const u32 scale = exponent < 0x7f800000 ? exponent - (13u << 23) : 0x7fc00000;
         const float up = __uint_as_float((267u << 23) - exponent);  // the largest becomes 2^13 to 2^14
         const uint2 low = split(v, up), high = split(v + 4, up);
         if (!has_piece(b, p)) continue;
@@ -163,7 +166,7 @@ KERNEL skinny_int8_gemm(const Arguments a) {
         store_shared_pair(to, make_uint2(low.y, high.y));
         store_shared_pair(to + 64, make_uint2(low.x, high.x));
         if (e == 0) {
-          store_shared_sum(x_scales + (j * CTA_ROWS + row) * 4, __uint_as_float(exponent - (13u << 23)));
+          store_shared_sum(x_scales + (j * CTA_ROWS + row) * 4, __uint_as_float(scale));
           if (NORM) store_shared_sum(x_squares + (j * CTA_ROWS + row) * 4, squares);
         }
       }
