@@ -37,6 +37,7 @@ def test_pdl_is_used_only_where_it_exists():
 
 def test_what_is_known_of_a_gpu():
     assert known("NVIDIA H200", 90) == "NVIDIA H200 was measured"
+    assert known("NVIDIA H100 80GB HBM3", 90) == "NVIDIA H100 80GB HBM3 was measured"
     assert "sm_86: kernels are compiled for it in tests, speed was not measured" in known("NVIDIA A10", 86)
     assert "kernels are not compiled for it" in known("Tesla T4", 75)
     assert "sm_80, sm_86, sm_89, sm_90, sm_100, sm_120" in known("", None)
