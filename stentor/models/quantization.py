@@ -22,6 +22,9 @@ from stentor.models.weights import checkpoint_names
 
 QUANTIZATION = "quantization"
 """Load option of every family that has language models."""
+DEPTH = torch.int8, 1
+"""The only (dtype, scales of each output) in which depth loops stay in 8 bits: float8 has three bits of mantissa, and
+the fastest kernels, which make it worth while, read neither that nor groups."""
 DTYPES = dict(zip(QUANTIZATIONS, (None, *LARGEST), strict=True))
 
 
@@ -30,18 +33,15 @@ def quantization(options: Mapping[str, object]) -> torch.dtype | None:
     return DTYPES[check_quantization(str(options.get(QUANTIZATION, "auto")))]
 
 
-def with_depth(language: tuple[str, ...], depth: tuple[str, ...], dtype: torch.dtype | None) -> tuple[str, ...]:
-    """The stacks that may have 8 bits: language models, and depth loops unless they are to be made float8.
+def quantize_layers(
+    net: nn.Module, stacks: Iterable[str], dtype: torch.dtype | None, depth: Iterable[str] = ()
+) -> None:
+    """Make every linear layer of these stacks of `net` a quantised one. Their weights are not kept. None: no layer.
 
-    float8 has three bits of mantissa, and the fastest kernels do not read it.
+    depth: names of depth loops, which take part in `DEPTH` only.
     """
-    return language if dtype == torch.float8_e4m3fn else (*language, *depth)
-
-
-def quantize_layers(net: nn.Module, stacks: Iterable[str], dtype: torch.dtype | None) -> None:
-    """Make every linear layer of these stacks of `net` a quantised one. Their weights are not kept. None: no layer."""
     if dtype is not None:
-        for name in _linears(net, stacks):
+        for name in _linears(net, (*stacks, *(depth if (dtype, 1) == DEPTH else ()))):
             _replace(net, name, dtype, 1)
 
 
@@ -52,24 +52,30 @@ def place_quantized(
     dtype: torch.dtype | None,
     source: str,
     device: torch.device,
+    depth: Iterable[str] = (),
 ) -> dict[str, Tensor]:
     """The checkpoint's tensors as `net` takes them, whose linear layers in these stacks become quantised ones.
 
     net: on the meta device. stacks: their names in it. tensors: by the checkpoint's names. dtype: quantise
-    to that what is not quantised yet, on `device`. InvalidRequest if the checkpoint is quantised to another dtype.
-    CheckpointError names the tensor that does not fit.
+    to that what is not quantised yet, on `device`. depth: names of depth loops, which take part in `DEPTH` only, and
+    are widened where the checkpoint has them in other 8 bits. InvalidRequest if the checkpoint is quantised to another
+    dtype. CheckpointError names the tensor that does not fit.
     """
-    found = dict(tensors)
-    for name in _linears(net, stacks):
+    found, loops = dict(tensors), set(_linears(net, depth))
+    for name in (*_linears(net, stacks), *loops):
         parts = [part.removesuffix(".weight") for part in checkpoint_names(f"{name}.weight")]
         if not any(f"{part}.weight_scale" in found for part in parts):
             if dtype is None or any(f"{part}.weight" not in found for part in parts):
                 continue  # load_weights names what is missing
+            if name in loops and (dtype, 1) != DEPTH:
+                continue
             for part in parts:
                 weight, scale = quantize(found[f"{part}.weight"].to(device), dtype)
                 home = found[f"{part}.weight"].device  # a device would hold parts beside the layer that stacks them
                 found[f"{part}.weight"], found[f"{part}.weight_scale"] = weight.to(home), scale.to(home)
-        _replace(net, name, *_stored(found, parts, dtype, source))
+        stored = _stored(found, parts, dtype, source)
+        if name not in loops or stored == DEPTH:
+            _replace(net, name, *stored)
     kept = {part for name in _quantized(net) for part in checkpoint_names(f"{name}.weight_scale")}
     for name in [n for n in found if n.endswith(".weight_scale") and n not in kept]:
         layer = name.removesuffix("_scale")

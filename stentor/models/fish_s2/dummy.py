@@ -17,7 +17,7 @@ from stentor.models.fish_s2.model import FishS2
 from stentor.models.fish_s2.tokenizer import Tokens, select_tokens
 from stentor.models.load_options import check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
-from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers, with_depth
+from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 
 SEED = 0
 IDS = {"<|im_start|>": 151644, "<|im_end|>": 151645, "<|voice|>": 151673}
@@ -84,8 +84,7 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
     plan = AdapterPlan.of(options, read, USUAL_TARGETS)
     tokens = make_tokens(c.codes, c.vocab)
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, torch.bfloat16, device))
-    dtype_8 = quantization(options)
-    quantize_layers(language, with_depth(QUANTIZED, QUANTIZED_DEPTH, dtype_8), dtype_8)
+    quantize_layers(language, QUANTIZED, quantization(options), QUANTIZED_DEPTH)
     audio_dtype = codec_dtype({}, device, dtype)
     codec = make_codec(RELEASED_CODEC, c, audio_dtype, encoder_dtype(audio_dtype, device))
     for module in (language, codec):

@@ -22,7 +22,7 @@ from stentor.models.fish_s2.tokenizer import Tokens, read_tokens
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, NO_ADAPTERS, AdapterPlan, AdapterSlots, install_adapters
 from stentor.models.lora_files import merge
-from stentor.models.quantization import QUANTIZATION, place_quantized, quantization, with_depth
+from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
 from stentor.models.weights import load_weights
 
 LOAD_OPTIONS = (CODEC_DTYPE, QUANTIZATION, "lora", *ADAPTER_OPTIONS)
@@ -50,8 +50,7 @@ def load(
     own = tensors["embeddings.weight"].dtype if "embeddings.weight" in tensors else torch.bfloat16
     language = Language(c, tokens.semantic, tokens.im_end, model_dtype(dtype, own, device))
     dtype_8 = quantization(options)
-    stacks = with_depth(QUANTIZED, QUANTIZED_DEPTH, dtype_8)
-    tensors = place_quantized(language, stacks, tensors, dtype_8, str(path), device)
+    tensors = place_quantized(language, QUANTIZED, tensors, dtype_8, str(path), device, QUANTIZED_DEPTH)
     load_weights(language, tensors, str(path), device, file_name=released_name)
     del tensors
     adapters = install_adapters(language, plan, serves_adapters, read)

@@ -13,7 +13,7 @@ from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
 from stentor.models.load_options import check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.lora_files import read_peft
-from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers, with_depth
+from stentor.models.quantization import QUANTIZATION, quantization, quantize_layers
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.config import (
@@ -173,8 +173,7 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Ma
         initialize_dummy_weights(encoder, device, SEED + 2, constants=CONSTANTS)
         prepare(encoder, codec, encoder_dtype(audio_dtype, device))
     weights = make_weights(c, model_dtype(dtype, torch.bfloat16, device), torch.float32)
-    dtype_8 = quantization(options)
-    quantize_layers(weights, with_depth(QUANTIZED, QUANTIZED_DEPTH, dtype_8), dtype_8)
+    quantize_layers(weights, QUANTIZED, quantization(options), QUANTIZED_DEPTH)
     initialize_dummy_weights(weights, device, SEED, constants=CONSTANTS)
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
     clone = make_clone(c, weights, encoder, device) if encoder is not None else None

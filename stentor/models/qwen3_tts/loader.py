@@ -21,7 +21,7 @@ from stentor.models.load_options import (
 )
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.lora_files import merge, read_peft
-from stentor.models.quantization import QUANTIZATION, place_quantized, quantization, with_depth
+from stentor.models.quantization import QUANTIZATION, place_quantized, quantization
 from stentor.models.quantized_checkpoint import read_quantized
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
@@ -75,8 +75,7 @@ def load(
     own = torch.float32 if norm is None else norm.dtype
     weights = make_weights(c, model_dtype(dtype, own, device), precise)
     dtype_8 = quantization(options)
-    stacks = with_depth(QUANTIZED, QUANTIZED_DEPTH, dtype_8)
-    tensors = place_quantized(weights, stacks, tensors, dtype_8, str(path), device)
+    tensors = place_quantized(weights, QUANTIZED, tensors, dtype_8, str(path), device, QUANTIZED_DEPTH)
     load_weights(weights, tensors, str(path), device)
     del tensors
     adapters = install_adapters(weights, plan, serves_adapters, read_peft)
