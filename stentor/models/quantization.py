@@ -61,7 +61,7 @@ def place_quantized(
     are widened where the checkpoint has them in other 8 bits. InvalidRequest if the checkpoint is quantised to another
     dtype. CheckpointError names the tensor that does not fit.
     """
-    found, loops = dict(tensors), set(_linears(net, depth))
+    found, loops = dict(tensors), _linears(net, depth)
     for name in (*_linears(net, stacks), *loops):
         parts = [part.removesuffix(".weight") for part in checkpoint_names(f"{name}.weight")]
         if not any(f"{part}.weight_scale" in found for part in parts):

@@ -101,6 +101,13 @@ def test_every_measured_tile_fits_its_product() -> None:
         assert tiles.tile(p, p.row_tile * row_tiles) == measured
 
 
+def test_products_of_many_inputs_have_tiles_too() -> None:
+    for k, n in ((16384, 4096), (16384, 2048)):
+        for rows in (1, 8, 16):
+            p = Product(k, n, "bf16", weight="int8")
+            assert tiles.tile(p, rows).shared_bytes(p) <= SHARED_BYTES
+
+
 CASES = {
     "norm": (Product(512, 48, "bf16", norm=True), 11),
     "gate": (Product(512, 40, "bf16", norm=True, gate=True), 8),

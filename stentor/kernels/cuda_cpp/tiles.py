@@ -110,10 +110,8 @@ def _candidates(p: Product, row_tiles: int) -> list[Tile]:
 def _registers(p: Product, t: Tile) -> int:
     """Registers of a thread, about."""
     if p.weight != "same":  # integers and scales, elements of the next batch, and sums
-        integers, pieces = (
-            5 * t.batch * t.row_tiles,
-            4 * t.row_tiles * next(n for n in (1, 2, 4, 8, 12) if t.batch <= n),
-        )
+        lanes = t.batch if t.batch < 3 else 4 * -(-t.batch // 4)  # idle ones have registers too
+        integers, pieces = 5 * t.batch * t.row_tiles, 4 * lanes * t.row_tiles
         return (integers + pieces if t.batches > 1 else max(integers, pieces)) + 6 * t.row_tiles + 48
     x = t.batch * t.row_tiles * 8 * (2 if t.batches > 1 else 1)
     return x + t.row_tiles * 4 * t.tiles + 16 + 40

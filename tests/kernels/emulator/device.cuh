@@ -165,56 +165,46 @@ static u32 byte_permute(u32 a, u32 b, u32 selector) {
   return r;
 }
 
-// As the warp does: the operands of all lanes, then the products. The 16 products of an output are added at once.
-static void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+// As the warp does: the operands of all lanes, then the products. Those of an output are added at once.
+// product: the sum of the products of two words. sums: of all lanes.
+template <class Sum, class Product>
+static void multiply_warp(Sum (&sums)[32][4], Product product, Sum (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   Warp& w = warps[current / 32];
   const int lane = current % 32;
   const u32 a[4] = {a0, a1, a2, a3};
   memcpy(w.a[lane], a, sizeof a);
   w.b[lane][0] = b0, w.b[lane][1] = b1;
-  memcpy(w.c[lane], c, sizeof c);
+  memcpy(sums[lane], c, sizeof c);
   const u64 round = w.round;
   if (++w.arrived == 32) {
     for (int l = 0; l < 32; l++)
       for (int i = 0; i < 4; i++) {
         const int row = l / 4 + (i >= 2 ? 8 : 0), column = l % 4 * 2 + i % 2;
-        double sum = w.c[l][i];
-        for (int t = 0; t < 4; t++)
-          for (int half = 0; half < 2; half++) {
-            const u32 x = w.a[row % 8 * 4 + t][row / 8 + half * 2], y = w.b[column * 4 + t][half];
-            sum += (double)from_element(x) * from_element(y) + (double)from_element(x >> 16) * from_element(y >> 16);
-          }
-        w.c[l][i] = (float)sum;
-      }
-    w.arrived = 0;
-    w.round++;
-  }
-  while (w.round == round) yield();
-  memcpy(c, w.c[lane], sizeof c);
-}
-// Likewise in int8.
-static void mma_int8(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  Warp& w = warps[current / 32];
-  const int lane = current % 32;
-  const u32 a[4] = {a0, a1, a2, a3};
-  memcpy(w.a[lane], a, sizeof a);
-  w.b[lane][0] = b0, w.b[lane][1] = b1;
-  memcpy(w.sums[lane], c, sizeof c);
-  const u64 round = w.round;
-  if (++w.arrived == 32) {
-    for (int l = 0; l < 32; l++)
-      for (int i = 0; i < 4; i++) {
-        const int row = l / 4 + (i >= 2 ? 8 : 0), column = l % 4 * 2 + i % 2;
+        double sum = sums[l][i];
         for (int t = 0; t < 4; t++)
           for (int half = 0; half < 2; half++)
-            for (int k = 0; k < 32; k += 8)
-              w.sums[l][i] += (int8_t)(w.a[row % 8 * 4 + t][row / 8 + half * 2] >> k) * (int8_t)(w.b[column * 4 + t][half] >> k);
+            sum += product(w.a[row % 8 * 4 + t][row / 8 + half * 2], w.b[column * 4 + t][half]);
+        sums[l][i] = (Sum)sum;
       }
     w.arrived = 0;
     w.round++;
   }
   while (w.round == round) yield();
-  memcpy(c, w.sums[lane], sizeof c);
+  memcpy(c, sums[lane], sizeof c);
+}
+static void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  auto product = [](u32 x, u32 y) {
+    return (double)from_element(x) * from_element(y) + (double)from_element(x >> 16) * from_element(y >> 16);
+  };
+  multiply_warp(warps[current / 32].c, product, c, a0, a1, a2, a3, b0, b1);
+}
+static void mma_int8(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  auto product = [](u32 x, u32 y) {
+    int sum = 0;
+    for (int k = 0; k < 32; k += 8) sum += (int8_t)(x >> k) * (int8_t)(y >> k);
+    return (double)sum;
+  };
+  multiply_warp(warps[current / 32].sums, product, c, a0, a1, a2, a3, b0, b1);
 }
 static void allow_next() {}
 static void wait_for_previous() {}
