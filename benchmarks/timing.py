@@ -29,6 +29,16 @@ def milliseconds(run: Callable[[], object]) -> float:
     return statistics.median(found)
 
 
+def graph_microseconds(run: Callable[[], object]) -> float:
+    """Median microseconds of what `run` launches, in a CUDA graph."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return milliseconds(graph.replay) * 1e3
+
+
 def machine_speed(device: torch.device) -> dict[str, float]:
     """TB/s of a large copy and TFLOP/s of a large GEMM. Empty on a CPU.
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.skinny_gemm import BANDWIDTH, COLD, EPS, TOLERANCE
-from benchmarks.timing import milliseconds
+from benchmarks.timing import graph_microseconds
 from stentor.kernels.cluster_gemm import SOURCE, launch
 from stentor.kernels.cuda_cpp import measured_clusters, nvrtc
 from stentor.kernels.cuda_cpp.cluster import ClusterTile, candidates
@@ -132,15 +132,6 @@ class Alone:
 
     def microseconds(self, run: Callable[[Tensor], object]) -> float:
         return graph_microseconds(lambda: [run(w) for w in self.weights]) / len(self.weights)
-
-
-def graph_microseconds(run: Callable[[], object]) -> float:
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return milliseconds(graph.replay) * 1e3
 
 
 def alone(p: Product, rows: int, most: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.kernels.skinny_gemm import COLD, Case, compile_tiles, product, short
-from benchmarks.timing import milliseconds
+from benchmarks.timing import graph_microseconds
 from stentor.kernels.cuda_cpp import tiles
 from stentor.kernels.cuda_cpp.launch import architecture
 from stentor.kernels.cuda_cpp.product import Product, Tile, WeightType
@@ -47,16 +47,11 @@ class Block:
 
     def microseconds(self, chosen: list[Tile]) -> float:
         """Of one block."""
-        launches = [case.launch(t) for case, t in zip(self.cases, chosen, strict=True)]
-        for case, launch in zip(self.cases, launches, strict=True):
-            launch(case.weights[0])
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for i in range(self.count):
-                for case, launch in zip(self.cases, launches, strict=True):
-                    launch(case.weights[i])
-        return milliseconds(graph.replay) * 1e3 / self.count
+        launches = [(case.launch(t), case.weights) for case, t in zip(self.cases, chosen, strict=True)]
+        return (
+            graph_microseconds(lambda: [launch(weights[i]) for i in range(self.count) for launch, weights in launches])
+            / self.count
+        )
 
 
 def choices(p: Product, rows: int, most: int) -> list[Tile]:

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.timing import milliseconds
+from benchmarks.timing import graph_microseconds
 from stentor import kernels
 from stentor.kernels.cuda_cpp import nvrtc, tiles
 from stentor.kernels.cuda_cpp.launch import architecture, load
@@ -114,14 +114,7 @@ class Case:
 
     def microseconds(self, run: Callable[[Tensor], object]) -> float:
         """Of one launch in a graph over all copies of the weights."""
-        for w in self.weights[:2]:
-            run(w)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for w in self.weights:
-                run(w)
-        return milliseconds(graph.replay) * 1e3 / len(self.weights)
+        return graph_microseconds(lambda: [run(w) for w in self.weights]) / len(self.weights)
 
 
 def measure(p: Product, rows: int, most: int, device: torch.device) -> dict[str, Any]:
