@@ -182,7 +182,8 @@ class Captured:
     def capture(self, keys: list[tuple[int, int]]) -> None:
         self.device.synchronize()  # the buffers were filled on another stream
         with self.stream.active():
-            self.graphs.capture(sorted(keys, key=math.prod, reverse=True))
+            self.graphs.plan(sorted(keys, key=math.prod, reverse=True))
+            self.graphs.capture()
 
     def times(self, keys: list[tuple[int, int]]) -> dict[str, float]:
         """Median milliseconds per call."""

@@ -189,7 +189,8 @@ class Streams(Bench):
                 run()
                 found["launch"] = round(1e3 * (time.perf_counter() - started), 3)
             if self.cuda:
-                graphs.capture([()])
+                graphs.plan([()])
+                graphs.capture()
                 found["captured"] = round(milliseconds(graphs), 3)
                 found["failed"] = list(graphs.failed.values())
                 found |= self.kernels_of(graphs) if profiled else {}

@@ -44,7 +44,11 @@ class Captures:
         return QUIET_SECONDS if self.left else None
 
     def start(self, every: bool) -> None:
-        """Capture graphs into which all that is launched fits, or all. EngineError if one fails that is required."""
+        """Capture graphs into which all that is launched fits, or all. EngineError if one fails that is required.
+
+        Kernels of all of them are compiled together, so that a slow one does not keep others waiting.
+        """
+        self.device.compile_ahead([*self.runner.plan(), *self.codec.plan()])
         self.runner.capture()
         self.codec.capture()
         while every and self.left:

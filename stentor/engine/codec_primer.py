@@ -6,7 +6,7 @@ for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -49,10 +49,14 @@ class CodecPrimer:
         kept = LruCache[Tensor](budget * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
 
+    def plan(self) -> list[Callable[[], None]]:
+        """A graph of each length will be captured. Returns calls that launch their kernels."""
+        return self.graphs.plan((n,) for n in self.sizes)
+
     def capture(self) -> None:
-        """Capture a call of each length."""
+        """Capture the graphs that were planned."""
         with self.stream.active():
-            self.graphs.capture((n,) for n in self.sizes)
+            self.graphs.capture()
 
     def claim(self, prompt: Prompt) -> Claim[Tensor]:
         """The codec's state with the prompt's conditions, after its codec prefix: a row and then pages, as words on the

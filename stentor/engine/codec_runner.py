@@ -5,7 +5,7 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -72,11 +72,18 @@ class CodecRunner:
         """Of the engine's thread. `primer` has its own."""
         return self.graphs, self.whole.graphs
 
+    def plan(self) -> list[Callable[[], None]]:
+        """Choose graphs into which every call fits. The others are left to `capture_next`. Returns calls that launch
+        their kernels."""
+        slots = self.sizes.slots
+        chunks = self.graphs.plan(*capture_order.codec_calls(self.graph_keys(slots)))
+        return chunks + self.whole.plan(slots) + self.primer.plan()
+
     def capture(self) -> None:
-        """Capture graphs into which every call fits. The others are left to `capture_next`."""
+        """Capture the graphs that were planned."""
         with self.stream.active():
-            self.graphs.capture(*capture_order.codec_calls(self.graph_keys(self.sizes.slots)))
-            self.whole.capture(self.sizes.slots)
+            for graphs in self.graph_runners:
+                graphs.capture()
         self.primer.capture()
 
     def capture_next(self) -> None:

@@ -19,7 +19,7 @@ log = logging.getLogger("stentor.graphs")
 
 
 class CudaGraphRunner:
-    """`fn(*key)` over static buffers, captured per key. Keys are captured in the order given: largest first, so that
+    """`fn(*key)` over static buffers, captured per key. Keys are captured in the order planned: largest first, so that
     later captures fit into the memory pool of the first.
 
     Two graphs may share memory only if they are never replayed at once. Runners of one stream therefore share their
@@ -39,6 +39,7 @@ class CudaGraphRunner:
     ) -> None:
         self.name, self.fn, self.device, self.stream, self.required = name, fn, device, stream, required
         self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
+        self._planned: list[Key] = []
         self.later: deque[Key] = deque()
         self.asked = False  # whether a launch would have taken the first of those
         self.failed: dict[Key, str] = {}
@@ -47,17 +48,26 @@ class CudaGraphRunner:
         if device.cuda:
             self.pool = shares_pool_of.pool if shares_pool_of is not None else torch.cuda.graph_pool_handle()
 
-    def capture(self, keys: Iterable[Key], later: Iterable[Key] = (), compiled: Iterable[Key] = ()) -> None:
-        """Capture `keys` with `stream` active. A key that fails is logged and runs eagerly. EngineError if graphs are
-        required. later: what `capture_next` captures, one by one. compiled: keys with the same kernels and fewer
-        launches, if there are any."""
+    def plan(
+        self, keys: Iterable[Key], later: Iterable[Key] = (), compiled: Iterable[Key] = ()
+    ) -> list[Callable[[], None]]:
+        """Say which keys `capture` captures. Returns calls that launch their kernels, to be compiled before.
+
+        later: what `capture_next` captures, one by one. compiled: keys with the same kernels and fewer launches, if
+        there are any.
+        """
         if not self.device.cuda:
-            return
-        wanted = list(keys)
-        self.device.compile_ahead(partial(self.fn, *key) for key in list(compiled) or sorted(wanted))
-        for key in wanted:
-            self._try(key)
+            return []
+        self._planned = list(keys)
         self.later.extend(later)
+        return [partial(self.fn, *key) for key in list(compiled) or sorted(self._planned)]
+
+    def capture(self) -> None:
+        """Capture what was planned, with `stream` active. A key that fails is logged and runs eagerly. EngineError if
+        graphs are required."""
+        for key in self._planned:
+            self._try(key)
+        self._planned = []
         self.device.release_cached()  # what the calls before each capture took: graphs have memory of their own
 
     def capture_next(self) -> None:

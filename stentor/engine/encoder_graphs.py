@@ -50,7 +50,8 @@ class EncoderGraphs:
         if number is None and self._capturing:
             number = self._numbers[key] = len(self._captured)
             self._captured.append(_Captured(fn, [t.clone() for t in inputs]))
-            self.graphs.capture([(number,)])
+            self.graphs.plan([(number,)])  # the kernels were compiled when memory for encodings was measured
+            self.graphs.capture()
         if number is None:
             self.graphs.eager_calls += 1
             return fn(*inputs)

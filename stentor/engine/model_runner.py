@@ -6,7 +6,7 @@ Nothing here waits for the device.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -80,16 +80,25 @@ class ModelRunner:
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
         return self.decode_graphs, self.prefill_graphs, self.first_graphs
 
-    def capture(self) -> None:
-        """Capture graphs, largest first, into which all launches fit. The others are left to `capture_next`."""
+    def plan(self) -> list[Callable[[], None]]:
+        """Choose graphs, largest first, into which all launches fit. The others are left to `capture_next`.
+
+        Returns calls that launch their kernels.
+        """
         main = self.model.spec.num_evals
+        ready, later = capture_order.steps(self.decode_keys(), main)
+        calls = self.decode_graphs.plan(ready, later, capture_order.short(ready))
+        if self.kv.fused and self.device.cuda:
+            calls += self.prefill_graphs.plan(*capture_order.prefills(self.prefill_keys()))
+            ready, later = capture_order.steps(self.first_keys(), main)
+            calls += self.first_graphs.plan(ready, later, capture_order.short(ready))
+        return calls
+
+    def capture(self) -> None:
+        """Capture the graphs that were planned."""
         with self.stream.active():
-            ready, later = capture_order.steps(self.decode_keys(), main)
-            self.decode_graphs.capture(ready, later, capture_order.short(ready))
-            if self.kv.fused and self.device.cuda:
-                self.prefill_graphs.capture(*capture_order.prefills(self.prefill_keys()))
-                ready, later = capture_order.steps(self.first_keys(), main)
-                self.first_graphs.capture(ready, later, capture_order.short(ready))
+            for graphs in self.graph_runners:
+                graphs.capture()
 
     def capture_next(self) -> None:
         """Capture one more graph, while no request has a slot. It runs on padding, or on slot 0 without its pages: what

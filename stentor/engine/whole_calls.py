@@ -27,8 +27,9 @@ class WholeCalls:
         self.graphs = CudaGraphRunner("whole codec", fn, chunks.device, chunks.stream, chunks.required, chunks)
         self.outputs: dict[tuple[int, int], CodecOutput] = {}
 
-    def capture(self, slots: int) -> None:
-        self.graphs.capture(*capture_order.whole_calls(self.keys(slots)))
+    def plan(self, slots: int) -> list[Callable[[], None]]:
+        """Choose the graphs. Returns calls that launch their kernels."""
+        return self.graphs.plan(*capture_order.whole_calls(self.keys(slots)))
 
     def keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""

@@ -33,8 +33,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("waited for the whole device"))
-    compile_ahead = lambda calls: EVENTS.append(f"compile {[call.args for call in calls]}")  # noqa: E731
-    return SimpleNamespace(cuda=True, release_cached=lambda: EVENTS.append("release"), compile_ahead=compile_ahead)
+    return SimpleNamespace(cuda=True, release_cached=lambda: EVENTS.append("release"))
 
 
 STREAM: Any = SimpleNamespace(synchronize=lambda: EVENTS.append("stream"))
@@ -42,8 +41,10 @@ STREAM: Any = SimpleNamespace(synchronize=lambda: EVENTS.append("stream"))
 
 def test_a_capture_waits_for_its_own_stream_only(device: Any) -> None:
     runner = CudaGraphRunner("decode", EVENTS.append, device, STREAM)
-    runner.capture([(2,), (1,)])
-    assert EVENTS.pop(0) == "compile [(1,), (2,)]", "before anything runs, the smallest first"
+    calls = runner.plan([(2,), (1,)])
+    assert [call.args for call in calls] == [(1,), (2,)], "the smallest is compiled first"  # type: ignore[attr-defined]
+    assert not EVENTS
+    runner.capture()
     assert EVENTS == [2, "stream", "thread_local", 2, "end", 1, "stream", "thread_local", 1, "end", "release"]
     assert set(runner.graphs) == {(2,), (1,)}
 
@@ -55,8 +56,9 @@ def test_a_capture_that_fails_is_ended_and_its_key_runs_eagerly(device: Any) -> 
         EVENTS.append(key)
 
     runner = CudaGraphRunner("decode", fails_when_captured, device, STREAM)
-    runner.capture([(2,)])
-    assert EVENTS[1:] == [2, "stream", "thread_local", "end", "release"]
+    runner.plan([(2,)])
+    runner.capture()
+    assert EVENTS == [2, "stream", "thread_local", "end", "release"]
     assert runner.failed == {(2,): "not allowed in a capture"}
 
 

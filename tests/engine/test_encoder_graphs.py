@@ -45,9 +45,7 @@ def launch(monkeypatch: pytest.MonkeyPatch) -> EncoderGraphs:
         made.graphs.graphs[key] = cast(Any, Graph(made, *key))
 
     monkeypatch.setattr(made.graphs, "_capture", capture)
-    made.device = made.graphs.device = cast(
-        Device, SimpleNamespace(cuda=True, release_cached=lambda: None, compile_ahead=list)
-    )
+    made.device = made.graphs.device = cast(Device, SimpleNamespace(cuda=True, release_cached=lambda: None))
     return made
 
 

@@ -113,6 +113,7 @@ def test_the_codec_is_primed_by_graphs_as_it_is_eagerly(path):
     prompt = Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames)
     eager = primer.claim(prompt).result()
     calls = primer.graphs.eager_calls
+    primer.plan()
     with torch.inference_mode():
         primer.capture()
     assert torch.equal(primer.claim(prompt).result(), eager)

@@ -43,23 +43,23 @@ def small_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 def simulate_captures(monkeypatch: pytest.MonkeyPatch, quiet: float = 0.001) -> None:
     """Runners capture as on a GPU: the function runs, and then a graph of it is made. Prefills and frames 0 are not
     captured by an engine on a CPU. quiet: seconds for `QUIET_SECONDS`."""
-    made, start = CudaGraphRunner.__init__, ModelRunner.capture
+    made, plan = CudaGraphRunner.__init__, ModelRunner.plan
 
     def init(self: CudaGraphRunner, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **kwargs)
-        self.device = SimpleNamespace(cuda=True, release_cached=lambda: None, compile_ahead=list)  # type: ignore[assignment]
+        self.device = SimpleNamespace(cuda=True, release_cached=lambda: None)  # type: ignore[assignment]
 
     def capture(self: CudaGraphRunner, key: tuple[int, ...]) -> None:
         self._prepare(key)
         self.graphs[key] = Replay(self.fn, key)  # type: ignore[assignment]
 
-    def every_loop(self: ModelRunner) -> None:
+    def every_loop(self: ModelRunner) -> list[Callable[[], None]]:
         self.evals = {self.model.spec.num_evals, *self.model.spec.captured_evals}
-        start(self)
+        return plan(self)
 
     monkeypatch.setattr(CudaGraphRunner, "__init__", init)
     monkeypatch.setattr(CudaGraphRunner, "_capture", capture)
-    monkeypatch.setattr(ModelRunner, "capture", every_loop)
+    monkeypatch.setattr(ModelRunner, "plan", every_loop)
     monkeypatch.setattr(captures, "QUIET_SECONDS", quiet)
 
 
