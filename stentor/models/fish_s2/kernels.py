@@ -181,26 +181,23 @@ def _sample_first_code_kernel(
     step = tl.load(step_ptr + row)
     logits = tl.where((offs == vocab - 1) & (step < tl.load(min_frames_ptr + row)), float("-inf"), logits)
     temperature, top_k, top_p = load_params(row, temperature_ptr, top_k_ptr, top_p_ptr)
-    u = tl.load(u_ptr + row * stride_u)
-    scratch = row * (2 * MAX_PAIRWISE)
-    token = _sample_ranked_row(
-        logits, offs, mask, vocab, temperature, top_k, top_p, u, scratch_logits_ptr + scratch,
-        scratch_ids_ptr + scratch, MIN_TEMPERATURE, MAX_PAIRWISE, KEY_BITS,
-    )  # fmt: skip
     offs_back = tl.arange(0, WINDOW)
     past_step = step - 1 - offs_back
     mask_past = (offs_back < window) & (past_step > 0)  # frame 0 never counts
     past_code = tl.load(past_ptr + tl.load(idx_ptr + row) * stride_past + past_step * stride_frame, mask_past, -1)
-    if tl.sum((mask_past & (past_code == token)).to(tl.int32), 0) > 0:
-        # A row of temperature 0 takes the largest logit again.
-        again_t = tl.where(temperature > 0, again_temperature, 0.0)
-        u = tl.load(u_ptr + row * stride_u + 1)
-        # A buffer of its own: slow threads may still read that of the first draw.
-        scratch += MAX_PAIRWISE
-        token = _sample_ranked_row(
-            logits, offs, mask, vocab, again_t, top_k, again_top_p, u, scratch_logits_ptr + scratch,
-            scratch_ids_ptr + scratch, MIN_TEMPERATURE, MAX_PAIRWISE, KEY_BITS,
-        )  # fmt: skip
+    token = tl.cast(-1, tl.int64)
+    draws = 1
+    for draw in range(2):  # a loop: the code of a draw is compiled once
+        if draw < draws:
+            # Each has a buffer of its own: slow threads may still read that of the first draw.
+            scratch = (row * 2 + draw) * MAX_PAIRWISE
+            token = _sample_ranked_row(
+                logits, offs, mask, vocab, temperature, top_k, top_p, tl.load(u_ptr + row * stride_u + draw),
+                scratch_logits_ptr + scratch, scratch_ids_ptr + scratch, MIN_TEMPERATURE, MAX_PAIRWISE, KEY_BITS,
+            )  # fmt: skip
+            draws += (tl.sum((mask_past & (past_code == token)).to(tl.int32), 0) > 0).to(tl.int32)
+            # A row of temperature 0 takes the largest logit again.
+            temperature, top_p = tl.where(temperature > 0, again_temperature, 0.0), tl.cast(again_top_p, tl.float32)
     token = checked(token, logits)
     stop = token == vocab - 1
     tl.store(ended_ptr + row, stop.to(tl.uint8))
