@@ -16,7 +16,7 @@ from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
 from stentor.layers.fused_linear import fused_linear, fuses, may_fuse
-from stentor.layers.linear import Linear, product, scale_of
+from stentor.layers.linear import Linear, activation_dtype, product, scale_of
 from stentor.layers.lora import LoraLinear
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
@@ -89,6 +89,19 @@ class SwiGLU(nn.Module):
         out: Tensor = self.down_proj(act)
         return out
 
+    def fuses(self, x: Tensor) -> bool:
+        """Whether gate and addition of x [..., hidden] are fused into the products."""
+        layers: tuple[nn.Linear, ...] = self.gate_up_proj, self.down_proj
+        if not may_fuse(x) or x.dtype != activation_dtype(layers[0]):
+            return False
+        if any(isinstance(layer, LoraLinear) for layer in layers):
+            return False
+        return fuses(x, *(layer.weight for layer in layers), scales=[scale_of(layer) for layer in layers])
+
+    def fused(self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None) -> Tensor:
+        """residual + self(norm(x)) for x [..., hidden] that `fuses`."""
+        return _fused(_fused(x, self.gate_up_proj, norm, gate=True), self.down_proj, residual=residual)
+
 
 class Block(nn.Module):
     """One layer. A residual addition is left to the norm that follows it, because one kernel does both."""
@@ -109,6 +122,8 @@ class Block(nn.Module):
             return self._fused_forward(x, layer, attend, positions), None
         x, h = self.input_layernorm.add_norm(x, delta)
         x, h = self.post_attention_layernorm.add_norm(x, self.self_attn(h, layer, attend, positions))
+        if self.has_lora and self.mlp.fuses(h):
+            return self.mlp.fused(h, residual=x), None
         return x, self.mlp(h)
 
     def fuses(self, x: Tensor) -> bool:
@@ -137,10 +152,8 @@ class Block(nn.Module):
 
     def fused_after(self, x: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer, from x [..., hidden] and the input of `o_proj`."""
-        mlp = self.mlp
         x = _fused(attended, self.self_attn.o_proj, residual=x)
-        act = _fused(x, mlp.gate_up_proj, norm=self.post_attention_layernorm.kernel_args, gate=True)
-        return _fused(act, mlp.down_proj, residual=x)
+        return self.mlp.fused(x, x, self.post_attention_layernorm.kernel_args)
 
 
 def _fused(
