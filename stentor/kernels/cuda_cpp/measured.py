@@ -88,9 +88,9 @@ MEASURED_INT8: Measured = {
     (1024, 3072, True, 2): (3.5, Tile(2, 3, False, 2, 1, 6, 1)),
     (3072, 1024, False, 2): (4.2, Tile(2, 1, False, 3, 1, 3, 1)),
     (2048, 4096, False, 1): (3.8, Tile(1, 1, False, 4, 1, 4, 2)),
-    (2048, 2048, False, 1): (2.8, Tile(1, 1, False, 1, 2, 1, 1)),
+    (2048, 2048, False, 1): (2.8, Tile(1, 1, False, 2, 1, 2, 1)),
     (2048, 6144, True, 1): (9.5, Tile(1, 3, False, 4, 1, 8, 1)),
-    (6144, 2048, False, 1): (5.3, Tile(1, 1, False, 6, 1, 6, 1)),
+    (6144, 2048, False, 1): (5.3, Tile(1, 1, False, 6, 1, 4, 1)),
     (2048, 4096, False, 2): (4.3, Tile(2, 2, False, 4, 1, 4, 1)),
     (2048, 2048, False, 2): (3.2, Tile(2, 2, True, 2, 1, 4, 1)),
     (2048, 6144, True, 2): (11.2, Tile(2, 3, False, 4, 1, 8, 2)),
@@ -118,5 +118,5 @@ MEASURED_INT8: Measured = {
     (2560, 9728, True, 4): (25.4, Tile(4, 5, False, 1, 5, 5, 1)),
     (9728, 2560, False, 4): (21.0, Tile(4, 2, False, 1, 10, 5, 1)),
 }
-"""The same for skinny_int8_gemm.cu and tiles of 4 rows, chosen inside blocks on an H100 by
-benchmarks/kernels/skinny_chains.py."""
+"""The same for skinny_int8_gemm.cu and tiles of 4 rows, chosen inside blocks on an H100, and those of 2,048 outputs and one
+tile of rows on an H200, by benchmarks/kernels/skinny_chains.py."""
