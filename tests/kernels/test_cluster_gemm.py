@@ -25,6 +25,7 @@ CASES = {
     "norm and gate, some rows in a second CTA": (
         Product(512, 64, "bf16", norm=True, gate=True), ClusterTile(16, 2, 2, 4), 19
     ),
+    "gate without norm": (Product(512, 64, "bf16", gate=True), ClusterTile(16, 2, 2, 4), 19),
     "norm and bias, stages used again": (Product(1024, 64, "bf16", norm=True, bias=True), ClusterTile(40, 1, 2, 3), 77),
     "residual, four parts of K": (Product(1024, 64, "f16", add=True), ClusterTile(24, 1, 4, 4), 24),
     "int8, norm and gate": (

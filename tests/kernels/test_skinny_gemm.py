@@ -111,11 +111,13 @@ def test_products_of_many_inputs_have_tiles_too() -> None:
 CASES = {
     "norm": (Product(512, 48, "bf16", norm=True), 11),
     "gate": (Product(512, 40, "bf16", norm=True, gate=True), 8),
+    "gate without norm": (Product(512, 40, "bf16", gate=True), 8),
     "residual": (Product(1088, 64, "bf16", add=True), 3),
     "norm and bias": (Product(2048, 32, "f16", norm=True, bias=True), 19),
     "wide": (Product(512, 2176, "f16"), 2),
     "int8, norm": (Product(512, 48, "bf16", norm=True, weight="int8"), 11),
     "int8, gate": (Product(1088, 40, "bf16", norm=True, gate=True, weight="int8"), 8),
+    "int8, gate without norm": (Product(512, 40, "bf16", gate=True, weight="int8"), 5),
     "int8, residual in batches": (Product(9728, 32, "bf16", add=True, weight="int8"), 15),
     "int8, wide": (Product(512, 2176, "f16", bias=True, weight="int8"), 1),
 }
