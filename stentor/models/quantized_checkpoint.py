@@ -24,22 +24,29 @@ BYTES_OF_INT32 = 4
 def read_quantized(config: Mapping[str, Any], tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """A checkpoint's tensors, with `X.weight` in 8 bits and `X.weight_scale` [outputs, groups] for quantised layers.
 
-    config: config.json. Without a `quantization_config` in it the tensors are as they were. CheckpointError names the
-    field or the tensor that stentor does not read, and what it does.
+    config: config.json. Without a `quantization_config` in it tensors have these names already. CheckpointError names
+    the field or the tensor that stentor does not read, and what it does.
     """
-    if config.get("quantization_config") is None:
-        return dict(tensors)
-    settings = ConfigReader(config).section("quantization_config")
+    named = config.get("quantization_config") is not None
+    plain = _renamed(ConfigReader(config).section("quantization_config"), tensors, source) if named else tensors
+    for name, value in plain.items():
+        # Where no scheme is named, float8 may be no more than a dtype. Integers never are weights by themselves.
+        quantized = not value.is_floating_point() or (named and value.element_size() == 1)
+        if name.endswith(".weight") and quantized and f"{name}_scale" not in plain:
+            raise CheckpointError(f"{source}: tensor {name}_scale is missing: {name} is stored in {value.dtype}")
+    return {k: _scales(v, plain, k, source) if k.endswith(".weight_scale") else v for k, v in plain.items()}
+
+
+def _renamed(settings: ConfigReader, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """The tensors of a checked scheme, under the names of this module."""
     method = settings.text("quant_method", "")
     if method == "torchao":
         _check_torchao(settings)
-        plain = _torchao(tensors)
-    elif method == "compressed-tensors":
+        return _torchao(tensors)
+    if method == "compressed-tensors":
         _check_compressed(settings)
-        plain = _compressed(tensors, source)
-    else:
-        raise settings.error("quant_method", f"must be torchao or compressed-tensors, got {method!r}")
-    return {k: _scales(v, plain, k, source) if k.endswith(".weight_scale") else v for k, v in plain.items()}
+        return _compressed(tensors, source)
+    raise settings.error("quant_method", f"must be torchao or compressed-tensors, got {method!r}")
 
 
 def _check_torchao(settings: ConfigReader) -> None:
@@ -133,6 +140,7 @@ def _scales(scale: Tensor, tensors: Mapping[str, Tensor], name: str, source: str
     outputs, inputs = weight.shape
     if scale.numel() == 1:
         return scale.reshape(1, 1).repeat(outputs, 1)
-    if scale.shape[0] != outputs or scale.numel() % outputs or inputs % (scale.numel() // outputs):
+    fits = scale.shape[0] == outputs and scale.numel() and not scale.numel() % outputs
+    if not fits or inputs % (scale.numel() // outputs):
         raise CheckpointError(f"{source}: tensor {name} has shape {list(scale.shape)} for weights {[outputs, inputs]}")
     return scale.reshape(outputs, -1)

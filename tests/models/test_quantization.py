@@ -252,6 +252,9 @@ EDITS: dict[str, Callable[[Tensor, Tensor], dict[str, Tensor]]] = {
     "weight_packed must be int32 of two dimensions": lambda b, s: {**packed(b, s), "weight_packed": b},
     "weight_packed has shape": lambda b, s: {**packed(b, s), "weight_shape": torch.tensor([9, 9])},
     "weight_scale has shape": lambda b, s: {**plain(b, s), "weight_scale": torch.ones(5, 1)},
+    r"weight_scale has shape \[\d+, 0\]": lambda b, s: {**plain(b, s), "weight_scale": s[:, :0]},
+    r"weight_scale is missing: .*weight is stored in torch\.int8": lambda b, s: {"weight": b},
+    r"weight_scale is missing: .*weight is stored in torch\.float8": lambda b, s: {"weight": b.float().to(FP8)},
     "weight_scale stands beside no weight": lambda b, s: {"weight": b.float(), "weight_scale": s},
     "weight_zero_point is not part of this model": lambda b, s: {**plain(b, s), "weight_zero_point": torch.ones(1)},
     "weight_g_idx is not part of this model": lambda b, s: {**plain(b, s), "weight_g_idx": torch.ones(1)},
@@ -263,6 +266,44 @@ def test_tensors_that_do_not_fit_are_named(why: str, tmp_path: Path) -> None:
     path = write(VOX, tmp_path / "c", compressed_config(), language_models, EDITS[why])
     with pytest.raises(CheckpointError, match=why):
         load(path)
+
+
+def without_scheme(path: Path) -> Path:
+    """The checkpoint, of which config.json no longer says that it is quantised."""
+    config = json.loads((path / "config.json").read_text())
+    del config["quantization_config"]
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+UNNAMED: dict[str, Callable[[Tensor, Tensor], dict[str, Tensor]]] = {
+    "weight_scale is missing": lambda b, s: {"weight": b},
+    "weight_scale stands beside no weight": lambda b, s: {"weight": b.float(), "weight_scale": s},
+}
+
+
+@pytest.mark.parametrize("why", UNNAMED)
+def test_tensors_that_do_not_fit_are_named_also_where_no_scheme_is(why: str, tmp_path: Path) -> None:
+    path = without_scheme(write(VOX, tmp_path / "c", compressed_config(), language_models, UNNAMED[why]))
+    with pytest.raises(CheckpointError, match=why):
+        load(path, quantization="int8")
+
+
+@pytest.mark.parametrize("source", [VOX, FISH_PATH])
+def test_one_scale_of_all_outputs_is_read_also_where_no_scheme_is(source: Path, tmp_path: Path) -> None:
+    config = {**compressed_config(), "format": "naive-quantized"}
+    path = write(source, tmp_path / "c", config, every_layer, lambda b, s: plain(b, s.max()))
+    kept = {n: m.weight_scale for n, m in quantized_in(load(path)).items()}
+    found = {n: m.weight_scale for n, m in quantized_in(load(without_scheme(path))).items()}
+    assert kept
+    assert all(torch.equal(found[n], scale) for n, scale in kept.items())
+
+
+def test_float8_without_scales_is_only_a_dtype_where_no_scheme_is(tmp_path: Path) -> None:
+    path = write(VOX, tmp_path / "c", compressed_config(), language_models, lambda b, s: {"weight": (b * s).to(FP8)})
+    found = load(without_scheme(path)).net.base_lm.layers[0].mlp.down_proj.weight
+    assert found.dtype == torch.float32
+    assert torch.equal(found, found.to(FP8).float())
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------
