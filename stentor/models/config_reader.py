@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from sys import float_info
 from typing import Any
 
 from stentor.errors import CheckpointError
@@ -13,7 +14,7 @@ class ConfigReader:
     """One JSON object, read key by key. Every CheckpointError names the file, the section and the key.
 
     A key whose value is null counts as left out: the read gives its default, or fails if it has none. What else is
-    allowed is stated by each read. Booleans are never numbers.
+    allowed is stated by each read. Booleans, NaN and infinity are never numbers.
     """
 
     def __init__(self, data: object, file: str = "config.json", section: str = "") -> None:
@@ -96,4 +97,4 @@ def _is_integer(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max

@@ -40,9 +40,9 @@ def codec_dtype(options: Mapping[str, object], device: torch.device, dtype: torc
     """
     name = options.get(CODEC_DTYPE, "auto")
     if name != "auto":
-        if name not in DTYPES:
+        if not isinstance(name, str) or name not in DTYPES:
             raise InvalidRequest(CODEC_DTYPE, f"must be auto or one of {', '.join(DTYPES)}, got {name!r}")
-        return DTYPES[str(name)]
+        return DTYPES[name]
     if dtype == torch.float64:
         return torch.float64
     return torch.float16 if device.type == "cuda" and dtype != torch.float32 else torch.float32

@@ -1,5 +1,7 @@
 """What a read of config.json takes and refuses."""
 
+import math
+
 import pytest
 
 from stentor.errors import CheckpointError
@@ -13,6 +15,9 @@ DATA = {
     "none": None,
     "rates": [2, 5],
     "names": ["a"],
+    "nan": math.nan,
+    "huge": 10**400,
+    "endless": [math.inf],
     "inner": {"deep": {"n": "x"}},
 }
 
@@ -49,6 +54,9 @@ def test_null_is_the_same_as_a_key_that_is_left_out(key: str):
         (lambda r: r.integer("eps"), "eps must be a positive integer"),
         (lambda r: r.number("yes"), "yes must be a number"),
         (lambda r: r.number("zero", above=0), "zero must be a number above 0, got 0"),
+        (lambda r: r.number("nan"), "nan must be a number, got nan"),
+        (lambda r: r.number("huge"), "huge must be a number, got 1000"),
+        (lambda r: r.numbers("endless"), r"endless must be a list of numbers, got \[inf\]"),
         (lambda r: r.flag("size"), "size must be true or false"),
         (lambda r: r.text("size"), "size must be a string"),
         (lambda r: r.integers("rates", low=3), "rates must be a list of integers of at least 3"),

@@ -138,6 +138,11 @@ def _ids(top: ConfigReader, t: ConfigReader) -> Ids:
     )
 
 
+def _numbers(names: ConfigReader) -> dict[str, int]:
+    """Token ids by their names in lower case."""
+    return {name.lower(): names.integer(name, low=0) for name in names.data}
+
+
 def parse(data: Mapping[str, Any], where: str) -> Config:
     """The model's config.json. CheckpointError names a key that is missing or wrong."""
     top = ConfigReader(data, where)
@@ -147,7 +152,7 @@ def parse(data: Mapping[str, Any], where: str) -> Config:
     if tokenizer != TOKENIZER_TYPE:
         raise top.error("tokenizer_type", f"must be {TOKENIZER_TYPE}, got {tokenizer!r}")
     t = top.section("talker_config")
-    languages = {name.lower(): int(i) for name, i in t.table("codec_language_id", {}).items()}
+    languages = _numbers(t.section("codec_language_id", {}))
     dialects = {name.lower(): str(d) for name, d in t.table("spk_is_dialect", {}).items() if d}
     for name, dialect in dialects.items():
         if dialect not in languages:
@@ -162,7 +167,7 @@ def parse(data: Mapping[str, Any], where: str) -> Config:
         codebooks=t.integer("num_code_groups"),
         ids=_ids(top, t),
         languages=languages,
-        speakers={name.lower(): int(i) for name, i in t.table("spk_id", {}).items()},
+        speakers=_numbers(t.section("spk_id", {})),
         dialects=dialects,
         speaker=_speaker(top.section("speaker_encoder_config")) if kind == "base" else None,
     )

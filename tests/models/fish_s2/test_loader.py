@@ -271,7 +271,8 @@ def test_a_directory_that_is_not_whole_is_refused_by_name(tmp_path, what):
 
 
 @pytest.mark.parametrize(
-    ("options", "param"), [({"flow_steps": 3}, "flow_steps"), ({"codec_dtype": "int8"}, "codec_dtype")]
+    ("options", "param"),
+    [({"flow_steps": 3}, "flow_steps"), ({"codec_dtype": "int8"}, "codec_dtype"), ({"codec_dtype": []}, "codec_dtype")],
 )
 def test_unknown_load_options_are_refused(options, param):
     with pytest.raises(InvalidRequest) as e:

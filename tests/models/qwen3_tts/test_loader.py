@@ -93,6 +93,14 @@ def test_a_kind_that_is_not_served_is_named(checkpoint: Path, key: str, value: s
         load(checkpoint)
 
 
+@pytest.mark.parametrize("key", ["codec_language_id", "spk_id"])
+@pytest.mark.parametrize("value", ["two", None, [3], 2.5, -1])
+def test_a_token_id_that_is_none_is_named(checkpoint: Path, key: str, value: object) -> None:
+    edit(checkpoint / "config.json", lambda c: c["talker_config"].update({key: {"New": value}}))
+    with pytest.raises(CheckpointError, match=rf"talker_config\.{key}\.New (must be an integer|is missing)"):
+        load(checkpoint)
+
+
 @pytest.mark.parametrize("file", ["vocab.json", "merges.txt", "tokenizer_config.json", "speech_tokenizer/config.json"])
 def test_a_missing_file_is_named(checkpoint: Path, file: str) -> None:
     (checkpoint / file).unlink()
