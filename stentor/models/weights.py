@@ -124,18 +124,28 @@ def read_sharded(path: Path, stem: str = "model") -> dict[str, Tensor]:
     return tensors
 
 
-def read_pickle(file: Path) -> dict[str, Tensor]:
-    """Tensors of a torch pickle (weights only, never code), unwrapped from `state_dict` if it has one."""
+def read_pickle(file: Path, wrappers: Iterable[str] = ("state_dict",)) -> dict[str, Tensor]:
+    """Tensors of a torch pickle (weights only, never code), unwrapped from these keys in turn where it has them."""
+    tensors = read_pickled_dict(file)
+    for key in wrappers:
+        tensors = tensors[key] if isinstance(tensors.get(key), dict) else tensors
+    for name, value in tensors.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise CheckpointError(f"{file} must hold a dict of tensors, and {name!r} is of type {type(value).__name__}")
+    return tensors
+
+
+def read_pickled_dict(file: Path) -> dict[Any, Any]:
+    """A torch pickle (tensors and plain data, never code) that holds a dict."""
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist")
     try:
         data = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as e:  # torch.load raises many types for a corrupt file, and all mean the same to the user
         raise CheckpointError(f"{file} is truncated, corrupt or not a plain tensor file: {e}") from e
-    tensors = data.get("state_dict", data) if isinstance(data, dict) else None
-    if not isinstance(tensors, dict):
-        raise CheckpointError(f"{file} must hold a dict of tensors")
-    return tensors
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file} must hold a dict of tensors, got {type(data).__name__}")
+    return data
 
 
 def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -187,7 +197,7 @@ def load_weights(
         if missing:
             raise CheckpointError(f"{source}: tensor {file_name(missing[0])} is missing")
         used.update(parts)
-        value = tensors[parts[0]] if len(parts) == 1 else torch.cat([tensors[p] for p in parts])
+        value = tensors[parts[0]] if len(parts) == 1 else _stacked(tensors, parts, source, file_name)
         if value.shape != want.shape:
             got = f"tensor {' + '.join(map(file_name, parts))} has shape {list(value.shape)}"
             raise CheckpointError(f"{source}: {got}, config.json asks for {list(want.shape)}")
@@ -196,6 +206,14 @@ def load_weights(
     if extra:
         raise CheckpointError(f"{source}: tensor {file_name(extra[0])} is not part of this model ({len(extra)} such)")
     module.load_state_dict(state, assign=True)
+
+
+def _stacked(tensors: Mapping[str, Tensor], parts: list[str], source: str, file_name: Callable[[str], str]) -> Tensor:
+    try:
+        return torch.cat([tensors[p] for p in parts])
+    except RuntimeError as e:  # shapes or dtypes that do not go together
+        kinds = ", ".join(f"{file_name(p)} {list(tensors[p].shape)} of {tensors[p].dtype}" for p in parts)
+        raise CheckpointError(f"{source}: tensors {kinds} are one layer here, and cannot be stacked") from e
 
 
 def checkpoint_names(name: str) -> list[str]:

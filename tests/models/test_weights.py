@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -66,6 +67,15 @@ def test_a_wrong_shape_is_named_with_both_shapes():
     tensors = {**parts(), "norm.bias": torch.zeros(3)}
     with pytest.raises(CheckpointError, match=r"norm\.bias has shape \[3\], config\.json asks for \[2\]"):
         weights.load_weights(Small(), tensors, "model", CPU)
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.zeros(2, 5), torch.zeros(()), torch.zeros(2, 4).to(torch.float8_e4m3fn)], ids=lambda t: str(t.dtype)
+)
+def test_parts_that_cannot_be_stacked_are_named(wrong: torch.Tensor) -> None:
+    kind = re.escape(f"attn.k_proj.weight {list(wrong.shape)} of {wrong.dtype}")
+    with pytest.raises(CheckpointError, match=rf"model: .*{kind}.* cannot be stacked"):
+        weights.load_weights(Small(), {**parts(), "attn.k_proj.weight": wrong}, "model", CPU)
 
 
 def test_a_truncated_file_is_named(tmp_path: Path):
@@ -142,6 +152,21 @@ def test_a_pickle_with_code_in_it_is_refused(tmp_path: Path):
 
     torch.save({"state_dict": Evil()}, tmp_path / "x.pth")
     with pytest.raises(CheckpointError, match="not a plain tensor file"):
+        weights.read_pickle(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([torch.zeros(1)], "got list"),
+        ({"a": torch.zeros(1), "epoch": 3}, "'epoch' is of type int"),
+        ({"state_dict": {"a": torch.zeros(1), 7: torch.zeros(1)}}, "7 is of type Tensor"),
+        ({"model": {"a": torch.zeros(1)}}, "'model' is of type dict"),
+    ],
+)
+def test_a_pickle_of_something_else_than_tensors_is_refused(data: object, message: str, tmp_path: Path) -> None:
+    torch.save(data, tmp_path / "x.pth")
+    with pytest.raises(CheckpointError, match=rf"x\.pth must hold a dict of tensors.* {message}"):
         weights.read_pickle(tmp_path / "x.pth")
 
 

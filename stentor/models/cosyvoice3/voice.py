@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from stentor.errors import CheckpointError
 from stentor.models.cosyvoice3.config import MAX_PROMPT, MELS, SPEAKER
-from stentor.models.weights import read_pickle
+from stentor.models.weights import read_pickled_dict
 
 FOLDER, SUFFIX, SPEAKERS = "voices", ".safetensors", "spk2info.pt"
 
@@ -78,7 +78,7 @@ def load_voices(path: Path, codes: int) -> dict[str, Voice]:
     """Built-in voices of a model directory by name, in lower case: `spk2info.pt`, and the files in `voices/`."""
     voices: dict[str, Voice] = {}
     if (path / SPEAKERS).is_file():
-        known: Mapping[str, Any] = read_pickle(path / SPEAKERS)
+        known: Mapping[str, Any] = read_pickled_dict(path / SPEAKERS)
         voices = {name.lower(): Voice.of_speaker(_embedding(path / SPEAKERS, name, v)) for name, v in known.items()}
     for file in sorted((path / FOLDER).glob(f"*{SUFFIX}")):
         voices[file.name.removesuffix(SUFFIX).lower()] = load_voice(file, codes)

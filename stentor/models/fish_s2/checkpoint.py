@@ -66,9 +66,7 @@ def read_language_model(path: Path, config: Mapping[str, Any]) -> dict[str, Tens
 
 def read_codec(path: Path) -> dict[str, Tensor]:
     """codec.pth under stentor's names, weight norms and gains folded, in float32."""
-    tensors: dict[str, Any] = dict(read_pickle(path / "codec.pth"))
-    nested = tensors.get("generator")
-    return codec(nested if isinstance(nested, dict) else tensors)
+    return codec(read_pickle(path / "codec.pth", ("state_dict", "generator")))
 
 
 def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
