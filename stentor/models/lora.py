@@ -62,6 +62,12 @@ class LoraWeights:
             layer = self.in_file.get(name, name)
             raise CheckpointError(f"{self.source}: {layer} has {got}, which do not make its weight {list(shape)}")
 
+    def check_finite(self, name: str, dtype: torch.dtype) -> None:
+        """CheckpointError if the pair of a layer, with its scale, has values that are not finite in `dtype`."""
+        for part, value in zip("AB", self.scaled(name), strict=True):
+            if not value.to(dtype).isfinite().all():
+                raise CheckpointError(f"{self.source}: tensor {self.tensor(name, part)} has values that are not finite")
+
     def identity(self) -> bytes:
         """The same for the same weights: keys of cached pages name it."""
         content = hashlib.blake2b(repr((self.alpha, self.by_root)).encode(), digest_size=16)
@@ -141,10 +147,7 @@ class AdapterSlots:
             weights.check_shape(name, place.shape)
             if len(a) > self.rank:
                 raise CheckpointError(f"{tensor} has rank {len(a)}, above max_lora_rank {self.rank}")
-            for part, value in zip("AB", weights.scaled(name), strict=True):
-                if not value.to(place.layer.lora_a.dtype).isfinite().all():
-                    where = f"{weights.source}: tensor {weights.tensor(name, part)}"
-                    raise CheckpointError(f"{where} has values that are not finite")
+            weights.check_finite(name, place.layer.lora_a.dtype)
 
     def write(self, number: int, weights: LoraWeights) -> None:
         """Store checked weights as adapter `number`, which no row uses."""
@@ -169,11 +172,15 @@ NO_ADAPTERS = AdapterSlots({}, 0, 0, _no_reader, LoraRows())
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """How many adapters a model holds, of what rank at most, and the last parts of the names of their layers."""
+    """How many adapters a model holds, of what rank at most, and the last parts of the names of their layers.
+
+    named: `lora_targets` names these layers, so the model must have them.
+    """
 
     slots: int
     rank: int
     targets: frozenset[str]
+    named: bool
 
     @classmethod
     def of(
@@ -184,21 +191,24 @@ class AdapterPlan:
         slots = _whole(options, "max_loras", len(given), MOST_SLOTS, least=0)
         if slots < len(given):
             raise InvalidRequest("max_loras", f"is {slots}, and {len(given)} loras are given")
-        usual_rank = max((w.rank for w in given.values()), default=USUAL_RANK)
+        # A higher rank than the most is refused with its tensor when the adapter is loaded, and so is a wrong layer.
+        usual_rank = min(max((w.rank for w in given.values()), default=USUAL_RANK), MOST_RANK)
         targets = options.get("lora_targets")
+        named = targets is not None
         if targets is None:
             targets = {*usual_targets, *(n.rpartition(".")[2] for w in given.values() for n in w.pairs)}
         if isinstance(targets, str):  # as a flag gives them
             targets = targets.split(",")
         if not isinstance(targets, Collection) or not all(isinstance(t, str) for t in targets):
             raise InvalidRequest("lora_targets", f"must be names of layers, got {shown(targets)}")
-        return cls(slots, _whole(options, "max_lora_rank", usual_rank, MOST_RANK), frozenset(targets))
+        return cls(slots, _whole(options, "max_lora_rank", usual_rank, MOST_RANK), frozenset(targets), named)
 
 
 def _whole(options: Mapping[str, Any], name: str, usual: int, most: int, least: int = 1) -> int:
-    number = whole(options.get(name, usual))
+    value = options.get(name, usual)
+    number = whole(value)
     if number is None or not least <= number <= most:
-        raise InvalidRequest(name, f"must be a whole number from {least} to {most}, got {shown(options[name])}")
+        raise InvalidRequest(name, f"must be a whole number from {least} to {most}, got {shown(value)}")
     return number
 
 
@@ -222,7 +232,7 @@ def install_adapters(
         setattr(parent, name.rpartition(".")[2], layer)
         places |= {p: _Place(layer, i) for i, p in enumerate(parts)}
     unknown = plan.targets - {name.rpartition(".")[2] for name in places}
-    if unknown:
+    if unknown and plan.named:
         raise InvalidRequest("lora_targets", f"no layer that takes adapters is named {', '.join(sorted(unknown))}")
     return AdapterSlots(places, plan.slots, plan.rank, read, rows)
 

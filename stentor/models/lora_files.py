@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ INITIAL = (True, False, "gaussian", "eva", "orthogonal")
 
 def is_peft(path: Path) -> bool:
     """Whether a folder is one that PEFT wrote."""
-    return (path / PEFT_CONFIG).is_file()
+    return os.path.isfile(path / PEFT_CONFIG)  # not an error where a name is too long
 
 
 def read_peft(path: Path) -> LoraWeights:
@@ -76,7 +77,7 @@ def read_pairs(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """A and B by the name of their layer. Their tensors are named before + layer + `.lora_A` + after, and `.lora_B`.
 
-    CheckpointError names a tensor that is none of these, is missing, or has not two dimensions.
+    CheckpointError names a tensor that is none of these, is missing, or is not of floating point and two dimensions.
     """
     ends = (f".lora_A{after}", f".lora_B{after}")
     other = [k for k in tensors if not (k.startswith(before) and k.endswith(ends))]
@@ -92,6 +93,8 @@ def _pair(tensors: Mapping[str, Tensor], names: list[str], source: str) -> tuple
             raise CheckpointError(f"{source}: tensor {name} is missing")
         if tensors[name].ndim != 2 or not tensors[name].numel():
             raise CheckpointError(f"{source}: tensor {name} has shape {list(tensors[name].shape)}, not two dimensions")
+        if not tensors[name].is_floating_point():
+            raise CheckpointError(f"{source}: tensor {name} has {tensors[name].dtype}, must be floating point")
     return tensors[names[0]], tensors[names[1]]
 
 
@@ -108,6 +111,7 @@ def merge(tensors: Mapping[str, Tensor], weights: LoraWeights) -> dict[str, Any]
             raise CheckpointError(f"{weights.source}: {name} is quantised: name the adapter in loras, not in lora")
         weight = tensors[f"{name}.weight"]
         weights.check_shape(name, weight.shape)
+        weights.check_finite(name, torch.float32)
         a, b = weights.scaled(name)
         merged[f"{name}.weight"] = weight.to(torch.promote_types(weight.dtype, torch.float32)) + b @ a
     return merged

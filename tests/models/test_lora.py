@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor import registry
+from stentor import TTS, registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.lora import LoraLinear
 from stentor.layers.types import ADAPTER
@@ -86,6 +86,30 @@ def test_more_adapters_than_slots_are_refused(tmp_path: Path) -> None:
     folder = adapters.make(tmp_path, 1)
     with pytest.raises(InvalidRequest, match="max_loras: is 1, and 2 loras are given"):
         load(loras={"a": folder, "b": folder}, max_loras=1)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        (lambda: adapters.weights(1, 300), r"lora_A has rank 300, above max_lora_rank 256"),
+        (
+            lambda: {"x.z_proj.lora_A": torch.zeros(2, 4), "x.z_proj.lora_B": torch.zeros(4, 2)},
+            "x.z_proj.lora_A belongs to no layer that takes adapters here; those are .*q_proj",
+        ),
+    ],
+)
+def test_an_adapter_that_no_slots_can_hold_is_named_at_the_start(
+    adapter: Callable[[], dict[str, Tensor]], message: str, tmp_path: Path
+) -> None:
+    folder = adapters.store(tmp_path, adapter())
+    with pytest.raises(CheckpointError, match=rf"lora_weights.safetensors: tensor .*{message}"):
+        TTS(TINY, loras={"a": folder}, memory_gb=0.01, max_num_seqs=1, threads=1)
+
+
+def test_more_adapters_than_a_model_ever_holds_are_refused(tmp_path: Path) -> None:
+    folder = adapters.make(tmp_path, 1, 1, ("down_proj",))
+    with pytest.raises(InvalidRequest, match="max_loras: must be a whole number from 0 to 1024, got 1025"):
+        load(loras={str(i): folder for i in range(1025)})
 
 
 def test_families_without_slots_refuse_adapters_by_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from stentor.errors import CheckpointError
+from stentor.models.lora import LoraWeights
 from stentor.models.lora_files import merge, read_peft
 from stentor.models.voxcpm2.lora import read_lora
 from tests.helpers import peft
@@ -50,6 +52,8 @@ def test_the_scale_by_the_root_of_the_rank_is_another_adapter(tmp_path):
         ({"r": 3}, rf"tensor {LAYER}.lora_A.weight has rank 4, adapter_config.json says 3"),
         ({"r": "four"}, "r must be a positive integer, got 'four'"),
         ({"lora_alpha": 0}, "lora_alpha must be a number above 0, got 0"),
+        ({"lora_alpha": math.nan}, "lora_alpha must be a number above 0, got nan"),
+        ({"lora_alpha": 10**400}, "lora_alpha must be a number above 0, got 1000"),
         ({"use_rslora": "yes"}, "use_rslora must be true or false, got 'yes'"),
     ],
 )
@@ -65,6 +69,11 @@ def test_a_field_that_asks_for_more_is_refused_by_its_name(config, message, tmp_
         (f"{LAYER}.lora_magnitude_vector", torch.ones(5), f"tensor {LAYER}.lora_magnitude_vector is not a LoRA tensor"),
         ("x.k_proj.lora_A", torch.ones(4, 6), "tensor x.k_proj.lora_A is not a LoRA tensor"),
         (f"{LAYER}.lora_A.weight", torch.ones(4), rf"tensor {LAYER}.lora_A.weight has shape \[4\], not two dimensions"),
+        (
+            f"{LAYER}.lora_B.weight",
+            torch.ones(5, 4, dtype=torch.int8),
+            rf"tensor {LAYER}.lora_B.weight has torch.int8, must be floating point",
+        ),
     ],
 )
 def test_a_tensor_that_is_none_of_a_pair_is_refused_by_its_name(name, value, message, tmp_path):
@@ -86,3 +95,16 @@ def test_a_pair_that_fits_no_weight_is_named_as_in_the_file(tmp_path):
     weights = read_peft(stored(tmp_path))
     with pytest.raises(CheckpointError, match=rf"tensor {LAYER}.lora_A.weight belongs to no weight of this model"):
         merge({}, weights)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_merge_of_values_that_are_not_finite_is_refused(value: float, tmp_path: Path) -> None:
+    weights = read_peft(stored(tmp_path, {**TENSORS, f"{LAYER}.lora_B.weight": torch.full((5, 4), value)}))
+    with pytest.raises(CheckpointError, match=rf"tensor {LAYER}.lora_B.weight has values that are not finite"):
+        merge({"x.q_proj.weight": torch.zeros(5, 6)}, weights)
+
+
+@pytest.mark.parametrize("read", [read_peft, read_lora])
+def test_a_path_too_long_for_a_file_is_no_folder(read: Callable[[Path], LoraWeights]) -> None:
+    with pytest.raises(CheckpointError, match=r"lora /x*: no "):
+        read(Path("/" + "x" * 300))

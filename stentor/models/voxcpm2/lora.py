@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from stentor.errors import CheckpointError
@@ -43,10 +44,10 @@ def read_lora(path: Path) -> LoraWeights:
 
 
 def _weights_file(path: Path) -> Path:
-    if path.is_file():
+    if os.path.isfile(path):  # not an error where a name is too long
         return path
     for name in ("lora_weights.safetensors", "lora_weights.ckpt"):
-        if (path / name).is_file():
+        if os.path.isfile(path / name):
             return path / name
     raise CheckpointError(f"lora {path}: no such file, and no directory with lora_weights.safetensors or .ckpt")
 
