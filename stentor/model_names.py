@@ -6,6 +6,7 @@ Torch is not imported, so the command line tells of a mistyped name at once.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from pathlib import Path
 from types import ModuleType
@@ -40,9 +41,10 @@ def check(model: str | Path | None) -> None:
         dummy_family(name.removeprefix(DUMMY))
         return
     path = path_of("model", model)
-    if path.exists() and not (path / CONFIG).is_file() and family_of_files(path) is None:
+    exists = os.path.exists(path)  # not an error where a name is too long
+    if exists and not (path / CONFIG).is_file() and family_of_files(path) is None:
         raise ModelNotFound(f"model {name!r}: this directory holds no model: it has no {CONFIG}")
-    if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") != 1):
+    if not exists and (name.startswith((".", "/", "~")) or name.count("/") != 1):
         raise ModelNotFound(
             f"model {name!r}: no such directory, and not a Hub id of the form owner/name. "
             "Without a model the embedded voice speaks"
@@ -62,7 +64,7 @@ def directory(model: str | Path) -> Path:
     """A local directory as it is. Otherwise a Hugging Face Hub id, downloaded or found in the local cache."""
     check(model)
     path, name = path_of("model", model), str(model)
-    if path.exists():
+    if os.path.exists(path):
         return path
     from huggingface_hub import errors, snapshot_download
 

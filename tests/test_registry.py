@@ -48,6 +48,12 @@ def test_a_directory_without_any_familys_file_holds_no_model(tmp_path: Path):
         TTS(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["/" + "x" * 300, "x" * 300, "x" * 300 + "/y"])
+def test_a_name_too_long_for_a_file_is_no_model(name: str):
+    with pytest.raises(ModelNotFound, match=r"model '/?x*(/y)?': no"):
+        TTS(name)
+
+
 def test_a_hub_id_is_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "toy"}')
     asked: list[str] = []
