@@ -206,9 +206,12 @@ class ServerConfig:
         return {m.name: m.path for m in lora_modules(self.lora_modules) if (m.base_model_name or first) == model}
 
     def _check_adapters(self) -> None:
+        served = self.served_model_name or self.models
         for module in lora_modules(self.lora_modules):
-            if module.base_model_name not in (None, *(self.served_model_name or self.models)):
+            if module.base_model_name not in (None, *served):
                 raise InvalidRequest("lora_modules", f"{module.base_model_name!r} is no model of this server")
+            if module.name in (served or ("stentor",)):
+                raise InvalidRequest("lora_modules", f"{module.name!r} is the name of a model here")
         if self.allow_runtime_lora_updating and not self.api_key:
             raise InvalidRequest("allow_runtime_lora_updating", "needs an api_key: who may load adapters must be known")
         if self.allow_runtime_lora_updating and self.scaled:

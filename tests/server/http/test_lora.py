@@ -183,6 +183,19 @@ def test_each_adapter_belongs_to_one_model() -> None:
         ServerConfig(models=("x",), lora_modules=modules)
 
 
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("x", {"models": ("x",)}),
+        ("first", {"models": ("x",), "served_model_name": ("other", "first")}),
+        ("stentor", {}),
+    ],
+)
+def test_an_adapter_does_not_take_the_name_of_a_model(name: str, more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=f"lora_modules: '{name}' is the name of a model here"):
+        ServerConfig(lora_modules=(f"{name}=/a",), **more)
+
+
 @pytest.mark.parametrize("more", [{"api_key": ()}, {"replicas": 2}])
 def test_run_time_loading_needs_a_key_and_one_process(more: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="allow_runtime_lora_updating"):
