@@ -46,6 +46,8 @@ def load(name: str, language: str = "en", path: Path | None = None) -> list[Text
     if name not in DATASETS:
         raise ValueError(f"--dataset-name: {name!r} is unknown; choose one of {', '.join(DATASETS)}")
     if name in BUILTIN_SETS:
+        if path is not None:
+            raise ValueError(f"--dataset-path: {name} is a built-in set; it needs --dataset-name custom or seed-tts")
         return _builtin(name, language)
     if path is None:
         raise ValueError(f"--dataset-path is required with --dataset-name {name}")
@@ -75,7 +77,8 @@ def _builtin(name: str, language: str) -> list[TextItem]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): a text may hold U+2028 and others at which it would cut.
+        return path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--dataset-path: cannot read {path}: {error}") from None
 

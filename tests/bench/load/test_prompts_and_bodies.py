@@ -106,6 +106,12 @@ def test_bad_custom_lines_name_the_line_and_what_is_allowed(tmp_path, line, mess
         load("custom", path=path)
 
 
+def test_a_file_of_windows_with_line_separators_inside_its_texts_is_read(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_bytes('\ufeff{"text": "One.\u2028Two."}\r\n{"text": "Three.\x85Four."}\r\n'.encode())
+    assert [item.text for item in load("custom", path=path)] == ["One.\u2028Two.", "Three.\x85Four."]
+
+
 def test_the_flags_offer_every_backend_and_every_set():
     assert set(FLAG_BACKENDS) == set(BACKENDS)
     assert set(BUILTIN_SETS) == {"short", "medium", "long", "questions"}
