@@ -173,6 +173,11 @@ def _job(args: argparse.Namespace, model: str, framing: Any) -> "BenchJob":
     if args.result_filename:
         stem = args.result_filename.removesuffix(".json")
     saved = args.save_result or args.save_detailed or args.append_result
+    target = args.result_dir / stem
+    if saved:
+        _make_folder("--result-filename" if args.result_filename else "--result-dir", target.parent)
+    if args.save_audio:
+        _make_folder("--save-audio", args.save_audio)
     return BenchJob(
         texts=prompts.load(args.dataset_name, args.dataset_language, args.dataset_path),
         settings=_settings(args, framing),
@@ -182,11 +187,21 @@ def _job(args: argparse.Namespace, model: str, framing: Any) -> "BenchJob":
         repeats=args.repeats,
         capacity=_capacity(args),
         scoring=Scoring(args.wer, args.mos, args.score_limit),
-        files=Files(args.result_dir, stem) if saved else None,
+        files=Files(target.parent, target.name) if saved else None,
         append=args.append_result,
         save_detailed=args.save_detailed,
         require_real_time=args.require_real_time,
     )
+
+
+def _make_folder(flag: str, folder: Path) -> None:
+    """Before a long load whose files will go there. ValueError names the flag if that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{flag}: cannot make the folder {folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{flag}: the folder {folder} cannot be written to")
 
 
 def _settings(args: argparse.Namespace, framing: Any) -> Any:
@@ -221,6 +236,8 @@ def _ramp(args: argparse.Namespace) -> Any:
     from stentor.bench.load.arrivals import Ramp
 
     if args.ramp_up_strategy is None:
+        if args.ramp_up_start_rps is not None or args.ramp_up_end_rps is not None:
+            raise ValueError("--ramp-up-start-rps and --ramp-up-end-rps: need --ramp-up-strategy")
         return None
     if args.ramp_up_start_rps is None or args.ramp_up_end_rps is None:
         raise ValueError("--ramp-up-strategy: needs --ramp-up-start-rps and --ramp-up-end-rps")
@@ -243,6 +260,10 @@ def _levels(args: argparse.Namespace) -> "list[Level]":
         raise ValueError("choose one of " + ", ".join("--" + flag.replace("_", "-") for flag in chosen))
     if args.duration and math.isinf(args.request_rate) and not args.max_concurrency and not chosen:
         raise ValueError("--duration: needs --request-rate or --max-concurrency to say how much load")
+    if chosen and math.isfinite(args.request_rate):
+        raise ValueError(f"--request-rate: cannot be combined with --{chosen[0].replace('_', '-')}")
+    if args.sweep_concurrency and args.max_concurrency:
+        raise ValueError("--max-concurrency: cannot be combined with --sweep-concurrency")
     if args.slo_ttfa_ms and not args.find_capacity:
         raise ValueError("--slo-ttfa-ms: only has a meaning with --find-capacity")
     ramp = _ramp(args)

@@ -96,13 +96,13 @@ def _add_load(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--request-rate", type=above(0.0), default=math.inf, help="requests per second (default inf)")
     group.add_argument(
         "--burstiness",
-        type=above(0.0),
+        type=finite_above(0.0),
         default=1.0,
         help="shape of the gaps: 1 is Poisson, less is burstier (default 1)",
     )
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="raise the rate during the run")
-    group.add_argument("--ramp-up-start-rps", type=above(0.0), help="rate at the start of the ramp")
-    group.add_argument("--ramp-up-end-rps", type=above(0.0), help="rate at the end of the ramp")
+    group.add_argument("--ramp-up-start-rps", type=finite_above(0.0), help="rate at the start of the ramp")
+    group.add_argument("--ramp-up-end-rps", type=finite_above(0.0), help="rate at the end of the ramp")
     group.add_argument(
         "--max-in-flight",
         type=at_least(1),
@@ -113,7 +113,7 @@ def _add_load(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--warmup-seconds", type=at_least(0.0), default=0.0, help="with --duration: seconds of load before the window"
     )
-    group.add_argument("--duration", type=above(0.0), help="measure a steady window of so many seconds")
+    group.add_argument("--duration", type=finite_above(0.0), help="measure a steady window of so many seconds")
     group.add_argument("--repeats", type=at_least(1), default=1, help="repeat the run and report the spread")
     group.add_argument(
         "--sweep-concurrency", type=_list_of(at_least(1)), metavar="1,2,4", help="one run per concurrency"
@@ -121,7 +121,7 @@ def _add_load(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--sweep-rps", type=_list_of(above(0.0)), metavar="1,2,4", help="one run per rate")
     group.add_argument("--find-capacity", action="store_true", help="search for the highest rate that keeps real time")
     group.add_argument("--slo-ttfa-ms", type=above(0.0), help="with --find-capacity: p95 audible TTFA to keep")
-    group.add_argument("--capacity-min-rps", type=above(0.0), default=0.5, help="lowest rate to try (default 0.5)")
+    group.add_argument("--capacity-min-rps", type=finite_above(0.0), default=0.5, help="lowest rate to try (default 0.5)")
     group.add_argument("--capacity-max-rps", type=above(0.0), default=64.0, help="highest rate to try (default 64)")
     group.add_argument(
         "--capacity-tolerance", type=above(0.0), default=0.05, help="precision of the search (default 0.05)"
@@ -179,6 +179,11 @@ def _add_quality(group: "argparse._ArgumentGroup") -> None:
 def above(low: float) -> Any:
     """An argparse type: a number greater than `low`."""
     return _number(float, lambda value: value > low, f"a number above {low:g}")
+
+
+def finite_above(low: float) -> Any:
+    """An argparse type: a finite number greater than `low`."""
+    return _number(float, lambda value: low < value < math.inf, f"a finite number above {low:g}")
 
 
 def at_least(low: _Number) -> Any:
