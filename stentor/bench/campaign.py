@@ -264,9 +264,10 @@ def _markdown(job: BenchJob, facts: Mapping[str, Any], table: str, full: str) ->
 def _charts(job: BenchJob, runs: Sequence[BenchRun]) -> list[Chart]:
     if len(runs) == 1:
         return [_distribution(runs[0])]
-    by_rate = np.isfinite(runs[0].level.rate)
+    by_rate = any(np.isfinite(done.level.rate) for done in runs)
     axis = "offered load (requests per second)" if by_rate else "concurrent requests"
-    ordered = sorted(runs, key=lambda done: done.level.rate if by_rate else (done.level.max_concurrency or 0))
+    placed = [done for done in runs if np.isfinite(_load_value(done, by_rate))]  # an infinite rate has no place on the axis
+    ordered = sorted(placed, key=lambda done: _load_value(done, by_rate))
     limit = job.capacity.slo_ttfa_s if job.capacity else None
     charts = []
     for name, title in (

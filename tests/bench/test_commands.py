@@ -159,6 +159,17 @@ def test_a_sweep_with_repeats_gives_a_row_each_and_their_spread(tmp_path, capsys
     assert bench("compare", tmp_path / "s.json", tmp_path / "s.json", "--fail-on-regression") == 0
 
 
+def test_all_at_once_beside_rates_in_a_sweep_leaves_out_only_its_point_in_the_charts(virtually, tmp_path):
+    words = ("--dataset-name", "short", "--num-prompts", 3, "--sweep-rps", "inf,20", "--save-result")
+    virtually()
+    assert bench("serve", "--base-url", URL, *words, "--result-dir", tmp_path, "--result-filename", "sub/s.json") == 0
+    saved = json.loads((tmp_path / "sub/s.json").read_text())
+    assert [run["request_rate"] for run in saved["runs"]] == ["inf", 20.0]
+    page = (tmp_path / "sub/s.html").read_text()
+    assert page.count("<svg") == 4
+    assert "requests per second" in page
+
+
 def test_the_capacity_of_a_server_is_found(virtually, capsys, tmp_path):
     # Every answer is one chunk after 0.25 s, and the ninth at once is refused: at 32 requests a second on average.
     behaviour = Behaviour(capacity=8, piece_s=5.0, seconds_per_letter=0.015, first_s=0.25)
