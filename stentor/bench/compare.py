@@ -17,11 +17,20 @@ _SETTINGS = (
     "request_rate",
     "burstiness",
     "max_concurrency",
+    "ramp_up_strategy",
     "duration_s",
     "warmup_s",
+    "num_warmups",
     "response_format",
+    "voice",
+    "language",
     "seed",
+    "request_seed",
     "extra_body",
+    "device",
+    "dtype",
+    "quantization",
+    "mode",
 )
 
 
@@ -72,19 +81,28 @@ def load(path: Path) -> list[dict[str, Any]]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
     try:
-        values = [json.loads(text)]
-    except ValueError:
-        try:
-            values = [json.loads(row) for row in text.splitlines() if row.strip()]
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}") from None
+        values = _values_in(text.strip())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
     runs = [run for value in values if isinstance(value, dict) for run in value.get("runs", [value])]
     if not runs or any(run.get("schema") != SCHEMA for run in runs):
         raise ValueError(f'{path} is not a result of `stentor bench` (no "schema": "{SCHEMA}")')
     return runs
+
+
+def _values_in(text: str) -> list[Any]:
+    """JSON values that follow each other, however they are broken into lines: a run may be appended to one in lines of
+    its own, and a text in it may hold a line separator."""
+    values, at, decoder = [], 0, json.JSONDecoder()
+    while at < len(text):
+        value, at = decoder.raw_decode(text, at)
+        values.append(value)
+        while text[at : at + 1].isspace():
+            at += 1
+    return values
 
 
 def compare(first: Path, second: Path, threshold: float) -> Comparison:
@@ -111,6 +129,8 @@ def _by_level(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     for run in runs:
         rate, limit = run.get("request_rate"), run.get("max_concurrency")
         parts = [] if rate in (None, "inf") else [f"{rate:g} req/s"]
+        if run.get("ramp_up_strategy"):
+            parts.append(f"{run['ramp_up_start_rps']:g} to {run['ramp_up_end_rps']:g} req/s")
         parts += [f"concurrency {limit}"] if limit is not None else []
         name = ", ".join(parts) or "all at once"
         levels.setdefault(name, []).append(run)

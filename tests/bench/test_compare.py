@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stentor.bench.compare import compare
+from stentor.bench.compare import compare, load
 from stentor.bench.report.output import SCHEMA
 
 
@@ -85,6 +85,29 @@ def test_sweeps_are_compared_level_by_level(tmp_path):
     assert "## 16 req" not in text
 
 
+def test_ramps_are_levels_of_their_own(tmp_path):
+    ramp = {"request_rate": "inf", "ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
+    a, b = files(tmp_path, [run(**ramp)], [run(request_rate="inf"), run(**ramp | {"ramp_up_strategy": "exponential"})])
+    text = compare(a, b, 0.03).text
+    assert "## 1 to 8 req/s" in text
+    assert "all at once" not in text
+    assert "! ramp_up_strategy differs: 'linear' against 'exponential'" in text
+
+
+def test_settings_of_the_engine_are_settings(tmp_path):
+    a, b = files(tmp_path, [run(quantization="auto", voice="amy")], [run(quantization="int8", voice="bob")])
+    text = compare(a, b, 0.03).text
+    assert "! quantization differs: 'auto' against 'int8'" in text
+    assert "! voice differs: 'amy' against 'bob'" in text
+
+
+def test_runs_are_read_however_their_file_is_broken_into_lines(tmp_path):
+    path = tmp_path / "a.json"
+    rows = [run(), run(quality={"hashes": {"One.\u2028Two.": 1}})]
+    path.write_text(json.dumps(rows[0], indent=1) + "\n" + json.dumps(rows[1], ensure_ascii=False) + "\n", "utf-8")
+    assert load(path) == rows
+
+
 def test_files_that_cannot_be_compared_say_why(tmp_path):
     a, b = files(tmp_path, [run()], [run(request_rate=9.0)])
     with pytest.raises(ValueError, match="no load level in common"):
@@ -98,3 +121,6 @@ def test_files_that_cannot_be_compared_say_why(tmp_path):
         compare(other, b, 0.03)
     with pytest.raises(ValueError, match="cannot read"):
         compare(tmp_path / "none.json", b, 0.03)
+    other.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"cannot read .*o\.json"):
+        compare(other, b, 0.03)
