@@ -13,7 +13,7 @@ from stentor.bench.load.client import Client, ServerTarget
 from stentor.bench.load.generator import garbage_collection_off
 from stentor.bench.load.prompts import select
 from stentor.bench.load.record import Spool
-from stentor.bench.metrics.decode import refusal_text
+from stentor.bench.metrics.decode import decode
 from stentor.bench.report import facts
 
 
@@ -69,16 +69,22 @@ async def _wait_until_ready(client: Client, job: BenchJob, spool: Spool, timeout
     deadline, told = time.monotonic() + timeout_s, False
     while True:
         reply = await client.send(probe[0])
-        refused = reply.failure is not None and reply.failure.kind in ("connect", "disconnected")
-        status = reply.status or 200
-        if not refused and status < 300:
+        failure = decode(reply, spool.get(reply.body), job.settings.framing, job.settings.assumed_rate).failure
+        if failure is None:
             return
-        why = reply.failure.message if reply.failure else f"{status} {refusal_text(spool.get(reply.body))}"
-        if not refused and status < 500 and status != 429:
-            raise ValueError(f"{client.target.url} refuses the request: {why}")
+        refused = failure.kind.startswith("http_")
+        why = f"{reply.status} {failure.message}" if refused else failure.message
+        if not _may_pass(failure.kind):
+            what = "refuses the request" if refused else "answers the request without valid audio"
+            raise ValueError(f"{client.target.url} {what}: {why}")
         if not told:
             print(f"waiting up to {timeout_s:g} s for {client.target.url}: {why}", file=sys.stderr, flush=True)
             told = True
         if time.monotonic() > deadline:
             raise ValueError(f"{client.target.url} is not ready after {timeout_s:g} s: {why}")
         await asyncio.sleep(1)
+
+
+def _may_pass(kind: str) -> bool:
+    """Whether a failure of this kind may be that of a server which is not ready yet."""
+    return kind in ("connect", "disconnected", "timeout", "http_429") or kind.startswith("http_5")

@@ -220,6 +220,21 @@ def test_saved_audio_and_extra_fields_and_headers(tmp_path, capsys):
     assert soundfile.info(files[0]).samplerate == 22050
 
 
+def test_an_answer_without_valid_audio_stops_the_run_before_the_load(monkeypatch, capsys):
+    with serving() as (url, server):
+        words = ("--base-url", url, "--backend", "websocket", *SOME, "--voice", "breaks")
+        assert bench("serve", *words) == 2
+        assert len(server.bodies) == 1
+    assert "answers the request without valid audio: engine died" in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_answer_in_time_is_not_ready(capsys):
+    with serving(Behaviour(first_s=STUCK_S)) as (url, _):
+        words = ("--request-timeout-s", 0.1, "--ready-check-timeout-sec", 0.05)
+        assert bench("serve", "--base-url", url, *SOME, *words) == 2
+    assert "is not ready after 0.05 s: no complete answer within 0.1 s" in capsys.readouterr().err
+
+
 def test_a_request_that_the_server_refuses_stops_the_run_before_the_load(capsys):
     with serving() as (url, server):
         assert bench("serve", "--base-url", url, *SOME, "--voice", "nobody") == 2
