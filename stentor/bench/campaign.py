@@ -73,14 +73,18 @@ async def run(job: BenchJob, target: SystemUnderTest) -> int:
     """Do the job, print the report, write the files. Returns the exit code: 1 if nothing succeeded (or real time
     was required and not kept)."""
     runs: list[BenchRun] = []
+    several = len(job.levels) > 1 or job.capacity is not None
 
     async def measure(level: Level) -> BenchRun:
-        plan = session.make_plan(level, job.settings, job.texts)
+        settings = job.settings
+        if several and settings.save_audio:
+            settings = replace(settings, save_audio=settings.save_audio / f"run-{len(runs) + 1:02d}")
+        plan = session.make_plan(level, settings, job.texts)
         target.prepare(plan.prompts)
-        done = await session.run_level(target.sender, plan, level, job.settings, target.spool)
+        done = await session.run_level(target.sender, plan, level, settings, target.spool)
         _score(done, job, target.spool)
         runs.append(done)
-        if len(job.levels) > 1 or job.capacity:
+        if several:
             print(_one_line(done))
         return done
 

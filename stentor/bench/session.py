@@ -96,7 +96,7 @@ async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Sett
     total = None if plan.offsets is None and plan.duration else len(plan.prompts)
     with Progress(total, settings.progress) as progress:
         trace = await generator.run(plan, sender, progress.add)
-    results = [_measure(exchange, spool, settings) for exchange in trace.exchanges]
+    results = [_measure(number, exchange, spool, settings) for number, exchange in enumerate(trace.exchanges)]
     window = _window(trace, settings)
     for result in results:
         result.in_window = settings.duration_s is None or window.start <= result.planned < window.end
@@ -120,13 +120,14 @@ def decode_reply(exchange: Exchange, spool: Spool, settings: Settings) -> Decode
     return decode(exchange.reply, spool.get(exchange.reply.body), settings.framing, settings.assumed_rate)
 
 
-def _measure(exchange: Exchange, spool: Spool, settings: Settings) -> RequestResult:
+def _measure(number: int, exchange: Exchange, spool: Spool, settings: Settings) -> RequestResult:
     audio = decode_reply(exchange, spool, settings)
     result = measure(exchange, audio)
     if audio is not None:
         result.quality = quality.assess(audio, exchange.prompt.text)
         if settings.save_audio and audio.samples.size:
-            save_wav(settings.save_audio / f"{exchange.prompt.index:05d}.wav", audio.samples, audio.rate)
+            # Not by the prompt's index: a closed loop with a duration repeats prompts.
+            save_wav(settings.save_audio / f"{number:05d}.wav", audio.samples, audio.rate)
     return result
 
 

@@ -220,6 +220,19 @@ def test_saved_audio_and_extra_fields_and_headers(tmp_path, capsys):
     assert soundfile.info(files[0]).samplerate == 22050
 
 
+def test_every_answer_of_every_run_is_saved(virtually, tmp_path):
+    virtually()
+    words = ("--dataset-name", "short", "--save-audio", tmp_path / "out")
+    assert bench("serve", "--base-url", URL, *words, "--num-prompts", 2, "--sweep-concurrency", "1,2") == 0
+    saved = sorted(str(path.relative_to(tmp_path / "out")) for path in tmp_path.glob("out/*/*"))
+    assert saved == [f"run-0{run}/0000{answer}.wav" for run in (1, 2) for answer in (0, 1)]
+    repeated = ("--num-prompts", 1, "--max-concurrency", 1, "--duration", 1.0)  # one text, again and again
+    server = virtually()
+    words = ("--dataset-name", "short", "--save-audio", tmp_path / "again")
+    assert bench("serve", "--base-url", URL, *words, *repeated) == 0
+    assert len(list((tmp_path / "again").iterdir())) == len(server.bodies) - 1 > 1
+
+
 def test_an_answer_without_valid_audio_stops_the_run_before_the_load(monkeypatch, capsys):
     with serving() as (url, server):
         words = ("--base-url", url, "--backend", "websocket", *SOME, "--voice", "breaks")
