@@ -223,7 +223,7 @@ def _write(
         for done in runs
         for result in done.results
     ]
-    paths.append(files.write_lines(requests))
+    paths.append(files.write_lines(requests, job.append))
     table = _levels(runs)
     single = len(runs) == 1 and not job.capacity
     full = summary_table(runs[0].summary, _load(runs[0]), job.shown) if single else ""

@@ -124,10 +124,11 @@ class Files:
             file.write(text + "\n")
         return path
 
-    def write_lines(self, rows: Iterable[Mapping[str, Any]]) -> Path:
+    def write_lines(self, rows: Iterable[Mapping[str, Any]], append: bool = False) -> Path:
+        """Write one line per request. `append` keeps those of the runs that `write_json` has added before."""
         path = self.path(".requests.jsonl")
         self.folder.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
+        with path.open("a" if append else "w", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(clean(dict(row)), ensure_ascii=False, allow_nan=False) + "\n")
         return path

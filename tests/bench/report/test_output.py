@@ -20,7 +20,9 @@ def test_appending_adds_a_line_each_time(tmp_path):
     files = Files(tmp_path, "r")
     for value in (1, 2):
         files.write_json({"schema": SCHEMA, "request_rate": value}, append=True)
+        requests = files.write_lines([{"index": value}], append=True)
     assert [run["request_rate"] for run in load(tmp_path / "r.json")] == [1, 2]
+    assert [json.loads(line)["index"] for line in requests.read_text().splitlines()] == [1, 2]
 
 
 def test_the_default_name_is_vllms():
