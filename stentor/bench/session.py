@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
+from itertools import cycle, islice
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def _offsets(level: Level, settings: Settings, total: float | None) -> arrivals.
 
 async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Settings, spool: Spool) -> BenchRun:
     """Warm up, run the load, then measure. The spool keeps the run's audio until its next `clear`."""
-    for prompt in plan.prompts[: settings.num_warmups]:
+    for prompt in islice(cycle(plan.prompts), settings.num_warmups):
         await sender.send(prompt)
     spool.clear()
     total = None if plan.offsets is None and plan.duration else len(plan.prompts)
@@ -145,14 +146,18 @@ async def _check_determinism(
 
     Equal means equal bytes. `largest_difference` distinguishes answers that differ: the rounding of another
     batch is far below 1e-3 of full scale, another random draw is above. Answers of another length have none.
+    Requests that fail alone are counted apart.
     """
     done = [(exchange, result) for exchange, result in zip(trace.exchanges, results, strict=True) if result.completed]
     checked = done[: settings.determinism_check]
-    differing, lengths, largest = [], 0, 0.0
+    failed, differing, lengths, largest = 0, [], 0, 0.0
     for exchange, result in checked:
         again = Exchange(exchange.prompt, 0.0, 0.0, await sender.send(exchange.prompt))
         alone, before = decode_reply(again, spool, settings), decode_reply(exchange, spool, settings)
-        if alone is None or before is None or alone.audio == before.audio:
+        if alone is None or before is None or alone.failure is not None:
+            failed += 1
+            continue
+        if alone.audio == before.audio:
             continue
         differing.append(result.index)
         if alone.samples.size == before.samples.size:
@@ -160,8 +165,9 @@ async def _check_determinism(
         else:
             lengths += 1
     return {
-        "checked": len(checked),
-        "equal": len(checked) - len(differing),
+        "checked": len(checked) - failed,
+        "failed": failed,
+        "equal": len(checked) - failed - len(differing),
         "differing": differing,
         "other_length": lengths,
         "largest_difference": largest,

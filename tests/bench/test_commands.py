@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from aiohttp import web
 
 from stentor.bench import serve
 from stentor.bench.cli import add_parser
@@ -231,6 +232,30 @@ def test_every_answer_of_every_run_is_saved(virtually, tmp_path):
     words = ("--dataset-name", "short", "--save-audio", tmp_path / "again")
     assert bench("serve", "--base-url", URL, *words, *repeated) == 0
     assert len(list((tmp_path / "again").iterdir())) == len(server.bodies) - 1 > 1
+
+
+def test_more_warmups_than_texts_are_all_sent():
+    with serving() as (url, server):
+        words = ("--dataset-name", "short", "--num-prompts", 2, "--num-warmups", 5)
+        assert bench("serve", "--base-url", url, *words) == 0
+    assert len(server.bodies) == 1 + 5 + 2
+
+
+def test_a_repeated_request_that_fails_is_no_other_audio(virtually, monkeypatch, capsys):
+    server = virtually()
+    answered = server.speech
+
+    async def speech(request):
+        if len(server.bodies) < 1 + 8 + 1:  # the probe, the load and one alone
+            return await answered(request)
+        return web.json_response({"error": {"message": "engine died"}}, status=503)
+
+    monkeypatch.setattr(server, "speech", speech)
+    assert bench("serve", "--base-url", URL, *SOME, "--determinism-check", 3, "--request-seed", 11) == 0
+    out = capsys.readouterr().out
+    assert value(out, "Alone = under load, equal audio:") == "1 of 1"
+    assert value(out, "  failed alone:") == "2"
+    assert "largest difference" not in out
 
 
 def test_an_answer_without_valid_audio_stops_the_run_before_the_load(monkeypatch, capsys):

@@ -187,6 +187,8 @@ def _quality_block(quality: Quality, summary: Summary) -> list[str]:
     extra = summary.extra
     if found := extra.get("determinism"):
         lines.append(line("Alone = under load, equal audio:", f"{found['equal']} of {found['checked']}"))
+        if found["failed"]:
+            lines.append(line("  failed alone:", found["failed"]))
         if found["differing"]:
             what = f"{found['largest_difference']:.1e} / {found['other_length']}"
             lines.append(line("  largest difference / other length:", what))
