@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Any
 
 from stentor.batch.item import LOST, Item, Row
-from stentor.errors import InvalidRequest
+from stentor.errors import EngineError, InvalidRequest
 
 WINDOW = 1024  # lines of the input that are in memory at once, and in which the longest is spoken first
 CACHE_MB = 16
@@ -39,7 +39,7 @@ class Catalogue:
 
     def add(self, item: Item) -> None:
         """Take an item. InvalidRequest if another line has its id, also in other case: some file systems see no
-        difference."""
+        difference. EngineError if the disk of temporary files is full."""
         key = item.id.lower()
         other = self._one("SELECT line, id FROM items WHERE key = ?", key)
         if other is not None:
@@ -47,9 +47,13 @@ class Catalogue:
             raise InvalidRequest("input", f"line {item.line}: id: {item.id!r} is on line {other[0]} already{same}")
         error = None if item.error is None else json.dumps(item.error)
         values = (item.line, item.id, key, item.chars, item.digest, json.dumps(item.fields), error)
-        self._db.execute(
-            "INSERT INTO items (line, id, key, chars, digest, fields, error) VALUES (?,?,?,?,?,?,?)", values
-        )
+        try:
+            self._db.execute(
+                "INSERT INTO items (line, id, key, chars, digest, fields, error) VALUES (?,?,?,?,?,?,?)", values
+            )
+        except sqlite3.OperationalError as e:
+            where = "where temporary files are (TMPDIR or /var/tmp)"
+            raise EngineError(f"line {item.line} of the input does not fit {where}: {e}") from None
         for name in item.fields:
             self.fields.setdefault(name, item.line)
 

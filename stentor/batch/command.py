@@ -50,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
     settings.check(asked.folder, asked.settings, args.resume)
     with closing(asked.catalogue(args.strict)) as items, _locked(asked):
         settings.check(asked.folder, asked.settings, args.resume)  # another process may have been here meanwhile
-        output = asked.output()
-        with closing(_taken_up(asked, items, output, args.retry_failed)) as listed:
-            told = Told(items.count() - items.count(TODO))
-            try:
+        try:
+            output = asked.output()
+            with closing(_taken_up(asked, items, output, args.retry_failed)) as listed:
+                told = Told(items.count() - items.count(TODO))
                 _speak(asked, items, output, listed, args.strict, told)
-            except OSError as e:
-                raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
+        except OSError as e:
+            raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
         _report(asked, items, told)
         return _code(items, told)
 
@@ -69,14 +69,17 @@ def _locked(asked: Plan) -> Iterator[None]:
     except OSError as e:
         raise InvalidRequest("output", f"cannot make {str(asked.folder)!r}: {e.strerror}") from None
     try:
-        with FileLock(asked.folder / ".lock", timeout=0):
-            _clean(asked.work)
-            try:
-                yield
-            finally:
-                _clean(asked.work)
+        held = FileLock(asked.folder / ".lock", timeout=0).acquire()
     except Timeout:
         raise InvalidRequest("output", f"another process writes to {str(asked.folder)!r}") from None
+    except OSError as e:
+        raise InvalidRequest("output", f"cannot write to {str(asked.folder)!r}: {e.strerror}") from None
+    with held:
+        _clean(asked.work)
+        try:
+            yield
+        finally:
+            _clean(asked.work)
 
 
 def _clean(work: Path) -> None:

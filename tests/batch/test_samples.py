@@ -16,7 +16,7 @@ from stentor.batch.item import checked
 from stentor.batch.manifest import rows
 from stentor.batch.reader import records
 from stentor.batch.samples import Sample, SampleFile, read
-from stentor.errors import InvalidRequest
+from stentor.errors import EngineError, InvalidRequest
 
 
 def sample(id: str, audio: bytes) -> Sample:
@@ -99,6 +99,15 @@ def test_memory_does_not_grow_with_the_input_and_the_longest_of_a_window_is_firs
     assert seen == count
     assert filled < 2**20  # of 12 MiB
     assert held < 12 * 2**20  # a window has 4 MiB, twice while it is read
+
+
+def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path) -> None:
+    catalogue = Catalogue()
+    catalogue._db.execute("PRAGMA max_page_count = 8")
+    items = (checked(record, {}, 0, tmp_path, True) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), False))
+    with pytest.raises(EngineError, match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full"):
+        for item in items:
+            catalogue.add(item)
 
 
 def test_a_line_without_an_end_is_wrong_and_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
