@@ -44,7 +44,8 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def records(file: IO[bytes], as_csv: bool) -> Iterator[Record]:
-    """The records of a file. Empty lines are none. InvalidRequest for a CSV file that is wrong as a whole."""
+    """The records of a file. Empty lines, and rows of empty cells, are none. InvalidRequest for a CSV file that is
+    wrong as a whole."""
     return _csv(file) if as_csv else _json_lines(file)
 
 
@@ -100,7 +101,7 @@ def _csv(file: IO[bytes]) -> Iterator[Record]:
         _check_header(header)
         line = reader.line_num + 1
         for cells in reader:
-            if cells:
+            if any(cell.strip() for cell in cells):
                 yield _csv_record(line, header, cells)
             line = reader.line_num + 1
     except csv.Error as e:
@@ -116,7 +117,7 @@ def _check_header(header: list[str]) -> None:
         raise InvalidRequest(
             "input", f"line 1: the header must name text or text_file, got {', '.join(header)[:200]!r}"
         )
-    twice = sorted({name for name in header if header.count(name) > 1})
+    twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
         raise InvalidRequest("input", f"line 1: the header names {twice[0]!r} twice")
 
@@ -124,8 +125,14 @@ def _check_header(header: list[str]) -> None:
 def _csv_record(line: int, header: list[str], cells: list[str]) -> Record:
     if len(cells) != len(header):
         return Record(line, {}, (None, f"has {len(cells)} cells, and the header has {len(header)}"))
-    given = zip(header, cells, strict=True)
-    return Record(line, {name: _value(name, cell) for name, cell in given if cell.strip()})
+    fields = {}
+    for column, (name, cell) in enumerate(zip(header, cells, strict=True), 1):
+        if not cell.strip():
+            continue
+        if not name:
+            return Record(line, {}, (None, f"has {cell[:40]!r} in column {column}, which the header does not name"))
+        fields[name] = _value(name, cell)
+    return Record(line, fields)
 
 
 def _value(name: str, cell: str) -> Any:

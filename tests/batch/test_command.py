@@ -157,6 +157,21 @@ def test_csv_is_read_with_numbers_where_fields_want_them(tmp_path: Path, monkeyp
     assert rows["00000007"]["error"] == {"field": None, "message": "has 3 cells, and the header has 5"}
 
 
+def test_rows_and_columns_that_a_spreadsheet_leaves_empty_are_none(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id,text,,\r\na,one,,\r\n,,,\r\n , ,,\r\nb,two,,\r\n")
+    assert main(["batch", str(tmp_path / "in.csv"), str(tmp_path / "out"), *TOY]) == CUT
+    assert [(row["line"], row["id"]) for row in manifest(tmp_path / "out")] == [(2, "a"), (5, "b")]
+
+
+def test_a_column_of_a_table_that_has_no_name_is_told_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stentor.api.TTS", None)
+    (tmp_path / "in.csv").write_text(",text\n0,one\n1,two\n")  # as pandas writes it, with its index
+    assert main(["batch", str(tmp_path / "in.csv"), str(tmp_path / "out"), *TOY]) == 2
+    assert "input: line 2: has '0' in column 1, which the header does not name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -325,6 +340,26 @@ def test_one_process_writes_to_a_folder(finished: Path, capsys: pytest.CaptureFi
     with FileLock(finished / "out" / ".lock"):
         assert speak(finished, GOOD, "--resume") == 2
     assert "output: another process writes to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("blocked", "code", "says"),
+    [
+        ("audio", 1, "stentor: the run stopped, and --resume goes on: [Errno 17] File exists: "),
+        ("shards", 1, "stentor: the run stopped, and --resume goes on: [Errno 17] File exists: "),
+        (".lock/x", 2, "stentor: output: cannot write to "),
+        ("manifest.jsonl/x", 1, "stentor: the run stopped, and --resume goes on: [Errno 21] Is a directory: "),
+    ],
+)
+def test_a_folder_that_cannot_be_written_to_is_one_line(
+    blocked: str, code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Something else is where the run writes."""
+    there = tmp_path / "out" / blocked
+    there.parent.mkdir(parents=True)
+    there.write_text("")
+    assert speak(tmp_path, GOOD, *(["--shards", "2"] if blocked == "shards" else [])) == code
+    assert capsys.readouterr().err.startswith(says)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
