@@ -270,7 +270,8 @@ def _charts(job: BenchJob, runs: Sequence[BenchRun]) -> list[Chart]:
         return [_distribution(runs[0])]
     by_rate = any(np.isfinite(done.level.rate) for done in runs)
     axis = "offered load (requests per second)" if by_rate else "concurrent requests"
-    placed = [done for done in runs if np.isfinite(_load_value(done, by_rate))]  # an infinite rate has no place on the axis
+    # An infinite rate has no place on the axis.
+    placed = [done for done in runs if np.isfinite(_load_value(done, by_rate))]
     ordered = sorted(placed, key=lambda done: _load_value(done, by_rate))
     limit = job.capacity.slo_ttfa_s if job.capacity else None
     charts = []

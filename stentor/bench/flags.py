@@ -121,7 +121,9 @@ def _add_load(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--sweep-rps", type=_list_of(above(0.0)), metavar="1,2,4", help="one run per rate")
     group.add_argument("--find-capacity", action="store_true", help="search for the highest rate that keeps real time")
     group.add_argument("--slo-ttfa-ms", type=above(0.0), help="with --find-capacity: p95 audible TTFA to keep")
-    group.add_argument("--capacity-min-rps", type=finite_above(0.0), default=0.5, help="lowest rate to try (default 0.5)")
+    group.add_argument(
+        "--capacity-min-rps", type=finite_above(0.0), default=0.5, help="lowest rate to try (default 0.5)"
+    )
     group.add_argument("--capacity-max-rps", type=above(0.0), default=64.0, help="highest rate to try (default 64)")
     group.add_argument(
         "--capacity-tolerance", type=above(0.0), default=0.05, help="precision of the search (default 0.05)"

@@ -3,8 +3,8 @@
 import sys
 import time
 from collections.abc import Sequence
-from itertools import cycle, islice
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np

@@ -106,8 +106,7 @@ def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path) -> None:
     catalogue._db.execute("PRAGMA max_page_count = 8")
     items = (checked(record, {}, 0, tmp_path, True) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), False))
     with pytest.raises(EngineError, match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full"):
-        for item in items:
-            catalogue.add(item)
+        list(map(catalogue.add, items))
 
 
 def test_a_line_without_an_end_is_wrong_and_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
