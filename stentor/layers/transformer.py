@@ -91,12 +91,7 @@ class SwiGLU(nn.Module):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether gate and addition of x [..., hidden] are fused into the products."""
-        layers: tuple[nn.Linear, ...] = self.gate_up_proj, self.down_proj
-        if not may_fuse(x) or x.dtype != activation_dtype(layers[0]):
-            return False
-        if any(isinstance(layer, LoraLinear) for layer in layers):
-            return False
-        return fuses(x, *(layer.weight for layer in layers), scales=[scale_of(layer) for layer in layers])
+        return x.dtype == activation_dtype(self.gate_up_proj) and _fuses(x, self.gate_up_proj, self.down_proj)
 
     def fused(self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None) -> Tensor:
         """residual + self(norm(x)) for x [..., hidden] that `fuses`."""
@@ -122,16 +117,13 @@ class Block(nn.Module):
             return self._fused_forward(x, layer, attend, positions), None
         x, h = self.input_layernorm.add_norm(x, delta)
         x, h = self.post_attention_layernorm.add_norm(x, self.self_attn(h, layer, attend, positions))
-        if self.has_lora and self.mlp.fuses(h):
+        if self.has_lora and self.mlp.fuses(h):  # another layer is fused as a whole, as it was measured, or not at all
             return self.mlp.fused(h, residual=x), None
         return x, self.mlp(h)
 
     def fuses(self, x: Tensor) -> bool:
         """Whether norms, gate and additions of x [..., hidden] are fused into the products."""
-        if not may_fuse(x) or x.dtype != self.input_layernorm.weight.dtype or self.has_lora:
-            return False
-        layers = self.linear_layers
-        return fuses(x, *(layer.weight for layer in layers), scales=[scale_of(layer) for layer in layers])
+        return x.dtype == self.input_layernorm.weight.dtype and _fuses(x, *self.linear_layers)
 
     @property
     def has_lora(self) -> bool:
@@ -154,6 +146,13 @@ class Block(nn.Module):
         """The rest of the layer, from x [..., hidden] and the input of `o_proj`."""
         x = _fused(attended, self.self_attn.o_proj, residual=x)
         return self.mlp.fused(x, x, self.post_attention_layernorm.kernel_args)
+
+
+def _fuses(x: Tensor, *layers: nn.Linear) -> bool:
+    """Whether `_fused` takes x [..., K] and what follows from it through these layers, none of which has adapters."""
+    if not may_fuse(x) or any(isinstance(layer, LoraLinear) for layer in layers):
+        return False
+    return fuses(x, *(layer.weight for layer in layers), scales=[scale_of(layer) for layer in layers])
 
 
 def _fused(
