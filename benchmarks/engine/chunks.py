@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.engine.lora import measure
+from benchmarks.streams import measure
 from stentor import TTS
 from stentor.config import Policy
 
@@ -42,7 +42,7 @@ def main() -> None:
         with TTS(
             args.model, device=args.device, max_num_seqs=max(args.streams), capture_all=True, policy=policy
         ) as tts:
-            found[name] = {n: measure(tts, n, args.seconds, args.rounds, [None]) for n in args.streams}
+            found[name] = {n: measure(tts, n, args.seconds, args.rounds) for n in args.streams}
         figures = (
             f"{n}: {f['audio_s_per_s']:7.1f} audio-s/s, ttfa {f['ttfa_ms'][1]} ms" for n, f in found[name].items()
         )

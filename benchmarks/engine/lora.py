@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.streams import measure
 from stentor import TTS
-from stentor.models.base import SpeechRequest
 from stentor.models.lora import AdapterSlots
-
-TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
 
 
 def random_adapter(slots: AdapterSlots, rank: int, folder: Path) -> Path:
@@ -38,35 +35,6 @@ def random_adapter(slots: AdapterSlots, rank: int, folder: Path) -> Path:
         tensors[f"{name}.lora_B"] = 0.01 * torch.randn(out, rank, dtype=torch.bfloat16)
     save_file(tensors, folder / "lora_weights.safetensors")
     return folder
-
-
-def heard(tts: TTS, request: SpeechRequest) -> tuple[float, float]:
-    """(when the first audio came, seconds of audio)."""
-    first, samples = 0.0, 0
-    for chunk in tts.submit(request):
-        first, samples = first or time.perf_counter(), samples + len(chunk.samples)
-    return first, samples / tts.sample_rate
-
-
-def measure(tts: TTS, streams: int, seconds: float, rounds: int, loras: Sequence[str | None]) -> dict[str, Any]:
-    """The best round of `streams` requests, which take the adapters in turn."""
-    frames = max(2, round(seconds * tts.sample_rate / tts.spec.hop))
-    options: dict[str, Any] = {"ignore_eos": True} if "ignore_eos" in tts.spec.options else {"min_frames": frames}
-    best: dict[str, Any] = {"audio_s_per_s": 0.0}
-    for _ in range(rounds + 1):  # the first warms up
-        requests = [
-            tts.request(TEXT, seed=i, max_frames=frames, **options, lora=loras[i % len(loras)]) for i in range(streams)
-        ]
-        started = time.perf_counter()
-        with ThreadPoolExecutor(streams) as pool:
-            answers = list(pool.map(lambda r: heard(tts, r), requests))
-        wall = time.perf_counter() - started
-        rate = sum(audio for _, audio in answers) / wall
-        if rate > best["audio_s_per_s"]:
-            firsts = sorted(first - started for first, _ in answers)
-            best = {"audio_s_per_s": round(rate, 2), "ms_per_frame": round(wall * 1e3 / frames, 3)}
-            best["ttfa_ms"] = [round(1e3 * firsts[i], 1) for i in (0, len(firsts) // 2, -1)]
-    return best | {"eager_calls": tts.engine.eager_calls}
 
 
 def main() -> None:
@@ -84,7 +52,7 @@ def main() -> None:
     common = {"device": a.device, "max_num_seqs": a.streams, "memory_gb": a.memory_gb, "capture_all": True}
     found: dict[str, Any] = {"model": a.model, "streams": a.streams, "adapters": a.adapters, "rank": a.rank}
     with TTS(a.model, **common) as tts:
-        found["no slots"] = measure(tts, a.streams, a.seconds, a.rounds, [None])
+        found["no slots"] = measure(tts, a.streams, a.seconds, a.rounds)
     with TTS(a.model, max_loras=a.adapters, max_lora_rank=a.rank, **common) as tts:
         slots = tts._model.adapters
         found["gib_of_slots"] = round(slots.bytes / 2**30, 3)
@@ -93,7 +61,7 @@ def main() -> None:
             names = [f"adapter-{i}" for i in range(a.adapters)]
             for name in names:
                 tts.load_lora(name, adapter)
-        found["unused slots"] = measure(tts, a.streams, a.seconds, a.rounds, [None])
+        found["unused slots"] = measure(tts, a.streams, a.seconds, a.rounds)
         found["every stream"] = measure(tts, a.streams, a.seconds, a.rounds, names)
     base = found["no slots"]["audio_s_per_s"]
     for setting in ("unused slots", "every stream"):

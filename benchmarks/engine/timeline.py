@@ -27,6 +27,7 @@ from unittest import mock
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+from benchmarks.streams import forced_length
 from stentor import TTS
 from stentor.engine.cuda_graphs import CudaGraphRunner
 
@@ -89,9 +90,9 @@ class Recorder:
 def serve(tts: TTS, recorder: Recorder, count: int, seconds: float, gap: float) -> dict[str, Any]:
     """Requests that are submitted `gap` ms apart, of so many seconds of audio each."""
     frames = max(1, round(seconds * tts.sample_rate / tts.spec.hop))
-    options: dict[str, Any] = {"ignore_eos": True} if "ignore_eos" in tts.spec.options else {"min_frames": frames}
+    options = forced_length(tts, frames)
     options |= {"voice": tts.spec.voices[0]} if tts.spec.voices else {}
-    requests = [tts.request(f"{i}. {TEXT}", seed=i, max_frames=frames, **options) for i in range(count)]
+    requests = [tts.request(f"{i}. {TEXT}", seed=i, **options) for i in range(count)]
 
     def hear(stream: Any) -> list[float]:
         return [1e3 * (time.perf_counter() - recorder.began) for _ in stream]
