@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from stentor.kernels.switches import (
     Kernel,
+    adapters_enabled,
     batch_invariance_supported,
     batch_invariant,
     config_rows,
@@ -34,6 +35,7 @@ from stentor.kernels.switches import (
 __all__ = [
     "MODULES",
     "Kernel",
+    "adapters_enabled",
     "batch_invariance_supported",
     "batch_invariant",
     "cluster_gemm",
@@ -52,6 +54,7 @@ __all__ = [
     "is_window",
     "kv_cache",
     "lora",
+    "lora_norm",
     "norm_rope",
     "paged_attention",
     "paged_attention_supported",
@@ -74,6 +77,7 @@ MODULES = (
     "gemv",
     "kv_cache",
     "lora",
+    "lora_norm",
     "norm_rope",
     "paged_attention",
     "prefill_attention",
@@ -95,6 +99,7 @@ if TYPE_CHECKING:
         gemv,
         kv_cache,
         lora,
+        lora_norm,
         norm_rope,
         paged_attention,
         prefill_attention,

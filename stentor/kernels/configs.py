@@ -228,24 +228,37 @@ def _wide_conv_configs(outputs: int, block_k: int) -> list[ConvConfig]:
 
 LORA_ROWS = 32
 """Most rows of a tile of low-rank products. Tensor cores take no fewer than 16."""
-LORA_SINGLE_ROWS = 256
-"""Rows up to which each has a tile of its own, since neighbours seldom have the same adapter."""
+LORA_FEW_ROWS = 256
+"""Rows up to which those with the same adapter share a tile, wherever they stand. Of more, neighbours share one."""
+LORA_GROUP = 16
+"""Rows of such a tile at most."""
 
 
 class LoraConfig(NamedTuple):
-    """`block_r` ranks (a power of two, all of them), `block_k` inputs or `block_n` outputs at a time, and the warps."""
+    """`block_r` ranks (a power of two, all of them).
+
+    The first product takes `block_k` inputs at a time, in pipelines of `stages`. The second takes `block_n` outputs,
+    with as many warps.
+    """
 
     block_r: int
     block_k: int
     block_n: int
-    num_warps: int
+    stages: int
+    shrink_warps: int
+    expand_warps: int
 
 
-def lora_config(rank: int) -> LoraConfig:
-    """For low-rank weights of so many ranks. Measured with a rank of 32, others are chosen by their size in shared
-    memory."""
+def lora_config(rank: int, itemsize: int, sequences: bool) -> LoraConfig:
+    """For low-rank weights of so many ranks, in bytes of each. sequences: a tile has the tokens of a sequence.
+
+    Measured with a rank of 32, others are chosen by their size in shared memory.
+    """
     block_r = max(16, 1 << (rank - 1).bit_length())
-    return LoraConfig(block_r, 128 if block_r <= 64 else 32, 256 if block_r <= 32 else 128 if block_r <= 64 else 64, 4)
+    if block_r > 32:
+        return LoraConfig(block_r, 128 if block_r <= 64 else 32, 128 if block_r <= 64 else 64, 3, 4, 4)
+    block_n, expand_warps = (128, 2) if sequences else (256, 4)
+    return LoraConfig(block_r, 128, block_n, 4 if itemsize == 2 else 3, 4, expand_warps)
 
 
 def lora_splits(k: int) -> tuple[int, int]:
@@ -255,10 +268,33 @@ def lora_splits(k: int) -> tuple[int, int]:
     return splits, -(-k // (splits * 128)) * 128
 
 
+class LoraNormConfig(NamedTuple):
+    """`block_m` tokens of a CTA with all their numbers, `block_k` (a power of two), and `block_r` ranks."""
+
+    block_m: int
+    block_k: int
+    block_r: int
+    num_warps: int
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return {"BLOCK_M": self.block_m, "BLOCK_K": self.block_k, "BLOCK_R": self.block_r, "num_warps": self.num_warps}
+
+
+def lora_norm_config(size: int, rank: int, itemsize: int) -> LoraNormConfig | None:
+    """For tokens of so many numbers, in bytes of each, with low-rank weights of so many ranks. None: registers or
+    shared memory of some GPU do not hold the weights of an adapter beside the tokens."""
+    block_r, block_k = max(16, 1 << (rank - 1).bit_length()), max(16, 1 << (size - 1).bit_length())
+    config = LoraNormConfig(16, block_k, block_r, 8)
+    takes = (config.block_m + block_r) * block_k * itemsize
+    return config if block_k <= 1024 and block_r <= 32 and takes <= 96 << 10 else None
+
+
 class LoraTile(NamedTuple):
     """`rows` of a tile, in blocks of `block_m`, of `tiles` tiles in all.
 
-    alone: a tile holds rows of one sequence, which has `chunks` tiles. Otherwise neighbours share a tile.
+    alone: a tile holds rows of one sequence, which has `chunks` tiles. Otherwise neighbours share a tile. grouped: a
+    tile holds rows with the same adapter, by a table.
     """
 
     rows: int
@@ -266,14 +302,22 @@ class LoraTile(NamedTuple):
     tiles: int
     chunks: int
     alone: bool
+    grouped: bool = False
+
+    @property
+    def sequences(self) -> bool:
+        """Whether a tile holds several tokens of one sequence."""
+        return self.alone and self.block_m == LORA_ROWS
 
 
-def lora_tile(rows: int, per_row: int, groups: int) -> LoraTile:
+def lora_tile(rows: int, per_row: int, groups: int, grouped: bool = False) -> LoraTile:
     """For so many rows: `per_row` consecutive ones of a sequence, and more of it after those of `groups` sequences.
 
-    Prompts have many tokens with the same adapter side by side.
+    Prompts have many tokens with the same adapter side by side. grouped: there is a table of rows by adapter.
     """
-    if per_row == 1 and rows > LORA_SINGLE_ROWS:
+    if grouped and rows == groups:
+        return LoraTile(LORA_GROUP, LORA_GROUP, groups, 1, alone=True, grouped=True)
+    if per_row == 1 and rows > LORA_FEW_ROWS:
         return LoraTile(LORA_ROWS, LORA_ROWS, -(-rows // LORA_ROWS), 1, alone=False)
     own = rows // groups
     tile = min(own, LORA_ROWS)

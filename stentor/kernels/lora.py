@@ -1,13 +1,15 @@
 """Low-rank products (LoRA) of a batch whose rows have different adapters, after Punica (Chen et al., 2023).
 
 Two kernels: rows times the A of their adapter, and that times B, added to the output of the base layer. A CTA reads
-the weights of the adapters that its rows have, and nothing for rows without one. Where a tile has rows of one sequence,
-the second kernel loads its weights and outputs while the first one runs.
+the weights of the adapters that its rows have, and nothing for rows without one. Few rows share a tile with others that
+have the same adapter, so that its weights are read once. Where all rows of a tile have one adapter, the second kernel
+loads its weights and outputs while the first one runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -16,21 +18,66 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from stentor.kernels.buffers import rows_of
-from stentor.kernels.configs import lora_config, lora_splits, lora_tile
-from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL
+from stentor.kernels.configs import LORA_GROUP, LoraTile, lora_config, lora_splits, lora_tile
+from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 
 NO_SLOT = tl.constexpr(1 << 30)
 
 
 @triton.jit
-def _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS: tl.constexpr, BLOCK_M: tl.constexpr, ALONE: tl.constexpr):
+def _tiles_kernel(index_ptr, tiles_ptr, G, BLOCK_G: tl.constexpr, GROUP: tl.constexpr, USE_PDL: tl.constexpr):
+    pdl_wait(USE_PDL)
+    row = tl.arange(0, BLOCK_G)
+    adapter = tl.load(index_ptr + row, row < G, 0).to(tl.int32)
+    same = (adapter[:, None] == adapter[None, :]) & (adapter > 0)[:, None]
+    before = row[None, :] < row[:, None]
+    place = tl.sum((same & before).to(tl.int32), 1)  # among the rows with this adapter
+    leads = (adapter > 0) & (place % GROUP == 0)
+    number = tl.sum((before & leads[None, :]).to(tl.int32), 1)  # of the tile that a leading row begins
+    leader = same & (place[None, :] == (place - place % GROUP)[:, None])
+    tile_ptrs = tiles_ptr + tl.sum(tl.where(leader, number[None, :], 0), 1) * (1 + GROUP)
+    empty_ptrs = tiles_ptr + row[:, None] * (1 + GROUP) + tl.arange(0, GROUP)[None, :]
+    tl.store(tiles_ptr + row * (1 + GROUP), tl.zeros_like(row), row < G)
+    tl.store(empty_ptrs + 1, tl.full((BLOCK_G, GROUP), -1, tl.int32), (row < G)[:, None])
+    tl.debug_barrier()  # what other threads have stored is overwritten
+    tl.store(tile_ptrs, adapter, leads)
+    tl.store(tile_ptrs + 1 + place % GROUP, row, adapter > 0)
+
+
+def tiles_of(index: Tensor) -> Tensor:
+    """Tiles of rows that have the same adapter, for `add_lora`: [G, 1 + LORA_GROUP] int32 for index [G], at most
+    LORA_FEW_ROWS.
+
+    Each is an adapter and its rows, then -1. Tiles with rows come first. The others have adapter 0.
+    """
+    count = len(index)
+    tiles = torch.empty(count, 1 + LORA_GROUP, dtype=torch.int32, device=index.device)
+    block = max(16, triton.next_power_of_2(count))
+    _tiles_kernel[(1,)](
+        index, tiles, count, BLOCK_G=block, GROUP=LORA_GROUP, USE_PDL=USE_PDL, num_warps=4 if block <= 64 else 16,
+        **PDL_LAUNCH,
+    )  # fmt: skip
+    return tiles
+
+
+@triton.jit
+def _rows_of_tile(
+    index_ptr, M, T, G, CHUNKS, ROWS: tl.constexpr, BLOCK_M: tl.constexpr, ALONE: tl.constexpr, GROUPED: tl.constexpr
+):
     """(rows, which of them exist, their adapters, the lowest of these but 0, the highest) of this CTA.
 
     ALONE: a tile holds rows of one sequence, of `CHUNKS` tiles. Its T rows stand together, and after every G * T rows
-    T more. Otherwise neighbours share a tile.
+    T more. Otherwise neighbours share a tile. GROUPED: index_ptr is a table of tiles.
     """
     offs = tl.arange(0, BLOCK_M)
-    if ALONE:
+    if GROUPED:
+        tile_ptr = index_ptr + tl.program_id(0) * (1 + BLOCK_M)
+        low = tl.load(tile_ptr, cache_modifier=".cg")
+        row = tl.load(tile_ptr + 1 + offs, cache_modifier=".cg")
+        valid = row >= 0
+        adapter = tl.where(valid, low, 0)
+        high = low
+    elif ALONE:
         group = tl.program_id(0) // CHUNKS
         at = tl.program_id(0) % CHUNKS * ROWS + offs
         row = (at // T) * (G * T) + group * T + at % T
@@ -48,13 +95,20 @@ def _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS: tl.constexpr, BLOCK_M: tl.co
 
 
 @triton.jit
-def _shrunk(acc, x_ptr, a_ptr, row, own, mask_r, offs_r, first, last, K, stride_x, BLOCK_K: tl.constexpr):
+def _shrunk(
+    acc, x_ptr, a_ptr, row, own, mask_r, offs_r, first, last, K, stride_x, BLOCK_K: tl.constexpr, EVEN: tl.constexpr
+):
     """acc plus the inputs `first` to `last` - 1 of own rows times A, which begins at a_ptr."""
     for start in range(first, last, BLOCK_K):
         offs_k = start + tl.arange(0, BLOCK_K)
-        mask_k = offs_k < last
-        x = tl.load(x_ptr + row[:, None] * stride_x + offs_k[None, :], own[:, None] & mask_k[None, :], 0.0)
-        a = tl.load(a_ptr + offs_r[None, :] * K + offs_k[:, None], mask_k[:, None] & mask_r[None, :], 0.0)
+        x_ptrs = x_ptr + row[:, None] * stride_x + offs_k[None, :]
+        a_ptrs = a_ptr + offs_r[None, :] * K + offs_k[:, None]
+        if EVEN:
+            x, a = tl.load(x_ptrs, own[:, None], 0.0), tl.load(a_ptrs, mask_r[None, :], 0.0)
+        else:
+            mask_k = offs_k < last
+            x = tl.load(x_ptrs, own[:, None] & mask_k[None, :], 0.0)
+            a = tl.load(a_ptrs, mask_k[:, None] & mask_r[None, :], 0.0)
         acc = tl.dot(x, a, acc, input_precision="ieee")
     return acc
 
@@ -63,13 +117,13 @@ def _shrunk(acc, x_ptr, a_ptr, row, own, mask_r, offs_r, first, last, K, stride_
 def _shrink_kernel(
     x_ptr, index_ptr, a_ptr, h_ptr, M, T, G, CHUNKS, K, each, stride_x, stride_part, stride_slot,
     RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, BLOCK_M: tl.constexpr,
-    ALONE: tl.constexpr, USE_PDL: tl.constexpr,
+    ALONE: tl.constexpr, GROUPED: tl.constexpr, EVEN: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     if USE_PDL:  # in this order: once the second kernel runs, all before this one is complete
         gdc_wait()
         gdc_launch_dependents()
     part, split = tl.program_id(1), tl.program_id(2)
-    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ALONE)
+    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ALONE, GROUPED)
     if high > 0:
         offs_r = tl.arange(0, BLOCK_R)
         mask_r = offs_r < RANK
@@ -78,13 +132,15 @@ def _shrink_kernel(
         part_ptr = a_ptr + tl.cast(part, tl.int64) * stride_part
         if ALONE:
             own_ptr = part_ptr + tl.cast(low - 1, tl.int64) * stride_slot
-            acc = _shrunk(acc, x_ptr, own_ptr, row, valid, mask_r, offs_r, first, last, K, stride_x, BLOCK_K)
+            acc = _shrunk(acc, x_ptr, own_ptr, row, valid, mask_r, offs_r, first, last, K, stride_x, BLOCK_K, EVEN)
         else:
             for number in range(low, high + 1):
                 own = adapter == number
                 if tl.max(own.to(tl.int32), 0) > 0:
                     own_ptr = part_ptr + tl.cast(number - 1, tl.int64) * stride_slot
-                    acc = _shrunk(acc, x_ptr, own_ptr, row, own, mask_r, offs_r, first, last, K, stride_x, BLOCK_K)
+                    acc = _shrunk(
+                        acc, x_ptr, own_ptr, row, own, mask_r, offs_r, first, last, K, stride_x, BLOCK_K, EVEN
+                    )  # fmt: skip
         h_row = (split * M + row) * tl.num_programs(1) + part
         tl.store(h_ptr + h_row[:, None] * RANK + offs_r[None, :], acc, valid[:, None] & mask_r[None, :])
 
@@ -105,7 +161,7 @@ def _expand_kernel(
     h_ptr, index_ptr, b_ptr, y_ptr, M, T, G, CHUNKS, N, stride_slot, stride_r,
     WIDTH0: tl.constexpr, WIDTH1: tl.constexpr, WIDTH2: tl.constexpr, PARTS: tl.constexpr, SPLITS: tl.constexpr,
     RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr, BLOCK_M: tl.constexpr,
-    ALONE: tl.constexpr, USE_PDL: tl.constexpr,
+    ALONE: tl.constexpr, GROUPED: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     # The blocks of outputs of one part follow those of another, and none holds outputs of both.
     blocks0: tl.constexpr = (WIDTH0 + BLOCK_N - 1) // BLOCK_N
@@ -119,7 +175,7 @@ def _expand_kernel(
         gdc_launch_dependents()
         if not ALONE:
             gdc_wait()
-    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ALONE)
+    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ALONE, GROUPED)
     offs_r, offs_n = tl.arange(0, BLOCK_R), (block - first) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask_r, mask_n = offs_r < RANK, offs_n < width
     offs_n += start
@@ -147,26 +203,66 @@ def _expand_kernel(
         tl.store(y_ptrs, acc.to(dtype), mask)
 
 
-def add_lora(y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, widths: Sequence[int]) -> Tensor:
+def add_lora(
+    y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, widths: Sequence[int], tiles: Tensor | None = None
+) -> Tensor:
     """y [N, ..., out] + (x [N, ..., in] A^T) B^T, where row n uses adapter index[n % G] of index [G] int64, 0 for none.
 
     a [parts, slots, rank, in], b [slots, rank, out]: slot s is adapter s + 1. `widths`: outputs of each of up to three
-    parts. Writes y, which must be contiguous.
+    parts. tiles: `tiles_of(index)`, used where N is G and each has one row. Writes y, which must be contiguous.
     """
-    k, n, rank, parts = x.shape[-1], y.shape[-1], b.shape[1], len(widths)
+    return expand(y, shrink(x, index, a, tiles), index, b, widths, tiles)
+
+
+def shrink(x: Tensor, index: Tensor, a: Tensor, tiles: Tensor | None = None) -> Tensor:
+    """x A^T of `add_lora`, in parts that are to be added up: [splits, rows, parts, rank] float32.
+
+    Rows without adapter are not written.
+    """
+    k, (parts, _, rank) = x.shape[-1], a.shape[:3]
     rows = rows_of(x, k)
-    per_row = len(rows) // len(x)
-    tile, config = lora_tile(len(rows), per_row, len(index)), lora_config(rank)
-    splits, each = lora_splits(k)
+    tile, (splits, each) = _tile(x, len(rows), index, tiles), lora_splits(k)
+    config = lora_config(rank, x.element_size(), tile.sequences)
     h = torch.empty(splits, len(rows), parts, rank, dtype=torch.float32, device=x.device)
-    w0, w1, w2 = (*widths, 0, 0)[:3]
-    rest = {"RANK": rank, "BLOCK_R": config.block_r, "ROWS": tile.rows, "BLOCK_M": tile.block_m, "ALONE": tile.alone}
-    rest |= {"USE_PDL": USE_PDL, "num_warps": config.num_warps, **PDL_LAUNCH}
-    sizes = (len(rows), per_row, len(index), tile.chunks)
     strides = (rows.stride(0), a.stride(0), a.stride(1))
-    grid = (tile.tiles, parts, splits)
-    _shrink_kernel[grid](rows, index, a, h, *sizes, k, each, *strides, BLOCK_K=config.block_k, **rest)
+    _shrink_kernel[(tile.tiles, parts, splits)](
+        rows, tiles if tile.grouped else index, a, h, *_sizes(x, len(rows), index, tile), k, each, *strides,
+        RANK=rank, BLOCK_R=config.block_r, BLOCK_K=config.block_k, EVEN=each % config.block_k == k % each == 0,
+        num_stages=config.stages, num_warps=config.shrink_warps, **_constants(tile),
+    )  # fmt: skip
+    return h
+
+
+def expand(
+    y: Tensor, h: Tensor, index: Tensor, b: Tensor, widths: Sequence[int], tiles: Tensor | None = None
+) -> Tensor:
+    """y + (the sum of h) B^T of `add_lora`, h [splits, rows, parts, rank]. Writes y.
+
+    `shrink` was launched right before, so the launches in front of that are complete, y among them.
+    """
+    n, rank, (splits, rows, parts, _) = y.shape[-1], b.shape[1], h.shape
+    tile = _tile(y, rows, index, tiles)
+    config = lora_config(rank, y.element_size(), tile.sequences)
+    w0, w1, w2 = (*widths, 0, 0)[:3]
     blocks = sum(triton.cdiv(width, config.block_n) for width in widths)
-    rest |= {"WIDTH0": w0, "WIDTH1": w1, "WIDTH2": w2, "PARTS": parts, "SPLITS": splits, "BLOCK_N": config.block_n}
-    _expand_kernel[(tile.tiles, blocks)](h, index, b, y, *sizes, n, b.stride(0), b.stride(1), **rest)
+    _expand_kernel[(tile.tiles, blocks)](
+        h, tiles if tile.grouped else index, b, y, *_sizes(y, rows, index, tile), n, b.stride(0), b.stride(1),
+        WIDTH0=w0, WIDTH1=w1, WIDTH2=w2, PARTS=parts, SPLITS=splits, RANK=rank, BLOCK_R=config.block_r,
+        BLOCK_N=config.block_n, num_warps=config.expand_warps, **_constants(tile),
+    )  # fmt: skip
     return y
+
+
+def _tile(x: Tensor, rows: int, index: Tensor, tiles: Tensor | None) -> LoraTile:
+    return lora_tile(rows, rows // len(x), len(index), tiles is not None)
+
+
+def _sizes(x: Tensor, rows: int, index: Tensor, tile: LoraTile) -> tuple[int, int, int, int]:
+    """M, T, G and CHUNKS of `_rows_of_tile`."""
+    return rows, rows // len(x), len(index), tile.chunks
+
+
+def _constants(tile: LoraTile) -> dict[str, Any]:
+    """What both kernels are compiled for."""
+    rows = {"ROWS": tile.rows, "BLOCK_M": tile.block_m, "ALONE": tile.alone, "GROUPED": tile.grouped}
+    return {**rows, "USE_PDL": USE_PDL, **PDL_LAUNCH}

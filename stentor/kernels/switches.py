@@ -135,6 +135,11 @@ def slot_kernels_enabled(device: torch.device) -> bool:
     return _runs(Kernel.SLOTS, device) and torch.is_inference_mode_enabled()
 
 
+def adapters_enabled(device: torch.device) -> bool:
+    """Whether kernels multiply by the low-rank weights of rows."""
+    return _runs(Kernel.LORA, device) and torch.is_inference_mode_enabled()
+
+
 def paged_attention_supported(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether attention over pages will be a kernel in an engine of this device and dtype."""
     return _runs(Kernel.PAGED, device) and dtype in _DTYPES

@@ -66,3 +66,11 @@ def scale_of(layer: nn.Linear) -> Tensor | None:
 def activation_dtype(layer: nn.Linear) -> torch.dtype:
     """The dtype that a layer's input and output have."""
     return layer.dtype if isinstance(layer, QuantizedLinear) else layer.weight.dtype
+
+
+def some_outputs(layer: nn.Linear, x: Tensor, start: int, stop: int) -> Tensor:
+    """Outputs `start` to `stop` - 1 of a layer without bias for x [..., in], neither packed nor with adapters."""
+    scale = scale_of(layer)
+    if scale is not None:
+        return linear(x, layer.weight[start:stop], None, scale[start:stop])
+    return product(x, layer.weight[start:stop])

@@ -14,26 +14,33 @@ from torch import Tensor, nn
 
 from stentor import kernels
 from stentor.kernels import Kernel
-from stentor.layers.linear import activation_dtype, linear, product, scale_of
+from stentor.kernels.configs import LORA_FEW_ROWS
+from stentor.layers.fused_linear import fused_linear, fuses
+from stentor.layers.linear import activation_dtype, linear, scale_of
+from stentor.layers.norm import RMSNorm
 
 
 class LoraRows:
     """Which adapter each row of the present call uses: `index` [G] int64, 0 for none.
 
-    Row n of a layer's input [N, ...] uses `index[n % G]`, since a flow puts rows for guidance behind the others.
+    Row n of a layer's input [N, ...] uses `index[n % G]`, since a flow puts rows for guidance behind the others. Where
+    kernels serve few rows, `tiles` are those that have the same adapter (`kernels.lora.tiles_of`).
     """
 
     def __init__(self) -> None:
         self.index = torch.empty(0, dtype=torch.int64)
+        self.tiles: Tensor | None = None
 
     @contextmanager
     def of(self, index: Tensor) -> Iterator[None]:
         """Inside, these are the adapters of the rows."""
-        before, self.index = self.index, index
+        before = self.index, self.tiles
+        few = 0 < len(index) <= LORA_FEW_ROWS and kernels.adapters_enabled(index.device)
+        self.index, self.tiles = index, kernels.lora.tiles_of(index) if few else None
         try:
             yield
         finally:
-            self.index = before
+            self.index, self.tiles = before
 
     @contextmanager
     def at(self, places: Tensor) -> Iterator[None]:
@@ -67,14 +74,33 @@ class LoraLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """x [N, ..., in] -> [N, ..., out]."""
         y = linear(x, self.weight, self.bias, self.scale)
-        return add_lora(y, x, self.rows.index, self.lora_a, self.lora_b, self.widths)
+        return self._adapted(y, x)
 
-    def some(self, x: Tensor, first: int, last: int) -> Tensor:
-        """The outputs of parts `first` to `last` - 1. The layer has no bias."""
-        start, stop = sum(self.widths[:first]), sum(self.widths[:last])
-        y = _rows(x, self.weight, self.scale, start, stop)
-        a, b = self.lora_a[first:last], self.lora_b[:, :, start:stop]
-        return add_lora(y, x, self.rows.index, a, b, self.widths[first:last])
+    def onto(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual + the output for x, for x [N, ..., in] and residual [N, ..., out]."""
+        if x.dtype == self.lora_a.dtype and fuses(x, self.weight, scales=[self.scale]):
+            y = fused_linear(x, self.weight, residual=residual, bias=self.bias, scale=self.scale)
+        else:
+            y = residual + linear(x, self.weight, self.bias, self.scale)
+        return self._adapted(y, x)
+
+    def _adapted(self, y: Tensor, x: Tensor) -> Tensor:
+        """y, and what the adapters add to it for x."""
+        return add_lora(y, x, self.rows.index, self.lora_a, self.lora_b, self.widths, self.rows.tiles)
+
+    def before_norm(self, x: Tensor, residual: Tensor, norm: RMSNorm) -> tuple[Tensor, Tensor]:
+        """(residual + the output for x, the norm of that), for x [N, ..., in] and residual [N, ..., out]."""
+        if not self._norm_in_kernel(residual, norm):
+            return norm.add_norm(residual, self(x))
+        y, low = linear(x, self.weight, self.bias, self.scale), kernels.lora.shrink(x, self.rows.index, self.lora_a)
+        return kernels.lora_norm.expand_norm(y, low, self.rows.index, self.lora_b, residual, norm.kernel_args)
+
+    def _norm_in_kernel(self, x: Tensor, norm: RMSNorm) -> bool:
+        """Whether one kernel computes the norm of x [N, ..., size] and a low-rank product."""
+        if not len(self.rows.index) or not len(x) or x.dtype != norm.weight.dtype:
+            return False
+        on = kernels.enabled(Kernel.LORA, x) and kernels.enabled(Kernel.NORM, x)
+        return on and kernels.lora_norm.fits(x, self.lora_a.shape[2])
 
     @torch.no_grad()
     def write(self, slot: int, part: int, a: Tensor, b: Tensor) -> None:
@@ -93,24 +119,33 @@ def project(layer: nn.Linear, x: Tensor) -> Tensor:
     return out
 
 
-def some_outputs(layer: nn.Linear, x: Tensor, widths: Sequence[int], first: int, last: int) -> Tensor:
-    """The outputs of parts `first` to `last` - 1 of a stacked layer without bias, of `widths` outputs each.
-
-    A packed layer has none by themselves.
-    """
+def onto(layer: nn.Linear, x: Tensor, residual: Tensor) -> Tensor:
+    """residual + the output of a layer with adapters or without for x."""
     if isinstance(layer, LoraLinear):
-        return layer.some(x, first, last)
-    return _rows(x, layer.weight, scale_of(layer), sum(widths[:first]), sum(widths[:last]))
+        return layer.onto(x, residual)
+    weight, scale = layer.weight, scale_of(layer)
+    if x.dtype == activation_dtype(layer) and fuses(x, weight, scales=[scale]):
+        return fused_linear(x, weight, residual=residual, bias=layer.bias, scale=scale)
+    out: Tensor = residual + layer(x)
+    return out
 
 
-def _rows(x: Tensor, weight: Tensor, scale: Tensor | None, start: int, stop: int) -> Tensor:
-    """Outputs `start` to `stop` - 1."""
-    if scale is not None:
-        return linear(x, weight[start:stop], None, scale[start:stop])
-    return product(x, weight[start:stop])
+def before_norm(layer: nn.Linear, x: Tensor, residual: Tensor, norm: RMSNorm) -> tuple[Tensor, Tensor]:
+    """(residual + the output of a layer with adapters or without for x, the norm of that)."""
+    if isinstance(layer, LoraLinear):
+        return layer.before_norm(x, residual, norm)
+    return norm.add_norm(residual, layer(x))
 
 
-def add_lora(y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, widths: Sequence[int]) -> Tensor:
+def add_lora(
+    y: Tensor,
+    x: Tensor,
+    index: Tensor,
+    a: Tensor,
+    b: Tensor,
+    widths: Sequence[int],
+    tiles: Tensor | None = None,
+) -> Tensor:
     """y [N, ..., out] + (x [N, ..., in] A^T) B^T of each row's adapter, see `LoraRows` and `LoraLinear`. May write y.
 
     The reference multiplies by the weights of all slots and drops what is not the row's own, so its shapes do not
@@ -119,7 +154,7 @@ def add_lora(y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, widths: 
     if not len(index) or not len(x):
         return y
     if kernels.enabled(Kernel.LORA, x):
-        return kernels.lora.add_lora(y, x, index, a, b, widths)
+        return kernels.lora.add_lora(y, x, index, a, b, widths, tiles)
     slots, rank = b.shape[:2]
     own = index.repeat(len(x) // len(index))[:, None] == torch.arange(1, slots + 1, device=index.device)
     own = own.view(len(x), *[1] * (x.ndim - 2), 1, slots, 1)

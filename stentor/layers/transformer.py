@@ -17,7 +17,7 @@ from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
 from stentor.layers.fused_linear import fused_linear, fuses, may_fuse
 from stentor.layers.linear import Linear, activation_dtype, product, scale_of
-from stentor.layers.lora import LoraLinear
+from stentor.layers.lora import LoraLinear, before_norm, onto
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
 from stentor.layers.rope import Rope
@@ -116,9 +116,13 @@ class Block(nn.Module):
             # Its last product adds the residual, so there is no delta for the next block.
             return self._fused_forward(x, layer, attend, positions), None
         x, h = self.input_layernorm.add_norm(x, delta)
-        x, h = self.post_attention_layernorm.add_norm(x, self.self_attn(h, layer, attend, positions))
-        if self.has_lora and self.mlp.fuses(h):  # another layer is fused as a whole, as it was measured, or not at all
-            return self.mlp.fused(h, residual=x), None
+        attention, norm = self.self_attn, self.post_attention_layernorm
+        attended = attention.attend(attention.qkv_proj(h), layer, attend, positions)
+        if self.has_lora and x.dtype == norm.weight.dtype and self.mlp.fuses(x):
+            # Without adapters a layer is fused as a whole, as it was measured, or not at all.
+            x = onto(attention.o_proj, attended, x)
+            return self.mlp.fused(x, x, norm.kernel_args), None
+        x, h = before_norm(attention.o_proj, attended, x, norm)
         return x, self.mlp(h)
 
     def fuses(self, x: Tensor) -> bool:

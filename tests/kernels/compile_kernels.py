@@ -14,6 +14,7 @@ from stentor.kernels import (
     gemv,
     kv_cache,
     lora,
+    lora_norm,
     norm_rope,
     paged_attention,
     prefill_attention,
@@ -131,7 +132,17 @@ def eight_bits(dtype: torch.dtype, rows: int, stored: torch.dtype, groups: int, 
 def low_rank(dtype: torch.dtype, shape: tuple[int, ...], widths: tuple[int, ...], rank: int) -> None:
     a, b = meta(len(widths), 32, rank, 2048, dtype=dtype), meta(32, rank, sum(widths), dtype=dtype)
     x, y = meta(*shape, 2048, dtype=dtype), meta(*shape, sum(widths), dtype=dtype)
-    lora.add_lora(y, x, integers(shape[0]), a, b, widths)
+    index = integers(shape[0])
+    tiles = lora.tiles_of(index) if shape == (64,) else None
+    lora.add_lora(y, x, index, a, b, widths, tiles)
+
+
+def low_rank_norm(dtype: torch.dtype, size: int, rank: int, cast_first: bool) -> None:
+    """Sequences of 11 tokens. float32 has half of the numbers, as the kernel takes no more."""
+    size = size // (dtype.itemsize // 2)
+    x, norm = meta(64, 11, size, dtype=dtype), (meta(size, dtype=dtype), 1e-6, cast_first)
+    low = floats(2, 64 * 11, 1, rank)
+    lora_norm.expand_norm(x, low, integers(32), meta(32, rank, size, dtype=dtype), x, norm)
 
 
 def params(batch: int) -> SamplingParams:
@@ -194,6 +205,8 @@ CASES: dict[str, Case] = {
     "GEMM in float8 as bytes": lambda t: eight_bits(t, 32, torch.uint8, 16),
     "low rank": lambda t: low_rank(t, (64,), (2048, 256, 256), 32),
     "low rank of a flow": lambda t: low_rank(t, (128, 11), (1024,), 128),
+    "low rank with a norm": lambda t: low_rank_norm(t, 1024, 32, True),
+    "low rank with a norm, odd sizes": lambda t: low_rank_norm(t, 1000, 20, False),
     "low rank of prompts": lambda t: low_rank(t, (2048,), (2048, 256, 256), 32),
     "linear, uneven": lambda t: linear(t, 1, 300, 2000, norm=False, gate=False, more=True),
     "sample": lambda t: sample(t, with_token=True),

@@ -7,7 +7,7 @@ import torch
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import lora
-from stentor.kernels.configs import LORA_SINGLE_ROWS, LoraTile, lora_splits, lora_tile
+from stentor.kernels.configs import LORA_FEW_ROWS, LORA_GROUP, LoraTile, lora_splits, lora_tile
 from stentor.layers.lora import add_lora
 from tests.helpers.kernel_tests import DOTS, close, integers, random
 
@@ -42,7 +42,7 @@ def test_products_of_mixed_rows_equal_the_reference(dtype, shape, widths, rank):
 @pytest.mark.parametrize("dtype", DOTS)
 def test_prompts_whose_tokens_share_tiles_equal_the_reference(dtype):
     a, b = weights((24,), 32, 3, 8, dtype)
-    count = LORA_SINGLE_ROWS + 9
+    count = LORA_FEW_ROWS + 9
     index = integers(*[0] * 5, *[3] * 70, *[1] * (count - 84), *[0] * 9)
     x, y = random(count, 32, dtype=dtype), random(count, 24, dtype=dtype)
     want = add_lora(y.clone(), x, index, a, b, (24,))
@@ -68,7 +68,7 @@ def test_rows_without_adapter_are_not_written():
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-@pytest.mark.parametrize("shape", [(6,), (6, 11), (LORA_SINGLE_ROWS + 8,)])
+@pytest.mark.parametrize("shape", [(6,), (6, 11), (LORA_FEW_ROWS + 8,)])
 def test_inputs_that_several_ctas_add_up(dtype, shape):
     widths, inputs = (40, 8), 1160
     a, b = weights(widths, inputs, 3, 20, dtype)
@@ -92,3 +92,33 @@ def test_tiles_hold_the_rows_of_one_adapter_where_they_can():
     assert lora_tile(128 * 11, 11, 64) == LoraTile(22, 32, 64, 1, alone=True)  # a flow
     assert lora_tile(128 * 40, 40, 64) == LoraTile(32, 32, 192, 3, alone=True)
     assert lora_tile(2048, 1, 2048) == LoraTile(32, 32, 64, 1, alone=False)  # prompts
+    assert lora_tile(64, 1, 64, True) == LoraTile(16, 16, 64, 1, alone=True, grouped=True)  # a step, by a table
+    assert not lora_tile(128 * 11, 11, 64, True).grouped
+
+
+@pytest.mark.parametrize("numbers", [[0, 0, 0], [2], [1, 3, 1, 0, 3, 1], [2] * 40, [0, 1] * 20 + [1] * 3 + [2] * 17])
+def test_a_table_of_tiles_holds_every_row_with_an_adapter_once(numbers):
+    tiles = lora.tiles_of(integers(*numbers)).tolist()
+    assert len(tiles) == len(numbers)
+    used = [tile for tile in tiles if tile[0]]
+    assert used == tiles[: len(used)]  # CTAs with nothing to do start last
+    found = [(row, adapter) for adapter, *rows in used for row in rows if row >= 0]
+    assert sorted(found) == [(i, n) for i, n in enumerate(numbers) if n]
+    for adapter in set(numbers) - {0}:
+        assert sum(tile[0] == adapter for tile in used) == -(-numbers.count(adapter) // LORA_GROUP)
+    assert all(row == -1 for tile in tiles[len(used) :] for row in tile[1:])
+
+
+@pytest.mark.parametrize("dtype", DOTS)
+def test_rows_in_tiles_by_adapter_have_the_bits_that_they_have_alone(dtype):
+    numbers = [3, 0, 1, *[2] * 20, 1, 0, 3]
+    widths, inputs = (40, 24, 24), 1160
+    a, b = weights(widths, inputs, 3, 20, dtype)
+    index, count = integers(*numbers), len(numbers)
+    x, y = random(count, inputs, dtype=dtype), random(count, sum(widths), dtype=dtype)
+    got = lora.add_lora(y.clone(), x, index, a, b, widths, lora.tiles_of(index))
+    close(got, add_lora(y.clone(), x, index, a, b, widths))
+    for row in range(count):
+        one = slice(row, row + 1)
+        alone = lora.add_lora(y[one].clone(), x[one], index[one], a, b, widths, lora.tiles_of(index[one]))
+        close(alone, got[one])

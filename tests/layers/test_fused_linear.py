@@ -64,7 +64,7 @@ def test_a_stack_of_more_rows_is_fused_by_clusters(monkeypatch):
     torch.testing.assert_close(fused[:1], few, rtol=1e-5, atol=1e-5)
 
 
-def test_the_mlp_of_layers_with_adapters_is_fused(products):
+def test_what_follows_attention_is_fused_in_layers_with_adapters(products):
     torch.manual_seed(0)
     stack, x, rows = Stack(CONFIG), torch.randn(4, 2, 64), LoraRows()
     rope = Rope(angles(16, 16, 1e4), torch.float32, interleaved=False, in_float32=False)
@@ -75,7 +75,7 @@ def test_the_mlp_of_layers_with_adapters_is_fused(products):
             attention = block.self_attn
             attention.qkv_proj = LoraLinear(attention.qkv_proj, attention.widths, 1, 4, rows)
         found = stack(x, causal, rope, torch.arange(2))
-    assert products == {"product": 9, "bias": 3, "gate": 3, "residual": 3}
+    assert products == {"product": 12, "bias": 3, "norm": 3, "gate": 3, "residual": 6}
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stentor.layers.linear import QuantizedLinear, activation_dtype, linear, scale_of
-from stentor.layers.lora import LoraLinear, LoraRows, some_outputs
+from stentor.layers.linear import QuantizedLinear, activation_dtype, linear, scale_of, some_outputs
+from stentor.layers.lora import LoraLinear, LoraRows
 from stentor.layers.quantized import CPU_OUTPUTS, CPU_ROWS, LARGEST, dequantize, quantize
 
 EIGHT_BITS = list(LARGEST)
@@ -90,7 +90,7 @@ def test_a_quantised_layer_says_its_scales_and_the_dtype_of_its_activations() ->
 
 @pytest.mark.parametrize("bits", EIGHT_BITS)
 @pytest.mark.parametrize("groups", [1, 4])
-def test_adapters_stand_on_a_quantised_layer_and_its_parts_can_be_asked_for(bits: torch.dtype, groups: int) -> None:
+def test_adapters_stand_on_a_quantised_layer_whose_parts_can_be_asked_for(bits: torch.dtype, groups: int) -> None:
     base, widths = layer(64, 24, bits, groups), (10, 7, 7)
     made = LoraLinear(base, widths, slots=2, rank=3, rows=LoraRows())
     assert made.lora_a.dtype == torch.float32
@@ -100,10 +100,8 @@ def test_adapters_stand_on_a_quantised_layer_and_its_parts_can_be_asked_for(bits
     plain = linear(x, base.weight, None, base.weight_scale)
     with made.rows.of(torch.tensor([0, 2])):
         y = made(x)
-        parts = some_outputs(made, x, widths, 0, 1), some_outputs(made, x, widths, 1, 3)
     assert torch.equal(y[0::2], plain[0::2])
     a, b = made.lora_a[:, 1], made.lora_b[1].split(widths, dim=1)
     low_rank = torch.cat([b_part.T @ a[i] for i, b_part in enumerate(b)])
     assert torch.allclose(y[1::2], (x @ (exact(base).float() + low_rank).T)[1::2], atol=1e-4)
-    assert torch.allclose(torch.cat(parts, -1), y, atol=1e-5)
-    assert torch.allclose(some_outputs(base, x, widths, 1, 3), plain[:, 10:], atol=1e-6)
+    assert torch.allclose(some_outputs(base, x, 10, 24), plain[:, 10:], atol=1e-6)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from stentor.layers.attention import full
-from stentor.layers.lora import some_outputs
+from stentor.layers.linear import some_outputs
+from stentor.layers.lora import LoraLinear, before_norm
 from stentor.layers.packed_linear import PackedLinear
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope
@@ -24,7 +25,8 @@ def last_layer_subset(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tenso
     if delta is None and last.fuses(x):
         return stack.norm.add_norm(_fused_subset(last, x, positions, keep), None)[1]
     x, h = last.input_layernorm.add_norm(x, delta)
-    x, h = last.post_attention_layernorm.add_norm(x[:, keep], _attend_to_all(last, h, positions, keep))
+    attended = _attend_to_all(last, h, positions, keep)
+    x, h = before_norm(last.self_attn.o_proj, attended, x[:, keep], last.post_attention_layernorm)
     return stack.norm.add_norm(x, last.mlp(h))[1]
 
 
@@ -37,16 +39,15 @@ def _fused_subset(block: Block, x: Tensor, positions: RopePositions, keep: slice
 
 
 def _attend_to_all(block: Block, h: Tensor, positions: RopePositions, keep: slice) -> Tensor:
-    """The attention branch of the tokens `keep`, which see all tokens of h [N, T, hidden]."""
+    """From the input of `qkv_proj`, all tokens h [N, T, hidden], to that of `o_proj` for the tokens `keep`."""
     attention = block.self_attn
     layer, widths, dim = attention.qkv_proj, attention.widths, attention.head_dim
-    if isinstance(layer, PackedLinear):  # its outputs come together
+    if isinstance(layer, PackedLinear | LoraLinear):  # its outputs come together, with adapters in fewer launches
         q, k, v = attention.heads(layer(h))
         q = q[:, keep]
     else:
-        q = some_outputs(layer, h[:, keep], widths, 0, 1)
-        k, v = some_outputs(layer, h, widths, 1, 3).chunk(2, dim=-1)
+        q = some_outputs(layer, h[:, keep], 0, widths[0])
+        k, v = some_outputs(layer, h, widths[0], sum(widths)).chunk(2, dim=-1)
         q, k, v = (t.reshape(*t.shape[:2], -1, dim) for t in (q, k, v))
     first = keep.indices(h.shape[1])[0]
-    out: Tensor = attention.o_proj(full(0, q, k, v, attention.norm_rope(positions, first)).flatten(-2))
-    return out
+    return full(0, q, k, v, attention.norm_rope(positions, first)).flatten(-2)
