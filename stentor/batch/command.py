@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Speak all items. Returns 0, 3 if max_frames cut some, 4 if some failed, 130 if it was interrupted."""
     asked = plan(args)
     settings.check(asked.folder, asked.settings, args.resume)
-    with closing(asked.catalogue(args.strict)) as items, _locked(asked):
+    with _sigterm_raises(), closing(asked.catalogue(args.strict)) as items, _locked(asked):
         settings.check(asked.folder, asked.settings, args.resume)  # another process may have been here meanwhile
         try:
             output = asked.output()
@@ -57,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
                 _speak(asked, items, output, listed, args.strict, told)
         except OSError as e:
             raise EngineError(f"the run stopped, and --resume goes on: {e}") from e
+        except KeyboardInterrupt:  # while the model was loaded, or a second one
+            _tell_interrupted(items)
+            return INTERRUPTED
         _report(asked, items, told)
         return _code(items, told)
 
@@ -152,8 +155,18 @@ def _loaded(asked: Plan, items: Catalogue, audio: Path, strict: bool) -> Pool:
 
 
 @contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def _interruptible() -> Iterator[Future[None]]:
-    """A future that Ctrl-C or SIGTERM completes. The second one ends the process as usual."""
+    """A future that Ctrl-C or SIGTERM completes. The second one raises KeyboardInterrupt."""
     stop: Future[None] = Future()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -181,8 +194,7 @@ def _report(asked: Plan, items: Catalogue, told: Told) -> None:
     if failed > len(tally.failures):
         print(f"stentor: warning: {failed} items failed in all: {asked.folder / NAME} says why", file=sys.stderr)
     if not told.complete:
-        left = items.count(TODO)
-        print(f"stentor: interrupted, with {left} of {total} items left. --resume goes on", file=sys.stderr)
+        _tell_interrupted(items)
     ended = f"{items.count(SPOKEN, CUT)} spoken ({items.count(CUT)} cut by max_frames), {failed} failed"
     earlier = f", {told.before} of them by earlier runs" if told.before else ""
     rate = tally.seconds / max(told.speaking, 1e-9)
@@ -190,6 +202,11 @@ def _report(asked: Plan, items: Catalogue, told: Told) -> None:
         f"{asked.folder}: {total} items: {ended}{earlier}; {tally.seconds:.1f} s of audio in {told.speaking:.1f} s "
         f"({rate:.2f} s of audio per second); load {told.load:.1f} s"
     )
+
+
+def _tell_interrupted(items: Catalogue) -> None:
+    left, total = items.count(TODO), items.count()
+    print(f"stentor: interrupted, with {left} of {total} items left. --resume goes on", file=sys.stderr)
 
 
 def _code(items: Catalogue, told: Told) -> int:
