@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ import soundfile
 import soxr
 
 from stentor.arguments import shown, whole
-from stentor.config import path_of
+from stentor.config import audio_path
 from stentor.errors import InvalidRequest
 from stentor.silence import REFERENCE_PEAK
 
@@ -132,9 +131,7 @@ def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
     if isinstance(audio, bytes):
         return _decode(io.BytesIO(audio), "the given bytes", param)
     if isinstance(audio, str | Path):
-        path = path_of(param, audio)
-        if not os.path.isfile(path):  # not an error where a name is too long
-            raise InvalidRequest(param, f"audio file {str(path)!r} does not exist")
+        path = audio_path(param, audio)
         return _decode(path, repr(str(path)), param)
     raise InvalidRequest(param, f"audio must be a path, bytes or (samples, rate), got {type(audio).__name__}")
 

@@ -35,6 +35,17 @@ def path_of(param: str, value: object) -> Path:
         raise InvalidRequest(param, f"{shown(str(value))} is no path: {e}") from None
 
 
+def audio_path(param: str, value: object) -> Path:
+    """The path of an audio file. InvalidRequest names `param` and says why it cannot be one."""
+    path = path_of(param, value)
+    if os.path.isfile(path):  # not an error where a name is too long
+        return path
+    if not os.path.exists(path):
+        raise InvalidRequest(param, f"audio file {str(path)!r} does not exist")
+    kind = "a directory" if os.path.isdir(path) else "no regular file"
+    raise InvalidRequest(param, f"{str(path)!r} is {kind}; name an audio file (wav, flac, ogg, mp3)")
+
+
 def check_device(name: str) -> str:
     """The name of a device, which may not exist here. InvalidRequest if no device can have this name."""
     if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):

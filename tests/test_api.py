@@ -131,6 +131,8 @@ def wav(samples: np.ndarray, rate: int) -> bytes:
     ("audio", "says"),
     [
         ("/nowhere/ref.wav", "does not exist"),
+        ("/", "'/' is a directory; name an audio file (wav, flac, ogg, mp3)"),
+        ("/dev/null", "'/dev/null' is no regular file; name an audio file"),
         (b"", "not readable audio"),
         (b"RIFF\x00\x00\x00\x00WAVEjunk", "not readable audio"),
         (wav(TONE, 6000)[:60], "long, must be"),

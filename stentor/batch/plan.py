@@ -17,7 +17,7 @@ from stentor.batch.reader import opened, records
 from stentor.batch.shards import Shards
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
-from stentor.say.flags import OPTIONS, check_speed
+from stentor.say.flags import OPTIONS, check_files, check_speed
 from stentor.say.target import WRITTEN, available
 
 SHOWN = 5  # wrong lines and failed items that are told on standard error
@@ -136,13 +136,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise InvalidRequest("retry_failed", "needs --resume")
     if args.output.exists() and not args.output.is_dir():
         raise InvalidRequest("output", f"{str(args.output)!r} is a file; name a folder")
-    for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
-        if text is not None and getattr(args, audio) is None:
-            raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
-    for name in ("reference", "prompt", "lora"):
-        file = getattr(args, name)
-        if file is not None and not file.exists():
-            raise InvalidRequest(name, f"file {str(file)!r} does not exist")
+    check_files(args)
 
 
 def _defaults(args: argparse.Namespace) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import stentor
 from stentor.errors import InvalidRequest, StentorError
 from stentor.say import source, target
-from stentor.say.flags import OPTIONS, check_speed
+from stentor.say.flags import OPTIONS, check_files, check_speed
 from stentor.say.progress import SpeakingBar, loading
 from stentor.say.target import Sink, Target
 from stentor.speech.timing import SegmentTiming, faster, srt, vtt
@@ -98,12 +98,7 @@ def _check_flags(args: argparse.Namespace) -> None:
             raise InvalidRequest("srt", f"must end in .srt or .vtt, got {str(args.srt)!r}")
         if not args.srt.parent.is_dir():
             raise InvalidRequest("srt", f"folder {str(args.srt.parent)!r} does not exist")
-    for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
-        if text is not None and getattr(args, audio) is None:
-            raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
-    for name, file in (("reference", args.reference), ("prompt", args.prompt), ("lora", args.lora)):
-        if file is not None and not file.exists():
-            raise InvalidRequest(name, f"file {str(file)!r} does not exist")
+    check_files(args)
 
 
 def _request_options(args: argparse.Namespace) -> dict[str, Any]:

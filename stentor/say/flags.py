@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stentor.config import path_of
+from stentor.config import audio_path, path_of
 from stentor.errors import InvalidRequest
 from stentor.text.sentences import GRANULARITIES
 
@@ -82,6 +83,18 @@ def check_speed(speed: float) -> None:
     """InvalidRequest unless speech can be made so much faster."""
     if not 0.25 <= speed <= 4:
         raise InvalidRequest("speed", f"must be from 0.25 to 4, got {speed:g}")
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """InvalidRequest for a reference, prompt or adapter that cannot be read, and for a transcript without its audio."""
+    for audio, text in (("reference", args.reference_text), ("prompt", args.prompt_text)):
+        file = getattr(args, audio)
+        if file is not None:
+            audio_path(audio, file)
+        elif text is not None:
+            raise InvalidRequest(f"{audio}_text", f"needs --{audio}")
+    if args.lora is not None and not os.path.exists(args.lora):  # not an error where a name is too long
+        raise InvalidRequest("lora", f"file {str(args.lora)!r} does not exist")
 
 
 def path(text: str) -> Path:

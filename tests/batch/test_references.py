@@ -92,6 +92,8 @@ def test_a_file_that_cannot_be_read_is_named_by_its_field_and_tried_again(tmp_pa
         files = References(tts.load_reference)
         with pytest.raises(stentor.InvalidRequest, match=r"prompt: audio file .* does not exist"):
             files.load("prompt", tmp_path / "late.wav", None)
+        with pytest.raises(stentor.InvalidRequest, match=r"prompt: .* is a directory; name an audio file"):
+            files.load("prompt", tmp_path, None)
         (tmp_path / "late.wav").write_bytes(tone_wav(0.5))
         assert len(files.load("prompt", tmp_path / "late.wav", None).samples) == 4000
         files.close()

@@ -97,7 +97,11 @@ class References:
                     raise refused
                 path = unquote(parts.path)
             real = Path(path).resolve(strict=True)  # follows links, so that a link cannot lead outside
-            if not real.is_relative_to(self.local) or not real.is_file():
+            if not real.is_relative_to(self.local):
+                raise refused
+            if real.is_dir():
+                raise ApiError(400, f"{param}: is a directory; name an audio file", param=param, code="path_not_allowed")
+            if not real.is_file():
                 raise refused
             if real.stat().st_size > self.max_bytes:
                 raise self._too_large(param)

@@ -152,12 +152,13 @@ def test_local_files_are_read_only_inside_the_allowed_directory(tmp_path: Path) 
             assert live.speech(**ASK, ref_audio=good).status_code == 200
         for bad in (
             str(secret), f"file://{secret}", f"{allowed}/../secret.wav", f"file://{allowed}/%2e%2e/secret.wav",
-            f"{allowed}/link.wav", str(allowed), f"file://evil.example{allowed}/good one.wav", f"{allowed}/none.wav", "file://[x/y",
+            f"{allowed}/link.wav", str(allowed), str(tmp_path), f"file://evil.example{allowed}/good one.wav", f"{allowed}/none.wav", "file://[x/y",
             "/proc/self/environ", "/dev/zero", f"{allowed}/\x00",
         ):  # fmt: skip
             answer = live.speech(**ASK, ref_audio=bad)
             assert answer.status_code == 400, bad
             assert answer.json()["error"]["code"] == "path_not_allowed"
+            assert ("is a directory" in answer.json()["error"]["message"]) == (bad == str(allowed))
 
 
 def silence(count: int) -> Recording:
