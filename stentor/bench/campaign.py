@@ -1,8 +1,10 @@
 """One invocation: a run, repeats, a sweep or a search. Then it prints the report and writes the files."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from stentor.bench import search, session
 from stentor.bench.load.generator import Sender
 from stentor.bench.load.prompts import TextItem
-from stentor.bench.load.record import Spool
+from stentor.bench.load.record import Spool, SpoolError
 from stentor.bench.metrics import score
 from stentor.bench.metrics.summary import Summary
 from stentor.bench.report.output import SCHEMA, Files, flat, request_row
@@ -70,13 +72,14 @@ class SystemUnderTest:
 
 
 async def run(job: BenchJob, target: SystemUnderTest) -> int:
-    """Do the job, print the report, write the files. Returns the exit code: 1 if nothing succeeded (or real time
-    was required and not kept)."""
+    """Do the job, print the report, write the files. Returns the exit code: 1 if nothing succeeded, if real time was
+    required and not kept, or if a disk was full. What was measured before is reported then."""
     runs: list[BenchRun] = []
+    wrong: list[str] = []
     several = len(job.levels) > 1 or job.capacity is not None
 
     async def measure(level: Level) -> BenchRun:
-        settings = job.settings
+        settings = job.settings if not wrong else replace(job.settings, save_audio=None)
         if several and settings.save_audio:
             settings = replace(settings, save_audio=settings.save_audio / f"run-{len(runs) + 1:02d}")
         plan = session.make_plan(level, settings, job.texts)
@@ -84,22 +87,32 @@ async def run(job: BenchJob, target: SystemUnderTest) -> int:
         done = await session.run_level(target.sender, plan, level, settings, target.spool)
         _score(done, job, target.spool)
         runs.append(done)
+        wrong.extend([f"--save-audio: {done.unsaved}"] if done.unsaved else [])
         if several:
             print(_one_line(done))
         return done
 
     found: float | None = None
-    if job.capacity:
-        found = await _search(job, job.capacity, measure)
-    else:
-        for level in job.levels:
-            await measure(level)
+    try:
+        if job.capacity:
+            found = await _search(job, job.capacity, measure)
+        else:
+            for level in job.levels:
+                await measure(level)
+    except SpoolError as e:
+        if not runs:
+            raise
+        wrong.append(str(e))
+        job = replace(job, capacity=None)  # a search that did not end has found nothing
     _print(job, runs, found)
     if job.files:
-        _write(job, job.files, target.facts(), runs, found)
+        wrong += _write(job, job.files, target.facts(), runs, found)
+    for what in wrong:
+        print(f"error: {what}", file=sys.stderr)
     kept = all(done.summary.verdict.maintained for done in runs)
     wanted = found is not None if job.capacity else kept
-    return 1 if not any(done.summary.completed for done in runs) or (job.require_real_time and not wanted) else 0
+    failed = wrong or not any(done.summary.completed for done in runs)
+    return 1 if failed or (job.require_real_time and not wanted) else 0
 
 
 async def _search(job: BenchJob, capacity: Capacity, measure: Callable[[Level], Any]) -> float | None:
@@ -210,26 +223,39 @@ def _spread_values(group: Sequence[Summary]) -> list[tuple[str, list[float]]]:
 
 def _write(
     job: BenchJob, files: Files, facts: Mapping[str, Any], runs: Sequence[BenchRun], found: float | None
-) -> None:
+) -> list[str]:
+    """Write the files. Returns what is wrong with those that cannot be written."""
     rows = [_flat(job, done, facts) for done in runs]
     if len(rows) == 1 and not job.capacity:
         whole: Mapping[str, Any] = rows[0]
     else:
         kind = "capacity" if job.capacity else "sweep"
         whole = {"schema": SCHEMA, "kind": kind, "capacity_rps": found, "runs": rows}
-    paths = [files.write_json(whole, job.append)]
     requests = [
         {"load": label(done.level), **request_row(result, done.trace.started)}
         for done in runs
         for result in done.results
     ]
-    paths.append(files.write_lines(requests, job.append))
     table = _levels(runs)
     single = len(runs) == 1 and not job.capacity
     full = summary_table(runs[0].summary, _load(runs[0]), job.shown) if single else ""
-    paths.append(files.write_text(".md", _markdown(job, facts, table, full)))
-    paths.append(files.write_text(".html", page(f"stentor bench: {files.stem}", _charts(job, runs), full or table)))
-    print("\n".join(f"Saved {path}" for path in paths))
+    text = _markdown(job, facts, table, full)
+    plots = page(f"stentor bench: {files.stem}", _charts(job, runs), full or table)
+    writes: Sequence[Callable[[], Path]] = (
+        lambda: files.write_json(whole, job.append),
+        lambda: files.write_lines(requests, job.append),
+        lambda: files.write_text(".md", text),
+        lambda: files.write_text(".html", plots),
+    )
+    wrong = []
+    for write in writes:
+        try:
+            path = write()
+        except OSError as e:
+            wrong.append(f"cannot write {e.filename}: {e.strerror}")
+        else:
+            print(f"Saved {path}")
+    return wrong
 
 
 def _load(done: BenchRun) -> dict[str, Any]:

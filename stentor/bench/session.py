@@ -63,6 +63,8 @@ class BenchRun:
     trace: Trace
     results: list[RequestResult]
     summary: Summary
+    unsaved: str | None = None
+    """Why audio of this run could not be saved."""
 
 
 def make_plan(level: Level, settings: Settings, texts: Sequence[TextItem]) -> LoadPlan:
@@ -97,7 +99,14 @@ async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Sett
     total = None if plan.offsets is None and plan.duration else len(plan.prompts)
     with Progress(total, settings.progress) as progress:
         trace = await generator.run(plan, sender, progress.add)
-    results = [_measure(number, exchange, spool, settings) for number, exchange in enumerate(trace.exchanges)]
+    results: list[RequestResult] = []
+    folder, unsaved = settings.save_audio, None
+    # Not by the prompt's index: a closed loop with a duration repeats prompts.
+    for number, exchange in enumerate(trace.exchanges):
+        audio = decode_reply(exchange, spool, settings)
+        results.append(_measure(exchange, audio))
+        if folder is not None and unsaved is None and audio is not None and audio.samples.size:
+            unsaved = _save(folder / f"{number:05d}.wav", audio)
     window = _window(trace, settings)
     for result in results:
         result.in_window = settings.duration_s is None or window.start <= result.planned < window.end
@@ -111,7 +120,7 @@ async def run_level(sender: Sender, plan: LoadPlan, level: Level, settings: Sett
     )
     if settings.determinism_check:
         summary.extra["determinism"] = await _check_determinism(sender, trace, results, settings, spool)
-    return BenchRun(level, trace, results, summary)
+    return BenchRun(level, trace, results, summary, unsaved)
 
 
 def decode_reply(exchange: Exchange, spool: Spool, settings: Settings) -> DecodedAudio | None:
@@ -121,15 +130,20 @@ def decode_reply(exchange: Exchange, spool: Spool, settings: Settings) -> Decode
     return decode(exchange.reply, spool.get(exchange.reply.body), settings.framing, settings.assumed_rate)
 
 
-def _measure(number: int, exchange: Exchange, spool: Spool, settings: Settings) -> RequestResult:
-    audio = decode_reply(exchange, spool, settings)
+def _measure(exchange: Exchange, audio: DecodedAudio | None) -> RequestResult:
     result = measure(exchange, audio)
     if audio is not None:
         result.quality = quality.assess(audio, exchange.prompt.text)
-        if settings.save_audio and audio.samples.size:
-            # Not by the prompt's index: a closed loop with a duration repeats prompts.
-            save_wav(settings.save_audio / f"{number:05d}.wav", audio.samples, audio.rate)
     return result
+
+
+def _save(path: Path, audio: DecodedAudio) -> str | None:
+    """Why the audio cannot be written. The run is measured without."""
+    try:
+        save_wav(path, audio.samples, audio.rate)
+    except OSError as e:
+        return f"cannot write {e.filename}: {e.strerror}"
+    return None
 
 
 def _window(trace: Trace, settings: Settings) -> Window:

@@ -1,22 +1,27 @@
 """The in-process benchmark on an engine whose timings are known."""
 
 import argparse
+import errno
+import json
 import sys
+import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from stentor.bench.campaign import BenchJob
+from stentor.bench.campaign import BenchJob, Capacity
 from stentor.bench.cli import add_parser
 from stentor.bench.load.prompts import TextItem
-from stentor.bench.load.record import Spool
+from stentor.bench.load.record import Spool, SpoolError
 from stentor.bench.offline import CallOptions, InProcess, offline
+from stentor.bench.report.output import Files
 from stentor.bench.report.table import TableOptions
 from stentor.bench.session import Level, Settings
 from tests.bench.fake_server import silence, tone
+from tests.helpers.full_disk import FULL, files_of_at_most, full
 from tests.helpers.patience import STUCK_S
 
 RATE = 16000
@@ -131,6 +136,54 @@ def test_not_a_number_in_the_engines_audio_is_found(capsys):
 
 def test_all_failing_is_a_failed_run():
     assert offline(FakeTTS(), CallOptions(), job(["fail", "fail"]), threads=2) == 1
+
+
+def test_a_result_file_that_finds_the_disk_full_is_named_and_the_others_are_written(capsys, tmp_path):
+    lost = [full(tmp_path / name) for name in ("r.json", "r.md")]
+    saved = job(["one", "two"], files=Files(tmp_path, "r"))
+    assert offline(FakeTTS(), CallOptions(), saved, threads=2) == 1
+    told = capsys.readouterr()
+    assert told.err == "".join(f"error: cannot write {path}: {FULL}\n" for path in lost)
+    assert "Successful requests:                     2" in told.out
+    assert {path.name for path in tmp_path.iterdir()} == {"r.requests.jsonl", "r.html"}
+
+
+def test_audio_that_finds_the_disk_full_is_named_once_and_everything_is_measured(capsys, tmp_path):
+    lost = full(tmp_path / "run-01" / "00001.wav")
+    sweep = job(["one", "two", "three"], levels=[Level(float("inf"), 1, 0)] * 2, files=Files(tmp_path, "r"))
+    sweep = replace(sweep, settings=replace(sweep.settings, save_audio=tmp_path))
+    assert offline(FakeTTS(), CallOptions(), sweep, threads=1) == 1
+    told = capsys.readouterr()
+    assert told.err == f"error: --save-audio: cannot write {lost}: {FULL}\n"
+    assert told.out.count("3 of 3 done") == 2
+    assert len(json.loads((tmp_path / "r.json").read_text())["runs"]) == 2
+    assert [path.name for path in tmp_path.glob("run-*/*")] == ["00000.wav"]
+
+
+@pytest.mark.parametrize("capacity", [None, Capacity(None, 1.0, 64.0, 0.01)], ids=["sweep", "search"])
+def test_a_full_disk_of_temporary_files_ends_the_load_and_reports_earlier_runs(capacity, capsys, tmp_path, monkeypatch):
+    write, calls = Spool._write, []
+
+    def until_full(self, *arguments):
+        calls.append(1)
+        if len(calls) > 3:
+            raise OSError(errno.ENOSPC, FULL)
+        write(self, *arguments)
+
+    monkeypatch.setattr(Spool, "_write", until_full)
+    levels = [Level(float("inf"), 1, 0)] * 2
+    sweep = job(["one", "two", "three"], levels=levels, capacity=capacity, files=Files(tmp_path, "r"))
+    assert offline(FakeTTS(), CallOptions(), sweep, threads=1) == 1
+    told = capsys.readouterr()
+    assert told.err == f"error: cannot keep answers in {tempfile.gettempdir()}, which TMPDIR may change: {FULL}\n"
+    assert told.out.count("3 of 3 done") == 1
+    assert "Capacity" not in told.out
+    assert json.loads((tmp_path / "r.json").read_text())["completed"] == 3
+
+
+def test_a_full_disk_of_temporary_files_in_the_first_run_is_an_error():
+    with files_of_at_most(99), pytest.raises(SpoolError, match=r"cannot keep answers in .*: File too large"):
+        offline(FakeTTS(), CallOptions(), job(["one"]), threads=1)
 
 
 def test_the_prompts_own_options_go_over_the_shared_ones():

@@ -7,11 +7,13 @@ that the benchmark never delays the arrivals that it times.
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
 from stentor.bench.load.prompts import TextItem
+from stentor.errors import StentorError
 
 Framing = Literal["raw", "sse", "websocket", "float32"]
 """How a reply's bytes carry audio: the body itself, SSE events, WebSocket messages, or samples from the engine."""
@@ -83,6 +85,10 @@ class Exchange:
     reply: Reply | None = None
 
 
+class SpoolError(StentorError):
+    """The audio of a run could not be kept until it is measured."""
+
+
 class Spool:
     """The bytes of all replies of a run, in one temporary file, so that memory does not grow with the run.
 
@@ -105,14 +111,19 @@ class Spool:
     def _write(self, offset: int, chunks: list[bytes]) -> None:
         self._file.seek(offset)
         self._file.writelines(chunks)
+        self._file.flush()  # a full disk is found here, and not by who reads
 
     def _wait(self) -> None:
-        """Until all has been written. Raises what has failed in it."""
+        """Until all has been written. SpoolError if the disk is full."""
         while self._writes:
-            self._writes.pop(0).result()
+            try:
+                self._writes.pop(0).result()
+            except OSError as e:
+                folder = tempfile.gettempdir()
+                raise SpoolError(f"cannot keep answers in {folder}, which TMPDIR may change: {e.strerror}") from e
 
     def get(self, span: Span) -> bytes:
-        """The bytes put at `span`."""
+        """The bytes put at `span`. SpoolError if any could not be kept."""
         self._wait()
         self._file.seek(span.offset)
         return self._file.read(span.size)
@@ -126,4 +137,5 @@ class Spool:
     def close(self) -> None:
         """Delete the file."""
         self._writer.shutdown()
-        self._file.close()
+        with suppress(OSError):  # what is left to write is not needed
+            self._file.close()

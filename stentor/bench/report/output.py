@@ -1,7 +1,9 @@
 """Files of a run: a flat JSON with vLLM's key names, one JSONL line per request, Markdown, WAV files."""
 
+import io
 import json
 import math
+import os
 import re
 import wave
 from collections.abc import Iterable, Mapping
@@ -107,7 +109,8 @@ def clean(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Files:
-    """Where the files of one invocation go: `<folder>/<stem>.json` and so on."""
+    """Where the files of one invocation go: `<folder>/<stem>.json` and so on. OSError names a file that cannot be
+    written, of which nothing is left."""
 
     folder: Path
     stem: str
@@ -117,26 +120,17 @@ class Files:
 
     def write_json(self, value: Mapping[str, Any], append: bool = False) -> Path:
         """Write the result. `append` adds it as one line, so that many runs share a file."""
-        path = self.path(".json")
-        self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(clean(dict(value)), ensure_ascii=False, indent=None if append else 1, allow_nan=False)
-        with path.open("a" if append else "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        return path
+        return self.write_text(".json", text + "\n", append)
 
     def write_lines(self, rows: Iterable[Mapping[str, Any]], append: bool = False) -> Path:
         """Write one line per request. `append` keeps those of the runs that `write_json` has added before."""
-        path = self.path(".requests.jsonl")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with path.open("a" if append else "w", encoding="utf-8") as file:
-            for row in rows:
-                file.write(json.dumps(clean(dict(row)), ensure_ascii=False, allow_nan=False) + "\n")
-        return path
+        lines = [json.dumps(clean(dict(row)), ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
+        return self.write_text(".requests.jsonl", "".join(lines), append)
 
-    def write_text(self, suffix: str, text: str) -> Path:
+    def write_text(self, suffix: str, text: str, append: bool = False) -> Path:
         path = self.path(suffix)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        _write(path, text.encode(), append)
         return path
 
 
@@ -148,11 +142,27 @@ def default_stem(label: str, rate: float, concurrency: int | None, model: str) -
 
 
 def save_wav(path: Path, samples: Samples, rate: int) -> None:
-    """16-bit mono WAV, non-finite samples as silence."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """16-bit mono WAV, non-finite samples as silence. OSError as from `Files`."""
     scaled = np.clip(np.round(np.nan_to_num(samples) * 32768), -32768, 32767).astype("<i2")
-    with wave.open(str(path), "wb") as file:
+    whole = io.BytesIO()
+    with wave.open(whole, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
         file.writeframes(scaled.tobytes())
+    _write(path, whole.getvalue())
+
+
+def _write(path: Path, data: bytes, append: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("ab" if append else "wb")
+    before = file.tell()
+    try:
+        with file:
+            file.write(data)
+    except OSError as e:
+        if before:
+            os.truncate(path, before)
+        else:
+            path.unlink()
+        raise OSError(e.errno, e.strerror, str(path)) from e

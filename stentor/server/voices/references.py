@@ -100,7 +100,9 @@ class References:
             if not real.is_relative_to(self.local):
                 raise refused
             if real.is_dir():
-                raise ApiError(400, f"{param}: is a directory; name an audio file", param=param, code="path_not_allowed")
+                raise ApiError(
+                    400, f"{param}: is a directory; name an audio file", param=param, code="path_not_allowed"
+                )
             if not real.is_file():
                 raise refused
             if real.stat().st_size > self.max_bytes:

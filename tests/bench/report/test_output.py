@@ -3,11 +3,13 @@
 import json
 
 import numpy as np
+import pytest
 import soundfile
 
 from stentor.bench.compare import load
 from stentor.bench.report.output import SCHEMA, Files, clean, default_stem, save_wav
 from tests.bench.fake_server import tone
+from tests.helpers.full_disk import files_of_at_most
 
 
 def test_saved_json_is_strict_and_keeps_infinity_as_vllm_writes_it(tmp_path):
@@ -23,6 +25,21 @@ def test_appending_adds_a_line_each_time(tmp_path):
         requests = files.write_lines([{"index": value}], append=True)
     assert [run["request_rate"] for run in load(tmp_path / "r.json")] == [1, 2]
     assert [json.loads(line)["index"] for line in requests.read_text().splitlines()] == [1, 2]
+
+
+def test_what_cannot_be_written_whole_is_named_and_leaves_nothing(tmp_path):
+    files = Files(tmp_path, "r")
+    files.write_json({"schema": SCHEMA, "request_rate": 1}, append=True)
+    kept = (tmp_path / "r.json").read_bytes()
+    lost = {
+        "r.json": lambda: files.write_json({"schema": SCHEMA, "x": "y" * 999}, append=True),
+        "r.requests.jsonl": lambda: files.write_lines([{"x": "y" * 999}]),
+        "a.wav": lambda: save_wav(tmp_path / "a.wav", tone(0.1, 22050), 22050),
+    }
+    for name, write in lost.items():
+        with files_of_at_most(200), pytest.raises(OSError, match=f"File too large: '{tmp_path / name}'"):
+            write()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"r.json": kept}
 
 
 def test_the_default_name_is_vllms():
