@@ -19,6 +19,7 @@ from stentor.errors import InvalidRequest
 from stentor.server.limits import LIMITS
 from stentor.server.load_options import load_options
 from stentor.server.lora_modules import lora_modules
+from stentor.server.names import taken_by_model
 from stentor.text.lexicon import Lexicon
 from stentor.text.sentences import MAX_CHARS
 
@@ -210,8 +211,8 @@ class ServerConfig:
         for module in lora_modules(self.lora_modules):
             if module.base_model_name not in (None, *served):
                 raise InvalidRequest("lora_modules", f"{module.base_model_name!r} is no model of this server")
-            if module.name in (served or ("stentor",)):
-                raise InvalidRequest("lora_modules", f"{module.name!r} is the name of a model here")
+            if (why := taken_by_model(module.name, served or ("stentor",))) is not None:
+                raise InvalidRequest("lora_modules", why)
         if self.allow_runtime_lora_updating and not self.api_key:
             raise InvalidRequest("allow_runtime_lora_updating", "needs an api_key: who may load adapters must be known")
         if self.allow_runtime_lora_updating and self.scaled:

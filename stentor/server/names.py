@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 _DATED = re.compile(rf"({'|'.join(OPENAI_MODELS)})(-\d+)*|kokoro")
@@ -29,6 +29,15 @@ _KOKORO_VOICE = re.compile(r"[a-z][fm]_(\w+)")
 def is_usual_model(name: str) -> bool:
     """Whether a name is of a speech model of OpenAI, or of a version of one, such as tts-1-1106, or is kokoro."""
     return _DATED.fullmatch(name.lower()) is not None
+
+
+def taken_by_model(name: str, served: Container[str]) -> str | None:
+    """Why an adapter cannot have a name. served: names of models. None: it can."""
+    if name in served:
+        return f"{name!r} is the name of a model here"
+    if is_usual_model(name):
+        return f"{name!r} is a name that clients send for whatever model is served; choose another"
+    return None
 
 
 def openai_voice(name: str, voices: Sequence[str]) -> str | None:

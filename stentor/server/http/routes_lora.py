@@ -12,7 +12,7 @@ from stentor.server.adapters import allowed
 from stentor.server.errors import ApiError, failures
 from stentor.server.http.json_body import JsonRoute
 from stentor.server.limits import LIMITS
-from stentor.server.names import is_usual_model
+from stentor.server.names import taken_by_model
 from stentor.server.schemas import Body
 from stentor.server.state import server
 
@@ -47,8 +47,8 @@ async def load(request: Request, body: LoadLora) -> Response:
     """Load an adapter. Its name is a `model` from then on. Running requests go on."""
     s = server(request)
     host = s.hosts.named(body.base_model_name)
-    if body.lora_name in dict(s.hosts.served()) or is_usual_model(body.lora_name):
-        raise ApiError(400, f"lora_name: {body.lora_name!r} is the name of a model here", param="lora_name")
+    if (why := taken_by_model(body.lora_name, dict(s.hosts.served()))) is not None:
+        raise ApiError(400, f"lora_name: {why}", param="lora_name")
     path = allowed(s.config, body.lora_path)
     async with host.in_use() as tts:
         await host.adapters.load(tts, body.lora_name, path)

@@ -142,6 +142,7 @@ def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_
         ("a", "wrong", 400, "base_lm.layers.0.self_attn.q_proj has lora_A [4, 5]"),
         ("base", "two", 400, "is the name of a model here"),
         ("tts-1", "two", 400, "is the name of a model here"),
+        ("tts-1-1106", "two", 400, "lora_name: 'tts-1-1106' is a name that clients send for whatever model is served"),
         ("one", "two", 400, "has already been loaded"),
         ("", "two", 400, "lora_name"),
         ("a", None, 400, "lora_path: Field required"),
@@ -181,6 +182,19 @@ def test_each_adapter_belongs_to_one_model() -> None:
     assert (config.loras_of("first"), config.loras_of("second")) == ({"a": "/a"}, {"b": "/b"})
     with pytest.raises(InvalidRequest, match="'second' is no model of this server"):
         ServerConfig(models=("x",), lora_modules=modules)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("tts-1", {}),
+        ("GPT-4o-mini-tts-2025-12-15", {"models": ("x", "y")}),
+        ("kokoro", {"models": ("x",), "served_model_name": ("other",)}),
+    ],
+)
+def test_an_adapter_does_not_take_a_name_that_clients_send_for_any_model(name: str, more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=f"lora_modules: '{name}' is a name that clients send for whatever model"):
+        ServerConfig(lora_modules=(f"{name}=/a",), **more)
 
 
 @pytest.mark.parametrize(
