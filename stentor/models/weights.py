@@ -148,10 +148,20 @@ def read_pickled_dict(file: Path) -> dict[Any, Any]:
     return data
 
 
+@contextmanager
+def errors_name(source: object) -> Iterator[None]:
+    """A CheckpointError that names a tensor names the file or folder too."""
+    try:
+        yield
+    except CheckpointError as e:
+        raise CheckpointError(f"{source}: {e}") from e
+
+
 def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Replace `x.weight_g`, `x.weight_v` by `x.weight` = g * v / ||v|| (norm over all dims but the first).
 
     Integers in `x.weight_v` need no scale: the norm takes it out. The weight then has the dtype of g.
+    CheckpointError names a tensor that is missing or whose shape is none of a weight norm.
     """
     folded = {k: v for k, v in tensors.items() if not k.endswith(("weight_g", "weight_v"))}
     for key, v in tensors.items():
@@ -160,9 +170,12 @@ def fold_weight_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         name = key.removesuffix("_v")
         if f"{name}_g" not in tensors:
             raise CheckpointError(f"tensor {name}_g is missing beside {key}")
-        wide = v.to(torch.promote_types(v.dtype, torch.float32), copy=True)
-        norm = wide.flatten(1).norm(dim=1).view(-1, *[1] * (v.ndim - 1))
         g = tensors[f"{name}_g"]
+        if v.ndim < 2 or g.shape != (len(v), *[1] * (v.ndim - 1)):
+            shapes = f"tensors {name}_g {list(g.shape)} and {key} {list(v.shape)}"
+            raise CheckpointError(f"{shapes} are no weight norm: the first must have one value per row of the other")
+        wide = v.to(torch.promote_types(v.dtype, torch.float32), copy=True)
+        norm = wide.flatten(1).norm(dim=1).view(g.shape)
         wide.mul_(g.to(wide.dtype)).div_(norm)
         folded[name] = wide.to(v.dtype if v.is_floating_point() else g.dtype)
     for key in tensors:

@@ -187,6 +187,14 @@ def test_a_weight_norm_of_integers_needs_no_scale():
     torch.testing.assert_close(folded, (g * wide / wide.flatten(1).norm(dim=1).view(-1, 1, 1)).half())
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (1, 1, 1), (5, 1), (3, 1, 1)])
+def test_a_weight_norm_that_does_not_fit_is_named_with_its_file(shape: tuple[int, ...]):
+    tensors = {"c.weight_g": torch.ones(shape), "c.weight_v": torch.ones(5, 3, 4)}
+    message = f"x.pth: tensors c.weight_g {list(shape)} and c.weight_v [5, 3, 4] are no weight norm"
+    with pytest.raises(CheckpointError, match=re.escape(message)), weights.errors_name("x.pth"):
+        weights.fold_weight_norm(tensors)
+
+
 @pytest.mark.parametrize("kept", ["c.weight_g", "c.weight_v"])
 def test_half_a_weight_norm_is_named(kept: str):
     with pytest.raises(CheckpointError, match=r"c\.weight_[gv] is missing"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from stentor.models.weights import fold_weight_norm, read_pickle
+from stentor.models.weights import errors_name, fold_weight_norm, read_pickle
 
 Rules = tuple[tuple[str, str], ...]
 """Parts of released names and what stands for them here, in this order."""
@@ -67,7 +67,9 @@ def read_vocoder(path: Path) -> dict[str, Tensor]:
     tensors = {name.removeprefix("generator."): value for name, value in read_pickle(path / "hift.pt").items()}
     one_style = {_weight_norm_name(name): value for name, value in tensors.items()}
     precise = {name: v.double() if name.startswith("f0_predictor.") else v for name, v in one_style.items()}
-    folded = {_numbered(renamed(name, VOCODER)): value for name, value in fold_weight_norm(precise).items()}
+    with errors_name(path / "hift.pt"):
+        weights = fold_weight_norm(precise)
+    folded = {_numbered(renamed(name, VOCODER)): value for name, value in weights.items()}
     return {name: v[None, :, None] if _is_rate(name, v) else v for name, v in folded.items()}
 
 

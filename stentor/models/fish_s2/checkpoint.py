@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stentor.errors import CheckpointError
 from stentor.models.quantized_checkpoint import read_quantized
-from stentor.models.weights import fold_weight_norm, read_pickle, read_sharded
+from stentor.models.weights import errors_name, fold_weight_norm, read_pickle, read_sharded
 
 _BLOCK = {
     "attention.wq.": "self_attn.q_proj.",
@@ -61,12 +61,17 @@ def read_language_model(path: Path, config: Mapping[str, Any]) -> dict[str, Tens
         tensors = read_pickle(path / "model.pth")
     else:
         raise CheckpointError(f"{path} has neither model.safetensors (or its index) nor model.pth")
-    return language_model(read_quantized(config, tensors, str(path)))
+    tensors = read_quantized(config, tensors, str(path))
+    with errors_name(path):
+        return language_model(tensors)
 
 
 def read_codec(path: Path) -> dict[str, Tensor]:
     """codec.pth under stentor's names, weight norms and gains folded, in float32."""
-    return codec(read_pickle(path / "codec.pth", ("state_dict", "generator")))
+    file = path / "codec.pth"
+    tensors = read_pickle(file, ("state_dict", "generator"))
+    with errors_name(file):
+        return codec(tensors)
 
 
 def language_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -124,10 +129,11 @@ def _split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         out = tensors.get(f"{stem}o_proj.weight")
         if out is None:
             raise CheckpointError(f"tensor {name.replace('wqkv', 'wo')} is missing beside {name}")
-        queries = out.shape[1]
-        rest = tensor.shape[0] - queries
-        if rest <= 0 or rest % 2:
-            raise CheckpointError(f"tensor {name} has shape {list(tensor.shape)}, which does not split into q, k, v")
+        queries = out.shape[1] if out.ndim == 2 else 0
+        rest = tensor.shape[0] - queries if tensor.ndim else 0
+        if queries <= 0 or rest <= 0 or rest % 2:
+            shapes = f"tensor {name} has shape {list(tensor.shape)} beside {list(out.shape)} of the output"
+            raise CheckpointError(f"{shapes}, and does not split into q, k, v")
         split[f"{stem}q_proj.{kind}"] = tensor[:queries]
         split[f"{stem}k_proj.{kind}"] = tensor[queries : queries + rest // 2]
         split[f"{stem}v_proj.{kind}"] = tensor[queries + rest // 2 :]
@@ -143,19 +149,25 @@ def _fold_gains(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         target = name.removesuffix(suffix) + _SCALED[suffix]
         weight = folded.get(f"{target}.weight")
-        if weight is None or weight.shape[0] != gain.shape[0]:
+        bias = folded.get(f"{target}.bias", gain)
+        if weight is None or weight.ndim != 2 or not gain.shape == bias.shape == weight.shape[:1]:
             raise CheckpointError(f"tensor {name} has shape {list(gain.shape)} and no layer that it fits")
         folded[f"{target}.weight"] = gain[:, None] * weight
         if f"{target}.bias" in folded:
-            folded[f"{target}.bias"] = gain * folded[f"{target}.bias"]
+            folded[f"{target}.bias"] = gain * bias
     return folded
 
 
-def size(tensors: Mapping[str, Tensor], name: str, dim: int) -> int:
-    """One dimension of a tensor that must be there."""
+def size(tensors: Mapping[str, Tensor], name: str, dim: int, least: int = 1) -> int:
+    """One dimension of a tensor that must be there. least: of its values."""
     if name not in tensors:
         raise CheckpointError(f"codec.pth: tensor {name} is missing")
-    return int(tensors[name].shape[dim])
+    shape = list(tensors[name].shape)
+    if len(shape) <= dim or shape[dim] < least:
+        raise CheckpointError(
+            f"codec.pth: tensor {name} has shape {shape}, and dimension {dim} must be {least} or more"
+        )
+    return shape[dim]
 
 
 def count(tensors: Mapping[str, Tensor], pattern: str, first: int = 0) -> int:

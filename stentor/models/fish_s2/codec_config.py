@@ -54,7 +54,8 @@ def stack_config(hidden: int, ffn: int, layers: int) -> StackConfig:
 
 
 def infer(tensors: Mapping[str, Tensor]) -> CodecConfig:
-    """Sizes from the shapes of renamed tensors (see checkpoint.codec). CheckpointError names what is missing."""
+    """Sizes from the shapes of renamed tensors (see checkpoint.codec). CheckpointError names one that is missing or has
+    no such size."""
     encoder = _strides(tensors, r"encoder\.block\.(\d+)\.block\.4\.weight", "encoder.block.{}.block.4.weight")
     decoder = _strides(tensors, r"decoder\.model\.(\d+)\.block\.1\.weight", "decoder.model.{}.block.1.weight")
     merges = count(tensors, r"quantizer\.downsample\.(\d+)\.")
@@ -79,7 +80,7 @@ def infer(tensors: Mapping[str, Tensor]) -> CodecConfig:
 def _strides(tensors: Mapping[str, Tensor], pattern: str, name: str) -> tuple[int, ...]:
     """Strides of consecutive blocks, numbered from 1: the kernel of a strided convolution is twice its stride."""
     blocks = count(tensors, pattern, first=1)
-    return tuple(size(tensors, name.format(i), 2) // 2 for i in range(1, blocks + 1))
+    return tuple(size(tensors, name.format(i), 2, least=2) // 2 for i in range(1, blocks + 1))
 
 
 def _stack(tensors: Mapping[str, Tensor], prefix: str) -> StackConfig:

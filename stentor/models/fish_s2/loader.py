@@ -66,6 +66,8 @@ def make_codec(
     """A codec without weights, for streams and references of any length that the model takes."""
     if sizes.residual_books + 1 != c.books:
         raise CheckpointError(f"codec.pth has {sizes.residual_books + 1} codebooks, config.json says {c.books}")
+    if sizes.semantic_codes != c.codes:
+        raise CheckpointError(f"codec.pth has {sizes.semantic_codes} semantic codes, config.json says {c.codes}")
     longest_reference = math.ceil(REFERENCE_SECONDS[1] * SAMPLE_RATE / sizes.encoder_hop) + sizes.hop
     return FishCodec(sizes, max(c.max_model_len, longest_reference), dtype, encoder)
 

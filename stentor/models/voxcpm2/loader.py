@@ -33,6 +33,7 @@ from stentor.models.voxcpm2.prompt import PromptBuilder, Tokenize
 from stentor.models.voxcpm2.schedule import MAX_STEPS
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
 from stentor.models.weights import (
+    errors_name,
     fold_weight_norm,
     load_weights,
     meta_init,
@@ -101,7 +102,9 @@ def _fill(
 
 def _fill_codec(vae: AudioVAE, path: Path, device: torch.device, packing: Executor | None) -> None:
     """Load the autoencoder's weights. packing: threads that pack the decoder's, where 16 bits hold all of them."""
-    weights = fold_weight_norm(_vae_weights(path))
+    tensors = _vae_weights(path)
+    with errors_name(f"{path}: audiovae"):
+        weights = fold_weight_norm(tensors)
     load_weights(vae, weights, f"{path}: audiovae", device, ignore=UNUSED_VAE)
     exact = all(t.dtype == torch.float16 for name, t in weights.items() if name.startswith("decoder."))
     if packing is not None and exact:

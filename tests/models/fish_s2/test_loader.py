@@ -220,12 +220,18 @@ def edit_codec(path, change):
     torch.save(tensors, path / "codec.pth")
 
 
+def reshaped(name, change):
+    """A codec one of whose tensors has another shape."""
+    return lambda p: edit_codec(p, lambda t: t.update({name: change(t[name])}))
+
+
 def drop_token(path, content):
     data = json.loads((path / "tokenizer.json").read_text())
     data["added_tokens"] = [t for t in data["added_tokens"] if t["content"] != content]
     (path / "tokenizer.json").write_text(json.dumps(data))
 
 
+SEMANTIC = "quantizer.semantic_quantizer.quantizers.0"
 BROKEN = {
     "no shards": (lambda p: [f.unlink() for f in p.glob("model*")], "neither model.safetensors"),
     "a shard less": (lambda p: (p / "model-00002-of-00002.safetensors").unlink(), "model-00002-of-00002.safetensors"),
@@ -256,6 +262,38 @@ BROKEN = {
     "codec book gone": (
         lambda p: edit_codec(p, lambda t: [t.pop(k) for k in list(t) if "quantizer.quantizers.8" in k]),
         "9 codebooks",
+    ),
+    "a semantic code more": (
+        reshaped(f"{SEMANTIC}.codebook.weight", lambda t: torch.cat([t, t[:1]])),
+        "257 semantic codes, config.json says 256",
+    ),
+    "codec norm of one value": (
+        reshaped("decoder.model.0.conv.parametrizations.weight.original0", lambda t: t[:1]),
+        r"/codec\.pth: tensors decoder.model.0.conv.weight_g \[1, 1, 1\] and decoder.model.0.conv.weight_v \[\d+, ",
+    ),
+    "flat codec norm": (
+        reshaped(f"{SEMANTIC}.in_proj.weight_v", torch.flatten),
+        rf"/codec\.pth: tensors {SEMANTIC}.in_proj.weight_g \[8, 1, 1\] and .* are no weight norm",
+    ),
+    "flat codec projection": (
+        reshaped("quantizer.pre_module.layers.0.attention.wqkv.weight", lambda t: t[0, 0]),
+        r"/codec\.pth: tensor quantizer.pre_module.layers.0.attention.wqkv.weight has shape \[\] beside",
+    ),
+    "flat codec output": (
+        reshaped("quantizer.pre_module.layers.0.attention.wo.weight", torch.flatten),
+        r"/codec\.pth: tensor quantizer.pre_module.layers.0.attention.wqkv.weight has shape .* beside \[\d+\] of",
+    ),
+    "codec gain of one value": (
+        reshaped("quantizer.downsample.0.1.gamma", lambda t: t[0]),
+        r"/codec\.pth: tensor quantizer.downsample.0.1.gamma has shape \[\] and no layer",
+    ),
+    "codec stride of nothing": (
+        reshaped("quantizer.downsample.0.0.conv.weight", lambda t: t[..., :0]),
+        r"codec\.pth: tensor quantizer.downsample.0.0.weight has shape \[.*, 0\], and dimension 2 must be 1 or more",
+    ),
+    "flat codec book": (
+        reshaped(f"{SEMANTIC}.codebook.weight", torch.flatten),
+        rf"codec\.pth: tensor {SEMANTIC}.codebook.weight has shape \[\d+\], and dimension 1 must be",
     ),
 }
 
