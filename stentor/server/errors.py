@@ -28,6 +28,7 @@ TYPES = {
     408: "timeout_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     431: "invalid_request_error",
     503: "overloaded_error",
@@ -64,7 +65,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        if self.status in (408, 413):
+        if self.status in (408, 413, 415):
             return {"Connection": "close"}  # else the client goes on sending its body
         if self.retry_after is None:
             return {}
@@ -110,6 +111,7 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
         404: "Not found",
         409: "Conflict",
         413: "The body is too large",
+        415: "The body is compressed",
         429: "Too many requests in progress; see Retry-After",
         500: "The engine failed",
         503: "Not ready, or the queue is full; see Retry-After",

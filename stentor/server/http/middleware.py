@@ -67,7 +67,7 @@ class RequestIds:
 class RequestLimits:
     """Limits body sizes, the bytes of all bodies, the time in which a body comes, and POST requests in progress.
 
-    Answers 413 or 429 before a body is read. A body that is larger than its Content-Length says is cut off.
+    Answers 413, 415 or 429 before a body is read. A body that is larger than its Content-Length says is cut off.
     `ended` is set when what still runs must end.
     """
 
@@ -95,9 +95,12 @@ class RequestLimits:
             body.release()
 
     def _refuse(self, scope: Scope, counted: bool) -> ApiError | None:
-        length = Headers(scope=scope).get("content-length", "0")
+        headers = Headers(scope=scope)
+        length, coding = headers.get("content-length", "0"), headers.get("content-encoding", "identity")
         if not length.isdecimal() or int(length) > self.max_bytes:
             return too_large(self.max_bytes)
+        if counted and coding.lower() != "identity":
+            return ApiError(415, f"Content-Encoding: {coding!r} is not read; send the body as it is")
         if counted and self.active >= self.config.max_active_requests:
             return ApiError(
                 429, f"{self.active} requests are in progress already", code="too_many_requests", retry_after=1

@@ -41,7 +41,7 @@ SPEECH_RESPONSES: dict[int | str, dict[str, Any]] = {
             "application/json": {"schema": {"type": "object"}},
         },
     },
-    **failures(400, 401, 404, 413, 429, 500, 503, 504),
+    **failures(400, 401, 404, 413, 415, 429, 500, 503, 504),
 }
 
 
@@ -95,7 +95,7 @@ async def plan_or_reject(s: Server, planned: Awaitable[SpeechPlan]) -> SpeechPla
 
 BATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {"schema": {"type": "object"}}}},
-    **failures(400, 401, 404, 413, 429, 500, 503, 504),
+    **failures(400, 401, 404, 413, 415, 429, 500, 503, 504),
 }
 
 

@@ -66,7 +66,7 @@ def _built_in(s: Server, model: str | None) -> list[str]:
     return [v for h in hosts if h.serves for v in h.spec.voices]
 
 
-@router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 429, 503, 507))
+@router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 415, 429, 503, 507))
 async def add(
     request: Request,
     name: Annotated[str, Form(max_length=LIMITS.name_chars)],

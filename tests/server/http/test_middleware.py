@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import select
 import socket
 from pathlib import Path
@@ -51,6 +53,17 @@ def test_lengths_that_are_none_are_refused(live: Live, length: str) -> None:
     with socket.create_connection((host, int(port)), STUCK_S) as s:
         s.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{{".encode())
         assert s.recv(100).split(b" ")[1] in (b"400", b"413")
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/audio/voices"])
+def test_a_compressed_body_is_refused_as_such(live: Live, path: str) -> None:
+    """It was told to be no JSON, because of surrogates."""
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    answer = live.http.post(path, content=gzip.compress(json.dumps(ASK).encode()), headers=headers)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (415, "invalid_request_error")
+    assert answer.json()["error"]["message"] == "Content-Encoding: 'gzip' is not read; send the body as it is"
+    plain = {"Content-Encoding": "identity"}
+    assert live.http.post("/v1/audio/speech", json=ASK, headers=plain).status_code == 200
 
 
 def test_no_header_of_an_answer_can_be_made_by_a_request(live: Live) -> None:
