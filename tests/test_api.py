@@ -69,6 +69,7 @@ def test_a_reference_may_be_a_path_bytes_or_samples(tts: TTS, tmp_path: Path):
         (b"hi", {}, "text: must be a string, got bytes"),
         ({"one": "hi"}, {}, "text: must be a string, got dict"),
         ("x" * 10_000, {"split_granularity": "none"}, "text: has 10000 characters, at most 512"),
+        ("ж" * 300, {"split_granularity": "none"}, "text: is too long for one request: it has 300 characters"),
         ("hi", {"split_granularity": "word"}, "split_granularity: must be one of auto, none, sentence, clause"),
         ("bad \ud800", {}, "text: is not valid Unicode"),
         ("hi", {"voice": "nobody"}, "voice: 'nobody' is not known; known: low, high"),

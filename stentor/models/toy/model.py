@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stentor.errors import InvalidRequest
+from stentor.errors import InvalidRequest, too_long
 from stentor.layers.attention import KeptQueries
 from stentor.layers.rng import normal
 from stentor.layers.rope import Rope, angles
@@ -87,6 +87,8 @@ class Toy(nn.Module):
             raise InvalidRequest("text", "must not contain NUL")
         voice = {"low": [1], "high": [2], None: []}[request.voice]
         tokens = voice + list(request.text.encode())
+        if len(tokens) > MAX_TEXT:  # letters of several bytes
+            raise too_long(len(tokens), MAX_TEXT, request.text)
         if BROKEN in request.text:
             tokens[-1] = TEXT
         given = np.zeros((0, LATENT + CODES), np.float32)
