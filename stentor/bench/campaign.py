@@ -87,7 +87,8 @@ async def run(job: BenchJob, target: SystemUnderTest) -> int:
         done = await session.run_level(target.sender, plan, level, settings, target.spool)
         _score(done, job, target.spool)
         runs.append(done)
-        wrong.extend([f"--save-audio: {done.unsaved}"] if done.unsaved else [])
+        if done.unsaved:
+            wrong.append(f"--save-audio: {done.unsaved}")
         if several:
             print(_one_line(done))
         return done
