@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,23 @@ def compile_only(current: Callable[[], AbstractContextManager[None]]) -> Iterato
 
     jobs: dict[Any, tuple[Future[Any], Callable[[Any], object]]] = {}
 
+    def load(compiled: Future[Any]) -> None:
+        """Launchers are made one at a time (launchers.py), which no thread that compiles is to wait for."""
+        loader.submit(_load, compiled, current)
+
     def submit(key: Any, compile_fn: Any, finalize_fn: Any, *_: Any) -> None:
         """None, of which Triton launches nothing."""
         if key not in jobs:
-            jobs[key] = pool.submit(_loaded, compile_fn, current), finalize_fn
+            compiled = pool.submit(compile_fn)
+            compiled.add_done_callback(load)
+            jobs[key] = compiled, finalize_fn
 
     token = _ACTIVE.set(True)
     try:
-        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "stentor-triton") as pool:
+        with (
+            ThreadPoolExecutor(1, "stentor-launchers") as loader,
+            ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "stentor-triton") as pool,
+        ):
             mode = AsyncCompileMode(pool)
             mode.submit = submit
             with mode:
@@ -72,9 +81,7 @@ def compile_only(current: Callable[[], AbstractContextManager[None]]) -> Iterato
             keep(future.result())
 
 
-def _loaded(compile_kernel: Callable[[], Any], current: Callable[[], AbstractContextManager[None]]) -> Any:
-    """A compiled kernel, with its launcher. Both would otherwise be made by its first launch."""
-    kernel = compile_kernel()
-    with current():
-        assert kernel.run is not None
-    return kernel
+def _load(compiled: Future[Any], current: Callable[[], AbstractContextManager[None]]) -> None:
+    """Load a compiled kernel with its launcher, as its first launch would. What is wrong with it shows then."""
+    with suppress(Exception), current():
+        assert compiled.result().run is not None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from triton.backends import backends
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from stentor.kernels.compile_only import compile_only, compiles_only
+from stentor.kernels.launchers import make_launchers_alone
 
 LAUNCHED: list[int] = []  # blocks of the kernels that were launched
 LOADED: list[str] = []  # names of threads that loaded a kernel
@@ -92,12 +96,34 @@ def check_threads() -> None:
         beside.join()
     assert not compiles_only()
     assert LAUNCHED == [256], "threads that do something else launch what they always did"
-    assert sorted(name.split("_")[0] for name in LOADED) == ["other", "stentor-triton", "stentor-triton"]
+    assert sorted(name.split("_")[0] for name in LOADED) == ["other", "stentor-launchers", "stentor-launchers"]
     LAUNCHED.clear()
     launch(64, 128)
     assert LAUNCHED == [64, 128]
     assert len(LOADED) == 3, "they had been loaded"
     assert refused()
+
+
+def check_launchers() -> None:
+    """Threads make them one at a time."""
+    making, most = [0], [0]
+
+    class Slow:
+        def __init__(self, src: Any, metadata: Any) -> None:
+            making[0] += 1
+            most[0] = max(most[0], making[0])
+            time.sleep(0.01)  # others have the time to begin
+            making[0] -= 1
+            assert (src, metadata) == ("source", "metadata")
+
+    driver.active.launcher_cls = Slow
+    for _ in range(2):  # every start says so
+        make_launchers_alone()
+    assert driver.active.launcher_cls is not Slow
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: driver.active.launcher_cls("source", "metadata"), range(8)))
+    assert most == [1]
+    assert all(isinstance(each, Slow) for each in made)
 
 
 def check_errors() -> None:
@@ -109,7 +135,9 @@ def check_errors() -> None:
 
 
 if __name__ == "__main__":
+    backends["nvidia"].driver.is_active = staticmethod(lambda: True)  # type: ignore[method-assign]
     driver.set_active(Hopper())
     check_threads()
     check_errors()
+    check_launchers()
     print("checked")
