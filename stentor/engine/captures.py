@@ -18,9 +18,10 @@ from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
 
-QUIET_SECONDS = 0.1
-"""Without a message, before each capture. A request that comes during one waits for it, on an H200 for 0.44 s at most.
-So nothing is captured between the requests of a client that sends one after another."""
+QUIET_SECONDS = 2.0
+"""Without a message, before the others are captured, one after another until a message comes. A request that comes
+during a capture waits for it, on an H200 for 0.44 s at most. So nothing is captured between the requests of a client
+that sends one after another, or before the first one of clients that wait until an engine is ready."""
 LEAD_SECONDS = 2.5
 """Of audio that each client has buffered, for a capture beside requests. On an H200 the longest takes 0.44 s, and 2.1 s
 where kernels are compiled in it."""
@@ -32,6 +33,7 @@ class Captures:
     def __init__(self, runner: ModelRunner, codec: CodecRunner, device: Device) -> None:
         self.runner, self.codec, self.device = runner, codec, device
         self._tried, self._seconds = 0, 0.0  # behind the start
+        self._goes_on = False  # a graph was captured, and no message has come since
 
     @property
     def left(self) -> int:
@@ -41,7 +43,11 @@ class Captures:
     @property
     def wait(self) -> float | None:
         """How long an idle engine waits for a message. None: for ever, as no graph is left."""
-        return QUIET_SECONDS if self.left else None
+        return None if not self.left else 0.0 if self._goes_on else QUIET_SECONDS
+
+    def interrupt(self) -> None:
+        """A message has come."""
+        self._goes_on = False
 
     def start(self, every: bool) -> None:
         """Capture graphs into which all that is launched fits, or all. EngineError if one fails that is required.
@@ -74,7 +80,7 @@ class Captures:
                     self._capture()
             except EngineError as e:  # graphs are required, and what is launched has one: the engine goes on
                 log.error("%s; larger graphs serve in its place", e)
-            self._tried += 1
+            self._tried, self._goes_on = self._tried + 1, not asked
             self._seconds += time.monotonic() - started
             if not self.left:
                 self.device.release_cached()

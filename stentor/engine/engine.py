@@ -237,6 +237,7 @@ class Engine:
                 return
             if message is None:
                 return
+            self._captures.interrupt()
             self._handle(message)
             wait = False
 

@@ -106,6 +106,21 @@ def test_nothing_is_captured_beside_a_client_that_has_little_audio(
         assert tts.engine.runner.decode_graphs.asked
 
 
+def test_graphs_are_captured_one_after_another_until_a_message_comes(
+    events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captures, "QUIET_SECONDS", 1e3)
+    with TTS("dummy:toy", dtype="float64", **SMALL) as tts:
+        found = tts.engine._captures
+        assert found.wait == 1e3
+        with torch.inference_mode():
+            found.next()  # the engine's thread waits for a message meanwhile
+        assert found.left
+        assert found.wait == 0.0
+        tts.generate("a message", max_frames=2)
+        assert found.wait == 1e3
+
+
 @pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-lookahead"])
 def test_all_graphs_are_captured_once_while_nobody_asks_and_serve_afterwards(events: list[Event], model: str) -> None:
     with TTS(model, dtype="float64", **SMALL) as tts:
