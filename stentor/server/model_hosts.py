@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +21,7 @@ from stentor.server.limits import LIMITS
 from stentor.server.loader import Loader
 from stentor.server.names import OPENAI_MODELS, is_usual_model
 from stentor.server.residency import Residency
-from stentor.server.warm_up import warm_up
+from stentor.server.warm_up import read_as_sent, warm_up
 from stentor.text.lexicon import Lexicon
 
 if TYPE_CHECKING:
@@ -44,8 +44,15 @@ class ModelHost:
     """One model and its engine. Everything but the work of its two pools happens on the event loop."""
 
     def __init__(
-        self, name: str, make: Callable[..., TTS], config: ServerConfig, give_up: GiveUp, loader: Loader
+        self,
+        name: str,
+        make: Callable[..., TTS],
+        config: ServerConfig,
+        give_up: GiveUp,
+        loader: Loader,
+        parsers: Executor,
     ) -> None:
+        """parsers: threads that parse the bodies of requests."""
         self.name, self.config, self.loader = name, config, loader
         self.lexicon = Lexicon.of(None)  # the model's, from the first load on
         self.residency = Residency()
@@ -57,7 +64,7 @@ class ModelHost:
         self.restarts = 0
         self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix=f"stentor-prepare-{name}"[:60])
         self.references = ThreadPoolExecutor(REFERENCE_THREADS, thread_name_prefix=f"stentor-reference-{name}"[:60])
-        self._make, self._give_up = make, give_up
+        self._make, self._give_up, self._parsers = make, give_up, parsers
         self._tts: TTS | None = None
         self._spec: ModelSpec | None = None
         self._task: asyncio.Task[None] | None = None
@@ -178,6 +185,8 @@ class ModelHost:
                 self._become("warming")
             await asyncio.to_thread(warm_up, self._tts)
         await self.loader.settle(collect=not again)
+        if self.config.warmup and not again and self._spec.takes_reference:
+            await read_as_sent(self._parsers, self.pool, self.references)
         self.reason = None
         self.residency.loaded(time.monotonic() - began)
         self._become("ready")

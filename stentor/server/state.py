@@ -37,7 +37,9 @@ class Server:
     ) -> None:
         self.config = config
         self.loader = Loader(cpu_share(len(config.models)))
-        hosts = [ModelHost(name, load(name, model), config, give_up, self.loader) for name, model in names(config)]
+        self.parsers = ThreadPoolExecutor(LIMITS.parse_threads, thread_name_prefix="stentor-parse")
+        shared = config, give_up, self.loader, self.parsers
+        hosts = [ModelHost(name, load(name, model), *shared) for name, model in names(config)]
         self.hosts = ModelHosts(hosts, config.served_model_name[len(hosts) :])
         folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR
         self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
@@ -46,7 +48,6 @@ class Server:
         self.outcomes = outcomes
         self.planner = Planner(config, self.hosts, VoiceResolver(config, self.voices, self.recordings))
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
-        self.parsers = ThreadPoolExecutor(LIMITS.parse_threads, thread_name_prefix="stentor-parse")
         self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish
         self.ended = asyncio.Event()  # set when their time is over: what still runs ends with an error
 

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +45,9 @@ def test_a_model_that_runs_has_free_memory_given_back_now_and_then(monkeypatch: 
     trims: list[float] = []
 
     async def main(loop: virtual_time.VirtualTimeLoop) -> None:
-        host = ModelHost("toy", lambda: pytest.fail("loaded"), ServerConfig(), lambda code: None, Loader())
+        host = ModelHost(
+            "toy", lambda: pytest.fail("loaded"), ServerConfig(), lambda code: None, Loader(), ThreadPoolExecutor()
+        )
         engine: Any = SimpleNamespace(health=lambda: SimpleNamespace(alive=True, error=None))
         monkeypatch.setattr(host, "_tts", SimpleNamespace(engine=engine))
         monkeypatch.setattr(asyncio, "to_thread", at_once)  # a thread takes real time, which the clock does not see

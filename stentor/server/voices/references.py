@@ -74,7 +74,7 @@ class References:
         if len(payload) > self.max_bytes * 4 // 3 + 1024:
             raise self._too_large(param)
         try:
-            return self._sized(_decoded(payload), param)
+            return self._sized(from_base64(payload), param)
         except (binascii.Error, ValueError):
             raise ApiError(
                 400, f"{param}: must be a data: URI, an http(s) URL, or base64 of an audio file", param=param
@@ -124,7 +124,7 @@ def _is_url(source: str) -> bool:
     return source[:7].lower() == "http://" or source[:8].lower() == "https://"
 
 
-def _decoded(payload: str) -> bytes:
+def from_base64(payload: str) -> bytes:
     """The bytes of base64, which may have white space in it. binascii.Error or ValueError where it is not."""
     try:
         return pybase64.b64decode(payload, validate=True)
