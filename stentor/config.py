@@ -119,7 +119,7 @@ class Policy:
     min_cached_voice_tokens: int = 32  # the same at most for a prompt with reference audio
     reserve_tokens: int = 64  # tokens for which pages are allocated ahead when a request needs another page
     ramp: tuple[int, ...] | None = None  # frames per chunk of a stream. The last value repeats. None: by the device
-    chunk: int = 25  # frames of one codec chunk at most
+    chunk: int | None = None  # frames of one codec chunk at most. None: by the codec
     max_frames_in_codec: int | None = None  # that the codec holds before their audio has come. None: by the codec
     max_ahead: float = 30.0  # audio that a stream may have buffered before it pauses
     max_unread: float = 45.0  # audio that a stream's reader may leave before it stops and gives way

@@ -280,6 +280,7 @@ def most_in_codec(policy: Policy, timing: CodecTiming) -> int:
 
 def chunk_sizes(policy: Policy, timing: CodecTiming) -> tuple[int, tuple[int, ...]]:
     """The longest chunk and the ramp, on the codec's grid."""
-    several = timing.chunk_pages if timing.window else max(1, policy.chunk // timing.grid)
+    most = timing.chunk if policy.chunk is None else policy.chunk
+    several = timing.chunk_pages if timing.window else max(1, most // timing.grid)
     chunk = several * timing.grid
     return chunk, tuple(min(timing.on_grid(n), chunk) for n in policy.ramp or RAMP)

@@ -97,7 +97,7 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
         page_size=config.page_size,
         wanted=math.ceil(spec.max_model_len / config.page_size),
         chunk=chunk,
-        priming=min(spec.codec_prefix, spec.codec_chunk),  # frames of a call beside the others
+        priming=min(spec.codec_prefix, timing.chunk),  # frames of a call beside the others
         grid=timing.grid,
     )
 

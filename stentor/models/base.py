@@ -105,10 +105,9 @@ class ModelSpec:
     marks: TextMarks = NO_MARKS  # inside a text
     phonemes: bool = False  # it reads `[word](/phonemes/)` in a text, without white space inside
     split_granularity: str = "auto"  # how text is cut by default (text/sentences.py)
-    codec_chunk: int = 25  # frames that one codec call decodes at most
     codec_silent: int = 25  # frames that one call with `CodecCall.silent` takes at most
     codec_prefix: int = 0  # frames of a prompt's codec prefix at most. 0: no prompt has one
-    codec_timing: CodecTiming = CAUSAL  # its grid, look-ahead and delay
+    codec_timing: CodecTiming = CAUSAL  # its grid, look-ahead, delay and chunks
     hides_frames: bool = False  # emit says of each frame whether it is heard
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough

@@ -18,6 +18,7 @@ class CodecTiming:
     chunks: whether streams are decoded in chunks. Otherwise their audio comes when they have ended, as a whole.
     window: so many pages of codec state a stream keeps, one for each `grid` frames, those of its codec prefix first.
     What is older than the rest is cut. 0: the codec has no pages.
+    chunk: frames of one call at most, unless the policy says how many.
     chunk_pages: with a window, a chunk has one page or so many, 2 at most. It has one where pages are cut.
     """
 
@@ -29,6 +30,7 @@ class CodecTiming:
     chunks: bool = True
     window: int = 0
     chunk_pages: int = 1
+    chunk: int = 25
 
     def __post_init__(self) -> None:
         # Otherwise a stream could end after its last chunk, and the audio that is owed would never come.

@@ -64,7 +64,6 @@ def make_spec(
         live_text=timing.chunks,
         speaker_size=SPEAKER,
         marks=MARKS,
-        codec_chunk=c.flow.cell,
         codec_prefix=min(MAX_PROMPT, (timing.window - OWN_CELLS) * timing.grid) if timing.window else MAX_PROMPT,
         codec_timing=timing,
         hides_frames=True,

@@ -8,6 +8,7 @@ import torch
 
 from stentor.layers.types import Column
 from stentor.models.base import AlignmentHeads, KVSpec, ModelSpec, Option
+from stentor.models.codec_timing import CodecTiming
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.prompt import MIN_LEN, PRIME
 from stentor.models.voxcpm2.schedule import MAX_STEPS, evaluations
@@ -72,8 +73,8 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         takes_reference=c.takes_reference,
         voice_frames=bool(c.voices),
         takes_prompt=c.takes_reference,
-        codec_chunk=16,
         codec_prefix=PRIME if c.takes_reference else 0,
+        codec_timing=CodecTiming(chunk=16),
         num_evals=evaluations(int(steps or 1)),
         captured_evals=tuple(evaluations(n) for n in CAPTURED_STEPS),
         threads=c.threads,
