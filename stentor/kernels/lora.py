@@ -53,10 +53,8 @@ def tiles_of(index: Tensor) -> Tensor:
     count = len(index)
     tiles = torch.empty(count, 1 + LORA_GROUP, dtype=torch.int32, device=index.device)
     block = max(16, triton.next_power_of_2(count))
-    _tiles_kernel[(1,)](
-        index, tiles, count, BLOCK_G=block, GROUP=LORA_GROUP, USE_PDL=USE_PDL, num_warps=4 if block <= 64 else 16,
-        **PDL_LAUNCH,
-    )  # fmt: skip
+    constants = {"BLOCK_G": block, "GROUP": LORA_GROUP, "USE_PDL": USE_PDL, "num_warps": 4 if block <= 64 else 16}
+    _tiles_kernel[(1,)](index, tiles, count, **constants, **PDL_LAUNCH)
     return tiles
 
 
@@ -140,7 +138,7 @@ def _shrink_kernel(
                     own_ptr = part_ptr + tl.cast(number - 1, tl.int64) * stride_slot
                     acc = _shrunk(
                         acc, x_ptr, own_ptr, row, own, mask_r, offs_r, first, last, K, stride_x, BLOCK_K, EVEN
-                    )  # fmt: skip
+                    )
         h_row = (split * M + row) * tl.num_programs(1) + part
         tl.store(h_ptr + h_row[:, None] * RANK + offs_r[None, :], acc, valid[:, None] & mask_r[None, :])
 
@@ -224,12 +222,12 @@ def shrink(x: Tensor, index: Tensor, a: Tensor, tiles: Tensor | None = None) -> 
     tile, (splits, each) = _tile(x, len(rows), index, tiles), lora_splits(k)
     config = lora_config(rank, x.element_size(), tile.sequences)
     h = torch.empty(splits, len(rows), parts, rank, dtype=torch.float32, device=x.device)
-    strides = (rows.stride(0), a.stride(0), a.stride(1))
-    _shrink_kernel[(tile.tiles, parts, splits)](
-        rows, tiles if tile.grouped else index, a, h, *_sizes(x, len(rows), index, tile), k, each, *strides,
-        RANK=rank, BLOCK_R=config.block_r, BLOCK_K=config.block_k, EVEN=each % config.block_k == k % each == 0,
-        num_stages=config.stages, num_warps=config.shrink_warps, **_constants(tile),
-    )  # fmt: skip
+    sizes = (*_sizes(x, len(rows), index, tile), k, each, rows.stride(0), a.stride(0), a.stride(1))
+    constants = {"RANK": rank, "BLOCK_R": config.block_r, "BLOCK_K": config.block_k, **_constants(tile)}
+    constants |= {"EVEN": each % config.block_k == k % each == 0, "num_stages": config.stages}
+    rows_by = tiles if tile.grouped else index
+    grid = (tile.tiles, parts, splits)
+    _shrink_kernel[grid](rows, rows_by, a, h, *sizes, **constants, num_warps=config.shrink_warps)
     return h
 
 
@@ -243,13 +241,14 @@ def expand(
     n, rank, (splits, rows, parts, _) = y.shape[-1], b.shape[1], h.shape
     tile = _tile(y, rows, index, tiles)
     config = lora_config(rank, y.element_size(), tile.sequences)
-    w0, w1, w2 = (*widths, 0, 0)[:3]
-    blocks = sum(triton.cdiv(width, config.block_n) for width in widths)
-    _expand_kernel[(tile.tiles, blocks)](
-        h, tiles if tile.grouped else index, b, y, *_sizes(y, rows, index, tile), n, b.stride(0), b.stride(1),
-        WIDTH0=w0, WIDTH1=w1, WIDTH2=w2, PARTS=parts, SPLITS=splits, RANK=rank, BLOCK_R=config.block_r,
-        BLOCK_N=config.block_n, num_warps=config.expand_warps, **_constants(tile),
-    )  # fmt: skip
+    sizes = (*_sizes(y, rows, index, tile), n, b.stride(0), b.stride(1))
+    constants = {"RANK": rank, "BLOCK_R": config.block_r, "BLOCK_N": config.block_n, **_constants(tile)}
+    constants |= {f"WIDTH{i}": width for i, width in enumerate((*widths, 0, 0)[:3])}
+    rows_by = tiles if tile.grouped else index
+    grid = (tile.tiles, sum(triton.cdiv(width, config.block_n) for width in widths))
+    _expand_kernel[grid](
+        h, rows_by, b, y, *sizes, **constants, PARTS=parts, SPLITS=splits, num_warps=config.expand_warps
+    )
     return y
 
 

@@ -94,9 +94,8 @@ def expand_norm(y: Tensor, h: Tensor, index: Tensor, b: Tensor, x: Tensor, norm:
     total, out = (torch.empty_like(rows, memory_format=torch.contiguous_format) for _ in range(2))
     chunks = triton.cdiv(y.shape[1], config.block_m)
     weight, eps, cast_first = norm
-    _expand_norm_kernel[(len(y) * chunks,)](
-        h, index, b, y, rows, weight, total, out, len(rows), y.shape[1], len(index), chunks, size, eps, rows.stride(0),
-        b.stride(0), b.stride(1),
-        CAST_FIRST=cast_first, SPLITS=len(h), RANK=rank, **config.constants, USE_PDL=USE_PDL, **PDL_LAUNCH,
-    )  # fmt: skip
+    sizes = (len(rows), y.shape[1], len(index), chunks, size, eps, rows.stride(0), b.stride(0), b.stride(1))
+    constants = {"CAST_FIRST": cast_first, "SPLITS": len(h), "RANK": rank, "USE_PDL": USE_PDL, **config.constants}
+    grid = (len(y) * chunks,)
+    _expand_norm_kernel[grid](h, index, b, y, rows, weight, total, out, *sizes, **constants, **PDL_LAUNCH)
     return total.view(x.shape), out.view(x.shape)
