@@ -18,7 +18,7 @@ from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
 
-QUIET_SECONDS = 2.0
+QUIET_SECONDS = 10.0
 """Without a message, before the others are captured, one after another until a message comes. A request that comes
 during a capture waits for it, on an H200 for 0.44 s at most. So nothing is captured between the requests of a client
 that sends one after another, or before the first one of clients that wait until an engine is ready."""
