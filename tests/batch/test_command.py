@@ -389,17 +389,20 @@ def test_an_interrupted_run_ends_cleanly_and_can_be_resumed(
 def test_a_run_that_is_interrupted_while_its_model_loads_says_what_is_left(
     number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = signal.getsignal(number)
-
     def interrupted(*arguments: object, **options: object) -> None:
         assert signal.getsignal(number) != signal.SIG_DFL  # which would end this process
         os.kill(os.getpid(), number)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(stentor.batch.speaker, "TTS", interrupted)
-        assert speak(tmp_path, GOOD) == INTERRUPTED
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, usual)  # of a run in the foreground: in the background SIGINT is ignored
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(stentor.batch.speaker, "TTS", interrupted)
+            assert speak(tmp_path, GOOD) == INTERRUPTED
+        assert signal.getsignal(number) == usual
+    finally:
+        signal.signal(number, before)
     assert capsys.readouterr().err == "stentor: interrupted, with 4 of 4 items left. --resume goes on\n"
-    assert signal.getsignal(number) == before
     assert speak(tmp_path, GOOD, "--resume") == CUT
     assert len(check(tmp_path / "out")) == 4
 
