@@ -74,7 +74,7 @@ def _expand_norm_kernel(
 
 
 def fits(x: Tensor, rank: int) -> bool:
-    """Whether this kernel serves the norm of x [..., K]: it is [N, T, K], sequences of tokens, and K is not too large."""
+    """Whether this kernel serves the norm of x [..., K]: x is [N, T, K], sequences of tokens, and K not too large."""
     return x.ndim == 3 and x.shape[1] > 1 and lora_norm_config(x.shape[-1], rank, x.element_size()) is not None
 
 
