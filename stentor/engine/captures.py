@@ -33,7 +33,7 @@ class Captures:
     def __init__(self, runner: ModelRunner, codec: CodecRunner, device: Device) -> None:
         self.runner, self.codec, self.device = runner, codec, device
         self._tried, self._seconds = 0, 0.0  # behind the start
-        self._goes_on = False  # a graph was captured, and no message has come since
+        self._goes_on = False  # the last graph was captured while idle, and no message has come since
 
     @property
     def left(self) -> int:
@@ -70,6 +70,7 @@ class Captures:
         """Capture a graph while no request is open, or with `asked` one for which requests ask. Not while another model
         of the process is loaded or captured."""
         with self.device.capturing() as alone:
+            self._goes_on = alone and not asked
             if not alone:
                 return
             started = time.monotonic()
@@ -80,7 +81,7 @@ class Captures:
                     self._capture()
             except EngineError as e:  # graphs are required, and what is launched has one: the engine goes on
                 log.error("%s; larger graphs serve in its place", e)
-            self._tried, self._goes_on = self._tried + 1, not asked
+            self._tried += 1
             self._seconds += time.monotonic() - started
             if not self.left:
                 self.device.release_cached()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -118,6 +118,22 @@ def test_graphs_are_captured_one_after_another_until_a_message_comes(
         assert found.left
         assert found.wait == 0.0
         tts.generate("a message", max_frames=2)
+        assert found.wait == 1e3
+
+
+def test_an_engine_waits_again_where_another_is_loaded_between_its_captures(
+    events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its thread would ask all the time whether the other is ready."""
+    monkeypatch.setattr(captures, "QUIET_SECONDS", 1e3)
+    with TTS("dummy:toy", dtype="float64", **SMALL) as tts, torch.inference_mode():
+        found = tts.engine._captures
+        found.next()
+        assert found.wait == 0.0
+        left = found.left
+        monkeypatch.setattr(type(found.device), "capturing", lambda self: nullcontext(False))
+        found.next()
+        assert found.left == left
         assert found.wait == 1e3
 
 
