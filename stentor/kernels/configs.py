@@ -237,15 +237,14 @@ LORA_GROUP = 16
 class LoraConfig(NamedTuple):
     """`block_r` ranks (a power of two, all of them).
 
-    The first product takes `block_k` inputs at a time, in pipelines of `stages`. The second takes `block_n` outputs,
-    with as many warps.
+    The first product takes `block_k` inputs at a time, with four warps and pipelines of `stages`. The second takes
+    `block_n` outputs, with `expand_warps`.
     """
 
     block_r: int
     block_k: int
     block_n: int
     stages: int
-    shrink_warps: int
     expand_warps: int
 
 
@@ -256,9 +255,9 @@ def lora_config(rank: int, itemsize: int, sequences: bool) -> LoraConfig:
     """
     block_r = max(16, 1 << (rank - 1).bit_length())
     if block_r > 32:
-        return LoraConfig(block_r, 128 if block_r <= 64 else 32, 128 if block_r <= 64 else 64, 3, 4, 4)
+        return LoraConfig(block_r, 128 if block_r <= 64 else 32, 128 if block_r <= 64 else 64, 3, 4)
     block_n, expand_warps = (128, 2) if sequences else (256, 4)
-    return LoraConfig(block_r, 128, block_n, 4 if itemsize == 2 else 3, 4, expand_warps)
+    return LoraConfig(block_r, 128, block_n, 4 if itemsize == 2 else 3, expand_warps)
 
 
 def lora_splits(k: int) -> tuple[int, int]:

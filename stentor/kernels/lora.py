@@ -144,7 +144,7 @@ def _shrink_kernel(
 
 
 @triton.jit
-def _summed(h_ptr, row, own, part, offs_r, M, PARTS: tl.constexpr, RANK: tl.constexpr, SPLITS: tl.constexpr):
+def summed(h_ptr, row, own, part, offs_r, M, PARTS: tl.constexpr, RANK: tl.constexpr, SPLITS: tl.constexpr):
     """Own rows of what the first kernel made, its splits added up in their order."""
     mask = own[:, None] & (offs_r < RANK)[None, :]
     h_ptrs = h_ptr + (row[:, None] * PARTS + part) * RANK + offs_r[None, :]
@@ -187,7 +187,7 @@ def _expand_kernel(
         if USE_PDL:
             gdc_wait()
         if low > 0:
-            h = _summed(h_ptr, row, valid, part, offs_r, M, PARTS, RANK, SPLITS).to(dtype)
+            h = summed(h_ptr, row, valid, part, offs_r, M, PARTS, RANK, SPLITS).to(dtype)
             acc = tl.dot(h, b, y.to(tl.float32), input_precision="ieee")
             tl.store(y_ptrs, acc.to(dtype), mask)
     elif high > 0:
@@ -195,7 +195,7 @@ def _expand_kernel(
         for number in range(low, high + 1):
             own = adapter == number
             if tl.max(own.to(tl.int32), 0) > 0:
-                h = _summed(h_ptr, row, own, part, offs_r, M, PARTS, RANK, SPLITS).to(dtype)
+                h = summed(h_ptr, row, own, part, offs_r, M, PARTS, RANK, SPLITS).to(dtype)
                 b = tl.load(b_ptrs + tl.cast(number - 1, tl.int64) * stride_slot, mask_b, 0.0)
                 acc = tl.dot(h, b, acc, input_precision="ieee")
         tl.store(y_ptrs, acc.to(dtype), mask)
@@ -227,7 +227,7 @@ def shrink(x: Tensor, index: Tensor, a: Tensor, tiles: Tensor | None = None) -> 
     constants |= {"EVEN": each % config.block_k == k % each == 0, "num_stages": config.stages}
     rows_by = tiles if tile.grouped else index
     grid = (tile.tiles, parts, splits)
-    _shrink_kernel[grid](rows, rows_by, a, h, *sizes, **constants, num_warps=config.shrink_warps)
+    _shrink_kernel[grid](rows, rows_by, a, h, *sizes, **constants, num_warps=4)
     return h
 
 

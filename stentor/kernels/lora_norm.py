@@ -14,6 +14,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import LoraNormConfig, lora_norm_config
+from stentor.kernels.lora import summed
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL
 
 Norm = tuple[Tensor, float, bool]
@@ -62,12 +63,8 @@ def _expand_norm_kernel(
     if USE_PDL:
         gdc_wait()
     if slot >= 0:
-        h_ptrs = h_ptr + row[:, None] * RANK + offs_r[None, :]
-        mask_h = valid[:, None] & mask_r[None, :]
-        h = tl.load(h_ptrs, mask_h, 0.0)
-        for split in tl.static_range(1, SPLITS):
-            h += tl.load(h_ptrs + tl.cast(split * RANK, tl.int64) * M, mask_h, 0.0)
-        y = tl.dot(h.to(y.dtype), b, y.to(tl.float32), input_precision="ieee").to(y.dtype)
+        h = summed(h_ptr, row, valid, 0, offs_r, M, 1, RANK, SPLITS).to(y.dtype)
+        y = tl.dot(h, b, y.to(tl.float32), input_precision="ieee").to(y.dtype)
     x = (x.to(tl.float32) + y.to(tl.float32)).to(x.dtype)
     tl.store(sum_ptr + at, x, mask)
     tl.store(out_ptr + at, _normed(x, weight_ptr, offs_k, mask_k, K, eps, CAST_FIRST), mask)

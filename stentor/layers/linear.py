@@ -11,13 +11,21 @@ from stentor.layers.fused_linear import fused_linear, fuses
 from stentor.layers.quantized import quantized_linear
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
-    """x [..., K] @ weight.T [K, N] (+ bias [N]) -> [..., N]. With `scale` [N, groups] the weight is quantised."""
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """x [..., K] @ weight.T [K, N] (+ bias [N]) (+ residual [..., N]) -> [..., N].
+
+    With `scale` [N, groups] the weight is quantised.
+    """
     if (scale is not None or x.dtype == weight.dtype) and fuses(x, weight, scales=[scale]):
-        return fused_linear(x, weight, bias=bias, scale=scale)
-    if scale is not None:
-        return quantized_linear(x, weight, scale, bias)
-    return product(x, weight, bias)
+        return fused_linear(x, weight, residual=residual, bias=bias, scale=scale)
+    y = product(x, weight, bias) if scale is None else quantized_linear(x, weight, scale, bias)
+    return y if residual is None else residual + y
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

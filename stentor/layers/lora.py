@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.kernels.configs import LORA_FEW_ROWS
-from stentor.layers.fused_linear import fused_linear, fuses
 from stentor.layers.linear import activation_dtype, linear, scale_of
 from stentor.layers.norm import RMSNorm
 
@@ -78,11 +77,7 @@ class LoraLinear(nn.Linear):
 
     def onto(self, x: Tensor, residual: Tensor) -> Tensor:
         """residual + the output for x, for x [N, ..., in] and residual [N, ..., out]."""
-        if x.dtype == self.lora_a.dtype and fuses(x, self.weight, scales=[self.scale]):
-            y = fused_linear(x, self.weight, residual=residual, bias=self.bias, scale=self.scale)
-        else:
-            y = residual + linear(x, self.weight, self.bias, self.scale)
-        return self._adapted(y, x)
+        return self._adapted(linear(x, self.weight, self.bias, self.scale, residual), x)
 
     def _adapted(self, y: Tensor, x: Tensor) -> Tensor:
         """y, and what the adapters add to it for x."""
@@ -123,11 +118,7 @@ def onto(layer: nn.Linear, x: Tensor, residual: Tensor) -> Tensor:
     """residual + the output of a layer with adapters or without for x."""
     if isinstance(layer, LoraLinear):
         return layer.onto(x, residual)
-    weight, scale = layer.weight, scale_of(layer)
-    if x.dtype == activation_dtype(layer) and fuses(x, weight, scales=[scale]):
-        return fused_linear(x, weight, residual=residual, bias=layer.bias, scale=scale)
-    out: Tensor = residual + layer(x)
-    return out
+    return linear(x, layer.weight, layer.bias, scale_of(layer), residual)
 
 
 def before_norm(layer: nn.Linear, x: Tensor, residual: Tensor, norm: RMSNorm) -> tuple[Tensor, Tensor]:
