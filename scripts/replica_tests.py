@@ -24,8 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this tree, also where none is installed
-from benchmarks.replicas.apart import apart
-from tests.helpers.replicas import PATIENT, ROOT, Replicas, replicas
+from tests.helpers.replicas import ROOT, Replicas, replicas
 
 PART_S = 1800  # of one part, also on two cores for which fifteen others wait
 ENDING_S = 200  # after an interrupt: what a test has started ends with it
@@ -42,12 +41,15 @@ VOICE = ("--memory-gb", "0.1", "--threads", "1")
 
 
 def pytest(words: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run tests in a process of their own. Its exit code. 1: it had to be interrupted."""
+    """Run tests in a process of their own. Its exit code, which is printed unless it is 0. 1: it had to be interrupted.
+    Below 0 it is a signal, and the tests may have passed before."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations=8", "-p", "no:cacheprovider", *words]
     command += ["-o", f"faulthandler_timeout={PART_S // 2}"]
-    child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **variables})
+    child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONFAULTHANDLER": "1", **variables})
     try:
-        return child.wait(PART_S)
+        if code := child.wait(PART_S):
+            print(f"pytest's exit code is {code}", flush=True)
+        return code
     except subprocess.TimeoutExpired:
         print(f"interrupted after {PART_S} s", flush=True)
         return 1
@@ -64,8 +66,7 @@ def of_ray() -> int:
     for test, reason in LEFT_OUT.items():
         print(f"left out: {test}: {reason}", flush=True)
     words = [*OF_RAY, *(f"--deselect={test}" for test in LEFT_OUT)]
-    with apart() as place:  # for those that start Ray in their own process
-        return pytest(words, {k: v for k, v in (place.environment | PATIENT).items() if k.startswith("RAY_")})
+    return pytest(words, {})
 
 
 def of_server(count: int, voice: bool, words: Sequence[str]) -> int:

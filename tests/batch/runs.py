@@ -22,12 +22,17 @@ def lines(*items: dict[str, Any]) -> str:
     return "".join(json.dumps(item) + "\n" for item in items)
 
 
-def speak(folder: Path, items: str | Sequence[dict[str, Any]], *flags: str, toy: Sequence[str] = TOY) -> int:
-    """Run the command on items in folder/in.jsonl. Its output is in folder/out."""
+def command(folder: Path, items: str | Sequence[dict[str, Any]], *flags: str, toy: Sequence[str] = TOY) -> list[str]:
+    """The command's words for items in folder/in.jsonl, which is written. Its output goes to folder/out."""
     text = items if isinstance(items, str) else lines(*items)
     source = folder / "in.jsonl"
     source.write_text(text, encoding="utf-8")
-    return main(["batch", str(source), str(folder / "out"), *toy, *flags])
+    return ["batch", str(source), str(folder / "out"), *toy, *flags]
+
+
+def speak(folder: Path, items: str | Sequence[dict[str, Any]], *flags: str, toy: Sequence[str] = TOY) -> int:
+    """Run the command in this process. Its exit code."""
+    return main(command(folder, items, *flags, toy=toy))
 
 
 def manifest(folder: Path) -> list[dict[str, Any]]:
