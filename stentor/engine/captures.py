@@ -46,7 +46,7 @@ class Captures:
         return None if not self.left else 0.0 if self._goes_on else QUIET_SECONDS
 
     def interrupt(self) -> None:
-        """A message has come."""
+        """A message has come, or is about to."""
         self._goes_on = False
 
     def start(self, every: bool) -> None:

@@ -232,8 +232,11 @@ class Engine:
                 inert = self.scheduler.inert and self._delivery.empty
                 message = self.inbox.get(wait, patience if inert else self._patience)
             except queue.Empty:
-                if wait and self.scheduler.idle and not self.upcoming:
-                    self._captures.next()
+                if wait and self.scheduler.idle:
+                    if self.upcoming:  # its prompt is made: its message comes soon
+                        self._captures.interrupt()
+                    else:
+                        self._captures.next()
                 return
             if message is None:
                 return

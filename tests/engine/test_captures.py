@@ -121,6 +121,23 @@ def test_graphs_are_captured_one_after_another_until_a_message_comes(
         assert found.wait == 1e3
 
 
+def test_nothing_is_captured_while_a_prompt_is_made_and_the_engine_waits_for_it(
+    events: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its thread would ask all the time whether the prompt is there, and take the time in which it is made."""
+    monkeypatch.setattr(captures, "QUIET_SECONDS", 1e3)
+    with TTS("dummy:toy", dtype="float64", **SMALL) as tts:
+        found = tts.engine._captures
+        with torch.inference_mode():
+            found.next()
+        ticket = tts.engine.upcoming.ticket()
+        left = found.left
+        wake(tts)
+        wait_for(lambda: found.wait == 1e3)
+        assert found.left == left
+        ticket.end()
+
+
 def test_an_engine_waits_again_where_another_is_loaded_between_its_captures(
     events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
