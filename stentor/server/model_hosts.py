@@ -185,7 +185,7 @@ class ModelHost:
                 self._become("warming")
             await asyncio.to_thread(warm_up, self._tts)
         await self.loader.settle(collect=not again)
-        if self.config.warmup and not again and self._spec.takes_reference:
+        if self.config.warmup and not self.known and self._spec.takes_reference:
             await read_as_sent(self._parsers, self.pool, self.references)
         self.reason = None
         self.residency.loaded(time.monotonic() - began)

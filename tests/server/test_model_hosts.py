@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 import stentor
+from stentor.server import model_hosts
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
 from tests.helpers.patience import STUCK_S
@@ -150,6 +151,24 @@ def test_readiness_names_the_phase_until_the_model_has_spoken(tmp_path: Path) ->
 
     asyncio.run(check())
     assert gc.get_freeze_count() == 0
+
+
+def test_a_body_is_read_in_the_threads_for_clients_once_before_a_model_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep their memory where the engine is started again."""
+    given: list[tuple[object, ...]] = []
+
+    async def noted(*pools: object) -> None:
+        given.append(pools)
+
+    monkeypatch.setattr(model_hosts, "read_as_sent", noted)
+    with serving(tmp_path) as live:
+        host = live.server.hosts.all[0]
+        assert given == [(live.server.parsers, host.pool, host.references)]
+        crash(live)
+        assert until(lambda: host.restarts == 1 and live.http.get("/ready").status_code == 200)
+        assert len(given) == 1
 
 
 def test_what_a_first_voice_needs_has_run_before_a_model_is_ready(tmp_path: Path) -> None:

@@ -42,7 +42,11 @@ class UnloadLora(Body):
     lora_name: Name
 
 
-@router.post("/v1/load_lora_adapter", responses=failures(400, 401, 403, 404, 503), response_class=PlainTextResponse)
+@router.post(
+    "/v1/load_lora_adapter",
+    responses=failures(400, 401, 403, 404, 413, 415, 429, 503),
+    response_class=PlainTextResponse,
+)
 async def load(request: Request, body: LoadLora) -> Response:
     """Load an adapter. Its name is a `model` from then on. Running requests go on."""
     s = server(request)
@@ -55,7 +59,9 @@ async def load(request: Request, body: LoadLora) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
-@router.post("/v1/unload_lora_adapter", responses=failures(400, 401, 404, 503), response_class=PlainTextResponse)
+@router.post(
+    "/v1/unload_lora_adapter", responses=failures(400, 401, 404, 413, 415, 429, 503), response_class=PlainTextResponse
+)
 async def unload(request: Request, body: UnloadLora) -> Response:
     """Unload an adapter. Requests that have it keep it to their end, and new ones are refused."""
     host = server(request).hosts.of_adapter(body.lora_name)
