@@ -27,7 +27,10 @@ CREATE TABLE items (line INTEGER PRIMARY KEY, id TEXT, key TEXT UNIQUE, chars IN
 
 
 class Catalogue:
-    """The items of the input, and which of them have ended. For one thread."""
+    """The items of the input, and which of them have ended. For one thread.
+
+    What writes raises EngineError if the disk of temporary files is full.
+    """
 
     def __init__(self) -> None:
         self._db = sqlite3.connect("", isolation_level=None)
@@ -39,7 +42,7 @@ class Catalogue:
 
     def add(self, item: Item) -> None:
         """Take an item. InvalidRequest if another line has its id, also in other case: some file systems see no
-        difference. EngineError if the disk of temporary files is full."""
+        difference."""
         key = item.id.lower()
         other = self._one("SELECT line, id FROM items WHERE key = ?", key)
         if other is not None:
@@ -47,13 +50,9 @@ class Catalogue:
             raise InvalidRequest("input", f"line {item.line}: id: {item.id!r} is on line {other[0]} already{same}")
         error = None if item.error is None else json.dumps(item.error)
         values = (item.line, item.id, key, item.chars, item.digest, json.dumps(item.fields), error)
-        try:
-            self._db.execute(
-                "INSERT INTO items (line, id, key, chars, digest, fields, error) VALUES (?,?,?,?,?,?,?)", values
-            )
-        except sqlite3.OperationalError as e:
-            where = "where temporary files are (TMPDIR or /var/tmp)"
-            raise EngineError(f"line {item.line} of the input does not fit {where}: {e}") from None
+        self._write(
+            item.line, "INSERT INTO items (line, id, key, chars, digest, fields, error) VALUES (?,?,?,?,?,?,?)", *values
+        )
         for name in item.fields:
             self.fields.setdefault(name, item.line)
 
@@ -99,12 +98,12 @@ class Catalogue:
 
     def end(self, row: Row) -> None:
         """An item has ended with this row."""
-        self._db.execute("UPDATE items SET state = ? WHERE line = ?", (_state(row), row["line"]))
+        self._write(row["line"], "UPDATE items SET state = ? WHERE line = ?", _state(row), row["line"])
 
     def listed(self, row: Row, at: int, size: int) -> None:
         """An item's row is in the manifest: bytes [at, at + size)."""
         self.end(row)
-        self._db.execute("UPDATE items SET at = ?, size = ? WHERE line = ?", (at, size, row["line"]))
+        self._write(row["line"], "UPDATE items SET at = ?, size = ? WHERE line = ?", at, size, row["line"])
 
     def places(self) -> Iterator[tuple[int, int]]:
         """Where in the manifest the rows are, as (at, size), in the order of the input."""
@@ -114,6 +113,14 @@ class Catalogue:
     def close(self) -> None:
         """Forget everything."""
         self._db.close()
+
+    def _write(self, line: int, query: str, *values: Any) -> None:
+        """Write what is kept of a line. EngineError if the disk of temporary files is full."""
+        try:
+            self._db.execute(query, values)
+        except sqlite3.OperationalError as e:
+            where = "where temporary files are (TMPDIR or /var/tmp)"
+            raise EngineError(f"line {line} of the input does not fit {where}: {e}") from None
 
     def _items(self, which: str, *values: int) -> list[Item]:
         found = self._db.execute(f"SELECT line, id, chars, digest, fields, error FROM items WHERE {which}", values)

@@ -12,7 +12,7 @@ import pytest
 
 from stentor.batch import reader
 from stentor.batch.catalogue import WINDOW, Catalogue
-from stentor.batch.item import checked
+from stentor.batch.item import Item, checked
 from stentor.batch.manifest import rows
 from stentor.batch.reader import records
 from stentor.batch.samples import Sample, SampleFile, read
@@ -107,6 +107,22 @@ def test_a_full_disk_of_temporary_files_is_named(tmp_path: Path) -> None:
     items = (checked(record, {}, 0, tmp_path, True) for record in records(io.BytesIO(b'{"text": "x"}\n' * 999), False))
     with pytest.raises(EngineError, match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full"):
         list(map(catalogue.add, items))
+
+
+def test_a_full_disk_of_temporary_files_is_named_where_items_end_too(tmp_path: Path) -> None:
+    """What is noted of an item that has ended makes its row longer."""
+    catalogue = Catalogue()
+    lines = records(io.BytesIO(b'{"text": "x"}\n' * 999), False)
+    items = [checked(record, {}, 0, tmp_path, True) for record in lines]
+    for item in items:
+        catalogue.add(item)
+
+    def listed(item: Item) -> None:
+        catalogue.listed({"line": item.line, "status": "ok", "finish_reason": "stop"}, 2**40, 2**20)
+
+    catalogue._db.execute(f"PRAGMA max_page_count = {catalogue._scalar('PRAGMA page_count')}")
+    with pytest.raises(EngineError, match=r"line \d+ of the input does not fit .*TMPDIR.*: database or disk is full"):
+        list(map(listed, items))
 
 
 def test_a_line_without_an_end_is_wrong_and_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
