@@ -230,7 +230,7 @@ LORA_ROWS = 32
 """Most rows of a tile of low-rank products. Tensor cores take no fewer than 16."""
 LORA_FEW_ROWS = 256
 """Rows up to which those with the same adapter share a tile, wherever they stand. Of more, neighbours share one."""
-LORA_GROUP = 16
+LORA_TILE_ROWS = 16
 """Rows of such a tile at most."""
 
 
@@ -248,12 +248,17 @@ class LoraConfig(NamedTuple):
     expand_warps: int
 
 
+def _block(count: int) -> int:
+    """The power of two that holds so many, as tensor cores take them: 16 at least."""
+    return max(16, 1 << (count - 1).bit_length())
+
+
 def lora_config(rank: int, itemsize: int, sequences: bool) -> LoraConfig:
     """For low-rank weights of so many ranks, in bytes of each. sequences: a tile has the tokens of a sequence.
 
     Measured with a rank of 32, others are chosen by their size in shared memory.
     """
-    block_r = max(16, 1 << (rank - 1).bit_length())
+    block_r = _block(rank)
     if block_r > 32:
         return LoraConfig(block_r, 128 if block_r <= 64 else 32, 128 if block_r <= 64 else 64, 3, 4)
     block_n, expand_warps = (128, 2) if sequences else (256, 4)
@@ -283,7 +288,7 @@ class LoraNormConfig(NamedTuple):
 def lora_norm_config(size: int, rank: int, itemsize: int) -> LoraNormConfig | None:
     """For tokens of so many numbers, in bytes of each, with low-rank weights of so many ranks. None: registers or
     shared memory of some GPU do not hold the weights of an adapter beside the tokens."""
-    block_r, block_k = max(16, 1 << (rank - 1).bit_length()), max(16, 1 << (size - 1).bit_length())
+    block_r, block_k = _block(rank), _block(size)
     config = LoraNormConfig(16, block_k, block_r, 8)
     takes = (config.block_m + block_r) * block_k * itemsize
     return config if block_k <= 1024 and block_r <= 32 and takes <= 96 << 10 else None
@@ -292,33 +297,33 @@ def lora_norm_config(size: int, rank: int, itemsize: int) -> LoraNormConfig | No
 class LoraTile(NamedTuple):
     """`rows` of a tile, in blocks of `block_m`, of `tiles` tiles in all.
 
-    alone: a tile holds rows of one sequence, which has `chunks` tiles. Otherwise neighbours share a tile. grouped: a
-    tile holds rows with the same adapter, by a table.
+    one_adapter: all rows of a tile have the same adapter. They are those of one sequence, which has `chunks` tiles, or
+    with by_adapter those of a table. Without one_adapter neighbours share a tile.
     """
 
     rows: int
     block_m: int
     tiles: int
     chunks: int
-    alone: bool
-    grouped: bool = False
+    one_adapter: bool
+    by_adapter: bool = False
 
     @property
     def sequences(self) -> bool:
         """Whether a tile holds several tokens of one sequence."""
-        return self.alone and self.block_m == LORA_ROWS
+        return self.one_adapter and self.block_m == LORA_ROWS
 
 
-def lora_tile(rows: int, per_row: int, groups: int, grouped: bool = False) -> LoraTile:
-    """For so many rows: `per_row` consecutive ones of a sequence, and more of it after those of `groups` sequences.
+def lora_tile(rows: int, per_row: int, sequences: int, by_adapter: bool = False) -> LoraTile:
+    """For so many rows: `per_row` consecutive ones of a sequence, and more of it after those of all `sequences`.
 
-    Prompts have many tokens with the same adapter side by side. grouped: there is a table of rows by adapter.
+    Prompts have many tokens with the same adapter side by side. by_adapter: there is a table of rows by adapter.
     """
-    if grouped and rows == groups:
-        return LoraTile(LORA_GROUP, LORA_GROUP, groups, 1, alone=True, grouped=True)
+    if by_adapter and rows == sequences:
+        return LoraTile(LORA_TILE_ROWS, LORA_TILE_ROWS, sequences, 1, one_adapter=True, by_adapter=True)
     if per_row == 1 and rows > LORA_FEW_ROWS:
-        return LoraTile(LORA_ROWS, LORA_ROWS, -(-rows // LORA_ROWS), 1, alone=False)
-    own = rows // groups
+        return LoraTile(LORA_ROWS, LORA_ROWS, -(-rows // LORA_ROWS), 1, one_adapter=False)
+    own = rows // sequences
     tile = min(own, LORA_ROWS)
     chunks = -(-own // tile)
-    return LoraTile(tile, 16 if tile <= 16 else LORA_ROWS, groups * chunks, chunks, alone=True)
+    return LoraTile(tile, 16 if tile <= 16 else LORA_ROWS, sequences * chunks, chunks, one_adapter=True)

@@ -18,69 +18,79 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from stentor.kernels.buffers import rows_of
-from stentor.kernels.configs import LORA_GROUP, LoraTile, lora_config, lora_splits, lora_tile
+from stentor.kernels.configs import LORA_TILE_ROWS, LoraTile, lora_config, lora_splits, lora_tile
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL, pdl_wait
 
 NO_SLOT = tl.constexpr(1 << 30)
 
 
 @triton.jit
-def _tiles_kernel(index_ptr, tiles_ptr, G, BLOCK_G: tl.constexpr, GROUP: tl.constexpr, USE_PDL: tl.constexpr):
+def _tiles_kernel(index_ptr, tiles_ptr, G, BLOCK_G: tl.constexpr, TILE_ROWS: tl.constexpr, USE_PDL: tl.constexpr):
     pdl_wait(USE_PDL)
     row = tl.arange(0, BLOCK_G)
     adapter = tl.load(index_ptr + row, row < G, 0).to(tl.int32)
     same = (adapter[:, None] == adapter[None, :]) & (adapter > 0)[:, None]
     before = row[None, :] < row[:, None]
     place = tl.sum((same & before).to(tl.int32), 1)  # among the rows with this adapter
-    leads = (adapter > 0) & (place % GROUP == 0)
+    leads = (adapter > 0) & (place % TILE_ROWS == 0)
     number = tl.sum((before & leads[None, :]).to(tl.int32), 1)  # of the tile that a leading row begins
-    leader = same & (place[None, :] == (place - place % GROUP)[:, None])
-    tile_ptrs = tiles_ptr + tl.sum(tl.where(leader, number[None, :], 0), 1) * (1 + GROUP)
-    empty_ptrs = tiles_ptr + row[:, None] * (1 + GROUP) + tl.arange(0, GROUP)[None, :]
-    tl.store(tiles_ptr + row * (1 + GROUP), tl.zeros_like(row), row < G)
-    tl.store(empty_ptrs + 1, tl.full((BLOCK_G, GROUP), -1, tl.int32), (row < G)[:, None])
+    leader = same & (place[None, :] == (place - place % TILE_ROWS)[:, None])
+    tile_ptrs = tiles_ptr + tl.sum(tl.where(leader, number[None, :], 0), 1) * (1 + TILE_ROWS)
+    empty_ptrs = tiles_ptr + row[:, None] * (1 + TILE_ROWS) + tl.arange(0, TILE_ROWS)[None, :]
+    tl.store(tiles_ptr + row * (1 + TILE_ROWS), tl.zeros_like(row), row < G)
+    tl.store(empty_ptrs + 1, tl.full((BLOCK_G, TILE_ROWS), -1, tl.int32), (row < G)[:, None])
     tl.debug_barrier()  # what other threads have stored is overwritten
     tl.store(tile_ptrs, adapter, leads)
-    tl.store(tile_ptrs + 1 + place % GROUP, row, adapter > 0)
+    tl.store(tile_ptrs + 1 + place % TILE_ROWS, row, adapter > 0)
 
 
 def tiles_of(index: Tensor) -> Tensor:
-    """Tiles of rows that have the same adapter, for `add_lora`: [G, 1 + LORA_GROUP] int32 for index [G], at most
+    """Tiles of rows that have the same adapter, for `add_lora`: [G, 1 + LORA_TILE_ROWS] int32 for index [G], at most
     LORA_FEW_ROWS.
 
     Each is an adapter and its rows, then -1. Tiles with rows come first. The others have adapter 0.
     """
     count = len(index)
-    tiles = torch.empty(count, 1 + LORA_GROUP, dtype=torch.int32, device=index.device)
+    tiles = torch.empty(count, 1 + LORA_TILE_ROWS, dtype=torch.int32, device=index.device)
     block = max(16, triton.next_power_of_2(count))
-    constants = {"BLOCK_G": block, "GROUP": LORA_GROUP, "USE_PDL": USE_PDL, "num_warps": 4 if block <= 64 else 16}
+    warps = 4 if block <= 64 else 16
+    constants = {"BLOCK_G": block, "TILE_ROWS": LORA_TILE_ROWS, "USE_PDL": USE_PDL, "num_warps": warps}
     _tiles_kernel[(1,)](index, tiles, count, **constants, **PDL_LAUNCH)
     return tiles
 
 
 @triton.jit
 def _rows_of_tile(
-    index_ptr, M, T, G, CHUNKS, ROWS: tl.constexpr, BLOCK_M: tl.constexpr, ALONE: tl.constexpr, GROUPED: tl.constexpr
+    index_ptr,
+    M,
+    T,
+    G,
+    CHUNKS,
+    ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    ONE_ADAPTER: tl.constexpr,
+    BY_ADAPTER: tl.constexpr,
 ):
     """(rows, which of them exist, their adapters, the lowest of these but 0, the highest) of this CTA.
 
-    ALONE: a tile holds rows of one sequence, of `CHUNKS` tiles. Its T rows stand together, and after every G * T rows
-    T more. Otherwise neighbours share a tile. GROUPED: index_ptr is a table of tiles.
+    ONE_ADAPTER: all have the same. BY_ADAPTER: index_ptr is a table of such tiles. Otherwise a tile holds rows of
+    one sequence, of `CHUNKS` tiles. Its T rows stand together, and after every G * T rows T more. Without ONE_ADAPTER,
+    neighbours share a tile.
     """
     offs = tl.arange(0, BLOCK_M)
-    if GROUPED:
+    if BY_ADAPTER:
         tile_ptr = index_ptr + tl.program_id(0) * (1 + BLOCK_M)
         low = tl.load(tile_ptr, cache_modifier=".cg")
         row = tl.load(tile_ptr + 1 + offs, cache_modifier=".cg")
         valid = row >= 0
         adapter = tl.where(valid, low, 0)
         high = low
-    elif ALONE:
-        group = tl.program_id(0) // CHUNKS
+    elif ONE_ADAPTER:
+        sequence = tl.program_id(0) // CHUNKS
         at = tl.program_id(0) % CHUNKS * ROWS + offs
-        row = (at // T) * (G * T) + group * T + at % T
+        row = (at // T) * (G * T) + sequence * T + at % T
         valid = (offs < ROWS) & (row < M)
-        low = tl.load(index_ptr + group, cache_modifier=".cg").to(tl.int32)
+        low = tl.load(index_ptr + sequence, cache_modifier=".cg").to(tl.int32)
         adapter = tl.where(valid, low, 0)
         high = low
     else:
@@ -115,20 +125,20 @@ def _shrunk(
 def _shrink_kernel(
     x_ptr, index_ptr, a_ptr, h_ptr, M, T, G, CHUNKS, K, each, stride_x, stride_part, stride_slot,
     RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, BLOCK_M: tl.constexpr,
-    ALONE: tl.constexpr, GROUPED: tl.constexpr, EVEN: tl.constexpr, USE_PDL: tl.constexpr,
+    ONE_ADAPTER: tl.constexpr, BY_ADAPTER: tl.constexpr, EVEN: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     if USE_PDL:  # in this order: once the second kernel runs, all before this one is complete
         gdc_wait()
         gdc_launch_dependents()
     part, split = tl.program_id(1), tl.program_id(2)
-    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ALONE, GROUPED)
+    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ONE_ADAPTER, BY_ADAPTER)
     if high > 0:
         offs_r = tl.arange(0, BLOCK_R)
         mask_r = offs_r < RANK
         first, last = split * each, tl.minimum(split * each + each, K)
         acc = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
         part_ptr = a_ptr + tl.cast(part, tl.int64) * stride_part
-        if ALONE:
+        if ONE_ADAPTER:
             own_ptr = part_ptr + tl.cast(low - 1, tl.int64) * stride_slot
             acc = _shrunk(acc, x_ptr, own_ptr, row, valid, mask_r, offs_r, first, last, K, stride_x, BLOCK_K, EVEN)
         else:
@@ -159,7 +169,7 @@ def _expand_kernel(
     h_ptr, index_ptr, b_ptr, y_ptr, M, T, G, CHUNKS, N, stride_slot, stride_r,
     WIDTH0: tl.constexpr, WIDTH1: tl.constexpr, WIDTH2: tl.constexpr, PARTS: tl.constexpr, SPLITS: tl.constexpr,
     RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr, BLOCK_M: tl.constexpr,
-    ALONE: tl.constexpr, GROUPED: tl.constexpr, USE_PDL: tl.constexpr,
+    ONE_ADAPTER: tl.constexpr, BY_ADAPTER: tl.constexpr, USE_PDL: tl.constexpr,
 ):  # fmt: skip
     # The blocks of outputs of one part follow those of another, and none holds outputs of both.
     blocks0: tl.constexpr = (WIDTH0 + BLOCK_N - 1) // BLOCK_N
@@ -171,9 +181,9 @@ def _expand_kernel(
     width = tl.where(part == 0, WIDTH0, tl.where(part == 1, WIDTH1, WIDTH2))
     if USE_PDL:
         gdc_launch_dependents()
-        if not ALONE:
+        if not ONE_ADAPTER:
             gdc_wait()
-    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ALONE, GROUPED)
+    row, valid, adapter, low, high = _rows_of_tile(index_ptr, M, T, G, CHUNKS, ROWS, BLOCK_M, ONE_ADAPTER, BY_ADAPTER)
     offs_r, offs_n = tl.arange(0, BLOCK_R), (block - first) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask_r, mask_n = offs_r < RANK, offs_n < width
     offs_n += start
@@ -182,7 +192,7 @@ def _expand_kernel(
     b_ptrs = b_ptr + offs_r[:, None] * stride_r + offs_n[None, :]
     mask_b = mask_r[:, None] & mask_n[None, :]
     y = tl.load(y_ptrs, mask, 0.0, cache_modifier=".cg")  # as the index: from L2, since this comes before the wait
-    if ALONE:
+    if ONE_ADAPTER:
         b = tl.load(b_ptrs + tl.cast(low - 1, tl.int64) * stride_slot, mask_b & (low > 0), 0.0)
         if USE_PDL:
             gdc_wait()
@@ -225,7 +235,7 @@ def shrink(x: Tensor, index: Tensor, a: Tensor, tiles: Tensor | None = None) -> 
     sizes = (*_sizes(x, len(rows), index, tile), k, each, rows.stride(0), a.stride(0), a.stride(1))
     constants = {"RANK": rank, "BLOCK_R": config.block_r, "BLOCK_K": config.block_k, **_constants(tile)}
     constants |= {"EVEN": each % config.block_k == k % each == 0, "num_stages": config.stages}
-    rows_by = tiles if tile.grouped else index
+    rows_by = tiles if tile.by_adapter else index
     grid = (tile.tiles, parts, splits)
     _shrink_kernel[grid](rows, rows_by, a, h, *sizes, **constants, num_warps=4)
     return h
@@ -244,7 +254,7 @@ def expand(
     sizes = (*_sizes(y, rows, index, tile), n, b.stride(0), b.stride(1))
     constants = {"RANK": rank, "BLOCK_R": config.block_r, "BLOCK_N": config.block_n, **_constants(tile)}
     constants |= {f"WIDTH{i}": width for i, width in enumerate((*widths, 0, 0)[:3])}
-    rows_by = tiles if tile.grouped else index
+    rows_by = tiles if tile.by_adapter else index
     grid = (tile.tiles, sum(triton.cdiv(width, config.block_n) for width in widths))
     _expand_kernel[grid](
         h, rows_by, b, y, *sizes, **constants, PARTS=parts, SPLITS=splits, num_warps=config.expand_warps
@@ -263,5 +273,5 @@ def _sizes(x: Tensor, rows: int, index: Tensor, tile: LoraTile) -> tuple[int, in
 
 def _constants(tile: LoraTile) -> dict[str, Any]:
     """What both kernels are compiled for."""
-    rows = {"ROWS": tile.rows, "BLOCK_M": tile.block_m, "ALONE": tile.alone, "GROUPED": tile.grouped}
+    rows = {"ROWS": tile.rows, "BLOCK_M": tile.block_m, "ONE_ADAPTER": tile.one_adapter, "BY_ADAPTER": tile.by_adapter}
     return {**rows, "USE_PDL": USE_PDL, **PDL_LAUNCH}

@@ -15,6 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from stentor.kernels.buffers import rows_of
 from stentor.kernels.configs import LoraNormConfig, lora_norm_config
 from stentor.kernels.lora import summed
+from stentor.kernels.norm_rope import normed
 from stentor.kernels.pdl import PDL_LAUNCH, USE_PDL
 
 Norm = tuple[Tensor, float, bool]
@@ -28,17 +29,6 @@ def _tokens(index_ptr, T, G, CHUNKS, BLOCK_M: tl.constexpr):
     token = tl.program_id(0) % CHUNKS * BLOCK_M + tl.arange(0, BLOCK_M)
     slot = tl.load(index_ptr + sequence % G, cache_modifier=".cg").to(tl.int32) - 1
     return sequence.to(tl.int64) * T + token, token < T, slot
-
-
-@triton.jit
-def _normed(x, weight_ptr, offs_k, mask_k, K, eps, CAST_FIRST: tl.constexpr):
-    """The RMSNorm of rows x, rounded as `norm_rope` rounds it."""
-    weight = tl.load(weight_ptr + offs_k, mask_k, 0.0).to(tl.float32)
-    y = x.to(tl.float32)
-    y = y * tl.rsqrt(tl.sum(y * y, 1) / K + eps)[:, None]
-    if CAST_FIRST:
-        y = y.to(x.dtype).to(tl.float32)
-    return (y * weight[None, :]).to(x.dtype)
 
 
 @triton.jit
@@ -67,7 +57,8 @@ def _expand_norm_kernel(
         y = tl.dot(h, b, y.to(tl.float32), input_precision="ieee").to(y.dtype)
     x = (x.to(tl.float32) + y.to(tl.float32)).to(x.dtype)
     tl.store(sum_ptr + at, x, mask)
-    tl.store(out_ptr + at, _normed(x, weight_ptr, offs_k, mask_k, K, eps, CAST_FIRST), mask)
+    weight = tl.load(weight_ptr + offs_k, mask_k, 0.0).to(tl.float32)
+    tl.store(out_ptr + at, normed(x, weight, K, eps, 1, CAST_FIRST), mask)
 
 
 def fits(x: Tensor, rank: int) -> bool:

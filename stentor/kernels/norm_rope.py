@@ -18,6 +18,19 @@ BLOCK_H = 8  # heads of a token that a CTA rotates
 
 
 @triton.jit
+def normed(x, weight, size, eps, AXIS: tl.constexpr, CAST_FIRST: tl.constexpr):
+    """The RMSNorm of x [BLOCK], or with AXIS 1 of each row of x [M, BLOCK], for weight [BLOCK] in float32."""
+    y = x.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(y * y, AXIS) / size + eps)
+    if AXIS == 1:
+        scale, weight = scale[:, None], weight[None, :]
+    y = y * scale
+    if CAST_FIRST:
+        y = y.to(x.dtype).to(tl.float32)
+    return (y * weight).to(x.dtype)
+
+
+@triton.jit
 def _add_rms_norm_kernel(
     x_ptr, delta_ptr, weight_ptr, sum_ptr, out_ptr, stride_x, stride_delta, size, eps,
     ADD: tl.constexpr, CAST_FIRST: tl.constexpr, BLOCK: tl.constexpr, USE_PDL: tl.constexpr,
@@ -32,11 +45,8 @@ def _add_rms_norm_kernel(
         x = (x.to(tl.float32) + delta.to(tl.float32)).to(x.dtype)
         tl.store(sum_ptr + row * size + offs, x, mask)
     weight = tl.load(weight_ptr + offs, mask, 0.0).to(tl.float32)
-    y = x.to(tl.float32)
-    y = y * tl.rsqrt(tl.sum(y * y, 0) / size + eps)
-    if CAST_FIRST:
-        y = y.to(x.dtype).to(tl.float32)
-    tl.store(out_ptr + row * size + offs, (y * weight).to(x.dtype), mask)
+    y = normed(x, weight, size, eps, 0, CAST_FIRST)
+    tl.store(out_ptr + row * size + offs, y, mask)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_after_cast: bool) -> Tensor:

@@ -91,8 +91,8 @@ class LoraLinear(nn.Linear):
         return kernels.lora_norm.expand_norm(y, low, self.rows.index, self.lora_b, residual, norm.kernel_args)
 
     def _norm_in_kernel(self, x: Tensor, norm: RMSNorm) -> bool:
-        """Whether one kernel computes the norm of x [N, ..., size] and a low-rank product."""
-        if not len(self.rows.index) or not len(x) or x.dtype != norm.weight.dtype:
+        """Whether one kernel computes the norm of x [N, ..., size] and a low-rank product. It serves a single part."""
+        if len(self.widths) > 1 or not len(self.rows.index) or not len(x) or x.dtype != norm.weight.dtype:
             return False
         on = kernels.enabled(Kernel.LORA, x) and kernels.enabled(Kernel.NORM, x)
         return on and kernels.lora_norm.fits(x, self.lora_a.shape[2])

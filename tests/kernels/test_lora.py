@@ -7,9 +7,10 @@ import torch
 
 import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels interpreted where there is no GPU)
 from stentor.kernels import lora
-from stentor.kernels.configs import LORA_FEW_ROWS, LORA_GROUP, LoraTile, lora_splits, lora_tile
+from stentor.kernels.configs import LORA_FEW_ROWS, LORA_TILE_ROWS, LoraTile, lora_splits, lora_tile
 from stentor.layers.lora import add_lora
 from tests.helpers.kernel_tests import DOTS, close, integers, random
+from tests.helpers.rowwise_dot import interpreter, rowwise_dot
 
 pytestmark = pytest.mark.usefixtures("kernel_test")
 
@@ -87,13 +88,15 @@ def test_splits_hold_every_input_once(k):
 
 
 def test_tiles_hold_the_rows_of_one_adapter_where_they_can():
-    assert lora_tile(64, 1, 64) == LoraTile(1, 16, 64, 1, alone=True)  # a step
-    assert lora_tile(128, 1, 64) == LoraTile(2, 16, 64, 1, alone=True)  # with rows for guidance
-    assert lora_tile(128 * 11, 11, 64) == LoraTile(22, 32, 64, 1, alone=True)  # a flow
-    assert lora_tile(128 * 40, 40, 64) == LoraTile(32, 32, 192, 3, alone=True)
-    assert lora_tile(2048, 1, 2048) == LoraTile(32, 32, 64, 1, alone=False)  # prompts
-    assert lora_tile(64, 1, 64, True) == LoraTile(16, 16, 64, 1, alone=True, grouped=True)  # a step, by a table
-    assert not lora_tile(128 * 11, 11, 64, True).grouped
+    assert lora_tile(64, 1, 64) == LoraTile(1, 16, 64, 1, one_adapter=True)  # a step
+    assert lora_tile(128, 1, 64) == LoraTile(2, 16, 64, 1, one_adapter=True)  # with rows for guidance
+    assert lora_tile(128 * 11, 11, 64) == LoraTile(22, 32, 64, 1, one_adapter=True)  # a flow
+    assert lora_tile(128 * 40, 40, 64) == LoraTile(32, 32, 192, 3, one_adapter=True)
+    assert lora_tile(2048, 1, 2048) == LoraTile(32, 32, 64, 1, one_adapter=False)  # prompts
+    assert lora_tile(64, 1, 64, True) == LoraTile(
+        16, 16, 64, 1, one_adapter=True, by_adapter=True
+    )  # a step, by a table
+    assert not lora_tile(128 * 11, 11, 64, True).by_adapter
 
 
 @pytest.mark.parametrize("numbers", [[0, 0, 0], [2], [1, 3, 1, 0, 3, 1], [2] * 40, [0, 1] * 20 + [1] * 3 + [2] * 17])
@@ -105,12 +108,13 @@ def test_a_table_of_tiles_holds_every_row_with_an_adapter_once(numbers):
     found = [(row, adapter) for adapter, *rows in used for row in rows if row >= 0]
     assert sorted(found) == [(i, n) for i, n in enumerate(numbers) if n]
     for adapter in set(numbers) - {0}:
-        assert sum(tile[0] == adapter for tile in used) == -(-numbers.count(adapter) // LORA_GROUP)
+        assert sum(tile[0] == adapter for tile in used) == -(-numbers.count(adapter) // LORA_TILE_ROWS)
     assert all(row == -1 for tile in tiles[len(used) :] for row in tile[1:])
 
 
 @pytest.mark.parametrize("dtype", DOTS)
-def test_rows_in_tiles_by_adapter_have_the_bits_that_they_have_alone(dtype):
+def test_rows_in_tiles_by_adapter_have_the_bits_that_they_have_alone(dtype, monkeypatch):
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", rowwise_dot)  # a GPU has its own
     numbers = [3, 0, 1, *[2] * 20, 1, 0, 3]
     widths, inputs = (40, 24, 24), 1160
     a, b = weights(widths, inputs, 3, 20, dtype)
@@ -121,4 +125,4 @@ def test_rows_in_tiles_by_adapter_have_the_bits_that_they_have_alone(dtype):
     for row in range(count):
         one = slice(row, row + 1)
         alone = lora.add_lora(y[one].clone(), x[one], index[one], a, b, widths, lora.tiles_of(index[one]))
-        close(alone, got[one])
+        assert torch.equal(alone, got[one])

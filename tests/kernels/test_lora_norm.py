@@ -64,6 +64,21 @@ def test_a_layer_takes_it_for_sequences(dtype, monkeypatch):
         close(alone[1], h[[row, row + 4]])
 
 
+def test_a_layer_of_several_parts_has_the_norm_behind_it_in_a_kernel_of_its_own(monkeypatch):
+    monkeypatch.setattr(switches, "INTERPRETED", DEVICE == "cpu")
+    monkeypatch.setattr(lora_norm, "expand_norm", lambda *_: pytest.fail("it has a single part"))
+    widths = (16, 16, 16)
+    layer = LoraLinear(nn.Linear(SIZE, 48, bias=False), widths, SLOTS, RANK, LoraRows()).to(DEVICE)
+    layer.requires_grad_(False)
+    for part, width in enumerate(widths):
+        layer.write(0, part, random(RANK, SIZE), random(width, RANK))
+    x, residual, behind = random(2, 11, SIZE), random(2, 11, 48), norm(48, torch.float32, True)
+    with layer.rows.of(integers(1, 0)):
+        total, h = layer.before_norm(x, residual, behind)
+        close(total, residual + layer(x))
+        close(h, behind(residual + layer(x)))
+
+
 @pytest.mark.parametrize(
     ("size", "rank", "itemsize", "taken"),
     [(1024, 32, 2, True), (1024, 33, 2, False), (1025, 32, 2, False), (1024, 32, 4, False), (512, 20, 4, True)],
