@@ -193,7 +193,7 @@ def word_times(spec: ModelSpec, wanted: object, model: str) -> bool:
 
 def _seed(seed: int | None) -> int:
     if seed is None:
-        return secrets.randbelow(2**31)
+        return secrets.randbits(31)
     number = whole(seed)
     if number is None or not 0 <= number <= MAX_SEED:
         raise InvalidRequest("seed", f"must be an integer from 0 to 2**63 - 1, got {shown(seed)}")

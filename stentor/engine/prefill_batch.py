@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stentor.engine.device import Device
-from stentor.engine.prefix import part_of
+from stentor.engine.prefix import PromptPart, part_of
 from stentor.engine.sequence import Sequence
 from stentor.models.base import ModelSpec, Prompt, PromptRows
 from stentor.models.sparse_rows import SparseRows, joined
@@ -30,6 +31,11 @@ class Piece:
     prompt: Prompt
     positions: range
     ends: bool  # whether the prompt ends with it, and frame 0 follows
+
+    @cached_property
+    def part(self) -> PromptPart:
+        """What the prompt has there."""
+        return part_of(self.prompt, self.positions)
 
     @property
     def replays(self) -> bool:
@@ -88,7 +94,7 @@ class BatchShape:
 def batch_shape(pieces: Seq[Piece]) -> BatchShape:
     """The sizes that `pieces` need without padding."""
     tokens = sum(len(p.positions) for p in pieces)
-    frames = sum(len(part_of(p.prompt, p.positions).frames) for p in pieces)
+    frames = sum(len(p.part.frames) for p in pieces)
     return BatchShape(tokens, sum(p.ends for p in pieces), frames, tokens if pieces[0].replays else 0)
 
 
@@ -106,7 +112,7 @@ def batch_indices(pieces: Seq[Piece], size: BatchShape, padding: int) -> np.ndar
     part["pos"][:tokens] = np.concatenate([np.asarray(p.positions) for p in pieces])
     part["last"][: len(ends)] = (starts + counts - 1)[ends]
     part["length"][: len(ends)] = [pieces[i].prompt.length for i in ends]
-    at = [part_of(p.prompt, p.positions).frame_at + s for p, s in zip(pieces, starts, strict=True)]
+    at = [p.part.frame_at + s for p, s in zip(pieces, starts, strict=True)]
     part["frame_at"][:] = size.tokens
     part["frame_at"][: sum(map(len, at))] = np.concatenate(at)
     part["step"][:] = 1
@@ -135,7 +141,7 @@ class PrefillBuffers:
         self.device.fill(self.ints, batch_indices(pieces, size, self.padding))
         if size.steps:
             return
-        parts = [part_of(p.prompt, p.positions) for p in pieces]
+        parts = [p.part for p in pieces]
         for name, buffer in self.rows.items():
             _copy_rows(buffer[: size.tokens], [p.rows[name] for p in parts], self.device)
         frames = np.concatenate([p.frames for p in parts])
@@ -157,7 +163,7 @@ def build_eager_batch(pieces: Seq[Piece], spec: ModelSpec, page_size: int, devic
     size = batch_shape(pieces)
     ints = device.upload(batch_indices(pieces, size, 0))
     part = {name: ints[where] for name, where in size.parts.items()}
-    parts = [part_of(p.prompt, p.positions) for p in pieces]
+    parts = [p.part for p in pieces]
     up = device.upload
     rows = {n: c.rows(size.tokens, device.torch) for n, c in spec.prompt_rows.items()}
     for name, buffer in rows.items():

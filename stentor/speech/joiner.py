@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -92,9 +93,13 @@ class SegmentJoiner:
     def __init__(self, rate: int, fade_seconds: float = FADE_SECONDS) -> None:
         self.rate = rate
         self.length = round(fade_seconds * rate)
-        self.ramp = np.linspace(0, 1, self.length, dtype=np.float32)
         self.held = np.zeros(0, np.float32)
         self.fade_in = False  # the very first samples stay as they are
+
+    @cached_property
+    def ramp(self) -> np.ndarray:
+        """Of a fade: float32 [length]. Speech of one segment needs none."""
+        return np.linspace(0, 1, self.length, dtype=np.float32)
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
         joined = np.concatenate((self.held, samples))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -12,12 +13,15 @@ from tokenizers import Tokenizer
 from stentor.errors import CheckpointError
 from stentor.models.weights import read_json
 
+KEPT = 256
+"""Texts whose ids are kept: a prompt has seven that each prompt has, and the transcripts of a voice come again."""
+
 
 @dataclass(frozen=True)
 class Tokens:
     """A text encoder and the ids that prompts are made with. Code c of the first book has the id `semantic + c`."""
 
-    text: Callable[[str], list[int]]
+    text: Callable[[str], Sequence[int]]
     im_start: int
     im_end: int
     voice: int
@@ -25,7 +29,7 @@ class Tokens:
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text. What looks like a special token is spelled out."""
-        return self.text(text)
+        return list(self.text(text))
 
 
 def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
@@ -38,15 +42,15 @@ def read_tokens(path: Path, codes: int, vocab: int) -> Tokens:
     except Exception as e:  # tokenizers raises bare Exception for a file that it cannot read
         raise CheckpointError(f"{file} is not a tokenizer file: {e}") from e
 
-    def encode(given: str) -> list[int]:
-        ids: list[int] = text.encode(given, add_special_tokens=False).ids
-        return ids
+    @lru_cache(KEPT)
+    def encode(given: str) -> tuple[int, ...]:
+        return tuple(text.encode(given, add_special_tokens=False).ids)
 
     return select_tokens(encode, {**text.get_vocab(), **added}, codes, vocab, str(file))
 
 
 def select_tokens(
-    text: Callable[[str], list[int]], ids: Mapping[str, int], codes: int, vocab: int, source: str
+    text: Callable[[str], Sequence[int]], ids: Mapping[str, int], codes: int, vocab: int, source: str
 ) -> Tokens:
     """The special ids that prompts need, out of `ids`. CheckpointError names `source` and what is wrong."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,6 +22,9 @@ ROLE, TAIL, REFERENCE_TAIL = 3, 5, 2
 
 RUN_ON_BASE, RUN_ON_PER_TOKEN = 192, 12
 """A sampled result this much longer than its text has probably missed its end. Other engines use the same budget."""
+
+TRANSCRIPTS = 64
+"""Of references, whose ids are kept."""
 
 SAMPLER_COLUMNS = ("temperature", "top_k", "top_p", "repetition_penalty")
 SUBTALKER_COLUMNS = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_p")
@@ -77,6 +81,7 @@ class PromptBuilder:
 
     def __init__(self, c: Config, tokenizer: Tokenizer, max_model_len: int) -> None:
         self._c, self._tokenizer, self._max_model_len = c, tokenizer, max_model_len
+        self._reference_ids = lru_cache(TRANSCRIPTS)(self._transcript_ids)  # each request of a voice asks for them
 
     def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""
@@ -103,8 +108,8 @@ class PromptBuilder:
         self._prefix(layout, self._language(request, voice), voice)
         codes = np.zeros((0, c.codebooks), np.int32)
         if cloned:
-            codes = features["codes"].astype(np.int32)
-            trailing = self._clone(layout, self._reference_ids(said) + body, len(codes), whole)
+            codes = features["codes"]
+            trailing = self._clone(layout, [*self._reference_ids(said), *body], len(codes), whole)
         else:
             trailing = self._speak(layout, body, whole)
         if request.live:
@@ -145,8 +150,8 @@ class PromptBuilder:
             raise InvalidRequest("reference", wanted)
         return encode(request.reference.recording, "reference")
 
-    def _reference_ids(self, text: str) -> list[int]:
-        return self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL]
+    def _transcript_ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL])
 
     def _language(self, request: SpeechRequest, voice: str | None) -> int | None:
         """The codec id of the language or of the voice's dialect, None for auto."""

@@ -119,7 +119,7 @@ class Planner:
             body = without_instructions(body, ignored)
         named["instructions"] = self._instructions(body)
         pieces = self._segments(text, host, granularity)
-        seed = secrets.randbelow(2**31) if body.seed is None else body.seed
+        seed = secrets.randbits(31) if body.seed is None else body.seed
         first = pieces[0].spoken if granularity == "none" else pieces[0].spoken[: spec.max_text]  # signs are not cut
         try:
             request = await _validated(host, first, voice, seed, named)

@@ -37,7 +37,7 @@ class Utterance:
         self.session_id = plan.id
         self.streamed = settings.streams(plan.output.format)
         self.timed = settings.word_timestamps and plan.output.format == "pcm"  # chunks as vLLM-Omni sends them
-        seed = plan.seed if plan.seed_given else secrets.randbelow(2**31)
+        seed = plan.seed if plan.seed_given else secrets.randbits(31)
         self.plan = replace(plan, id=f"{plan.id}-{index}", seed=seed, ignored=plan.ignored.copy())
         granularity = settings.split_granularity
         spec = plan.host.spec

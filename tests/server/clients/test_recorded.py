@@ -41,7 +41,7 @@ def served(model: str, folder: Path) -> Iterator[Live]:
         return lambda: stentor.TTS(path, device="cpu", threads=1, memory_gb=0.05, max_num_seqs=2, max_frames=FRAMES)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(secrets, "randbelow", lambda n: SEED)
+        patch.setattr(secrets, "randbits", lambda k: SEED)
         with serving(folder / "voices", load, model=None if path is None else f"tiny/{model}") as running:
             yield running
 
