@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import sys
@@ -86,6 +87,7 @@ class Engine:
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="stentor-engine", daemon=True)
+        atexit.register(self._stop)  # a thread that is inside torch when the interpreter ends aborts the process
         self._thread.start()
         self._started.wait()
         if self._error is not None:
@@ -147,12 +149,17 @@ class Engine:
 
     def close(self) -> None:
         """Stop the thread. Requests that are still open fail with EngineError."""
-        self.inbox.close("closed")
-        self._thread.join()
+        self._stop()
         self.reference_encoder.close()
         self.codec.primer.close()
         for runner in self.graph_runners:
             runner.close()
+
+    def _stop(self) -> None:
+        """End the thread and wait for it. A forked child has none."""
+        if not self.inbox.forked:
+            self.inbox.close("closed")
+            self._thread.join()
 
     # -- the thread --
 
@@ -170,6 +177,7 @@ class Engine:
         finally:
             self._started.set()
             self._abandon()
+            atexit.unregister(self._stop)
 
     def _set_up_thread(self) -> None:
         """Settings of torch that belong to a thread."""

@@ -35,9 +35,14 @@ class Inbox:
         self._process = os.getpid()
         self.refusal: str | None = None  # why nothing is taken any more
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child, which has a copy of the engine and no thread that runs it."""
+        return os.getpid() != self._process
+
     def check_process(self) -> None:
-        """EngineError in a forked child, which has a copy of the engine and no thread that runs it."""
-        if os.getpid() != self._process:
+        """EngineError in a forked child."""
+        if self.forked:
             raise EngineError("the engine's thread did not follow into this forked process; load the model after fork")
 
     def check(self) -> None:

@@ -14,6 +14,7 @@ from stentor import TTS, EngineError
 from stentor.config import Policy
 from stentor.engine.inbox import Inbox
 from stentor.engine.stream import AppendText, AudioStream, Cancel, Chunk, LoopNotifier, Outbox
+from tests.helpers.child import python
 from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import stepped_engines
 
@@ -194,6 +195,18 @@ def test_a_forked_child_is_told_at_once():
         assert "forked child" in second
         assert third == "nothing"
         assert list(handed_out)[-1].finish is not None
+
+
+def test_a_process_may_end_while_its_engine_speaks():
+    ended = python(
+        "-c",
+        "import sys, stentor\n"
+        "tts = stentor.TTS('dummy:toy', memory_gb=0.01, threads=1)\n"
+        "stream = tts.stream('Hello there.', min_frames=2000, max_frames=2000)\n"
+        "next(stream)\n"
+        "sys.exit(3)",
+    )
+    assert (ended.returncode, ended.stderr) == (3, "")
 
 
 def test_nobody_waits_any_more_when_the_device_is_lost_between_admission_and_launch(monkeypatch: pytest.MonkeyPatch):
