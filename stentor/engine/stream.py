@@ -137,7 +137,8 @@ class Outbox:
 
 
 class AudioStream:
-    """Chunks of one request, in order. Iterate once, with `for` or `async for`. A failure is raised there.
+    """Chunks of one request, in order, by `for` or `async for` in one reader. A failure is raised there. A stream that
+    has ended gives nothing more.
 
     A request that was submitted as `streaming` stops while `Policy.max_unread` seconds of its audio are unread, and is
     cancelled when nobody holds its stream any more.
@@ -176,17 +177,14 @@ class AudioStream:
             self.cancel()
 
     def __iter__(self) -> Iterator[Chunk]:
-        while True:
+        while not self.outbox.ended:
             self._check_process()
-            chunk = self.outbox.take(wait=True)
-            yield chunk
-            if chunk.finish is not None:
-                return
+            yield self.outbox.take(wait=True)
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         self._check_process()
         ready = self.outbox.wake_in(asyncio.get_running_loop())
-        while True:
+        while not self.outbox.ended:
             try:
                 chunk = self.outbox.take(wait=False)
             except queue.Empty:
@@ -194,8 +192,6 @@ class AudioStream:
                 ready.clear()
                 continue
             yield chunk
-            if chunk.finish is not None:
-                return
 
     def _check_process(self) -> None:
         """Nothing would ever arrive in a forked child."""

@@ -11,7 +11,7 @@ import pytest
 from stentor import TTS, EngineError, Speech
 from stentor.config import Policy
 from stentor.engine.engine import Engine
-from stentor.engine.stream import AudioStream
+from stentor.engine.stream import AudioStream, Chunk
 from tests.engine.test_engine import _checked, assert_all_free, assert_equal, toy, wait_for  # noqa: F401
 from tests.helpers.stepped_engine import SteppedEngine, stepped_engines
 
@@ -139,3 +139,19 @@ def test_a_stream_that_is_dropped_is_cancelled_though_it_was_submitted_by_hand()
         begin(tts)
         wait_for(lambda: tts.engine.stats.cancelled == 1)
         assert_all_free(tts)
+
+
+def test_a_stream_that_has_ended_gives_nothing_more():
+    async def rest(stream: AudioStream) -> list[Chunk]:
+        return [chunk async for chunk in stream]
+
+    with toy() as tts:
+        stream = begin(tts)
+        assert len(list(stream)) > 0
+        assert list(stream) == []
+        assert asyncio.run(rest(stream)) == []
+        failed = begin(tts)
+        tts.close()
+        with pytest.raises(EngineError, match="closed"):
+            list(failed)
+        assert list(failed) == []
