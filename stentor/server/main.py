@@ -9,7 +9,6 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -18,7 +17,7 @@ import uvicorn
 from stentor.server import logs
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
-from stentor.server.http.connections import limited
+from stentor.server.http.connections import Connection, limited
 from stentor.server.limits import LIMITS, SWITCH_SECONDS
 from stentor.server.state import Server
 
@@ -28,12 +27,12 @@ END_SECONDS = LIMITS.end_seconds  # for the last words to clients whose requests
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn that waits for WebSocket sessions when it shuts down, and records whether a model was lost."""
+    """uvicorn that lets everything end with an answer when it shuts down, and records whether a model was lost."""
 
     lost: int | None = None  # the exit code, once a model is lost
+    hurried = False  # nobody wants to wait for what runs
     drain: asyncio.Event
     ended: asyncio.Event
-    busy: Callable[[], bool]
 
     def give_up(self, code: int) -> None:
         """End the process with this exit code, because a model is lost for good."""
@@ -41,26 +40,39 @@ class _Uvicorn(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, wait for WebSocket sessions to finish what they have, then let uvicorn close.
+        """Accept nothing more, wait until requests and WebSocket sessions have finished, then let uvicorn close.
 
         uvicorn alone closes WebSockets at once. It waits only for HTTP requests, and cancels them without an answer.
-        So what still runs at the deadline is told to end, and has `END_SECONDS` to say so to its client."""
+        So what still runs at the deadline, or at a second SIGINT, is told to end, and has `END_SECONDS` to say so to
+        its client."""
         for server in self.servers:
             server.close()
         self.drain.set()
         loop, seconds = asyncio.get_running_loop(), self.config.timeout_graceful_shutdown or 0
         deadline = loop.time() + seconds
-        loop.call_at(deadline, self.ended.set)
-        last = deadline + END_SECONDS
-        while self.busy() and loop.time() < last and not self.force_exit:
+        while self._serves() and loop.time() < deadline and not self.hurried:
             await asyncio.sleep(0.05)
-        self.config.timeout_graceful_shutdown = max(0, math.ceil(last - loop.time()))
+        self.ended.set()
+        deadline = loop.time() + END_SECONDS
+        while self._serves() and loop.time() < deadline and not self.force_exit:
+            await asyncio.sleep(0.05)
+        self.config.timeout_graceful_shutdown = math.ceil(END_SECONDS)
         await super().shutdown(sockets)
 
+    def _serves(self) -> bool:
+        """Close HTTP connections, those with a request behind its answer. Whether any connection is left."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.shutdown()
+        return bool(self.server_state.connections or self.server_state.tasks)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        log.info("%s: no new requests; waiting for those that run", signal.Signals(sig).name)
+        again = self.should_exit and sig == signal.SIGINT
+        rest = "those that run are ended" if again else "waiting for those that run"
+        log.info("%s: no new requests; %s", signal.Signals(sig).name, rest)
         # uvicorn's handler raises the signal again at the end, which would change the exit code
-        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.force_exit = again and self.hurried
+        self.hurried = again or self.hurried
         self.should_exit = True
 
 
@@ -128,7 +140,7 @@ def serve(config: ServerConfig) -> int:
         h11_max_incomplete_event_size=LIMITS.max_head_kib << 10,
     )
     server = _Uvicorn(options)
-    server.drain, server.ended, server.busy = held.drain, held.ended, lambda: bool(held.metrics.sessions)
+    server.drain, server.ended = held.drain, held.ended
     holder.append(server)
     try:
         server.run()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ import uvicorn
 
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
+from stentor.server.http.connections import Connection
 from stentor.server.main import _cannot_listen, _Uvicorn
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import process, until
@@ -40,24 +42,42 @@ def refuses(url: str) -> bool:
     return False
 
 
+def ending() -> _Uvicorn:
+    """A server that ends within 10 s, and has something that runs for longer."""
+    server = _Uvicorn(uvicorn.Config(lambda: None, lifespan="off", timeout_graceful_shutdown=10))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    server.servers = []
+    server.drain, server.ended = asyncio.Event(), asyncio.Event()
+    server.server_state.tasks.add(asyncio.create_task(asyncio.sleep(1000)))
+    return server
+
+
 def test_http_and_websockets_have_one_time_to_end() -> None:
     async def main(loop: VirtualTimeLoop) -> float:
-        server = _Uvicorn(uvicorn.Config(lambda: None, lifespan="off", timeout_graceful_shutdown=10))
-        server.config.load()
-        server.lifespan = server.config.lifespan_class(server.config)
-        server.servers = []
-        server.drain, server.ended, server.busy = (
-            asyncio.Event(),
-            asyncio.Event(),
-            lambda: True,
-        )  # a session that goes on and on
-        server.server_state.tasks.add(asyncio.create_task(asyncio.sleep(1000)))  # and a request
-        began = loop.time()
+        server, began = ending(), loop.time()
         await server.shutdown()
         assert server.ended.is_set()
         return loop.time() - began
 
     assert 10 <= run(main) < 13
+
+
+def test_an_idle_connection_is_closed_while_others_are_served() -> None:
+    """Its client would go on to ask."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        server, transport = ending(), MagicMock(asyncio.Transport)
+        connection = Connection(server.config, server.server_state, {})
+        connection.connection_made(transport)
+        over = loop.create_task(server.shutdown())
+        await asyncio.sleep(1)
+        assert transport.close.called
+        assert not server.ended.is_set()
+        connection.connection_lost(None)
+        await over
+
+    run(main)
 
 
 def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
@@ -74,6 +94,25 @@ def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
             data += b"".join(parts)
         assert len(data) == 300 * 6 * 2
         assert running.wait(STUCK_S) == 0
+
+
+def test_a_second_sigint_ends_what_runs_with_an_answer(tmp_path: Path) -> None:
+    log: list[str] = []
+    with (
+        process("--voices-dir", str(tmp_path), "--drain-seconds", "300", log=log) as (running, url),
+        httpx.Client(base_url=url, timeout=STUCK_S, trust_env=False) as http,
+    ):
+        ask = {**LONG, "min_frames": 4000, "max_frames": 4000, "stream_format": "sse"}
+        with http.stream("POST", "/v1/audio/speech", json=ask) as answer:
+            parts = answer.iter_raw()
+            data = next(parts)
+            running.send_signal(signal.SIGINT)
+            assert until(partial(refuses, url))
+            running.send_signal(signal.SIGINT)
+            data += b"".join(parts)
+        assert b"shutting_down" in data.split(b"event:")[-1]
+        assert running.wait(STUCK_S) == 0
+    assert not [line for line in log if "Traceback" in line or " ERROR " in line]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the test's certificate, is not here")
