@@ -32,10 +32,19 @@ class Loader:
 
         self._thread = ThreadPoolExecutor(1, "stentor-load", begin)
         self._resident = 0
+        self.loading = False  # a model is being made, which nothing can stop
 
     async def load(self, make: Callable[[], TTS]) -> TTS:
         """`make()`, once the loads before it have ended. If this call is cancelled, what is made is closed."""
-        making = self._thread.submit(make)
+
+        def made_alone() -> TTS:
+            self.loading = True
+            try:
+                return make()
+            finally:
+                self.loading = False
+
+        making = self._thread.submit(made_alone)
         try:
             made = await asyncio.wrap_future(making)
         except asyncio.CancelledError:

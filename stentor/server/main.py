@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -106,7 +107,8 @@ def _try_to_bind(family: int, kind: int, protocol: int, address: Any) -> None:
 
 
 def serve(config: ServerConfig) -> int:
-    """Serve until SIGTERM or SIGINT, then finish running requests. Returns the process's exit code."""
+    """Serve until SIGTERM or SIGINT, then finish running requests. Returns the process's exit code. Where a model is
+    still being loaded, the process ends with it here: Python would wait for the load, which may be a long download."""
     logs.configure(config.uvicorn_log_level, config.log_format)
     sys.setswitchinterval(SWITCH_SECONDS)
     if (why := _cannot_listen(config)) is not None:
@@ -142,6 +144,15 @@ def serve(config: ServerConfig) -> int:
     server = _Uvicorn(options)
     server.drain, server.ended = held.drain, held.ended
     holder.append(server)
+    code = _run(server)
+    if held.loader.loading:
+        logging.shutdown()
+        os._exit(code)
+    return code
+
+
+def _run(server: _Uvicorn) -> int:
+    """Run it to its end. Returns the process's exit code."""
     try:
         server.run()
     except KeyboardInterrupt:

@@ -115,6 +115,26 @@ def test_a_second_sigint_ends_what_runs_with_an_answer(tmp_path: Path) -> None:
     assert not [line for line in log if "Traceback" in line or " ERROR " in line]
 
 
+LOADS_FOR_EVER = """
+import sys, threading
+from stentor import cli, registry
+registry.load = lambda *given: threading.Event().wait()
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
+    flags = ("serve", "dummy:toy", "--port", "0", "--voices-dir", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", LOADS_FOR_EVER, *flags], stderr=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stderr is not None
+            assert any("running on" in line for line in running.stderr)
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(STUCK_S) == 0
+        finally:
+            running.kill()
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the test's certificate, is not here")
 def test_tls_is_spoken_with_a_certificate(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
