@@ -25,3 +25,12 @@ def whole(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def not_unicode(text: str) -> str | None:
+    """What is wrong with a text that is not valid Unicode, None for others."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as e:
+        return f"is not valid Unicode: {e.reason} at character {e.start}"
+    return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stentor import audio
-from stentor.arguments import shown, whole
+from stentor.arguments import not_unicode, shown, whole
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
 from stentor.retry import MAX_SEED, MOST_TRIES, TRIES
@@ -82,10 +82,8 @@ def _text(spec: ModelSpec, text: object) -> str:
 
 
 def _unicode(param: str, text: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as e:
-        raise InvalidRequest(param, f"is not valid Unicode: {e.reason} at character {e.start}") from e
+    if (wrong := not_unicode(text)) is not None:
+        raise InvalidRequest(param, wrong)
     return text
 
 

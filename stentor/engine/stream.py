@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stentor.arguments import not_unicode, shown
 from stentor.errors import EngineError, InvalidRequest, request_failed
 from stentor.models.base import LiveText
 
@@ -160,12 +161,13 @@ class AudioStream:
     def append(self, text: str, last: bool = False) -> None:
         """Give a live request more text, from one thread at a time. The `last` text may be empty. Nothing follows it.
 
-        InvalidRequest if the request is not live, has had its last text, or takes no more of it. EngineError if the
-        engine has stopped.
+        InvalidRequest if the request is not live, has had its last text, or takes no more of it, and for what is no
+        text. The request goes on. EngineError if the engine has stopped.
         """
         if self._live is None:
             raise InvalidRequest("live", "the request was given its whole text")
-        self._send(AppendText(self.outbox, self._live.column, self._live.more(text, last), last))
+        values = self._live.more(_text(text, last), last)
+        self._send(AppendText(self.outbox, self._live.column, values, last))
 
     def cancel(self) -> None:
         """Stop the request and free its slot and pages. Safe at any time, from any thread."""
@@ -197,6 +199,17 @@ class AudioStream:
         """Nothing would ever arrive in a forked child."""
         if os.getpid() != self._process:
             raise EngineError("this stream belongs to the process that submitted it, and this is a forked child")
+
+
+def _text(text: object, last: object) -> str:
+    """What is added to a live request. InvalidRequest names what is wrong with it."""
+    if not isinstance(text, str):
+        raise InvalidRequest("text", f"must be a string, got {type(text).__name__}")
+    if not isinstance(last, bool):
+        raise InvalidRequest("last", f"must be true or false, got {shown(last)}")
+    if (wrong := not_unicode(text)) is not None:
+        raise InvalidRequest("text", wrong)
+    return text
 
 
 def _checked(event: StreamEvent) -> Chunk:

@@ -180,6 +180,22 @@ def test_what_cannot_be_live_is_refused(tts: TTS, tmp_path: Path) -> None:
         toy.request("Hello.", live=True)
 
 
+@pytest.mark.parametrize(
+    ("text", "last", "says"),
+    [
+        (5, False, "text: must be a string, got int"),
+        ("words \ud800", False, "text: is not valid Unicode"),  # kept, it would spoil what follows
+        ("words", None, "last: must be true or false, got None"),
+    ],
+)
+def test_text_that_is_none_is_refused_and_the_request_goes_on(tts: TTS, text: object, last: object, says: str) -> None:
+    stream = begin(tts, "Hello there, ")
+    with pytest.raises(InvalidRequest, match=says):
+        stream.append(text, last)  # type: ignore[arg-type]
+    stream.append("you.", last=True)
+    assert list(stream)[-1].finish == "length"
+
+
 def prompt(suspect: int | None) -> Prompt:
     none = np.zeros(0, np.int32)
     return Prompt({"text": none}, none, none, {"text": none}, 1, 0, none, runaway_frames=suspect)
