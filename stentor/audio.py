@@ -129,7 +129,7 @@ def _read(audio: object, param: str) -> tuple[np.ndarray, int]:
     if isinstance(audio, tuple):
         return _from_array(audio, param)
     if isinstance(audio, bytes):
-        return _decode(io.BytesIO(audio), "the given bytes", param)
+        return _decode(io.BytesIO(audio), "the given file", param)
     if isinstance(audio, str | Path):
         path = audio_path(param, audio)
         return _decode(path, repr(str(path)), param)
@@ -146,7 +146,8 @@ def _decode(source: io.BytesIO | Path, name: str, param: str) -> tuple[np.ndarra
             samples = np.empty(max(0, f.frames), np.float32)
             return samples[: mono(f, samples)], f.samplerate
     except (soundfile.LibsndfileError, RuntimeError, OSError) as e:
-        raise InvalidRequest(param, f"{name} is not readable audio (wav, flac, ogg, mp3): {e}") from e
+        why = e.error_string if isinstance(e, soundfile.LibsndfileError) else e  # which names the file again
+        raise InvalidRequest(param, f"{name} is not readable audio (wav, flac, ogg, mp3): {why}") from e
 
 
 def _from_array(audio: tuple[object, ...], param: str) -> tuple[np.ndarray, int]:

@@ -134,7 +134,7 @@ def wav(samples: np.ndarray, rate: int) -> bytes:
         ("/nowhere/ref.wav", "does not exist"),
         ("/", "'/' is a directory; name an audio file (wav, flac, ogg, mp3)"),
         ("/dev/null", "'/dev/null' is no regular file; name an audio file"),
-        (b"", "not readable audio"),
+        (b"", "the given file is not readable audio (wav, flac, ogg, mp3): Format not recognised."),
         (b"RIFF\x00\x00\x00\x00WAVEjunk", "not readable audio"),
         (wav(TONE, 6000)[:60], "long, must be"),
         ((np.zeros(3000, np.float32), 6000), "silent"),
