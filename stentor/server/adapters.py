@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,14 @@ log = logging.getLogger("stentor.server")
 
 
 class HostAdapters:
-    """Names and folders of the adapters of one model. Changed on the event loop only."""
+    """Names and folders of the adapters of one model. Changed on the event loop, and where the model is made."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.paths = dict(given)  # in the order in which they were loaded
         self._given, self._again = bool(given), dict[str, Any]()
         self._lock = asyncio.Lock()
+        self._current: TTS | None = None  # the last that was made
+        self._guard = threading.Lock()  # of the names, while it is made
 
     def made(self, make: Callable[..., TTS]) -> TTS:
         """The model of `make(**arguments)`, with the adapters of this moment.
@@ -37,7 +40,9 @@ class HostAdapters:
         tts = make(**self._again)
         if self._given:  # those of the start need not be there any more
             self._again = {"loras": None, **tts.lora_options}
-        for name in [n for n in self.paths if n not in tts.loras]:
+        with self._guard:
+            self._current, names = tts, [n for n in self.paths if n not in tts.loras]
+        for name in names:
             try:
                 tts.load_lora(name, self.paths[name])
             except StentorError as e:
@@ -46,7 +51,8 @@ class HostAdapters:
         return tts
 
     async def load(self, tts: TTS, name: str, path: str) -> None:
-        """Load an adapter while requests run. ApiError 400: a name is taken, no slot is free, or a tensor is wrong."""
+        """Load an adapter while requests run. ApiError 400: a name is taken, no slot is free, or a tensor is wrong.
+        ApiError 503: the model was lost meanwhile."""
         async with self._lock:
             if name in self.paths:
                 raise ApiError(400, f"the lora adapter {name!r} has already been loaded", param="lora_name")
@@ -55,15 +61,25 @@ class HostAdapters:
             except StentorError as e:
                 param = "lora_name" if isinstance(e, InvalidRequest) else "lora_path"
                 raise ApiError(400, f"{param}: {e}", param=param) from e
-            self.paths[name] = path
+            with self._guard:
+                self._check(tts)
+                self.paths[name] = path
 
     async def unload(self, tts: TTS, name: str) -> None:
-        """Refuse the name from now on. Requests that have the adapter keep it. ApiError 404 if it is not loaded."""
+        """Refuse the name from now on. Requests that have the adapter keep it. ApiError 404 if it is not loaded.
+        ApiError 503: the model was lost meanwhile."""
         async with self._lock:
             if name not in self.paths:
                 raise ApiError(404, f"the lora adapter {name!r} cannot be found", param="lora_name", code="not_found")
-            tts.unload_lora(name)
-            del self.paths[name]
+            with self._guard:
+                self._check(tts)
+                tts.unload_lora(name)
+                del self.paths[name]
+
+    def _check(self, tts: TTS) -> None:
+        """ApiError 503 if another has been made, which has the names of that moment."""
+        if self._current is not tts:
+            raise ApiError(503, "the model has been started again; try again", code="not_ready", retry_after=5)
 
 
 def allowed(config: ServerConfig, path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from stentor.errors import InvalidRequest
 from stentor.server.adapters import HostAdapters
 from stentor.server.cli import add_parser
 from stentor.server.config import ServerConfig
+from stentor.server.errors import ApiError
 from stentor.server.lora_modules import LoraModule, lora_modules
 from stentor.server.model_factory import ModelFactory
 from tests.helpers import adapters
@@ -241,3 +243,30 @@ def test_a_model_that_is_loaded_again_has_the_adapters_of_that_moment(tmp_path: 
         assert b is not None
         assert c is not None
         assert b.identity == c.identity
+
+
+def test_an_adapter_that_is_loaded_while_its_model_is_lost_has_no_name() -> None:
+    """The model that is made in its place lacks the adapter, and takes it."""
+
+    class Model:
+        def __init__(self) -> None:
+            self.loras: list[str] = []
+
+        def load_lora(self, name: str, path: str) -> None:
+            self.loras.append(name)
+
+        unload_lora = load_lora
+
+    held = HostAdapters({})
+    lost: Any = held.made(Model)
+    made: list[Any] = []
+    lost.load_lora = lambda name, path: made.append(held.made(Model))
+    with pytest.raises(ApiError, match="has been started again") as refused:
+        asyncio.run(held.load(lost, "one", "folder"))
+    assert refused.value.status == 503
+    assert held.paths == {}
+    asyncio.run(held.load(made[0], "one", "folder"))
+    assert (held.paths, made[0].loras) == ({"one": "folder"}, ["one"])
+    with pytest.raises(ApiError, match="has been started again"):
+        asyncio.run(held.unload(lost, "one"))
+    assert "one" in held.paths
