@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -24,7 +24,7 @@ RUN_ON_BASE, RUN_ON_PER_TOKEN = 192, 12
 """A sampled result this much longer than its text has probably missed its end. Other engines use the same budget."""
 
 TRANSCRIPTS = 64
-"""Of references, whose ids are kept."""
+"""Of references, whose ids are kept: each request of a voice asks for them."""
 
 SAMPLER_COLUMNS = ("temperature", "top_k", "top_p", "repetition_penalty")
 SUBTALKER_COLUMNS = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_p")
@@ -76,12 +76,17 @@ class Continuation:
         return np.array(ids, np.int32)
 
 
+def _transcript_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Ids of what a reference says."""
+    return tuple(tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL])
+
+
 class PromptBuilder:
     """Requests to prompts for one checkpoint. Host only, any thread."""
 
     def __init__(self, c: Config, tokenizer: Tokenizer, max_model_len: int) -> None:
         self._c, self._tokenizer, self._max_model_len = c, tokenizer, max_model_len
-        self._reference_ids = lru_cache(TRANSCRIPTS)(self._transcript_ids)  # each request of a voice asks for them
+        self._transcript_ids = lru_cache(TRANSCRIPTS)(partial(_transcript_ids, tokenizer))
 
     def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
         """Raises InvalidRequest for what this checkpoint cannot do."""
@@ -109,7 +114,7 @@ class PromptBuilder:
         codes = np.zeros((0, c.codebooks), np.int32)
         if cloned:
             codes = features["codes"]
-            trailing = self._clone(layout, [*self._reference_ids(said), *body], len(codes), whole)
+            trailing = self._clone(layout, [*self._transcript_ids(said), *body], len(codes), whole)
         else:
             trailing = self._speak(layout, body, whole)
         if request.live:
@@ -149,9 +154,6 @@ class PromptBuilder:
             wanted = "this model speaks with the voice of a reference: give one, or a speaker_embedding"
             raise InvalidRequest("reference", wanted)
         return encode(request.reference.recording, "reference")
-
-    def _transcript_ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(f"<|im_start|>assistant\n{text}<|im_end|>\n")[ROLE:-REFERENCE_TAIL])
 
     def _language(self, request: SpeechRequest, voice: str | None) -> int | None:
         """The codec id of the language or of the voice's dialect, None for auto."""
