@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ class HostAdapters:
         self.paths = dict(given)  # in the order in which they were loaded
         self._given, self._again = bool(given), dict[str, Any]()
         self._lock = asyncio.Lock()
-        self._current: TTS | None = None  # the last that was made
+        self._current: weakref.ref[TTS] | None = None  # the last that was made, which others may unload
         self._guard = threading.Lock()  # of the names, while it is made
 
     def made(self, make: Callable[..., TTS]) -> TTS:
@@ -41,7 +42,7 @@ class HostAdapters:
         if self._given:  # those of the start need not be there any more
             self._again = {"loras": None, **tts.lora_options}
         with self._guard:
-            self._current, names = tts, [n for n in self.paths if n not in tts.loras]
+            self._current, names = weakref.ref(tts), [n for n in self.paths if n not in tts.loras]
         for name in names:
             try:
                 tts.load_lora(name, self.paths[name])
@@ -78,7 +79,7 @@ class HostAdapters:
 
     def _check(self, tts: TTS) -> None:
         """ApiError 503 if another has been made, which has the names of that moment."""
-        if self._current is not tts:
+        if self._current is None or self._current() is not tts:
             raise ApiError(503, "the model has been started again; try again", code="not_ready", retry_after=5)
 
 
