@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from stentor import audio
 from stentor.arguments import not_unicode, shown, whole
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, Option, ReferenceAudio, SpeechRequest
-from stentor.retry import MAX_SEED, MOST_TRIES, TRIES
+from stentor.retry import MAX_SEED, MOST_TRIES, TRIES, random_seed
 
 if TYPE_CHECKING:
     from stentor.models.lora import Adapter
@@ -191,7 +190,7 @@ def word_times(spec: ModelSpec, wanted: object, model: str) -> bool:
 
 def _seed(seed: int | None) -> int:
     if seed is None:
-        return secrets.randbits(31)
+        return random_seed()
     number = whole(seed)
     if number is None or not 0 <= number <= MAX_SEED:
         raise InvalidRequest("seed", f"must be an integer from 0 to 2**63 - 1, got {shown(seed)}")

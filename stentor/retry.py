@@ -1,4 +1,4 @@
-"""The rule for run-ons: when a whole utterance counts as one, and with which seed it is generated again.
+"""Seeds, and the rule for run-ons: when a whole utterance counts as one, and with which seed it is generated again.
 
 A model sometimes fails to stop. Its utterance then has far more frames than its text needs. An answer that is not
 streamed is thrown away in that case and generated again with the next seed. A stream cannot be taken back.
@@ -6,12 +6,18 @@ streamed is thrown away in that case and generated again with the next seed. A s
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 from stentor.models.base import Prompt
 
 MAX_SEED = 2**63 - 1
 TRIES, MOST_TRIES = 3, 10  # by default and at most, the first one included
+
+
+def random_seed() -> int:
+    """The seed of a request that names none. One system call."""
+    return secrets.randbits(31)
 
 
 def next_seed(seed: int) -> int:

@@ -31,10 +31,7 @@ ROUNDS, RATE, SHORT = 5, 24_000, 1.0
 
 
 def made(tts: TTS, voice: ReferenceAudio | None) -> Prompt:
-    preparation = tts.prepare(tts.request(numbered_text(), reference=voice, seed=1))
-    prompt = preparation.wait()
-    preparation.leave()
-    return prompt
+    return tts.prompt(tts.request(numbered_text(), reference=voice, seed=1))
 
 
 def measure(family: str, seconds: float, repeats: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -49,16 +50,18 @@ class _Uvicorn(uvicorn.Server):
         for server in self.servers:
             server.close()
         self.drain.set()
-        loop, seconds = asyncio.get_running_loop(), self.config.timeout_graceful_shutdown or 0
-        deadline = loop.time() + seconds
-        while self._serves() and loop.time() < deadline and not self.hurried:
-            await asyncio.sleep(0.05)
+        await self._served(self.config.timeout_graceful_shutdown or 0, lambda: self.hurried)
         self.ended.set()
-        deadline = loop.time() + END_SECONDS
-        while self._serves() and loop.time() < deadline and not self.force_exit:
-            await asyncio.sleep(0.05)
+        await self._served(END_SECONDS, lambda: self.force_exit)
         self.config.timeout_graceful_shutdown = math.ceil(END_SECONDS)
         await super().shutdown(sockets)
+
+    async def _served(self, seconds: float, given_up: Callable[[], bool]) -> None:
+        """Wait until nothing is served any more, for so long, or until nobody wants to wait."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self._serves() and loop.time() < deadline and not given_up():
+            await asyncio.sleep(0.05)
 
     def _serves(self) -> bool:
         """Close HTTP connections, those with a request behind its answer. Whether any connection is left."""

@@ -106,52 +106,45 @@ def test_nothing_is_captured_beside_a_client_that_has_little_audio(
         assert tts.engine.runner.decode_graphs.asked
 
 
-def test_graphs_are_captured_one_after_another_until_a_message_comes(
-    events: list[Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def going_on(events: list[Event], monkeypatch: pytest.MonkeyPatch) -> Iterator[TTS]:
+    """An idle engine that has captured a graph and would go on with the next. Its thread waits for a message."""
     monkeypatch.setattr(captures, "QUIET_SECONDS", 1e3)
     with TTS("dummy:toy", dtype="float64", **SMALL) as tts:
         found = tts.engine._captures
         assert found.wait == 1e3
-        with torch.inference_mode():
-            found.next()  # the engine's thread waits for a message meanwhile
-        assert found.left
-        assert found.wait == 0.0
-        tts.generate("a message", max_frames=2)
-        assert found.wait == 1e3
-
-
-def test_nothing_is_captured_while_a_prompt_is_made_and_the_engine_waits_for_it(
-    events: list[Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise its thread would ask all the time whether the prompt is there, and take the time in which it is made."""
-    monkeypatch.setattr(captures, "QUIET_SECONDS", 1e3)
-    with TTS("dummy:toy", dtype="float64", **SMALL) as tts:
-        found = tts.engine._captures
         with torch.inference_mode():
             found.next()
-        ticket = tts.engine.upcoming.ticket()
-        left = found.left
-        wake(tts)
-        wait_for(lambda: found.wait == 1e3)
-        assert found.left == left
-        ticket.end()
+        assert found.left
+        assert found.wait == 0.0
+        yield tts
+
+
+def test_graphs_are_captured_one_after_another_until_a_message_comes(going_on: TTS) -> None:
+    going_on.generate("a message", max_frames=2)
+    assert going_on.engine._captures.wait == 1e3
+
+
+def test_nothing_is_captured_while_a_prompt_is_made_and_the_engine_waits_for_it(going_on: TTS) -> None:
+    """Otherwise its thread would ask all the time whether the prompt is there, and take the time in which it is made."""
+    found, ticket = going_on.engine._captures, going_on.engine.upcoming.ticket()
+    left = found.left
+    wake(going_on)
+    wait_for(lambda: found.wait == 1e3)
+    assert found.left == left
+    ticket.end()
 
 
 def test_an_engine_waits_again_where_another_is_loaded_between_its_captures(
-    events: list[Event], monkeypatch: pytest.MonkeyPatch
+    going_on: TTS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its thread would ask all the time whether the other is ready."""
-    monkeypatch.setattr(captures, "QUIET_SECONDS", 1e3)
-    with TTS("dummy:toy", dtype="float64", **SMALL) as tts, torch.inference_mode():
-        found = tts.engine._captures
-        found.next()
-        assert found.wait == 0.0
-        left = found.left
-        monkeypatch.setattr(type(found.device), "capturing", lambda self: nullcontext(False))
-        found.next()
-        assert found.left == left
-        assert found.wait == 1e3
+    found = going_on.engine._captures
+    left = found.left
+    monkeypatch.setattr(type(found.device), "capturing", lambda self: nullcontext(False))
+    found.next()
+    assert found.left == left
+    assert found.wait == 1e3
 
 
 @pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-lookahead"])

@@ -93,9 +93,8 @@ def test_tiles_hold_the_rows_of_one_adapter_where_they_can():
     assert lora_tile(128 * 11, 11, 64) == LoraTile(22, 32, 64, 1, one_adapter=True)  # a flow
     assert lora_tile(128 * 40, 40, 64) == LoraTile(32, 32, 192, 3, one_adapter=True)
     assert lora_tile(2048, 1, 2048) == LoraTile(32, 32, 64, 1, one_adapter=False)  # prompts
-    assert lora_tile(64, 1, 64, True) == LoraTile(
-        16, 16, 64, 1, one_adapter=True, by_adapter=True
-    )  # a step, by a table
+    by_table = LoraTile(16, 16, 64, 1, one_adapter=True, by_adapter=True)
+    assert lora_tile(64, 1, 64, True) == by_table  # a step
     assert not lora_tile(128 * 11, 11, 64, True).by_adapter
 
 

@@ -48,9 +48,9 @@ def test_a_body_is_read_in_the_threads_that_read_those_of_clients(monkeypatch: p
 
         return call
 
-    for module, name in ((json_text, "loads"), (warm_up, "from_base64"), (warm_up, "decode")):
+    for module, name in ((warm_up, "_body"), (json_text, "loads"), (warm_up, "from_base64"), (warm_up, "decode")):
         monkeypatch.setattr(module, name, watched(getattr(module, name)))
     with ExitStack() as stack:
         pools = [stack.enter_context(ThreadPoolExecutor(1, name)) for name in ("parse", "hold", "decode")]
         asyncio.run(warm_up.read_as_sent(*pools))
-    assert seen == [("loads", "parse_0"), ("from_base64", "hold_0"), ("decode", "decode_0")]
+    assert seen == [("_body", "asyncio_0"), ("loads", "parse_0"), ("from_base64", "hold_0"), ("decode", "decode_0")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stentor.errors import InvalidRequest
 from stentor.models.base import ModelSpec, SpeechRequest
 from stentor.output.encode import CONTAINERS, legal_rate
+from stentor.retry import random_seed
 from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.ignored import Ignored
@@ -119,7 +119,7 @@ class Planner:
             body = without_instructions(body, ignored)
         named["instructions"] = self._instructions(body)
         pieces = self._segments(text, host, granularity)
-        seed = secrets.randbits(31) if body.seed is None else body.seed
+        seed = random_seed() if body.seed is None else body.seed
         first = pieces[0].spoken if granularity == "none" else pieces[0].spoken[: spec.max_text]  # signs are not cut
         try:
             request = await _validated(host, first, voice, seed, named)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stentor.retry import random_seed
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
 from stentor.server.limits import LIMITS
@@ -37,7 +37,7 @@ class Utterance:
         self.session_id = plan.id
         self.streamed = settings.streams(plan.output.format)
         self.timed = settings.word_timestamps and plan.output.format == "pcm"  # chunks as vLLM-Omni sends them
-        seed = plan.seed if plan.seed_given else secrets.randbits(31)
+        seed = plan.seed if plan.seed_given else random_seed()
         self.plan = replace(plan, id=f"{plan.id}-{index}", seed=seed, ignored=plan.ignored.copy())
         granularity = settings.split_granularity
         spec = plan.host.spec
