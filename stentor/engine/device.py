@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -10,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from mmap import mmap
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,25 +88,44 @@ ALIGN = 16  # bytes
 
 
 class StagingBuffer:
-    """Host memory for tensors of any shapes and dtypes that reach the device in one copy: fill `host`, then `send`."""
+    """Host memory for arrays of any shapes and dtypes that reach the device in one copy: fill `host`, then `send`.
+
+    `host` has numpy's arrays. A thread that uses torch lets go of the GIL with each operation, and waits for it while
+    other threads run. numpy keeps it for small ones.
+    """
 
     def __init__(self, parts: Mapping[str, Shape], device: Device) -> None:
-        self._device = device
-        self._slices: dict[str, tuple[slice, Shape]] = {}
-        end = 0
-        for name, (shape, dtype) in parts.items():
-            size = math.prod(shape) * dtype.itemsize
-            self._slices[name] = slice(end, end + size), (shape, dtype)
-            end += -(-size // ALIGN) * ALIGN
-        self._bytes = torch.empty(end, dtype=torch.uint8, pin_memory=device.cuda)
-        self.host = self._views(self._bytes)
-
-    def _views(self, data: Tensor) -> dict[str, Tensor]:
-        return {name: data[part].view(dtype).view(shape) for name, (part, (shape, dtype)) in self._slices.items()}
+        self._device, self._parts = device, parts
+        sizes = [-(-math.prod(shape) * dtype.itemsize // ALIGN) * ALIGN for shape, dtype in parts.values()]
+        self._bytes = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.cuda)
+        self._starts = [0, *itertools.accumulate(sizes)]
+        memory = self._bytes.numpy()
+        self.host = {
+            name: np.ndarray(shape, host_dtype(dtype), memory, start)
+            for (name, (shape, dtype)), start in zip(parts.items(), self._starts, strict=False)
+        }
 
     def send(self) -> dict[str, Tensor]:
-        """The same tensors on the device, without waiting."""
-        return self._views(self._bytes.to(self._device.torch, non_blocking=True))
+        """The same arrays on the device, without waiting."""
+        data = self._bytes.to(self._device.torch, non_blocking=True)
+        typed = {dtype: data.view(dtype) for dtype in {dtype for _, dtype in self._parts.values()}}
+        sent = {}
+        for (name, (shape, dtype)), start in zip(self._parts.items(), self._starts, strict=False):
+            strides = [stride // dtype.itemsize for stride in self.host[name].strides]
+            sent[name] = typed[dtype].as_strided(shape, strides, start // dtype.itemsize)
+        return sent
+
+
+def host_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """numpy's dtype. bfloat16, which it lacks, is held as its bits."""
+    return np.dtype("int16" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch."))
+
+
+def host_values(values: Any, dtype: torch.dtype) -> np.ndarray:
+    """Numbers, an array or a tensor as an array of `host_dtype`."""
+    if dtype == torch.bfloat16:
+        return torch.as_tensor(values, dtype=dtype).view(torch.int16).numpy()
+    return np.asarray(values, host_dtype(dtype))
 
 
 class Device:
@@ -181,8 +202,8 @@ class Device:
 
     def fill(self, target: Tensor, value: np.ndarray | list[int]) -> None:
         """Copy a host array into the front of a device buffer, converted on the host, without waiting."""
-        host = torch.as_tensor(value).to(target.dtype)
-        target[: len(host)].copy_(host.pin_memory() if self.cuda else host, non_blocking=True)
+        host = torch.as_tensor(value, dtype=target.dtype)
+        target[: len(value)].copy_(host.pin_memory() if self.cuda else host, non_blocking=True)
 
     def release_cached(self) -> None:
         """Give memory that torch holds and does not use back to the driver: after it ran out, a load or an unload."""

@@ -190,14 +190,12 @@ class ModelRunner:
     def set_pages(self, sequences: list[Sequence]) -> None:
         """Write the page table rows of requests."""
         count, max_pages = len(sequences), self.sizes.max_pages
-        buffer = StagingBuffer(
-            {"slot": ((count,), torch.int64), "pages": ((count, max_pages), torch.int64)}, self.device
-        )
-        table = np.full((count, max_pages), self.sizes.pages)
-        for row, seq in zip(table, sequences, strict=True):
+        parts = {"slot": ((count,), torch.int64), "pages": ((count, max_pages), torch.int64)}
+        buffer = StagingBuffer(parts, self.device)
+        buffer.host["slot"][:] = [seq.slot for seq in sequences]
+        buffer.host["pages"][:] = self.sizes.pages
+        for row, seq in zip(buffer.host["pages"], sequences, strict=True):
             row[: len(seq.pages)] = seq.pages
-        buffer.host["slot"].copy_(torch.tensor([seq.slot for seq in sequences]))
-        buffer.host["pages"].copy_(torch.from_numpy(table))
         with self.stream.active():
             sent = buffer.send()
             self.kv.table.index_copy_(0, sent["slot"], sent["pages"])

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stentor import kernels
 from stentor.engine.alignment import WIDTH
-from stentor.engine.device import Device, Shape, StagingBuffer, zeros
+from stentor.engine.device import Device, Shape, StagingBuffer, host_values, zeros
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.types import RowRef, RowStatus
@@ -104,17 +105,18 @@ class SlotTable:
         for name in self.arrays:
             self.table[name].index_copy_(0, new[""], new[name])
 
-    def _fill(self, host: Mapping[str, Tensor], rows: Seq[Row]) -> None:
-        host[""].copy_(torch.tensor([slot for slot, _ in rows]))
+    def _fill(self, host: Mapping[str, np.ndarray], rows: Seq[Row]) -> None:
+        host[""][:] = [slot for slot, _ in rows]
         for dtype, names in self.names.items():
             values = [[given.get(name, self.columns[name].fill) for _, given in rows] for name in names]
-            host[str(dtype)].copy_(torch.tensor(values, dtype=dtype))
+            host[str(dtype)][:] = host_values(values, dtype)
         for name in self.arrays:
-            host[name].fill_(self.columns[name].fill)
+            column = self.columns[name]
+            host[name][:] = host_values(column.fill, column.dtype)
             for target, (_, given) in zip(host[name], rows, strict=True):
                 if name in given:
-                    value = torch.as_tensor(given[name])
-                    (target[: len(value)] if value.ndim else target).copy_(value)
+                    value = host_values(given[name], column.dtype)
+                    target[: len(value) if value.ndim else None] = value
 
     def save(self, slot: int, frames: int, device: Device) -> list[Tensor]:
         """Host copies of a row and of its first frames. They are complete once later work on this stream has begun."""

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from mmap import PAGESIZE
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from stentor import TTS, InvalidRequest, registry
 from stentor.engine import device as device_module
-from stentor.engine.device import CudaStream, Device, pick_device
+from stentor.engine.device import CudaStream, Device, StagingBuffer, host_values, pick_device
 from tests.helpers.random_callers import VOICE
 
 
@@ -131,3 +132,29 @@ def test_zeros_of_a_cpu_take_memory_where_they_are_written_and_not_2_mb_around_i
     assert int(made[:, :8].sum()) == 64
     assert resident() - before < 8 << 20
     assert device_module.zeros((2, 0), torch.float32, torch.device("cpu")).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int64, torch.int32, torch.bool, torch.float64, torch.float32, torch.float16, torch.bfloat16],
+    ids=str,
+)
+def test_arrays_of_any_dtype_reach_the_device_together(dtype: torch.dtype):
+    numbers = [[1, 0, 3], [0, 1, 2.5]]
+    buffer = StagingBuffer(
+        {"byte": ((3,), torch.bool), "these": ((2, 3), dtype), "one": ((), torch.int64)}, Device("cpu")
+    )
+    buffer.host["byte"][:] = [True, False, True]
+    buffer.host["these"][:] = host_values(numbers, dtype)
+    buffer.host["one"][...] = 7
+    sent = buffer.send()
+    assert sent["these"].dtype == dtype
+    assert torch.equal(sent["these"], torch.tensor(numbers, dtype=dtype))
+    assert sent["byte"].tolist() == [True, False, True]
+    assert sent["one"].item() == 7
+
+
+def test_a_tensor_becomes_the_bits_that_the_host_holds():
+    half = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    assert np.array_equal(host_values(half, torch.bfloat16), half.view(torch.int16).numpy())
+    assert np.array_equal(host_values(half.float(), torch.float32), [1.5, -2.0])
