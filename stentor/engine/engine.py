@@ -214,7 +214,8 @@ class Engine:
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
         self._delivery.ready()
-        self._in_flight += self._launcher.step(plan)
+        with self.upcoming.paused(self.device.cuda and bool(plan.prefill)):  # a CPU would compute all of it in there
+            self._in_flight += self._launcher.step(plan)
         while self._in_flight and (len(self._in_flight) > self.overlap_steps or plan.empty):
             step = self._in_flight.popleft()
             self._delivery.until(step)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +23,8 @@ class Upcoming:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tickets: set[Ticket] = set()
+        self._free = threading.Event()
+        self._free.set()
 
     def __bool__(self) -> bool:
         return bool(self._tickets)
@@ -30,6 +34,23 @@ class Upcoming:
         ticket = Ticket(self._lock, self._tickets)
         ticket.count(True)
         return ticket
+
+    @contextmanager
+    def paused(self, launching: bool) -> Iterator[None]:
+        """Inside, no prompt begins to be made, if the engine's thread is `launching` a prefill.
+
+        Each operation of torch lets go of the GIL, and that thread would then wait for each thread that makes a prompt.
+        """
+        if launching:
+            self._free.clear()
+        try:
+            yield
+        finally:
+            self._free.set()
+
+    def wait(self) -> None:
+        """Wait while it is paused."""
+        self._free.wait()
 
 
 class Ticket:
@@ -67,7 +88,7 @@ class Preparation:
         upcoming: Upcoming,
     ) -> None:
         self.request = request
-        self._model, self._primer = model, primer
+        self._model, self._primer, self._upcoming = model, primer, upcoming
         self._ticket = upcoming.ticket()
         self._claims = Claims()
         self._features = RequestFeatures(encoder, self._claims)
@@ -81,6 +102,7 @@ class Preparation:
         """
         check()
         self._ticket.count(True)
+        self._upcoming.wait()
         found = self._advance(check)
         if isinstance(found, Claim):
             self._ticket.count(False)

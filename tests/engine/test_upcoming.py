@@ -11,9 +11,11 @@ import pytest
 
 from stentor import TTS
 from stentor.config import Policy
+from stentor.engine.inflight import InFlightStep
 from stentor.engine.once import Claim
 from stentor.engine.preparation import Preparation, Upcoming
 from stentor.engine.reference_encoder import NotEncoded
+from stentor.engine.step_plan import StepPlan
 from stentor.models.base import SpeechRequest
 from stentor.text.front_end import proceed
 
@@ -84,3 +86,50 @@ def test_a_ticket_ends_once_or_twice(times: int) -> None:
     for _ in range(times):
         ticket.end()
     assert not upcoming
+
+
+def test_no_prompt_begins_to_be_made_while_a_prefill_is_launched() -> None:
+    upcoming, begun, claim = Upcoming(), threading.Event(), Claim[Any](Future(), lambda: None)
+
+    def prompt(asked: SpeechRequest, features: object) -> None:
+        begun.set()
+        raise NotEncoded(claim, "reference")
+
+    model = cast(Any, SimpleNamespace(prompt=prompt))
+    preparation = Preparation(model, cast(Any, None), cast(Any, None), SpeechRequest("text"), upcoming)
+    maker = threading.Thread(target=lambda: preparation.advance(proceed))
+    with upcoming.paused(True):
+        maker.start()
+        assert not begun.wait(0.05)
+        assert upcoming  # which the engine may wait for
+    maker.join()
+    assert begun.is_set()
+
+
+def test_a_step_without_a_prefill_and_one_that_failed_hold_up_no_prompt() -> None:
+    upcoming = Upcoming()
+    with upcoming.paused(False):
+        upcoming.wait()
+    with pytest.raises(RuntimeError, match="launch"), upcoming.paused(True):
+        raise RuntimeError("the launch failed")
+    upcoming.wait()
+
+
+@pytest.mark.parametrize("cuda", [True, False])
+def test_a_gpus_engine_pauses_the_making_of_prompts_for_launches_of_prefills_only(
+    cuda: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU computes a prefill where a GPU launches it, so prompts of others are made meanwhile."""
+    with toy() as tts:
+        seen: list[tuple[bool, bool]] = []
+        launch = tts.engine._launcher.step
+
+        def step(plan: StepPlan) -> list[InFlightStep]:
+            seen.append((bool(plan.prefill), not tts.engine.upcoming._free.is_set()))
+            return launch(plan)
+
+        monkeypatch.setattr(tts.engine._launcher, "step", step)
+        monkeypatch.setattr(tts.engine, "device", SimpleNamespace(cuda=cuda))
+        tts.generate("hello", max_frames=3)
+    assert {prefill for prefill, _ in seen} == {True, False}
+    assert all(paused == (prefill and cuda) for prefill, paused in seen)
