@@ -27,6 +27,9 @@ SOON_FRAMES, SOON_LEAD_S = 8, 0.5
 """A codec with a grid waits for streams that lack so few frames for their first chunk, or a grid of them for a later
 one: while each client has `BATCH_LEAD_S` of audio buffered, or has had none or so many seconds, for the time of so many
 frames. Streams whose chunks went together once do so from then on."""
+LONG_PREFILL, LONG_PER_STREAM = 256, 16
+"""Tokens of a prefill beside which streams take shorter chunks: at least so many, and so many for each stream. One of
+fewer takes little longer than a step of all streams, which is in proportion to what more calls cost the codec."""
 NON_STREAMING_LEAD_S = 5.0
 """Seconds. Chunks of an utterance that is not streamed wait behind streams with less audio buffered."""
 
@@ -54,6 +57,7 @@ class AudioScheduler:
     def __init__(self, policy: Policy, timing: CodecTiming = CAUSAL) -> None:
         self.policy, self.timing = policy, timing
         self.chunk, self.ramp = chunk_sizes(policy, timing)
+        self.shorter = max((n for n in self.ramp if n < self.chunk), default=self.chunk)
         self._longest = [self._longest_chunk(ready) for ready in range(self.chunk + 1)]
         self.in_codec = 0  # frames given to the codec whose audio has not come
         self.most_in_codec = most_in_codec(policy, timing)
@@ -78,6 +82,16 @@ class AudioScheduler:
         """`seq` has further frames: its next chunk may be due."""
         if seq.num_generated >= seq.audio_due or self._is_held_up(seq) or self._runs_low(seq):
             self.look_at(seq)
+
+    def prefilled(self, tokens: int, beside: list[Sequence]) -> None:
+        """The next frames of these wait for a prefill of so many tokens. If it is long, their next chunks are due with
+        fewer frames, so that their clients wait about as long for them as without it."""
+        if tokens < max(LONG_PREFILL, LONG_PER_STREAM * len(beside)):
+            return
+        for seq in beside:
+            if seq.audio_chunks and not seq.chunk_delayed:
+                seq.chunk_delayed = True
+                self.look_at(seq)
 
     def plan(self, now: float, live: Iterable[Sequence] = ()) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
@@ -140,6 +154,7 @@ class AudioScheduler:
         self.in_codec += job.count
         seq.audio_scheduled += job.count
         seq.audio_chunks += 1
+        seq.chunk_delayed = False
         seq.in_flight += 1
         seq.audio_due = self._due_at(seq, self._urgency(seq, now)[0])
         waits = self._waits_for_pages(seq) or self._is_held_up(seq)
@@ -226,7 +241,8 @@ class AudioScheduler:
         return max((n for n in (*self.ramp, self.chunk) if n <= limit), default=limit)
 
     def _wanted(self, seq: Sequence, lead: float) -> int:
-        """Frames of the next chunk, unless the stream ends: by the ramp, or pages of the codec.
+        """Frames of the next chunk, unless the stream ends: by the ramp, of which a delayed one takes no longest chunk,
+        or pages of the codec.
 
         Where a chunk has several pages, those before it are read once for all of them. A stream whose client has little
         buffered takes one page, since it would wait for the others, unless that brings no audio: all of it is of the
@@ -240,7 +256,7 @@ class AudioScheduler:
             return self.chunk
         extra = 0 if seq.audio_chunks else seq.trim_frames
         wanted = self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + extra
-        return min(self.timing.on_grid(wanted), self.chunk)
+        return min(self.timing.on_grid(wanted), self.shorter if seq.chunk_delayed else self.chunk)
 
     def _urgency(self, seq: Sequence, now: float) -> tuple[float, float]:
         """Sort key. First chunks come in the order of their requests, then chunks by the seconds of audio that each

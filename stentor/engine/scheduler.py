@@ -92,6 +92,7 @@ class Scheduler:
         plan.expects = kind is StepKind.EXPECT
         if kind in (StepKind.BOTH, StepKind.PREFILL):
             self._plan_prefill(plan, behind)
+            self.audio.prefilled(plan.prefill_tokens, running)
         decode = kind in (StepKind.BOTH, StepKind.DECODE) or (kind is StepKind.PREFILL and not plan.launches)
         if decode:
             self._plan_decode(plan, running, now)

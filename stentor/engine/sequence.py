@@ -74,6 +74,7 @@ class Sequence:
     in_flight: int = 0  # launches that name this sequence and whose result the host has not read
     audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
     audio_chunks: int = 0
+    chunk_delayed: bool = False  # a long prefill of others delays the frames of its next chunk
     held_frames: int = 0  # so many last frames, at most, wait for those that follow before they are decoded
     window_end: int = sys.maxsize  # from this frame on, pages of the codec are cut
     audio_due: int = 0  # its next chunk is not due before so many frames have been generated

@@ -53,5 +53,10 @@ class StepPlan:
         return bool(self.prefill or self.decode)
 
     @property
+    def prefill_tokens(self) -> int:
+        """Positions that its prefill computes."""
+        return sum(len(seq.piece) for seq in self.prefill)
+
+    @property
     def empty(self) -> bool:
         return not (self.launches or self.audio or self.parked)

@@ -38,6 +38,42 @@ def test_the_first_chunk_is_longer_by_the_frames_that_may_be_trimmed():
     assert d.chunks[0] == [(0, 3), (3, 2), (5, 1)]
 
 
+def chunks_beside_a_prefill(frames: int, tokens: int, streams: int = 1) -> list[int]:
+    """The chunks of a stream that had so many frames since its last when others were prefilled, from the sixth on."""
+    d = FakeDevice(scheduler(slots=streams + 1, pages=4096))
+    first, *_ = [d.add(i, 4, 200) for i in range(streams)]
+    while first.audio_chunks < len(RAMP):
+        d.step()
+    while first.num_generated < first.audio_scheduled + frames:
+        d.step()
+    d.add(streams, tokens, 4)
+    d.run()
+    return [count for _, count in d.chunks[0]][len(RAMP) :]
+
+
+@pytest.mark.parametrize("frames", [0, 5, 15, 16, 24])
+def test_beside_a_long_prefill_of_others_one_chunk_is_due_with_fewer_frames(frames: int):
+    assert chunks_beside_a_prefill(frames, 256)[:3] == [16, 25, 25]
+
+
+def test_a_prefill_that_is_short_or_shared_by_many_streams_changes_no_chunk():
+    assert chunks_beside_a_prefill(20, 255)[:3] == [25, 25, 25]
+    assert chunks_beside_a_prefill(20, 300, streams=20)[:3] == [25, 25, 25]
+    assert chunks_beside_a_prefill(20, 320, streams=20)[:3] == [16, 25, 25]
+
+
+def test_a_long_prefill_leaves_first_chunks_and_what_is_not_streamed_as_they_are():
+    s = scheduler(slots=3, pages=4096, ramp=(25,))
+    d = FakeDevice(s)
+    d.add(0, 4, 60)
+    d.add(1, 4, 60, streaming=False)
+    for _ in range(10):
+        d.step()
+    d.add(2, 400, 4)
+    d.run()
+    assert [d.chunks[i][0] for i in range(2)] == [(0, 25), (0, 25)]
+
+
 def test_a_request_that_is_not_streamed_is_decoded_in_large_chunks():
     s = scheduler(chunk=5)
     d = FakeDevice(s)
