@@ -25,6 +25,13 @@ from stentor.config import Policy
 POLICIES = ("25/256", "16/256", "12/256", "8/256", "25/512", "12/512")
 
 
+def measured(policy: Policy, args: argparse.Namespace) -> dict[int, Any]:
+    """The figures of each number of streams. The model is gone when this returns."""
+    slots = max(args.streams)
+    with TTS(args.model, device=args.device, max_num_seqs=slots, capture_all=True, policy=policy) as tts:
+        return {n: measure(tts, n, args.seconds, args.rounds) for n in args.streams}
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", default="dummy:voxcpm2")
@@ -38,11 +45,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name in args.policies:
         chunk, held = map(int, name.split("/"))
-        policy = Policy(chunk=chunk, max_frames_in_codec=held)
-        with TTS(
-            args.model, device=args.device, max_num_seqs=max(args.streams), capture_all=True, policy=policy
-        ) as tts:
-            found[name] = {n: measure(tts, n, args.seconds, args.rounds) for n in args.streams}
+        found[name] = measured(Policy(chunk=chunk, max_frames_in_codec=held), args)
         figures = (
             f"{n}: {f['audio_s_per_s']:7.1f} audio-s/s, ttfa {f['ttfa_ms'][1]} ms" for n, f in found[name].items()
         )
