@@ -98,11 +98,11 @@ class StagingBuffer:
         self._device, self._parts = device, parts
         sizes = [-(-math.prod(shape) * dtype.itemsize // ALIGN) * ALIGN for shape, dtype in parts.values()]
         self._bytes = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.cuda)
-        self._starts = [0, *itertools.accumulate(sizes)]
+        self._starts = [end - size for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
         memory = self._bytes.numpy()
         self.host = {
             name: np.ndarray(shape, host_dtype(dtype), memory, start)
-            for (name, (shape, dtype)), start in zip(parts.items(), self._starts, strict=False)
+            for (name, (shape, dtype)), start in zip(parts.items(), self._starts, strict=True)
         }
 
     def send(self) -> dict[str, Tensor]:
@@ -110,7 +110,7 @@ class StagingBuffer:
         data = self._bytes.to(self._device.torch, non_blocking=True)
         typed = {dtype: data.view(dtype) for dtype in {dtype for _, dtype in self._parts.values()}}
         sent = {}
-        for (name, (shape, dtype)), start in zip(self._parts.items(), self._starts, strict=False):
+        for (name, (shape, dtype)), start in zip(self._parts.items(), self._starts, strict=True):
             strides = [stride // dtype.itemsize for stride in self.host[name].strides]
             sent[name] = typed[dtype].as_strided(shape, strides, start // dtype.itemsize)
         return sent

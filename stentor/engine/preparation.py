@@ -98,7 +98,7 @@ class Preparation:
     def advance(self, check: Check) -> Prompt | Claim[Any]:
         """The prompt, or else what to wait for before the next call. Raises what `check` raises.
 
-        It waits for no encoding.
+        It waits for no encoding, and at most for the launch of a prefill.
         """
         check()
         self._ticket.count(True)
