@@ -44,10 +44,13 @@ class Cluster:
         return self.ask("POST", "/v1/audio/speech", json=body)
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Replica to metric to value, asked at each one's own port."""
+        """Replica to metric to value, asked at each one's own port. One that is just ending has none."""
         seen: dict[str, dict[str, float]] = {}
         for url in self.running.each:
-            page = httpx.get(url + "/metrics", timeout=STUCK_S, trust_env=False).text
+            try:
+                page = httpx.get(url + "/metrics", timeout=STUCK_S, trust_env=False).text
+            except httpx.TransportError:  # it listened a moment ago
+                continue
             for line in page.splitlines():
                 if match := re.match(r'(\S+?)\{.*replica="(\w+)".*\} (\S+)$', line):
                     seen.setdefault(match[2], {})[match[1]] = float(match[3])
