@@ -37,6 +37,27 @@ def random_adapter(slots: AdapterSlots, rank: int, folder: Path) -> Path:
     return folder
 
 
+def without_slots(a: argparse.Namespace, common: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a model that takes no adapter. It is gone when this returns."""
+    with TTS(a.model, **common) as tts:
+        return {"no slots": measure(tts, a.streams, a.seconds, a.rounds)}
+
+
+def with_slots(a: argparse.Namespace, common: dict[str, Any]) -> dict[str, Any]:
+    """Those of one with slots for adapters, first without any."""
+    with TTS(a.model, max_loras=a.adapters, max_lora_rank=a.rank, **common) as tts:
+        slots = tts._model.adapters
+        found: dict[str, Any] = {"gib_of_slots": round(slots.bytes / 2**30, 3)}
+        with tempfile.TemporaryDirectory() as folder:
+            adapter = random_adapter(slots, a.rank, Path(folder))
+            names = [f"adapter-{i}" for i in range(a.adapters)]
+            for name in names:
+                tts.load_lora(name, adapter)
+        found["unused slots"] = measure(tts, a.streams, a.seconds, a.rounds)
+        found["every stream"] = measure(tts, a.streams, a.seconds, a.rounds, names)
+        return found
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", default="dummy:voxcpm2")
@@ -51,18 +72,7 @@ def main() -> None:
     a = p.parse_args()
     common = {"device": a.device, "max_num_seqs": a.streams, "memory_gb": a.memory_gb, "capture_all": True}
     found: dict[str, Any] = {"model": a.model, "streams": a.streams, "adapters": a.adapters, "rank": a.rank}
-    with TTS(a.model, **common) as tts:
-        found["no slots"] = measure(tts, a.streams, a.seconds, a.rounds)
-    with TTS(a.model, max_loras=a.adapters, max_lora_rank=a.rank, **common) as tts:
-        slots = tts._model.adapters
-        found["gib_of_slots"] = round(slots.bytes / 2**30, 3)
-        with tempfile.TemporaryDirectory() as folder:
-            adapter = random_adapter(slots, a.rank, Path(folder))
-            names = [f"adapter-{i}" for i in range(a.adapters)]
-            for name in names:
-                tts.load_lora(name, adapter)
-        found["unused slots"] = measure(tts, a.streams, a.seconds, a.rounds)
-        found["every stream"] = measure(tts, a.streams, a.seconds, a.rounds, names)
+    found |= without_slots(a, common) | with_slots(a, common)
     base = found["no slots"]["audio_s_per_s"]
     for setting in ("unused slots", "every stream"):
         found[setting]["less_percent"] = round(100 * (1 - found[setting]["audio_s_per_s"] / base), 1)

@@ -116,7 +116,7 @@ class CodecRunner:
             words = self.states.data.shape[1]
             for state, slots in self._primed(new):
                 self.states.fill(self.device.upload(slots), state[:words])
-            for seq, prompt in new if self.pages.width else []:
+            for seq, prompt in new if self.pages.width else []:  # a view of each state would take time for nothing
                 state = self.states.fresh[0] if prompt.codec_state is None else prompt.codec_state
                 prefix = 0 if self.timing.whole and not seq.streaming else len(prompt.codec_prefix)
                 self.pages.enter(seq.slot, prefix, prompt.codec_key, state[words:])

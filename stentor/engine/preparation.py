@@ -18,7 +18,7 @@ from stentor.text.front_end import Check
 
 
 class Upcoming:
-    """Counts the requests that are about to be submitted. For any thread."""
+    """Counts the requests that are about to be submitted, and has them wait while it is paused. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -63,15 +63,16 @@ def test_a_prefill_that_is_short_or_shared_by_many_streams_changes_no_chunk():
 
 
 def test_a_long_prefill_leaves_first_chunks_and_what_is_not_streamed_as_they_are():
-    s = scheduler(slots=3, pages=4096, ramp=(25,))
-    d = FakeDevice(s)
+    d = FakeDevice(scheduler(slots=4, pages=4096, ramp=(25, 4)))
     d.add(0, 4, 60)
     d.add(1, 4, 60, streaming=False)
-    for _ in range(10):
-        d.step()
-    d.add(2, 400, 4)
+    for id in (2, 3):  # before the first chunks, and before the second of the utterance that is not streamed
+        for _ in range(20):
+            d.step()
+        d.add(id, 400, 4)
     d.run()
-    assert [d.chunks[i][0] for i in range(2)] == [(0, 25), (0, 25)]
+    assert d.chunks[0][:2] == [(0, 25), (25, 4)]
+    assert d.chunks[1] == [(0, 25), (25, 25), (50, 10)]
 
 
 def test_a_request_that_is_not_streamed_is_decoded_in_large_chunks():
