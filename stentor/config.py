@@ -114,6 +114,7 @@ class Policy:
     """Parameters of the scheduler. Times are seconds."""
 
     max_prefill_tokens: int = 2048  # between two frames of a running stream. Longer prompts go in pieces
+    crowd_prefill_tokens: int = 3072  # the same where more requests are queued than run, if it is more
     prefix_cache: bool = True  # prompts that begin alike, such as with the same voice, share the pages of that
     min_cached_tokens: int = 128  # less is computed again, so that a short prompt gives the same bytes every time
     min_cached_voice_tokens: int = 32  # the same at most for a prompt with reference audio
@@ -124,13 +125,15 @@ class Policy:
     max_ahead: float = 30.0  # audio that a stream may have buffered before it pauses
     max_unread: float = 45.0  # audio that a stream's reader may leave before it stops and gives way
     max_prefill_delay: float = 0.3  # a queued request may wait so long for streams that would underrun
-    batching_window: float = 0.005  # a queued request may wait so long for others to be prefilled with it
+    batching_window: float = 0.005  # a queued request may wait so long for the next to be prefilled with it
     max_queue: int = 1024  # requests that may wait for a slot
     parked_mb: float = 256.0  # MiB of the host for rows without a slot that wait for text or a reader
     unready_after: int = 5  # requests in a row that failed while they were served. One that finishes ends the count
 
     def __post_init__(self) -> None:
-        _set_whole(self, 1, "max_prefill_tokens", "chunk", "max_frames_in_codec", "unready_after")
+        _set_whole(
+            self, 1, "max_prefill_tokens", "crowd_prefill_tokens", "chunk", "max_frames_in_codec", "unready_after"
+        )
         _set_whole(self, 0, "min_cached_tokens", "min_cached_voice_tokens", "reserve_tokens", "max_queue")
         _set_wholes(self, "ramp")
         _check_flags(self, "prefix_cache")

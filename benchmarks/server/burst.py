@@ -176,7 +176,14 @@ async def _serve(pipe: Pipe, a: argparse.Namespace) -> None:
     Paced(tts, a.step)
     config = ServerConfig(models=("dummy:toy",), warmup=False, max_active_requests=1000)
     app = create_app(config, load=lambda name, model: lambda: tts)
-    options = uvicorn.Config(app, http=limited(LIMITS), port=0, log_config=None, access_log=False, server_header=False)
+    options = uvicorn.Config(
+        app,
+        http=limited(LIMITS, app.state.server.hosts.arriving),
+        port=0,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
     server, parts, moments, profile = uvicorn.Server(options), Parts(), Moments(), cProfile.Profile()
     stack = contextlib.ExitStack()
     engine = clock_of(tts.engine._thread)

@@ -14,8 +14,8 @@ Key = tuple[int, ...]
 READY_ROWS = (64, 16, 1)
 """Rows of steps, frames 0 and codec calls, besides the most. A stream that is alone pays for nobody's padding. One more
 graph of VoxCPM2's steps lengthens a start by 0.15 to 0.2 s."""
-READY_TOKENS = (512, 64)
-"""Tokens of prefills, besides the most: of a voice, and of a short text."""
+READY_TOKENS = (2048, 512, 64)
+"""Tokens of prefills, besides the most: of several prompts, of a voice, and of a short text."""
 READY_LENGTH = 3
 """Utterances that one codec call holds are padded to about so many times their length at most."""
 

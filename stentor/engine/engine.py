@@ -44,6 +44,7 @@ from stentor.models.base import Prompt, SpeechModel, SpeechRequest
 log = logging.getLogger("stentor.engine")
 
 STALL_SECONDS = 0.005  # how long to wait when every running request has `max_ahead` seconds buffered
+EXPECT_SECONDS = 0.002  # and for the requests that are to be prefilled with those that wait
 CHECK_SECONDS = 0.0003  # and for what sends no message: audio of the codec, a request given up before it is submitted
 
 
@@ -207,10 +208,12 @@ class Engine:
         """One iteration: read messages, plan, launch, read reports that are due, hand audio out."""
         self._read_messages()
         now = time.monotonic()
-        plan = self.scheduler.plan(now, bool(self.upcoming))
+        plan = self.scheduler.plan(now, len(self.upcoming))
         self._requests.leave_queue(len(plan.admitted))
         stalled, checks = plan.empty and not self._in_flight, plan.expects or not self._delivery.empty
         self._patience = 0.0 if not stalled else CHECK_SECONDS if checks else STALL_SECONDS
+        if stalled and plan.expects and self._delivery.empty:
+            self.upcoming.wait_for_all(EXPECT_SECONDS)
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
         self._delivery.ready()
@@ -317,5 +320,9 @@ def _policy(config: EngineConfig, device: Device, captured_tokens: int) -> Polic
     """The scheduler's policy. Without a ramp of its own, a CPU takes the gentle one. A GPU's prefills are captured."""
     policy = config.policy
     if device.cuda:
-        return replace(policy, max_prefill_tokens=min(policy.max_prefill_tokens, captured_tokens))
+        return replace(
+            policy,
+            max_prefill_tokens=min(policy.max_prefill_tokens, captured_tokens),
+            crowd_prefill_tokens=min(policy.crowd_prefill_tokens, captured_tokens),
+        )
     return replace(policy, ramp=GENTLE_RAMP) if policy.ramp is None else policy

@@ -9,10 +9,12 @@ from stentor.engine.buffer_sizes import GIB
 
 WORKSPACE = GIB // 4
 """Bytes for libraries' workspaces and eager calls, whatever is captured."""
-GRAPHS = 7 * GIB // 4
-"""Bytes of the language model's graphs with prefills of 2048 tokens. With 64 slots and 512 frames in a codec call, all
-of graphs, codec and workspace was 2.3 to 2.7 GiB for the released models (docs/models). It grows with the tokens."""
-LEVELS = ((2048, 512), (1024, 256), (512, 128), (256, 64), (128, 0))
+GRAPHS, GRAPHS_TOKENS = 7 * GIB // 4, 2048
+"""Bytes of the language model's graphs with prefills of so many tokens. With 64 slots and 512 frames in a codec call,
+graphs, codec and workspace were 2.3 to 2.7 GiB for the released models (docs/models). It grows with the tokens."""
+LARGER_GRAPHS = GIB // 4
+"""Bytes for larger prefills: 3072 tokens took 0.1 to 0.3 GiB more than 2048."""
+LEVELS = ((3072, 512), (2048, 512), (1024, 256), (512, 128), (256, 64), (128, 0))
 """(tokens of the largest captured prefill, frames of a codec call), from what suits a large GPU to the least. An H200
 decodes no more audio per second in calls of more than 512 frames, such as 64 chunks of 8 frames or 20 of 25."""
 CODEC_FRAMES = LEVELS[0][1]
@@ -72,7 +74,7 @@ def divide(needs: Needs, slots: int, usable: int, total: int) -> Shares | None:
     for level in LEVELS:
         tokens, last = level[0], level == LEVELS[-1]
         frames = needs.codec_frames(level[1], slots)
-        graphs = WORKSPACE + GRAPHS * tokens // LEVELS[0][0]
+        graphs = WORKSPACE + _graphs(tokens)
         codec = (frames + needs.priming) * needs.codec_frame
         left = graphs + codec
         if last:
@@ -92,9 +94,14 @@ def given_pages(needs: Needs, slots: int, pages: int) -> Shares:
     return Shares(slots, tokens, frames, 0, codec, min(slots * needs.wanted, pages))
 
 
+def _graphs(tokens: int) -> int:
+    """Bytes of the language model's graphs with prefills of at most so many tokens."""
+    return GRAPHS * min(tokens, GRAPHS_TOKENS) // GRAPHS_TOKENS + (LARGER_GRAPHS if tokens > GRAPHS_TOKENS else 0)
+
+
 def beside_weights(needs: Needs, shares: Shares) -> int:
     """Bytes of all that `given_pages` has, with graphs."""
-    return needs.buffers(shares.slots, shares.pages) + WORKSPACE + GRAPHS + shares.codec_bytes
+    return needs.buffers(shares.slots, shares.pages) + WORKSPACE + _graphs(shares.prefill_tokens) + shares.codec_bytes
 
 
 def _enough(needs: Needs, slots: int) -> int:

@@ -11,9 +11,13 @@ from stentor.engine.page_tables import PageTables
 from stentor.engine.sequence import Phase, Sequence
 from stentor.engine.step_plan import StepPlan
 
+FULL = 0.75
+"""A prefill of this share of its budget waits for no other request."""
+
 
 class PrefillPlanner:
-    """Starts prefills and cuts those that are longer than the budget, `Policy.max_prefill_tokens`, into pieces.
+    """Starts prefills and cuts those that are longer than the budget into pieces. The budget of a step is
+    `Policy.max_prefill_tokens`, or `crowd_prefill_tokens` where more requests are queued than run, if that is more.
 
     A request gets all its pages before its first piece. The prompt and the frames that a resumed request had are never
     in one piece. Rows that could be decoded wait for one budget at most between two of their frames.
@@ -24,6 +28,7 @@ class PrefillPlanner:
         self._spent = 0  # tokens of the present plan, and those below
         self._waited = 0  # tokens computed since the rows that can be decoded had their last frame
         self._kept_waiting = False  # whether there are such rows
+        self._budget = policy.max_prefill_tokens  # of the present plan
         self._last = deque((0.0,), maxlen=2)  # seconds of the last prefills
 
     def took(self, seconds: float) -> None:
@@ -35,20 +40,22 @@ class PrefillPlanner:
         """The longer of the last two prefills. A long one raises the margin of streams for one more, not for ten."""
         return max(self._last)
 
-    def begin_plan(self, kept_waiting: bool) -> None:
-        """A step is planned. kept_waiting: there are rows that could be decoded."""
+    def begin_plan(self, running: int, queued: int) -> None:
+        """A step is planned. running: rows that could be decoded. queued: requests that have not begun."""
         self.tables.begin_plan()
-        self._kept_waiting = kept_waiting
-        self._spent = self._waited if kept_waiting else 0
+        self._kept_waiting = running > 0
+        least = self.policy.max_prefill_tokens
+        self._budget = max(least, self.policy.crowd_prefill_tokens) if queued > running else least
+        self._spent = self._waited if self._kept_waiting else 0
 
     def end_plan(self, decoded: bool) -> None:
         """decoded: the step has a frame for every row that can be decoded."""
         self._waited = self._spent if self._kept_waiting and not decoded else 0
 
     def filled_by(self, waiting: Iterable[Sequence]) -> bool:
-        """Whether the prefills of these would take a whole budget."""
+        """Whether the prefills of these would take most of the budget. The rest is for who comes until the launch."""
         tokens = accumulate(map(self.tables.tokens_to_prefill, waiting))
-        return any(total >= self.policy.max_prefill_tokens for total in tokens)
+        return any(total >= FULL * self._budget for total in tokens)
 
     def fits(self, seq: Sequence, shared: list[int]) -> bool:
         """Whether the step has budget left for a piece of `seq` that begins behind its `shared` pages."""
@@ -72,7 +79,7 @@ class PrefillPlanner:
             return
         seq.piece = range(start, start + count)
         seq.in_flight += 1
-        self._spent += self.policy.max_prefill_tokens if seq.retry_alone else count
+        self._spent += self._budget if seq.retry_alone else count
         self.tables.publish(seq)
         plan.prefill.append(seq)
         if seq.piece.stop == seq.prefill_length:
@@ -84,9 +91,8 @@ class PrefillPlanner:
 
         Only what is longer than a whole budget is cut.
         """
-        budget = self.policy.max_prefill_tokens
-        left = max(0, budget - self._spent)
+        left = max(0, self._budget - self._spent)
         if seq.retry_alone and self._spent:
             return 0
         rest = (seq.length if start < seq.length else seq.prefill_length) - start
-        return rest if rest <= left else left if rest > budget else 0
+        return rest if rest <= left else left if rest > self._budget else 0

@@ -23,15 +23,17 @@ class Upcoming:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tickets: set[Ticket] = set()
+        self._none = threading.Event()  # nothing is counted
+        self._none.set()
         self._free = threading.Event()
         self._free.set()
 
-    def __bool__(self) -> bool:
-        return bool(self._tickets)
+    def __len__(self) -> int:
+        return len(self._tickets)
 
     def ticket(self) -> Ticket:
         """Of one request, which counts from now on."""
-        ticket = Ticket(self._lock, self._tickets)
+        ticket = Ticket(self._lock, self._tickets, self._none)
         ticket.count(True)
         return ticket
 
@@ -52,20 +54,29 @@ class Upcoming:
         """Wait while it is paused."""
         self._free.wait()
 
+    def wait_for_all(self, seconds: float) -> None:
+        """Wait until all have been submitted or given up, at most so long. Not each of them takes the GIL from those
+        who make the others."""
+        self._none.wait(seconds)
+
 
 class Ticket:
     """Whether a request counts as `Upcoming`."""
 
-    def __init__(self, lock: threading.Lock, counted: set[Ticket]) -> None:
-        self._lock, self._counted, self._over = lock, counted, False
+    def __init__(self, lock: threading.Lock, counted: set[Ticket], none: threading.Event) -> None:
+        """none: is set while none is counted."""
+        self._lock, self._counted, self._none, self._over = lock, counted, none, False
 
     def count(self, counts: bool) -> None:
         """It is soon submitted, or it waits for something that takes long."""
         with self._lock:
             if counts and not self._over:
                 self._counted.add(self)
-            else:
-                self._counted.discard(self)
+                self._none.clear()
+                return
+            self._counted.discard(self)
+            if not self._counted:
+                self._none.set()
 
     def end(self) -> None:
         """It is submitted or given up, and never counts again."""

@@ -24,6 +24,10 @@ MIN_LEAD_S = 0.04
 BURST_GAP_S = 0.001
 """Where requests came one soon after another, the next is expected within so many seconds of the last."""
 
+MOST_WINDOWS = 4
+"""Where no stream runs, a queued request waits for so many times `Policy.batching_window` while others follow, and
+longer while more are to come than are queued: a prefill for a small part of a crowd would hold up the rest of it."""
+
 
 class Scheduler:
     """Owns queue, slots and pages. Every method is called from the engine's thread."""
@@ -79,15 +83,15 @@ class Scheduler:
 
     # -- one step --
 
-    def plan(self, now: float, upcoming: bool = False) -> StepPlan:
-        """upcoming: further requests are about to come."""
+    def plan(self, now: float, upcoming: int = 0) -> StepPlan:
+        """upcoming: so many further requests are about to come."""
         plan = StepPlan()
         if self.queue and stuck(self.live, self.parked, self.max_parked):
             for seq in self.live:
                 seq.unread = False
         going = Phase.RUNNING
         running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
-        self.prefills.begin_plan(bool(running))
+        self.prefills.begin_plan(len(running), len(self.queue))
         kind = self._step_kind(running, behind, now, upcoming)
         plan.expects = kind is StepKind.EXPECT
         if kind in (StepKind.BOTH, StepKind.PREFILL):
@@ -116,7 +120,7 @@ class Scheduler:
             and s.plays_until <= latest
         ]
 
-    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float, upcoming: bool) -> StepKind:
+    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float, upcoming: int) -> StepKind:
         """Whether the next step runs prefill or decode while requests wait for one and `running` ones for the other.
 
         A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
@@ -136,9 +140,18 @@ class Scheduler:
         if not begun and not self.prefills.filled_by(self.queue):
             if prefilling:
                 return StepKind.WAIT  # more requests may arrive before that prefill has ended
-            if waited < self.policy.batching_window and (upcoming or self._in_burst(running, now)):
+            if self._others_follow(running, waited, now, upcoming):
                 return StepKind.DECODE if running else StepKind.EXPECT
         return StepKind.PREFILL
+
+    def _others_follow(self, running: list[Sequence], waited: float, now: float, upcoming: int) -> bool:
+        """Whether the next request is expected soon, and the first of the queue has not waited long."""
+        window, last = self.policy.batching_window, self.queue[-1].arrival
+        if now - last >= window or not (upcoming or self._in_burst(running, now)):
+            return False
+        if running:
+            return waited < window
+        return waited < MOST_WINDOWS * window or upcoming >= len(self.queue)
 
     def _in_burst(self, running: list[Sequence], now: float) -> bool:
         """Whether nobody runs and the last of several requests came just now."""

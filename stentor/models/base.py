@@ -113,6 +113,7 @@ class ModelSpec:
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough
     alignment: AlignmentHeads | None = None  # what says when words are spoken. None: nothing does
     batch_invariant: bool = False  # kernels.batch_invariant reaches all sums of a step, and of the codec in 16 bits
+    quick_prompt_chars: int = 0  # of all texts of a request, with which its prompt takes half a millisecond at most
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
 
     @property

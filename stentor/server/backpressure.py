@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from stentor.server.eager import begin
 from stentor.server.errors import shutting_down
 
 T = TypeVar("T")
@@ -66,15 +67,16 @@ class SendBuffer:
         self.size -= count
 
 
-async def run_while_connected(work: Awaitable[T], receive: Receive, limit: float, ended: asyncio.Event) -> T:
+async def run_while_connected(work: Coroutine[Any, Any, T], receive: Receive, limit: float, ended: asyncio.Event) -> T:
     """Await `work`, and cancel it when the client disconnects, after `limit` seconds, or when the server has `ended`.
 
     Raises Disconnected, TimeoutError, ApiError 503, or what the work raises.
     """
-    task = asyncio.ensure_future(work)
+    task = begin(work)
     tasks: list[asyncio.Future[Any]] = [task]
     try:
-        await asyncio.sleep(0)  # work that waits for nothing is done then: watching would cost more than it
+        if not task.done():
+            await asyncio.sleep(0)  # work that waits for nothing is done then: watching would cost more than it
         if task.done():
             return task.result()
         tasks += [watch := asyncio.ensure_future(_disconnected(receive)), end := asyncio.ensure_future(ended.wait())]
@@ -85,9 +87,10 @@ async def run_while_connected(work: Awaitable[T], receive: Receive, limit: float
             raise Disconnected
         raise shutting_down() if end.done() else TimeoutError
     finally:
-        for t in tasks:
-            t.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if len(tasks) > 1 or not task.done():
+            for t in tasks:
+                t.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _disconnected(receive: Receive) -> None:

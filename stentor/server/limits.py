@@ -101,9 +101,14 @@ class Limits:
     media_timeout: float = limit(10.0, "s", "fetching reference audio", "400", flag=True)
     dns_threads: int = limit(16, "", "names of URLs looked up at once", "the next wait")
     redirects: int = limit(5, "", "redirects of one URL", "400")
+    voice_look_seconds: float = limit(
+        0.5, "s", "a voice in use that another server replaced or deleted", "it is heard for so long"
+    )
+    voice_keep_seconds: float = limit(60.0, "s", "a voice that nobody asks for is looked at", "its name is read again")
     voice_cache_mb: int = limit(256, "MiB", "decoded reference audio that is kept", "the least recently used goes")
     voice_cache_seconds: float = limit(300.0, "s", "decoded reference audio that is kept", "it is decoded again")
     # engines
+    turns: int = limit(8, "", "requests for speech that begin between two looks for audio to send", "the next wait")
     prepare_threads: int = limit(4, "", "threads per model for prompts", "requests wait")
     reference_threads: int = limit(2, "", "threads per model for decoding references", "requests wait")
     encoding_threads: int = limit(

@@ -126,7 +126,7 @@ def serve(config: ServerConfig) -> int:
     held: Server = app.state.server
     options = uvicorn.Config(
         app,
-        http=limited(LIMITS),
+        http=limited(LIMITS, held.hosts.arriving),
         host=config.host,
         port=config.port,
         uds=config.uds,

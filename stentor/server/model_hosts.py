@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal
 
+from stentor.engine.preparation import Ticket
 from stentor.engine.request_state import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
 from stentor.models.base import ModelSpec
@@ -111,6 +112,10 @@ class ModelHost:
         if self._spec is None:
             return self.tts.spec
         return self._spec
+
+    def ticket(self) -> Ticket | None:
+        """Have the engine expect a request, if there is one."""
+        return None if self._tts is None else self._tts.engine.upcoming.ticket()
 
     @property
     def health(self) -> Health | None:
@@ -266,6 +271,17 @@ class ModelHosts:
     def of_adapter(self, name: str) -> ModelHost | None:
         """The model that has an adapter of this name."""
         return next((h for h in self.all if name in h.adapters.paths), None)
+
+    def arriving(self) -> Callable[[], None]:
+        """A request for speech is about to be handled. Every engine expects it until what this returns is called, as
+        nobody has read yet which model it names."""
+        tickets = [ticket for host in self.all if (ticket := host.ticket()) is not None]
+
+        def handled() -> None:
+            for ticket in tickets:
+                ticket.end()
+
+        return handled
 
     def named(self, name: str | None) -> ModelHost:
         """The model of a name, the first for none. ApiError 404 for a model that is not here."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from stentor.api import TTS
 from stentor.engine.once import Claim
 from stentor.models.base import Prompt, SpeechRequest
-from stentor.text.front_end import Check
+from stentor.text.front_end import Check, proceed
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ async def prepare(pool: Executor, work: Callable[[Check], T]) -> T:
 
 
 async def make_prompt(pool: Executor, tts: TTS, request: SpeechRequest) -> Prompt | None:
-    """The prompt of a request, made in `pool`. None: there is nothing to speak in it.
+    """The prompt of a request, made in `pool`, or here if that takes no time. None: there is nothing to speak in it.
 
     No thread of `pool` waits for reference audio: the engine's own threads encode it meanwhile.
     """
@@ -49,11 +49,20 @@ async def make_prompt(pool: Executor, tts: TTS, request: SpeechRequest) -> Promp
         return preparation.advance(check) if tts.speakable(request.text, check) else None
 
     try:
-        while isinstance(found := await prepare(pool, work), Claim):
+        found = work(proceed) if _quick(tts, request) else await prepare(pool, work)
+        while isinstance(found, Claim):
             await _done(found)
+            found = await prepare(pool, work)
         return found
     finally:
         preparation.leave()
+
+
+def _quick(tts: TTS, request: SpeechRequest) -> bool:
+    """Whether a prompt is made sooner here than a thread would begin to."""
+    given = (request.reference, request.prompt, *request.more_references)
+    said = sum(len(audio.text or "") for audio in given if audio is not None)
+    return len(request.text) + len(request.instructions or "") + said <= tts.spec.quick_prompt_chars
 
 
 async def _done(claim: Claim[Any]) -> None:

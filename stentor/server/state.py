@@ -18,6 +18,7 @@ from stentor.server.metrics import Metrics
 from stentor.server.model_hosts import GiveUp, ModelHost, ModelHosts, names
 from stentor.server.speech.outcomes import Outcomes
 from stentor.server.speech.plan import Planner
+from stentor.server.voices.known import KnownVoices
 from stentor.server.voices.recordings import Recordings
 from stentor.server.voices.references import References
 from stentor.server.voices.resolve import VoiceResolver
@@ -43,16 +44,19 @@ class Server:
         self.hosts = ModelHosts(hosts, config.served_model_name[len(hosts) :])
         folder = Path(config.voices_dir) if config.voices_dir else DEFAULT_DIR
         self.voices = VoiceStore(folder, config.max_voices, config.voice_policy == "overwrite")
+        self.known_voices = KnownVoices(self.voices)
         self.recordings = Recordings(References(config), self.voices)
         self.metrics = Metrics(self.hosts, self.recordings, labels)
         self.outcomes = outcomes
-        self.planner = Planner(config, self.hosts, VoiceResolver(config, self.voices, self.recordings))
+        resolver = VoiceResolver(config, self.voices, self.known_voices, self.recordings)
+        self.planner = Planner(config, self.hosts, resolver)
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
         self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish
         self.ended = asyncio.Event()  # set when their time is over: what still runs ends with an error
 
     async def close(self) -> None:
         """Stop every engine and the encoder and parser threads."""
+        self.known_voices.close()
         await asyncio.gather(*(h.close() for h in self.hosts.all))
         self.loader.close()
         for pool in (self.encoders, self.parsers):

@@ -101,7 +101,12 @@ def test_in_a_window_the_position_that_is_said_is_in_it_and_never_before_the_las
 
 @pytest.mark.parametrize(
     "engine",
-    [{}, {"overlap_steps": 2}, {"page_size": 4, "policy": Policy(max_prefill_tokens=5)}, PREEMPTED],
+    [
+        {},
+        {"overlap_steps": 2},
+        {"page_size": 4, "policy": Policy(max_prefill_tokens=5, crowd_prefill_tokens=1)},
+        PREEMPTED,
+    ],
     ids=["batched", "overlapped", "in pieces", "preempted"],
 )
 def test_words_have_the_same_times_in_any_company(solo: list[Speech], engine: dict):

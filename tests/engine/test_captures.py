@@ -215,7 +215,9 @@ def test_what_requests_have_left_for_others_is_as_it_was(
     and every buffer of inputs has what the last call read."""
     small_shapes(monkeypatch)
     options = {"max_num_seqs": 3, "memory_gb": 0.004, "max_frames": 64, "batch_sizes": (3, 2, 1), "dtype": "float64"}
-    with TTS(model, policy=Policy(max_prefill_tokens=TOKENS, ramp=RAMP), capture_all=True, **options) as tts:
+    with TTS(
+        model, policy=Policy(max_prefill_tokens=TOKENS, crowd_prefill_tokens=1, ramp=RAMP), capture_all=True, **options
+    ) as tts:
         runner = tts.engine.runner
         first = speak(tts)
         leave_a_row(tts)

@@ -31,7 +31,7 @@ BUDGETS = (7, 16, TOKENS)
 
 
 def policy(budget: int, **more: Any) -> Policy:
-    return Policy(max_prefill_tokens=budget, min_cached_tokens=PAGE, reserve_tokens=4, **more)
+    return Policy(max_prefill_tokens=budget, crowd_prefill_tokens=1, min_cached_tokens=PAGE, reserve_tokens=4, **more)
 
 
 def spoken(tts: TTS, count: int = 1, together: bool = False, **options: Any) -> list[Speech]:
@@ -114,7 +114,11 @@ def test_prompts_with_a_named_voice_take_captured_shapes_too(monkeypatch: pytest
     (copied / "config.json").write_text(json.dumps(config))
     shape = parse(config)
     save_file({"ann": torch.ones(2, shape.patch, shape.feat)}, copied / "voices.safetensors")
-    load: dict[str, Any] = {"device": "cpu", "max_num_seqs": 4, "policy": Policy(max_prefill_tokens=TOKENS)}
+    load: dict[str, Any] = {
+        "device": "cpu",
+        "max_num_seqs": 4,
+        "policy": Policy(max_prefill_tokens=TOKENS, crowd_prefill_tokens=1),
+    }
     options: dict[str, Any] = {"max_frames": 2, "min_frames": 2, "seed": 7, "retries": 1}
     with TTS(copied, **load) as tts:
         want = tts.generate("short", **options)

@@ -159,7 +159,7 @@ def test_a_first_chunk_is_delivered_while_the_next_prefill_still_runs(monkeypatc
         max_num_seqs=2,
         memory_gb=0.002,
         overlap_steps=1,
-        policy=Policy(max_prefill_tokens=len("hello"), max_prefill_delay=0),
+        policy=Policy(max_prefill_tokens=len("hello"), crowd_prefill_tokens=1, max_prefill_delay=0),
     ) as tts:
         monkeypatch.setattr(ModelRunner, "prefill", prefill)
         both = threading.Event()

@@ -53,6 +53,29 @@ def test_streams_have_a_frame_between_any_two_budgets():
     assert late.num_generated == 1
 
 
+@pytest.mark.parametrize(("late", "begun"), [(3, 2), (4, 3)])
+def test_a_step_computes_more_where_more_requests_are_queued_than_run(late: int, begun: int):
+    s = scheduler(slots=8, pages=128, max_prefill_tokens=BUDGET, crowd_prefill_tokens=24)
+    d = FakeDevice(s)
+    for id in range(3):
+        d.add(id, 8, 200)
+    assert [id for id, _ in pieces(d.step())] == [0, 1, 2]
+    for _ in range(30):
+        d.step()
+    for id in range(3, 3 + late):
+        d.add(id, 8, 4)
+    assert [id for id, _ in pieces(d.step())] == list(range(3, 3 + begun))
+
+
+def test_a_prefill_that_is_nearly_full_waits_for_no_other():
+    s = scheduler(slots=8, pages=128, max_prefill_tokens=BUDGET, crowd_prefill_tokens=24)
+    d = FakeDevice(s)
+    first = d.add(0, 17, 4)
+    assert s.plan(d.now, upcoming=1).expects
+    second = d.add(1, 1, 4)
+    assert s.plan(d.now, upcoming=1).admitted == [first, second]
+
+
 @pytest.mark.parametrize("overlap_steps", [0, 1])
 def test_short_prompts_take_what_a_long_one_leaves_of_the_budget(overlap_steps: int):
     s = scheduler(pages=64, max_prefill_tokens=BUDGET)

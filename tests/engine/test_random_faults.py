@@ -60,7 +60,7 @@ class RandomFaults(RuleBasedStateMachine):
         """rows: that may be parked."""
         policy = Policy(
             reserve_tokens=4, max_queue=4, max_ahead=0.3, max_unread=0.06, max_frames_in_codec=30,
-            max_prefill_tokens=budget, min_cached_tokens=8, parked_mb=rows * ROW_MB, prefix_cache=cache,
+            max_prefill_tokens=budget, crowd_prefill_tokens=1, min_cached_tokens=8, parked_mb=rows * ROW_MB, prefix_cache=cache,
         )  # fmt: skip
         self.model = model
         self.how = {

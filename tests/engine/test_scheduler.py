@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.scheduler import Scheduler
+from stentor.engine.scheduler import MOST_WINDOWS, Scheduler
 from stentor.engine.sequence import Phase, Place, Sequence
 from stentor.engine.step_plan import by_num_evals
 from tests.helpers.fake_device import FakeDevice, all_free, scheduler
@@ -319,7 +319,7 @@ def test_a_request_waits_a_moment_for_others_that_are_about_to_come():
     s = scheduler(slots=8, pages=2048, batching_window=0.025)
     d = FakeDevice(s)
     first = d.add(0, 4, 9)
-    plan = s.plan(d.now, upcoming=True)
+    plan = s.plan(d.now, upcoming=1)
     assert plan.empty
     assert plan.expects
     second = d.add(1, 4, 9)
@@ -327,10 +327,49 @@ def test_a_request_waits_a_moment_for_others_that_are_about_to_come():
     assert plan.admitted == [first, second]
     assert not plan.expects
     third = d.add(2, 4, 9)
-    plan = s.plan(d.now, upcoming=True)
+    plan = s.plan(d.now, upcoming=1)
     assert plan.decode == [first, second]  # those that run do not wait
     assert not plan.admitted
-    assert s.plan(third.arrival + 0.03, upcoming=True).admitted == [third]  # for what does not come
+    assert s.plan(third.arrival + 0.03, upcoming=1).admitted == [third]  # for what does not come
+
+
+def test_requests_that_follow_one_another_are_awaited_for_longer():
+    window = 0.02
+    s = scheduler(slots=64, pages=2048, batching_window=window)
+    d = FakeDevice(s)
+    first = d.add(0, 4, 9)
+    for i in range(1, 10):
+        d.now = first.arrival + i * 0.75 * window
+        plan = s.plan(d.now, upcoming=1)
+        if not plan.expects:
+            break
+        d.add(i, 4, 9)
+    assert len(plan.admitted) == i
+    assert d.now - window < first.arrival + MOST_WINDOWS * window <= d.now
+
+
+def test_the_larger_part_of_a_crowd_is_awaited():
+    window = 0.02
+    s = scheduler(slots=64, pages=2048, batching_window=window)
+    d = FakeDevice(s)
+    queued = [d.add(0, 4, 9)]
+    for i in range(1, 12):
+        d.now += 0.75 * window
+        queued.append(d.add(i, 4, 9))
+    assert s.plan(d.now, upcoming=12).expects
+    assert s.plan(d.now, upcoming=11).admitted == queued
+
+
+def test_requests_beside_streams_are_awaited_for_one_window():
+    window = 0.02
+    s = scheduler(slots=8, pages=2048, batching_window=window)
+    d = FakeDevice(s)
+    running_streams(s, d, 1)
+    first = d.add(0, 4, 9)
+    d.now += 0.75 * window
+    second = d.add(1, 4, 9)
+    assert not s.plan(d.now, upcoming=1).admitted
+    assert s.plan(first.arrival + 1.1 * window, upcoming=1).admitted == [first, second]
 
 
 def test_where_two_requests_came_just_now_the_next_is_expected_at_once():

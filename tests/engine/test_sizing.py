@@ -12,7 +12,7 @@ from stentor import TTS, InvalidRequest, registry
 from stentor.config import EngineConfig
 from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.device import Device
-from stentor.engine.memory_plan import CODEC_FRAMES, CODEC_SHARE, GRAPHS, WORKSPACE
+from stentor.engine.memory_plan import CODEC_FRAMES, CODEC_SHARE, GRAPHS, LARGER_GRAPHS, WORKSPACE
 from stentor.engine.sizing import CODEC_COPIES, ENCODER_COLUMNS, ENCODER_COPIES, plan_memory
 from stentor.errors import EngineError
 from stentor.layers.types import Eager
@@ -137,7 +137,7 @@ def test_slots_beside_pages_that_were_asked_for_are_as_many_as_fit() -> None:
     model, pages = Toy(0, torch.float32, torch.device("cpu")), 0.0005
     plenty = plan_memory(model, EngineConfig(memory_gb=pages), Gpu(40 * GIB, 0))
     assert plenty.slots == 64
-    beside = pages * GIB + WORKSPACE + GRAPHS
+    beside = pages * GIB + WORKSPACE + GRAPHS + LARGER_GRAPHS
     some = plan_memory(model, EngineConfig(memory_gb=pages), Gpu((beside + 20 * plenty.slot_bytes) / 0.9, 0))
     assert some.slots == 16
     assert pages_bytes(some) <= pages * GIB

@@ -18,6 +18,7 @@ from stentor.engine.reference_encoder import NotEncoded
 from stentor.engine.step_plan import StepPlan
 from stentor.models.base import SpeechRequest
 from stentor.text.front_end import proceed
+from tests.helpers.patience import STUCK_S
 
 
 def toy() -> TTS:
@@ -47,6 +48,25 @@ def test_nobody_waits_for_a_request_that_was_given_up() -> None:
         given_up.leave()
         reader.join()
         assert sum(heard) == 3
+
+
+def test_the_engine_waits_until_all_are_submitted_or_given_up() -> None:
+    upcoming, ended = Upcoming(), threading.Event()
+    first, second = upcoming.ticket(), upcoming.ticket()
+
+    def wait() -> None:
+        upcoming.wait_for_all(STUCK_S)
+        ended.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    first.end()
+    assert not ended.is_set()
+    second.count(False)  # it waits for an encoding
+    waiting.join()
+    second.count(True)
+    upcoming.wait_for_all(0.001)  # and not for ever
+    assert upcoming
 
 
 def test_a_request_alone_waits_for_nobody() -> None:

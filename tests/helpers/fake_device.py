@@ -95,7 +95,13 @@ def scheduler(
     timing: CodecTiming = CAUSAL,
     **policy: object,
 ) -> Scheduler:
-    return Scheduler(slots, PageAllocator(pages, size), Policy(**{"reserve_tokens": 8, **policy}), max_parked, timing)
+    return Scheduler(
+        slots,
+        PageAllocator(pages, size),
+        Policy(**{"reserve_tokens": 8, "crowd_prefill_tokens": 1, **policy}),
+        max_parked,
+        timing,
+    )
 
 
 def all_free(s: Scheduler, slots: int) -> bool:

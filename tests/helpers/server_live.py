@@ -177,7 +177,7 @@ def serving(
     runner = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=limited(limits),
+            http=limited(limits, app.state.server.hosts.arriving),
             port=port,
             log_config=None,
             access_log=False,

@@ -122,7 +122,9 @@ def test_prompts_that_are_prefilled_in_pieces_equal_the_merged_checkpoint(
     folders: dict[str, Path], merged: dict[tuple[str | None, str], Speech]
 ) -> None:
     names = (None, *RANKS)
-    with TTS(TINY, device="cpu", loras=folders, max_num_seqs=3, policy=Policy(max_prefill_tokens=8)) as engine:
+    with TTS(
+        TINY, device="cpu", loras=folders, max_num_seqs=3, policy=Policy(max_prefill_tokens=8, crowd_prefill_tokens=1)
+    ) as engine:
         streams = [engine.submit(engine.request(TEXT, lora=n, **options("clone"))) for n in names]
         for name, stream in zip(names, streams, strict=True):
             same(engine.speech(list(stream), stream.seed), merged[name, "clone"])

@@ -95,7 +95,7 @@ every_image = pytest.mark.parametrize("name", DOCKERFILES)
 @every_image
 def test_an_image_has_only_known_instructions_and_its_commands_are_shell(name: str):
     assert {found for found, _ in instructions(name)} <= INSTRUCTIONS
-    assert instructions(name)[0] == ("FROM", "python:3.11-slim AS build")
+    assert instructions(name)[0] == ("FROM", "python:3.12-slim AS build")
     for command in values(name, "RUN"):
         subprocess.run(["sh", "-n", "-c", command], check=True)
 

@@ -43,6 +43,7 @@ def make_spec(c: LanguageConfig, hop: int, dtype: torch.dtype, adapters: Mapping
         columns=dict(adapters),
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=_options(c),
+        quick_prompt_chars=1000,
         stop_keeps_frame=False,
         reference_rate=SAMPLE_RATE,
         reference_seconds=REFERENCE_SECONDS,

@@ -106,6 +106,7 @@ def make_spec(
         columns={**_columns(c), **(adapters or {})},
         prompt_rows=_prompt_rows(c),
         options=_options(defaults, c),
+        quick_prompt_chars=1000,
         stop_keeps_frame=False,
         reference_rate=codec.sample_rate,
         reference_seconds=REFERENCE_SECONDS,

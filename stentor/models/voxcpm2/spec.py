@@ -63,6 +63,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         columns={"cfg": Column(fill=1.0), "flow_steps": Column(dtype=torch.int64, fill=1), **more_columns},
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=choices,
+        quick_prompt_chars=0 if c.text_frontend else 1000,
         stop_keeps_frame=True,
         reference_rate=c.vae.sample_rate,
         reference_seconds=REFERENCE_SECONDS,

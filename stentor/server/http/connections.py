@@ -14,6 +14,12 @@ from stentor.server.errors import ApiError
 from stentor.server.json_sse import json_bytes
 from stentor.server.limits import LIMITS, Limits
 
+SPEECH = b"/v1/audio/speech"
+Arriving = Callable[[], Callable[[], None]]
+"""Called when a request for speech has been read. What it returns is called when the request has a plan (`handled` in
+the scope's state), and at the latest when its handler waits for the first time or has ended. Of requests that come
+together, engines so know that others follow."""
+
 
 class Connection(HttpToolsProtocol):
     """Closes itself when no request begins for `keep_alive_seconds`, when the headers or the rest of an unread body are
@@ -21,6 +27,7 @@ class Connection(HttpToolsProtocol):
     read is enforced where it is read, by its `body_deadline` in the scope's state, so that it gets an answer."""
 
     limits = LIMITS
+    arriving: Arriving = staticmethod(lambda: _nothing)
     timer: asyncio.TimerHandle | None = None
     in_headers = receiving = False
     header_bytes = 0  # received of headers that have not ended
@@ -110,6 +117,9 @@ class Connection(HttpToolsProtocol):
         if self.offered:
             return
         super().on_message_complete()
+        if self.url.partition(b"?")[0].endswith(SPEECH):
+            handled = self.scope["state"]["handled"] = self.arriving()
+            self.loop.call_soon(handled)  # behind the first part of the task that answers it
         self.receiving = False
         self._stop_timer()
         if not self.busy:  # it was answered before it was complete
@@ -227,12 +237,17 @@ def _until_closed(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any,
     return plain
 
 
-def limited(limits: Limits) -> type[Connection]:
-    """Connections with these limits, fewer if the process may not open so many descriptors."""
+def _nothing() -> None:
+    """Nobody is told."""
+
+
+def limited(limits: Limits, arriving: Arriving = Connection.arriving) -> type[Connection]:
+    """Connections with these limits, fewer if the process may not open so many descriptors. `arriving` is told of each
+    request for speech."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.max_connections + limits.spare_descriptors
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         limits = limits.with_connections(max(limits.spare_descriptors, soft - limits.spare_descriptors))
-    return type("LimitedConnection", (Connection,), {"limits": limits})
+    return type("LimitedConnection", (Connection,), {"limits": limits, "arriving": staticmethod(arriving)})

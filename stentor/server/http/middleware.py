@@ -14,9 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError, BodyError, shutting_down
 from stentor.server.http.authentication import respond
+from stentor.server.http.connections import Arriving
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import REQUEST_ID
 
+TURNS = LIMITS.turns
+SPEECH = "/v1/audio/speech"
 SLASHES = re.compile("/{2,}")
 GIVEN_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{LIMITS.request_id_chars}}}")
 
@@ -38,11 +41,38 @@ class RootPath:
         await self.app(scope, receive, send)
 
 
-class RequestIds:
-    """Gives each request and WebSocket an id, and reports every HTTP response to `on_response(route, status)`."""
+class Turns:
+    """Lets few requests begin in one iteration of the event loop. Audio for others is sent between its iterations, and
+    to handle a request for speech takes a millisecond or two. Engines expect those that wait."""
 
-    def __init__(self, app: ASGIApp, on_response: Callable[[str, int], None]) -> None:
-        self.app, self.on_response = app, on_response
+    def __init__(self, arriving: Arriving) -> None:
+        self._arriving = arriving
+        self._taken = 0  # in this iteration
+
+    async def take(self) -> None:
+        """Wait until this request may begin."""
+        loop = asyncio.get_running_loop()
+        if self._taken >= TURNS:
+            handled = self._arriving()
+            try:
+                while self._taken >= TURNS:
+                    await asyncio.sleep(0)
+            finally:
+                loop.call_soon(handled)  # once this task waits or has ended
+        if not self._taken:
+            loop.call_soon(self._end)
+        self._taken += 1
+
+    def _end(self) -> None:
+        self._taken = 0
+
+
+class RequestIds:
+    """Gives each request and WebSocket an id, and reports every HTTP response to `on_response(route, status)`. Requests
+    for speech wait for their turn."""
+
+    def __init__(self, app: ASGIApp, on_response: Callable[[str, int], None], turns: Turns) -> None:
+        self.app, self.on_response, self.turns = app, on_response, turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -52,6 +82,9 @@ class RequestIds:
         id = given if GIVEN_ID.fullmatch(given) else "req-" + secrets.token_hex(12)
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["request_id"] = id
+        state.setdefault("handled", _nothing)  # connections.py puts another there
+        if scope["path"].endswith(SPEECH):
+            await self.turns.take()
         REQUEST_ID.set(id)  # of the task that handles this request, and of what it starts
 
         async def send_with_id(message: Message) -> None:
@@ -62,6 +95,10 @@ class RequestIds:
             await send(message)
 
         await self.app(scope, receive, send_with_id if scope["type"] == "http" else send)
+
+
+def _nothing() -> None:
+    """Nobody expects the request."""
 
 
 class RequestLimits:

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from stentor.output.encode import CONTAINERS
 from stentor.server.backpressure import SendBuffer, run_while_connected
 from stentor.server.config import MIB
+from stentor.server.eager import begin
 from stentor.server.errors import ApiError
 from stentor.server.json_sse import event, json_bytes
 from stentor.server.limits import LIMITS
@@ -83,7 +84,7 @@ class SpeechResponse(Response):
     async def _streamed(self, send: Send) -> None:
         request = self.request
         buffer = SendBuffer(int(request.server.config.max_buffered_mb * MIB))
-        fill = asyncio.create_task(self._fill(buffer))
+        fill = begin(self._fill(buffer))
         try:
             while (part := await buffer.get()) is not None:
                 if not self.started:

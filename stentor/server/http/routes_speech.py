@@ -58,6 +58,7 @@ async def speech(request: Request, body: SpeechBody) -> Response:
         plan = await plan_or_reject(s, watched)
     except Disconnected:
         return NoResponse()
+    request.state.handled()  # from now on its preparation counts
     request.state.body.release()  # the plan holds what it needs, decoded
     return SpeechResponse(RunningRequest(s, plan, timing), delivery == "sse", body.timestamps)
 

@@ -82,7 +82,7 @@ async def add(
     ] = None,
     speaker_description: Annotated[str | None, Form(max_length=LIMITS.note_chars)] = None,
 ) -> dict[str, Any]:
-    """Store a voice under a name. Every server on the same directory has it at once, and after restarts."""
+    """Store a voice under a name. Every server on the same directory has a new one at once, and after restarts."""
     s = server(request)
     if not consent.strip():
         raise ApiError(400, "consent: must say who has agreed to the use of this voice", param="consent")
@@ -106,7 +106,10 @@ async def add(
             reserved=reserved,
         ).as_dict()
 
-    replaced, stored = await asyncio.to_thread(store)
+    try:
+        replaced, stored = await asyncio.to_thread(store)
+    finally:
+        s.known_voices.forget(name)
     told = f"Voice {stored['name']!r} {'overwritten' if replaced else 'uploaded'}"
     return {**stored, "success": True, "message": told, "voice": stored, **({"warning": told} if replaced else {})}
 
@@ -123,7 +126,10 @@ def _check_taken(s: Server, embedding: bool) -> None:
 @router.delete("/v1/audio/voices/{name}", responses=failures(400, 401, 404, 503))
 async def delete(request: Request, name: Name) -> dict[str, Any]:
     """Delete an uploaded voice. Running requests keep it to their end."""
-    if not await asyncio.to_thread(server(request).voices.delete, name):
+    s = server(request)
+    deleted = await asyncio.to_thread(s.voices.delete, name)
+    s.known_voices.forget(name)
+    if not deleted:
         raise _unknown(name)
     told = f"Voice {name!r} deleted successfully"
     return {"id": name, "object": "audio.voice.deleted", "deleted": True, "success": True, "message": told}

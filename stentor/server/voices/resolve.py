@@ -13,6 +13,7 @@ from stentor.server.ignored import Ignored
 from stentor.server.limits import LIMITS
 from stentor.server.names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.server.schemas import Shared, VoiceId
+from stentor.server.voices.known import KnownVoices
 from stentor.server.voices.recordings import Recordings
 from stentor.server.voices.store import PLACEHOLDERS, VoiceStore
 from stentor.server.voices.voice import Voice
@@ -39,8 +40,8 @@ class VoiceInput:
 class VoiceResolver:
     """Finds what a body names: aliases, stored voices, inline and remote audio."""
 
-    def __init__(self, config: ServerConfig, voices: VoiceStore, recordings: Recordings) -> None:
-        self.voices, self.recordings = voices, recordings
+    def __init__(self, config: ServerConfig, voices: VoiceStore, known: KnownVoices, recordings: Recordings) -> None:
+        self.voices, self.known, self.recordings = voices, known, recordings
         self._aliases = config.aliases
 
     async def resolve(self, host: ModelHost, body: Shared, ignored: Ignored) -> VoiceInput:
@@ -65,7 +66,7 @@ class VoiceResolver:
         own = own_voice(name, host.spec.voices)
         if own is not None:
             return VoiceInput(own)
-        voice = await asyncio.to_thread(self.voices.get, name)
+        voice = await self.known.get(name)
         unknown = voice is None or not host.spec.takes_reference
         if unknown and name.lower() in OPENAI_VOICES:
             return VoiceInput(openai_voice(name, host.spec.voices))
@@ -89,7 +90,8 @@ class VoiceResolver:
         stored = await self.recordings.stored(host, voice)
         if stored is not None:
             return VoiceInput(references=[ReferenceAudio(stored, voice.text)])
-        now = await asyncio.to_thread(self.voices.get, voice.name)
+        self.known.forget(voice.name)
+        now = await self.known.get(voice.name)
         return None if now is None or now.identity == voice.identity else await self._uploaded(host, now)
 
     async def _embedding(self, host: ModelHost, name: str) -> list[float]:

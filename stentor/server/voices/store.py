@@ -153,7 +153,7 @@ class VoiceStore:
     def _path(self, name: str) -> Path | None:
         """The file of a voice, or None if the name is not valid. A name has no slash and begins with a letter or digit,
         so no path leaves the directory."""
-        name = _normal(name)
+        name = normal(name)
         return self.folder / (name + SUFFIX) if NAME.fullmatch(name) and len(name.encode()) <= 200 else None
 
     def _new_path(self, name: str, reserved: Iterable[str]) -> Path:
@@ -287,5 +287,6 @@ def _refusal(error: OSError, param: str) -> ApiError:
     return ApiError(503, message, param=param, code="voices_not_writable", retry_after=60)
 
 
-def _normal(name: str) -> str:
+def normal(name: str) -> str:
+    """A name as files have it."""
     return unicodedata.normalize("NFC", name).strip().lower()
