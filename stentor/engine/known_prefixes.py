@@ -59,8 +59,11 @@ def _equal_tokens(known: _Known, prompt: Prompt) -> int:
     for name, rows in known.rows.items():
         count = min(count, _equal_rows(rows, prompt.rows[name], count))
     places, given = (at[: np.searchsorted(at, count)] for at in (known.frame_at, prompt.frame_at))
-    same = np.array_equal(places, given) and _equal(known.frames[: len(given)], prompt.frames[: len(given)])
-    return count if same else 0
+    if not np.array_equal(places, given):
+        return 0
+    if known.frames is prompt.frames:  # which the encoder has kept
+        return count
+    return count if _equal(known.frames[: len(given)], prompt.frames[: len(given)]) else 0
 
 
 def _equal_rows(a: np.ndarray | SparseRows, b: np.ndarray | SparseRows, count: int) -> int:
@@ -69,8 +72,13 @@ def _equal_rows(a: np.ndarray | SparseRows, b: np.ndarray | SparseRows, count: i
         return count if type(a) is type(b) and a[:count].tobytes() == b[:count].tobytes() else 0
     if a.dtype != b.dtype or a.shape[1:] != b.shape[1:]:
         return 0
-    different = np.flatnonzero((a[:count] != b[:count]).reshape(count, -1).any(axis=1))
-    return int(different[0]) if len(different) else count
+    if not count:
+        return 0
+    different = a[:count] != b[:count]
+    if different.ndim > 1:
+        different = different.reshape(count, -1).any(axis=1)
+    first = int(different.argmax())
+    return first if different[first] else count
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:

@@ -9,6 +9,7 @@ This is automatic prefix caching as in vLLM (docs.vllm.ai, "Automatic Prefix Cac
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -28,22 +29,28 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
     """
     keys = list(known)
     key = keys[-1] if keys else b"" if prompt.lora is None else prompt.lora.identity
-    pages = range(len(keys), prompt.length // page_size)
-    borders = np.arange(pages.start, max(pages.start, pages.stop) + 1) * page_size
-    given = np.searchsorted(prompt.frame_at, borders)
+    pages = range(len(keys), max(len(keys), prompt.length // page_size) + 1)
+    borders = [page * page_size for page in pages]
+    given = _places(prompt.frame_at, borders)
     content = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
     content += [_pages(prompt.frame_at % page_size, given), _pages(prompt.frames, given)]
+    lengths = struct.Struct(f"{len(content)}q").pack
     for page in zip(*content, strict=True):
-        lengths = np.array([len(part) for part in page]).tobytes()
-        key = hashlib.blake2b(b"".join((key, lengths, *page)), digest_size=16).digest()
+        key = hashlib.blake2b(b"".join((key, lengths(*map(len, page)), *page)), digest_size=16).digest()
         keys.append(key)
     return tuple(keys)
 
 
-def _pages(rows: np.ndarray | SparseRows, borders: np.ndarray) -> list[bytes | memoryview]:
+def _places(at: np.ndarray, borders: list[int]) -> list[int]:
+    """How many of `at`, which ascend, are before each border."""
+    return list(map(int, np.searchsorted(at, borders)))
+
+
+def _pages(rows: np.ndarray | SparseRows, borders: list[int]) -> list[bytes | memoryview]:
     """The content of the rows between neighbouring borders."""
     if not isinstance(rows, np.ndarray):
-        return [rows[a:b].tobytes() for a, b in pairwise(borders)]
+        parts = zip(pairwise(borders), pairwise(_places(rows.at, borders)), strict=True)
+        return [rows[a:b].tobytes() if first < last else b"" for (a, b), (first, last) in parts]
     data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
     size = rows[:1].nbytes
     return [data[size * a : size * b] for a, b in pairwise(borders)]

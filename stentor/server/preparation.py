@@ -39,7 +39,8 @@ async def prepare(pool: Executor, work: Callable[[Check], T]) -> T:
 
 
 async def make_prompt(pool: Executor, tts: TTS, request: SpeechRequest) -> Prompt | None:
-    """The prompt of a request, made in `pool`, or here if that takes no time. None: there is nothing to speak in it.
+    """The prompt of a request, made in `pool`, or here if that takes half a millisecond at most. None: there is nothing
+    to speak in it.
 
     No thread of `pool` waits for reference audio: the engine's own threads encode it meanwhile.
     """

@@ -14,7 +14,8 @@ from stentor.server.errors import ApiError
 from stentor.server.json_sse import json_bytes
 from stentor.server.limits import LIMITS, Limits
 
-SPEECH = b"/v1/audio/speech"
+SPEECH = "/v1/audio/speech"
+SPEECH_URL = SPEECH.encode()
 Arriving = Callable[[], Callable[[], None]]
 """Called when a request for speech has been read. What it returns is called when the request has a plan (`handled` in
 the scope's state), and at the latest when its handler waits for the first time or has ended. Of requests that come
@@ -27,7 +28,7 @@ class Connection(HttpToolsProtocol):
     read is enforced where it is read, by its `body_deadline` in the scope's state, so that it gets an answer."""
 
     limits = LIMITS
-    arriving: Arriving = staticmethod(lambda: _nothing)
+    arriving: Arriving = staticmethod(lambda: nobody)
     timer: asyncio.TimerHandle | None = None
     in_headers = receiving = False
     header_bytes = 0  # received of headers that have not ended
@@ -117,7 +118,7 @@ class Connection(HttpToolsProtocol):
         if self.offered:
             return
         super().on_message_complete()
-        if self.url.partition(b"?")[0].endswith(SPEECH):
+        if self.url.partition(b"?")[0].endswith(SPEECH_URL):
             handled = self.scope["state"]["handled"] = self.arriving()
             self.loop.call_soon(handled)  # behind the first part of the task that answers it
         self.receiving = False
@@ -237,8 +238,8 @@ def _until_closed(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any,
     return plain
 
 
-def _nothing() -> None:
-    """Nobody is told."""
+def nobody() -> None:
+    """What `Arriving` returns where nobody is told."""
 
 
 def limited(limits: Limits, arriving: Arriving = Connection.arriving) -> type[Connection]:

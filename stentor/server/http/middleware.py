@@ -14,12 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stentor.server.config import MIB, ServerConfig
 from stentor.server.errors import ApiError, BodyError, shutting_down
 from stentor.server.http.authentication import respond
-from stentor.server.http.connections import Arriving
+from stentor.server.http.connections import SPEECH, Arriving, nobody
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import REQUEST_ID
 
 TURNS = LIMITS.turns
-SPEECH = "/v1/audio/speech"
 SLASHES = re.compile("/{2,}")
 GIVEN_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{LIMITS.request_id_chars}}}")
 
@@ -82,7 +81,7 @@ class RequestIds:
         id = given if GIVEN_ID.fullmatch(given) else "req-" + secrets.token_hex(12)
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         state["request_id"] = id
-        state.setdefault("handled", _nothing)  # connections.py puts another there
+        state.setdefault("handled", nobody)  # connections.py puts another there
         if scope["path"].endswith(SPEECH):
             await self.turns.take()
         REQUEST_ID.set(id)  # of the task that handles this request, and of what it starts
@@ -95,10 +94,6 @@ class RequestIds:
             await send(message)
 
         await self.app(scope, receive, send_with_id if scope["type"] == "http" else send)
-
-
-def _nothing() -> None:
-    """Nobody expects the request."""
 
 
 class RequestLimits:

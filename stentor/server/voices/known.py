@@ -31,6 +31,7 @@ class KnownVoices:
     def __init__(self, voices: VoiceStore) -> None:
         self.voices = voices
         self._known: dict[str, _Known] = {}
+        self._changes = 0  # of this server
         self._looking: asyncio.Task[None] | None = None
 
     async def get(self, name: str) -> Voice | None:
@@ -40,14 +41,16 @@ class KnownVoices:
         if known is not None and now - known.seen < STALE_SECONDS:
             known.asked = now
             return known.voice
+        changes = self._changes
         voice = await asyncio.to_thread(self.voices.get, name)
-        if voice is not None:
+        if voice is not None and changes == self._changes:  # else it may be what the file was before
             self._known[key] = _Known(voice, now, now)
             self._look_from_now_on()
         return voice
 
     def forget(self, name: str) -> None:
         """Its file has changed."""
+        self._changes += 1
         self._known.pop(normal(name), None)
 
     def close(self) -> None:

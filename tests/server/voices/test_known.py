@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -88,6 +89,26 @@ def test_what_this_server_changes_is_forgotten_at_once(store: Counted) -> None:
         store.delete("ada")
         voices.forget("ada")
         assert await voices.get("ada") is None
+
+    run(store, steps)
+
+
+@pytest.mark.usefixtures("no_looks")
+def test_what_is_read_while_this_server_changes_it_is_not_kept(store: Counted) -> None:
+    async def steps(voices: KnownVoices) -> None:
+        old = store.get("ada")
+        assert old is not None
+
+        def changed_meanwhile(name: str) -> Voice:
+            store.add(name, "yes", audio=TONE, text="other words")
+            voices.forget(name)
+            return old
+
+        with mock.patch.object(store, "get", changed_meanwhile):
+            assert await voices.get("ada") is old
+        again = await voices.get("ada")
+        assert again is not None
+        assert again.text == "other words"
 
     run(store, steps)
 
