@@ -16,6 +16,9 @@ from stentor.engine.reference_encoder import NotEncoded, ReferenceEncoder, Reque
 from stentor.models.base import Prompt, SpeechModel, SpeechRequest
 from stentor.text.front_end import Check
 
+PAUSE_SECONDS = 0.05
+"""Most launches of a prefill take less than a tenth of it."""
+
 
 class Upcoming:
     """Counts the requests that are about to be submitted, and has them wait while it is paused. For any thread."""
@@ -51,8 +54,8 @@ class Upcoming:
             self._free.set()
 
     def wait(self) -> None:
-        """Wait while it is paused."""
-        self._free.wait()
+        """Wait while it is paused, for `PAUSE_SECONDS` at most: an event loop waits here too, and a device may hang."""
+        self._free.wait(PAUSE_SECONDS)
 
     def wait_for_all(self, seconds: float) -> None:
         """Wait until all have been submitted or given up, at most so long. Not each of them takes the GIL from those

@@ -11,6 +11,7 @@ import pytest
 
 from stentor import TTS
 from stentor.config import Policy
+from stentor.engine import preparation as preparations
 from stentor.engine.inflight import InFlightStep
 from stentor.engine.once import Claim
 from stentor.engine.preparation import Preparation, Upcoming
@@ -108,7 +109,7 @@ def test_a_ticket_ends_once_or_twice(times: int) -> None:
     assert not upcoming
 
 
-def test_no_prompt_begins_to_be_made_while_a_prefill_is_launched() -> None:
+def test_no_prompt_begins_to_be_made_while_a_prefill_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     upcoming, begun, claim = Upcoming(), threading.Event(), Claim[Any](Future(), lambda: None)
 
     def prompt(asked: SpeechRequest, features: object) -> None:
@@ -118,12 +119,21 @@ def test_no_prompt_begins_to_be_made_while_a_prefill_is_launched() -> None:
     model = cast(Any, SimpleNamespace(prompt=prompt))
     preparation = Preparation(model, cast(Any, None), cast(Any, None), SpeechRequest("text"), upcoming)
     maker = threading.Thread(target=lambda: preparation.advance(proceed))
+    monkeypatch.setattr(preparations, "PAUSE_SECONDS", STUCK_S)
     with upcoming.paused(True):
         maker.start()
         assert not begun.wait(0.05)
         assert upcoming  # which the engine may wait for
     maker.join()
     assert begun.is_set()
+
+
+def test_a_prompt_is_made_though_a_launch_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's event loop makes it, and must answer whatever a device does."""
+    upcoming = Upcoming()
+    monkeypatch.setattr(preparations, "PAUSE_SECONDS", 0.001)
+    with upcoming.paused(True):
+        upcoming.wait()  # and not for ever
 
 
 def test_a_step_without_a_prefill_and_one_that_failed_hold_up_no_prompt() -> None:
