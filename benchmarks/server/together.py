@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.cloned_voices import WORDS, numbered_text, parser, run, words_of
+from benchmarks.cloned_voices import numbered_text, parser, run, words_of
 from benchmarks.server.serve import Server, serving
-from benchmarks.server.voices import FORCED, recorded, upload
+from benchmarks.server.voices import FORCED, plain_voice, recorded, upload
 
 HEAD_ENDS, ANSWER_ENDS = b"\r\n\r\n", b"0\r\n\r\n"
 
@@ -95,11 +95,7 @@ def measure(model: str, args: argparse.Namespace, folder: Path) -> dict[str, Any
         if server.ready(100) is None:
             raise RuntimeError(log.read_text()[-3000:])
         upload(server, "anna", recorded(folder, args.seconds, 2), said)
-        plain: dict[str, Any] = {}
-        if model.endswith("base"):
-            upload(server, "short", recorded(folder, 1.0, 3), WORDS)
-            plain = {"voice": "short"}
-        kinds = {"plain": plain, "known voice": {"voice": "anna"}}
+        kinds = {"plain": plain_voice(server, model, folder), "known voice": {"voice": "anna"}}
         connections = Connections(server, model, args.requests)
         for extra in (*kinds.values(), *kinds.values()):  # they load what is read late, and encode the voices
             connections.round(extra)

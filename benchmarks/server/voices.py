@@ -52,6 +52,14 @@ def upload(server: Server, name: str, audio: Path, said: str | None) -> None:
     urllib.request.urlopen(ask, timeout=60).read()
 
 
+def plain_voice(server: Server, model: str, folder: Path) -> dict[str, Any]:
+    """What a plain request has beside its text. A Base model of Qwen3-TTS always has a voice: here one of 1 s."""
+    if not model.endswith("base"):
+        return {}
+    upload(server, "short", recorded(folder, 1.0, 3), WORDS)
+    return {"voice": "short"}
+
+
 def first_audio(server: Server, folder: Path, lines: list[dict[str, Any]], concurrency: int) -> list[float]:
     """Milliseconds to the first audio of each request, in their order."""
     name = f"run{next(NUMBER)}"
@@ -83,10 +91,7 @@ def measure(model: str, args: argparse.Namespace, folder: Path) -> dict[str, Any
             raise RuntimeError(log.read_text()[-3000:])
         found["very first"] = first_audio(server, folder, [clone(1)], 1)[0]
         upload(server, "anna", recorded(folder, args.seconds, 2), said)
-        plain: dict[str, Any] = {}
-        if model.endswith("base"):
-            upload(server, "short", recorded(folder, 1.0, 3), WORDS)
-            plain = {"voice": "short"}
+        plain = plain_voice(server, model, folder)
         lines = {"plain": lambda i: plain, "uploaded": lambda i: {"voice": "anna"}, "new": lambda i: clone(10 + i)}
         for label, line in lines.items():
             times = first_audio(server, folder, [line(i) for i in range(ALONE)], 1)

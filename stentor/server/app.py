@@ -18,7 +18,7 @@ from stentor.server import errors
 from stentor.server.config import ServerConfig
 from stentor.server.http import routes_info, routes_lora, routes_page, routes_speech, routes_voices
 from stentor.server.http.authentication import Authentication, Preflight
-from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath, Turns
+from stentor.server.http.middleware import RequestIds, RequestLimits, RootPath, Starts
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import AccessLog
 from stentor.server.model_factory import ModelFactory
@@ -84,7 +84,7 @@ def create_app(
             Middleware(RootPath, root_path=config.root_path),
             Middleware(Preflight, allowed_origins=config.allowed_origins),
             *([cors] if config.allowed_origins else []),
-            Middleware(RequestIds, on_response=server.metrics.count_response, turns=Turns(server.hosts.arriving)),
+            Middleware(RequestIds, on_response=server.metrics.count_response, starts=Starts(server.hosts.arriving)),
             *([Middleware(AccessLog)] if config.log_requests else []),
             Middleware(Authentication, config=config),
             Middleware(RequestLimits, config=config, limits=limits, ended=server.ended),

@@ -48,8 +48,7 @@ class Server:
         self.recordings = Recordings(References(config), self.voices)
         self.metrics = Metrics(self.hosts, self.recordings, labels)
         self.outcomes = outcomes
-        resolver = VoiceResolver(config, self.voices, self.known_voices, self.recordings)
-        self.planner = Planner(config, self.hosts, resolver)
+        self.planner = Planner(config, self.hosts, VoiceResolver(config, self.known_voices, self.recordings))
         self.encoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="stentor-encode")
         self.drain = asyncio.Event()  # set at shutdown: nothing new is accepted, running requests finish
         self.ended = asyncio.Event()  # set when their time is over: what still runs ends with an error

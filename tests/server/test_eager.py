@@ -20,7 +20,7 @@ import pytest
 from stentor.engine.engine import Engine
 from stentor.server.eager import begin
 from stentor.server.http.connections import Connection
-from stentor.server.http.middleware import TURNS, Turns
+from stentor.server.http.middleware import STARTS, Starts
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, serving, until
 
@@ -139,13 +139,13 @@ def test_few_requests_begin_in_one_iteration_and_engines_expect_the_others() -> 
             expected.append(1)
             return expected.pop
 
-        turns, iteration = Turns(arriving), 0
+        starts, iteration = Starts(arriving), 0
 
         async def request() -> None:
-            await turns.take()
+            await starts.wait()
             begun.append((iteration, len(expected)))
 
-        tasks = [asyncio.create_task(request()) for _ in range(2 * TURNS + 1)]
+        tasks = [asyncio.create_task(request()) for _ in range(2 * STARTS + 1)]
         while not all(task.done() for task in tasks):
             await asyncio.sleep(0)
             iteration += 1
@@ -154,10 +154,10 @@ def test_few_requests_begin_in_one_iteration_and_engines_expect_the_others() -> 
         return begun
 
     begun = asyncio.run(main())
-    assert len(begun) == 2 * TURNS + 1
-    assert max(Counter(at for at, _ in begun).values()) == TURNS
-    assert [count for _, count in begun[TURNS:]] == sorted((count for _, count in begun[TURNS:]), reverse=True)
-    assert begun[TURNS][1] == TURNS + 1
+    assert len(begun) == 2 * STARTS + 1
+    assert max(Counter(at for at, _ in begun).values()) == STARTS
+    assert [count for _, count in begun[STARTS:]] == sorted((count for _, count in begun[STARTS:]), reverse=True)
+    assert begun[STARTS][1] == STARTS + 1
 
 
 @pytest.mark.parametrize("body", [b'{"input": ""}', b"{", b'{"input": "Hello.", "model": "nobody"}'])

@@ -18,7 +18,7 @@ from stentor.server.http.connections import SPEECH, Arriving, nobody
 from stentor.server.limits import LIMITS, Limits
 from stentor.server.logs import REQUEST_ID
 
-TURNS = LIMITS.turns
+STARTS = LIMITS.starts
 SLASHES = re.compile("/{2,}")
 GIVEN_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{LIMITS.request_id_chars}}}")
 
@@ -40,38 +40,38 @@ class RootPath:
         await self.app(scope, receive, send)
 
 
-class Turns:
+class Starts:
     """Lets few requests begin in one iteration of the event loop. Audio for others is sent between its iterations, and
     to handle a request for speech takes a millisecond or two. Engines expect those that wait."""
 
     def __init__(self, arriving: Arriving) -> None:
         self._arriving = arriving
-        self._taken = 0  # in this iteration
+        self._begun = 0  # in this iteration
 
-    async def take(self) -> None:
+    async def wait(self) -> None:
         """Wait until this request may begin."""
         loop = asyncio.get_running_loop()
-        if self._taken >= TURNS:
+        if self._begun >= STARTS:
             handled = self._arriving()
             try:
-                while self._taken >= TURNS:
+                while self._begun >= STARTS:
                     await asyncio.sleep(0)
             finally:
                 loop.call_soon(handled)  # once this task waits or has ended
-        if not self._taken:
+        if not self._begun:
             loop.call_soon(self._end)
-        self._taken += 1
+        self._begun += 1
 
     def _end(self) -> None:
-        self._taken = 0
+        self._begun = 0
 
 
 class RequestIds:
     """Gives each request and WebSocket an id, and reports every HTTP response to `on_response(route, status)`. Requests
-    for speech wait for their turn."""
+    for speech wait until they may begin."""
 
-    def __init__(self, app: ASGIApp, on_response: Callable[[str, int], None], turns: Turns) -> None:
-        self.app, self.on_response, self.turns = app, on_response, turns
+    def __init__(self, app: ASGIApp, on_response: Callable[[str, int], None], starts: Starts) -> None:
+        self.app, self.on_response, self.starts = app, on_response, starts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -83,7 +83,7 @@ class RequestIds:
         state["request_id"] = id
         state.setdefault("handled", nobody)  # connections.py puts another there
         if scope["path"].endswith(SPEECH):
-            await self.turns.take()
+            await self.starts.wait()
         REQUEST_ID.set(id)  # of the task that handles this request, and of what it starts
 
         async def send_with_id(message: Message) -> None:

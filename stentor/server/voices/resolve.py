@@ -15,7 +15,7 @@ from stentor.server.names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.server.schemas import Shared, VoiceId
 from stentor.server.voices.known import KnownVoices
 from stentor.server.voices.recordings import Recordings
-from stentor.server.voices.store import PLACEHOLDERS, VoiceStore
+from stentor.server.voices.store import PLACEHOLDERS
 from stentor.server.voices.voice import Voice
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class VoiceInput:
 class VoiceResolver:
     """Finds what a body names: aliases, stored voices, inline and remote audio."""
 
-    def __init__(self, config: ServerConfig, voices: VoiceStore, known: KnownVoices, recordings: Recordings) -> None:
-        self.voices, self.known, self.recordings = voices, known, recordings
+    def __init__(self, config: ServerConfig, known: KnownVoices, recordings: Recordings) -> None:
+        self.voices, self.known, self.recordings = known.voices, known, recordings
         self._aliases = config.aliases
 
     async def resolve(self, host: ModelHost, body: Shared, ignored: Ignored) -> VoiceInput:

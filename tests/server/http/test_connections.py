@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from stentor.server.config import ServerConfig
 from stentor.server.errors import install
 from stentor.server.http.connections import limited
-from stentor.server.http.middleware import RequestIds, RequestLimits, Turns
+from stentor.server.http.middleware import RequestIds, RequestLimits, Starts
 from stentor.server.limits import LIMITS, Limits
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, connect, held, raw, serving, until
@@ -54,7 +54,7 @@ def answers_of(limits: Limits, *clients: Sequence[tuple[float, bytes]], **settin
         app = RequestIds(
             RequestLimits(inner, given, limits, asyncio.Event()),
             lambda route, status: None,
-            Turns(lambda: lambda: None),
+            Starts(lambda: lambda: None),
         )
         config = uvicorn.Config(app, http=limited(limits), log_config=None, lifespan="off", timeout_keep_alive=30)
         config.load()
