@@ -22,6 +22,7 @@ from stentor.engine.codec_pages import CodecPages, one_row
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import BACKGROUND, Device
+from stentor.engine.digests import Digests
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
 from stentor.models.base import Prompt, SpeechModel
 
@@ -48,6 +49,7 @@ class CodecPrimer:
         budget = config.codec_pages_mb if self._pages.width else config.codec_states_mb
         kept = LruCache[Tensor](budget * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
+        self._digests = Digests(config.encoded_references)
 
     def plan(self) -> list[Callable[[], None]]:
         """A graph of each length will be captured. Returns calls that launch their kernels."""
@@ -62,7 +64,7 @@ class CodecPrimer:
         """The codec's state with the prompt's conditions, after its codec prefix: a row and then pages, as words on the
         host."""
         frames, conditions = prompt.codec_prefix, prompt.codec_conditions
-        key = digest(frames) + "".join(f" {name} {digest(conditions[name])}" for name in sorted(conditions))
+        key = self._digests.of(frames) + "".join(f" {name} {digest(conditions[name])}" for name in sorted(conditions))
         prompt.codec_key = key
         return self._once.claim(key, lambda: self._prime(frames, conditions))
 

@@ -32,11 +32,11 @@ SUBTALKER_COLUMNS = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_
 
 @dataclass
 class PromptLayout:
-    """Positions of a prompt under construction: a text id, a codec id, a frame or the speaker vector at each."""
+    """Positions of a prompt under construction: a text id, a codec id, a frame or the speaker vector at each. Frames
+    come last."""
 
     text: list[int] = field(default_factory=list)
     code: list[int] = field(default_factory=list)
-    frame_at: list[int] = field(default_factory=list)
     speaker_at: int | None = None
 
     def add(self, text: Iterable[int], code: int | Sequence[int] = NONE) -> None:
@@ -46,9 +46,18 @@ class PromptLayout:
         self.code += [code] * len(ids) if isinstance(code, int) else list(code)
 
     def add_frames(self, text: Sequence[int]) -> None:
-        """One frame of the reference at each of these text ids' positions."""
-        self.frame_at += range(len(self.text), len(self.text) + len(text))
-        self.add(text)
+        """One frame of the reference at each of these text ids' positions. Nothing follows."""
+        self.text += text
+
+    def codes(self) -> np.ndarray:
+        """The codec id at each position, or NONE."""
+        codes = np.full(len(self.text), NONE, np.int32)  # of a list of hundreds, numpy looks at each
+        codes[: len(self.code)] = self.code
+        return codes
+
+    def frame_at(self) -> np.ndarray:
+        """The positions of frames."""
+        return np.arange(len(self.code), len(self.text))
 
 
 class Continuation:
@@ -222,7 +231,7 @@ class PromptBuilder:
             raise too_long(length, self._max_model_len - 1, request.text, len(codes))
         rows: dict[str, np.ndarray | SparseRows] = {
             "text": np.array(layout.text, np.int32),
-            "code": np.array(layout.code, np.int32),
+            "code": layout.codes(),
         }
         if speaker is not None and layout.speaker_at is not None:
             rows["speaker"] = SparseRows(length, np.array([layout.speaker_at]), np.asarray(speaker, np.float32)[None])
@@ -236,7 +245,7 @@ class PromptBuilder:
         return Prompt(
             rows=rows,
             frames=codes,
-            frame_at=np.array(layout.frame_at, np.int64),
+            frame_at=layout.frame_at(),
             columns={**columns, "text": np.array(trailing, np.int32)},
             max_frames=max_frames,
             min_frames=minimum,
