@@ -35,7 +35,7 @@ from stentor.errors import InvalidRequest
 from stentor.layers.types import ADAPTER
 from stentor.models.base import Prompt, SpeechModel
 
-PREFILL_TOKENS = (3072, 2816, 2560, 2304, 2048, 1792, 1536, 1280, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 32)
+PREFILL_TOKENS = (3072, 2816, 2560, *range(2304, 512, -128), 512, 384, 256, 192, 128, 96, 64, 32)
 """Captured prefills, by tokens of prompts, whatever the number of rows."""
 REPLAY_TOKENS = (2048, 512, 128)
 """The same of frames that preempted requests had."""
