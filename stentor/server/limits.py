@@ -108,7 +108,7 @@ class Limits:
     voice_cache_mb: int = limit(256, "MiB", "decoded reference audio that is kept", "the least recently used goes")
     voice_cache_seconds: float = limit(300.0, "s", "decoded reference audio that is kept", "it is decoded again")
     # engines
-    starts: int = limit(8, "", "requests for speech that begin between two looks for audio to send", "the next wait")
+    starts: int = limit(2, "", "requests for speech that begin between two looks for audio to send", "the next wait")
     prepare_threads: int = limit(4, "", "threads per model for prompts", "requests wait")
     reference_threads: int = limit(2, "", "threads per model for decoding references", "requests wait")
     encoding_threads: int = limit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections import deque
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -47,23 +48,35 @@ class Starts:
     def __init__(self, arriving: Arriving) -> None:
         self._arriving = arriving
         self._begun = 0  # in this iteration
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
-        """Wait until this request may begin."""
+        """Wait until this request may begin, behind those that wait already."""
         loop = asyncio.get_running_loop()
-        if self._begun >= STARTS:
-            handled = self._arriving()
-            try:
-                while self._begun >= STARTS:
-                    await asyncio.sleep(0)
-            finally:
-                loop.call_soon(handled)  # once this task waits or has ended
+        if self._begun < STARTS and not self._waiting:
+            self._count(loop)
+            return
+        handled, may_begin = self._arriving(), loop.create_future()
+        self._waiting.append(may_begin)
+        try:
+            await may_begin
+        finally:
+            loop.call_soon(handled)  # once this task waits or has ended
+
+    def _count(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One more begins."""
         if not self._begun:
-            loop.call_soon(self._end)
+            loop.call_soon(self._next, loop)
         self._begun += 1
 
-    def _end(self) -> None:
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        """An iteration is over: those that wait longest begin in the next."""
         self._begun = 0
+        while self._waiting and self._begun < STARTS:
+            may_begin = self._waiting.popleft()
+            if not may_begin.done():  # its request was not given up
+                may_begin.set_result(None)
+                self._count(loop)
 
 
 class RequestIds:
