@@ -44,7 +44,7 @@ from stentor.models.base import Prompt, SpeechModel, SpeechRequest
 log = logging.getLogger("stentor.engine")
 
 STALL_SECONDS = 0.005  # how long to wait when every running request has `max_ahead` seconds buffered
-EXPECT_SECONDS = 0.002  # and for the requests that are to be prefilled with those that wait
+EXPECT_SECONDS = 0.005  # and for the requests that are to be prefilled with those that wait
 CHECK_SECONDS = 0.0003  # and for what sends no message: audio of the codec, a request given up before it is submitted
 
 
@@ -78,7 +78,7 @@ class Engine:
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
         self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec.hop)
         self.inbox = Inbox()
-        self.upcoming = Upcoming()
+        self.upcoming = Upcoming(device.cuda)
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
         self._last_done = 0.0  # when a step was last seen to have run
@@ -110,6 +110,7 @@ class Engine:
             seq = self.sequences.new(prompt, streaming, place)
             stream = AudioStream(seed, prompt.live, self.inbox.put, self._notifier)
             self.inbox.put(Submit(Request(seq, prompt, stream.outbox, seed)))
+            self.upcoming.submitted()
         except BaseException:
             self._requests.leave_queue()
             raise
@@ -210,14 +211,14 @@ class Engine:
         now = time.monotonic()
         plan = self.scheduler.plan(now, len(self.upcoming))
         self._requests.leave_queue(len(plan.admitted))
-        stalled, checks = plan.empty and not self._in_flight, plan.expects or not self._delivery.empty
+        stalled, checks = plan.empty and not self._in_flight, plan.awaits or not self._delivery.empty
         self._patience = 0.0 if not stalled else CHECK_SECONDS if checks else STALL_SECONDS
-        if stalled and plan.expects and self._delivery.empty:
-            self.upcoming.wait_for_all(EXPECT_SECONDS)
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
         self._delivery.ready()
-        with self.upcoming.paused(self.device.cuda and bool(plan.prefill)):  # a CPU would compute all of it in there
+        with self.upcoming.paused(bool(plan.prefill)):
+            self._launcher.write(plan)
+            self._delivery.ready()  # writing takes a millisecond or two
             self._in_flight += self._launcher.step(plan)
         while self._in_flight and (len(self._in_flight) > self.overlap_steps or plan.empty):
             step = self._in_flight.popleft()
@@ -234,6 +235,8 @@ class Engine:
             self.stats.step_seconds += time.monotonic() - now
         if self._captures.asked and not self.upcoming and nobody_waits(self.scheduler, time.monotonic()):
             self._captures.next(asked=True)
+        if stalled and plan.awaits and self._delivery.empty:
+            self.upcoming.wait_until(self.stats.submitted + plan.awaits, EXPECT_SECONDS)
 
     def _read_messages(self) -> None:
         """Handle the messages of callers. With nothing else to do, wait for one, or capture a graph if none comes."""

@@ -26,10 +26,8 @@ class Launcher:
     def __init__(self, runner: ModelRunner, codec: CodecRunner, scheduler: Scheduler, requests: OpenRequests) -> None:
         self.runner, self.codec, self.scheduler, self.requests = runner, codec, scheduler, requests
 
-    def step(self, plan: StepPlan) -> list[InFlightStep]:
-        """Launch what `plan` has for the language model."""
-        steps: list[InFlightStep] = []
-        stats = self.requests.stats
+    def write(self, plan: StepPlan) -> None:
+        """Copy what the steps of `plan` read to the device: rows and page tables."""
         self._park(plan.parked)
         resumed = [s for s in plan.resumed if s not in plan.unparked]
         ready = self._each(plan.admitted, self._write_rows) + self._each(plan.unparked, self._restore_rows) + resumed
@@ -37,6 +35,11 @@ class Launcher:
             self.requests.of(seq).saved = None
         self._write_pages(ready)
         self._write_pages(plan.regrown)
+
+    def step(self, plan: StepPlan) -> list[InFlightStep]:
+        """Launch what `plan` has for the language model, after `write`."""
+        steps: list[InFlightStep] = []
+        stats = self.requests.stats
         group = self._without_unwritten(plan)
         if group:
             stats.prefills += 1

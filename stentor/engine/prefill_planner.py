@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
-from itertools import accumulate
+from collections.abc import Collection
 
 from stentor.config import Policy
 from stentor.engine.page_tables import PageTables
@@ -52,10 +52,15 @@ class PrefillPlanner:
         """decoded: the step has a frame for every row that can be decoded."""
         self._waited = self._spent if self._kept_waiting and not decoded else 0
 
-    def filled_by(self, waiting: Iterable[Sequence]) -> bool:
-        """Whether the prefills of these would take most of the budget. The rest is for who comes until the launch."""
-        tokens = accumulate(map(self.tables.tokens_to_prefill, waiting))
-        return any(total >= FULL * self._budget for total in tokens)
+    def missing(self, waiting: Collection[Sequence]) -> int:
+        """How many more requests like these would fill most of the budget. 0: the prefills of these do. The rest is for
+        who comes until the launch."""
+        tokens, enough = 0, FULL * self._budget
+        for seq in waiting:
+            tokens += self.tables.tokens_to_prefill(seq)
+            if tokens >= enough:
+                return 0
+        return math.ceil((enough - tokens) / (tokens / len(waiting)))
 
     def fits(self, seq: Sequence, shared: list[int]) -> bool:
         """Whether the step has budget left for a piece of `seq` that begins behind its `shared` pages."""

@@ -21,13 +21,19 @@ PAUSE_SECONDS = 0.05
 
 
 class Upcoming:
-    """Counts the requests that are about to be submitted, and has them wait while it is paused. For any thread."""
+    """Counts the requests that are about to be submitted, and has them wait for a prefill's launch. For any thread.
 
-    def __init__(self) -> None:
+    Each operation of torch lets go of the GIL, and that thread would then wait for each thread that makes a prompt.
+    """
+
+    def __init__(self, pauses: bool) -> None:
+        """pauses: whether anybody waits for a launch. A CPU would compute all of it meanwhile."""
+        self._pauses = pauses
         self._lock = threading.Lock()
         self._tickets: set[Ticket] = set()
-        self._none = threading.Event()  # nothing is counted
-        self._none.set()
+        self._submitted = 0  # since start
+        self._awaited: int | None = None  # the engine's thread waits until they are so many
+        self._enough = threading.Event()  # they are, or nothing is counted
         self._free = threading.Event()
         self._free.set()
 
@@ -36,17 +42,14 @@ class Upcoming:
 
     def ticket(self) -> Ticket:
         """Of one request, which counts from now on."""
-        ticket = Ticket(self._lock, self._tickets, self._none)
+        ticket = Ticket(self)
         ticket.count(True)
         return ticket
 
     @contextmanager
     def paused(self, launching: bool) -> Iterator[None]:
-        """Inside, no prompt begins to be made, if the engine's thread is `launching` a prefill.
-
-        Each operation of torch lets go of the GIL, and that thread would then wait for each thread that makes a prompt.
-        """
-        if launching:
+        """Inside, no prompt begins to be made, if the engine's thread is `launching` a prefill. After it, all go on."""
+        if launching and self._pauses:
             self._free.clear()
         try:
             yield
@@ -57,29 +60,52 @@ class Upcoming:
         """Wait while it is paused, for `PAUSE_SECONDS` at most: an event loop waits here too, and a device may hang."""
         self._free.wait(PAUSE_SECONDS)
 
-    def wait_for_all(self, seconds: float) -> None:
-        """Wait until all have been submitted or given up, at most so long. Not each of them takes the GIL from those
-        who make the others."""
-        self._none.wait(seconds)
+    def submitted(self) -> None:
+        """One more request has been submitted. Where the engine's thread waits for just this one, this waits for its
+        launch, as `wait` does."""
+        with self._lock:
+            self._submitted += 1
+            completes = self._awaited is not None and self._submitted >= self._awaited
+            if completes and self._pauses:
+                self._free.clear()
+            self._look()
+        if completes:
+            self.wait()
+
+    def wait_until(self, submitted: int, seconds: float) -> None:
+        """Wait until so many have been submitted since start, or none is about to be, at most so long. Not each of them
+        takes the GIL from those who make the others."""
+        with self._lock:
+            self._awaited = submitted
+            self._enough.clear()
+            self._look()
+        self._enough.wait(seconds)
+        with self._lock:
+            self._awaited = None
+
+    def count(self, ticket: Ticket, counts: bool) -> None:
+        """A ticket counts from now on, or no longer."""
+        with self._lock:
+            if counts:
+                self._tickets.add(ticket)
+            else:
+                self._tickets.discard(ticket)
+                self._look()
+
+    def _look(self) -> None:
+        if self._awaited is not None and (self._submitted >= self._awaited or not self._tickets):
+            self._enough.set()
 
 
 class Ticket:
     """Whether a request counts as `Upcoming`."""
 
-    def __init__(self, lock: threading.Lock, counted: set[Ticket], none: threading.Event) -> None:
-        """none: is set while none is counted."""
-        self._lock, self._counted, self._none, self._over = lock, counted, none, False
+    def __init__(self, upcoming: Upcoming) -> None:
+        self._upcoming, self._over = upcoming, False
 
     def count(self, counts: bool) -> None:
         """It is soon submitted, or it waits for something that takes long."""
-        with self._lock:
-            if counts and not self._over:
-                self._counted.add(self)
-                self._none.clear()
-                return
-            self._counted.discard(self)
-            if not self._counted:
-                self._none.set()
+        self._upcoming.count(self, counts and not self._over)
 
     def end(self) -> None:
         """It is submitted or given up, and never counts again."""

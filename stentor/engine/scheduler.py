@@ -25,8 +25,9 @@ BURST_GAP_S = 0.001
 """Where requests came one soon after another, the next is expected within so many seconds of the last."""
 
 MOST_WINDOWS = 4
-"""Where no stream runs, a queued request waits for so many times `Policy.batching_window` while others follow, and
-longer while more are to come than are queued: a prefill for a small part of a crowd would hold up the rest of it."""
+"""Where fewer streams run than requests are queued, those wait for so many times `Policy.batching_window` while others
+follow, and longer while more are to come than are queued: a prefill for a small part of a crowd would hold up the rest
+of it. The streams, which have audio left, wait too: a step would hold up that prefill."""
 
 
 class Scheduler:
@@ -93,7 +94,7 @@ class Scheduler:
         running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
         self.prefills.begin_plan(len(running), len(self.queue))
         kind = self._step_kind(running, behind, now, upcoming)
-        plan.expects = kind is StepKind.EXPECT
+        plan.awaits = self.prefills.missing(self.queue) if kind is StepKind.EXPECT else 0
         if kind in (StepKind.BOTH, StepKind.PREFILL):
             self._plan_prefill(plan, behind)
             self.audio.prefilled(plan.prefill_tokens, running)
@@ -137,11 +138,11 @@ class Scheduler:
                 return StepKind.DECODE
             if not begun and 2 * len(running) >= self.slots and waited < self.policy.batching_window:
                 return StepKind.DECODE
-        if not begun and not self.prefills.filled_by(self.queue):
+        if not begun and self.prefills.missing(self.queue):
             if prefilling:
                 return StepKind.WAIT  # more requests may arrive before that prefill has ended
             if self._others_follow(running, waited, now, upcoming):
-                return StepKind.DECODE if running else StepKind.EXPECT
+                return StepKind.EXPECT if len(self.queue) > len(running) else StepKind.DECODE
         return StepKind.PREFILL
 
     def _others_follow(self, running: list[Sequence], waited: float, now: float, upcoming: int) -> bool:
@@ -149,7 +150,7 @@ class Scheduler:
         window, last = self.policy.batching_window, self.queue[-1].arrival
         if now - last >= window or not (upcoming or self._in_burst(running, now)):
             return False
-        if running:
+        if len(running) >= len(self.queue):
             return waited < window
         return waited < MOST_WINDOWS * window or upcoming >= len(self.queue)
 

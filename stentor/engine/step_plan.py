@@ -45,7 +45,7 @@ class StepPlan:
     parked: list[Sequence] = field(default_factory=list)
     unparked: list[Sequence] = field(default_factory=list)
     dependent: list[Sequence] = field(default_factory=list)  # share pages that others of this plan are to write
-    expects: bool = False  # nothing but audio: requests wait for others that are about to come
+    awaits: int = 0  # nothing but audio: requests wait for so many others that are about to come
 
     @property
     def launches(self) -> bool:

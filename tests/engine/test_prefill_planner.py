@@ -71,7 +71,7 @@ def test_a_prefill_that_is_nearly_full_waits_for_no_other():
     s = scheduler(slots=8, pages=128, max_prefill_tokens=BUDGET, crowd_prefill_tokens=24)
     d = FakeDevice(s)
     first = d.add(0, 17, 4)
-    assert s.plan(d.now, upcoming=1).expects
+    assert s.plan(d.now, upcoming=1).awaits
     second = d.add(1, 1, 4)
     assert s.plan(d.now, upcoming=1).admitted == [first, second]
 

@@ -170,7 +170,7 @@ def test_several_new_references_of_a_request_are_encoded_side_by_side() -> None:
         return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames[:0])
 
     preparation = Preparation(
-        cast(SpeechModel, SimpleNamespace(prompt=prompt)), made, cast(Any, None), request, Upcoming()
+        cast(SpeechModel, SimpleNamespace(prompt=prompt)), made, cast(Any, None), request, Upcoming(pauses=True)
     )
     waits = preparation.advance(proceed)
     gate.wait(ENCODINGS)  # all are inside
@@ -210,7 +210,7 @@ def test_what_is_claimed_for_a_request_that_was_given_up_meanwhile_is_not_made()
         return Prompt({}, frames, np.zeros(0), {}, 1, 0)
 
     model = cast(SpeechModel, SimpleNamespace(prompt=prompt))
-    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"), Upcoming())
+    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"), Upcoming(pauses=True))
     with pytest.raises(EngineError):
         preparation.advance(proceed)
     gate.going.set()

@@ -321,11 +321,11 @@ def test_a_request_waits_a_moment_for_others_that_are_about_to_come():
     first = d.add(0, 4, 9)
     plan = s.plan(d.now, upcoming=1)
     assert plan.empty
-    assert plan.expects
+    assert plan.awaits
     second = d.add(1, 4, 9)
     plan = d.step()  # nothing else comes
     assert plan.admitted == [first, second]
-    assert not plan.expects
+    assert not plan.awaits
     third = d.add(2, 4, 9)
     plan = s.plan(d.now, upcoming=1)
     assert plan.decode == [first, second]  # those that run do not wait
@@ -341,7 +341,7 @@ def test_requests_that_follow_one_another_are_awaited_for_longer():
     for i in range(1, 10):
         d.now = first.arrival + i * 0.75 * window
         plan = s.plan(d.now, upcoming=1)
-        if not plan.expects:
+        if not plan.awaits:
             break
         d.add(i, 4, 9)
     assert len(plan.admitted) == i
@@ -356,7 +356,7 @@ def test_the_larger_part_of_a_crowd_is_awaited():
     for i in range(1, 12):
         d.now += 0.75 * window
         queued.append(d.add(i, 4, 9))
-    assert s.plan(d.now, upcoming=12).expects
+    assert s.plan(d.now, upcoming=12).awaits
     assert s.plan(d.now, upcoming=11).admitted == queued
 
 
@@ -364,12 +364,30 @@ def test_requests_beside_streams_are_awaited_for_one_window():
     window = 0.02
     s = scheduler(slots=8, pages=2048, batching_window=window)
     d = FakeDevice(s)
-    running_streams(s, d, 1)
+    running_streams(s, d, 2)
     first = d.add(0, 4, 9)
     d.now += 0.75 * window
     second = d.add(1, 4, 9)
-    assert not s.plan(d.now, upcoming=1).admitted
+    plan = s.plan(d.now, upcoming=1)
+    assert plan.decode
+    assert not plan.admitted
     assert s.plan(first.arrival + 1.1 * window, upcoming=1).admitted == [first, second]
+
+
+@pytest.mark.parametrize("has_audio", [True, False])
+def test_a_stream_waits_with_a_crowd_while_it_has_audio(has_audio: bool):
+    window = 0.02
+    s = scheduler(slots=8, pages=2048, batching_window=window)
+    d = FakeDevice(s)
+    (stream,) = running_streams(s, d, 1)
+    if not has_audio:
+        d.now += s.audio.seconds(stream, stream.num_scheduled) - stream.played(d.now)
+    for i in range(2):
+        d.add(i, 4, 9)
+        d.now += 0.75 * window
+    plan = s.plan(d.now, upcoming=1)
+    assert bool(plan.awaits) == plan.empty == has_audio
+    assert plan.decode == ([] if has_audio else [stream])
 
 
 def test_where_two_requests_came_just_now_the_next_is_expected_at_once():
@@ -382,10 +400,10 @@ def test_where_two_requests_came_just_now_the_next_is_expected_at_once():
     first = d.add(0, 4, 9)
     d.now += 0.0008
     second = d.add(1, 4, 9)
-    assert s.plan(d.now + 0.0009).expects
+    assert s.plan(d.now + 0.0009).awaits
     plan = s.plan(d.now + 0.0011)
     assert plan.admitted == [first, second]
-    assert not plan.expects
+    assert not plan.awaits
 
 
 def test_requests_that_arrive_during_a_prefill_share_the_next():

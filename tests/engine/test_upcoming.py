@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,11 +53,11 @@ def test_nobody_waits_for_a_request_that_was_given_up() -> None:
 
 
 def test_the_engine_waits_until_all_are_submitted_or_given_up() -> None:
-    upcoming, ended = Upcoming(), threading.Event()
+    upcoming, ended = Upcoming(pauses=True), threading.Event()
     first, second = upcoming.ticket(), upcoming.ticket()
 
     def wait() -> None:
-        upcoming.wait_for_all(STUCK_S)
+        upcoming.wait_until(3, STUCK_S)
         ended.set()
 
     waiting = threading.Thread(target=wait)
@@ -66,8 +67,52 @@ def test_the_engine_waits_until_all_are_submitted_or_given_up() -> None:
     second.count(False)  # it waits for an encoding
     waiting.join()
     second.count(True)
-    upcoming.wait_for_all(0.001)  # and not for ever
+    upcoming.wait_until(3, 0.001)  # and not for ever
     assert upcoming
+
+
+def test_the_engine_waits_until_enough_are_submitted() -> None:
+    upcoming, ended = Upcoming(pauses=False), threading.Event()
+    ticket = upcoming.ticket()  # another request follows
+    upcoming.submitted()
+
+    def wait() -> None:
+        upcoming.wait_until(2, STUCK_S)
+        ended.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert not ended.wait(0.02)
+    upcoming.submitted()
+    waiting.join()
+    assert ended.is_set()
+    ticket.end()
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_who_submits_the_last_awaited_request_waits_for_its_launch(
+    pauses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upcoming, submitted = Upcoming(pauses), threading.Event()
+    upcoming.ticket()
+    monkeypatch.setattr(preparations, "PAUSE_SECONDS", STUCK_S)
+
+    def submit() -> None:
+        upcoming.submitted()
+        submitted.set()
+
+    caller = threading.Thread(target=submit)
+    engine = threading.Thread(target=lambda: upcoming.wait_until(1, STUCK_S))
+    engine.start()
+    while upcoming._awaited is None:
+        time.sleep(0.001)
+    caller.start()
+    engine.join()
+    assert submitted.wait(0.05) != pauses
+    with upcoming.paused(True):  # the engine launches it
+        assert submitted.is_set() != pauses
+    caller.join()
+    assert submitted.is_set()
 
 
 def test_a_request_alone_waits_for_nobody() -> None:
@@ -76,7 +121,7 @@ def test_a_request_alone_waits_for_nobody() -> None:
 
 
 def test_a_request_that_waits_for_an_encoding_is_not_upcoming() -> None:
-    upcoming, claim = Upcoming(), Claim[Any](Future(), lambda: None)
+    upcoming, claim = Upcoming(pauses=True), Claim[Any](Future(), lambda: None)
 
     def prompt(asked: SpeechRequest, features: object) -> None:
         raise NotEncoded(claim, "reference")
@@ -90,7 +135,7 @@ def test_a_request_that_waits_for_an_encoding_is_not_upcoming() -> None:
 
 def test_a_request_that_was_left_never_counts_again() -> None:
     """A thread may still be making the prompt when the server gives the request up."""
-    upcoming = Upcoming()
+    upcoming = Upcoming(pauses=True)
     ticket, other = upcoming.ticket(), upcoming.ticket()
     ticket.end()
     ticket.count(True)
@@ -102,7 +147,7 @@ def test_a_request_that_was_left_never_counts_again() -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_ticket_ends_once_or_twice(times: int) -> None:
-    upcoming = Upcoming()
+    upcoming = Upcoming(pauses=True)
     ticket = upcoming.ticket()
     for _ in range(times):
         ticket.end()
@@ -110,7 +155,7 @@ def test_a_ticket_ends_once_or_twice(times: int) -> None:
 
 
 def test_no_prompt_begins_to_be_made_while_a_prefill_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    upcoming, begun, claim = Upcoming(), threading.Event(), Claim[Any](Future(), lambda: None)
+    upcoming, begun, claim = Upcoming(pauses=True), threading.Event(), Claim[Any](Future(), lambda: None)
 
     def prompt(asked: SpeechRequest, features: object) -> None:
         begun.set()
@@ -130,14 +175,14 @@ def test_no_prompt_begins_to_be_made_while_a_prefill_is_launched(monkeypatch: py
 
 def test_a_prompt_is_made_though_a_launch_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server's event loop makes it, and must answer whatever a device does."""
-    upcoming = Upcoming()
+    upcoming = Upcoming(pauses=True)
     monkeypatch.setattr(preparations, "PAUSE_SECONDS", 0.001)
     with upcoming.paused(True):
         upcoming.wait()  # and not for ever
 
 
 def test_a_step_without_a_prefill_and_one_that_failed_hold_up_no_prompt() -> None:
-    upcoming = Upcoming()
+    upcoming = Upcoming(pauses=True)
     with upcoming.paused(False):
         upcoming.wait()
     with pytest.raises(RuntimeError, match="launch"), upcoming.paused(True):
@@ -159,7 +204,7 @@ def test_a_gpus_engine_pauses_the_making_of_prompts_for_launches_of_prefills_onl
             return launch(plan)
 
         monkeypatch.setattr(tts.engine._launcher, "step", step)
-        monkeypatch.setattr(tts.engine, "device", SimpleNamespace(cuda=cuda))
+        monkeypatch.setattr(tts.engine.upcoming, "_pauses", cuda)
         tts.generate("hello", max_frames=3)
     assert {prefill for prefill, _ in seen} == {True, False}
     assert all(paused == (prefill and cuda) for prefill, paused in seen)
