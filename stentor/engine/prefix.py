@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -27,18 +29,48 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
 
     known: the keys of its first pages.
     """
+    contents = page_contents(prompt, page_size, frame_digests(prompt, page_size))
+    return chained(known, contents[len(known) :], adapter_identity(prompt))
+
+
+def adapter_identity(prompt: Prompt) -> bytes:
+    """Of the adapter's weights. Empty without one."""
+    return b"" if prompt.lora is None else prompt.lora.identity
+
+
+def frame_digests(prompt: Prompt, page_size: int, first: int = 0) -> list[bytes]:
+    """A digest of the given frames on each full page from page `first` on, and of their places there. Empty where there
+    are none."""
+    given = _places(prompt.frame_at, _borders(prompt, page_size, first))
+    parts = zip(_pages(prompt.frame_at % page_size, given), _pages(prompt.frames, given), strict=True)
+    return [_digest(len(at).to_bytes(8), at, frames) if len(at) else b"" for at, frames in parts]
+
+
+def page_contents(prompt: Prompt, page_size: int, frames: list[bytes]) -> list[bytes]:
+    """What each full page holds, on no other account equal: its rows, and its `frames`, as `frame_digests`."""
+    borders = _borders(prompt, page_size)
+    rows = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
+    lengths = struct.Struct(f"{len(rows)}q").pack
+    return [b"".join((lengths(*map(len, page)), *page, of)) for *page, of in zip(*rows, frames, strict=True)]
+
+
+def chained(known: tuple[bytes, ...], contents: list[bytes], identity: bytes) -> tuple[bytes, ...]:
+    """The keys of pages: those known of the first, and those of the contents of the others."""
     keys = list(known)
-    key = keys[-1] if keys else b"" if prompt.lora is None else prompt.lora.identity
-    pages = range(len(keys), max(len(keys), prompt.length // page_size) + 1)
-    borders = [page * page_size for page in pages]
-    given = _places(prompt.frame_at, borders)
-    content = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
-    content += [_pages(prompt.frame_at % page_size, given), _pages(prompt.frames, given)]
-    lengths = struct.Struct(f"{len(content)}q").pack
-    for page in zip(*content, strict=True):
-        key = hashlib.blake2b(b"".join((key, lengths(*map(len, page)), *page)), digest_size=16).digest()
+    key = keys[-1] if keys else identity
+    for content in contents:
+        key = _digest(key, content)
         keys.append(key)
     return tuple(keys)
+
+
+def _digest(*parts: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def _borders(prompt: Prompt, page_size: int, first: int = 0) -> list[int]:
+    """The positions at which its full pages from page `first` on begin, and the end of the last."""
+    return [page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)]
 
 
 def _places(at: np.ndarray, borders: list[int]) -> list[int]:
@@ -46,11 +78,14 @@ def _places(at: np.ndarray, borders: list[int]) -> list[int]:
     return list(map(int, np.searchsorted(at, borders)))
 
 
-def _pages(rows: np.ndarray | SparseRows, borders: list[int]) -> list[bytes | memoryview]:
+def _pages(rows: np.ndarray | SparseRows, borders: list[int]) -> Sequence[bytes | memoryview]:
     """The content of the rows between neighbouring borders."""
     if not isinstance(rows, np.ndarray):
-        parts = zip(pairwise(borders), pairwise(_places(rows.at, borders)), strict=True)
-        return [rows[a:b].tobytes() if first < last else b"" for (a, b), (first, last) in parts]
+        parts = [b""] * (len(borders) - 1)
+        for i in {bisect_right(borders, at) - 1 for at in map(int, rows.at)}:
+            if 0 <= i < len(parts):
+                parts[i] = rows[borders[i] : borders[i + 1]].tobytes()
+        return parts
     data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
     size = rows[:1].nbytes
     return [data[size * a : size * b] for a, b in pairwise(borders)]

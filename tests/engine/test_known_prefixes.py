@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stentor.engine import known_prefixes
 from stentor.engine.known_prefixes import KnownPrefixes
-from stentor.engine.prefix import prefix_keys
+from stentor.engine.prefix import chained, frame_digests, prefix_keys
 from stentor.models.base import Prompt
 from stentor.models.lora import Adapter
 from stentor.models.sparse_rows import SparseRows
@@ -68,12 +68,20 @@ def test_an_adapter_makes_other_keys() -> None:
 def test_what_is_known_is_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
 
-    def counted(asked: Prompt, page_size: int, keys: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
-        hashed.append(asked.length // page_size - len(keys))
-        return prefix_keys(asked, page_size, keys)
+    def counted(known: tuple[bytes, ...], contents: list[bytes], identity: bytes) -> tuple[bytes, ...]:
+        hashed.append(len(contents))
+        return chained(known, contents, identity)
 
-    monkeypatch.setattr(known_prefixes, "prefix_keys", counted)
+    def digests(asked: Prompt, page_size: int, first: int) -> list[bytes]:
+        frames.append(asked.length // page_size - first)
+        return frame_digests(asked, page_size, first)
+
+    frames: list[int] = []
+    monkeypatch.setattr(known_prefixes, "chained", counted)
+    monkeypatch.setattr(known_prefixes, "frame_digests", digests)
     known = KnownPrefixes(PAGE)
     for end in (1, 2, 2):
         known.keys(prompt([*[0] * 17, end, 0, 0], [2, 3], [7, 8]))
-    assert hashed == [5, 1, 0]
+    known.keys(prompt([*[0] * 17, 2, *[0] * 6], [2, 3], [7, 8]))  # a page more
+    assert hashed == [5, 1, 0, 1]
+    assert frames == [5, 1]
