@@ -8,12 +8,15 @@ The client has a connection for each request already, writes all requests within
 for all of them in one loop. A request's time is from the moment before it is written to its first byte of audio.
 Rounds of plain requests and of requests in an uploaded voice of 28 s take turns. The next round begins when every
 answer of the last has ended. The table has medians over rounds: of the median, the mean, the first and the last of a
-round. For a Base model of Qwen3-TTS the plain voice is one of 1 s.
+round. Before, requests come one at a time: the very first after the start, which has a new voice in its body, and then
+medians of plain ones, of the uploaded voice and of new voices. For a Base model of Qwen3-TTS the plain voice is one of
+1 s.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import selectors
 import socket
@@ -30,6 +33,7 @@ from benchmarks.cloned_voices import numbered_text, parser, run, words_of
 from benchmarks.server.serve import Server, serving
 from benchmarks.server.voices import FORCED, plain_voice, recorded, upload
 
+NEW = 9  # requests one at a time of each kind, of which the median is taken
 HEAD_ENDS, ANSWER_ENDS = b"\r\n\r\n", b"0\r\n\r\n"
 
 
@@ -42,17 +46,23 @@ class Connections:
         for each in self.sockets:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def round(self, extra: dict[str, Any]) -> list[float]:
-        """Milliseconds to the first audio of each request, in the order in which they were sent."""
-        ready = [self._request(extra) for _ in self.sockets]
+    def alone(self, extra: dict[str, Any]) -> float:
+        """Milliseconds to the first audio of one request."""
+        return self.round(extra, 1)[0]
+
+    def round(self, extra: dict[str, Any], requests: int | None = None) -> list[float]:
+        """Milliseconds to the first audio of each request, in the order in which they were sent. None: of one on each
+        connection."""
+        sockets = self.sockets[:requests]
+        ready = [self._request(extra) for _ in sockets]
         sent = []
-        for each, data in zip(self.sockets, ready, strict=True):
+        for each, data in zip(sockets, ready, strict=True):
             sent.append(time.perf_counter())
             each.sendall(data)
         first: dict[int, float] = {}
         seen = dict.fromkeys(range(len(ready)), b"")
         with selectors.DefaultSelector() as selector:
-            for i, each in enumerate(self.sockets):
+            for i, each in enumerate(sockets):
                 selector.register(each, selectors.EVENT_READ, i)
             while seen:
                 for key, _ in selector.select():
@@ -82,6 +92,12 @@ class Connections:
         return f"{head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
 
 
+def new_voice(audio: Path, said: str | None) -> dict[str, Any]:
+    """What a request has whose voice is in its body."""
+    given = {"ref_audio": "data:audio/wav;base64," + base64.b64encode(audio.read_bytes()).decode()}
+    return given if said is None else {**given, "ref_text": said}
+
+
 def of_rounds(rounds: Sequence[list[float]]) -> dict[str, float]:
     """Medians over rounds."""
     kinds = {"median": statistics.median, "mean": statistics.fmean, "first": min, "last": max}
@@ -94,16 +110,20 @@ def measure(model: str, args: argparse.Namespace, folder: Path) -> dict[str, Any
     with serving(model, args.device, 64, log) as server:
         if server.ready(100) is None:
             raise RuntimeError(log.read_text()[-3000:])
+        connections = Connections(server, model, args.requests)
+        new = [new_voice(recorded(folder, args.seconds, seed), said) for seed in range(3, 4 + NEW)]
+        alone = {"very first, a new voice": round(connections.alone(new[0]), 2)}
         upload(server, "anna", recorded(folder, args.seconds, 2), said)
         kinds = {"plain": plain_voice(server, model, folder), "known voice": {"voice": "anna"}}
-        connections = Connections(server, model, args.requests)
+        for name, lines in {**{kind: [extra] * NEW for kind, extra in kinds.items()}, "new voice": new[1:]}.items():
+            alone[name] = round(statistics.median(map(connections.alone, lines)), 2)
         for extra in (*kinds.values(), *kinds.values()):  # they load what is read late, and encode the voices
             connections.round(extra)
         times: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
         for _ in range(args.rounds):
             for kind, extra in kinds.items():
                 times[kind].append(connections.round(extra))
-    found: dict[str, Any] = {kind: of_rounds(rounds) for kind, rounds in times.items()}
+    found: dict[str, Any] = {"alone": alone} | {kind: of_rounds(rounds) for kind, rounds in times.items()}
     found["ratio of medians"] = round(found["known voice"]["median"] / found["plain"]["median"], 3)
     found["rounds"] = {kind: [[round(t, 2) for t in r] for r in rounds] for kind, rounds in times.items()}
     return found
@@ -122,6 +142,7 @@ def main() -> None:
     result: dict[str, Any] = {}
     run(args, measured, result)
     for model, found in result.items():
+        print(f"{model:<30} alone       ", *(f"{name} {value:6.1f}" for name, value in found["alone"].items()))
         for kind in ("plain", "known voice"):
             print(f"{model:<30} {kind:<12}", *(f"{name} {value:6.1f}" for name, value in found[kind].items()))
 
