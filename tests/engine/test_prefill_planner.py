@@ -76,6 +76,17 @@ def test_a_prefill_that_is_nearly_full_waits_for_no_other():
     assert s.plan(d.now, upcoming=1).admitted == [first, second]
 
 
+def test_a_plan_says_how_many_more_requests_would_fill_its_prefill():
+    s = scheduler(slots=8, pages=128, max_prefill_tokens=BUDGET, crowd_prefill_tokens=24)
+    d = FakeDevice(s)
+    for id, awaits in enumerate((3, 2, 1)):  # 18 tokens are enough
+        d.add(id, 5, 4)
+        assert s.plan(d.now, upcoming=1).awaits == awaits
+    d.add(3, 5, 4)
+    plan = s.plan(d.now, upcoming=1)
+    assert (len(plan.admitted), plan.awaits) == (4, 0)
+
+
 @pytest.mark.parametrize("overlap_steps", [0, 1])
 def test_short_prompts_take_what_a_long_one_leaves_of_the_budget(overlap_steps: int):
     s = scheduler(pages=64, max_prefill_tokens=BUDGET)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
@@ -208,3 +209,23 @@ def test_a_gpus_engine_pauses_the_making_of_prompts_for_launches_of_prefills_onl
         tts.generate("hello", max_frames=3)
     assert {prefill for prefill, _ in seen} == {True, False}
     assert all(paused == (prefill and cuda) for prefill, paused in seen)
+
+
+def test_audio_is_handed_out_between_writing_rows_and_launching_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    with toy() as tts:
+        engine, order = tts.engine, []
+        write, ready, step = engine._launcher.write, engine._delivery.ready, engine._launcher.step
+
+        def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(*given: Any) -> Any:
+                order.append(name)
+                return call(*given)
+
+            return noted
+
+        monkeypatch.setattr(engine._launcher, "write", noting("write", write))
+        monkeypatch.setattr(engine._delivery, "ready", noting("ready", ready))
+        monkeypatch.setattr(engine._launcher, "step", noting("step", step))
+        tts.generate("hello", max_frames=3)
+    at = order.index("write")
+    assert order[at : at + 3] == ["write", "ready", "step"]

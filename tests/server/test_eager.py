@@ -142,7 +142,7 @@ def test_few_requests_begin_in_one_iteration_and_engines_expect_the_others() -> 
         starts, iteration = Starts(arriving), 0
 
         async def request() -> None:
-            await starts.wait()
+            await starts.wait({})
             begun.append((iteration, len(expected)))
 
         tasks = [asyncio.create_task(request()) for _ in range(2 * STARTS + 1)]
@@ -158,6 +158,34 @@ def test_few_requests_begin_in_one_iteration_and_engines_expect_the_others() -> 
     assert max(Counter(at for at, _ in begun).values()) == STARTS
     assert [count for _, count in begun[STARTS:]] == sorted((count for _, count in begun[STARTS:]), reverse=True)
     assert begun[STARTS][1] == STARTS + 1
+
+
+def test_a_request_that_was_given_up_while_it_waited_holds_up_no_other() -> None:
+    async def main() -> tuple[list[int], int]:
+        expected: list[int] = []
+        begun: list[int] = []
+
+        def arriving() -> Callable[[], None]:
+            expected.append(1)
+            return expected.pop
+
+        starts = Starts(arriving)
+
+        async def request(number: int) -> None:
+            await starts.wait({})
+            begun.append(number)
+
+        tasks = [asyncio.create_task(request(number)) for number in range(2 * STARTS + 1)]
+        await asyncio.sleep(0)
+        for task in tasks[STARTS : 2 * STARTS]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+        return begun, len(expected)
+
+    begun, expected = asyncio.run(main())
+    assert begun == [*range(STARTS), 2 * STARTS]
+    assert not expected
 
 
 @pytest.mark.parametrize("body", [b'{"input": ""}', b"{", b'{"input": "Hello.", "model": "nobody"}'])

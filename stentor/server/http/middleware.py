@@ -50,13 +50,15 @@ class Starts:
         self._begun = 0  # in this iteration
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def wait(self) -> None:
-        """Wait until this request may begin, behind those that wait already."""
+    async def wait(self, state: MutableMapping[str, Any]) -> None:
+        """Wait until this request may begin, behind those that wait already. It is expected meanwhile, and until
+        `handled` of the scope's state is called."""
         loop = asyncio.get_running_loop()
         if self._begun < STARTS and not self._waiting:
             self._count(loop)
             return
-        handled, may_begin = self._arriving(), loop.create_future()
+        state["handled"] = handled = self._arriving()
+        may_begin = loop.create_future()
         self._waiting.append(may_begin)
         try:
             await may_begin
@@ -96,7 +98,7 @@ class RequestIds:
         state["request_id"] = id
         state.setdefault("handled", nobody)  # connections.py puts another there
         if scope["path"].endswith(SPEECH):
-            await self.starts.wait()
+            await self.starts.wait(state)
         REQUEST_ID.set(id)  # of the task that handles this request, and of what it starts
 
         async def send_with_id(message: Message) -> None:
