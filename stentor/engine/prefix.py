@@ -47,7 +47,7 @@ def frame_digests(prompt: Prompt, page_size: int, first: int = 0) -> list[bytes]
 
 
 def page_contents(prompt: Prompt, page_size: int, frames: list[bytes]) -> list[bytes]:
-    """What each full page holds, on no other account equal: its rows, and its `frames`, as `frame_digests`."""
+    """Bytes that differ where full pages differ: the rows of each, and its `frames`, as `frame_digests`."""
     borders = _borders(prompt, page_size)
     rows = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
     lengths = struct.Struct(f"{len(rows)}q").pack

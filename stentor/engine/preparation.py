@@ -23,7 +23,8 @@ PAUSE_SECONDS = 0.05
 class Upcoming:
     """Counts the requests that are about to be submitted, and has them wait for a prefill's launch. For any thread.
 
-    Each operation of torch lets go of the GIL, and that thread would then wait for each thread that makes a prompt.
+    Each operation of torch lets go of the GIL, and the engine's thread would then wait for each thread that makes a
+    prompt.
     """
 
     def __init__(self, pauses: bool) -> None:
@@ -84,9 +85,9 @@ class Upcoming:
             self._awaited = None
 
     def count(self, ticket: Ticket, counts: bool) -> None:
-        """A ticket counts from now on, or no longer."""
+        """A ticket that is not over counts from now on, or one counts no longer."""
         with self._lock:
-            if counts:
+            if counts and not ticket.over:
                 self._tickets.add(ticket)
             else:
                 self._tickets.discard(ticket)
@@ -101,15 +102,15 @@ class Ticket:
     """Whether a request counts as `Upcoming`."""
 
     def __init__(self, upcoming: Upcoming) -> None:
-        self._upcoming, self._over = upcoming, False
+        self._upcoming, self.over = upcoming, False
 
     def count(self, counts: bool) -> None:
         """It is soon submitted, or it waits for something that takes long."""
-        self._upcoming.count(self, counts and not self._over)
+        self._upcoming.count(self, counts)
 
     def end(self) -> None:
         """It is submitted or given up, and never counts again."""
-        self._over = True
+        self.over = True
         self.count(False)
 
 

@@ -155,6 +155,26 @@ def test_a_ticket_ends_once_or_twice(times: int) -> None:
     assert not upcoming
 
 
+def test_a_ticket_that_ends_in_another_thread_while_it_is_counted_does_not_count() -> None:
+    upcoming = Upcoming(pauses=True)
+    ticket, lock = upcoming.ticket(), upcoming._lock
+    ticket.count(False)
+
+    class Late:
+        """The other thread ends the ticket just before this one has the lock."""
+
+        def __enter__(self) -> None:
+            ticket.over = True
+            lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    upcoming._lock = cast(Any, Late())
+    ticket.count(True)
+    assert not upcoming
+
+
 def test_no_prompt_begins_to_be_made_while_a_prefill_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     upcoming, begun, claim = Upcoming(pauses=True), threading.Event(), Claim[Any](Future(), lambda: None)
 
