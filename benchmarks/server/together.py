@@ -111,7 +111,7 @@ def measure(model: str, args: argparse.Namespace, folder: Path) -> dict[str, Any
         if server.ready(100) is None:
             raise RuntimeError(log.read_text()[-3000:])
         connections = Connections(server, model, args.requests)
-        new = [new_voice(recorded(folder, args.seconds, seed), said) for seed in range(3, 4 + NEW)]
+        new = [new_voice(recorded(folder, args.seconds, seed), said) for seed in range(10, 11 + NEW)]
         alone = {"very first, a new voice": round(connections.alone(new[0]), 2)}
         upload(server, "anna", recorded(folder, args.seconds, 2), said)
         kinds = {"plain": plain_voice(server, model, folder), "known voice": {"voice": "anna"}}
