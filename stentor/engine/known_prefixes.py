@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +28,8 @@ class _Known:
 
     def same_frames(self, prompt: Prompt) -> bool:
         """Whether a prompt has these frames at these places. Most often they are what the encoder has kept."""
-        if self.frame_at.tobytes() != prompt.frame_at.tobytes():
-            return False
-        return self.frames is prompt.frames or _equal(self.frames, prompt.frames)
+        same = self.frames is prompt.frames or _content(self.frames) == _content(prompt.frames)
+        return same and _content(self.frame_at) == _content(prompt.frame_at)
 
 
 class KnownPrefixes:
@@ -69,13 +69,6 @@ def _equal_at_first(a: list[bytes], b: list[bytes]) -> int:
     return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(a), len(b)))
 
 
-def _equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays have the same bytes."""
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    word = np.uint8 if a.nbytes % 8 else np.uint64
-    return np.array_equal(_words(a, word), _words(b, word))
-
-
-def _words(a: np.ndarray, word: type[np.unsignedinteger]) -> np.ndarray:
-    return np.ascontiguousarray(a).reshape(-1).view(word)
+def _content(a: np.ndarray) -> tuple[tuple[int, ...], np.dtype[Any], bytes]:
+    """Shape, dtype and bytes of an array."""
+    return a.shape, a.dtype, a.tobytes()

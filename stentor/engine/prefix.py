@@ -29,8 +29,8 @@ def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -
 
     known: the keys of its first pages.
     """
-    contents = page_contents(prompt, page_size, frame_digests(prompt, page_size))
-    return chained(known, contents[len(known) :], adapter_identity(prompt))
+    digests = frame_digests(prompt, page_size, len(known))
+    return chained(known, page_contents(prompt, page_size, digests, len(known)), adapter_identity(prompt))
 
 
 def adapter_identity(prompt: Prompt) -> bytes:
@@ -46,9 +46,10 @@ def frame_digests(prompt: Prompt, page_size: int, first: int = 0) -> list[bytes]
     return [_digest(len(at).to_bytes(8), at, frames) if len(at) else b"" for at, frames in parts]
 
 
-def page_contents(prompt: Prompt, page_size: int, frames: list[bytes]) -> list[bytes]:
-    """Bytes that differ where full pages differ: the rows of each, and its `frames`, as `frame_digests`."""
-    borders = _borders(prompt, page_size)
+def page_contents(prompt: Prompt, page_size: int, frames: list[bytes], first: int = 0) -> list[bytes]:
+    """Bytes that differ where full pages from page `first` on differ: the rows of each, and its `frames`, as
+    `frame_digests`."""
+    borders = _borders(prompt, page_size, first)
     rows = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
     lengths = struct.Struct(f"{len(rows)}q").pack
     return [b"".join((lengths(*map(len, page)), *page, of)) for *page, of in zip(*rows, frames, strict=True)]
@@ -68,7 +69,7 @@ def _digest(*parts: bytes | memoryview) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
 
-def _borders(prompt: Prompt, page_size: int, first: int = 0) -> list[int]:
+def _borders(prompt: Prompt, page_size: int, first: int) -> list[int]:
     """The positions at which its full pages from page `first` on begin, and the end of the last."""
     return [page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)]
 

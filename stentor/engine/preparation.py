@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ class Upcoming:
         self._lock = threading.Lock()
         self._tickets: set[Ticket] = set()
         self._submitted = 0  # since start
-        self._awaited: int | None = None  # the engine's thread waits until they are so many
+        self._awaited = math.inf  # the engine's thread waits until they are so many. inf: it waits for none
         self._enough = threading.Event()  # they are, or nothing is counted
         self._free = threading.Event()
         self._free.set()
@@ -66,7 +67,7 @@ class Upcoming:
         launch, as `wait` does."""
         with self._lock:
             self._submitted += 1
-            completes = self._awaited is not None and self._submitted >= self._awaited
+            completes = self._submitted >= self._awaited
             if completes and self._pauses:
                 self._free.clear()
             self._look()
@@ -82,7 +83,7 @@ class Upcoming:
             self._look()
         self._enough.wait(seconds)
         with self._lock:
-            self._awaited = None
+            self._awaited = math.inf
 
     def count(self, ticket: Ticket, counts: bool) -> None:
         """A ticket that is not over counts from now on, or one counts no longer."""
@@ -94,7 +95,7 @@ class Upcoming:
                 self._look()
 
     def _look(self) -> None:
-        if self._awaited is not None and (self._submitted >= self._awaited or not self._tickets):
+        if self._submitted >= self._awaited or not self._tickets:
             self._enough.set()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -105,7 +106,7 @@ def test_who_submits_the_last_awaited_request_waits_for_its_launch(
     caller = threading.Thread(target=submit)
     engine = threading.Thread(target=lambda: upcoming.wait_until(1, STUCK_S))
     engine.start()
-    while upcoming._awaited is None:
+    while upcoming._awaited == math.inf:
         time.sleep(0.001)
     caller.start()
     engine.join()
