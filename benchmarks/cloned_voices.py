@@ -1,4 +1,4 @@
-"""What the measurements of cloned voices share, in process and over HTTP: texts, recordings, options, the loop."""
+"""Texts, recordings, options and the loop that measurements of cloned voices share, in process and over HTTP."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def recording(seconds: float, rate: int, seed: int) -> np.ndarray:
 
 
 def words_of(model: str, seconds: float) -> str | None:
-    """What a recording says. None for VoxCPM2, which puts a reference with its text behind the text that it speaks, and
-    one without before it."""
+    """Transcript of a recording. None for VoxCPM2, which puts a reference with its text behind the text that it speaks,
+    and one without before it."""
     return None if "voxcpm2" in model else WORDS * max(1, round(seconds / 4))
 
 

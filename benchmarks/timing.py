@@ -1,8 +1,9 @@
-"""Time one call, and measure what the machine reaches at this moment."""
+"""Time one call, compile kernels before that, and measure what the machine reaches at this moment."""
 
 from __future__ import annotations
 
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 
@@ -53,3 +54,18 @@ def machine_speed(device: torch.device) -> dict[str, float]:
         "TB/s": round(2 * big.numel() * 2 / milliseconds(lambda: other.copy_(big)) / 1e9, 2),
         "TFLOP/s": round(2 * 8192**3 / milliseconds(lambda: a @ a) / 1e9),
     }
+
+
+def compile_ahead(command: list[str], count: int, seconds: float) -> None:
+    """Compile kernels in processes that share Triton's cache: `command` with 0, 1, ... count - 1 as its last argument.
+
+    Each process compiles its share of the kernels. A process that has not ended after `seconds` is killed, and the
+    measurement compiles what is missing.
+    """
+    workers = [subprocess.Popen([*command, str(i)]) for i in range(count)]
+    until = time.monotonic() + seconds
+    for worker in workers:
+        try:
+            worker.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            worker.kill()

@@ -74,7 +74,6 @@ class Streams(Bench):
     def settings(self) -> dict[str, Any]:
         """Cells with so large a window, and a codec that holds so many frames."""
         return {
-            "capture_all": True,
             "memory_gb": 4.0 if self.cuda else 0.05,
             "stream_window": self.window,
             "policy": Policy(max_frames_in_codec=self.in_codec or None),
@@ -189,8 +188,7 @@ class Streams(Bench):
                 run()
                 found["launch"] = round(1e3 * (time.perf_counter() - started), 3)
             if self.cuda:
-                graphs.plan([()])
-                graphs.capture()
+                graphs.capture([()])
                 found["captured"] = round(milliseconds(graphs), 3)
                 found["failed"] = list(graphs.failed.values())
                 found |= self.kernels_of(graphs) if profiled else {}

@@ -140,7 +140,7 @@ def child(profile: Profile, device: str, file: Path) -> None:
     """One profile: does what the parent's lines ask, and answers each with a line of JSON."""
     started = time.perf_counter()
     settings: dict[str, Any] = {"quantization": profile.quantization} if profile.quantization != "auto" else {}
-    with TTS(profile.model, device=device, max_memory_gb=profile.gib, capture_all=True, **settings) as tts:
+    with TTS(profile.model, device=device, max_memory_gb=profile.gib, **settings) as tts:
         bench = Bench(profile.model, file.parent, device, tts.engine.sizes.slots)
         bench.tts, bench.runner = tts, tts.engine.runner
         sizes = tts.engine.sizes

@@ -108,7 +108,7 @@ def measure(model: str | None, name: str, frames: int) -> dict[str, Any]:
             cosine.remove()
         found = {n: round(c.value, 6) for n, c in cosines.items()}
         return {
-            "model": model or "the embedded voice",
+            "model": model or "the built-in voice",
             "quantization": name,
             "frames": frames,
             "layers": len(found),

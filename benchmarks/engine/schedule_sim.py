@@ -4,7 +4,7 @@ Run: python benchmarks/engine/schedule_sim.py [--models voxcpm2 ...] [--loads bu
 Needs: nothing but stentor. No GPU.
 
 The device is a timeline of streams, two of which have work. The work takes as long as it took on an H200
-(benchmarks/results/*/step_*.json), and both slow each other down. Frames are empty and audio is
+(step_*.json in the history), and both slow each other down. Frames are empty and audio is
 silent. The host does all of its real work, which takes as long as this machine needs for it.
 
 Loads:
@@ -179,7 +179,7 @@ def captured(runner: ModelRunner, codec: CodecRunner, costs: Costs, graph: MakeG
     for key in codec.graph_keys(count):
         samples, frames = torch.zeros(key[0], key[1] * spec.hop), torch.zeros(*key, *spec.frame.shape)
         silence = CodecOutput(samples, frames, torch.zeros(*key, 0))
-        speak = partial(codec.outputs.__setitem__, key, silence)
+        speak = partial(codec.outputs.__setitem__, (*key, False), silence)
         add(codec.graphs, key, interpolate(costs.codec, key[0] * key[1]), speak)
     runner.kv.fused = True  # shapes do not depend on lengths
 

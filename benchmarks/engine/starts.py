@@ -1,16 +1,14 @@
-"""How long starts take, and what is captured behind them. A process of its own for each model and way, one line each.
+"""How long starts take. A process of its own for each model and way, one line each.
 
 Run: python benchmarks/engine/starts.py [--model dummy:voxcpm2 ...] [--times 2] [--out FILE]
      python benchmarks/engine/starts.py --model dummy:toy --device cpu        a dry run without a GPU
-     python benchmarks/engine/starts.py --ways cold "cold, one by one" usual --times 1
 Needs: a GPU and nothing but stentor. Kernels are compiled in the first `usual` process of a model, so the second is
-warm. `cold` has empty caches of kernels, in a home folder of its own. `one by one` does not compile them in threads.
+warm. `cold` has empty caches of kernels, in a home folder of its own.
 
 `ready` is `TTS()` in seconds, with imports that it makes, and `first audio` that of a request right behind it. Its
-first chunk is `audio`, which is the same in all ways. Then nobody asks for anything until all graphs are there
-(`all captured`). `longest capture` is what a request may have to wait for. `compiled ahead` is the time for kernels in
-threads, `longest` the longest part of it, and `kernels` how many Triton kernels a cold start has compiled when it is
-ready. `eager calls` and `failed` must be 0. The last process of each model has `capture_all`.
+first chunk is `audio`, which is the same in all ways. `capturing` is the time for graphs, and `longest capture` that
+of one. `kernels` is how many Triton kernels a cold start has compiled when it is ready. `eager calls` and `failed` must
+be 0.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,42 +28,33 @@ from unittest import mock
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
+
 from stentor import TTS
-from stentor.engine.compile_ahead import CompileAhead
 from stentor.engine.cuda_graphs import CudaGraphRunner
 
 MODELS = ("dummy:voxcpm2", "dummy:qwen3-tts-1.7b-customvoice", "dummy:fish-s2-pro", "dummy:cosyvoice3")
 OPTIONS: dict[str, dict[str, Any]] = {"dummy:cosyvoice3": {"stream_window": 20, "memory_gb": 4}}
 TEXT = "The quick brown fox jumps over the lazy dog."
 GIB = 2**30
-WAYS = ("usual", "cold", "cold, one by one", "capture_all")
+WAYS = ("usual", "cold")
 
 
-def once(model: str, device: str, way: str) -> dict[str, Any]:
-    """A start, a request, and what is captured behind it."""
+def once(model: str, device: str) -> dict[str, Any]:
+    """A start and a request."""
     took: list[float] = []
-    ahead: list[float] = []
-    usual, compile_ahead = CudaGraphRunner.capture_next, CompileAhead._compile
+    usual = CudaGraphRunner._capture
 
-    def capture_next(graphs: CudaGraphRunner) -> None:
+    def capture(graphs: CudaGraphRunner, key: tuple[int, ...]) -> None:
         began = time.perf_counter()
-        usual(graphs)
+        usual(graphs, key)
         took.append(time.perf_counter() - began)
 
-    def compile_timed(self: CompileAhead, calls: list[Any]) -> None:
-        began = time.perf_counter()
-        if "one by one" not in way:
-            compile_ahead(self, calls)
-        ahead.append(time.perf_counter() - began)
-
     started = time.perf_counter()
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(CudaGraphRunner, "capture_next", capture_next))
-        stack.enter_context(mock.patch.object(CompileAhead, "_compile", compile_timed))
-        tts = TTS(model, device=device, capture_all=way == "capture_all", **OPTIONS.get(model, {}))
+    with mock.patch.object(CudaGraphRunner, "_capture", capture):
+        tts = TTS(model, device=device, **OPTIONS.get(model, {}))
         ready = time.perf_counter()
         found: dict[str, Any] = {"ready": ready - started, "graphs": graphs(tts)}
-        found |= {"compiled ahead": sum(ahead), "longest": max(ahead, default=0.0), "kernels": kernels()}
+        found["kernels"] = kernels()
         voice = {"voice": tts.voices[0]} if tts.voices else {}
         stream = tts.stream(TEXT, seed=1, **voice)
         chunk = next(stream)
@@ -74,10 +62,6 @@ def once(model: str, device: str, way: str) -> dict[str, Any]:
         found["first audio"] = time.perf_counter() - ready
         stream.close()
         found["GiB"] = taken(device)
-        captures = tts.engine._captures
-        while captures.left:
-            time.sleep(0.01)
-        found |= {"all captured": time.perf_counter() - ready, "all graphs": graphs(tts), "all GiB": taken(device)}
     found |= {"capturing": sum(took), "longest capture": max(took, default=0.0)}
     again = time.perf_counter()
     next(tts.stream(TEXT, seed=1, **voice))
@@ -109,19 +93,19 @@ def main() -> None:
     parser.add_argument("--model", nargs="+", default=list(MODELS))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--times", type=int, default=2, help="`usual` starts of each model")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["usual", "cold", "capture_all"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["usual", "cold"])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(once(args.model[0], args.device, args.child)))
+        print(json.dumps(once(args.model[0], args.device)))
         return
     found: list[dict[str, Any]] = []
     for model in args.model:
         for way in [each for each in args.ways for _ in range(args.times if each == "usual" else 1)]:
-            command = [sys.executable, __file__, "--model", model, "--device", args.device, "--child", way]
+            command = [sys.executable, __file__, "--model", model, "--device", args.device, "--child"]
             with tempfile.TemporaryDirectory() as home:
-                empty = {"HOME": home, "TRITON_CACHE_DIR": f"{home}/triton"} if "cold" in way else {}
+                empty = {"HOME": home, "TRITON_CACHE_DIR": f"{home}/triton"} if way == "cold" else {}
                 done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **empty})
             told = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"error": done.stderr[-2000:]}
             found.append({"model": model, "way": way, **told})

@@ -38,7 +38,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also 
 from stentor import kernels
 from stentor.layers.linear import QuantizedLinear
 
-MODELS = ("dummy:qwen3-tts-1.7b-customvoice", "dummy:voxcpm2", "dummy:fish-s2-pro", "dummy:qwen3-tts-0.6b-customvoice")
+MODELS = (
+    "dummy:qwen3-tts-1.7b-customvoice",
+    "dummy:voxcpm2",
+    "dummy:fish-s2-pro",
+    "dummy:qwen3-tts-0.6b-customvoice",
+    "dummy:dots-tts-mf",
+    "dummy:qwen3-omni-talker",
+)
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm afternoon sun."
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXT = 200  # tokens in the cache when steps are timed
@@ -106,7 +113,6 @@ class Bench:
             "batch_sizes": self.batches,
             "quantization": self.quantization,
             "deterministic": self.deterministic,
-            "capture_all": True,
         }
 
     def start(self) -> dict[str, Any]:
@@ -173,6 +179,10 @@ class Bench:
             pages = torch.arange(batch * each, device=self.runner.device.torch).view(batch, each)
             w.kv.table.fill_(sizes.pages)
             w.kv.table[:batch, :each] = pages
+            for kv in w.kv.frames.values():
+                own = min(kv.table.shape[1], kv.pages // self.slots, 64)
+                kv.table.fill_(kv.pages)
+                kv.table[:batch, :own] = torch.arange(batch * own, device=kv.table.device).view(batch, own)
             w.idx.fill_(self.slots)
             w.idx[:batch] = torch.arange(batch, device=self.runner.device.torch)
             w._idx_host = []

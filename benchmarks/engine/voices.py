@@ -33,7 +33,7 @@ from benchmarks.cloned_voices import TEXT, numbered_text, parser, recording, run
 from benchmarks.timing import machine_speed
 from stentor import TTS, Reference
 from stentor.config import Policy
-from stentor.models.base import ReferenceAudio
+from stentor.models.info import ReferenceAudio
 from stentor.text.marks import NO_MARKS
 
 DIALOGUE = "\n".join(f"<|speaker:{i % 2}|>This is turn number {i}. {TEXT} {TEXT}" for i in range(12))
@@ -93,7 +93,7 @@ def beside(tts: TTS, plain: dict[str, Any], work: list[Callable[[], float]]) -> 
 
 
 def two(label: str, tts: TTS, known: ReferenceAudio, seconds: float, seed: int) -> list[Callable[[], float]]:
-    """What runs beside streams."""
+    """Load that runs beside the streams."""
     if label == "nothing":
         return []
     if label == "2 known voices":
@@ -113,7 +113,7 @@ def encoding(tts: TTS, audio: ReferenceAudio) -> float:
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     policy = Policy(prefix_cache=not args.no_prefix_cache, min_cached_tokens=args.min_cached_tokens)
-    with TTS(name, device=args.device, policy=policy, capture_all=True) as tts:
+    with TTS(name, device=args.device, policy=policy) as tts:
         known = voice(tts, args.seconds, 0)
         very_first = first_audio(tts, 0, reference=known)
         stats, found = tts.engine.stats, {"very first voice": round(very_first, 2)}

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.kernels.compile_ahead import compile_ahead
+from benchmarks.timing import compile_ahead
 from stentor.kernels import paged_attention, short_attention
 from stentor.kernels.configs import DepthConfig, LocalConfig, PagedConfig, depth_config, local_config, paged_config
 from stentor.kernels.pdl import USE_PDL
@@ -53,7 +53,7 @@ class Model(NamedTuple):
     in_float32: bool
     normed: bool
     passes: int = 0
-    """Of a depth loop; the first takes two tokens."""
+    """Attention of a depth loop; the first step takes two tokens."""
     depth_layers: int = 0
 
 
@@ -107,7 +107,7 @@ class Case:
 
     @property
     def own(self) -> Any:
-        """What the engine takes."""
+        """The tile that the engine takes."""
         m = self.shape
         group = m.heads // m.kv_heads
         if self.kernel == "paged":
@@ -229,7 +229,7 @@ class Operands:
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
     def formula(self) -> Tensor:
-        """What the first launch gives."""
+        """Output of the first launch."""
         q, k, v = self.qkv
         tokens = {"paged": 1, "depth": 2, "local": self.tokens}[self.case.kernel]
         q, k, v = q[:, :tokens], k[:, :tokens], v[:, :tokens].float()
@@ -250,7 +250,7 @@ class Operands:
         return out[:, 0] if self.case.kernel == "paged" else out
 
     def wrong(self, tile: Any, want: Tensor) -> str | None:
-        """What is wrong with the first launch of a tile."""
+        """Error of a tile's first launch."""
         launch = next(self.launches(tile))
         out = launch()
         error = float((out.float() - want).norm() / want.norm())
@@ -269,7 +269,7 @@ class Operands:
 
 
 def microseconds(launches: list[Launch]) -> float:
-    """Of one launch, in a graph that goes through all."""
+    """Microseconds of one launch, in a graph that goes through all."""
     if not torch.cuda.is_available():
         started = time.perf_counter()
         launches[0]()

@@ -183,7 +183,7 @@ class Blocks:
         return x if delta is None else x + delta
 
     def microseconds(self, table: Table, rows: int) -> float:
-        """Of one block, with these tiles."""
+        """Time of one block, with these tiles."""
         for measured in (measured_clusters.MEASURED, measured_clusters.MEASURED_INT8):
             measured.clear()
             measured.update({key: ((1, rows, t),) for key, t in table.items()})

@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.kernels.compile_ahead import compile_ahead
-from benchmarks.timing import machine_speed, milliseconds
+from benchmarks.timing import compile_ahead, machine_speed, milliseconds
 from stentor.kernels.configs import ConvConfig, conv_config
 from stentor.kernels.types import SnakeParams
 

@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.kernels.invariance import TILES
 from benchmarks.timing import milliseconds
 from stentor import kernels
 from stentor.kernels.configs import GemmConfig
@@ -35,6 +34,12 @@ SHAPES = {
     "fish down": (9728, 2560),
 }
 CACHE_BYTES = 256 << 20
+TILES = [
+    GemmConfig(m, n, k, w, 3) for m, n, k, w in (
+        (64, 16, 128, 4), (64, 32, 128, 4), (64, 64, 128, 4), (64, 128, 64, 4), (64, 64, 64, 4), (128, 128, 64, 8),
+        (128, 64, 64, 4), (128, 256, 64, 8), (16, 32, 128, 4), (16, 64, 128, 4), (32, 64, 128, 4), (16, 16, 256, 4),
+    )
+]  # fmt: skip
 
 
 def chained(run: Callable[[Tensor], object], weights: list[Tensor]) -> float:

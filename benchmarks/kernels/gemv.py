@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
-from benchmarks.kernels.compile_ahead import compile_ahead
+from benchmarks.timing import compile_ahead
 from stentor.kernels import gemv
 from stentor.kernels.configs import GemvConfig, gemv_config
 from stentor.kernels.switches import GEMV_ROWS
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def own(self) -> GemvConfig:
-        """What the engine takes."""
+        """The configuration that the engine takes."""
         return gemv_config(self.width // 2 if self.gate else self.width, self.size, self.gate)
 
 
@@ -131,7 +131,7 @@ class Operands:
 
 
 def microseconds(run: Callable[[Tensor], Any], weights: list[Tensor]) -> float:
-    """Of one launch, in a graph that goes through all the weights."""
+    """Microseconds of one launch, in a graph that goes through all the weights."""
     if not weights[0].is_cuda:
         started = time.perf_counter()
         run(weights[0])

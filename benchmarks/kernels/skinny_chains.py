@@ -46,7 +46,7 @@ class Block:
         self.count = count
 
     def microseconds(self, chosen: list[Tile]) -> float:
-        """Of one block."""
+        """Time of one block."""
         launches = [(case.launch(t), case.weights) for case, t in zip(self.cases, chosen, strict=True)]
         return (
             graph_microseconds(lambda: [launch(weights[i]) for i in range(self.count) for launch, weights in launches])

@@ -113,7 +113,7 @@ class Case:
         return run
 
     def microseconds(self, run: Callable[[Tensor], object]) -> float:
-        """Of one launch in a graph over all copies of the weights."""
+        """Microseconds of one launch in a graph over all copies of the weights."""
         return graph_microseconds(lambda: [run(w) for w in self.weights]) / len(self.weights)
 
 

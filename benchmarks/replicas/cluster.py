@@ -94,7 +94,7 @@ class Cluster:
             raise NotReady(done.stdout + done.stderr)
 
     def applications(self) -> dict[str, Any]:
-        """What Serve says of its applications, by name."""
+        """Status that Serve gives of its applications, by name."""
         return (self._api() or {}).get("applications", {})
 
     def replicas(self, application: str) -> dict[str, str]:

@@ -50,12 +50,12 @@ def _fail_if_asked(asked: Path, streams: int) -> None:
         asked.unlink()
     except FileNotFoundError:
         return
-    asked.with_suffix(".lost").write_text(json.dumps({"at": time.time(), "streams": streams}), encoding="utf-8")
+    asked.with_suffix(".lost").write_text(json.dumps({"at": time.monotonic(), "streams": streams}), encoding="utf-8")
     raise torch.AcceleratorError("planted: the device is gone")
 
 
 def app(args: Mapping[str, Any]) -> Application:
-    """As `stentor.ray:app`, with replicas on this device. The environment of the cluster has the time of a step."""
+    """Build `stentor.ray:app` with replicas on this device. The environment of the cluster has the time of a step."""
     from benchmarks.replicas.replica import SlowReplica
     from stentor.ray import configured
     from stentor.ray.replica import application

@@ -33,12 +33,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this tree, also where none is installed
 from benchmarks.replicas.apart import Apart, apart
 from benchmarks.replicas.cluster import QUICK_END, ROOT, marked
-from benchmarks.sampling import Sampling
 from stentor.bench.load import prompts
 
 MODEL = "dummy:qwen3-tts-1.7b-customvoice"
@@ -86,7 +85,6 @@ def serving(arm: Arm, args: argparse.Namespace) -> Iterator[float]:
                 *words,
                 "--no-log-requests",
                 "--no-guard",
-                "--capture-all",
                 *arm.flags,
             ],
             stdout=subprocess.PIPE,
@@ -158,12 +156,25 @@ def forced(frames: int, model: str, name: str) -> dict[str, Any]:
     return {name: frames} | ({"min_frames": frames} if "toy" in model else {"ignore_eos": True})
 
 
-class Reserved(Sampling):
-    """Most GPU memory in bytes that each replica has reserved, read at its own port while others load it."""
+class Reserved:
+    """Most GPU memory in bytes that each replica has reserved, read at its own port every half second, in a thread."""
 
     def __init__(self, arm: Arm) -> None:
-        super().__init__(0.5)
         self.arm, self.most = arm, dict[str, float]()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.5):
+            self.read()
 
     def read(self) -> None:
         for url in self.arm.each:
@@ -173,7 +184,7 @@ class Reserved(Sampling):
 
 
 def on_gpus() -> str:
-    """What each process holds, as nvidia-smi says. Empty without GPUs."""
+    """GPU memory of each process, from nvidia-smi. Empty without GPUs."""
     ask = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(ask, capture_output=True, text=True, timeout=20, check=True).stdout

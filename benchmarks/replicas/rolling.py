@@ -48,7 +48,7 @@ class Run:
 
     async def under_load(self, work: Callable[[], dict[str, Any]], least: int) -> dict[str, Any]:
         """Stream while `work` runs in a thread, and until there were `least` streams."""
-        stop, began = asyncio.Event(), time.time()
+        stop, began = asyncio.Event(), time.monotonic()
         end = time.monotonic() + self.args.longest
 
         def going(begun: int) -> bool:
@@ -74,9 +74,9 @@ class Run:
             ("update 2", count, True),
             ("scale down", count - 1, False),
         ):
-            began = time.time()
+            began = time.monotonic()
             self.deploy(replicas, anew=anew)
-            took[f"{name}, s"] = round(time.time() - began, 1)
+            took[f"{name}, s"] = round(time.monotonic() - began, 1)
         return took
 
     def lose(self, asked: Path) -> dict[str, Any]:
@@ -88,16 +88,19 @@ class Run:
         wait(lambda: set(self.cluster.replicas("stentor")) - set(before), lambda: str(before))
         self.cluster.running("stentor", len(before), frozenset())
         told = json.loads(lost.read_text(encoding="utf-8"))
-        return {"streams of the lost device": told["streams"], "replaced after, s": round(time.time() - told["at"], 1)}
+        return {
+            "streams of the lost device": told["streams"],
+            "replaced after, s": round(time.monotonic() - told["at"], 1),
+        }
 
 
 def figures(done: list[streams.Stream], began: float) -> dict[str, Any]:
-    """What became of streams."""
+    """Outcomes of streams."""
     faults = [s for s in done if not s.complete]
     return {
         "streams": len(done),
         "complete": len(done) - len(faults),
-        "seconds": round(time.time() - began, 1),
+        "seconds": round(time.monotonic() - began, 1),
         "first_audio_ms": streams.milliseconds([s.first for s in done if s.first is not None]),
         "faults": [
             {"times": n, "status": status, "fault": fault}

@@ -18,10 +18,7 @@ LONGEST_S = 120.0
 
 @dataclass(frozen=True)
 class Stream:
-    """One stream. Times in seconds: began and ended of the clock, first from its begin to the first byte of audio.
-
-    parts: when audio came, of the clock, and how many bytes.
-    """
+    """One stream. Times in seconds: began and ended of the monotonic clock, first from its begin to the first audio."""
 
     began: float
     ended: float
@@ -29,7 +26,6 @@ class Stream:
     status: int  # 0: the connection failed
     bytes: int
     fault: str  # empty: complete
-    parts: tuple[tuple[float, int], ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -44,18 +40,17 @@ def body(frames: int, text: str = "Hello there.") -> dict[str, Any]:
 
 async def speak(session: aiohttp.ClientSession, url: str, frames: int) -> Stream:
     """Ask for a stream and read it to its end."""
-    began, parts, status, fault = time.time(), list[tuple[float, int]](), 0, ""
+    began, first, size, status, fault = time.monotonic(), None, 0, 0, ""
     try:
         async with session.post(url + PATH, json=body(frames)) as answer:
             status = answer.status
             async for part in answer.content.iter_any():
-                parts.append((time.time(), len(part)))
+                first, size = first or time.monotonic() - began, size + len(part)
     except (aiohttp.ClientError, TimeoutError, OSError) as e:
         fault = repr(e)[:200]
-    size, first = sum(n for _, n in parts), parts[0][0] - began if parts else None
     if not fault and (status != 200 or size != frames * FRAME_BYTES):
         fault = f"status {status}, {size} bytes of {frames * FRAME_BYTES}"
-    return Stream(began, time.time(), first, status, size, fault, tuple(parts))
+    return Stream(began, time.monotonic(), first, status, size, fault)
 
 
 async def load(url: str, clients: int, frames: int, going: Callable[[int], bool]) -> list[Stream]:
@@ -76,12 +71,6 @@ async def load(url: str, clients: int, frames: int, going: Callable[[int], bool]
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
     return done
-
-
-def frames_between(done: Sequence[Stream], begin: float, end: float) -> float:
-    """Frames of these streams that came in a time of the clock. What has come when a stream ends need not be whole
-    streams, so that a short time has no error of rounding."""
-    return sum(n for stream in done for at, n in stream.parts if begin <= at < end) / FRAME_BYTES
 
 
 async def talk(url: str, going: Callable[[], bool]) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
-"""What a thousand GPUs would do to each shared part, simulated or computed from what was measured. No GPU, no Ray.
+"""Load of a thousand GPUs on each shared part, simulated or computed from measurements. No GPU, no Ray.
 
-Run: python benchmarks/scaling/arithmetic.py [--gpus 1000] [--per-host 8] [--json FILE]
-Needs: stentor[server].
+Run: python benchmarks/scaling/arithmetic.py serve.json [--gpus 1000] [--per-host 8] [--json FILE]
+Needs: stentor[server], and what benchmarks/server/serve.py wrote.
 
-rates     requests, chunks and bytes per second, from benchmarks/results/2026-11-21-h200-round3/serve.json
+rates     requests, chunks and bytes per second, from the models in serve.json at 64 streams
 balance   HAProxies that each know their own connections alone give requests to the replica where they have fewest.
           Requests arrive at random (Poisson) at a random HAProxy. A replica speaks as many as it has slots, and the
           others wait. Event by event, in simulated time.
@@ -34,8 +34,6 @@ from stentor.server.speech.outcomes import Outcome, Outcomes
 from stentor.speech.timing import SegmentTiming
 from tests.helpers.server_live import serving
 
-ROOT = Path(__file__).resolve().parents[2]
-MEASURED = ROOT / "benchmarks" / "results" / "2026-11-21-h200-round3" / "serve.json"
 AUDIO_SECONDS = 12.0  # of a request there
 STREAMS = 64  # at once on a GPU there
 PCM_BYTES, MP3_BYTES = 2 * 24_000, 128_000 / 8  # of a second of audio
@@ -47,12 +45,12 @@ LOADS = (0.7, 0.9)
 ROUNDS = 3  # of a mean request's length that are simulated after as many for a steady state
 
 
-def rates(gpus: int) -> dict[str, Any]:
+def rates(serve: Path, gpus: int) -> dict[str, Any]:
     found = {}
     with stentor.TTS("dummy:toy", memory_gb=0.02, max_num_seqs=1, threads=1) as tts:
         frames = 150  # 12 s of 80 ms
         chunks = sum(1 for _ in tts.stream("A text.", max_frames=frames, min_frames=frames))
-    for measured in json.loads(MEASURED.read_text()):
+    for measured in json.loads(serve.read_text()):
         audio = measured["c64"]["audio_throughput"] * gpus
         found[measured["model"]] = {
             "audio_seconds_per_second": audio,
@@ -168,12 +166,13 @@ def metrics(gpus: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("serve", type=Path, help="what benchmarks/server/serve.py wrote")
     parser.add_argument("--gpus", type=int, default=1000)
     parser.add_argument("--per-host", type=int, default=8)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     hosts = args.gpus // args.per_host
-    found: dict[str, Any] = {"gpus": args.gpus, "hosts": hosts, "rates": rates(args.gpus)}
+    found: dict[str, Any] = {"gpus": args.gpus, "hosts": hosts, "rates": rates(args.serve, args.gpus)}
     most = max(model["requests_per_second"] for model in found["rates"]["models"].values())
     found["outcomes"] = outcomes(most, -(-args.gpus // REPLICAS_OF_AN_ACTOR))
     found["metrics"] = metrics(args.gpus)

@@ -51,7 +51,7 @@ def speak(port: int, fields: dict[str, Any]) -> tuple[float, float]:
 
 
 def closed_loop(server: Server, streams: int, waves: int, fields: dict[str, Any]) -> dict[str, float]:
-    """As many threads as streams. Each takes the next request when its last one has ended."""
+    """Run one thread per stream. Each takes the next request when its last one has ended."""
     left = itertools.repeat(None, max(5, waves * streams))
     found: list[tuple[float, float]] = []
     failed: list[str] = []

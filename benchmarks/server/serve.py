@@ -43,15 +43,17 @@ LEVEL = 45.0  # seconds for one load
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+def environment(tree: Path = ROOT) -> dict[str, str]:
+    path = os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 class Server:
-    """A server process of one model. flags: further ones of `stentor serve`."""
+    """A server process of one model. flags: further ones of `stentor serve`. tree: whose package it runs."""
 
-    def __init__(self, model: str, device: str, slots: int, log: Path, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, model: str, device: str, slots: int, log: Path, flags: Sequence[str] = (), tree: Path = ROOT
+    ) -> None:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
@@ -59,11 +61,11 @@ class Server:
         self.log = log
         command = [sys.executable, "-m", "stentor", "serve", model, "--port", str(self.port), "--device", device]
         command += ["--max-num-seqs", str(slots), "--ignore-unknown-fields", "--uvicorn-log-level", "info"]
-        command += ["--max-active-requests", str(4 * slots), "--capture-all", *flags]
+        command += ["--max-active-requests", str(4 * slots), "--max-queued-requests", str(4 * slots), *flags]
         command += ["--voices-dir", str(log.with_suffix(".voices"))]  # not where this user's own voices are
         self.began = time.monotonic()
         with log.open("w") as sink:
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=sink, stderr=sink)
+            self.process = subprocess.Popen(command, cwd=tree, env=environment(tree), stdout=sink, stderr=sink)
 
     def ready(self, limit: float) -> float | None:
         """Seconds from start to ready, None if it never was."""
@@ -131,7 +133,9 @@ def body(model: str, seconds: float) -> dict[str, Any]:
     return forced
 
 
-def load(server: Server, model: str, c: int, a: argparse.Namespace, limit: float) -> dict[str, Any]:
+def load(
+    server: Server, model: str, c: int, a: argparse.Namespace, limit: float, quiet: bool = False
+) -> dict[str, Any]:
     """Run one closed loop. Returns the tool's result and the processor time of the server's threads."""
     name = f"serve_{slug(model)}_c{c}"
     command = [sys.executable, "-m", "stentor", "bench", "serve", "--base-url", server.url, "--response-format", "pcm"]
@@ -148,7 +152,8 @@ def load(server: Server, model: str, c: int, a: argparse.Namespace, limit: float
         return {"error": f"not done in {limit:.0f} s {shown}"}
     wall = time.monotonic() - began
     took = {t: s - before.get(t, 0.0) for t, s in server.threads().items()}
-    print("\n".join(x for x in done.stdout.splitlines() if x.strip())[-2600:], done.stderr[-600:], flush=True)
+    if not quiet:
+        print("\n".join(x for x in done.stdout.splitlines() if x.strip())[-2600:], done.stderr[-600:], flush=True)
     file = a.work / f"{name}.json"
     if done.returncode or not file.exists():
         return {"error": f"exit code {done.returncode}: {done.stderr[-500:]}"}

@@ -1,10 +1,10 @@
 """Look for leaks and wrong answers: many clients, half of them misbehaving, against a server process.
 
 Run: python benchmarks/server/soak.py --clients 64 --seconds 120 --output soak.json
-     python benchmarks/server/soak.py --hours 1 --clients 12 --output benchmarks/results/FOLDER/soak_hour.json
+     python benchmarks/server/soak.py --hours 1 --clients 12 --output soak_hour.json
 Needs: Linux, aiohttp and the packages of `stentor[server]`. No GPU.
 
-The model is `dummy:toy`, because the server is under test and not the model. `--model voice` takes the embedded voice,
+The model is `dummy:toy`, because the server is under test and not the model. `--model voice` takes the built-in voice,
 whose answers may differ by 0.2 % of full scale, because its flow amplifies the rounding of other batch sizes.
 Answers to well-behaved clients are compared with the answer that the same request gets alone.
 With `--hours` or `--minutes` honest clients are timed, in windows alone and in windows beside hostile ones, and the
@@ -39,7 +39,6 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-import soak_curve
 import soak_long
 from soak_honest import answers, ask, session
 from soak_hostile import HOSTILE
@@ -92,7 +91,7 @@ class Server:
         self.model, self.log = model, list[str]()
         threading.Thread(target=self._read, daemon=True).start()
         try:
-            self.url = self._wait(r"running on (http://\S+)")
+            self.url = self._wait(r"running on (http://[\d.:]+)")
             self._wait(r"(is ready)")
         except BaseException:
             self.process.kill()
@@ -177,7 +176,7 @@ class Soak:
 
     async def whole(self) -> None:
         ask = self.ask()
-        async with self.post(json=ask) as answer:
+        async with self.post(json={**ask, "stream": False}) as answer:
             if answer.status == 200:
                 self.check("whole", ask, await answer.read())
 
@@ -213,7 +212,7 @@ class Soak:
                     self.problems.append(f"batch: {result['error']}")
 
     async def leaver(self) -> None:
-        how = self.random.choice(({}, {"stream_format": "audio"}, {"stream_format": "sse"}))
+        how = self.random.choice(({"stream": False}, {"stream_format": "audio"}, {"stream_format": "sse"}))
         body = {**self.ask(), "min_frames": 800, "max_frames": 800, **how}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.random.expovariate(3)), self.post(json=body) as answer:
@@ -310,7 +309,7 @@ class Soak:
         await asyncio.gather(*(self.client(end, attacks, HOSTILE_PAUSE_S) for _ in range(hostile)))
 
     async def engine(self) -> dict[str, Any]:
-        """What /health says of the engine."""
+        """The engine's part of /health."""
         async with self.http.get(self.url + "/health") as answer:
             state: dict[str, Any] = next(iter((await answer.json())["models"].values()))
         return state
@@ -356,12 +355,12 @@ async def long_soak(
     async with session() as http:
         run = Soak(server.url, http, seed, LSB[server.model])
         clients = soak_long.Honest(server.url, honest, seed, LSB[server.model])
-        curve = soak_curve.Curve(server.process.pid, run.statuses, run.engine)
+        curve = soak_long.Curve(server.process.pid, run.statuses, run.engine)
         await run.learn()
         states, held = [await run.settled()], [await asyncio.to_thread(server.held)]
 
         def result(windows: list[soak_long.Window]) -> dict[str, Any]:
-            judged = soak_curve.judge(clients, curve, windows)
+            judged = soak_long.judge(clients, curve, windows)
             found = _found(run, states, held, voices)
             found["problems"] = found["problems"] + judged.pop("problems")
             return {
@@ -383,11 +382,11 @@ async def long_soak(
 def _write(output: Path | None, result: dict[str, Any]) -> None:
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(soak_curve.text(result) + "\n")
+        output.write_text(soak_long.text(result) + "\n")
 
 
 def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]], voices: Path) -> dict[str, Any]:
-    """What clients and the server say, with what is wrong as `problems`."""
+    """Report of clients and server, with faults as `problems`."""
     problems = [*run.problems]
     problems += [f"not idle afterwards: {s}" for s in states if not s["idle"]]
     problems += grown(held[0], held[-1])
@@ -402,12 +401,12 @@ def _found(run: Soak, states: list[dict[str, Any]], held: list[dict[str, float]]
 
 
 def grown(first: dict[str, float], last: dict[str, float]) -> list[str]:
-    """What the process holds more of than at the first count."""
+    """Resources of which the process holds more than at the first count."""
     return [f"{k} grew: {first[k]} -> {last[k]}" for k, more in SLACK.items() if last[k] > first[k] + more]
 
 
 async def counted(server: Server, before: Sequence[dict[str, float]]) -> dict[str, float]:
-    """What the process holds, once connections have closed and it is no more than at first, or after SETTLE_SECONDS."""
+    """Count resources once connections have closed and there are no more than at first, or after SETTLE_SECONDS."""
     end = time.monotonic() + SETTLE_SECONDS
     while True:
         await asyncio.sleep(1.5)
@@ -472,7 +471,7 @@ def main() -> int:
     if result["exit_code"]:
         result["problems"].append(f"the server ended with {result['exit_code']}")
     _write(args.output, result)
-    print(soak_curve.summary(result) if long else soak_curve.text(result))
+    print(soak_long.summary(result) if long else soak_long.text(result))
     return 1 if result["problems"] else 0
 
 

@@ -33,11 +33,11 @@ def ask(text: str, seed: int) -> dict[str, Any]:
 
 
 async def answers(url: str, http: aiohttp.ClientSession) -> Answers:
-    """What the server says to each text and seed, one after another."""
+    """Answers of the server to each text and seed, one after another."""
     found: Answers = {}
     for text in TEXTS:
         for seed in SEEDS:
-            async with http.post(url + "/v1/audio/speech", json=ask(text, seed)) as answer:
+            async with http.post(url + "/v1/audio/speech", json={**ask(text, seed), "stream": False}) as answer:
                 found[text, seed] = np.frombuffer(await answer.read(), "<i2").astype(int)
     return found
 

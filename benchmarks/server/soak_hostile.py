@@ -16,7 +16,9 @@ import aiohttp
 if TYPE_CHECKING:
     from soak import Soak
 
-HEAD = b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n"
+HEAD = (
+    b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n"
+)
 
 
 async def _connected(run: Soak, data: bytes, drips: int) -> None:

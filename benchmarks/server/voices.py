@@ -53,7 +53,7 @@ def upload(server: Server, name: str, audio: Path, said: str | None) -> None:
 
 
 def plain_voice(server: Server, model: str, folder: Path) -> dict[str, Any]:
-    """What a plain request has beside its text. A Base model of Qwen3-TTS always has a voice: here one of 1 s."""
+    """Fields of a plain request beside its text. A Base model of Qwen3-TTS always has a voice: here one of 1 s."""
     if not model.endswith("base"):
         return {}
     upload(server, "short", recorded(folder, 1.0, 3), WORDS)

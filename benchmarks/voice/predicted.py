@@ -1,4 +1,4 @@
-"""What a decoder makes of the latents that the language models predict, beside those of the recordings.
+"""Decode latents that the language models predict, beside those of the recordings.
 
     python benchmarks/voice/predicted.py --speech DIR --sentences FILE --model stentor/assets/voice --json FILE
 

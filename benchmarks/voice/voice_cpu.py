@@ -1,7 +1,7 @@
-"""Measure the embedded voice on a CPU: time to load, time to first audio, time of a whole request, memory.
+"""Measure the built-in voice on a CPU: time to load, time to first audio, time of a whole request, memory.
 
 Run: python benchmarks/voice/voice_cpu.py [--threads 1 2] [--processes 3] [--json voice_cpu.json]
-Needs: nothing but stentor and the embedded voice, which is part of it.
+Needs: nothing but stentor and the built-in voice, which is part of it.
 
 Each thread count is measured in fresh processes, and the median counts. `load_average` shows whether the machine was
 busy.
