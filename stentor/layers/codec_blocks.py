@@ -11,7 +11,7 @@ from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, SnakeBase, 
 from stentor.layers.linear import Linear
 
 DILATIONS = (1, 3, 9)
-"""Of the three residual units of a block."""
+"""Dilations of the three residual units of a block."""
 
 
 class Snake(SnakeBase):

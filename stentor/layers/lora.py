@@ -16,11 +16,10 @@ from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.kernels.configs import LORA_FEW_ROWS
 from stentor.layers.linear import activation_dtype, linear, scale_of
-from stentor.layers.norm import RMSNorm
 
 
 class LoraRows:
-    """Which adapter each row of the present call uses: `index` [G] int64, 0 for none.
+    """Adapters of the rows of the present call: `index` [G] int64, 0 for none.
 
     Row n of a layer's input [N, ...] uses `index[n % G]`, since a flow puts rows for guidance behind the others. Where
     kernels serve few rows, `tiles` are those that have the same adapter (`kernels.lora.tiles_of`).
@@ -73,29 +72,7 @@ class LoraLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """x [N, ..., in] -> [N, ..., out]."""
         y = linear(x, self.weight, self.bias, self.scale)
-        return self._adapted(y, x)
-
-    def onto(self, x: Tensor, residual: Tensor) -> Tensor:
-        """residual + the output for x, for x [N, ..., in] and residual [N, ..., out]."""
-        return self._adapted(linear(x, self.weight, self.bias, self.scale, residual), x)
-
-    def _adapted(self, y: Tensor, x: Tensor) -> Tensor:
-        """y, and what the adapters add to it for x."""
         return add_lora(y, x, self.rows.index, self.lora_a, self.lora_b, self.widths, self.rows.tiles)
-
-    def before_norm(self, x: Tensor, residual: Tensor, norm: RMSNorm) -> tuple[Tensor, Tensor]:
-        """(residual + the output for x, the norm of that), for x [N, ..., in] and residual [N, ..., out]."""
-        if not self._norm_in_kernel(residual, norm):
-            return norm.add_norm(residual, self(x))
-        y, low = linear(x, self.weight, self.bias, self.scale), kernels.lora.shrink(x, self.rows.index, self.lora_a)
-        return kernels.lora_norm.expand_norm(y, low, self.rows.index, self.lora_b, residual, norm.kernel_args)
-
-    def _norm_in_kernel(self, x: Tensor, norm: RMSNorm) -> bool:
-        """Whether one kernel computes the norm of x [N, ..., size] and a low-rank product. It serves a single part."""
-        if len(self.widths) > 1 or not len(self.rows.index) or not len(x) or x.dtype != norm.weight.dtype:
-            return False
-        on = kernels.enabled(Kernel.LORA, x) and kernels.enabled(Kernel.NORM, x)
-        return on and kernels.lora_norm.fits(x, self.lora_a.shape[2])
 
     @torch.no_grad()
     def write(self, slot: int, part: int, a: Tensor, b: Tensor) -> None:
@@ -112,20 +89,6 @@ def project(layer: nn.Linear, x: Tensor) -> Tensor:
     """x [..., in] -> [..., out] of a layer with adapters or without, not a quantised one."""
     out: Tensor = layer(x) if isinstance(layer, LoraLinear) else linear(x, layer.weight, layer.bias)
     return out
-
-
-def onto(layer: nn.Linear, x: Tensor, residual: Tensor) -> Tensor:
-    """residual + the output of a layer with adapters or without for x."""
-    if isinstance(layer, LoraLinear):
-        return layer.onto(x, residual)
-    return linear(x, layer.weight, layer.bias, scale_of(layer), residual)
-
-
-def before_norm(layer: nn.Linear, x: Tensor, residual: Tensor, norm: RMSNorm) -> tuple[Tensor, Tensor]:
-    """(residual + the output of a layer with adapters or without for x, the norm of that)."""
-    if isinstance(layer, LoraLinear):
-        return layer.before_norm(x, residual, norm)
-    return norm.add_norm(residual, layer(x))
 
 
 def add_lora(

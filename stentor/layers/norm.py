@@ -8,6 +8,17 @@ from torch import Tensor, nn
 from stentor import kernels
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_after_cast: bool) -> Tensor:
+    """`RMSNorm` of x [..., size] by weight [size]."""
+    if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == weight.dtype:
+        return kernels.norm_rope.rms_norm(x, weight, eps, weight_after_cast)
+    if x.dtype == weight.dtype == torch.float32 and not x.is_cuda:  # the same operations in one call
+        return torch.rms_norm(x, weight.shape, weight, eps)
+    y = x.float()
+    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
+    return y.to(x.dtype) * weight if weight_after_cast else (y * weight.float()).to(x.dtype)
+
+
 class RMSNorm(nn.Module):
     """x / rms(x) * weight over the last dimension.
 
@@ -22,13 +33,7 @@ class RMSNorm(nn.Module):
         self.weight_after_cast = weight_after_cast
 
     def forward(self, x: Tensor) -> Tensor:
-        if kernels.enabled(kernels.Kernel.NORM, x) and x.dtype == self.weight.dtype:
-            return kernels.norm_rope.rms_norm(x, self.weight, self.eps, self.weight_after_cast)
-        if x.dtype == self.weight.dtype == torch.float32 and not x.is_cuda:  # the same operations in one call
-            return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        y = x.float()
-        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
-        return y.to(x.dtype) * self.weight if self.weight_after_cast else (y * self.weight.float()).to(x.dtype)
+        return rms_norm(x, *self.kernel_args)
 
     @property
     def kernel_args(self) -> tuple[Tensor, float, bool]:

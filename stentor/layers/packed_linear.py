@@ -11,6 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from stentor.layers.linear import Linear
+
 ENGINES = ("x86", "fbgemm")  # torch's engines that have this product
 CAPABILITIES = ("AVX2", "AVX512")  # of the processor
 PRODUCT = "fbgemm_linear_fp16_weight_fp32_activation"
@@ -27,7 +29,7 @@ def packs(device: torch.device, dtype: torch.dtype) -> bool:
 def _has_product() -> bool:
     """Whether torch has the product. It may leave one day, and torch says so once in a process, here unheard.
 
-    The operator that is to stay takes 7 us more for a call (docs/log.md).
+    The operator that is to stay takes 7 us more for a call (docs/log/2026-11.md).
     """
     if PRODUCT not in dir(torch):
         return False
@@ -38,15 +40,22 @@ def _has_product() -> bool:
 
 
 class PackedLinear(nn.Linear):
-    """x W^T, W [out, in] in float16. Of `weight`, in float32 where `packs` says so, only shape and dtype are left."""
+    """x W^T + b, W [out, in] in float16. Of `weight`, in float32 where `packs` says so, shape and dtype are left."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
-        self.register_parameter("bias", None)
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach(), requires_grad=False))
         self.weight = weight.detach().to("meta")  # no parameter, since no device can hold it
         self._packed = torch.fbgemm_pack_gemm_matrix_fp16(weight.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] float32 -> [..., out]."""
-        return torch.fbgemm_linear_fp16_weight_fp32_activation(x, self._packed, None)
+        return torch.fbgemm_linear_fp16_weight_fp32_activation(x, self._packed, self.bias)
+
+
+def pack_linears(module: nn.Module) -> None:
+    """Let the `Linear` layers of `module`, which `packs` is true of, run so. Their weights are rounded to float16."""
+    for name, layer in [(n, m) for n, m in module.named_modules() if isinstance(m, Linear)]:
+        packed = PackedLinear(layer.weight, layer.bias)
+        module.get_submodule(name.rpartition(".")[0]).register_module(name.rpartition(".")[2], packed)

@@ -1,4 +1,4 @@
-"""What attention does to projected queries and keys before they meet: norms of the heads, then RoPE."""
+"""Norms of the heads, then RoPE, of projected queries and keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RopePositions:
         return self._cos_sin
 
     def factors(self, tokens: int) -> CosSin:
-        """The same as `Rope.turn` takes them, [..., tokens, 1, dim]."""
+        """Cosines and sines as `Rope.turn` takes them, [..., tokens, 1, dim]."""
         if self._factors is None:
             self._factors = self.rope.factors(self.cos_sin(tokens))
         return self._factors

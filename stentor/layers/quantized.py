@@ -12,7 +12,9 @@ from torch import Tensor
 from stentor import kernels
 
 CPU_ROWS = 8
-"""Rows up to which torch's int8 product is faster on a CPU than a product of float weights (docs/log.md)."""
+"""Rows up to which torch's int8 product is faster on a CPU than a product of float weights (docs/log/2026-11.md)."""
+CPU_INPUTS = 16
+"""Inputs that torch's int8 product reads at a time. It reads past the end of rows of another length."""
 CPU_OUTPUTS = 256
 """Outputs whose weights are made float at a time on a CPU: they stay in its cache."""
 LARGEST: dict[torch.dtype, float] = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -70,7 +72,7 @@ def quantized_linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | No
 
 
 def _fits_int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> bool:
-    few = 0 < x.numel() <= CPU_ROWS * x.shape[-1]
+    few = 0 < x.numel() <= CPU_ROWS * x.shape[-1] and x.shape[-1] % CPU_INPUTS == 0
     eight = weight.dtype == torch.int8 and scale.shape[1] == 1
     return x.device.type == "cpu" and few and eight and x.dtype in (torch.float32, torch.bfloat16)
 

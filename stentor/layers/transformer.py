@@ -1,4 +1,4 @@
-"""The pre-norm decoder block that every family uses: RMSNorm, grouped-query attention, SwiGLU.
+"""The pre-norm decoder block that every family uses: RMSNorm, grouped-query attention, SwiGLU or experts.
 
 Projections are fused (QKV, gate-up) when the weights are loaded, before anything is captured. Keys and values belong to
 the caller: `attend` is an argument.
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from stentor import kernels
 from stentor.kernels import Kernel
 from stentor.layers.attention import Attend
+from stentor.layers.experts import Experts, ExpertsConfig
 from stentor.layers.fused_linear import fused_linear, fuses, may_fuse
 from stentor.layers.linear import Linear, activation_dtype, product, scale_of
-from stentor.layers.lora import LoraLinear, before_norm, onto
+from stentor.layers.lora import LoraLinear
 from stentor.layers.norm import RMSNorm
 from stentor.layers.qk_norm_rope import NormRope, RopePositions
 from stentor.layers.rope import Rope
@@ -37,6 +38,7 @@ class StackConfig:
     qk_norm: bool = False
     qk_weight_after_cast: bool = True  # rounding order of the q/k norms, see RMSNorm
     qkv_bias: bool = False  # of the projections of q, k and v, as in Qwen2
+    experts: ExpertsConfig | None = None  # in place of one SwiGLU of width `ffn`
 
 
 class Attention(nn.Module):
@@ -89,13 +91,24 @@ class SwiGLU(nn.Module):
         out: Tensor = self.down_proj(act)
         return out
 
+    @property
+    def linear_layers(self) -> tuple[nn.Linear, ...]:
+        return self.gate_up_proj, self.down_proj
+
     def fuses(self, x: Tensor) -> bool:
         """Whether gate and addition of x [..., hidden] are fused into the products."""
-        return x.dtype == activation_dtype(self.gate_up_proj) and _fuses(x, self.gate_up_proj, self.down_proj)
+        return x.dtype == activation_dtype(self.gate_up_proj) and _fuses(x, *self.linear_layers)
 
     def fused(self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None) -> Tensor:
         """residual + self(norm(x)) for x [..., hidden] that `fuses`."""
         return _fused(_fused(x, self.gate_up_proj, norm, gate=True), self.down_proj, residual=residual)
+
+    def alone(self, x: Tensor) -> Tensor:
+        """self(x) for x [..., hidden] to which no residual is added, by fused products where they take it."""
+        if not self.fuses(x):
+            out: Tensor = self(x)
+            return out
+        return _fused(_fused(x, self.gate_up_proj, gate=True), self.down_proj)
 
 
 class Block(nn.Module):
@@ -106,7 +119,7 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(c.hidden, c.eps)
         self.self_attn = Attention(c)
         self.post_attention_layernorm = RMSNorm(c.hidden, c.eps)
-        self.mlp = SwiGLU(c.hidden, c.ffn)
+        self.mlp = SwiGLU(c.hidden, c.ffn) if c.experts is None else _experts(c.hidden, c.experts)
 
     def forward(
         self, x: Tensor, delta: Tensor | None, layer: int, attend: Attend, positions: RopePositions | None
@@ -118,11 +131,7 @@ class Block(nn.Module):
         x, h = self.input_layernorm.add_norm(x, delta)
         attention, norm = self.self_attn, self.post_attention_layernorm
         attended = attention.attend(attention.qkv_proj(h), layer, attend, positions)
-        if self.has_lora and x.dtype == norm.weight.dtype and self.mlp.fuses(x):
-            # Without adapters a layer is fused as a whole, as it was measured, or not at all.
-            x = onto(attention.o_proj, attended, x)
-            return self.mlp.fused(x, x, norm.kernel_args), None
-        x, h = before_norm(attention.o_proj, attended, x, norm)
+        x, h = norm.add_norm(x, attention.o_proj(attended))
         return x, self.mlp(h)
 
     def fuses(self, x: Tensor) -> bool:
@@ -130,14 +139,8 @@ class Block(nn.Module):
         return x.dtype == self.input_layernorm.weight.dtype and _fuses(x, *self.linear_layers)
 
     @property
-    def has_lora(self) -> bool:
-        """Whether rows have adapters in any of its linear layers."""
-        return any(isinstance(layer, LoraLinear) for layer in self.linear_layers)
-
-    @property
     def linear_layers(self) -> tuple[nn.Linear, ...]:
-        attention, mlp = self.self_attn, self.mlp
-        return attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj
+        return self.self_attn.qkv_proj, self.self_attn.o_proj, *self.mlp.linear_layers
 
     def _fused_forward(self, x: Tensor, layer: int, attend: Attend, positions: RopePositions | None) -> Tensor:
         return self.fused_after(x, self.self_attn.attend(self.fused_qkv(x), layer, attend, positions))
@@ -150,6 +153,10 @@ class Block(nn.Module):
         """The rest of the layer, from x [..., hidden] and the input of `o_proj`."""
         x = _fused(attended, self.self_attn.o_proj, residual=x)
         return self.mlp.fused(x, x, self.post_attention_layernorm.kernel_args)
+
+
+def _experts(hidden: int, c: ExpertsConfig) -> Experts:
+    return Experts(hidden, c, SwiGLU(hidden, c.shared))
 
 
 def _fuses(x: Tensor, *layers: nn.Linear) -> bool:

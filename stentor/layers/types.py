@@ -28,7 +28,7 @@ class CodecPageTable(NamedTuple):
 
 
 class CodecCall(NamedTuple):
-    """Which part of each stream a codec call is given. A causal codec need not know.
+    """Place of a codec call in each stream. A causal codec need not know.
 
     start: [B] int64, the stream's frame that comes first. Negative where a first chunk begins inside the codec prefix.
     end: [B] int64, the number of the stream's frames where it has ended, and otherwise NO_END.
@@ -61,7 +61,7 @@ class Column:
 
 
 NO_PAGES: Mapping[str, Column] = MappingProxyType({})
-"""What a codec says whose state does not grow."""
+"""Pages of a codec whose state does not grow: none."""
 
 ADAPTER = "adapter"
 """The column with the number of each row's LoRA adapter, 0 for none, in a model that takes adapters."""

@@ -1,4 +1,4 @@
-"""Which kernel fused products take, and that a stack whose products are fused equals one whose are not."""
+"""Choice of kernel for fused products, and that a stack whose products are fused equals one whose are not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from stentor.layers.attention import causal
 from stentor.layers.fused_linear import fuses
 from stentor.layers.linear import linear
-from stentor.layers.lora import LoraLinear, LoraRows
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Stack, StackConfig
 from stentor.models.dummy import random_init
@@ -62,21 +61,6 @@ def test_a_stack_of_more_rows_is_fused_by_clusters(monkeypatch):
         stack(x.repeat(2, 1, 1), causal, rope, torch.arange(2))
     assert products["product"] == 24
     torch.testing.assert_close(fused[:1], few, rtol=1e-5, atol=1e-5)
-
-
-def test_what_follows_attention_is_fused_in_layers_with_adapters(products):
-    torch.manual_seed(0)
-    stack, x, rows = Stack(CONFIG), torch.randn(4, 2, 64), LoraRows()
-    rope = Rope(angles(16, 16, 1e4), torch.float32, interleaved=False, in_float32=False)
-    with torch.inference_mode():
-        wanted = stack(x, causal, rope, torch.arange(2))
-        products.clear()
-        for block in stack.layers:
-            attention = block.self_attn
-            attention.qkv_proj = LoraLinear(attention.qkv_proj, attention.widths, 1, 4, rows)
-        found = stack(x, causal, rope, torch.arange(2))
-    assert products == {"product": 12, "bias": 3, "norm": 3, "gate": 3, "residual": 6}
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_weights_of_another_dtype_are_left_to_others(products):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from stentor.layers.linear import Linear
-from stentor.layers.packed_linear import PackedLinear, packs
+from stentor.layers.packed_linear import PackedLinear, pack_linears, packs
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(not packs(CPU, torch.float32), reason="this CPU or torch has no such product")
@@ -42,3 +43,15 @@ def test_only_float32_is_packed(dtype: torch.dtype) -> None:
 def test_a_cpu_without_the_product_keeps_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     assert not packs(CPU, torch.float32)
+
+
+def test_layers_of_a_module_are_packed_with_their_biases_and_others_are_left() -> None:
+    torch.manual_seed(2)
+    net = nn.Sequential(Linear(8, 6), nn.Linear(6, 4), Linear(4, 3, bias=False)).requires_grad_(False)
+    for p in net.parameters():
+        p.copy_(p.half())
+    x = torch.randn(5, 8)
+    want = net(x)
+    pack_linears(net)
+    assert [type(layer) for layer in net] == [PackedLinear, nn.Linear, PackedLinear]
+    torch.testing.assert_close(net(x), want)

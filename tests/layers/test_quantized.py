@@ -12,7 +12,7 @@ from stentor.layers.quantized import CPU_OUTPUTS, CPU_ROWS, LARGEST, dequantize,
 
 EIGHT_BITS = list(LARGEST)
 ERROR = {torch.int8: 0.01, torch.float8_e4m3fn: 0.03}
-"""Of the product of a random weight, in parts of its size."""
+"""Error of the product of a random weight, in parts of its size."""
 
 
 def error(got: Tensor, want: Tensor) -> float:

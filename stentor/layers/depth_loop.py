@@ -1,0 +1,147 @@
+"""Codebooks after the first of a frame: one sample each of a small transformer, with a fresh KV cache per frame.
+
+Names are those of the checkpoints that have it: Qwen's talkers call it `code_predictor`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor.kernels.buffers import empty_aligned
+from stentor.kernels.types import SampleOut, SamplingParams
+from stentor.layers.attention import DepthKV
+from stentor.layers.frame_codes import CodeTable
+from stentor.layers.linear import linear
+from stentor.layers.rope import Rope
+from stentor.layers.sampling import sample_into
+from stentor.layers.transformer import Stack, StackConfig
+
+ROWS_PER_PASS = 8192
+
+
+class TextProjection(nn.Module):
+    """Text width to the backbone's width: linear, SiLU, linear."""
+
+    def __init__(self, inputs: int, inner: int, outputs: int) -> None:
+        super().__init__()
+        self.linear_fc1 = nn.Linear(inputs, inner)
+        self.linear_fc2 = nn.Linear(inner, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., inputs] -> [..., outputs]."""
+        out: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
+        return out
+
+
+def project(module: nn.Module, table: Tensor) -> Tensor:
+    """module(table) row by row, in passes that bound the memory of the hidden layer."""
+    with torch.no_grad():
+        return torch.cat([module(table[at : at + ROWS_PER_PASS]) for at in range(0, len(table), ROWS_PER_PASS)])
+
+
+class PredictorStack(Stack):
+    """The transformer with the embeddings of the codebooks after the first, `outputs` wide as the backbone is."""
+
+    def __init__(self, c: StackConfig, codebooks: int, vocab: int, outputs: int) -> None:
+        super().__init__(c)
+        self.codec_embedding = nn.ModuleList(nn.Embedding(vocab, outputs) for _ in range(codebooks - 1))
+
+
+class CodePredictor(nn.Module):
+    """Weights of the loop. A backbone that is as wide as the loop needs no projection."""
+
+    def __init__(self, c: StackConfig, codebooks: int, vocab: int, backbone: int) -> None:
+        super().__init__()
+        self.model = PredictorStack(c, codebooks, vocab, backbone)
+        self.lm_head = nn.ModuleList(nn.Linear(c.hidden, vocab, bias=False) for _ in range(codebooks - 1))
+        self.small_to_mtp_projection = nn.Linear(backbone, c.hidden) if backbone != c.hidden else nn.Identity()
+
+    def take_heads(self) -> Tensor:
+        """Stack the heads [codebooks - 1, vocab, hidden], and free them."""
+        heads = torch.stack([head.get_parameter("weight") for head in self.lm_head]).detach()
+        del self.lm_head
+        return heads
+
+
+class Tables:
+    """Embeddings, projected once so that the projections disappear from serving.
+
+    Code tables stack all codebooks. Row `i` of codebook `g` is `starts[g] + i`. Codebook 0 has the backbone's whole
+    vocabulary, so that special codec ids are rows too.
+    """
+
+    def __init__(self, text: Tensor, first: Tensor, predictor: CodePredictor) -> None:
+        """text [text vocab, H] is projected already. first [vocab, H]: of codebook 0. Take those of the predictor."""
+        books = [first, *(e.get_parameter("weight") for e in predictor.model.codec_embedding)]
+        del predictor.model.codec_embedding
+        self.text = text
+        rows = torch.cat(books).detach()
+        projection = predictor.small_to_mtp_projection
+        self.depth = project(projection, rows) if isinstance(projection, nn.Linear) else rows
+        """[rows, predictor hidden]: inputs of the predictor."""
+        sizes = [len(book) for book in books[:-1]]
+        self.starts = tuple(sum(sizes[:g]) for g in range(len(books)))
+        self.code = CodeTable(torch.tensor(self.starts, device=rows.device), rows)
+        """[rows, H]: inputs of the backbone."""
+
+
+class FrameBuffers(NamedTuple):
+    """A frame while it is made: codes [codebooks, B] int32, and the predictor's first two tokens x [B, 2, H]."""
+
+    codes: Tensor
+    x: Tensor
+    first: SampleOut
+    """Where the sampler of codebook 0 writes. It fills `x`."""
+
+
+class DepthLoop:
+    """The predictor, ready to run inside the step."""
+
+    def __init__(
+        self, c: StackConfig, stack: Stack, heads: Tensor, project: nn.Module, tables: Tables, rope: Rope
+    ) -> None:
+        """heads [codebooks - 1, vocab, hidden]. `project` maps the backbone's state to the predictor's width."""
+        self._stack, self._heads, self._project = stack, heads, project
+        self._table, self._starts, self._rope = tables.depth, tables.starts, rope
+        self._pos = torch.arange(len(heads) + 1, device=heads.device)
+        self._shape = (c.layers, c.kv_heads, c.head_dim)
+
+    def start(self, h: Tensor) -> FrameBuffers:
+        """The buffers of a frame after the backbone's output h [B, H]."""
+        codes = empty_aligned(len(self._heads) + 1, len(h), torch.int32, h.device)
+        x = h.new_empty(len(h), 2, self._table.shape[1])
+        return FrameBuffers(codes, x, SampleOut(codes[0], self._table, x, self._projected(h)))
+
+    def __call__(self, frame: FrameBuffers, u: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+        """The whole frame [B, codebooks] once codebook 0 is sampled, with u [B, codebooks - 1] and parameters [B]."""
+        codes, x, _ = frame
+        batch, steps = len(x), len(self._heads)
+        layers, heads, dim = self._shape
+        kv = DepthKV(layers, batch, steps + 1, heads, dim, x)
+        for g in range(steps):
+            logits = self._logits(x, kv, g)
+            out = SampleOut(codes[g + 1])
+            if g + 1 < steps:
+                x = x.new_empty(batch, 1, x.shape[2])
+                out = SampleOut(codes[g + 1], self._book(g + 1), x)
+            sample_into(logits, SamplingParams(u[:, g], temperature, top_k, top_p), out)
+        return codes.T
+
+    def _book(self, g: int) -> Tensor:
+        """The rows of codebook g and of all later ones."""
+        return self._table[self._starts[g] :]
+
+    def _logits(self, x: Tensor, kv: DepthKV, g: int) -> Tensor:
+        """Logits of codebook g + 1, from the new tokens x [B, n, H]."""
+        pos = self._pos[kv.length : kv.length + x.shape[1]]
+        logits = self._stack.head(x, kv.attend, self._rope, pos, self._heads[g])
+        kv.advance(x.shape[1])
+        return logits
+
+    def _projected(self, h: Tensor) -> Tensor:
+        layer = self._project
+        return linear(h, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(h)

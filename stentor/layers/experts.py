@@ -1,0 +1,153 @@
+"""Mixture of experts: each token goes through a few of many SwiGLUs, and through one that all tokens share.
+
+Shapes are fixed and no choice is read on the host, so a step with experts can be captured. A token's products are added
+in ascending order of its experts: the sum does not depend on the other tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor import kernels
+from stentor.kernels import Kernel
+from stentor.layers.linear import Linear, activation_dtype, product, scale_of
+from stentor.layers.norm import rms_norm
+from stentor.layers.quantized import dequantize
+
+ROWS = 64
+"""Rows whose experts are gathered at a time, where no kernel reads each expert once."""
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """`count` experts of width `ffn`, of which a token takes `chosen`. normalised: their weights add up to 1.
+
+    shared: width of the SwiGLU that all tokens take.
+    """
+
+    count: int
+    chosen: int
+    ffn: int
+    shared: int
+    normalised: bool
+
+
+class SharedExpert(Protocol):
+    """The SwiGLU that all tokens take."""
+
+    @property
+    def linear_layers(self) -> tuple[nn.Linear, ...]: ...
+    def alone(self, x: Tensor) -> Tensor: ...
+
+
+class Gate(nn.Module):
+    """A product that decides: it stays in the model's precision where linear layers have 8 bits."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., inputs] -> [..., outputs]."""
+        return product(x, self.weight)
+
+
+class ExpertWeights(nn.Module):
+    """The experts' matrices under one another: gates of all, then their up-projections [2 count ffn, hidden], and
+    down-projections [count hidden, ffn]. So they are quantised as any linear layer is."""
+
+    def __init__(self, hidden: int, c: ExpertsConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = Linear(hidden, 2 * c.count * c.ffn, bias=False)
+        self.down_proj = Linear(c.ffn, c.count * hidden, bias=False)
+
+
+class Experts(nn.Module):
+    """Sum of w_e expert_e(x) over a token's experts e, plus sigmoid(x . s) shared_expert(x)."""
+
+    def __init__(self, hidden: int, c: ExpertsConfig, shared: SharedExpert) -> None:
+        """shared: a module with `c.shared` inner features."""
+        super().__init__()
+        self.config = c
+        self.gate = Gate(hidden, c.count)
+        self.experts = ExpertWeights(hidden, c)
+        self.shared_expert = shared
+        self.shared_expert_gate = Gate(hidden, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., hidden] after its norm -> [..., hidden]."""
+        return self._run(x, None, None)
+
+    def fused(self, x: Tensor, residual: Tensor, norm: tuple[Tensor, float, bool] | None = None) -> Tensor:
+        """residual + self(norm(x)) for x [..., hidden]."""
+        return self._run(x, residual, norm)
+
+    @property
+    def linear_layers(self) -> tuple[nn.Linear, ...]:
+        """Layers that every token takes."""
+        return self.shared_expert.linear_layers
+
+    def _run(self, x: Tensor, residual: Tensor | None, norm: tuple[Tensor, float, bool] | None) -> Tensor:
+        rows, added = x.reshape(-1, x.shape[-1]), None if residual is None else residual.reshape(-1, x.shape[-1])
+        if kernels.enabled(Kernel.EXPERTS, x) and x.dtype == self.gate.weight.dtype and (norm is None or norm[2]):
+            return self._by_kernels(rows, added, None if norm is None else norm[:2]).view(x.shape)
+        if norm is not None:
+            rows = rms_norm(rows, *norm)
+        ids, weights = route(self.gate(rows), self.config.chosen, self.config.normalised)
+        out = grouped_swiglu(rows, ids, weights, self.experts.gate_up_proj, self.experts.down_proj)
+        out = out + torch.sigmoid(self.shared_expert_gate(rows)) * self.shared_expert.alone(rows)
+        return (out if added is None else added + out).view(x.shape)
+
+    def _by_kernels(self, rows: Tensor, residual: Tensor | None, norm: tuple[Tensor, float] | None) -> Tensor:
+        c, gates = self.config, (self.gate.weight, self.shared_expert_gate.weight)
+        found = kernels.experts.route(rows, norm, *gates, c.chosen, c.normalised)
+        layers = self.experts.gate_up_proj, self.experts.down_proj
+        gate_up, down = (kernels.experts.ExpertWeight(layer.weight, scale_of(layer)) for layer in layers)
+        routed = kernels.experts.grouped_swiglu(found, gate_up, down, c.count)
+        return kernels.experts.combine(routed, found, self.shared_expert.alone(found.x), residual)
+
+
+def route(logits: Tensor, chosen: int, normalised: bool) -> tuple[Tensor, Tensor]:
+    """logits [N, count] -> each row's experts [N, chosen] int64 in ascending order, and their weights in its dtype.
+
+    Probabilities are of all experts, in float32 at least.
+    """
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    top, ids = logits.to(wide).softmax(-1).topk(chosen, dim=-1)
+    if normalised:
+        top = top / top.sum(-1, keepdim=True)
+    ids, order = ids.sort(-1)
+    return ids, top.gather(-1, order).to(logits.dtype)
+
+
+def grouped_swiglu(x: Tensor, ids: Tensor, weights: Tensor, gate_up: nn.Linear, down: nn.Linear) -> Tensor:
+    """x [N, H] through the experts ids [N, k] of each row, times weights [N, k], added in their order: [N, H].
+
+    gate_up: [2 E I, H]. down: [E H, I]. An expert is read as often as it was chosen.
+    """
+    parts = zip(torch.split(x, ROWS), torch.split(ids, ROWS), torch.split(weights, ROWS), strict=True)
+    return torch.cat([_grouped_swiglu(*part, gate_up, down) for part in parts])
+
+
+def _grouped_swiglu(x: Tensor, ids: Tensor, weights: Tensor, gate_up: nn.Linear, down: nn.Linear) -> Tensor:
+    count = down.out_features // x.shape[1]
+    out = torch.zeros_like(x)
+    for expert, weight in zip(ids.unbind(1), weights.unbind(1), strict=True):
+        gate, up = (_of(gate_up, 2 * count, part) @ x[:, :, None] for part in (expert, expert + count))
+        out = out + (_of(down, count, expert) @ (F.silu(gate) * up))[..., 0] * weight[:, None]
+    return out
+
+
+def _of(layer: nn.Linear, blocks: int, which: Tensor) -> Tensor:
+    """Take blocks `which` [n] of a layer's weight, which has `blocks` of equal size: [n, outputs, inputs]."""
+    weight = layer.weight.view(blocks, -1, layer.in_features)[which]
+    scale = scale_of(layer)
+    if scale is None:
+        return weight
+    scales = scale.view(blocks, -1, scale.shape[1])[which]
+    return dequantize(weight.flatten(0, 1), scales.flatten(0, 1), activation_dtype(layer)).view(weight.shape)

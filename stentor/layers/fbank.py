@@ -1,0 +1,36 @@
+"""Kaldi's filter bank, as speaker encoders read speech."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FBANK_RATE, MELS = 16_000, 80
+
+
+def speaker_fbank(wav: Tensor) -> Tensor:
+    """16 kHz [n] -> Kaldi's filter bank [frames, 80], without its mean over time."""
+    frame, hop, fft = 400, 160, 512
+    x = wav.unfold(0, frame, hop)
+    x = x - x.mean(1, keepdim=True)
+    x = x - 0.97 * torch.cat((x[:, :1], x[:, :-1]), dim=1)
+    window = torch.hann_window(frame, periodic=False, device=wav.device) ** 0.85
+    power = torch.fft.rfft(F.pad(x * window, (0, fft - frame))).abs().square()
+    bank = _kaldi(fft).to(wav.device)
+    mel: Tensor = power[:, : len(bank)] @ bank
+    mel = mel.clamp_min(torch.finfo(torch.float32).eps).log()
+    return mel - mel.mean(0, keepdim=True)
+
+
+def _kaldi(fft: int) -> Tensor:
+    """80 triangles on the mel scale of HTK, 20 Hz to 8 kHz: [fft / 2, 80] float32."""
+
+    def mel(hz: Tensor) -> Tensor:
+        return 1127 * torch.log(1 + hz / 700)
+
+    low, high = mel(torch.tensor([20.0, 8000.0]))
+    width = (high - low) / (MELS + 1)
+    at = mel(torch.arange(fft // 2).float() * FBANK_RATE / fft)[:, None]
+    left = low + width * torch.arange(MELS)
+    return torch.minimum((at - left) / width, (left + 2 * width - at) / width).clamp_min(0)

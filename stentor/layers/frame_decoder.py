@@ -1,0 +1,283 @@
+"""Decoders of frames of codes at 12.5 Hz to samples: windowed attention over frames, then causal convolutions, exact in
+chunks. Names are those of the checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor.kernels.types import SnakeParams
+from stentor.layers.codec_blocks import ConvNeXt, Upsample
+from stentor.layers.conv import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    SnakeBase,
+    StreamingState,
+    cast_codec,
+    context_steps,
+    convolve,
+    state_columns,
+    upcast,
+)
+from stentor.layers.rope import Rope, angles
+from stentor.layers.sliding_window import WindowKV, window_columns
+from stentor.layers.transformer import Block, Stack, StackConfig, SwiGLU
+from stentor.layers.types import NO_PAGES, CodecCall, Column, State
+
+WINDOW = "window"
+CLOCK = "clock"
+POSITIONS = 32768  # frames a stream may have, with its reference: 43 minutes
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameDecoderConfig:
+    """Shape of a decoder."""
+
+    stack: StackConfig
+    theta: float
+    window: int
+    latent: int
+    codebook_size: int
+    codebooks: int
+    width: int  # channels before the first up-sampling block
+    rates: tuple[int, ...]
+    ratios: tuple[int, ...]
+    trims_both: bool = False  # transposed convolutions lose as many outputs in front as behind
+
+    @property
+    def hop(self) -> int:
+        """Samples per frame."""
+        return prod(self.rates) * prod(self.ratios)
+
+    @property
+    def lags(self) -> tuple[int, ...]:
+        """Steps in front of an utterance that do not exist, before each block and after the last, at its rate.
+
+        A transposed convolution with kernel 2 * rate that is trimmed on both ends drops its first `rate` outputs.
+        """
+        if not self.trims_both:
+            return (0,) * (len(self.rates) + 1)
+        return tuple(accumulate(self.rates, lambda lag, rate: (lag + 1) * rate, initial=0))
+
+    @property
+    def skip(self) -> int:
+        """First samples of an utterance that do not exist."""
+        return self.lags[-1]
+
+
+class LayerScale(nn.Module):
+    """Learned gain per channel on a residual branch (Touvron et al., 2021). After loading, the branch's weights
+    include it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+def scale_outputs(linear: nn.Linear, scale: Tensor) -> None:
+    """Multiply the outputs of `linear` by `scale` [outputs]."""
+    linear.weight.data = linear.weight.data * scale.data[:, None]
+    if linear.bias is not None:
+        linear.bias.data = linear.bias.data * scale.data
+
+
+class ScaledBlock(Block):
+    """Pre-norm block with layer scales, which the weights include after loading."""
+
+    mlp: SwiGLU
+
+    def __init__(self, c: StackConfig) -> None:
+        super().__init__(c)
+        self.self_attn_layer_scale = LayerScale(c.hidden)
+        self.mlp_layer_scale = LayerScale(c.hidden)
+
+    def process_weights_after_loading(self) -> None:
+        scale_outputs(self.self_attn.o_proj, self.self_attn_layer_scale.scale)
+        scale_outputs(self.mlp.down_proj, self.mlp_layer_scale.scale)
+        del self.self_attn_layer_scale, self.mlp_layer_scale
+
+
+class ScaledStack(Stack):
+    """A transformer of `ScaledBlock`."""
+
+    def __init__(self, c: StackConfig) -> None:
+        super().__init__(c)
+        self.layers = nn.ModuleList(ScaledBlock(c) for _ in range(c.layers))
+
+
+class SnakeBeta(SnakeBase):
+    """x + sin(x e^alpha)^2 / (e^beta + 1e-9) per channel (Ziyin et al., 2020, with its own magnitude)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.empty(channels))
+        self.beta = nn.Parameter(torch.empty(channels))
+
+    def reference(self, x: Tensor) -> Tensor:
+        alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
+        return x + torch.sin(x * alpha).pow(2) * (1.0 / (beta + 1e-9))
+
+    def params(self) -> SnakeParams:
+        return SnakeParams(self.alpha.exp(), 1.0 / (self.beta.exp() + 1e-9))
+
+
+class ScaledConvNeXt(ConvNeXt):
+    """A ConvNeXt block with a gain per channel. After loading, the MLP's weights include it."""
+
+    gamma: Tensor | None
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.gamma = nn.Parameter(torch.empty(channels))
+
+    def process_weights_after_loading(self) -> None:
+        assert self.gamma is not None
+        scale_outputs(self.pwconv2, self.gamma)
+        self.gamma = None
+
+
+class ResidualUnit(nn.Module):
+    """x + conv1x1(snake(dilated convolution of 7 taps(snake(x))))."""
+
+    def __init__(self, channels: int, dilation: int) -> None:
+        super().__init__()
+        self.act1 = SnakeBeta(channels)
+        self.conv1 = CausalConv1d(channels, channels, 7, dilation)
+        self.act2 = SnakeBeta(channels)
+        self.conv2 = CausalConv1d(channels, channels, 1)
+
+    def forward(self, x: Tensor, state: StreamingState | None, first: Tensor | None = None) -> Tensor:
+        """x [B, C, n]. What stands before column `first` [B] counts as zero."""
+        y = convolve(self.conv1, x, state, before=self.act1, after=self.act2, first=first)
+        return convolve(self.conv2, y, state, residual=x)
+
+
+class UpBlock(nn.Module):
+    """Snake, transposed convolution, three dilated residual units: halves the channels, multiplies the rate."""
+
+    def __init__(self, channels: int, rate: int) -> None:
+        super().__init__()
+        half = channels // 2
+        up = CausalConvTranspose1d(channels, half, rate)
+        self.block = nn.ModuleList([SnakeBeta(channels), up, *(ResidualUnit(half, d) for d in (1, 3, 9))])
+
+    def forward(
+        self, x: Tensor, state: StreamingState | None, first: Tensor | None = None, made: Tensor | None = None
+    ) -> Tensor:
+        """x [B, channels, n] -> [B, channels / 2, n * rate]. What stands before column `first` [B] of x, and before
+        column `made` [B] of the result, counts as zero."""
+        act, up, *units = self.block
+        x = convolve(up, x, state, before=act, first=first)
+        for unit in units:
+            x = unit(x, state, made)
+        return x
+
+
+class FrameDecoder(nn.Module):
+    """The decoder behind its codebooks. A subclass says how codes become what the transformer takes, in its own
+    `pre_transformer`, and calls `add_convolutions` in the order of its checkpoint."""
+
+    table: Tensor
+    offset: Tensor
+    pre_transformer: Stack
+
+    def __init__(self, c: FrameDecoderConfig) -> None:
+        super().__init__()
+        self.shape = c
+        self.rope: Rope | None = None
+
+    def add_convolutions(self) -> None:
+        """Make `upsample` and `decoder`."""
+        c = self.shape
+        self.upsample = nn.ModuleList(Upsample(c.latent, ratio, ScaledConvNeXt) for ratio in c.ratios)
+        widths = [c.width // 2**i for i in range(len(c.rates) + 1)]
+        blocks = [UpBlock(width, rate) for width, rate in zip(widths, c.rates, strict=False)]
+        last = [SnakeBeta(widths[-1]), CausalConv1d(widths[-1], 1, 7)]
+        self.decoder = nn.ModuleList([CausalConv1d(c.latent, c.width, 7), *blocks, *last])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision in which audio is made."""
+        return self.decoder[0].get_parameter("weight").dtype
+
+    def fold_gains(self) -> None:
+        """Multiply gains into the weights in front of them."""
+        for module in self.modules():
+            if isinstance(module, ScaledBlock | ScaledConvNeXt):
+                module.process_weights_after_loading()
+
+    def finish(self, table: Tensor, dtype: torch.dtype | None) -> None:
+        """Take table [codebooks * size, width], from which `embed` reads, make that of RoPE in its precision, and round
+        the weights to `dtype`, if it is given."""
+        self.register_buffer("table", table.detach(), persistent=False)
+        device, c = table.device, self.shape
+        offset = torch.arange(c.codebooks, device=device) * c.codebook_size
+        self.register_buffer("offset", offset, persistent=False)
+        rope = Rope(angles(c.stack.head_dim, POSITIONS, c.theta), table.dtype, interleaved=False, in_float32=False)
+        self.rope = rope.to(device)
+        cast_codec(self, self.dtype if dtype is None else dtype)
+
+    def embed(self, codes: Tensor) -> Tensor:
+        """codes [B, n, codebooks] -> the sums of their rows [B, n, width]."""
+        return F.embedding(codes + self.offset, self.table).sum(-2).to(self.dtype)
+
+    def attended(self, x: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
+        """Windowed self-attention over frames x [B, n, latent] at positions pos [B, n]."""
+        assert self.rope is not None, "process_weights_after_loading comes first"
+        kv = WindowKV(WINDOW, self.shape.window, pos, state)
+        out: Tensor = self.pre_transformer(x, kv.attend, self.rope, pos)
+        return out
+
+    def samples(self, x: Tensor, pos: Tensor, state: StreamingState | None) -> Tensor:
+        """x [B, n, latent] of the frames at positions pos [B, n] -> samples [B, n * hop] in [-1, 1].
+
+        The first `skip` of an utterance mean nothing.
+        """
+        x = x.transpose(1, 2)
+        for up in self.upsample:
+            x = up(x, state)
+        first, *blocks, snake, last = self.decoder
+        x = convolve(first, x, state)
+        befores = self._befores(pos[:, 0])
+        for block, (before, made) in zip(blocks, pairwise(befores), strict=True):
+            x = block(x, state, before, made)
+        return upcast(convolve(last, x, state, before=snake, first=befores[-1]))[:, 0].clamp(-1.0, 1.0)
+
+    def _befores(self, start: Tensor) -> list[Tensor | None]:
+        """Columns [B] of this call before which nothing exists, before each block and after the last, where the call
+        begins with frame `start` [B]. None: all exist."""
+        c = self.shape
+        steps = [prod(c.ratios) * prod(c.rates[:i]) for i in range(len(c.rates) + 1)]
+        return [(lag - start * step).clamp_min(0) if lag else None for lag, step in zip(c.lags, steps, strict=True)]
+
+
+class FrameCodec:
+    """A decoder as a stateful codec (implements models.base.Codec)."""
+
+    pages = NO_PAGES
+
+    def __init__(self, decoder: FrameDecoder) -> None:
+        c = decoder.shape
+        self.decoder = decoder
+        self.context = context_steps(decoder.upsample, decoder.decoder)
+        window = window_columns(WINDOW, c.stack.layers, c.stack.kv_heads, c.stack.head_dim, c.window, decoder.dtype)
+        self.columns: Mapping[str, Column] = {**state_columns(decoder), **window, CLOCK: Column(dtype=torch.int64)}
+
+    def decode(self, frames: Tensor, state: State, call: CodecCall | None = None) -> tuple[Tensor, State]:
+        """frames [B, n, codebooks] -> samples [B, n * hop] float32 in [-1, 1], and the streams' next state. A silent
+        call gives the samples of the last frames, on which the state depends."""
+        streaming = StreamingState(state)
+        count = frames.shape[1]
+        pos = state[CLOCK][:, None] + torch.arange(count, device=frames.device)
+        heard = self.context if call is not None and call.silent else None
+        samples = self.decoder(frames.long(), pos, streaming, heard)
+        return samples.float(), {**streaming.new, CLOCK: state[CLOCK] + count}
