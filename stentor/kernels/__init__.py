@@ -1,4 +1,4 @@
-"""Kernels that several model families or the engine use. The package imports nothing else of stentor.
+"""Kernels that several model families or the engine use. The package imports only `stentor.machine`.
 
 Most are written in Triton, one in CUDA C++. `from stentor import kernels` does not import Triton. A caller asks
 `kernels.enabled(Kernel.NORM, x)` and then calls a launcher as `kernels.norm_rope.rms_norm(...)`: the modules with
@@ -43,6 +43,8 @@ __all__ = [
     "conv1d",
     "conv_kernels_enabled",
     "enabled",
+    "experts",
+    "frame_codes",
     "gemm",
     "gemv",
     "is_batch_invariant",
@@ -54,7 +56,6 @@ __all__ = [
     "is_window",
     "kv_cache",
     "lora",
-    "lora_norm",
     "norm_rope",
     "paged_attention",
     "paged_attention_supported",
@@ -73,11 +74,12 @@ __all__ = [
 MODULES = (
     "cluster_gemm",
     "conv1d",
+    "experts",
+    "frame_codes",
     "gemm",
     "gemv",
     "kv_cache",
     "lora",
-    "lora_norm",
     "norm_rope",
     "paged_attention",
     "prefill_attention",
@@ -95,11 +97,12 @@ if TYPE_CHECKING:
     from stentor.kernels import (
         cluster_gemm,
         conv1d,
+        experts,
+        frame_codes,
         gemm,
         gemv,
         kv_cache,
         lora,
-        lora_norm,
         norm_rope,
         paged_attention,
         prefill_attention,

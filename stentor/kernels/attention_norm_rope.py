@@ -66,7 +66,7 @@ def load_norm_rope_halves(
     HEAD_DIM: tl.constexpr, NORM_ROPE: tl.constexpr, NORM: tl.constexpr, CAST_FIRST: tl.constexpr,
     INTERLEAVED: tl.constexpr, IN_FLOAT32: tl.constexpr,
 ):  # fmt: skip
-    """What `load_norm_rope` returns, as the two halves that are partners in RoPE, offs_half [1, half].
+    """Load and turn as `load_norm_rope`, as the two halves that are partners in RoPE, offs_half [1, half].
 
     A dot product of queries and keys may take the elements of a head in any order. cos and sin are rows of the tables.
     """

@@ -92,7 +92,7 @@ class WindowConfig(NamedTuple):
 
 
 WINDOW = WindowConfig(16, 32, 4)
-"""Of windowed attention. Chunks of a stream have 1 to 25 tokens, and windows 72 and 128."""
+"""Block sizes of windowed attention. Chunks of a stream have 1 to 25 tokens, and windows 72 and 128."""
 
 
 class QuantizedGemmConfig(NamedTuple):
@@ -109,6 +109,20 @@ def quantized_gemm_config(rows: int, n: int) -> QuantizedGemmConfig:
     """For up to 64 rows and n outputs. Not measured: chosen so that 2048 outputs make 128 CTAs with loads in flight."""
     block_m = 16 if rows <= 16 else 32 if rows <= 32 else 64
     return QuantizedGemmConfig(block_m, 16 if n <= 4096 else 64, 128, 4, 4 if block_m < 64 else 3)
+
+
+def experts_config(pairs: int, experts: int, itemsize: int, grouped: bool) -> GemmConfig:
+    """For so many pairs of a token and one of so many experts, and elements of `itemsize` bytes.
+
+    grouped: outputs have several scales, which are loaded beside the weights and take shared memory. Not measured. Few
+    pairs: the time is that of reading the weights, so many CTAs have few outputs each. Each output is one sum over the
+    inputs in their order in every tile.
+    """
+    if itemsize > 2:
+        return GemmConfig(16, 32, 32, 4, 2 if grouped else 3)
+    if pairs > 32 * experts:
+        return GemmConfig(64, 64, 64, 4, 2 if grouped else 3)
+    return GemmConfig(16, 16 if pairs <= experts else 32, 128, 4, 2 if grouped else 4)
 
 
 class PagedConfig(NamedTuple):
@@ -270,28 +284,6 @@ def lora_splits(k: int) -> tuple[int, int]:
     order."""
     splits = 1 if k < 1024 else 2 if k < 4096 else 4
     return splits, -(-k // (splits * 128)) * 128
-
-
-class LoraNormConfig(NamedTuple):
-    """`block_m` tokens of a CTA with all their numbers, `block_k` (a power of two), and `block_r` ranks."""
-
-    block_m: int
-    block_k: int
-    block_r: int
-    num_warps: int
-
-    @property
-    def constants(self) -> dict[str, int]:
-        return {"BLOCK_M": self.block_m, "BLOCK_K": self.block_k, "BLOCK_R": self.block_r, "num_warps": self.num_warps}
-
-
-def lora_norm_config(size: int, rank: int, itemsize: int) -> LoraNormConfig | None:
-    """For tokens of so many numbers, in bytes of each, with low-rank weights of so many ranks. None: registers or
-    shared memory of some GPU do not hold the weights of an adapter beside the tokens."""
-    block_r, block_k = _block(rank), _block(size)
-    config = LoraNormConfig(16, block_k, block_r, 8)
-    takes = (config.block_m + block_r) * block_k * itemsize
-    return config if block_k <= 1024 and block_r <= 32 and takes <= 96 << 10 else None
 
 
 class LoraTile(NamedTuple):

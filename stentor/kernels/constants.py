@@ -8,6 +8,6 @@ MIX1 = 0xBF58476D1CE4E5B9 - 2**64
 MIX2 = 0x94D049BB133111EB - 2**64
 
 NO_ID = -1
-"""What a sampler returns for logits that have a NaN or an infinity, or are all -inf. No id is negative."""
+"""Id that a sampler returns for logits that have a NaN or an infinity, or are all -inf. No id is negative."""
 MIN_TEMPERATURE = 1e-5
 """A temperature below this divides logits as this one does; temperature 0 takes the largest logit."""

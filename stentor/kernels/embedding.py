@@ -1,4 +1,4 @@
-"""What kernels that embed a frame of codes have in common: sums over the codebooks, in float32 and rounded once."""
+"""Embedding of a frame of codes, shared by kernels: sums over the codebooks, in float32 and rounded once."""
 
 from __future__ import annotations
 

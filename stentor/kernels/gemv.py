@@ -41,7 +41,7 @@ def _widened(w, scale_ptr, offs_n, offs_k, N, K, groups, SCALE: tl.constexpr):
 
 @triton.jit
 def _scales(scale_ptr, offs_n, mask, N, GATE: tl.constexpr, SCALE: tl.constexpr):
-    """What multiplies the sums of some outputs, and those of the second half."""
+    """Load the scales of some outputs, and of the second half's."""
     scale, scale_up = 1.0, 1.0
     if SCALE == PER_OUTPUT:
         scale = tl.load(scale_ptr + offs_n, mask, 0.0)

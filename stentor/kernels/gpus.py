@@ -1,4 +1,4 @@
-"""What GPUs have, by compute capability (sm_90 is 90). Nothing is imported."""
+"""Facts about GPUs, by compute capability (sm_90 is 90). Nothing is imported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def converts_float8(arch: int) -> bool:
 
 
 def known(name: str, arch: int | None) -> str:
-    """What is known of this machine's GPU, for `stentor doctor`. arch: None where there is none."""
+    """Describe this machine's GPU for `stentor doctor`. arch: None where there is none."""
     others = f"stentor was measured on {', '.join(MEASURED)}"
     if arch is None:
         return f"none here; {others}; kernels are compiled for {', '.join(f'sm_{a}' for a in COMPILED)}"

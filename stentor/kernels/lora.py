@@ -272,6 +272,6 @@ def _sizes(x: Tensor, rows: int, index: Tensor, tile: LoraTile) -> tuple[int, in
 
 
 def _constants(tile: LoraTile) -> dict[str, Any]:
-    """What both kernels are compiled for."""
+    """Constants that both kernels are compiled for."""
     rows = {"ROWS": tile.rows, "BLOCK_M": tile.block_m, "ONE_ADAPTER": tile.one_adapter, "BY_ADAPTER": tile.by_adapter}
     return {**rows, "USE_PDL": USE_PDL, **PDL_LAUNCH}

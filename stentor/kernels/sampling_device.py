@@ -1,4 +1,4 @@
-"""What samplers have in common: thresholds of top-k and top-p in registers, and how a sampled id is stored.
+"""Device code that samplers share: thresholds of top-k and top-p in registers, and how a sampled id is stored.
 
 Nothing is sorted. A threshold is searched for over the ordered bit patterns of the logits, of which bfloat16 leaves
 half as many to try. Sums may round differently than in `layers.sampling`, so a draw may differ where u falls on

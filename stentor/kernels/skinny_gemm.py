@@ -2,8 +2,8 @@
 
 Norm, gate, bias and residual addition are part of the product, as in `kernels.gemv`. A row of the result is the same
 bit for bit whatever other rows are computed with it. The sources are CUDA C++ (skinny_gemm.cu says how they work),
-compiled by NVRTC. They are faster than the library's GEMM with up to 16 to 40 rows, and slower with more (docs/log.md).
-Weights may be int8, with one scale for each output.
+compiled by NVRTC. They are faster than the library's GEMM with up to 16 to 40 rows, and slower with more
+(docs/decisions.md). Weights may be int8, with one scale for each output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which Triton kernels serve a tensor. This module does not import Triton.
+"""Choice of the Triton kernels that serve a tensor. This module does not import Triton.
 
 Kernels have no gradients, so they serve inference mode only. Each has a PyTorch reference implementation, which runs
 where a kernel is off. The environment variable STENTOR_KERNELS_OFF lists the kernels to leave out, separated by commas,
@@ -58,6 +58,8 @@ class Kernel(StrEnum):
     """Linear layers of any number of rows, where results must not depend on it."""
     QUANTIZED = "quantized"
     """Linear layers of few rows with weights in 8 bits."""
+    EXPERTS = "experts"
+    """A mixture of experts: norm and choice, and products of each expert's tokens."""
     WINDOW = "window"
     """Windowed attention of codecs, where results must not depend on how a stream was cut."""
     LORA = "lora"

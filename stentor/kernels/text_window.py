@@ -1,4 +1,4 @@
-"""What attention over pages sees of a text of which a row sees a part: `TextWindow`, on the device."""
+"""Mask of paged attention for rows that see a part of their text (`TextWindow`), on the device."""
 
 from __future__ import annotations
 

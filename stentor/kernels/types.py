@@ -17,7 +17,7 @@ class RopeArgs(NamedTuple):
 
 
 class QKNormRope(NamedTuple):
-    """What attention does to projected queries and keys: norms of the heads, if there are any, and then RoPE by whole
+    """Steps between projected queries and keys and their product: norms of the heads, if any, then RoPE by whole
     tables cos and sin [positions, dim / 2]."""
 
     cos: Tensor

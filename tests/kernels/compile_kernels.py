@@ -10,11 +10,12 @@ from torch import Tensor
 
 from stentor.kernels import (
     conv1d,
+    experts,
+    frame_codes,
     gemm,
     gemv,
     kv_cache,
     lora,
-    lora_norm,
     norm_rope,
     paged_attention,
     prefill_attention,
@@ -29,8 +30,10 @@ from stentor.kernels import (
 from stentor.kernels.configs import PagedConfig, conv_config
 from stentor.kernels.types import (
     Affine,
+    MinFrames,
     QKNormRope,
     RopeArgs,
+    RowRef,
     RowStatus,
     SampleOut,
     SamplingParams,
@@ -137,14 +140,6 @@ def low_rank(dtype: torch.dtype, shape: tuple[int, ...], widths: tuple[int, ...]
     lora.add_lora(y, x, index, a, b, widths, tiles)
 
 
-def low_rank_norm(dtype: torch.dtype, size: int, rank: int, cast_first: bool) -> None:
-    """Sequences of 11 tokens. float32 has half of the numbers, as the kernel takes no more."""
-    size = size // (dtype.itemsize // 2)
-    x, norm = meta(64, 11, size, dtype=dtype), (meta(size, dtype=dtype), 1e-6, cast_first)
-    low = floats(2, 64 * 11, 1, rank)
-    lora_norm.expand_norm(x, low, integers(32), meta(32, rank, size, dtype=dtype), x, norm)
-
-
 def params(batch: int) -> SamplingParams:
     return SamplingParams(floats(batch, 16)[:, 1], floats(batch), integers(batch), floats(batch))
 
@@ -205,8 +200,6 @@ CASES: dict[str, Case] = {
     "GEMM in float8 as bytes": lambda t: eight_bits(t, 32, torch.uint8, 16),
     "low rank": lambda t: low_rank(t, (64,), (2048, 256, 256), 32),
     "low rank of a flow": lambda t: low_rank(t, (128, 11), (1024,), 128),
-    "low rank with a norm": lambda t: low_rank_norm(t, 1024, 32, True),
-    "low rank with a norm, odd sizes": lambda t: low_rank_norm(t, 1000, 20, False),
     "low rank of prompts": lambda t: low_rank(t, (2048,), (2048, 256, 256), 32),
     "linear, uneven": lambda t: linear(t, 1, 300, 2000, norm=False, gate=False, more=True),
     "sample": lambda t: sample(t, with_token=True),
@@ -269,13 +262,67 @@ CODEC_CASES: dict[str, Case] = {
 }
 
 
+def int32(*shape: int) -> Tensor:
+    return meta(*shape, dtype=torch.int32)
+
+
+def embedded_frame(dtype: torch.dtype) -> None:
+    table, texts = meta(3072 * 16, 2048, dtype=dtype), meta(9000, 2048, dtype=dtype)
+    text_ids = RowRef(int32(65, 2048), integers(16))
+    frame_codes.embed_codes_and_text(int32(16, 16), integers(16), table, integers(16), text_ids, texts, 777)
+
+
+def embedded_prompt(dtype: torch.dtype, speaker: bool) -> None:
+    table, texts = meta(3072 * 16, 2048, dtype=dtype), meta(9000, 2048, dtype=dtype)
+    frames = (int32(50, 16), integers(16), table, integers(50))
+    vectors = floats(300, 2048) if speaker else None
+    frame_codes.embed_prompt((int32(300), texts), (int32(300), table), vectors, frames)
+
+
+def first_codebook(dtype: torch.dtype) -> None:
+    table, x = meta(3072, 1024, dtype=dtype), meta(16, 2, 1024, dtype=dtype)
+    out = SampleOut(int32(16), table, x, meta(16, 1024, dtype=dtype))
+    params = SamplingParams(floats(16, 16)[:, 0], floats(16), integers(16), floats(16))
+    seen, rows = RowRef(meta(65, 3072, dtype=torch.bool), integers(16)), MinFrames(integers(16), integers(16))
+    logits = meta(16, 3072, dtype=dtype)
+    frame_codes.sample_first_codebook(logits, params, out, seen, floats(16), rows, 1024, 2150)
+
+
+def mixture(dtype: torch.dtype, rows: int, weights: torch.dtype | None = None, groups: int = 1) -> None:
+    """128 experts of 384 features, of which a row takes 6."""
+    x, norm = meta(rows, 1024, dtype=dtype), (meta(1024, dtype=dtype), 1e-6)
+    found = experts.route(x, norm, meta(128, 1024, dtype=dtype), meta(1, 1024, dtype=dtype), 6, True)
+    both = []
+    for shape in ((2 * 128 * 384, 1024), (128 * 1024, 384)):
+        scale = None if weights is None else floats(shape[0], groups)
+        both.append(experts.ExpertWeight(meta(*shape, dtype=weights or dtype), scale))
+    routed = experts.grouped_swiglu(found, *both, 128)
+    experts.combine(routed, found, meta(rows, 1024, dtype=dtype), x)
+
+
+EXPERT_CASES: dict[str, Case] = {
+    **{f"experts of {rows} rows": lambda t, rows=rows: mixture(t, rows) for rows in (1, 64, 2048)},
+    "experts in 8 bits": lambda t: mixture(t, 16, torch.int8),
+    "experts in 8 bits in groups": lambda t: mixture(t, 64, torch.int8, 4),
+}
+FRAME_CASES: dict[str, Case] = {
+    "embedding of frames and text": embedded_frame,
+    "embedding of a prompt": lambda t: embedded_prompt(t, speaker=False),
+    "embedding of a prompt with a speaker": lambda t: embedded_prompt(t, speaker=True),
+    "first codebook": first_codebook,
+}
+
 FLOAT8_CASES: dict[str, Case] = {
     "linear in float8": lambda t: eight_bits(t, 1, torch.float8_e4m3fn, 1),
+    "experts in float8": lambda t: mixture(t, 16, torch.float8_e4m3fn),
     "GEMM in float8": lambda t: eight_bits(t, 64, torch.float8_e4m3fn, 1),
 }
 """For GPUs that convert float8."""
 
-ALL = ((CASES, (torch.bfloat16, torch.float32)), (CODEC_CASES, (torch.bfloat16, torch.float16)))
+ALL = (
+    (CASES | FRAME_CASES | EXPERT_CASES, (torch.bfloat16, torch.float32)),
+    (CODEC_CASES, (torch.bfloat16, torch.float16)),
+)
 
 if __name__ == "__main__":
     for cases, dtypes in ALL:

@@ -27,7 +27,7 @@ def test_every_shared_kernel_compiles_for_gpus():
 def test_every_family_is_compiled_for_every_gpu_by_the_benchmark():
     program = (ROOT / "benchmarks" / "kernels" / "compile_targets.py").read_text()
     modules = [p.relative_to(ROOT).with_suffix("").parts for p in (ROOT / "tests").rglob("compile_kernels.py")]
-    assert len(modules) > 4
+    assert len(modules) > 3
     assert [".".join(m) for m in modules if f"from {'.'.join(m)} import ALL" not in program] == []
 
 

@@ -20,7 +20,7 @@ from stentor.layers.conv import (
     convolve,
     state_columns,
 )
-from stentor.models.qwen3_tts.codec_decoder import SnakeBeta
+from stentor.layers.frame_decoder import SnakeBeta
 from tests.helpers.kernel_tests import DEVICE, random
 
 CONVOLUTIONS = {

@@ -30,7 +30,7 @@ def test_addition_and_norm_are_those_of_rms_norm(dtype, late, size):
 
 
 def test_one_sequence_whose_channels_lie_outermost_is_read_as_it_is():
-    """What an encoder gives to a transformer: channels by time, transposed. A reshape of one sequence is a view."""
+    """Output of an encoder for a transformer: channels by time, transposed. A reshape of one sequence is a view."""
     x, delta = random(1, 48, 5).transpose(1, 2), random(1, 48, 5).transpose(1, 2)
     norm = RMSNorm(48, 1e-6, True).to(DEVICE)
     total, out = norm_rope.add_rms_norm(x, delta, norm.weight, 1e-6, True)

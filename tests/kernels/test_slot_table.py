@@ -13,7 +13,8 @@ from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
 from stentor.engine.slot_table import SlotRows, SlotTable
 from stentor.kernels import switches
 from stentor.layers.types import Column
-from stentor.models.base import AlignmentHeads, Emit, KVSpec, ModelSpec
+from stentor.models.base import Emit, KVSpec, ModelSpec
+from stentor.models.info import AlignmentHeads
 from tests.helpers.kernel_tests import DEVICE, integers
 
 pytestmark = pytest.mark.usefixtures("kernel_test")

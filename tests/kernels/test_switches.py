@@ -1,4 +1,4 @@
-"""Which kernels are on: the names in STENTOR_KERNELS_OFF, and modules that are imported when they are used."""
+"""Switches of kernels: the names in STENTOR_KERNELS_OFF, and modules that are imported when they are used."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ RESERVED = 1024
 """Bytes of shared memory that the system takes of each CTA."""
 
 REGISTERS = 65536
-"""Of an SM."""
+"""Registers of an SM."""
 
 
 @dataclass(frozen=True)
 class ClusterTile:
-    """What a cluster of cluster_gemm.cu does. The macros of the same names are explained there."""
+    """Tile of a cluster of cluster_gemm.cu. The macros of the same names are explained there."""
 
     columns: int
     warp_groups: int
@@ -34,7 +34,7 @@ class ClusterTile:
 
     @property
     def registers(self) -> int:
-        """Of a thread: its sums, and what addresses and copies need."""
+        """Registers per thread: accumulators plus about 80 for addressing."""
         return min(8 * -(-(self.columns // 2 + 80) // 8), 248, REGISTERS // self.threads)
 
     @property
@@ -115,7 +115,7 @@ def _stages(p: Product, fitting: list[ClusterTile]) -> set[int]:
 
 
 def microseconds(p: Product, rows: int, t: ClusterTile) -> float:
-    """What a launch takes on an H200, about. Nothing is fitted to measurements yet."""
+    """Estimate a launch on an H200. Nothing is fitted to measurements yet."""
     tiles, blocks = t.grid(p, rows)
     ctas = tiles * blocks
     waves = -(-ctas // (SMS * max(1, t.ctas(p))))

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stentor.kernels.compile_only import compiles_only
 from stentor.kernels.cuda_cpp.nvrtc import available, compiler
 from stentor.kernels.switches import pdl_enabled
 
@@ -61,11 +60,7 @@ class LoadedKernel:
 def load(
     file: Path, macros: Mapping[str, int | str], threads: int, shared_bytes: int, device: int
 ) -> Callable[[tuple[int, int], ctypes.Structure], None]:
-    """The kernel of a file, which has its name, for `device`. RuntimeError with the compiler's log if it does not
-    compile. Inside `compile_only` it begins to compile, and what is returned launches nothing."""
-    if compiles_only():
-        begin_compiling(file, macros, device)
-        return lambda grid, arguments: None
+    """Compile and load the kernel of a file, which has its name. RuntimeError with the compiler's log if that fails."""
     return _load(file, tuple(macros.items()), threads, shared_bytes, device)
 
 
@@ -96,7 +91,7 @@ def serves(device: int) -> bool:
     if torch.cuda.get_device_capability(device)[0] != HOPPER:
         return False
     if not available():
-        log.warning("cuda-bindings is not installed: products of a few rows are the library's, which is slower")
+        log.warning("cuda-bindings is not installed: small GEMMs use the slower library kernels")
         return False
     return True
 

@@ -118,5 +118,5 @@ MEASURED_INT8: Measured = {
     (2560, 9728, True, 4): (25.4, Tile(4, 5, False, 1, 5, 5, 1)),
     (9728, 2560, False, 4): (21.0, Tile(4, 2, False, 1, 10, 5, 1)),
 }
-"""The same for skinny_int8_gemm.cu and tiles of 4 rows, chosen inside blocks on an H100 by
+"""Fastest tiles of skinny_int8_gemm.cu for rows in fours, chosen inside blocks on an H100 by
 benchmarks/kernels/skinny_chains.py. Those of 2,048 outputs and one tile of rows were chosen on an H200."""

@@ -125,7 +125,7 @@ MEASURED_INT8: dict[tuple[int, int], Ranges] = {
         (129, 256, ClusterTile(256, 2, 8, 4)),
     ),
 }
-"""The same for weights in int8, on an H100."""
+"""Fastest tiles for weights in int8, on an H100."""
 
 
 def tile(k: int, weight_rows: int, rows: int, weight: WeightType = "same") -> ClusterTile | None:

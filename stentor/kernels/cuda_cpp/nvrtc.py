@@ -16,9 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from stentor.machine import cpus
+
 SOURCES = Path(__file__).parent
 HEADERS = ("cluster.cuh", "common.cuh", "device.cuh", "skinny.cuh", "wgmma.cuh")
-CACHE = Path("~/.cache/stentor/cubins")
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "stentor" / "cubins"
 LOG_CHARACTERS = 2000  # of an error
 
 
@@ -47,7 +49,7 @@ class Compiler:
     """Compiles in threads, since a model needs some dozens of kernels and NVRTC takes half a second for each."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(os.cpu_count(), "stentor-nvrtc")
+        self._pool = ThreadPoolExecutor(cpus(), "stentor-nvrtc")
         self._jobs: dict[str, Future[bytes]] = {}
         self._lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""What the GEMMs in CUDA C++ read, in the types and at the addresses that they take."""
+"""Operands of the GEMMs in CUDA C++, in the types and at the addresses that they take."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Operands:
     scale: Tensor | None = None
 
     def arguments(self, out: Tensor) -> Arguments:
-        """As a kernel takes them."""
+        """Arguments of a kernel."""
         norm, eps = (None, 0.0) if self.norm is None else self.norm
         stride_residual = 0 if self.residual is None else self.residual.stride(0)
         pointers = (self.x, self.weight, self.scale, norm, self.bias, self.residual, out)
@@ -52,7 +52,7 @@ def takes(x: Tensor, weight: Tensor, scale: Tensor | None) -> bool:
 
 
 def weight_type(weight: Tensor) -> WeightType:
-    """As a `Product` names it."""
+    """Type of the weight, as a `Product` names it."""
     return WEIGHTS.get(weight.dtype, "same")
 
 

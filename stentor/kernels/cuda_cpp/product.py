@@ -13,7 +13,7 @@ SHARED_BYTES = 227 << 10
 """Shared memory of a CTA at most, on Hopper."""
 ElementType = Literal["bf16", "f16"]
 WeightType = Literal["same", "int8"]
-"""As the activations, or int8 with a scale for each output."""
+"""Weights as the activations, or int8 with a scale for each output."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Product:
 
     @property
     def weight_bytes(self) -> int:
-        """Of one weight."""
+        """Bytes of one weight."""
         return 2 if self.weight == "same" else 1
 
     @property
     def macros(self) -> dict[str, int | str]:
-        """What the source asks of the product."""
+        """Macros of the source that describe the product."""
         flags = {"GATE": self.gate, "BIAS": self.bias, "ADD": self.add}
         return {"K": self.k, "N": self.n, "DTYPE": f'"{self.dtype}"', **{name: int(on) for name, on in flags.items()}}
 
@@ -67,7 +67,7 @@ FEW_OUTPUTS = 2560
 
 @dataclass(frozen=True)
 class Tile:
-    """What a CTA of skinny_gemm.cu or skinny_int8_gemm.cu does. The macros of the same names are explained there."""
+    """Tile of a CTA of skinny_gemm.cu or skinny_int8_gemm.cu. The macros of the same names are explained there."""
 
     row_tiles: int
     tiles: int

@@ -1,4 +1,4 @@
-"""Which tile a product gets, and whether it is faster than the library's. No torch here, and no GPU is asked."""
+"""Choice of a product's tile, and whether it beats the library. No torch here, and no GPU is asked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tile(p: Product, rows: int) -> Tile:
 
 
 def microseconds(p: Product, rows: int, t: Tile) -> float:
-    """What a launch takes on an H200, about: half of 1,100 measured tiles are within 8 % of it (int8, H100: 166, 10 %).
+    """Estimate a launch on an H200: half of 1,100 measured tiles are within 8 % of it (int8, H100: 166, 10 %).
 
     The parts are those of one SM: weights, tensor cores, x, the warps' sums, and waits for copies.
     """
@@ -54,7 +54,7 @@ def microseconds(p: Product, rows: int, t: Tile) -> float:
 
 
 def library_microseconds(p: Product) -> float:
-    """What the library's GEMM of up to 64 rows takes there, with its share of the kernels for what is fused here.
+    """Estimate the library's GEMM of up to 64 rows there, with its share of the kernels for what is fused here.
 
     The Triton kernel of few rows with weights in 8 bits takes as long, per block of a stack.
     """
@@ -71,7 +71,7 @@ def pays(products: tuple[Product, ...], rows: int) -> bool:
 
 
 def _best_microseconds(p: Product, rows: int) -> float:
-    """Of a weight, with a gate or without: whichever was measured."""
+    """Time of a product, with a gate or without: whichever was measured."""
     row_tiles = -(-rows // p.row_tile)
     table = _measured(p)
     found = table.get((p.k, p.n, False, row_tiles)) or table.get((p.k, p.n // 2, True, row_tiles))
