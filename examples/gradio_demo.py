@@ -1,6 +1,6 @@
 """stentor in Gradio: voice design, controllable and ultimate cloning, heard without gaps while they are made.
 
-    pip install -e '.[server]' gradio
+    pip install -e '.[server]' gradio     # on a CPU: --extra-index-url https://download.pytorch.org/whl/cpu
     python examples/gradio_demo.py [MODEL] [--port 8000]     # then open http://127.0.0.1:8000/gradio
 
 Gradio draws the form. The sound does not pass through it: its audio component plays files one after another, with a gap
@@ -137,7 +137,7 @@ def form() -> gr.Blocks:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    arguments.add_argument("model", nargs="?", help="directory, Hub id or dummy:NAME; none: the embedded voice")
+    arguments.add_argument("model", nargs="?", help="directory, Hub id or dummy:NAME; none: the built-in voice")
     arguments.add_argument("--host", default="127.0.0.1")
     arguments.add_argument("--port", type=int, default=8000)
     given = arguments.parse_args()

@@ -1,4 +1,4 @@
-"""What a model family is: pure tensor functions over rows, and a table of facts about itself.
+"""Interface of a model family: pure tensor functions over rows, and a table of facts about itself.
 
 The engine owns every buffer, stream and decision. A family owns none of them. All families are one machine:
 
@@ -10,28 +10,31 @@ A step makes one frame and has fixed shapes, so the same functions run eagerly o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from stentor import audio
 from stentor.audio import Recording
 from stentor.kernels.types import RowRef
+from stentor.layers.attention import Attend
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.types import CodecCall, Column, Launch, State, eager
 from stentor.models.codec_timing import CAUSAL, CodecTiming
+from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.models.sparse_rows import SparseRows
-from stentor.text.front_end import Check, proceed
-from stentor.text.marks import NO_MARKS, TextMarks
+from stentor.text.front_end import Check
 
 if TYPE_CHECKING:
-    from stentor.models.lora import Adapter, AdapterSlots
+    from stentor.models.info import Adapter
+    from stentor.models.lora import AdapterSlots
 
 Hidden = tuple[Tensor, ...]
-"""What a family's functions pass on to each other: tensors with the same leading dimension N. The engine does not look
-inside."""
+"""State that a family's functions hand to each other: tensors with the same leading dimension N. The engine does not
+look inside."""
 
 
 @dataclass(frozen=True)
@@ -44,42 +47,17 @@ class KVSpec:
     dtype: torch.dtype = torch.float32
 
 
-@dataclass(frozen=True)
-class Option:
-    """A request parameter that the family takes. With `default` None the family computes a value per request."""
+@dataclass(frozen=True, kw_only=True)
+class FrameKVSpec(KVSpec):
+    """Keys and values of a further attention, which counts frames instead of positions: `rows` of them per frame."""
 
-    default: float | int | bool | None
-    low: float
-    high: float
-    kind: type[int] | type[float] | type[bool]
-    help: str
+    rows: int
 
 
-@dataclass(frozen=True)
-class AlignmentHeads:
-    """Attention heads that look at the text of the frame that is made: the first `heads` of each of `layers`.
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec(ModelInfo):
+    """Facts about a family that the engine needs, beside those that callers see. Nothing here changes after load."""
 
-    group: query heads that share a key head. scale: of their scores. lag: seconds by which their attention passes a
-    word later than the word sounds. window: positions of the text behind and ahead of the place of the last frame that
-    all heads of these layers see where a frame is made. Its place is then in there, and never before the last. None:
-    they see the whole text.
-    """
-
-    layers: tuple[int, ...]
-    heads: int
-    group: int
-    scale: float
-    lag: float = 0.0
-    window: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """Facts about a family that the engine and request.py need. Nothing here changes after load."""
-
-    family: str
-    sample_rate: int  # Hz of the codec's output
-    hop: int  # samples per frame
     frame: Column  # one frame: patch of latents or codes
     kv: KVSpec
     max_model_len: int  # positions a sequence may take: prompt + generated
@@ -87,74 +65,35 @@ class ModelSpec:
     hidden: tuple[Column, ...]  # what the backbone gives for each token
     columns: Mapping[str, Column]  # the family's own per-row state
     prompt_rows: Mapping[str, Column]  # arrays a prompt carries per position
-    options: Mapping[str, Option]
     stop_keeps_frame: bool  # whether the frame that stops is audio (False: a marker, which is dropped)
     reference_rate: int  # Hz that encode() wants
-    reference_seconds: tuple[float, float]  # shortest and longest reference accepted
-    voices: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()  # besides "auto"
-    takes_instructions: bool = True
-    instructs_prompt: bool = True  # instructions may stand beside a prompt or a reference with its text
-    takes_reference: bool = True
     voice_frames: bool = False  # prompts hold frames of a named voice
-    max_references: int = 1
-    takes_prompt: bool = False  # reference= and prompt= together
-    live_text: bool = False  # text may arrive while the request runs
-    speaker_size: int = 0  # numbers of a speaker embedding given for a reference. 0: takes none
-    max_text: int = 10_000  # characters
-    marks: TextMarks = NO_MARKS  # inside a text
-    phonemes: bool = False  # it reads `[word](/phonemes/)` in a text, without white space inside
-    split_granularity: str = "auto"  # how text is cut by default (text/sentences.py)
+    frame_kv: Mapping[str, FrameKVSpec] = field(default_factory=dict)  # page sets by frame, beside `kv`
+    given_frame: Column | None = None  # one given frame of a prompt. None: it is as those that are generated
     codec_silent: int = 25  # frames that one call with `CodecCall.silent` takes at most
     codec_prefix: int = 0  # frames of a prompt's codec prefix at most. 0: no prompt has one
+    codec_skip: int = 0  # first samples of an utterance that the codec makes and nobody hears: less than a frame
     codec_timing: CodecTiming = CAUSAL  # its grid, look-ahead, delay and chunks
     hides_frames: bool = False  # emit says of each frame whether it is heard
     num_evals: int = 0  # loop length that emit needs for a request with default options (see Prompt.num_evals)
     captured_evals: tuple[int, ...] = ()  # other loop lengths that are captured. Rows take the next that is enough
-    alignment: AlignmentHeads | None = None  # what says when words are spoken. None: nothing does
     batch_invariant: bool = False  # kernels.batch_invariant reaches all sums of a step, and of the codec in 16 bits
-    quick_prompt_chars: int = 0  # of all texts of a request, with which its prompt takes half a millisecond at most
     threads: int | None = None  # torch threads on a CPU, where more are no faster. None: torch's own number
+
+    @property
+    def info(self) -> ModelInfo:
+        """The facts that callers see."""
+        return ModelInfo(**{f.name: getattr(self, f.name) for f in fields(ModelInfo)})
+
+    @property
+    def prompt_frame(self) -> Column:
+        """One given frame of a prompt."""
+        return self.given_frame or self.frame
 
     @property
     def gives_frames(self) -> bool:
         """Whether a prompt may hold frames: of references, or of a named voice."""
         return self.takes_reference or self.voice_frames
-
-
-@dataclass(frozen=True)
-class ReferenceAudio:
-    """Validated reference speech, and its transcript if known."""
-
-    recording: Recording
-    text: str | None
-
-    @property
-    def samples(self) -> np.ndarray:
-        """Mono float32 [n], at the rate of its file."""
-        return self.recording.samples
-
-
-@dataclass(frozen=True)
-class SpeechRequest:
-    """One utterance validated by request.py against a ModelSpec. `options` has a value for every family option.
-
-    `check` is called between the parts of long preparation. It raises when the request has been given up.
-    """
-
-    text: str
-    voice: str | None = None
-    language: str = "auto"
-    instructions: str | None = None
-    reference: ReferenceAudio | None = None
-    more_references: tuple[ReferenceAudio, ...] = ()  # beyond the first, where the family takes several
-    prompt: ReferenceAudio | None = None
-    speaker_embedding: np.ndarray | None = None  # float32 [spec.speaker_size], in place of a reference
-    live: bool = False  # `text` is only the beginning of the text
-    seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-    lora: Adapter | None = None  # with which it is spoken
-    check: Check = proceed
 
 
 @dataclass(frozen=True)
@@ -172,12 +111,31 @@ class LiveText:
     heard_is_free: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class GivenPrefix:
+    """Keys and values [layers, 2, length, heads, dim] float32 of the first positions of prompts, as the backbone would
+    compute them (keys after RoPE). key: of their content."""
+
+    kv: np.ndarray
+    key: bytes
+
+    @classmethod
+    def of(cls, kv: np.ndarray) -> GivenPrefix:
+        """Make one of the keys and values of a voice."""
+        return cls(kv, audio.digest(kv).encode())
+
+    @property
+    def length(self) -> int:
+        """Positions."""
+        return int(self.kv.shape[2])
+
+
 @dataclass
 class Prompt:
     """A request as arrays, ready for a slot. It has T positions, of which M carry a given frame (reference audio).
 
-    `rows[name]` is [T, *spec.prompt_rows[name].shape], and sparse where nearly all of it is zeros. Given `frames`
-    [M, *frame] stand at positions `frame_at` [M]. `columns` are initial values of engine and family columns: scalars,
+    `rows[name]` is [T, *spec.prompt_rows[name].shape], and sparse where nearly all of it is zeros. Given `frames` [M,
+    *given frame] stand at positions `frame_at` [M]. `columns` are initial values of engine and family columns: scalars,
     or arrays no longer than the column, whose rest keeps the column's fill. `codec_conditions` are such values of the
     codec's columns. Then `codec_prefix` [m, *frame] is decoded, and its audio discarded. The engine puts the codec's
     state before frame 0 into `codec_state`, on the host. It is made once for all requests with the same conditions and
@@ -203,6 +161,7 @@ class Prompt:
     streamed_text_tokens: int = 0  # text tokens beyond the prompt: each later step takes one
     codec_key: str = ""  # of its conditions and prefix, once its state is being made
     codec_state: Tensor | None = None  # one row of the codec's state before frame 0, once it is made
+    given: GivenPrefix | None = None  # what its first positions, whose rows say nothing, hold of keys and values
     lora: Adapter | None = None  # the request's, kept until its end. Families leave it alone
     words: tuple[range, ...] = ()
     """Where each word of the request's text, cut at white space, stands in the prompt's text, which the columns
@@ -215,6 +174,11 @@ class Prompt:
         return len(next(iter(self.rows.values())))
 
     @property
+    def has_voice(self) -> bool:
+        """Whether it holds a voice: latents of one, or its keys and values."""
+        return len(self.frames) > 0 or self.given is not None
+
+    @property
     def primes_codec(self) -> bool:
         """Whether the codec's state before frame 0 is not that of silence."""
         return bool(len(self.codec_prefix) or self.codec_conditions)
@@ -225,10 +189,32 @@ class Prompt:
         return self.length + self.streamed_text_tokens
 
 
+class FrameKV(Protocol):
+    """Page sets of `spec.frame_kv` as the N tokens of one step that have a frame see them."""
+
+    def view(self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None) -> Attend:
+        """Attention of n rows for each token, in the order of the tokens: q, k and v [N * n, heads, D].
+
+        All rows are stored at pos [N, n] of the set, where frame f has f * rows to (f + 1) * rows - 1. Then each sees
+        what is stored up to seen [N, n], which is `pos` where None. Rows that are not kept [N, n] are stored nowhere.
+        Nobody may see a place before its frame is stored there. A page holds one frame. It is shared with all prompts
+        that have the same positions up to that of the given frame, so what later positions store in it follows from
+        these.
+        """
+        ...
+
+
 class Rows(Protocol):
     """Slot-table rows of one step, gathered on first use. `rows["prev"]` is [B, *frame], `rows["step"]` is [B]."""
 
     num_evals: int  # loop length for emit, static within a step
+    first: bool  # whether frame 0 is made of all rows, static within a step
+    replays: bool  # whether frames are replayed, static within a step
+
+    @property
+    def frame_kv(self) -> FrameKV:
+        """Page sets by frame, in `emit`."""
+        ...
 
     def __getitem__(self, name: str) -> Tensor: ...
 
@@ -240,12 +226,16 @@ class Rows(Protocol):
         """The last `count` frames of each row, newest first [B, count, *frame], and which of them exist [B, count]."""
         ...
 
+    def made(self) -> Tensor:
+        """The frames [B, *frame] that were made at `step`, where frames are replayed."""
+        ...
+
     def column(self, name: str) -> RowRef:
         """The whole column, and which of its rows these are, for kernels that index it themselves."""
         ...
 
     def history(self) -> RowRef:
-        """The same for all frames [slots, max_frames, *frame]."""
+        """Zeros for all frames [slots, max_frames, *frame]."""
         ...
 
 
@@ -253,6 +243,7 @@ class KVView(Protocol):
     """Paged keys and values as the N tokens of one step see them."""
 
     pos: Tensor  # [N] position of each token in its sequence, for RoPE
+    frame_kv: FrameKV  # of the tokens at `frame_at` of a prompt, else of all
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
         """Apply `norm_rope` to q [N, Hq, D] and k [N, Hkv, D], store k and v, attend causally. Returns [N, Hq, D]."""
@@ -261,7 +252,8 @@ class KVView(Protocol):
 
 @dataclass
 class PromptRows:
-    """Packed prompt tokens of several requests: `rows[name]` [N, ...] and given `frames` [M, *frame] at `frame_at` [M].
+    """Packed prompt tokens of several requests: `rows[name]` [N, ...] and given `frames` [M, *given frame] at
+    `frame_at` [M].
 
     M may be 0. Padding frames have `frame_at == N`: scatter into N + 1 rows and drop the last.
     """
@@ -272,7 +264,7 @@ class PromptRows:
 
 
 class Emit(NamedTuple):
-    """What one step makes per row: `frame` [B, *frame], `stop` [B] bool, and new values of family columns.
+    """Output of one step per row: `frame` [B, *frame], `stop` [B] bool, and new values of family columns.
 
     A frame with a NaN, an infinity or a code below 0 (kernels.constants.NO_ID) ends its row as broken.
     `heard` [B] bool, None unless `spec.hides_frames`: a frame that is not heard is `prev` of the next step and part of
@@ -307,9 +299,9 @@ class Codec(Protocol):
     def decode(self, frames: Tensor, state: State, call: CodecCall, /) -> tuple[Tensor, State]:
         """frames [B, n + lookahead, *frame] and state rows [B, ...] -> samples, next state after n frames.
 
-        Samples are [B, (delay + n) * hop] float32 in [-1, 1]: of the n frames, and of those before them whose audio is
-        owed. In rows whose stream goes on, the last `delay` frames' samples are not used. Frames before 0 and from
-        `call.end` on have any values. A row's n reaches beyond its end only in its last chunk.
+        Samples are [B, (delay + n) * hop + late] float32 in [-1, 1]: of the n frames, and of those before them whose
+        audio is owed. In rows whose stream goes on, the last `delay` frames and `late` samples are not used. Frames
+        before 0 and from `call.end` on have any values. A row's n reaches beyond its end only in its last chunk.
 
         Where `call.whole`, which only `spec.codec_timing` asks for, a row has an utterance and its codec prefix. frames
         [B, n, *frame] give samples [B, n * hop]. The state is as it was before the stream, and is not read again.

@@ -12,6 +12,7 @@ from tokenizers.models import BPE
 
 from stentor.errors import CheckpointError
 from stentor.models.weights import read_json
+from stentor.untrusted import JSON_BYTES, Unreadable, read_text
 
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -78,11 +79,9 @@ class ByteBPE:
 
 def _read_merges(file: Path) -> list[tuple[str, str]]:
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError as e:
-        raise CheckpointError(f"{file} does not exist") from e
-    except (OSError, UnicodeDecodeError) as e:
-        raise CheckpointError(f"{file} cannot be read: {e}") from e
+        lines = read_text(file, JSON_BYTES).split("\n")
+    except Unreadable as e:
+        raise CheckpointError(f"{file} {e}") from None
     if lines[0].startswith("#version"):
         del lines[0]
     pairs = [line.split(" ") for line in lines if line]

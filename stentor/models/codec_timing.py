@@ -19,6 +19,8 @@ class CodecTiming:
     window: so many pages of codec state a stream keeps, one for each `grid` frames, those of its codec prefix first.
     What is older than the rest is cut. 0: the codec has no pages.
     chunk: frames of one call at most, unless the policy says how many.
+    late: so many samples, less than a frame's, at the end of a chunk come with the next one, or with this one if the
+    stream ends. The last frame of a stream must tell that it is the last: the model keeps frames that stop.
     chunk_pages: with a window, a chunk has one page or so many, 2 at most. It has one where pages are cut.
     """
 
@@ -31,11 +33,13 @@ class CodecTiming:
     window: int = 0
     chunk_pages: int = 1
     chunk: int = 25
+    late: int = 0
 
     def __post_init__(self) -> None:
         # Otherwise a stream could end after its last chunk, and the audio that is owed would never come.
         assert self.delay == 0 or self.lookahead > 0, "a codec with a delay needs a look-ahead"
         assert self.chunks or self.whole, "a codec decodes chunks, or an utterance as a whole"
+        assert not self.late or not (self.delay or self.lookahead or self.whole), "late samples are of a causal codec"
         assert self.chunk_pages <= 2, "a last chunk would have a length that is not captured"
 
     @property

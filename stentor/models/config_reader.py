@@ -7,7 +7,11 @@ from math import inf
 from sys import float_info
 from typing import Any
 
+from stentor.arguments import shown
 from stentor.errors import CheckpointError
+
+LARGEST, MOST = 2**20, 1024
+"""A size, and a number of modules. Released checkpoints have at most 262,144 (positions) and 64 (layers)."""
 
 
 class ConfigReader:
@@ -26,52 +30,65 @@ class ConfigReader:
         """An error about `key`, for a check that the caller makes."""
         return CheckpointError(f"{self.file}: {self._name(key)} {problem}")
 
-    def integer(self, key: str, default: int | None = None, *, low: int = 1) -> int:
-        """A whole number of at least `low`."""
+    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = LARGEST) -> int:
+        """A whole number from `low` to `high`. Most are sizes of what is built next, which must fit a machine."""
         value = self._get(key, default)
-        if not _is_integer(value) or value < low:
+        if not _is_integer(value) or not low <= value <= high:
             wanted = "a positive integer" if low == 1 else f"an integer of at least {low}"
-            raise self.error(key, f"must be {wanted}, got {value!r}")
+            most = f", at most {high}" if _is_integer(value) and value > high else ""
+            raise self.error(key, f"must be {wanted}{most}, got {shown(value)}")
         return int(value)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """How many modules or tables there are, such as layers."""
+        return self.integer(key, default, high=MOST)
 
     def number(self, key: str, default: float | None = None, *, above: float = -inf) -> float:
         """A number greater than `above`."""
         value = self._get(key, default)
         if not _is_number(value) or value <= above:
             wanted = "a number" if above == -inf else f"a number above {above:g}"
-            raise self.error(key, f"must be {wanted}, got {value!r}")
+            raise self.error(key, f"must be {wanted}, got {shown(value)}")
         return float(value)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         value = self._get(key, default)
         if not isinstance(value, bool):
-            raise self.error(key, f"must be true or false, got {value!r}")
+            raise self.error(key, f"must be true or false, got {shown(value)}")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._get(key, default)
         if not isinstance(value, str):
-            raise self.error(key, f"must be a string, got {value!r}")
+            raise self.error(key, f"must be a string, got {shown(value)}")
         return value
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """A list of strings."""
         values = self._get(key, default)
         if not isinstance(values, list | tuple) or not all(isinstance(v, str) for v in values):
-            raise self.error(key, f"must be a list of strings, got {values!r}")
+            raise self.error(key, f"must be a list of strings, got {shown(values)}")
         return tuple(values)
 
+    def words(self, key: str) -> dict[str, str]:
+        """Strings by name. Empty where the key is missing."""
+        values = self._get(key, {})
+        if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
+            raise self.error(key, f"must be strings by name, got {values!r}")
+        return dict(values)
+
     def integers(self, key: str, default: tuple[int, ...] | None = None, *, low: int = 1) -> tuple[int, ...]:
-        """A list of at least one whole number, each at least `low`."""
+        """A list of one to `MOST` whole numbers, each from `low` to `LARGEST`."""
         values = self._get(key, default)
-        if not isinstance(values, list | tuple) or not values or not all(_is_integer(v) and v >= low for v in values):
-            raise self.error(key, f"must be a list of integers of at least {low}, got {values!r}")
+        listed = isinstance(values, list | tuple) and 1 <= len(values) <= MOST
+        if not listed or not all(_is_integer(v) and low <= v <= LARGEST for v in values):
+            raise self.error(key, f"must be a list of integers from {low} to {LARGEST}, got {shown(values)}")
         return tuple(values)
 
     def numbers(self, key: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
         values = self._get(key, default)
         if not isinstance(values, list | tuple) or not all(_is_number(v) for v in values):
-            raise self.error(key, f"must be a list of numbers, got {values!r}")
+            raise self.error(key, f"must be a list of numbers, got {shown(values)}")
         return tuple(float(v) for v in values)
 
     def table(self, key: str, default: Mapping[str, Any] | None = None) -> dict[str, Any]:

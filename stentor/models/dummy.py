@@ -27,7 +27,12 @@ def dummy_tokens(text: str, vocab: int) -> list[int]:
     Ids are below `vocab`, and at least 1,024 where `vocab` is larger. The same word always has the same id.
     """
     first = min(_FIRST, vocab // 2)
-    return [first + zlib.crc32(token.encode()) % (vocab - first) for token in _TOKENS.findall(text)]
+    return [first + zlib.crc32(word.encode()) % (vocab - first) for word in dummy_words(text)]
+
+
+def dummy_words(text: str) -> list[str]:
+    """The words, digits and marks of a text, with the spaces before them."""
+    return _TOKENS.findall(text)
 
 
 @torch.no_grad()

@@ -41,7 +41,7 @@ class LoraWeights:
     in_file: Mapping[str, str] = field(default_factory=dict)
 
     def tensor(self, name: str, part: str = "A") -> str:
-        """What the file calls a part of a layer's pair."""
+        """Name of a part of a layer's pair in the file."""
         return f"{self.names[0]}{self.in_file.get(name, name)}.lora_{part}{self.names[1]}"
 
     @property
@@ -69,23 +69,13 @@ class LoraWeights:
                 raise CheckpointError(f"{self.source}: tensor {self.tensor(name, part)} has values that are not finite")
 
     def identity(self) -> bytes:
-        """The same for the same weights: keys of cached pages name it."""
+        """Digest of the weights, which keys of cached pages contain."""
         content = hashlib.blake2b(repr((self.alpha, self.by_root)).encode(), digest_size=16)
         for name, (a, b) in sorted(self.pairs.items()):
             for part in (a, b):
                 content.update(f"{name} {part.dtype} {list(part.shape)}".encode())
                 content.update(part.contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return content.digest()
-
-
-@dataclass(frozen=True, eq=False)
-class Adapter:
-    """A loaded adapter. Whoever holds it may use it: its slot is free when nobody does."""
-
-    name: str
-    number: int  # of its slot, from 1 on
-    identity: bytes
-    path: str
 
 
 @dataclass(frozen=True)
@@ -114,7 +104,7 @@ class AdapterSlots:
 
     @property
     def columns(self) -> dict[str, Column]:
-        """What the slot table needs for them."""
+        """Columns that adapters add to the slot table."""
         return {ADAPTER: Column(dtype=torch.int64)} if self.count else {}
 
     @property
@@ -167,7 +157,7 @@ def _no_reader(path: Path) -> LoraWeights:
 
 
 NO_ADAPTERS = AdapterSlots({}, 0, 0, _no_reader, LoraRows())
-"""Of a model whose requests cannot name adapters."""
+"""Slots of a model whose requests cannot name adapters: none."""
 
 
 @dataclass(frozen=True)

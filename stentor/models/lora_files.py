@@ -18,7 +18,7 @@ from stentor.models.weights import read_json, read_pickle, read_safetensors
 PEFT_CONFIG = "adapter_config.json"
 PEFT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 PEFT_NAMES = ("base_model.model.", ".weight")
-"""What PEFT puts before and after the name of a layer's `lora_A` and `lora_B`."""
+"""Prefixes and suffixes that PEFT gives the names of a layer's `lora_A` and `lora_B`."""
 READ = frozenset({"peft_type", "r", "lora_alpha", "use_rslora", "bias", "init_lora_weights"})
 ONLY_TRAINING = frozenset(
     {"auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules"}

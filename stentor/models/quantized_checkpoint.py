@@ -85,7 +85,7 @@ def _check_compressed(settings: ConfigReader) -> None:
 
 
 def _check_scheme(weights: ConfigReader) -> None:
-    """What compressed-tensors says of the weights of a group of layers."""
+    """Check what compressed-tensors says about the weights of a group of layers."""
     if weights.integer("num_bits", 8) != 8:
         raise weights.error("num_bits", f"must be 8, got {weights.data['num_bits']}")
     _one_of(weights, "type", ("int", "float"), "int")

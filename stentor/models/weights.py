@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from stentor import untrusted
+from stentor.arguments import shown
 from stentor.errors import CheckpointError
+from stentor.untrusted import Unreadable
 
+Value = TypeVar("Value")
 FUSED: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
@@ -54,13 +57,9 @@ def meta_init() -> Iterator[None]:
 def read_json(file: Path) -> dict[str, Any]:
     """A file that holds one JSON object. CheckpointError says what is wrong with it."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as e:
-        raise CheckpointError(f"{file} does not exist") from e
-    except OSError as e:
-        raise CheckpointError(f"{file} cannot be read: {e.strerror}") from e
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise CheckpointError(f"{file} is not valid JSON: {e}") from e
+        data = untrusted.read_json(file)
+    except Unreadable as e:
+        raise CheckpointError(f"{file} {e}") from None
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} must hold a JSON object, got {type(data).__name__}")
     return data
@@ -88,7 +87,7 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
 
 def _mapped(file: Path) -> dict[str, Tensor]:
     """Views of the mapped file, as the library's `load_file` gives them. That one never frees two integers for each
-    tensor, which hold memory of Python's: the embedded voice took a MiB more with every load.
+    tensor, which hold memory of Python's: the built-in voice took a MiB more with every load.
 
     The library checks that the tensors fill the file behind its header without gaps.
     """
@@ -108,20 +107,28 @@ def _mapped(file: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def read_sharded(path: Path, stem: str = "model") -> dict[str, Tensor]:
-    """`stem`.safetensors, or the shards named by `stem`.safetensors.index.json."""
+def read_sharded(path: Path, stem: str = "model", prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
+    """`stem`.safetensors, or the shards named by `stem`.safetensors.index.json.
+
+    prefixes: of the names of tensors. Shards without any such are not opened, and need not be there.
+    """
     index = path / f"{stem}.safetensors.index.json"
     if not index.is_file():
-        return read_safetensors(path / f"{stem}.safetensors")
+        return _beginning(prefixes, read_safetensors(path / f"{stem}.safetensors"))
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise CheckpointError(f"{index} is not a safetensors index: it has no weight_map of file names")
     tensors: dict[str, Tensor] = {}
-    for shard in sorted(set(weight_map.values())):
+    for shard in sorted(set(_beginning(prefixes, weight_map).values())):
         if Path(shard).name != shard:
             raise CheckpointError(f"{index} names the shard {shard!r} outside the model directory")
-        tensors.update(read_safetensors(path / shard))
+        tensors.update(_beginning(prefixes, read_safetensors(path / shard)))
     return tensors
+
+
+def _beginning(prefixes: tuple[str, ...], named: Mapping[str, Value]) -> dict[str, Value]:
+    """Keep what has a name that begins with one of `prefixes`."""
+    return {name: value for name, value in named.items() if name.startswith(prefixes)}
 
 
 def read_pickle(file: Path, wrappers: Iterable[str] = ("state_dict",)) -> dict[str, Tensor]:
@@ -131,8 +138,18 @@ def read_pickle(file: Path, wrappers: Iterable[str] = ("state_dict",)) -> dict[s
         tensors = tensors[key] if isinstance(tensors.get(key), dict) else tensors
     for name, value in tensors.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise CheckpointError(f"{file} must hold a dict of tensors, and {name!r} is of type {type(value).__name__}")
+            kind = type(value).__name__
+            raise CheckpointError(f"{file} must hold a dict of tensors, and {shown(name)} is of type {kind}")
+        if not is_plain(value):
+            raise CheckpointError(f"{file}: tensor {name} is not plain numbers in memory (dense, not quantised)")
     return tensors
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether every number of a tensor is in the file. A file of a few bytes may else stand for terabytes."""
+    if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return False
+    return tensor.nbytes <= tensor.untyped_storage().nbytes() and not tensor.is_complex()
 
 
 def read_pickled_dict(file: Path) -> dict[Any, Any]:

@@ -85,7 +85,7 @@ class Levels:
 
 
 class Pair:
-    """The same request on the reference (float32, CPU) and on what is tested."""
+    """Run one request on the reference (float32, CPU) and on the tested model."""
 
     def __init__(self, family: str, path: Any) -> None:
         self.family = family
@@ -141,7 +141,7 @@ class Pair:
     started = False
 
     def follow(self) -> None:
-        """What is tested goes on from the reference's row, frames, and keys and values."""
+        """Let the tested model continue from the reference's row, frames, and keys and values."""
         a, b = self.ref.runner, self.dut.runner
         for name, column in a.slots.table.items():
             b.slots.table[name].copy_(column)

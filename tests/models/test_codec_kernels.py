@@ -13,6 +13,7 @@ import tests.helpers.kernel_tests  # noqa: F401  (first: it imports the kernels 
 from stentor.kernels import switches
 from stentor.layers import windows
 from stentor.layers.conv import cast_codec
+from stentor.layers.frame_decoder import FrameCodec
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Codec
 from stentor.models.dummy import initialize_dummy_weights, random_init
@@ -20,7 +21,6 @@ from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.codec_config import stack_config
 from stentor.models.fish_s2.dummy import RELEASED_CODEC
 from stentor.models.qwen3_tts import dummy
-from stentor.models.qwen3_tts.codec_decoder import Codec as QwenCodec
 from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.codec_encoder import Encoder
 from stentor.models.qwen3_tts.loader import build
@@ -50,7 +50,7 @@ def voxcpm2(dtype: torch.dtype) -> Codec:
 
 
 def columns(dtype: torch.dtype) -> Codec:
-    """VoxCPM2's codec with several samples as channels of a column, as the embedded voice has it."""
+    """VoxCPM2's codec with several samples as channels of a column, as the built-in voice has it."""
     with torch.device(DEVICE):
         sizes = VAEConfig(4, (2,), 6, 32, (3, 2), samples_per_column=3, decoder_widths=(32, 24, 20))
         vae = AudioVAE(sizes)
@@ -74,7 +74,7 @@ def qwen3_tts(dtype: torch.dtype) -> Codec:
     initialize_dummy_weights(decoder, torch.device(DEVICE), 0, constants=dummy.CONSTANTS)
     calm(decoder)
     decoder.process_weights_after_loading(dtype)
-    return QwenCodec(decoder)
+    return FrameCodec(decoder)
 
 
 def fish_s2(dtype: torch.dtype) -> Codec:

@@ -5,35 +5,37 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from stentor import model_names
+import stentor.models
+from stentor.families import Family
+from stentor.families import families as every_family
 from stentor.models.config_reader import ConfigReader
 
 EVERY = {"__init__.py", "config.py", "loader.py", "dummy.py", "spec.py", "model.py"}
 WITH_FILES = EVERY | {"prompt.py", "tokenizer.py"}
-"""Of families that are loaded from released directories."""
+"""Files of families that are loaded from released directories."""
 
-families = pytest.mark.parametrize("family", model_names.families(), ids=lambda f: f.__name__.rpartition(".")[2])
-
-
-def files(family: ModuleType) -> set[str]:
-    return {p.name for p in Path(family.__path__[0]).glob("*.py")}
+OWN = [f for f in every_family() if f.package.startswith("stentor.models.")]
+families = pytest.mark.parametrize("family", OWN, ids=lambda f: f.name)
 
 
-def is_released(family: ModuleType) -> bool:
+def files(family: Family) -> set[str]:
+    return {p.name for p in (Path(stentor.models.__path__[0]) / family.name).glob("*.py")}
+
+
+def is_released(family: Family) -> bool:
     """The toy, which has no files to load, is not."""
-    return "toy" not in family.ARCHITECTURES
+    return family.name != "toy"
 
 
 def test_more_than_one_family_is_released():
-    assert sum(is_released(f) for f in model_names.families()) >= 3
+    assert sum(is_released(f) for f in OWN) >= 3
 
 
 @families
-def test_a_family_has_the_files_that_every_family_has(family: ModuleType):
+def test_a_family_has_the_files_that_every_family_has(family: Family):
     assert EVERY - files(family) == set()
     if is_released(family):
         assert WITH_FILES - files(family) == set()
@@ -41,20 +43,20 @@ def test_a_family_has_the_files_that_every_family_has(family: ModuleType):
 
 
 @families
-def test_a_family_is_loaded_and_made_by_functions_of_one_signature(family: ModuleType):
-    loader, dummy = (importlib.import_module(f"{family.__name__}.{name}") for name in ("loader", "dummy"))
+def test_a_family_is_loaded_and_made_by_functions_of_one_signature(family: Family):
+    loader, dummy = (importlib.import_module(f"{family.package}.{name}") for name in ("loader", "dummy"))
     assert list(inspect.signature(loader.load).parameters) == ["path", "raw", "device", "dtype", "options"]
     assert list(inspect.signature(dummy.make).parameters) == ["name", "device", "dtype", "options"]
 
 
 def test_finding_the_families_imports_none_of_their_modules():
-    code = "import sys; from stentor import model_names; model_names.families(); print(*sys.modules)"
+    code = "import sys; from stentor.families import families; families(); print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     loaded = [m for m in run.stdout.split() if m.startswith("stentor.models.") and m.count(".") > 2]
     assert loaded == []
 
 
 def test_released_configurations_are_read_by_the_one_reader():
-    for family in filter(is_released, model_names.families()):
-        config = importlib.import_module(f"{family.__name__}.config")
+    for family in filter(is_released, OWN):
+        config = importlib.import_module(f"{family.package}.config")
         assert config.ConfigReader is ConfigReader

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from stentor.models.base import Option
 from stentor.models.codec_timing import CAUSAL
 from stentor.models.cosyvoice3 import config as cosy_config
 from stentor.models.cosyvoice3 import dummy as cosy_dummy
@@ -17,6 +16,10 @@ from stentor.models.fish_s2 import config as fish_config
 from stentor.models.fish_s2 import dummy as fish_dummy
 from stentor.models.fish_s2 import loader as fish_loader
 from stentor.models.fish_s2 import spec as fish_spec
+from stentor.models.info import Option
+from stentor.models.qwen3_omni_talker import dummy as omni_dummy
+from stentor.models.qwen3_omni_talker import loader as omni_loader
+from stentor.models.qwen3_omni_talker import spec as omni_spec
 from stentor.models.qwen3_tts import dummy as qwen_dummy
 from stentor.models.qwen3_tts import loader as qwen_loader
 from stentor.models.qwen3_tts import spec as qwen_spec
@@ -42,6 +45,10 @@ def qwen3_tts() -> Mapping[str, Option]:
     ).options
 
 
+def qwen3_omni() -> Mapping[str, Option]:
+    return omni_spec.make_spec(omni_dummy.config(), {}, torch.float32).options
+
+
 def voxcpm2() -> Mapping[str, Option]:
     return vox_spec.make_spec(vox_config.parse(vox_dummy.RELEASED), torch.float32, {}).options
 
@@ -53,6 +60,7 @@ def cosyvoice3() -> Mapping[str, Option]:
 FAMILIES = {
     "cosyvoice3": (cosyvoice3, cosy_loader),
     "fish_s2": (fish_s2, fish_loader),
+    "qwen3_omni": (qwen3_omni, omni_loader),
     "qwen3_tts": (qwen3_tts, qwen_loader),
     "voxcpm2": (voxcpm2, vox_loader),
 }

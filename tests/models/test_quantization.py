@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from stentor import registry
 from stentor.api import TTS
-from stentor.engine.buffer_sizes import GIB
+from stentor.engine.memory_plan import GIB
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.linear import QuantizedLinear
 from stentor.layers.packed_linear import PackedLinear, packs
@@ -101,7 +101,7 @@ def test_adapters_serve_a_quantised_model(tmp_path: Path) -> None:
 
 
 def every_layer(name: str) -> bool:
-    """As these tools do it by default: each linear layer, also of the flow and of the depth loop."""
+    """Quantize as these tools do by default: each linear layer, also of the flow and of the depth loop."""
     return name.endswith(("_proj", "wqkv", "wo", "w1", "w2", "w3")) and "layers" in name
 
 

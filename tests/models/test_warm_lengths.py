@@ -21,7 +21,7 @@ FAMILIES = {
 
 
 def shapes(count: int, hop: int, multiple: int, most: int) -> set[tuple[str, int]]:
-    """What encoding so many samples launches: windows, and steps of what sees all of it."""
+    """Launches of encoding so many samples: windows, and steps of what sees all of it."""
     count = -(-count // multiple) * multiple
     columns = -(-count // hop)
     even = columns + columns % 2

@@ -249,7 +249,7 @@ LIVE = {  # voice, tokens of the text, draws after which the model ends, and the
 
 
 def steer(model: Any, monkeypatch: pytest.MonkeyPatch, last: int, asks_at: int | None) -> None:
-    """As the official run steered its model, with its draws. Of one row."""
+    """Steer one row as the official run steered its model, with its draws."""
     c, uniforms, draws = model.config.language, np.random.default_rng(17).random((4096, 2)), [0]
     emit, logits = model.emit, model.language.logits
 
@@ -318,7 +318,7 @@ def test_special_codes_ask_for_text_as_long_as_it_goes_on_and_then_end(
 def test_a_voice_without_words_takes_no_text_that_goes_on(in_cells: TTS, tts: TTS):
     with pytest.raises(InvalidRequest, match="live: a voice whose words are known"):
         in_cells.submit(in_cells.request("Ab", voice="mute", live=True))
-    with pytest.raises(InvalidRequest, match=r"live: .* needs its whole text at once"):
+    with pytest.raises(InvalidRequest, match=r"live: .* needs the complete text at once"):
         tts.request("Ab", voice="words", live=True)
 
 

@@ -47,7 +47,7 @@ def options(request: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def merged(folders: dict[str, Path]) -> dict[tuple[str | None, str], Speech]:
-    """What each request gives where the weights are merged, by adapter and request."""
+    """Audio of each request where the weights are merged, by adapter and request."""
     found: dict[tuple[str | None, str], Speech] = {}
     for name in (None, *folders):
         more = {} if name is None else {"lora": folders[name]}
@@ -122,9 +122,7 @@ def test_prompts_that_are_prefilled_in_pieces_equal_the_merged_checkpoint(
     folders: dict[str, Path], merged: dict[tuple[str | None, str], Speech]
 ) -> None:
     names = (None, *RANKS)
-    with TTS(
-        TINY, device="cpu", loras=folders, max_num_seqs=3, policy=Policy(max_prefill_tokens=8, crowd_prefill_tokens=1)
-    ) as engine:
+    with TTS(TINY, device="cpu", loras=folders, max_num_seqs=3, policy=Policy(max_prefill_tokens=8)) as engine:
         streams = [engine.submit(engine.request(TEXT, lora=n, **options("clone"))) for n in names]
         for name, stream in zip(names, streams, strict=True):
             same(engine.speech(list(stream), stream.seed), merged[name, "clone"])

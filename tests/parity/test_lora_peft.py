@@ -44,6 +44,12 @@ FAMILIES = {
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         "talker.code_predictor.model.layers.0.self_attn.o_proj",
     ),
+    "qwen3_omni_talker": Family(
+        "talker.model.layers.",
+        ("q_proj", "v_proj"),
+        ("q_proj", "k_proj", "v_proj", "o_proj"),
+        "talker.model.layers.0.mlp.experts.0.up_proj",
+    ),
     "fish_s2": Family(
         "text_model.model.layers.", ("wqkv",), ("wqkv", "wo", "w1", "w2", "w3"), "audio_decoder.layers.0.attention.wo"
     ),

@@ -16,8 +16,9 @@ import torch
 
 from stentor import TTS, Reference, Speech
 from stentor.layers.conv import StreamingState
+from stentor.layers.frame_decoder import CLOCK, FrameCodec
 from stentor.layers.types import State, eager
-from stentor.models.qwen3_tts.codec_decoder import CLOCK, Codec, Decoder
+from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.config import parse, read_codec
 from stentor.models.qwen3_tts.loader import load_codec, make_clone, make_weights, prepare
 from stentor.models.qwen3_tts.speaker_encoder import mel_filters
@@ -165,7 +166,7 @@ def decoder(path: Path, dtype: torch.dtype) -> Decoder:
     return made
 
 
-def in_chunks(codec: Codec, codes: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+def in_chunks(codec: FrameCodec, codes: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """Decode with the state handed on as the engine does, in the decoder's own dtype."""
     state: State = {name: torch.zeros(len(codes), *c.shape, dtype=c.dtype) for name, c in codec.columns.items()}
     out, at = [], 0
@@ -184,7 +185,7 @@ SIZES = [1, 1, 2, 4, 8, 12, 25, 40, 80, 100, 57]
 
 @torch.inference_mode()
 def test_codec_in_chunks_equals_one_forward_and_the_official_one_in_float64(checkpoints: Path) -> None:
-    codec = Codec(decoder(checkpoints / "base", torch.float64))
+    codec = FrameCodec(decoder(checkpoints / "base", torch.float64))
     codes = torch.from_numpy(np.stack([tiny.codes(5, 330), tiny.codes(6, 330)]))
     whole = codec.decoder(codes, torch.arange(330).expand(2, -1))
     assert whole.dtype == torch.float64
@@ -196,7 +197,7 @@ def test_codec_in_chunks_equals_one_forward_and_the_official_one_in_float64(chec
 
 @torch.inference_mode()
 def test_codec_in_float32_is_within_a_thousandth_of_the_peak(checkpoints: Path) -> None:
-    codec = Codec(decoder(checkpoints / "base", torch.float32))
+    codec = FrameCodec(decoder(checkpoints / "base", torch.float32))
     codes = torch.from_numpy(tiny.codes(5, 330))[None]
     state = {name: torch.zeros(1, *c.shape, dtype=c.dtype) for name, c in codec.columns.items()}
     out, at = [], 0
@@ -214,7 +215,7 @@ def test_codec_state_of_the_released_size_is_what_the_spec_counts() -> None:
     from stentor.models.qwen3_tts.dummy import codec_config
 
     with torch.device("meta"):
-        columns = Codec(Decoder(codec_config().decoder)).columns
+        columns = FrameCodec(Decoder(codec_config().decoder)).columns
     sizes = {name: int(np.prod(c.shape)) for name, c in columns.items() if name != CLOCK}
     window = sum(n for name, n in sizes.items() if name.startswith("window"))
     assert window == 1_163_264

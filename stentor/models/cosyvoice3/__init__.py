@@ -3,4 +3,6 @@
 ARCHITECTURES = ()
 DUMMIES = ("cosyvoice3",)
 FILES = ("cosyvoice3.yaml",)
+TENSORS = ()
+FOLDERS: dict[str, str] = {}
 UNUSED_FILES = ("llm.rl.pt", "flow.decoder.estimator.*", "*.batch.onnx", "CosyVoice-BlankEN/model.safetensors")

@@ -19,7 +19,7 @@ from stentor.models.cosyvoice3.ops import add_norm, linear_gelu, position_conv, 
 STEPS, GROUPS, SINUSOIDS = 10, 16, 256
 
 Left = tuple[Tensor | None, Tensor]
-"""What a block leaves to be added, and its gate."""
+"""Residual that a block leaves to be added, and its gate."""
 Added = tuple[Tensor, Left]
 
 

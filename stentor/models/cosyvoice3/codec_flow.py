@@ -88,6 +88,6 @@ class Flow(nn.Module):
         return x, {"dit.0": torch.stack(first, dim=1), "dit.1": torch.stack(second, dim=1)}
 
     def whole(self, mu: Tensor, cond: Tensor, speaker: Tensor, count: Tensor) -> Tensor:
-        """The same for whole rows, of which the first `count` [B] frames exist and all see each other."""
+        """Run the flow on whole rows, of which the first `count` [B] frames exist and all see each other."""
         fresh = {n: c.rows(len(mu), mu.device) for n, c in self.columns().items()}
         return self.solve(mu, cond, speaker, torch.zeros_like(count), CallKeys(count, mu.shape[1]), fresh)[0]

@@ -48,7 +48,7 @@ class ResidualBlock(nn.Module):
         self.activations2 = nn.ModuleList(Snake(channels) for _ in DILATIONS)
 
     def forward(self, x: Tensor, first: Tensor, state: StreamingState) -> Tensor:
-        """What stands before column `first` [B] of x is zero to each convolution, as its left padding would be."""
+        """Treat columns of x before `first` [B] as zeros in each convolution, as its left padding."""
         parts = (self.convs1, self.convs2, self.activations1, self.activations2)
         for conv1, conv2, act1, act2 in zip(*parts, strict=True):
             y = convolve(conv1, x, state, before=act1, first=first)
@@ -181,7 +181,7 @@ class Vocoder(nn.Module):
 
 
 def _overlap(parts: Tensor) -> Tensor:
-    """What the last three windows, of parts [B, 2, 3, 16], add to the samples behind them, [B, 2, 12]."""
+    """Add up what the last three windows [B, 2, 3, 16] reach beyond their samples: [B, 2, 12]."""
     first, second, third = parts.unbind(2)
     end = third[..., HOP:] + F.pad(second[..., 2 * HOP :], (0, HOP))
     return end + F.pad(first[..., 3 * HOP :], (0, 2 * HOP))

@@ -117,7 +117,7 @@ FIXED: Mapping[tuple[str, ...], Mapping[str, object]] = {
         "istft_params": {"n_fft": 16, "hop_len": 4},
     },
 }
-"""What this implementation is built for. A file that says something else is another model."""
+"""Values that this implementation is built for. A file with others is another model."""
 
 
 def parse(data: Mapping[str, Any], text_model: Mapping[str, Any]) -> Config:
@@ -147,7 +147,7 @@ def _section(reader: ConfigReader, *path: str) -> ConfigReader:
 
 
 def _language(llm: ConfigReader, codes: int, text: ConfigReader) -> LanguageConfig:
-    hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
+    hidden, heads = text.integer("hidden_size"), text.count("num_attention_heads")
     if llm.integer("llm_input_size", hidden) != hidden:
         raise llm.error("llm_input_size", f"differs from hidden_size {hidden} of {TEXT_MODEL}/config.json")
     sampling, released = _section(llm, "sampling"), RasConfig()
@@ -155,9 +155,9 @@ def _language(llm: ConfigReader, codes: int, text: ConfigReader) -> LanguageConf
         stack=StackConfig(
             hidden=hidden,
             ffn=text.integer("intermediate_size"),
-            layers=text.integer("num_hidden_layers"),
+            layers=text.count("num_hidden_layers"),
             heads=heads,
-            kv_heads=text.integer("num_key_value_heads"),
+            kv_heads=text.count("num_key_value_heads"),
             head_dim=hidden // heads,
             eps=text.number("rms_norm_eps", above=0),
             qkv_bias=True,
@@ -176,14 +176,14 @@ def _language(llm: ConfigReader, codes: int, text: ConfigReader) -> LanguageConf
 
 def _flow(flow: ConfigReader, codes: int) -> FlowConfig:
     dit, look = _section(flow, "decoder", "estimator"), _section(flow, "pre_lookahead_layer")
-    dim, heads, head_dim = dit.integer("dim", 1024), dit.integer("heads", 16), dit.integer("dim_head", 64)
+    dim, heads, head_dim = dit.integer("dim", 1024), dit.count("heads", 16), dit.integer("dim_head", 64)
     if heads * head_dim != dim:
         raise dit.error("heads", f"{heads} times dim_head {head_dim} is not dim {dim}")
     return FlowConfig(
         codes=codes,
         look_channels=look.integer("channels", 1024),
         dim=dim,
-        depth=dit.integer("depth", 22),
+        depth=dit.count("depth", 22),
         heads=heads,
         head_dim=head_dim,
         ff=dim * dit.integer("ff_mult", 2),

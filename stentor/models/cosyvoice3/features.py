@@ -1,4 +1,4 @@
-"""Spectral features of reference audio: for the flow, the speech tokenizer and the speaker encoder."""
+"""Spectral features of reference audio, for the flow and the speech tokenizer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stentor.layers.fbank import FBANK_RATE
 from stentor.models.cosyvoice3.config import MELS, SAMPLE_RATE
 
-FBANK_RATE = 16_000
 _KNEE_HZ, _KNEE_MEL, _LOG_STEP = 1000.0, 15.0, math.log(6.4) / 27  # Slaney's scale: linear, then logarithmic
 
 
@@ -34,20 +34,6 @@ def tokenizer_mel(wav: Tensor) -> Tensor:
     return (torch.maximum(mel, mel.max() - 8).T + 4) / 4
 
 
-def speaker_fbank(wav: Tensor) -> Tensor:
-    """16 kHz [n] -> Kaldi's filter bank [frames, 80], without its mean over time."""
-    frame, hop, fft = 400, 160, 512
-    x = wav.unfold(0, frame, hop)
-    x = x - x.mean(1, keepdim=True)
-    x = x - 0.97 * torch.cat((x[:, :1], x[:, :-1]), dim=1)
-    window = torch.hann_window(frame, periodic=False, device=wav.device) ** 0.85
-    power = torch.fft.rfft(F.pad(x * window, (0, fft - frame))).abs().square()
-    bank = _kaldi(fft).to(wav.device)
-    mel: Tensor = power[:, : len(bank)] @ bank
-    mel = mel.clamp_min(torch.finfo(torch.float32).eps).log()
-    return mel - mel.mean(0, keepdim=True)
-
-
 def slaney(rate: int, fft: int, mels: int) -> Tensor:
     """Triangles of equal area on Slaney's mel scale, 0 Hz to rate / 2: [fft / 2 + 1, mels] float32."""
     hz = torch.arange(fft // 2 + 1).double() * rate / fft
@@ -58,16 +44,3 @@ def slaney(rate: int, fft: int, mels: int) -> Tensor:
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
     rising, falling = (hz[:, None] - left) / (centre - left), (right - hz[:, None]) / (right - centre)
     return (torch.minimum(rising, falling).clamp_min(0) * 2 / (right - left)).float()
-
-
-def _kaldi(fft: int) -> Tensor:
-    """80 triangles on the mel scale of HTK, 20 Hz to 8 kHz: [fft / 2, 80] float32."""
-
-    def mel(hz: Tensor) -> Tensor:
-        return 1127 * torch.log(1 + hz / 700)
-
-    low, high = mel(torch.tensor([20.0, 8000.0]))
-    width = (high - low) / (MELS + 1)
-    at = mel(torch.arange(fft // 2).float() * FBANK_RATE / fft)[:, None]
-    left = low + width * torch.arange(MELS)
-    return torch.minimum((at - left) / width, (left + 2 * width - at) / width).clamp_min(0)

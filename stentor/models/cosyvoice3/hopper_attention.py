@@ -67,7 +67,7 @@ def fits(qkv: Tensor, pages: Pages, heads: int, cells: int) -> bool:
 
 
 def macros(frames: int, cells: int, heads: int, pages: int, dtype: str, tile: Tile) -> dict[str, int | str]:
-    """What the source asks for. frames: of a cell. pages: of a row of the table."""
+    """Macros of the source. frames: of a cell. pages: of a row of the table."""
     sizes: dict[str, int | str] = {"FRAMES": frames, "CELLS": cells, "HEADS": heads, "PAGES": pages}
     cut = {"COLUMNS": tile.keys, "STAGES": tile.stages, "MIN_CTAS": tile.ctas}
     return {**sizes, "DTYPE": f'"{dtype}"', **cut, **product_macros(tile.keys)}
@@ -95,7 +95,7 @@ def cell_attention(
     first: int,
     scale: float,
 ) -> None:
-    """As `attention_kernels.cell_attention`, into out [B, 2, T, C], for what `fits`."""
+    """Compute `attention_kernels.cell_attention` into out [B, 2, T, C], for what `fits`."""
     tile, width = TILES[cells], pages.table.shape[1]
     wanted = macros(qkv.shape[2] // cells, cells, heads, width, DTYPES[qkv.dtype], tile)
     kernel = load(SOURCE, wanted, cells * THREADS, tile.shared_bytes(cells, width), qkv.device.index)

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from stentor.errors import CheckpointError
+from stentor.untrusted import Unreadable, parse_yaml, read_bytes
 
 MAX_BYTES = 1 << 20
 _NAME = re.compile(r"<(\w+)>")
@@ -39,33 +40,21 @@ _Loader.add_multi_constructor("!", _plain)
 def read(file: Path) -> dict[str, Any]:
     """The file's top-level mapping, with references replaced. CheckpointError says what is wrong."""
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise CheckpointError(f"{file} is larger than {MAX_BYTES} bytes")
-        text = file.read_text(encoding="utf-8")
-        data = yaml.load(text, Loader=_Loader)
-    except FileNotFoundError as e:
-        raise CheckpointError(f"{file} does not exist") from e
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as e:
-        raise CheckpointError(f"{file} is not valid YAML: {e}") from e
+        data = parse_yaml(read_bytes(file, MAX_BYTES), _Loader)
+    except Unreadable as e:
+        raise CheckpointError(f"{file} {e}") from None
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} must hold a mapping, got {type(data).__name__}")
-    return {key: _resolved(value, data, {}) for key, value in data.items()}
+    return {key: _resolved(value, data) for key, value in data.items()}
 
 
-def _resolved(value: Any, top: dict[str, Any], seen: dict[int, Any]) -> Any:
-    """`value` with its references to keys of `top` replaced. What is shared in `value` is resolved once (`seen`)."""
+def _resolved(value: Any, top: dict[str, Any]) -> Any:
+    """`value` with its references to keys of `top` replaced."""
     if isinstance(value, _Reference):
         return _referred(value, top)
-    if not isinstance(value, dict | list):
-        return value
-    if id(value) not in seen:
-        made: Any = type(value)()
-        seen[id(value)] = made
-        if isinstance(value, dict):
-            made.update({k: _resolved(v, top, seen) for k, v in value.items()})
-        else:
-            made.extend(_resolved(v, top, seen) for v in value)
-    return seen[id(value)]
+    if isinstance(value, dict):
+        return {k: _resolved(v, top) for k, v in value.items()}
+    return [_resolved(v, top) for v in value] if isinstance(value, list) else value
 
 
 def _referred(reference: _Reference, top: dict[str, Any]) -> Any:

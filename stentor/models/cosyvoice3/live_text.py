@@ -27,7 +27,7 @@ from stentor.models.cosyvoice3.config import FEED, MARK, MARKS, MIX, MOST_SILENT
 from stentor.models.cosyvoice3.sampling import mask_early
 
 NEXT, DRAW, LAST = range(3)
-"""What follows a value: another one, a code, or the codes to the end."""
+"""Kinds of what follows a value: another one, a code, or the codes to the end."""
 AGAIN = -1
 """In place of a row: what was fed when the model asked for text is fed again, as the original does."""
 TEXT, CODES = MIX
@@ -113,7 +113,7 @@ class Arrivals:
 
 
 class Turn(NamedTuple):
-    """What a step does with its codes, [B] each. asks: the model may ask for text. forced: it does."""
+    """Actions of a step on its codes, [B] each. asks: the model may ask for text. forced: it does."""
 
     draws: Tensor
     asks: Tensor
@@ -153,7 +153,7 @@ def silent_run(code: Tensor, silent: Tensor, silence: Tensor) -> Tensor:
 
 
 class LiveStep:
-    """What a step does with its codes. Of most rows all text is there, and each of their turns draws."""
+    """Actions of a step on its codes. Of most rows all text is there, and each of their turns draws."""
 
     def __init__(self, rows: Rows, silence: Tensor, c: LanguageConfig) -> None:
         self._rows, self._silence, self._config, self._turn = rows, silence, c, turn_of(rows)
@@ -163,7 +163,7 @@ class LiveStep:
         return mask_early(logits, self._rows, self._turn.asks, self._config)
 
     def emitted(self, code: Tensor) -> Emit:
-        """What the row makes of a sampled code [B]."""
+        """Return what each row makes of a sampled code [B]."""
         rows, turn, fill, made = self._rows, self._turn, self._config.fill, self._rows["made"]
         code = torch.where(turn.forced, fill, code)
         special = (code >= self._config.codes) & turn.draws

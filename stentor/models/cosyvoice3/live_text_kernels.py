@@ -191,7 +191,7 @@ class FusedStep:
         return out
 
     def emitted(self, code: Tensor) -> Emit:
-        """What the row makes of a sampled code [B]."""
+        """Return what each row makes of a sampled code [B]."""
         rows, made, c = self._rows, self._rows.column("made"), self._config
         batch, window, device = len(code), made.table.shape[1], code.device
         numbers = torch.empty(6, batch, dtype=torch.int64, device=device)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stentor import kernels
 from stentor.layers.types import Launch, eager
-from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows, SpeechRequest
+from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
 from stentor.models.cosyvoice3.codec import CosyVoice3Codec
 from stentor.models.cosyvoice3.config import MOST_SILENT, Config
 from stentor.models.cosyvoice3.language_model import Language
@@ -21,6 +21,7 @@ from stentor.models.cosyvoice3.sampling import mask_early, sample_ras
 from stentor.models.cosyvoice3.spec import MOST_FRAMES, make_spec
 from stentor.models.cosyvoice3.tokenizer import Tokens
 from stentor.models.cosyvoice3.voice import Voice
+from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words

@@ -1,4 +1,4 @@
-"""What stands between the GEMMs of the flow's transformer: reference formulas, and kernels where they are enabled."""
+"""Operations between the GEMMs of the flow's transformer: reference formulas, and kernels where they are enabled."""
 
 from __future__ import annotations
 

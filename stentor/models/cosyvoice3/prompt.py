@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, LiveText, Prompt, SpeechRequest
+from stentor.models.base import Encode, LiveText, Prompt
 from stentor.models.cosyvoice3.config import CODE_RATE, MIX, LanguageConfig
 from stentor.models.cosyvoice3.live_text import Arrivals, Mixing
 from stentor.models.cosyvoice3.normalization import normalized
 from stentor.models.cosyvoice3.tokenizer import END_OF_PROMPT, Tokens
 from stentor.models.cosyvoice3.voice import Voice
+from stentor.models.info import SpeechRequest
 
 SYSTEM = "You are a helpful assistant."
 MOST_PER_TOKEN = 20  # codes per token of text: more have run on. The original ends there too

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from stentor.audio import Reference, load
 from stentor.errors import CheckpointError, InvalidRequest
+from stentor.layers.fbank import FBANK_RATE, speaker_fbank
 from stentor.models.cosyvoice3.config import REFERENCE_SECONDS, SAMPLE_RATE
-from stentor.models.cosyvoice3.features import FBANK_RATE, prompt_mel, speaker_fbank, tokenizer_mel
+from stentor.models.cosyvoice3.features import prompt_mel, tokenizer_mel
 from stentor.models.cosyvoice3.voice import FOLDER, SUFFIX, Voice
 
 log = logging.getLogger("stentor.models")
@@ -49,7 +50,7 @@ class VoiceEncoder:
         self.available = files and find_spec("onnxruntime") is not None
         """Whether references can be encoded."""
         if files and not self.available:
-            log.warning("references cannot be encoded without onnxruntime: install stentor[cosyvoice]")
+            log.warning("cannot encode references without onnxruntime: install stentor[cosyvoice]")
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
 

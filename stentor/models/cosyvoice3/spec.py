@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from stentor.layers.types import Column
-from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.codec_timing import CodecTiming
 from stentor.models.cosyvoice3.codec import HOP
 from stentor.models.cosyvoice3.codec_noise import FLOW_FRAMES
@@ -19,6 +19,7 @@ from stentor.models.cosyvoice3.config import (
     Config,
 )
 from stentor.models.cosyvoice3.live_text import COLUMNS
+from stentor.models.info import Option
 
 MOST_FRAMES = FLOW_FRAMES // 2 - MAX_PROMPT  # the flow's noise ends there: 270 seconds
 OWN_CELLS = 2  # of a window, at least, are not the prompt's

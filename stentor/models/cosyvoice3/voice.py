@@ -1,4 +1,4 @@
-"""What the model keeps of a reference: its codes, mel frames and speaker, and files that hold them.
+"""Features of a reference: its codes, mel frames and speaker, and files that hold them.
 
 A voice file needs neither the audio nor the models that encoded it.
 """
@@ -15,10 +15,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from stentor.arguments import shown
 from stentor.errors import CheckpointError
 from stentor.models.cosyvoice3.config import MAX_PROMPT, MELS, SPEAKER
-from stentor.models.weights import read_pickled_dict
+from stentor.models.weights import is_plain, read_pickled_dict
 
+INTEGERS, FLOATS = ("I32", "I64"), ("F16", "F32", "F64")  # as safetensors names them
 FOLDER, SUFFIX, SPEAKERS = "voices", ".safetensors", "spk2info.pt"
 
 
@@ -53,25 +55,37 @@ class Voice:
 
 def load_voice(file: Path, codes: int) -> Voice:
     """A voice file. `codes`: how many there are. CheckpointError says what is wrong with it."""
+    if not file.is_file():  # a FIFO would wait for ever
+        raise CheckpointError(f"{file} is not a regular file")
     try:
         with safe_open(file, "numpy") as opened:
+            _check_tensors(file, {name: opened.get_slice(name) for name in opened.keys()})  # noqa: SIM118 - no mapping
             text = (opened.metadata() or {}).get("text")
-            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+            arrays = {name: opened.get_tensor(name) for name in ("codes", "mel", "speaker")}
     except (SafetensorError, OSError, ValueError) as e:
         raise CheckpointError(f"{file} is truncated or corrupt: {e}") from e
-    for name in ("codes", "mel", "speaker"):
-        if name not in arrays:
-            raise CheckpointError(f"{file}: tensor {name} is missing")
-    count = len(arrays["codes"])
-    shapes = {"codes": (count,), "mel": (2 * count, MELS), "speaker": (SPEAKER,)}
-    for name, shape in shapes.items():
-        if arrays[name].shape != shape:
-            raise CheckpointError(f"{file}: tensor {name} has shape {list(arrays[name].shape)}, wanted {list(shape)}")
-        if not np.isfinite(arrays[name]).all():
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
             raise CheckpointError(f"{file}: tensor {name} holds numbers that are NaN or infinite")
-    if count > MAX_PROMPT or (count and not 0 <= arrays["codes"].min() <= arrays["codes"].max() < codes):
-        raise CheckpointError(f"{file}: codes must be at most {MAX_PROMPT}, each from 0 to {codes - 1}")
+    if arrays["codes"].size and not 0 <= arrays["codes"].min() <= arrays["codes"].max() < codes:
+        raise CheckpointError(f"{file}: codes must be from 0 to {codes - 1}")
     return Voice.of(arrays, text)
+
+
+def _check_tensors(file: Path, parts: Mapping[str, Any]) -> None:
+    """CheckpointError if the tensors are none of a voice. Nothing of them has been read yet."""
+    for name in ("codes", "mel", "speaker"):
+        if name not in parts:
+            raise CheckpointError(f"{file}: tensor {name} is missing")
+    count = next(iter(parts["codes"].get_shape()), 0)
+    if count > MAX_PROMPT:
+        raise CheckpointError(f"{file}: codes must be at most {MAX_PROMPT}, there are {count}")
+    wanted = {"codes": ([count], INTEGERS), "mel": ([2 * count, MELS], FLOATS), "speaker": ([SPEAKER], FLOATS)}
+    for name, (shape, dtypes) in wanted.items():
+        found, dtype = parts[name].get_shape(), parts[name].get_dtype()
+        if found != shape or dtype not in dtypes:
+            what = f"has shape {found} of {dtype}, wanted {shape} of {', '.join(dtypes)}"
+            raise CheckpointError(f"{file}: tensor {name} {what}")
 
 
 def load_voices(path: Path, codes: int) -> dict[str, Voice]:
@@ -79,7 +93,9 @@ def load_voices(path: Path, codes: int) -> dict[str, Voice]:
     voices: dict[str, Voice] = {}
     if (path / SPEAKERS).is_file():
         known: Mapping[str, Any] = read_pickled_dict(path / SPEAKERS)
-        voices = {name.lower(): Voice.of_speaker(_embedding(path / SPEAKERS, name, v)) for name, v in known.items()}
+        voices = {
+            str(name).lower(): Voice.of_speaker(_embedding(path / SPEAKERS, name, v)) for name, v in known.items()
+        }
     for file in sorted((path / FOLDER).glob(f"*{SUFFIX}")):
         voices[file.name.removesuffix(SUFFIX).lower()] = load_voice(file, codes)
     return voices
@@ -87,6 +103,6 @@ def load_voices(path: Path, codes: int) -> dict[str, Voice]:
 
 def _embedding(file: Path, name: str, entry: Any) -> np.ndarray:
     value = entry.get("embedding") if isinstance(entry, dict) else None
-    if not isinstance(value, torch.Tensor) or value.numel() != SPEAKER:
-        raise CheckpointError(f"{file}: speaker {name!r} has no embedding of {SPEAKER} numbers")
+    if not isinstance(value, torch.Tensor) or not is_plain(value) or value.numel() != SPEAKER:
+        raise CheckpointError(f"{file}: speaker {shown(name)} has no embedding of {SPEAKER} numbers")
     return value.float().flatten().numpy()

@@ -3,4 +3,6 @@
 ARCHITECTURES = ("fish_qwen3_omni",)
 DUMMIES = ("fish-s2-pro",)
 FILES = ()
+TENSORS = ()
+FOLDERS: dict[str, str] = {}
 UNUSED_FILES = ()

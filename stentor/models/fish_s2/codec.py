@@ -51,7 +51,7 @@ class Encoder(nn.Module):
         return convolve(last, windowed(stack, x, rope, ENCODER_WINDOW), None, before=act)
 
     def convolutions(self, x: Tensor, state: StreamingState, _: Tensor) -> Tensor:
-        """What comes before the transformer."""
+        """Convolutions before the transformer."""
         first, *blocks = self.block[:-2]
         x = convolve(first, x, state)
         for block in blocks:
@@ -131,7 +131,7 @@ class FishCodec(nn.Module):
         return codes[0, : -(-len(wav) // self.config.hop)]
 
     def latents(self, wav: Tensor, launch: Launch = eager) -> Tensor:
-        """What `encode` quantizes: [1, ceil(n / hop), C] in float32."""
+        """Latents that `encode` quantizes: [1, ceil(n / hop), C] in float32."""
         return self._latents(wav, launch)[:, : -(-len(wav) // self.config.hop)]
 
     def _latents(self, wav: Tensor, launch: Launch) -> Tensor:

@@ -32,7 +32,7 @@ class Codebook(nn.Module):
         return F.linear(self.codebook(codes), self.out_proj.weight[:, :, 0], self.out_proj.bias)
 
     def table(self) -> Tensor:
-        """What `rows` gives for every code: [codes, C]."""
+        """Rows of every code: [codes, C]."""
         out: Tensor = self.out_proj(self.codebook.weight.T[None])[0].T
         return out
 

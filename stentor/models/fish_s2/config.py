@@ -41,7 +41,7 @@ def parse(config: Mapping[str, Any]) -> LanguageConfig:
         rope_base=text.number("rope_base", above=0),
         vocab=text.integer("vocab_size"),
         codes=audio.integer("vocab_size"),
-        books=audio.integer("num_codebooks"),
+        books=audio.count("num_codebooks"),
         max_model_len=text.integer("max_seq_len"),
     )
 
@@ -50,10 +50,10 @@ def _stack(part: ConfigReader, eps: float) -> StackConfig:
     return StackConfig(
         hidden=part.integer("dim"),
         ffn=part.integer("intermediate_size"),
-        layers=part.integer("n_layer"),
-        heads=part.integer("n_head"),
-        kv_heads=part.integer("n_local_heads"),
-        head_dim=part.integer("head_dim"),
+        layers=part.count("n_layer"),
+        heads=part.count("n_head"),
+        kv_heads=part.count("n_local_heads"),
+        head_dim=part.count("head_dim"),
         eps=eps,
         qk_norm=part.flag("attention_qk_norm", False),
         qk_weight_after_cast=False,

@@ -6,21 +6,13 @@ import torch
 from torch import Tensor
 
 from stentor.layers.types import Launch, eager
-from stentor.models.base import (
-    Emit,
-    Encode,
-    Hidden,
-    KVView,
-    Prompt,
-    PromptRows,
-    Rows,
-    SpeechRequest,
-)
+from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
 from stentor.models.fish_s2.codec import FishCodec
 from stentor.models.fish_s2.language_model import Language
 from stentor.models.fish_s2.prompt import PromptBuilder
 from stentor.models.fish_s2.spec import make_spec
 from stentor.models.fish_s2.tokenizer import Tokens
+from stentor.models.info import SpeechRequest
 from stentor.models.lora import AdapterSlots
 from stentor.text.front_end import Check
 from stentor.text.marks import has_words

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, Prompt, SpeechRequest
+from stentor.models.base import Encode, Prompt
 from stentor.models.fish_s2.tokenizer import Tokens
+from stentor.models.info import SpeechRequest
 
 SPEAKER = re.compile(r"<\|speaker:\d+\|>")
 TAG = re.compile(r"\[[^\[\]]*\]")
@@ -56,7 +57,8 @@ def turns(text: str) -> list[str]:
 
 
 def batches(text: str, chunk_bytes: int) -> list[str]:
-    """What is spoken at a time: up to five turns and `chunk_bytes` UTF-8 bytes. A longer turn stands alone."""
+    """Split a dialogue into what is spoken at a time: up to five turns and `chunk_bytes` UTF-8 bytes. A longer turn
+    stands alone."""
     packed: list[list[str]] = []
     size = 0
     for turn in turns(text):

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import torch
 
 from stentor.layers.types import Column
-from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.fish_s2.config import LanguageConfig
 from stentor.models.fish_s2.prompt import SPEAKER, TAG, UNFINISHED
+from stentor.models.info import Option
 from stentor.text.marks import TextMarks
 
 SAMPLE_RATE = 44_100
@@ -43,7 +44,6 @@ def make_spec(c: LanguageConfig, hop: int, dtype: torch.dtype, adapters: Mapping
         columns=dict(adapters),
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=_options(c),
-        quick_prompt_chars=1000,
         stop_keeps_frame=False,
         reference_rate=SAMPLE_RATE,
         reference_seconds=REFERENCE_SECONDS,

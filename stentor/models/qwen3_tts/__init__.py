@@ -9,4 +9,6 @@ DUMMIES = (
     "qwen3-tts-1.7b-base",
 )
 FILES = ()
+TENSORS = ()
+FOLDERS: dict[str, str] = {}
 UNUSED_FILES = ()

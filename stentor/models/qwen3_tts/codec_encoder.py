@@ -20,12 +20,13 @@ from stentor.layers.conv import (
     state_columns,
     upcast,
 )
+from stentor.layers.frame_decoder import LayerScale
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope, angles
 from stentor.layers.transformer import Attention
 from stentor.layers.types import Launch, eager
 from stentor.layers.windows import Windows, padded, step_of
-from stentor.models.qwen3_tts.codec_decoder import USAGE_FLOOR, LayerScale
+from stentor.models.qwen3_tts.codec_decoder import USAGE_FLOOR
 from stentor.models.qwen3_tts.config import EncoderConfig
 
 EVEN = 2  # columns that `Downsample` makes one of
@@ -66,8 +67,8 @@ class Convolutions(nn.ModuleList):
     """Layers one after the other, over pieces of whole strides."""
 
     def forward(self, x: Tensor, state: StreamingState | None, count: Tensor) -> Tensor:
-        """Of x [B, C, n], `count` [] columns are of the recording. What follows is zeros in each strided layer's
-        input, as in the reference, which pads there."""
+        """Encode x [B, C, n], of which `count` [] columns are of the recording. What follows is zeros in each strided
+        layer's input, as in the reference, which pads there."""
         stride = 1
         for layer in self:
             if not isinstance(layer, PaddedConv1d):
@@ -228,7 +229,7 @@ class Encoder(nn.Module):
         return codes[: -(-samples.shape[0] // self.config.hop)]
 
     def latents(self, samples: Tensor, launch: Launch = eager) -> Tensor:
-        """What `forward` quantizes: [n / hop, hidden], in float32 at least."""
+        """Latents that `forward` quantizes: [n / hop, hidden], in float32 at least."""
         return self._latents(samples, launch)[: -(-samples.shape[0] // self.config.hop)]
 
     def _latents(self, samples: Tensor, launch: Launch) -> Tensor:

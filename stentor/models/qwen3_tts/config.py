@@ -8,26 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
+from stentor.layers.frame_decoder import FrameDecoderConfig
 from stentor.layers.transformer import StackConfig
 from stentor.models.config_reader import ConfigReader
+from stentor.models.frame_talker import TransformerConfig
 from stentor.models.weights import read_config
 
 KINDS = ("base", "custom_voice", "voice_design")
 TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
-
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    """A Qwen3 decoder stack with its vocabulary and RoPE."""
-
-    stack: StackConfig
-    vocab: int
-    theta: float
-    positions: int
 
 
 @dataclass(frozen=True)
@@ -78,20 +69,15 @@ class Config:
     dialects: Mapping[str, str]  # speaker -> the dialect it speaks
     speaker: SpeakerConfig | None  # Base only
 
-    @property
-    def projects(self) -> bool:
-        """The predictor has inputs of its own width (1.7B): small_to_mtp_projection is there."""
-        return self.talker.stack.hidden != self.predictor.stack.hidden
-
 
 def _stack(r: ConfigReader, eps: float, qk_norm: bool) -> StackConfig:
     return StackConfig(
         hidden=r.integer("hidden_size"),
         ffn=r.integer("intermediate_size"),
-        layers=r.integer("num_hidden_layers"),
-        heads=r.integer("num_attention_heads"),
-        kv_heads=r.integer("num_key_value_heads"),
-        head_dim=r.integer("head_dim"),
+        layers=r.count("num_hidden_layers"),
+        heads=r.count("num_attention_heads"),
+        kv_heads=r.count("num_key_value_heads"),
+        head_dim=r.count("head_dim"),
         eps=eps,
         qk_norm=qk_norm,
     )
@@ -114,7 +100,7 @@ def _speaker(r: ConfigReader) -> SpeakerConfig:
         kernels=r.integers("enc_kernel_sizes", (5, 3, 3, 3, 1)),
         dilations=r.integers("enc_dilations", (1, 2, 3, 4, 1)),
         attention=r.integer("enc_attention_channels", 128),
-        scale=r.integer("enc_res2net_scale", 8),
+        scale=r.count("enc_res2net_scale", 8),
         squeeze=r.integer("enc_se_channels", 128),
         sample_rate=r.integer("sample_rate", 24000),
     )
@@ -164,7 +150,7 @@ def parse(data: Mapping[str, Any], where: str) -> Config:
         predictor=_transformer(t.section("code_predictor_config")),
         text_vocab=t.integer("text_vocab_size"),
         text_hidden=t.integer("text_hidden_size"),
-        codebooks=t.integer("num_code_groups"),
+        codebooks=t.count("num_code_groups"),
         ids=_ids(top, t),
         languages=languages,
         speakers=_numbers(t.section("spk_id", {})),
@@ -173,24 +159,11 @@ def parse(data: Mapping[str, Any], where: str) -> Config:
     )
 
 
-@dataclass(frozen=True)
-class DecoderConfig:
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(FrameDecoderConfig):
     """The codec's decoder half."""
 
-    stack: StackConfig
-    theta: float
-    window: int
-    latent: int
     codebook_dim: int
-    codebook_size: int
-    codebooks: int
-    width: int  # channels before the first up-sampling block
-    rates: tuple[int, ...]
-    ratios: tuple[int, ...]
-
-    @property
-    def hop(self) -> int:
-        return prod(self.rates) * prod(self.ratios)
 
 
 @dataclass(frozen=True)
@@ -233,7 +206,7 @@ def _decoder(r: ConfigReader) -> DecoderConfig:
         latent=r.integer("latent_dim"),
         codebook_dim=r.integer("codebook_dim"),
         codebook_size=r.integer("codebook_size"),
-        codebooks=r.integer("num_quantizers"),
+        codebooks=r.count("num_quantizers"),
         width=r.integer("decoder_dim"),
         rates=r.integers("upsample_rates"),
         ratios=r.integers("upsampling_ratios"),
@@ -241,14 +214,14 @@ def _decoder(r: ConfigReader) -> DecoderConfig:
 
 
 def _encoder(r: ConfigReader, used: int, hop: int) -> EncoderConfig:
-    hidden, heads = r.integer("hidden_size", 512), r.integer("num_attention_heads", 8)
+    hidden, heads = r.integer("hidden_size", 512), r.count("num_attention_heads", 8)
     stack = StackConfig(
         hidden=hidden,
         ffn=r.integer("intermediate_size", 2048),
-        layers=r.integer("num_hidden_layers", 8),
+        layers=r.count("num_hidden_layers", 8),
         heads=heads,
-        kv_heads=r.integer("num_key_value_heads", 8),
-        head_dim=r.integer("head_dim", hidden // heads),
+        kv_heads=r.count("num_key_value_heads", 8),
+        head_dim=r.count("head_dim", hidden // heads),
         eps=r.number("norm_eps", 1e-5),
     )
     return EncoderConfig(
@@ -258,15 +231,15 @@ def _encoder(r: ConfigReader, used: int, hop: int) -> EncoderConfig:
         kernel=r.integer("kernel_size", 7),
         residual_kernel=r.integer("residual_kernel_size", 3),
         last_kernel=r.integer("last_kernel_size", 3),
-        residual_layers=r.integer("num_residual_layers", 1),
+        residual_layers=r.count("num_residual_layers", 1),
         growth=r.integer("dilation_growth_rate", 2),
         compress=r.integer("compress", 2),
         ratios=r.integers("upsampling_ratios", (8, 6, 5, 4)),
         codebook_size=r.integer("codebook_size", 2048),
         codebook_dim=r.integer("codebook_dim", 256),
         quantizer_dim=r.integer("vector_quantization_hidden_dimension", 256),
-        quantizers=r.integer("num_quantizers", 32),
-        semantic=r.integer("num_semantic_quantizers", 1),
+        quantizers=r.count("num_quantizers", 32),
+        semantic=r.count("num_semantic_quantizers", 1),
         used=used,
         hop=hop,
     )
@@ -279,7 +252,7 @@ def parse_codec(data: Mapping[str, Any], where: str) -> CodecConfig:
     up, down = top.integer("decode_upsample_rate"), top.integer("encode_downsample_rate")
     if up != decoder.hop:
         raise top.error("decode_upsample_rate", f"is {up}, but the up-sampling rates make {decoder.hop}")
-    encoder = _encoder(top.section("encoder_config"), top.integer("encoder_valid_num_quantizers"), down)
+    encoder = _encoder(top.section("encoder_config"), top.count("encoder_valid_num_quantizers"), down)
     return CodecConfig(top.integer("output_sample_rate"), decoder, encoder)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from stentor.layers.transformer import StackConfig
 from stentor.models.dummy import dummy_tokens, initialize_dummy_weights
+from stentor.models.frame_talker import TransformerConfig
 from stentor.models.load_options import check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
 from stentor.models.lora_files import read_peft
@@ -23,7 +24,6 @@ from stentor.models.qwen3_tts.config import (
     EncoderConfig,
     Ids,
     SpeakerConfig,
-    TransformerConfig,
 )
 from stentor.models.qwen3_tts.loader import (
     QUANTIZED,

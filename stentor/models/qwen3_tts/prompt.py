@@ -9,10 +9,11 @@ from functools import lru_cache, partial
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, LiveText, Prompt, SpeechRequest
+from stentor.models.base import Encode, LiveText, Prompt
 from stentor.models.byte_bpe import settled
+from stentor.models.frame_prompt import LiveColumn, frame_prompt
+from stentor.models.info import SpeechRequest
 from stentor.models.qwen3_tts.config import Config
-from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import Tokenizer
 from stentor.models.sparse_rows import SparseRows
 
@@ -20,14 +21,8 @@ NONE = -1
 ROLE, TAIL, REFERENCE_TAIL = 3, 5, 2
 """Tokens around the text: `<|im_start|>assistant\\n`, `<|im_end|>\\n<|im_start|>assistant\\n`, `<|im_end|>\\n`."""
 
-RUN_ON_BASE, RUN_ON_PER_TOKEN = 192, 12
-"""A sampled result this much longer than its text has probably missed its end. Other engines use the same budget."""
-
 TRANSCRIPTS = 64
-"""Of references, whose ids are kept: each request of a voice asks for them."""
-
-SAMPLER_COLUMNS = ("temperature", "top_k", "top_p", "repetition_penalty")
-SUBTALKER_COLUMNS = ("subtalker_temperature", "subtalker_top_k", "subtalker_top_p")
+"""Transcripts of references whose ids are kept: each request of a voice asks for them."""
 
 
 @dataclass
@@ -58,31 +53,6 @@ class PromptLayout:
     def frame_at(self) -> np.ndarray:
         """The positions of frames."""
         return np.arange(len(self.code), len(self.text))
-
-
-class Continuation:
-    """Live text of one prompt, in ids. What could still change with the next letter is held back."""
-
-    def __init__(self, tokenizer: Tokenizer, end: int, prompt: Prompt, held: str) -> None:
-        """`end` follows the last text. `held` is what the prompt has left."""
-        self._tokenizer, self._end, self._prompt, self._held = tokenizer, end, prompt, held
-        self._free = TEXT_CAPACITY - len(prompt.columns["text"])
-        self._ended = False
-
-    def __call__(self, text: str, last: bool) -> np.ndarray:
-        """See models.base.LiveText."""
-        if self._ended:
-            raise InvalidRequest("text", "nothing may follow the last text")
-        held = self._held + text
-        cut = len(held) if last else settled(held)
-        ids = self._tokenizer.encode(held[:cut]) + [self._end] * last
-        if len(ids) > self._free:
-            raise InvalidRequest("text", "is too long for one request; go on in another")
-        self._held, self._free, self._ended = held[cut:], self._free - len(ids), last
-        self._prompt.streamed_text_tokens += len(ids)
-        if self._prompt.runaway_frames is not None:
-            self._prompt.runaway_frames += RUN_ON_PER_TOKEN * len(ids)
-        return np.array(ids, np.int32)
 
 
 def _transcript_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -130,7 +100,7 @@ class PromptBuilder:
             trailing.pop()  # the text's end
         prompt = self._finish(request, layout, trailing, codes, features.get("speaker"), len(body))
         if request.live:
-            prompt.live = LiveText("text", Continuation(self._tokenizer, c.ids.tts_eos, prompt, rest))
+            prompt.live = LiveText("text", LiveColumn(self._tokenizer.encode, c.ids.tts_eos, prompt, rest))
         return prompt
 
     def _whole(self, request: SpeechRequest) -> bool:
@@ -224,9 +194,7 @@ class PromptBuilder:
         speaker: np.ndarray | None,
         text_tokens: int,
     ) -> Prompt:
-        options, length = request.options, len(layout.text)
-        if len(trailing) > TEXT_CAPACITY:
-            raise too_long(len(trailing), TEXT_CAPACITY, request.text)
+        length = len(layout.text)
         if length >= self._max_model_len:
             raise too_long(length, self._max_model_len - 1, request.text, len(codes))
         rows: dict[str, np.ndarray | SparseRows] = {
@@ -235,22 +203,5 @@ class PromptBuilder:
         }
         if speaker is not None and layout.speaker_at is not None:
             rows["speaker"] = SparseRows(length, np.array([layout.speaker_at]), np.asarray(speaker, np.float32)[None])
-        max_frames = min(int(options["max_frames"]), self._max_model_len - length)
-        minimum = max_frames if options["ignore_eos"] else min(int(options["min_frames"]), max_frames)
-        run_on = RUN_ON_BASE + RUN_ON_PER_TOKEN * text_tokens
-        greedy = options["temperature"] == 0
-        columns = {name: options[name] for name in (*SAMPLER_COLUMNS, *SUBTALKER_COLUMNS)}
-        if greedy:
-            columns["subtalker_temperature"] = 0.0
-        return Prompt(
-            rows=rows,
-            frames=codes,
-            frame_at=layout.frame_at(),
-            columns={**columns, "text": np.array(trailing, np.int32)},
-            max_frames=max_frames,
-            min_frames=minimum,
-            codec_prefix=codes,
-            runaway_frames=None if greedy or minimum >= run_on else run_on,
-            trim_silent_frames=1 if options["trim_leading_silence"] else 0,
-            streamed_text_tokens=len(trailing),
-        )
+        given = codes, layout.frame_at()
+        return frame_prompt(request, rows, given, trailing, text_tokens, self._max_model_len)

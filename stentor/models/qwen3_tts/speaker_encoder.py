@@ -33,7 +33,7 @@ def mel_filters(rate: int, fft: int, mels: int) -> np.ndarray:
 
 
 def fourier(fft: int) -> np.ndarray:
-    """What gives the spectrum of a frame under Hann's window as a product: [fft, 2 (fft / 2 + 1)] float32, real parts
+    """Matrix of a frame's spectrum under Hann's window: [fft, 2 (fft / 2 + 1)] float32, real parts
     first."""
     at = np.arange(fft)
     window = 0.5 - 0.5 * np.cos(2 * np.pi * at / fft)

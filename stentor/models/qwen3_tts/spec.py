@@ -14,13 +14,12 @@ from typing import Any
 import torch
 
 from stentor.layers.types import Column
-from stentor.models.base import KVSpec, ModelSpec, Option
+from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.config_reader import ConfigReader
+from stentor.models.frame_talker import talker_columns
+from stentor.models.info import Option
 from stentor.models.qwen3_tts.config import CodecConfig, Config
 from stentor.models.weights import read_json
-
-TEXT_CAPACITY = 4096
-"""Text tokens that a streaming-text request may still have to hear after its prompt."""
 
 REFERENCE_SECONDS = (0.5, 60.0)
 MIN_FRAMES = 2
@@ -65,17 +64,6 @@ def _options(defaults: Mapping[str, Any], c: Config) -> dict[str, Option]:
     }
 
 
-def _columns(c: Config) -> dict[str, Column]:
-    return {
-        "text": Column((TEXT_CAPACITY,), torch.int32, fill=c.ids.tts_pad),
-        "seen": Column((c.talker.vocab,), torch.bool),
-        "repetition_penalty": Column(fill=1.0),
-        "subtalker_temperature": Column(),
-        "subtalker_top_k": Column(dtype=torch.int64),
-        "subtalker_top_p": Column(fill=1.0),
-    }
-
-
 def _prompt_rows(c: Config) -> dict[str, Column]:
     """Ids are -1 where a position has none. The speaker vector stands at one position, zeros elsewhere."""
     rows = {"text": Column(dtype=torch.int32, fill=-1), "code": Column(dtype=torch.int32, fill=-1)}
@@ -103,10 +91,9 @@ def make_spec(
         hidden=(Column((stack.hidden,), dtype),),
         max_model_len=c.talker.positions,
         draws=c.codebooks,
-        columns={**_columns(c), **(adapters or {})},
+        columns={**talker_columns(c.talker.vocab, c.ids.tts_pad), **(adapters or {})},
         prompt_rows=_prompt_rows(c),
         options=_options(defaults, c),
-        quick_prompt_chars=1000,
         stop_keeps_frame=False,
         reference_rate=codec.sample_rate,
         reference_seconds=REFERENCE_SECONDS,

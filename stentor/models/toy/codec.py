@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, StreamingState, state_columns
 from stentor.layers.qk_norm_rope import NormRope
 from stentor.layers.sliding_window import WindowKV, window_columns
 from stentor.layers.types import NO_PAGES, CodecCall, Column, State
-from stentor.models.codec_timing import CAUSAL
-from stentor.models.toy.config import CODES, LATENT, WINDOW
+from stentor.models.codec_timing import CAUSAL, CodecTiming
+from stentor.models.toy.config import CODES, HOP, LATE, LATENT, WINDOW
 
 
 class ToyCodec(nn.Module):
@@ -46,3 +47,22 @@ class ToyCodec(nn.Module):
     def conditions(self, prefix: np.ndarray) -> dict[str, np.ndarray]:
         """It has none."""
         return {}
+
+
+class LateCodec(ToyCodec):
+    """Codec whose samples also depend on the one LATE behind them, or on zeros where the stream has ended."""
+
+    timing = CodecTiming(late=LATE)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.columns["late"] = Column((LATE,))
+
+    def decode(self, frames: Tensor, state: State, call: CodecCall | None = None) -> tuple[Tensor, State]:
+        assert call is not None
+        y, new = super().decode(frames, state)
+        at = torch.arange(y.shape[1], device=y.device)
+        y = torch.where(at < (call.end - call.start)[:, None] * HOP, y, 0.0)
+        both = torch.cat((state["late"], y), 1)
+        new["late"] = both[:, -LATE:]
+        return both * 0.6 + F.pad(both, (0, LATE))[:, LATE:] * 0.4, new

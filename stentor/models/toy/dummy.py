@@ -1,4 +1,5 @@
-"""`dummy:toy`, toys with other codecs, and two that say when they speak a word. All are of seed 0."""
+"""`dummy:toy`, toys with other codecs, two that say when they speak a word, and one with page sets by frame. All are of
+seed 0."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 import torch
 
 from stentor.models.load_options import check_load_options
-from stentor.models.toy.codec import ToyCodec
+from stentor.models.toy.codec import LateCodec, ToyCodec
+from stentor.models.toy.frames import FramesToy
 from stentor.models.toy.lookahead_codec import LookaheadCodec, WholeCodec
 from stentor.models.toy.model import Toy
 
@@ -18,13 +20,15 @@ CODECS: Mapping[str, type[ToyCodec | LookaheadCodec]] = {
     "toy-whole": WholeCodec,
     "toy-words": ToyCodec,
     "toy-window": ToyCodec,
+    "toy-frames": LateCodec,
 }
 WINDOW = (1, 3)
-"""What `toy-window` sees of its text behind and ahead of the last frame's place."""
+"""Text that `toy-window` sees behind and ahead of the last frame's place."""
 
 
 def make(name: str, device: torch.device, dtype: torch.dtype | None, options: Mapping[str, Any]) -> Toy:
     """The dummy `name`. `dtype` None: float32."""
     check_load_options(options, ())
     words, window = name in ("toy-words", "toy-window"), WINDOW if name == "toy-window" else None
-    return Toy(0, dtype or torch.float32, device, CODECS[name], words, window)
+    kind = FramesToy if name == "toy-frames" else Toy
+    return kind(0, dtype or torch.float32, device, CODECS[name], words, window)

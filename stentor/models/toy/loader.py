@@ -22,4 +22,4 @@ def load(
     check_load_options(options, ())
     own = path / FILES[0]
     reader = ConfigReader(read_json(own), FILES[0]) if own.is_file() else ConfigReader(raw)
-    return Toy(reader.integer("seed", 0, low=0), dtype or torch.float32, device)
+    return Toy(reader.integer("seed", 0, low=0, high=2**63 - 1), dtype or torch.float32, device)

@@ -44,7 +44,7 @@ class LookaheadCodec(nn.Module):
         }
 
     def conditions(self, prefix: np.ndarray) -> dict[str, np.ndarray]:
-        """Of a voice with so many prefix frames [n, FRAME]."""
+        """Make conditions of a voice with prefix frames [n, FRAME]."""
         if not len(prefix):
             return {}
         return {
@@ -87,7 +87,7 @@ class LookaheadCodec(nn.Module):
         return samples.tanh().flatten(1).float(), {**state, "owed": z[:, count : count + DELAY]}
 
     def _attend(self, y: Tensor, exists: Tensor, call: CodecCall) -> Tensor:
-        """What each frame [B, n, WIDTH] sees of the whole chunk and of the pages before it."""
+        """Attend from each frame [B, n, WIDTH] to the whole chunk and of the pages before it."""
         kv, seen = torch.stack((y, y.sin()), 1), exists[:, None]
         if not call.whole:
             kv, seen = self._with_pages(kv, exists, call.pages)
@@ -111,6 +111,6 @@ class LookaheadCodec(nn.Module):
 
 
 class WholeCodec(LookaheadCodec):
-    """The same without chunks."""
+    """Codec that decodes whole utterances only."""
 
     timing = CodecTiming(GRID, LOOKAHEAD, DELAY, whole=True, wholes=WHOLES, chunks=False)

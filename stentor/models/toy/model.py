@@ -21,16 +21,8 @@ from stentor.layers.rope import Rope, angles
 from stentor.layers.sampling import sample
 from stentor.layers.transformer import Stack
 from stentor.layers.types import Launch, eager
-from stentor.models.base import (
-    Emit,
-    Encode,
-    Hidden,
-    KVView,
-    Prompt,
-    PromptRows,
-    Rows,
-    SpeechRequest,
-)
+from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.info import SpeechRequest
 from stentor.models.lora import NO_ADAPTERS
 from stentor.models.toy.codec import ToyCodec
 from stentor.models.toy.config import BOOK, CODES, HIDDEN, HOP, LATENT, MAX_TEXT, STACK, TEXT
@@ -41,7 +33,7 @@ from stentor.text.marks import has_words
 
 _WORD = re.compile(rb"\S+")
 BROKEN = "\x01 breaks the toy"
-"""The last token of a text with this is outside the embedding table. Its prefill fails and must break nothing else."""
+"""A text with this has a column that does not fit into its row. Its admission fails and must break nothing else."""
 
 
 class Toy(nn.Module):
@@ -89,8 +81,7 @@ class Toy(nn.Module):
         tokens = voice + list(request.text.encode())
         if len(tokens) > MAX_TEXT:  # letters of several bytes
             raise too_long(len(tokens), MAX_TEXT, request.text)
-        if BROKEN in request.text:
-            tokens[-1] = TEXT
+        trail = [*tokens[::-1], *([0] * MAX_TEXT if BROKEN in request.text else [])]
         given = np.zeros((0, LATENT + CODES), np.float32)
         if request.reference is not None:
             given = encode(request.reference.recording, "reference")["frames"]
@@ -107,7 +98,7 @@ class Toy(nn.Module):
                 "top_p": o["top_p"],
                 "cfg": o["cfg"],
                 "steps": o["flow_steps"],
-                "trail": np.array(tokens[::-1], np.int64),
+                "trail": np.array(trail, np.int64),
                 "trail_len": len(tokens),
                 **({"hide": o["hide"]} if self.spec.hides_frames else {}),
                 **(text if self.spec.alignment else {}),

@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 
 from stentor.layers.types import Column
-from stentor.models.base import AlignmentHeads, KVSpec, ModelSpec, Option
+from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.codec_timing import CAUSAL, CodecTiming
+from stentor.models.info import AlignmentHeads, Option
 from stentor.models.toy.config import (
     BOOK,
     CODEC_PREFIX,

@@ -3,4 +3,6 @@
 ARCHITECTURES = ("voxcpm2",)
 DUMMIES = ("voxcpm2",)
 FILES = ()
+TENSORS = ()
+FOLDERS: dict[str, str] = {}
 UNUSED_FILES = ()

@@ -58,7 +58,7 @@ class Encoder(nn.Module):
         return out
 
     def hidden(self, x: Tensor, state: StreamingState | None = None) -> Tensor:
-        """What fc_mu (and, in training, fc_logvar) reads: [B, encoder_dim * 2 ** blocks, n / hop]."""
+        """Input of fc_mu (and, in training, of fc_logvar): [B, encoder_dim * 2 ** blocks, n / hop]."""
         first, *blocks = self.block
         if self.samples > 1:
             x = x.reshape(len(x), -1, self.samples).transpose(1, 2)
@@ -105,7 +105,7 @@ class Decoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What audio is made in."""
+        """Precision in which audio is made."""
         return self.model[-1].get_parameter("weight").dtype
 
     def forward(self, x: Tensor, state: StreamingState | None) -> Tensor:

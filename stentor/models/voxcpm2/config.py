@@ -91,6 +91,7 @@ class VoxCPM2Config:
     takes_instructions: bool = True
     takes_reference: bool = True
     voices: tuple[str, ...] = ()  # of voices.safetensors. The first one speaks where none is named
+    voice_descriptions: Mapping[str, str] = field(default_factory=dict)
     counts_positions: bool = False  # text embeddings carry their position, so that equal phonemes differ
     widens: bool = False  # weights of 8 bits are stored so for their size: they are widened if 8 bits are not asked for
     threads: int | None = None  # of a CPU, where more are no faster
@@ -142,9 +143,7 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
     stentor = top.section("stentor", {})
     return VoxCPM2Config(
         base=base,
-        residual=_like(
-            base, base.hidden, base.ffn, base.heads, top.integer("residual_lm_num_layers", 8), base.head_dim
-        ),
+        residual=_like(base, base.hidden, base.ffn, base.heads, top.count("residual_lm_num_layers", 8), base.head_dim),
         encoder=_local_stack(base, top.section("encoder_config")),
         dit=_local_stack(base, top.section("dit_config")),
         vae=vae,
@@ -163,6 +162,7 @@ def parse(config: Mapping[str, object]) -> VoxCPM2Config:
         takes_instructions=stentor.flag("takes_instructions", True),
         takes_reference=stentor.flag("takes_reference", True),
         voices=stentor.texts("voices", ()),
+        voice_descriptions=stentor.words("voice_descriptions"),
         counts_positions=stentor.flag("counts_positions", False),
         widens=stentor.flag("widens", False),
         threads=stentor.integer("threads") if stentor.data.get("threads") is not None else None,
@@ -180,7 +180,7 @@ def _alignment(stentor: ConfigReader, base: StackConfig) -> AlignmentConfig | No
     section = stentor.section("alignment")
     if stentor.data.get("text_frontend") is None or stentor.flag("takes_instructions", True):
         raise stentor.error("alignment", "needs a text_frontend, and takes_instructions false")
-    layers, heads = section.integers("layers", low=0), section.integer("heads")
+    layers, heads = section.integers("layers", low=0), section.count("heads")
     if max(layers) >= base.layers or len(set(layers)) < len(layers):
         raise section.error("layers", f"must be different numbers below {base.layers}, got {list(layers)}")
     if heads > base.heads:
@@ -212,14 +212,14 @@ def _defaults(stentor: ConfigReader) -> dict[str, float]:
 
 
 def _base_stack(lm: ConfigReader) -> StackConfig:
-    heads, hidden = lm.integer("num_attention_heads"), lm.integer("hidden_size")
+    heads, hidden = lm.count("num_attention_heads"), lm.integer("hidden_size")
     return StackConfig(
         hidden=hidden,
         ffn=lm.integer("intermediate_size"),
-        layers=lm.integer("num_hidden_layers"),
+        layers=lm.count("num_hidden_layers"),
         heads=heads,
-        kv_heads=lm.integer("num_key_value_heads"),
-        head_dim=lm.integer("kv_channels", hidden // heads),
+        kv_heads=lm.count("num_key_value_heads"),
+        head_dim=lm.count("kv_channels", hidden // heads),
         eps=lm.number("rms_norm_eps", 1e-5),
     )
 
@@ -229,13 +229,13 @@ def _like(base: StackConfig, hidden: int, ffn: int, heads: int, layers: int, hea
 
 
 def _local_stack(base: StackConfig, s: ConfigReader) -> StackConfig:
-    hidden, heads = s.integer("hidden_dim", 1024), s.integer("num_heads", 16)
-    head_dim = s.integer("kv_channels", hidden // heads)
+    hidden, heads = s.integer("hidden_dim", 1024), s.count("num_heads", 16)
+    head_dim = s.count("kv_channels", hidden // heads)
     if head_dim != base.head_dim:
         raise s.error(
             "kv_channels", f"{head_dim} differs from lm_config's {base.head_dim}: the rotary factors are shared"
         )
-    return _like(base, hidden, s.integer("ffn_dim", 4096), heads, s.integer("num_layers", 4), head_dim)
+    return _like(base, hidden, s.integer("ffn_dim", 4096), heads, s.count("num_layers", 4), head_dim)
 
 
 def _rope_factors(lm: ConfigReader, head_dim: int) -> tuple[float, ...] | None:

@@ -73,7 +73,7 @@ class LocDiT(nn.Module):
         return TimeTokens(self.time_tokens, self.in_proj.weight.dtype, self.in_proj.weight.device)
 
     def schedule(self) -> EulerSchedule:
-        """The same for all numbers of steps."""
+        """Schedules of all numbers of steps."""
         times = self.times()
         times.prepare_all()
         return times.schedule

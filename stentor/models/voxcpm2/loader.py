@@ -17,6 +17,7 @@ from stentor.arguments import shown, whole
 from stentor.config import path_of
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.conv import cast_codec
+from stentor.layers.packed_conv import pack_convolutions
 from stentor.layers.packed_linear import packs
 from stentor.models.load_options import CODEC_DTYPE, check_load_options, codec_dtype, encoder_dtype, model_dtype
 from stentor.models.lora import ADAPTER_OPTIONS, AdapterPlan, install_adapters
@@ -28,7 +29,6 @@ from stentor.models.voxcpm2.config import VoxCPM2Config, parse
 from stentor.models.voxcpm2.lora import USUAL_TARGETS, read_lora, serves_adapters
 from stentor.models.voxcpm2.model import VoxCPM2
 from stentor.models.voxcpm2.modules import VoxCPM2Net
-from stentor.models.voxcpm2.packed_conv import pack_convolutions
 from stentor.models.voxcpm2.prompt import PromptBuilder, Tokenize
 from stentor.models.voxcpm2.schedule import MAX_STEPS
 from stentor.models.voxcpm2.tokenizer import TextTokenizer
@@ -128,7 +128,7 @@ def make_modules(c: VoxCPM2Config, device: torch.device, dtype: torch.dtype | No
 
 
 class Text(NamedTuple):
-    """What reads text: a front end and the tokenizer of what it makes."""
+    """Reader of text: a front end and the tokenizer of what it makes."""
 
     tokenize: Tokenize
     front_end: FrontEnd

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stentor.layers.attention import full
 from stentor.layers.linear import some_outputs
-from stentor.layers.lora import LoraLinear, before_norm
+from stentor.layers.lora import LoraLinear
 from stentor.layers.packed_linear import PackedLinear
 from stentor.layers.qk_norm_rope import RopePositions
 from stentor.layers.rope import Rope
@@ -26,7 +26,7 @@ def last_layer_subset(stack: Stack, x: Tensor, rope: Rope, keep: slice) -> Tenso
         return stack.norm.add_norm(_fused_subset(last, x, positions, keep), None)[1]
     x, h = last.input_layernorm.add_norm(x, delta)
     attended = _attend_to_all(last, h, positions, keep)
-    x, h = before_norm(last.self_attn.o_proj, attended, x[:, keep], last.post_attention_layernorm)
+    x, h = last.post_attention_layernorm.add_norm(x[:, keep], last.self_attn.o_proj(attended))
     return stack.norm.add_norm(x, last.mlp(h))[1]
 
 

@@ -9,16 +9,8 @@ from torch import Tensor
 from stentor.layers.attention import KeptQueries
 from stentor.layers.rng import grid_normal
 from stentor.layers.types import Launch, eager
-from stentor.models.base import (
-    Emit,
-    Encode,
-    Hidden,
-    KVView,
-    Prompt,
-    PromptRows,
-    Rows,
-    SpeechRequest,
-)
+from stentor.models.base import Emit, Encode, Hidden, KVView, Prompt, PromptRows, Rows
+from stentor.models.info import SpeechRequest
 from stentor.models.lora import AdapterSlots
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import VoxCPM2Config

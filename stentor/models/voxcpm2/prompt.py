@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from stentor.errors import InvalidRequest, too_long
-from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechRequest
+from stentor.models.base import Encode, Prompt
+from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.schedule import evaluations
 from stentor.models.voxcpm2.tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
 from stentor.text.front_end import FrontEnd

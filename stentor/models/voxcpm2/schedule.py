@@ -30,7 +30,7 @@ def time_grid(steps: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class EulerSchedule:
-    """What the solver reads per row and evaluation.
+    """Numbers that the solver reads per row and evaluation.
 
     Rows are the numbers of steps 0..MAX_STEPS, or the rows of one batch.
     """

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import torch
 
 from stentor.layers.types import Column
-from stentor.models.base import AlignmentHeads, KVSpec, ModelSpec, Option
+from stentor.models.base import KVSpec, ModelSpec
 from stentor.models.codec_timing import CodecTiming
+from stentor.models.info import AlignmentHeads, Option
 from stentor.models.voxcpm2.config import VoxCPM2Config
 from stentor.models.voxcpm2.prompt import MIN_LEN, PRIME
 from stentor.models.voxcpm2.schedule import MAX_STEPS, evaluations
-from stentor.text import languages
+from stentor.text import languages, unread
 
 CAPTURED_STEPS = (4, 6, 16, 25)  # numbers of flow steps that are captured besides the default
 REFERENCE_SECONDS = (0.3, 120.0)
@@ -41,7 +42,7 @@ def _alignment(c: VoxCPM2Config) -> AlignmentHeads | None:
 
 
 def _hidden(c: VoxCPM2Config, dtype: torch.dtype) -> tuple[Column, ...]:
-    """Of both language models, and the queries of the heads that look at the text, if there are any."""
+    """Hidden states of both language models, and the queries of the heads that look at the text, if there are any."""
     plain, heads = Column((c.base.hidden,), dtype), c.alignment
     queries = () if heads is None else (Column((len(heads.layers), heads.heads, c.base.head_dim), dtype),)
     return plain, plain, *queries
@@ -63,11 +64,11 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         columns={"cfg": Column(fill=1.0), "flow_steps": Column(dtype=torch.int64, fill=1), **more_columns},
         prompt_rows={"token": Column(dtype=torch.int64)},
         options=choices,
-        quick_prompt_chars=0 if c.text_frontend else 1000,
         stop_keeps_frame=True,
         reference_rate=c.vae.sample_rate,
         reference_seconds=REFERENCE_SECONDS,
         voices=c.voices,
+        voice_descriptions=c.voice_descriptions,
         languages=languages(c.text_frontend),
         takes_instructions=c.takes_instructions,
         instructs_prompt=False,
@@ -79,6 +80,7 @@ def make_spec(c: VoxCPM2Config, dtype: torch.dtype, more_columns: Mapping[str, C
         num_evals=evaluations(int(steps or 1)),
         captured_evals=tuple(evaluations(n) for n in CAPTURED_STEPS),
         threads=c.threads,
+        unread=unread(c.text_frontend),
         phonemes=c.text_frontend == "english-phonemes",
         split_granularity=c.split_granularity,
         alignment=_alignment(c),

@@ -109,7 +109,7 @@ def test_two_cells_of_a_call_are_like_two_calls(dtype, reference, splits):
 
 @pytest.mark.parametrize("kept", [0, 7, 19])
 def test_a_long_history_is_read_in_splits(kept, reference, splits):
-    """Of fewer cells than splits, of a number that they do not divide, and of a whole window."""
+    """Windows of fewer cells than splits, of a number that they do not divide, and a full one."""
     heads, cell, dim = 1, 50, 16
     table, filled, count = torch.randperm(40, device=DEVICE).view(2, 20), integers(kept, 19 - kept), integers(50, 31)
     pool = random(40, 1, 1, 2, 2, heads, cell, dim)

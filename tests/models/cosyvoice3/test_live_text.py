@@ -1,4 +1,4 @@
-"""What is fed of a text that goes on, and when codes are drawn, by the rule of the original."""
+"""Feeding of a text that goes on, and when codes are drawn, by the rule of the original."""
 
 from __future__ import annotations
 

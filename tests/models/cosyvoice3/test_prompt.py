@@ -9,11 +9,11 @@ import pytest
 
 from stentor.audio import Recording
 from stentor.errors import InvalidRequest
-from stentor.models.base import ReferenceAudio, SpeechRequest
 from stentor.models.cosyvoice3 import config
 from stentor.models.cosyvoice3.dummy import TEXT_MODEL, make_tokens
 from stentor.models.cosyvoice3.prompt import SYSTEM, PromptBuilder, Room, layout
 from stentor.models.cosyvoice3.voice import Voice
+from stentor.models.info import ReferenceAudio, SpeechRequest
 
 C = config.parse({}, TEXT_MODEL).language
 TOKENS = make_tokens()

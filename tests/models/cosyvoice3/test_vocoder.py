@@ -73,7 +73,7 @@ def test_calls_joined_equal_the_whole_for_rows_of_other_places_and_ends(vocoder:
 
 @pytest.mark.parametrize("before", [0, 3, 50])
 def test_frames_decoded_ahead_do_not_move_the_state(vocoder: Vocoder, before: int):
-    """Of a stream's first call, with frames before it, and of the next: samples and state of two calls in one."""
+    """A stream's first call, with frames before it, and the next: samples and state of two calls in one."""
     state = {n: torch.zeros(1, *c.shape, dtype=c.dtype) for n, c in vocoder.columns.items()}
     for call in range(2):
         at, known = torch.tensor([50 * call - before]), torch.tensor([UNKNOWN])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -33,6 +35,10 @@ def test_a_file_gives_the_voice_back(tmp_path, text):
         ("mel", np.zeros((13, 80), np.float32), "mel has shape"),
         ("mel", np.full((14, 80), np.nan, np.float32), "mel holds"),
         ("speaker", np.zeros(191, np.float32), "speaker has shape"),
+        ("speaker", np.zeros(192, np.int8), "speaker has shape .* of I8"),
+        ("codes", np.zeros(7, np.float32), "codes has shape .* of F32"),
+        ("codes", np.array(1, np.int32), "codes has shape"),
+        ("codes", np.zeros(100_000, np.int32), "codes must be at most"),
     ],
 )
 def test_a_file_that_is_wrong_says_why(tmp_path, name, value, message):
@@ -59,6 +65,28 @@ def test_a_directorys_speakers_and_files_are_its_voices(tmp_path):
     assert list(found) == ["anna", "me.v2"]
     assert len(found["anna"].codes) == 0
     assert found["anna"].speaker.tolist() == [1.0] * 192
+
+
+def test_a_voice_file_that_is_no_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "v.safetensors")
+    with pytest.raises(CheckpointError, match="is not a regular file"):
+        load_voice(tmp_path / "v.safetensors", 50)
+
+
+@pytest.mark.parametrize(
+    "speakers",
+    [
+        {7: {"embedding": torch.ones(3)}},
+        {"a": {"embedding": torch.empty(192, device="meta")}},
+        {"a": {"embedding": torch.ones(192).to_sparse()}},
+        {"a": {"embedding": torch.ones(1).expand(192)}},
+        {"a": 1},
+    ],
+)
+def test_a_speaker_of_no_plain_numbers_is_refused(tmp_path, speakers):
+    torch.save(speakers, tmp_path / "spk2info.pt")
+    with pytest.raises(CheckpointError, match="has no embedding of 192"):
+        load_voices(tmp_path, 50)
 
 
 def test_a_speaker_without_an_embedding_is_named(tmp_path):

@@ -84,6 +84,7 @@ def test_a_frame_is_the_scaled_sum_of_its_codes_and_its_token(dtype, hidden, cod
     torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_for_gpus():
     done = python("-m", "tests.models.fish_s2.compile_kernels", TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -89,7 +89,7 @@ def test_20_speakers_speak(tts):
 
 
 def test_turns_in_batches_go_on_from_what_was_said_before(tts):
-    """What a long-form layer does: each batch of turns is a request whose prompt holds the batches before it."""
+    """Run a long-form layer: each batch of turns is a request whose prompt holds the batches before it."""
     model, oracle = tts._model, Oracle()
     options = {n: o.default for n, o in tts.spec.options.items()} | {"temperature": 0, "max_frames": 5}
     history = []

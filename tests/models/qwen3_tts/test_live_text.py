@@ -16,8 +16,8 @@ from stentor import TTS, InvalidRequest, Reference, Speech
 from stentor.engine.stream import AudioStream
 from stentor.models.base import Prompt
 from stentor.models.byte_bpe import settled
-from stentor.models.qwen3_tts.prompt import Continuation
-from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
+from stentor.models.frame_prompt import LiveColumn
+from stentor.models.frame_talker import TEXT_CAPACITY
 from stentor.models.qwen3_tts.tokenizer import QwenTokenizer
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 from tests.helpers.patience import STUCK_S
@@ -176,7 +176,7 @@ def test_what_cannot_be_live_is_refused(tts: TTS, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="live"):
             base.prompt(base.request("Hello there", **ask))
         assert base.prompt(base.request("Hello there", **ask, x_vector_only=True)).live is not None
-    with TTS("dummy:toy", memory_gb=0.01) as toy, pytest.raises(InvalidRequest, match="whole text"):
+    with TTS("dummy:toy", memory_gb=0.01) as toy, pytest.raises(InvalidRequest, match="complete text"):
         toy.request("Hello.", live=True)
 
 
@@ -221,7 +221,7 @@ def test_the_ids_of_parts_are_those_of_the_whole(tokenizer: QwenTokenizer, parts
         want = tokenizer.encode(text)
     except UnicodeEncodeError:
         return
-    more = Continuation(tokenizer, END, prompt(None), "")
+    more = LiveColumn(tokenizer.encode, END, prompt(None), "")
     ids = [i for part in parts for i in more(part, False).tolist()]
     assert ids == want[: len(ids)]
     assert [*ids, *more("", True).tolist()] == [*want, END]
@@ -235,5 +235,5 @@ def test_words_are_not_held_back_longer_than_they_must(tokenizer: QwenTokenizer)
 
 def test_the_guards_patience_grows_with_the_text(tokenizer: QwenTokenizer) -> None:
     kept = prompt(200)
-    Continuation(tokenizer, END, kept, "")("one two ", False)
+    LiveColumn(tokenizer.encode, END, kept, "")("one two ", False)
     assert kept.runaway_frames == 200 + 2 * 12

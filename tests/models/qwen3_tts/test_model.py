@@ -17,8 +17,9 @@ from stentor.layers.rng import uniform
 from stentor.layers.transformer import StackConfig
 from stentor.models.base import Rows
 from stentor.models.dummy import initialize_dummy_weights
+from stentor.models.frame_talker import TransformerConfig
 from stentor.models.qwen3_tts.codec_decoder import Decoder
-from stentor.models.qwen3_tts.config import Config, TransformerConfig
+from stentor.models.qwen3_tts.config import Config
 from stentor.models.qwen3_tts.dummy import CONSTANTS, DummyTokenizer, codec_config, config
 from stentor.models.qwen3_tts.loader import build, make_weights
 from stentor.models.qwen3_tts.model import Qwen3TTS

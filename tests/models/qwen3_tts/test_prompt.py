@@ -1,4 +1,4 @@
-"""What a Qwen3-TTS checkpoint takes, what it refuses and how it says so, and what its options do."""
+"""Requests to Qwen3-TTS checkpoints: what is accepted, what is refused and how, and what options do."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 
 from stentor import TTS, InvalidRequest, Reference
 from stentor.audio import Recording
-from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
+from stentor.models.base import Prompt
+from stentor.models.frame_talker import TEXT_CAPACITY
+from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.qwen3_tts.dummy import SPECIAL, DummyTokenizer, config
 from stentor.models.qwen3_tts.prompt import PromptBuilder
-from stentor.models.qwen3_tts.spec import TEXT_CAPACITY
 from stentor.models.sparse_rows import SparseRows
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts as tiny
 from tests.helpers.stepped_engine import hold

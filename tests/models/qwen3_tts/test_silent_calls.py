@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from stentor.layers.conv import CausalConv1d, CausalConvTranspose1d, context_steps
+from stentor.layers.frame_decoder import FrameCodec
 from stentor.layers.transformer import StackConfig
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable, State
 from stentor.models.dummy import initialize_dummy_weights
 from stentor.models.qwen3_tts import dummy
-from stentor.models.qwen3_tts.codec_decoder import Codec, Decoder
+from stentor.models.qwen3_tts.codec_decoder import Decoder
 from stentor.models.qwen3_tts.loader import build
 
 NO_TABLE = CodecPageTable({}, torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
@@ -20,22 +21,22 @@ SILENT = CodecCall(torch.zeros(1, dtype=torch.int64), torch.full((1,), NO_END), 
 
 
 @pytest.fixture
-def codec() -> Codec:
+def codec() -> FrameCodec:
     stack = StackConfig(hidden=32, ffn=48, layers=2, heads=2, kv_heads=2, head_dim=16, eps=1e-5)
     small = {"width": 32, "latent": 32, "codebook_dim": 32, "codebook_size": 64, "codebooks": 3}
     c = replace(dummy.codec_config().decoder, stack=stack, window=5, rates=(3, 8), ratios=(2, 2), **small)
     decoder = build(lambda: Decoder(c), torch.float64)
     initialize_dummy_weights(decoder, torch.device("cpu"), 0, constants=dummy.CONSTANTS)
     decoder.process_weights_after_loading()
-    return Codec(decoder)
+    return FrameCodec(decoder)
 
 
-def fresh(codec: Codec) -> State:
+def fresh(codec: FrameCodec) -> State:
     return {name: column.rows(1) for name, column in codec.columns.items()}
 
 
 @torch.inference_mode()
-def test_the_state_after_a_silent_call_is_that_of_one_that_is_heard(codec: Codec) -> None:
+def test_the_state_after_a_silent_call_is_that_of_one_that_is_heard(codec: FrameCodec) -> None:
     count = codec.context + 9
     frames = torch.randint(64, (1, count, 3), generator=torch.Generator().manual_seed(0))
     heard, want = codec.decode(frames, fresh(codec))

@@ -103,6 +103,7 @@ def test_one_launch_guides_steps_and_writes_the_next_tokens(dtype):
     assert torch.equal(last, got)
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_for_gpus():
     done = python("-m", "tests.models.voxcpm2.compile_kernels", TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]

@@ -16,7 +16,8 @@ from stentor import registry
 from stentor.errors import CheckpointError, InvalidRequest
 from stentor.layers.attention import causal
 from stentor.layers.packed_linear import PackedLinear, packs
-from stentor.models.base import AlignmentHeads, SpeechModel
+from stentor.models.base import SpeechModel
+from stentor.models.info import AlignmentHeads
 from stentor.models.voxcpm2 import dummy
 from stentor.models.voxcpm2.codec import AudioVAE, PatchCodec
 from stentor.models.voxcpm2.config import parse
@@ -240,13 +241,13 @@ def test_named_voices_come_from_a_file_and_a_misshapen_one_is_named(copy: Path) 
 
 
 def test_text_that_counts_its_positions_is_heard_otherwise_and_audio_is_not(copy: Path) -> None:
-    """The same token at two positions: without the count their inputs are equal."""
+    """One token at two positions: without the count their inputs are equal."""
     plain = load(copy)
     reconfigure(copy, lambda c: c.update(stentor={"counts_positions": True}))
     counting = load(copy)
 
     def inputs(model: SpeechModel, audio: bool) -> torch.Tensor:
-        """What the first layer's first norm sees, of two positions."""
+        """Input of the first layer's first norm, at two positions."""
         seen: list[torch.Tensor] = []
         hook = model.net.base_lm.layers[0].register_forward_hook(lambda m, args, out: seen.append(args[0]))
         hidden = model.net.base_lm.embed_tokens.weight.shape[1]

@@ -1,4 +1,4 @@
-"""What a request becomes: the sequence of each mode, its limits, and what is refused."""
+"""Prompts from requests: the sequence of each mode, its limits, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from stentor.audio import Recording
 from stentor.errors import InvalidRequest
-from stentor.models.base import Prompt, ReferenceAudio, SpeechRequest
+from stentor.models.base import Prompt
+from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.models.voxcpm2.prompt import PromptBuilder
 from stentor.text.front_end import Check, FrontEnd, plain, proceed
 from stentor.text.trace import Trace

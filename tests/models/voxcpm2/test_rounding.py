@@ -1,4 +1,4 @@
-"""What the original rounds to bfloat16, and its model was trained with. Expected values are of `voxcpm` 2.0.3."""
+"""Rounding to bfloat16 in the original, with which its model was trained. Expected values are of `voxcpm` 2.0.3."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tiny(dtype: torch.dtype) -> VoxCPM2:
 
 
 def test_sinusoids_of_times_are_computed_in_bfloat16_throughout() -> None:
-    """Those of float32 differ by up to 0.90 here: what the model knows is what bfloat16 makes of a time."""
+    """Float32 differs by up to 0.90 here: what the model knows is what bfloat16 makes of a time."""
     found = sinusoid(torch.tensor(TIMES, dtype=torch.bfloat16), 8)
     assert found.dtype == torch.bfloat16
     assert (found.float() - torch.tensor(SINUSOIDS)).abs().max() <= 2**-8  # the last bit near 1

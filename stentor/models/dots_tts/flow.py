@@ -1,0 +1,242 @@
+"""The flow head: from a hidden state and noise to a patch, with a history of its own for every evaluation.
+
+The history is a sequence of units, the hidden state that made a patch and the patch's latents. Their keys and values
+depend on the time of the evaluation and on the branch, so each of these has layers of its own in the page set. The unit
+that is being made sees all of the history and of itself. When it is done it runs again, as history: causal, and with
+clean latents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stentor.layers.attention import Attend
+from stentor.layers.linear import Linear
+from stentor.layers.norm import RMSNorm
+from stentor.layers.qk_norm_rope import NormRope, RopePositions
+from stentor.layers.rope import Rope, angles
+from stentor.models.base import FrameKV
+from stentor.models.dots_tts.config import EPS32, MEANFLOW, MIDPOINT, SCM, DotsConfig, LayersConfig, Solver
+
+FLOW = "flow"
+"""The page set of the flow head."""
+LAYER_NORM_EPS, FREQUENCIES = 1e-5, 128
+PARTS = 6
+"""Shift, scale and gate of the attention, then of the feed-forward."""
+
+
+class Modulation(nn.Sequential):
+    """Numbers that a condition gives to a layer."""
+
+    def __init__(self, width: int, parts: int) -> None:
+        super().__init__(nn.SiLU(), Linear(width, parts * width))
+
+
+class Embedder(nn.Module):
+    """A time or a duration as a vector. Times from 0 to 1 are not scaled."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(Linear(2 * FREQUENCIES, width), nn.SiLU(), Linear(width, width))
+
+    def forward(self, t: Tensor) -> Tensor:
+        """t [n] float32 -> [n, width]."""
+        index = torch.arange(FREQUENCIES, dtype=torch.float32, device=t.device)
+        angle = t[:, None] * torch.exp(-math.log(10000.0) * index / FREQUENCIES)
+        first = self.mlp[0]
+        assert isinstance(first, Linear)
+        out: Tensor = self.mlp(torch.cat((angle.cos(), angle.sin()), -1).to(first.weight.dtype))
+        return out
+
+
+class FlowAttention(nn.Module):
+    def __init__(self, c: LayersConfig) -> None:
+        super().__init__()
+        self.heads = c.heads
+        self.qkv_proj = Linear(c.hidden, 3 * c.hidden, bias=False)
+        self.o_proj = Linear(c.hidden, c.hidden)
+        self.q_norm, self.k_norm = RMSNorm(c.head_dim, EPS32, False), RMSNorm(c.head_dim, EPS32, False)
+
+
+class FlowFeedForward(nn.Module):
+    def __init__(self, c: LayersConfig) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = Linear(c.hidden, c.ffn), Linear(c.ffn, c.hidden)
+
+
+class FlowBlock(nn.Module):
+    """One layer with adaptive layer norms."""
+
+    def __init__(self, c: LayersConfig) -> None:
+        super().__init__()
+        self.attn, self.ffn = FlowAttention(c), FlowFeedForward(c)
+        self.adaLN_modulation = Modulation(c.hidden, PARTS)
+
+
+class OutputLayer(nn.Module):
+    def __init__(self, width: int, latent: int) -> None:
+        super().__init__()
+        self.adaLN_modulation = Modulation(width, 2)
+        self.linear = Linear(width, latent)
+
+
+class Place(NamedTuple):
+    """Where rows of the flow stand: the attention over their page set, and their positions."""
+
+    attend: Attend
+    positions: RopePositions
+
+
+Tables = Callable[[int, int], Tensor]
+"""tables(evaluation, layer): modulation of a layer [rows or 1, parts, width], or of the output behind the last one."""
+
+
+Velocity = Callable[[Tensor, int], Tensor]
+"""velocity(noisy patches [B, patch, D], evaluation) -> [B, patch, D]."""
+
+
+class FlowHead(nn.Module):
+    """Velocities of noisy patches."""
+
+    def __init__(self, c: DotsConfig) -> None:
+        super().__init__()
+        f = c.flow
+        self.width, self.patch, self.unit, self.duration = f.hidden, c.patch, c.patch + 1, c.duration
+        self.input_layer = Linear(f.hidden, f.hidden)
+        self.time_embedder = Embedder(f.hidden)
+        if c.duration:
+            self.duration_embedder = Embedder(f.hidden)
+        self.blocks = nn.ModuleList(FlowBlock(f) for _ in range(f.layers))
+        self.output_layer = OutputLayer(f.hidden, c.latent)
+
+    @property
+    def layers(self) -> list[FlowBlock]:
+        return [block for block in self.blocks if isinstance(block, FlowBlock)]
+
+    @property
+    def parts(self) -> list[int]:
+        """Rows [n, width] that each layer, and then the output, has in a table of modulations."""
+        return [PARTS] * len(self.blocks) + [2]
+
+    def times(self, solver: Solver) -> Tensor:
+        """Conditions [evaluations, width] of the times of a solver."""
+        where = self.input_layer.weight.device
+        t, dt = torch.tensor(solver.times, dtype=torch.float32, device=where).T
+        c: Tensor = self.time_embedder(t)
+        if solver.method == MEANFLOW and self.duration:
+            c = c + self.duration_embedder(dt)
+        return c
+
+    def modulation(self, layer: int, condition: Tensor) -> Tensor:
+        """Modulation [..., parts, width] of a layer, or of the output behind the last one, by conditions."""
+        last = layer == len(self.blocks)
+        module: FlowBlock | OutputLayer = self.output_layer if last else self.layers[layer]
+        out: Tensor = module.adaLN_modulation(condition)
+        return out.view(*out.shape[:-1], -1, self.width)
+
+    def table(self, condition: Tensor) -> Tensor:
+        """The modulations of all layers and of the output, one below the other [..., sum of parts, width]."""
+        return torch.cat([self.modulation(i, condition) for i in range(len(self.blocks) + 1)], dim=-2)
+
+    def of_table(self, table: Tensor) -> Tables:
+        """Tables that read what `table` gave [rows, evaluations, sum of parts, width]."""
+        layers = [torch.split(part, self.parts, dim=1) for part in table.unbind(1)]
+        return lambda evaluation, layer: layers[evaluation][layer]
+
+    def of_condition(self, times: Tensor, voice: Tensor) -> Tables:
+        """Tables that are computed when they are read, of rows with these voices [rows, width]."""
+        return lambda evaluation, layer: self.modulation(layer, times[evaluation] + voice)
+
+    def remember(self, rows: list[Tensor], tables: list[Tables], evaluations: int, place: Place) -> None:
+        """Store keys and values of finished units: rows [M, n, width] and tables of each branch."""
+        for evaluation in range(evaluations):
+            for branch, (own, table) in enumerate(zip(rows, tables, strict=True)):
+                x = self.input_layer(own)
+                for i, block in enumerate(self.layers):
+                    numbers, layer = table(evaluation, i), self._layer(evaluation, len(rows), branch, i)
+                    q, k, v = self._qkv(block, x, numbers)
+                    seen = place.attend(layer, q, k, v, self._norm_rope(block, place))
+                    if i + 1 < len(self.blocks):  # of the last layer only keys and values are of use
+                        x = self._after(block, x, seen.view(*x.shape), numbers)
+
+    def velocity(self, rows: Tensor, branches: int, evaluation: int, tables: list[Tables], place: Place) -> Tensor:
+        """Velocities [branches * B, patch, D] of rows [branches * B, n, width], of which the last are noisy."""
+        x = self.input_layer(rows)
+        for i, block in enumerate(self.layers):
+            numbers = [table(evaluation, i) for table in tables]
+            whole = self._joined(numbers, len(rows) // branches)
+            q, k, v = self._qkv(block, x, whole)
+            norm_rope = self._norm_rope(block, place)
+            parts = [
+                place.attend(self._layer(evaluation, branches, branch, i), *own, norm_rope)
+                for branch, own in enumerate(zip(q.chunk(branches), k.chunk(branches), v.chunk(branches), strict=True))
+            ]
+            seen = torch.cat(parts).view(*x.shape)
+            if i + 1 == len(self.blocks):  # what follows reads the noisy rows only
+                x, seen = x[:, -self.patch :], seen[:, -self.patch :]
+            x = self._after(block, x, seen, whole)
+        shift, scale = self._joined([t(evaluation, len(self.blocks)) for t in tables], len(rows) // branches).unbind(1)
+        out: Tensor = self.output_layer.linear(_modulated(x, shift, scale))
+        return out
+
+    def _layer(self, evaluation: int, branches: int, branch: int, layer: int) -> int:
+        return (evaluation * branches + branch) * len(self.blocks) + layer
+
+    def _joined(self, numbers: list[Tensor], rows: int) -> Tensor:
+        return torch.cat([t.expand(rows, -1, -1) for t in numbers]) if len(numbers) > 1 else numbers[0]
+
+    def _norm_rope(self, block: FlowBlock, place: Place) -> NormRope:
+        return NormRope(block.attn.q_norm, block.attn.k_norm, place.positions)
+
+    def _qkv(self, block: FlowBlock, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v [rows * n, heads, dim] of x [rows, n, width]."""
+        h = _modulated(x, numbers[:, 0], numbers[:, 1])
+        q, k, v = block.attn.qkv_proj(h).view(-1, 3, block.attn.heads, self.width // block.attn.heads).unbind(1)
+        return q, k, v
+
+    def _after(self, block: FlowBlock, x: Tensor, seen: Tensor, numbers: Tensor) -> Tensor:
+        """The layer from what its attention saw on."""
+        x = x + numbers[:, None, 2] * block.attn.o_proj(seen)
+        h = block.ffn.fc1(_modulated(x, numbers[:, 3], numbers[:, 4]))
+        out: Tensor = x + numbers[:, None, 5] * block.ffn.fc2(F.gelu(h, approximate="tanh"))
+        return out
+
+
+def _modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """Layer norm of x [rows, n, width] without weights, in float32, then shift and scale [rows or 1, width]."""
+    y = F.layer_norm(x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[-1:], eps=LAYER_NORM_EPS)
+    out: Tensor = (y * (1 + scale[:, None]) + shift[:, None]).to(x.dtype)
+    return out
+
+
+def flow_rope(c: DotsConfig, patches: int) -> Rope:
+    table = angles(c.flow.head_dim, patches * (c.patch + 1), c.flow.theta)
+    return Rope(table, torch.float32, interleaved=False, in_float32=True)
+
+
+def flow_place(frames: FrameKV, rope: Rope, pos: Tensor, seen: Tensor | None, kept: Tensor | None) -> Place:
+    """The place of rows at pos [N, n] of the page set."""
+    return Place(frames.view(FLOW, pos, seen, kept), RopePositions(rope, pos.flatten().clamp_min(0)))
+
+
+def solve(solver: Solver, velocity: Velocity, noise: Tensor) -> Tensor:
+    """The patches [B, patch, D] that noise [B, noises, patch, D] becomes."""
+    z, n = noise[:, 0], solver.steps
+    if solver.method == SCM:
+        t = solver.renoise
+        z = t * (z + velocity(z, 0)) + (1 - t) * noise[:, 1]
+        return z + (1 - t) * velocity(z, 1)
+    if solver.method == MIDPOINT:
+        for i in range(n):
+            middle = z + velocity(z, 2 * i) / (2 * n)
+            z = z + velocity(middle, 2 * i + 1) / n
+        return z
+    for i in range(n):
+        z = z + velocity(z, i) / n
+    return z

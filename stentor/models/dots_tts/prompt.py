@@ -1,0 +1,195 @@
+"""A request as a sequence of dots.tts (docs/models/dots_tts.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from stentor.audio import Recording
+from stentor.errors import InvalidRequest, too_long
+from stentor.layers.rng import normal, uniform
+from stentor.models.base import Encode, LiveText, Prompt
+from stentor.models.dots_tts.config import DotsConfig
+from stentor.models.dots_tts.live_text import FEED, Arrivals
+from stentor.models.dots_tts.reference import as_heard
+from stentor.models.dots_tts.tokenizer import GEN_START, TEXT_END
+from stentor.models.info import ReferenceAudio, SpeechRequest
+from stentor.models.sparse_rows import SparseRows
+from stentor.text.marks import has_words
+
+SPOKEN, INSTRUCTED, INTERLEAVED, AUDIO = "[文本]", "[带指令文本]", "[流式语音合成]", "[文本对应语音]"
+MAX_PATCHES = 500
+"""Patches of one request, those of a recording with its text among them."""
+SUSPECT_PER_TOKEN, SUSPECT_MORE = 6, 12
+"""An utterance of so many patches for each token, and more, has probably run on."""
+LANGUAGES = {
+    "arabic": "AR",
+    "cantonese": "口音:粤语",
+    "chinese": "ZH",
+    "czech": "CS",
+    "dutch": "NL",
+    "english": "EN",
+    "finnish": "FI",
+    "french": "FR",
+    "german": "DE",
+    "greek": "EL",
+    "hindi": "HI",
+    "indonesian": "ID",
+    "italian": "IT",
+    "japanese": "JA",
+    "korean": "KO",
+    "polish": "PL",
+    "portuguese": "PT",
+    "romanian": "RO",
+    "russian": "RU",
+    "spanish": "ES",
+    "thai": "TH",
+    "turkish": "TR",
+    "ukrainian": "UK",
+    "vietnamese": "VI",
+}
+"""Tags before a text of each language, in brackets."""
+
+
+class Given(NamedTuple):
+    """A recording: its scaled speaker vector [n], or zeros, and normalised latents [G, patch, D] of the patches that
+    are given. all: patches that it takes of the budget."""
+
+    speaker: np.ndarray
+    patches: np.ndarray
+    raw: np.ndarray
+    all: int
+
+
+class PromptBuilder:
+    """Requests to prompts for one checkpoint. Host only, any thread."""
+
+    def __init__(
+        self,
+        c: DotsConfig,
+        encode: Callable[[str], list[int]],
+        special: Mapping[str, int],
+        stats: tuple[np.ndarray, np.ndarray],
+    ) -> None:
+        """stats: mean and standard deviation [D] of latents."""
+        self.config, self.encode, self.special = c, encode, special
+        self.mean, self.std = stats
+
+    def build(self, request: SpeechRequest, encode: Encode) -> Prompt:
+        """Raises InvalidRequest for what does not fit."""
+        if request.live:
+            return self._live(request, encode)
+        text = request.text.strip()
+        if not has_words(text):
+            raise InvalidRequest("text", "has nothing that this model can speak")
+        given = self._given(request, request.reference, encode)
+        said = self._spoken(request, text)
+        ids = self.encode(INSTRUCTED if request.instructions else SPOKEN) + self.encode(said)
+        ids += [*self.encode(AUDIO), self.special[GEN_START]]
+        return self._prompt(request, ids, given, len(self.encode(text)))
+
+    def _live(self, request: SpeechRequest, encode: Encode) -> Prompt:
+        """A prompt whose text arrives."""
+        c, quotas, options = self.config, self.config.quotas, request.options
+        assert quotas is not None
+        if request.instructions or (request.reference is not None and request.reference.text is not None):
+            wanted = "text that arrives is spoken with no instructions, and with a reference without its text"
+            raise InvalidRequest("live", wanted)
+        arrivals = Arrivals(self.encode, quotas, self.special[TEXT_END])
+        tag = "" if request.language == "auto" else f"[{LANGUAGES[request.language]}]"
+        first = arrivals.first(tag + request.text.lstrip())
+        ids = self.encode(INTERLEAVED) + first
+        prompt = self._prompt(request, ids, self._given(request, request.reference, encode), 1)
+        prompt.columns |= {
+            "feed": arrivals("", False),
+            "opening": int(bool(first)),
+            "silent": options["silent_frames"],
+            "most": options["max_frames"],
+        }
+        prompt.max_frames, prompt.runaway_frames = min(FEED, c.positions - len(ids)), None
+        prompt.live = LiveText("feed", arrivals)
+        return prompt
+
+    def _spoken(self, request: SpeechRequest, text: str) -> str:
+        """Transcript and text as one string, the tag of the language in front."""
+        said = request.reference.text if request.reference is not None else None
+        tag = "" if request.language == "auto" else f"[{LANGUAGES[request.language]}]"
+        if request.instructions:
+            text = f"[{request.instructions.strip()}]{text}"
+        whole = f"{said.strip()}\n{text}" if said is not None else text
+        return whole if whole.startswith(tag) else tag + whole
+
+    def _prompt(self, request: SpeechRequest, ids: list[int], given: Given, tokens: int) -> Prompt:
+        c, options, count = self.config, request.options, len(given.patches)
+        length, unheard = len(ids) + count, int(count > 0)
+        free = min(MAX_PATCHES - given.all + unheard, c.positions - length)
+        if free <= unheard:
+            raise too_long(length, c.positions - 1, request.text, count)
+        suspect = tokens * SUSPECT_PER_TOKEN + SUSPECT_MORE
+        # The patch behind the recording is made and not heard.
+        cap = options["max_frames"] if options["ignore_eos"] else min(options["max_frames"], 2 * suspect)
+        max_frames = min(cap + unheard, free)
+        at = np.arange(len(ids) - 1, length) if count else np.zeros(0, np.int64)
+        columns: dict[str, Any] = {
+            "given": count,
+            "speaker": given.speaker,
+            "cfg": options.get("cfg", 0.0),
+            "noise_scale": options["temperature"],
+            "eos_threshold": options["eos_threshold"],
+        }
+        if count:
+            columns["tail"] = given.raw[-1, -1]
+        speakers = np.repeat(given.speaker[None], len(at), 0)
+        return Prompt(
+            rows={
+                "token": np.array(ids + [0] * count, np.int64),
+                "patch": np.concatenate([np.zeros(len(ids) - 1, np.int64), np.arange(count + 1)]),
+                "speaker": SparseRows(length, at, speakers),
+            },
+            frames=self._entries(given) if count else np.zeros((0, 2 * c.patch, c.latent), np.float32),
+            frame_at=at,
+            columns=columns,
+            max_frames=max_frames,
+            min_frames=max_frames if options["ignore_eos"] else options["min_frames"],
+            codec_prefix=np.zeros((0, c.patch, c.latent), np.float32),
+            num_evals=c.solver.evaluations,
+            runaway_frames=None if options["ignore_eos"] else suspect + unheard,
+        )
+
+    def _entries(self, given: Given) -> np.ndarray:
+        """Frames for the positions from the last text token on [G + 1, 2 patch, D]: latents of its patch as the
+        semantic encoder takes them, behind the last one before them, and the normalised ones of the patch that its
+        hidden state makes. The first position has no patch, and the last makes one that is not given."""
+        p, d = self.config.patch, self.config.latent
+        raw = given.raw.reshape(-1, d)
+        shifted = np.concatenate([np.zeros((1, d), np.float32), raw[:-1]]).reshape(-1, p, d)
+        none = np.zeros((1, p, d), np.float32)
+        return np.concatenate([np.concatenate([none, shifted]), np.concatenate([given.patches, none])], axis=1)
+
+    def _given(self, request: SpeechRequest, reference: ReferenceAudio | None, encode: Encode) -> Given:
+        c = self.config
+        none = np.zeros((0, c.patch, c.latent), np.float32)
+        if reference is None:
+            return Given(np.zeros(c.speaker, np.float32), none, none, 0)
+        heard = as_heard(reference.recording, c.vocoder.sample_rate, c.hop)
+        features = encode(heard, "reference")
+        speaker = (features["speaker"] * request.options["speaker_scale"]).astype(np.float32)
+        if reference.text is None:
+            return Given(speaker, none, none, 0)
+        noise = self.sample_noise(heard, features["mean"].shape)
+        raw = (features["mean"] + noise * np.exp(features["spread"])).astype(np.float32).reshape(-1, c.patch, c.latent)
+        kept = raw[:-1]
+        return Given(speaker, ((kept - self.mean) / self.std).astype(np.float32), kept, len(raw))
+
+    def sample_noise(self, recording: Recording, shape: tuple[int, ...]) -> np.ndarray:
+        """Standard normals by which latents of a recording are drawn: the same for all requests that give it."""
+        seed = torch.tensor([int.from_bytes(recording.digest.encode()[:7])])
+        count = int(np.prod(shape))
+        return (
+            normal(uniform(seed, torch.zeros(1, dtype=torch.int64), count + count % 2))[0, :count]
+            .numpy()
+            .reshape(shape)
+        )

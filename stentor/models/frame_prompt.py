@@ -1,0 +1,90 @@
+"""Prompts of models that read text while they speak (models/frame_talker.py): what is the same in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from stentor.errors import InvalidRequest, too_long
+from stentor.models.base import Prompt
+from stentor.models.byte_bpe import settled
+from stentor.models.frame_talker import TEXT_CAPACITY
+from stentor.models.info import SpeechRequest
+from stentor.models.sparse_rows import SparseRows
+
+RUN_ON_BASE, RUN_ON_PER_TOKEN = 192, 12
+"""A sampled result this much longer than its text has probably missed its end. Other engines use the same budget."""
+
+COLUMNS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "repetition_penalty",
+    "subtalker_temperature",
+    "subtalker_top_k",
+    "subtalker_top_p",
+)
+"""Options that are columns. A temperature of 0 means the argmax everywhere."""
+
+
+class LiveColumn:
+    """Live text of one prompt, in ids. What could still change with the next letter is held back."""
+
+    def __init__(self, encode: Callable[[str], list[int]], end: int, prompt: Prompt, held: str) -> None:
+        """`end` follows the last text. `held` is what the prompt has left."""
+        self._encode, self._end, self._prompt, self._held = encode, end, prompt, held
+        self._free = TEXT_CAPACITY - len(prompt.columns["text"])
+        self._ended = False
+
+    def __call__(self, text: str, last: bool) -> np.ndarray:
+        """See models.base.LiveText."""
+        if self._ended:
+            raise InvalidRequest("text", "nothing may follow the last text")
+        held = self._held + text
+        cut = len(held) if last else settled(held)
+        ids = self._encode(held[:cut]) + [self._end] * last
+        if len(ids) > self._free:
+            raise InvalidRequest("text", "is too long for one request; go on in another")
+        self._held, self._free, self._ended = held[cut:], self._free - len(ids), last
+        self._prompt.streamed_text_tokens += len(ids)
+        if self._prompt.runaway_frames is not None:
+            self._prompt.runaway_frames += RUN_ON_PER_TOKEN * len(ids)
+        return np.array(ids, np.int32)
+
+
+def frame_prompt(
+    request: SpeechRequest,
+    rows: Mapping[str, np.ndarray | SparseRows],
+    given: tuple[np.ndarray, np.ndarray],
+    trailing: Sequence[int],
+    text_tokens: int,
+    max_model_len: int,
+) -> Prompt:
+    """The prompt of `rows`, after which each step takes one of the text ids `trailing`.
+
+    given: frames [M, codebooks] at positions [M], whose state the codec begins with. text_tokens: of the whole text.
+    InvalidRequest if the text is too long. The rows are known to fit.
+    """
+    if len(trailing) > TEXT_CAPACITY:
+        raise too_long(len(trailing), TEXT_CAPACITY, request.text)
+    options, length = request.options, len(rows["text"])
+    max_frames = min(int(options["max_frames"]), max_model_len - length)
+    minimum = max_frames if options["ignore_eos"] else min(int(options["min_frames"]), max_frames)
+    run_on = RUN_ON_BASE + RUN_ON_PER_TOKEN * text_tokens
+    greedy = options["temperature"] == 0
+    columns = {name: options[name] for name in COLUMNS}
+    if greedy:
+        columns["subtalker_temperature"] = 0.0
+    return Prompt(
+        rows=dict(rows),
+        frames=given[0],
+        frame_at=given[1],
+        columns={**columns, "text": np.array(trailing, np.int32)},
+        max_frames=max_frames,
+        min_frames=minimum,
+        codec_prefix=given[0],
+        runaway_frames=None if greedy or minimum >= run_on else run_on,
+        trim_silent_frames=1 if options["trim_leading_silence"] else 0,
+        streamed_text_tokens=len(trailing),
+    )

@@ -1,0 +1,183 @@
+"""A model's description: the YAML file of a checkpoint, checked once and turned into plain dataclasses.
+
+Released repositories hold no YAML. `released.py` has theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stentor.models.config_reader import ConfigReader
+
+HOP, RATE = 1920, 24_000
+FLOWS = ("lsd", "drifting", "pointwise")
+RATIOS = (6, 5, 4)
+UPSAMPLING = 16
+"""Steps of the codec's transformer per frame."""
+THETA = 10_000.0
+END_THRESHOLD, TEMPERATURE = -4.0, 0.3
+TAIL = "model_recommended_frames_after_eos"
+WITHOUT_CLONING = "weights_path_without_voice_cloning"
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """Sizes of a transformer stack. window: positions that a token sees, itself among them. 0: all before it."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    layers: int
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class SeanetConfig:
+    """Convolutions between samples and steps of 200 Hz."""
+
+    filters: int
+    kernel: int
+    residual_kernel: int
+    last_kernel: int
+    compress: int
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """How a text is prepared (text.py)."""
+
+    replace: Mapping[str, str]
+    remove_semicolons: bool
+    capitalize: bool
+    end_mark: bool
+    pad_short: bool
+
+
+@dataclass(frozen=True)
+class PocketConfig:
+    """Sizes and habits of one checkpoint."""
+
+    backbone: LayerConfig
+    vocab: int
+    text_rank: int  # width of the embedding table, which a projection widens. 0: it is as wide as the model
+    tokenizer: str
+    flow: str  # one of FLOWS
+    flow_dim: int
+    flow_depth: int
+    condition: int  # width of what the backbone gives to the head. It is projected where that is not the model's
+    projects_condition: bool
+    latent: int
+    voice: int  # numbers of a latent of a recording
+    voice_bos: bool
+    encoder: LayerConfig
+    encoder_seanet: SeanetConfig
+    decoder: LayerConfig
+    decoder_seanet: SeanetConfig
+    weights: str
+    weights_without_cloning: str | None
+    text: TextConfig
+    tail: int | None  # frames from the one that ends speech on. None: by the length of the text
+    temperature: float
+    end_threshold: float
+
+
+def parse(data: object, file: str) -> PocketConfig:
+    """The whole description. CheckpointError names a field that is missing, malformed or not supported."""
+    top = ConfigReader(data, file)
+    lm, mimi = top.section("flow_lm"), top.section("mimi")
+    flow, table = lm.section("flow"), lm.section("lookup_table")
+    kind = flow.text("type", "lsd")
+    if kind not in FLOWS:
+        raise flow.error("type", f"must be one of {', '.join(FLOWS)}, got {kind!r}")
+    for name, wanted in (("sample_rate", RATE), ("channels", 1)):
+        if mimi.integer(name) != wanted:
+            raise mimi.error(name, f"must be {wanted}, got {mimi.data[name]!r}")
+    quantizer, backbone = mimi.section("quantizer"), _backbone(lm.section("transformer"))
+    latent, width = quantizer.integer("dimension"), lm.integer("z_dim", backbone.hidden)
+    return PocketConfig(
+        backbone=backbone,
+        vocab=table.integer("n_bins"),
+        text_rank=table.integer("rank", 0, low=0),
+        tokenizer=table.text("tokenizer_path"),
+        flow=kind,
+        flow_dim=flow.integer("dim"),
+        flow_depth=flow.integer("depth"),
+        condition=width,
+        projects_condition=lm.data.get("z_dim") is not None,
+        latent=latent,
+        voice=mimi.integer("inner_dim", latent),
+        voice_bos=lm.flag("insert_bos_before_voice", False),
+        encoder=_codec_layers(mimi.section("transformer")),
+        encoder_seanet=_seanet(mimi.section("seanet")),
+        decoder=_codec_layers(_of_decoder(mimi, "transformer")),
+        decoder_seanet=_seanet(_of_decoder(mimi, "seanet")),
+        weights=top.text("weights_path", "model.safetensors"),
+        weights_without_cloning=None if top.data.get(WITHOUT_CLONING) is None else top.text(WITHOUT_CLONING),
+        text=TextConfig(
+            replace=_characters(top),
+            remove_semicolons=top.flag("remove_semicolons", False),
+            capitalize=top.flag("capitalize_first_letter", True),
+            end_mark=top.flag("append_terminal_punctuation", True),
+            pad_short=top.flag("pad_with_spaces_for_short_inputs", False),
+        ),
+        tail=None if top.data.get(TAIL) is None else top.integer(TAIL),
+        temperature=top.number("default_temperature", TEMPERATURE),
+        end_threshold=top.number("default_eos_threshold", END_THRESHOLD),
+    )
+
+
+def _of_decoder(mimi: ConfigReader, name: str) -> ConfigReader:
+    """The decoder's own section, or the one that it shares with the encoder."""
+    own = f"decoder_{name}"
+    return mimi.section(own if mimi.data.get(own) is not None else name)
+
+
+def _backbone(s: ConfigReader) -> LayerConfig:
+    hidden, heads = s.integer("d_model"), s.integer("num_heads")
+    width = s.integer("attn_dim", hidden)
+    if width % heads:
+        raise s.error("num_heads", f"must divide {width}, got {heads}")
+    kv_heads = s.integer("num_kv_heads", heads)
+    if heads % kv_heads:
+        raise s.error("num_kv_heads", f"must divide num_heads ({heads}), got {kv_heads}")
+    _check_theta(s)
+    ffn = s.integer("dim_feedforward", hidden * s.integer("hidden_scale", 4))
+    return LayerConfig(hidden, heads, kv_heads, width // heads, ffn, s.integer("num_layers"))
+
+
+def _codec_layers(s: ConfigReader) -> LayerConfig:
+    hidden, heads = s.integer("d_model"), s.integer("num_heads")
+    if hidden % heads:
+        raise s.error("num_heads", f"must divide d_model ({hidden}), got {heads}")
+    if s.integer("input_dimension", hidden) != hidden or s.integers("output_dimensions", (hidden,)) != (hidden,):
+        raise s.error("input_dimension", "and output_dimensions must be d_model: projections are not supported")
+    _check_theta(s)
+    ffn, layers, window = s.integer("dim_feedforward"), s.integer("num_layers"), s.integer("context", low=2)
+    return LayerConfig(hidden, heads, heads, hidden // heads, ffn, layers, window)
+
+
+def _check_theta(s: ConfigReader) -> None:
+    if s.number("max_period", THETA) != THETA:
+        raise s.error("max_period", f"must be {THETA:g}, got {s.data['max_period']!r}")
+
+
+def _seanet(s: ConfigReader) -> SeanetConfig:
+    supported: dict[str, Any] = {"channels": 1, "n_residual_layers": 1, "pad_mode": "constant"}
+    for name, wanted in supported.items():
+        if s.data.get(name, wanted) != wanted:
+            raise s.error(name, f"must be {wanted}, got {s.data[name]!r}")
+    if s.integers("ratios") != RATIOS:
+        raise s.error("ratios", f"must be {list(RATIOS)}, got {s.data['ratios']!r}")
+    first, residual, last = (s.integer(name) for name in ("kernel_size", "residual_kernel_size", "last_kernel_size"))
+    return SeanetConfig(s.integer("n_filters"), first, residual, last, s.integer("compress"))
+
+
+def _characters(top: ConfigReader) -> dict[str, str]:
+    table = top.table("replace_characters", {})
+    if not all(isinstance(k, str) and len(k) == 1 and isinstance(v, str) for k, v in table.items()):
+        raise top.error("replace_characters", f"must map single characters to strings, got {table!r}")
+    return table

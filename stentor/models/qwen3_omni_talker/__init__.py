@@ -1,0 +1,9 @@
+"""The talker of Qwen3-Omni (Alibaba Qwen team, 2025), which speaks a given text without the thinker."""
+
+ARCHITECTURES = ("qwen3_omni_moe",)
+DUMMIES = ("qwen3-omni-talker",)
+FILES = ()
+TENSORS = ()
+FOLDERS: dict[str, str] = {}
+UNUSED_FILES = ()
+READS = ("talker.", "code2wav.", "thinker.model.embed_tokens.")

@@ -1,0 +1,37 @@
+"""code2wav: the mean of 16 code rows, windowed attention, up-sampling. Its first 555 samples do not exist."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from stentor.layers.conv import StreamingState
+from stentor.layers.frame_decoder import FrameDecoder, FrameDecoderConfig, ScaledStack
+
+
+class Decoder(FrameDecoder):
+    """The decoder as the checkpoint names it. `process_weights_after_loading` must follow the loading of weights."""
+
+    def __init__(self, c: FrameDecoderConfig) -> None:
+        super().__init__(c)
+        self.code_embedding: nn.Embedding | None = nn.Embedding(c.codebooks * c.codebook_size, c.latent)
+        self.pre_transformer = ScaledStack(c.stack)
+        self.add_convolutions()
+
+    def process_weights_after_loading(self, dtype: torch.dtype | None = None) -> None:
+        """Prepare for decoding: fold gains and the mean over codebooks into weights, and round these to `dtype`, if it
+        is given. Later calls do nothing."""
+        if self.code_embedding is None:
+            return
+        self.fold_gains()
+        table = self.code_embedding.weight / self.shape.codebooks
+        self.code_embedding = None
+        self.finish(table, dtype)
+
+    def forward(
+        self, codes: Tensor, pos: Tensor, state: StreamingState | None = None, heard: int | None = None
+    ) -> Tensor:
+        """codes [B, n, codebooks] at frame positions pos [B, n] -> samples [B, n * hop] in [-1, 1], or of the last
+        `heard` frames. The transformer takes all frames, and the convolutions only these."""
+        x = self.attended(self.embed(codes), pos, state)
+        return self.samples(x, pos, state) if heard is None else self.samples(x[:, -heard:], pos[:, -heard:], state)

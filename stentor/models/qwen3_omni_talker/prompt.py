@@ -1,0 +1,62 @@
+"""From a request to the rows of its prompt: a user turn, the role, the codec prefix with the voice, the first token.
+
+All text after the first token goes to later steps, one token each, whether it is known or not (live text).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stentor.errors import InvalidRequest
+from stentor.models.base import LiveText, Prompt
+from stentor.models.byte_bpe import settled
+from stentor.models.frame_prompt import LiveColumn, frame_prompt
+from stentor.models.info import SpeechRequest
+from stentor.models.qwen3_omni_talker.config import Config
+from stentor.models.qwen3_omni_talker.tokenizer import ROLE, Tokenize, user_turn
+
+NONE = -1
+ASKED = "Please read the following text out loud."
+"""The user's turn of requests without instructions. It does not repeat the text, which may come later."""
+
+
+class PromptBuilder:
+    """Requests to prompts for one checkpoint. Host only, any thread."""
+
+    def __init__(self, c: Config, tokenize: Tokenize, max_model_len: int) -> None:
+        self._c, self._tokenize, self._max_model_len = c, tokenize, max_model_len
+        self._role = tokenize(ROLE)
+
+    def build(self, request: SpeechRequest) -> Prompt:
+        """Raises InvalidRequest for what this checkpoint cannot do."""
+        i = self._c.ids
+        assert request.voice is not None, "the spec has a default voice"
+        voice = self._c.speakers[request.voice]
+        text, rest = request.text, ""
+        if request.live:
+            cut = settled(text) or len(text)
+            text, rest = text[:cut], text[cut:]
+        # By itself: the thinker makes it token by token after the role, whose newline it cannot join.
+        body = self._tokenize(text)
+        if not body:
+            raise InvalidRequest("text", "must not be empty")
+        user = self._tokenize(user_turn(self._user(request)))
+        told = [*user, *self._role]
+        texts = [*told, *[i.tts_pad] * 4, i.tts_bos, body[0]]
+        codes = [*[NONE] * len(told), i.nothink, i.think_bos, i.think_eos, voice, i.pad, i.bos]
+        if len(texts) >= self._max_model_len:
+            raise InvalidRequest("instructions", f"has {len(user)} tokens, which leave no room for speech")
+        rows = {"text": np.array(texts, np.int32), "code": np.array(codes, np.int32)}
+        given = np.zeros((0, self._c.codebooks), np.int32), np.zeros(0, np.int64)
+        trailing = body[1:] if request.live else [*body[1:], i.tts_eos]
+        prompt = frame_prompt(request, rows, given, trailing, len(body), self._max_model_len)
+        if request.live:
+            prompt.live = LiveText("text", LiveColumn(self._tokenize, i.tts_eos, prompt, rest))
+        return prompt
+
+    def _user(self, request: SpeechRequest) -> str:
+        if request.instructions is None:
+            return "" if request.options["empty_user_turn"] else ASKED
+        if request.options["empty_user_turn"]:
+            raise InvalidRequest("empty_user_turn", "cannot stand beside instructions, which are the user's turn")
+        return request.instructions
