@@ -17,7 +17,8 @@ from stentor.arguments import shown
 from stentor.config import path_of
 from stentor.engine.device import Device
 from stentor.errors import InvalidRequest
-from stentor.models.lora import Adapter, AdapterSlots
+from stentor.models.info import Adapter
+from stentor.models.lora import AdapterSlots
 
 
 class Adapters:

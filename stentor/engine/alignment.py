@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from stentor.engine.text_window import seen
+from stentor.models.info import REACH
 
 if TYPE_CHECKING:
     from stentor.engine.kv_cache import PagedKV
     from stentor.kernels.types import TextWindow
-    from stentor.models.base import AlignmentHeads, Rows
+    from stentor.models.base import Rows
+    from stentor.models.info import AlignmentHeads
 
-REACH = 4  # text positions on either side of the peak whose attention is kept
 WIDTH = 2 + 2 * REACH
 """Numbers of a frame: the text position with most attention, and the attention on those around it."""
 
@@ -33,7 +34,7 @@ def attended(
     max_pages: int,
     window: TextWindow | None = None,
 ) -> Tensor:
-    """What the heads of rows idx [B] look at: [B, WIDTH] float32.
+    """Attention of the heads of rows idx [B]: [B, WIDTH] float32.
 
     queries: [B, layers, heads, dim], with norms and RoPE. Columns `text_start` and `text_end` say where the text
     stands in the prompt. Positions count from there. The attention on the text sums to 1. window: all that they see of

@@ -1,4 +1,4 @@
-"""Which audio chunks the codec decodes next. Pure policy on plain data. It imports no torch.
+"""Choice of the audio chunks that the codec decodes next. Pure policy on plain data. It imports no torch.
 
 First chunks go first, then the chunks of streams whose clients have the least audio buffered. Launched
 chunks cannot be overtaken, so the codec holds few frames (`Policy.max_frames_in_codec`).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from operator import itemgetter
 
 from stentor.config import Policy
@@ -20,16 +21,13 @@ GENTLE_RAMP = (1, 1, 1, 2, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25)
 """For a device that needs more than half of real time. Up to a real-time factor of 0.75 no chunk takes longer to
 generate than the client has buffered."""
 FRAMES_IN_CODEC, CELLS_IN_CODEC = 256, 128
-"""That the codec holds at most, by default. A codec with a grid holds two calls of 64 rows."""
+"""Default limit of what the codec holds. A codec with a grid holds two calls of 64 rows."""
 BATCH_LEAD_S = 1.0
 """Seconds. While the codec is busy, chunks of streams with more audio buffered wait and are batched."""
 SOON_FRAMES, SOON_LEAD_S = 8, 0.5
 """A codec with a grid waits for streams that lack so few frames for their first chunk, or a grid of them for a later
 one: while each client has `BATCH_LEAD_S` of audio buffered, or has had none or so many seconds, for the time of so many
 frames. Streams whose chunks went together once do so from then on."""
-LONG_PREFILL, LONG_PER_STREAM = 256, 16
-"""Tokens of a prefill beside which streams take shorter chunks: at least so many, and so many for each stream. One of
-fewer takes little longer than a step of all streams, which is in proportion to what more calls cost the codec."""
 NON_STREAMING_LEAD_S = 5.0
 """Seconds. Chunks of an utterance that is not streamed wait behind streams with less audio buffered."""
 
@@ -48,26 +46,75 @@ class AudioJob:
     whole: bool = False  # the utterance, with its codec prefix, in one call
 
 
+Entry = tuple[float, float, int, Sequence, bool]
+"""A request by its urgency and then its id, and whether its client plays."""
+
+
+class ByUrgency:
+    """Requests whose next chunk may be due, the most urgent first.
+
+    All buffers that play shrink equally fast, so time does not change their order: it is that of the times at which
+    they run dry. Requests that nobody plays have an urgency that stays. An entry is replaced when its request changes,
+    and skipped when it comes up.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}  # by id: the one that counts
+        self._playing: list[Entry] = []
+        self._still: list[Entry] = []
+
+    def __contains__(self, id: int) -> bool:
+        return id in self._entries
+
+    def add(self, seq: Sequence, urgency: tuple[float, float]) -> None:
+        """Add a request, or move it to another place. urgency: as at time 0."""
+        entry = (*urgency, seq.id, seq, _plays(seq))
+        if self._entries.get(seq.id) != entry:
+            self._entries[seq.id] = entry
+            heappush(self._playing if entry[-1] else self._still, entry)
+
+    def remove(self, seq: Sequence) -> None:
+        del self._entries[seq.id]
+
+    def first(self, now: float) -> tuple[float, Sequence] | None:
+        """Return the most urgent request and the seconds that its client will have buffered. None if there is none."""
+        playing, still = self._head(self._playing), self._head(self._still)
+        if playing is None and still is None:
+            return None
+        if still is None or (playing is not None and (playing[0] - now, *playing[1:3]) < still[:3]):
+            assert playing is not None
+            return playing[0] - now, playing[3]
+        return still[0], still[3]
+
+    def _head(self, heap: list[Entry]) -> Entry | None:
+        while heap:
+            if self._entries.get(heap[0][2]) is heap[0]:
+                return heap[0]
+            heappop(heap)
+        return None
+
+
 class AudioScheduler:
     """Counts the frames that the codec holds. Every method is called from the engine's thread.
 
-    `look_at` is called for each change that may make a chunk due, so that a plan looks at no other request.
+    `look_at` is called for each change that may make a chunk due, so that a plan looks at no other request. While the
+    codec is busy it looks at no request whose client has `BATCH_LEAD_S` buffered either.
     """
 
     def __init__(self, policy: Policy, timing: CodecTiming = CAUSAL) -> None:
         self.policy, self.timing = policy, timing
         self.chunk, self.ramp = chunk_sizes(policy, timing)
-        self.shorter = max((n for n in self.ramp if n < self.chunk), default=self.chunk)
         self._longest = [self._longest_chunk(ready) for ready in range(self.chunk + 1)]
         self.in_codec = 0  # frames given to the codec whose audio has not come
         self.most_in_codec = most_in_codec(policy, timing)
-        self._changed: dict[int, Sequence] = {}  # by id: all whose next chunk may be due
+        self._waiting = ByUrgency()  # all whose next chunk may be due
+        self._changed: dict[int, Sequence] = {}  # the same for a codec with a grid, by id: a plan looks at each of them
         self._now = 0.0  # of the last plan
 
     @property
     def starts_at_once(self) -> bool:
         """Whether frame 0 is a stream's first chunk."""
-        return self.ramp[0] == 1 and not self.timing.lookahead
+        return self.ramp[0] == 1 and not self.timing.lookahead and not self.timing.late
 
     @property
     def busy(self) -> bool:
@@ -76,22 +123,20 @@ class AudioScheduler:
 
     def look_at(self, seq: Sequence) -> None:
         """The next chunk of `seq` may be due: it has enough frames, or no more follow, or none for now."""
-        self._changed[seq.id] = seq
+        if self.timing.grid > 1:
+            self._changed[seq.id] = seq
+        else:
+            self._waiting.add(seq, self._urgency(seq, 0.0))
+
+    def looks_at(self, seq: Sequence) -> bool:
+        """Whether the next plans look at `seq`."""
+        return seq.id in self._waiting or seq.id in self._changed
 
     def has_frames(self, seq: Sequence) -> None:
         """`seq` has further frames: its next chunk may be due."""
-        if seq.num_generated >= seq.audio_due or self._is_held_up(seq) or self._runs_low(seq):
+        due = seq.num_generated >= seq.audio_due or (self.timing.window and self._runs_low(seq))
+        if due and seq.id not in self._waiting:
             self.look_at(seq)
-
-    def prefilled(self, tokens: int, beside: list[Sequence]) -> None:
-        """The next frames of these wait for a prefill of so many tokens. If it is long, their next chunks are due with
-        fewer frames, so that their clients wait about as long for them as without it."""
-        if tokens < max(LONG_PREFILL, LONG_PER_STREAM * len(beside)):
-            return
-        for seq in beside:
-            if seq.audio_chunks and not seq.chunk_delayed:
-                seq.chunk_delayed = True
-                self.look_at(seq)
 
     def plan(self, now: float, live: Iterable[Sequence] = ()) -> list[AudioJob]:
         """Chunks to launch now, the most urgent first. Chunks that do not fit wait, and a first chunk can
@@ -101,19 +146,38 @@ class AudioScheduler:
         if self.timing.grid > 1:
             return self._plan_call(now, live)
         jobs: list[AudioJob] = []
-        busy = self.busy
-        while due := self._due(now):
-            for (urgency, _), job in due:
-                if self.in_codec and self.in_codec + job.count > self.most_in_codec:
+        again: list[Sequence] = []  # each request has a chunk before any has its second
+        busy, waiting = self.busy, self._waiting
+        while True:
+            if (found := waiting.first(now)) is None:
+                if not again:
                     return jobs
-                if busy and urgency >= BATCH_LEAD_S:
-                    return jobs
-                self._schedule(job, now)
-                jobs.append(job)
+                again = self._look_again(again)
+                continue
+            lead, seq = found
+            if busy and lead >= BATCH_LEAD_S:
+                break
+            count, last = self._next_chunk(seq, lead)
+            if not count or seq.cancelled:
+                waiting.remove(seq)
+                seq.audio_due = self._due_at(seq, lead)
+                continue
+            if self.in_codec and self.in_codec + count > self.most_in_codec:
+                break
+            waiting.remove(seq)
+            jobs.append(AudioJob(seq, seq.audio_scheduled, count, last))
+            if self._schedule(jobs[-1], now):
+                again.append(seq)
+        self._look_again(again)
         return jobs
 
+    def _look_again(self, sequences: list[Sequence]) -> list[Sequence]:
+        for seq in sequences:
+            self.look_at(seq)
+        return []
+
     def _plan_call(self, now: float, live: Iterable[Sequence]) -> list[AudioJob]:
-        """The same for a codec with a grid, of which it holds two calls, or one utterance if that is longer.
+        """Calls for a codec with a grid: it holds two of them, or one utterance if that is longer.
 
         One call of many rows takes far less time than a call for each, so what is due while the codec works goes
         together. Only a full call of streams goes behind another: the device need not wait for the host then.
@@ -129,7 +193,8 @@ class AudioScheduler:
             for _, job in due:
                 if given + job.count > full and (given or behind):
                     return jobs
-                self._schedule(job, now)
+                if not self._schedule(job, now):
+                    del self._changed[job.seq.id]
                 jobs.append(job)
                 given += job.count
         return jobs
@@ -149,17 +214,15 @@ class AudioScheduler:
                     del self._changed[seq.id]
         return sorted(found, key=itemgetter(0))
 
-    def _schedule(self, job: AudioJob, now: float) -> None:
+    def _schedule(self, job: AudioJob, now: float) -> bool:
+        """Give the codec a chunk. Returns whether the next one of its request may be due already."""
         seq = job.seq
         self.in_codec += job.count
         seq.audio_scheduled += job.count
         seq.audio_chunks += 1
-        seq.chunk_delayed = False
         seq.in_flight += 1
         seq.audio_due = self._due_at(seq, self._urgency(seq, now)[0])
-        waits = self._waits_for_pages(seq) or self._is_held_up(seq)
-        if seq.num_generated < seq.audio_due and seq.status == RUNNING and not waits:
-            del self._changed[seq.id]
+        return seq.num_generated >= seq.audio_due or seq.status != RUNNING or self._waits_for_pages(seq)
 
     def _waits_for_pages(self, seq: Sequence) -> bool:
         """Whether its next chunk waits for a further page. Each plan looks at it, as its client plays meanwhile."""
@@ -177,7 +240,7 @@ class AudioScheduler:
 
     def _due_at(self, seq: Sequence, lead: float) -> int:
         """Frames without which no chunk is due of a request that goes on. From then on each report has it looked at."""
-        if seq.unread:
+        if seq.unread or self._is_held_up(seq):
             return 0
         if self._is_whole(seq):
             return sys.maxsize
@@ -192,7 +255,10 @@ class AudioScheduler:
         if audio:
             seq.last_audio = now
             if seq.first_audio is None or seq.lead(now) < 0:  # a client that ran dry plays on from now
-                seq.first_audio = now - seq.audio_delivered * seq.hop_seconds
+                late = seq.late_seconds if seq.first_audio is None else 0.0
+                seq.first_audio = now - seq.audio_delivered * seq.hop_seconds - late
+                if seq.id in self._waiting:
+                    self.look_at(seq)  # at another place
             seq.audio_delivered += len(audio)
             if seq.streaming:
                 seq.plays_until = seq.first_audio + seq.audio_delivered * seq.hop_seconds
@@ -241,8 +307,7 @@ class AudioScheduler:
         return max((n for n in (*self.ramp, self.chunk) if n <= limit), default=limit)
 
     def _wanted(self, seq: Sequence, lead: float) -> int:
-        """Frames of the next chunk, unless the stream ends: by the ramp, of which a delayed one takes no longest chunk,
-        or pages of the codec.
+        """Frames of the next chunk, unless the stream ends: by the ramp, or pages of the codec.
 
         Where a chunk has several pages, those before it are read once for all of them. A stream whose client has little
         buffered takes one page, since it would wait for the others, unless that brings no audio: all of it is of the
@@ -256,7 +321,7 @@ class AudioScheduler:
             return self.chunk
         extra = 0 if seq.audio_chunks else seq.trim_frames
         wanted = self.ramp[min(seq.audio_chunks, len(self.ramp) - 1)] + extra
-        return min(self.timing.on_grid(wanted), self.shorter if seq.chunk_delayed else self.chunk)
+        return min(self.timing.on_grid(wanted), self.chunk)
 
     def _urgency(self, seq: Sequence, now: float) -> tuple[float, float]:
         """Sort key. First chunks come in the order of their requests, then chunks by the seconds of audio that each
@@ -266,6 +331,11 @@ class AudioScheduler:
         if not seq.audio_chunks:
             return float("-inf"), seq.arrival
         return max(0, seq.audio_scheduled - self.timing.delay) * seq.hop_seconds - seq.played(now), seq.arrival
+
+
+def _plays(seq: Sequence) -> bool:
+    """Whether time makes the next chunk of `seq` more urgent."""
+    return seq.streaming and seq.audio_chunks > 0 and seq.first_audio is not None
 
 
 def _is_due_soon(seq: Sequence, grid: int) -> bool:

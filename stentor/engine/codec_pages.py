@@ -23,7 +23,7 @@ from stentor.models.codec_timing import CodecTiming
 
 @dataclass
 class SlotPages:
-    """What a slot holds: pages of the prefix, and pages of its own, chunk by chunk. The last ones replace the first.
+    """Pages of one slot: those of the prefix, and pages of its own, chunk by chunk. The last ones replace the first.
 
     offset: frames of the prefix that are decoded with the stream's first chunks.
     """
@@ -74,7 +74,7 @@ class CodecPages:
         self._held[slot] = SlotPages(self.timing.offset(prefix), found)
 
     def leave(self, slot: int) -> None:
-        """What the slot held is not needed any more. The next to enter it says so too."""
+        """Free the slot's pages. `enter` also does this, so it is safe to call twice."""
         if slot in self._held:
             self.pages.free(self._held.pop(slot).all)
 
@@ -92,7 +92,7 @@ class CodecPages:
         return pages + [self.padding] * (self.width - len(pages)), len(pages) - own
 
     def save(self, slot: int) -> list[Tensor]:
-        """What the slot holds, on the device, as words."""
+        """Copy the slot's pages into words on the device."""
         pages = self.device.upload(np.array(self.held(slot).all, np.int64))
         return [tensor[pages].flatten().view(torch.int64) for tensor in self.pool.values()]
 

@@ -6,7 +6,7 @@ for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -17,12 +17,11 @@ from torch import Tensor
 from stentor import kernels
 from stentor.audio import digest
 from stentor.config import EngineConfig
-from stentor.engine.buffer_sizes import MIB
 from stentor.engine.codec_pages import CodecPages, one_row
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import BACKGROUND, Device
-from stentor.engine.digests import Digests
+from stentor.engine.memory_plan import MIB
 from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
 from stentor.models.base import Prompt, SpeechModel
 
@@ -49,27 +48,22 @@ class CodecPrimer:
         budget = config.codec_pages_mb if self._pages.width else config.codec_states_mb
         kept = LruCache[Tensor](budget * MIB, lambda state: state.nbytes)
         self._once = OnceCache[Tensor]("stentor-prime", 1, kept, self._start)
-        self._digests = Digests(config.encoded_references)
-
-    def plan(self) -> list[Callable[[], None]]:
-        """A graph of each length will be captured. Returns calls that launch their kernels."""
-        return self.graphs.plan((n,) for n in self.sizes)
 
     def capture(self) -> None:
-        """Capture the graphs that were planned."""
+        """Capture a graph of each length."""
         with self.stream.active():
-            self.graphs.capture()
+            self.graphs.capture((n,) for n in self.sizes)
 
     def claim(self, prompt: Prompt) -> Claim[Tensor]:
         """The codec's state with the prompt's conditions, after its codec prefix: a row and then pages, as words on the
         host."""
         frames, conditions = prompt.codec_prefix, prompt.codec_conditions
-        key = self._digests.of(frames) + "".join(f" {name} {digest(conditions[name])}" for name in sorted(conditions))
+        key = digest(frames) + "".join(f" {name} {digest(conditions[name])}" for name in sorted(conditions))
         prompt.codec_key = key
         return self._once.claim(key, lambda: self._prime(frames, conditions))
 
     def state(self, prompt: Prompt) -> Tensor:
-        """The same, which the prompt keeps from then on. Waits for it."""
+        """Wait for the prompt's codec state, and keep it in the prompt."""
         if prompt.codec_state is None:
             prompt.codec_state = self.claim(prompt).result()
         return prompt.codec_state

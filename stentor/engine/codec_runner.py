@@ -5,29 +5,31 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine import capture_order
 from stentor.engine.audio_scheduler import AudioJob, chunk_sizes
-from stentor.engine.buffer_sizes import BufferSizes
 from stentor.engine.codec_pages import CodecPages, SavedCodec
 from stentor.engine.codec_primer import CodecPrimer
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import CODEC, CudaStream, Device
 from stentor.engine.inflight import CodecOutput, InFlightAudio
+from stentor.engine.memory_plan import BufferSizes
 from stentor.engine.sequence import RUNNING, Phase, Sequence
 from stentor.engine.slot_table import SlotTable
-from stentor.engine.whole_calls import WholeCalls
+from stentor.errors import EngineError
 from stentor.layers.types import NO_END, CodecCall, CodecPageTable
 from stentor.models.base import Prompt, SpeechModel
 
 SMALL_CALL = 32  # rows times frames of a codec call that takes no longer when padded
+WHOLE_FRAMES = 800
+"""Frames in a call of several whole utterances. So many fill a GPU, and longer ones are captured for fewer rows."""
 
 
 class CodecRunner:
@@ -54,50 +56,34 @@ class CodecRunner:
         self.stream = device.stream(CODEC)
         self.copies = device.stream(CODEC)  # copies audio to the host beside the codec's next call
         self.graphs = CudaGraphRunner("codec", self._decode_call, device, self.stream, config.require_graphs)
-        self.whole = WholeCalls(self._decode_whole_call, self.timing, sizes.codec_frames, self.graphs)
+        whole = partial(self._decode_call, whole=True)
+        self.whole_graphs = CudaGraphRunner(
+            "whole codec", whole, device, self.stream, config.require_graphs, shares_pool_of=self.graphs
+        )
+        self._whole_frames = min(sizes.codec_frames, WHOLE_FRAMES)
         chunk, ramp = chunk_sizes(config.policy, self.timing)
         self.counts = sorted({*ramp, chunk}) if self.timing.chunks else []
         self.numbers = 4 + self.pages.width if self.pages.width else 3
         idle = 0 if self.pages.width else sizes.slots  # while calls are captured, slot 0 and page 0 are free
         self.inputs = torch.full((self.numbers * sizes.slots,), idle, dtype=torch.int64, device=where)
-        """Of a call with B rows: B slots, B first frames and B ends of streams, one after the other. With pages also B
-        numbers of filled pages and B rows of the page table."""
-        self.outputs: dict[tuple[int, int], CodecOutput] = {}  # of the last run
-        self._launching: list[AudioJob] = []  # of the call that is being launched
-        self.at_risk: list[AudioJob] = []  # of a call that failed after it had written the codec's state
+        """Numbers of a call with B rows: B slots, B first frames and B ends of streams, one after the other. With pages
+        also B numbers of filled pages and B rows of the page table."""
+        self.outputs: dict[tuple[int, int, bool], CodecOutput] = {}  # of the last run, by rows, frames, whether whole
+        self.moved_on = False  # whether a call has written the codec's state, so that it cannot be tried again
         self._first_frames: dict[int, tuple[InFlightAudio, int]] = {}  # by request: its row of a call
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        """Of the engine's thread. `primer` has its own."""
-        return self.graphs, self.whole.graphs
-
-    def plan(self) -> list[Callable[[], None]]:
-        """Choose graphs into which every call fits. The others are left to `capture_next`. Returns calls that launch
-        their kernels."""
-        slots = self.sizes.slots
-        chunks = self.graphs.plan(*capture_order.codec_calls(self.graph_keys(slots)))
-        return chunks + self.whole.plan(slots) + self.primer.plan()
+        """Graphs that the engine's thread replays. `primer` has its own."""
+        return self.graphs, self.whole_graphs
 
     def capture(self) -> None:
-        """Capture the graphs that were planned."""
+        """Capture every graph."""
+        slots = self.sizes.slots
         with self.stream.active():
-            for graphs in self.graph_runners:
-                graphs.capture()
+            self.graphs.capture(self.graph_keys(slots))
+            self.whole_graphs.capture(self.whole_keys(slots))
         self.primer.capture()
-
-    def capture_next(self) -> None:
-        """Capture one more graph, while no request has a slot. It runs on padding: voices have pages that are kept."""
-        self._capture_next(next(graphs for graphs in self.graph_runners if graphs.later))
-
-    def capture_asked(self) -> None:
-        """Capture the graph for which a call of chunks has asked. Requests may have slots: it runs on padding."""
-        self._capture_next(self.graphs)
-
-    def _capture_next(self, graphs: CudaGraphRunner) -> None:
-        with self.stream.active():
-            self._fill_inputs([], graphs.later[0][0])
-            graphs.capture_next()
 
     def graph_keys(self, slots: int) -> list[tuple[int, int]]:
         """(rows, frames), largest first: rows by powers of two, up to as many as one call holds."""
@@ -105,6 +91,12 @@ class CodecRunner:
         for frames in self.counts:
             max_rows = max(1, min(slots, self.sizes.codec_frames // frames))
             keys |= {(min(1 << i, max_rows), frames) for i in range(max_rows.bit_length() + 1)}
+        return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
+
+    def whole_keys(self, slots: int) -> list[tuple[int, int]]:
+        """(rows, frames) of calls that hold whole utterances, padded to a few lengths."""
+        rows = [1 << i for i in range(slots.bit_length()) if 1 << i <= slots]
+        keys = [(b, n) for n in self.timing.wholes for b in rows if b == 1 or b * n <= self._whole_frames]
         return sorted(keys, key=lambda k: k[0] * k[1], reverse=True)
 
     # -- state --
@@ -178,6 +170,10 @@ class CodecRunner:
         with self.lm_stream.active():
             decoded.wait_stream()
 
+    def has_first_frame(self, seq: Sequence) -> bool:
+        """Whether `decode_first_frames` has launched the first chunk of a request."""
+        return seq.id in self._first_frames
+
     def _launched(self, jobs: list[AudioJob]) -> Iterator[InFlightAudio]:
         """The calls of `decode_first_frames` that hold these jobs, each with its own jobs only."""
         calls: dict[int, tuple[InFlightAudio, list[AudioJob], list[int]]] = {}
@@ -196,17 +192,24 @@ class CodecRunner:
         round_of: dict[int, int] = {}
         for job in jobs:
             round_of[job.seq.id] = round_of.get(job.seq.id, -1) + 1
-            size = self.whole.size(job.count) if job.whole else self.timing.on_grid(job.count)
-            key = round_of[job.seq.id], job.whole, size
+            key = round_of[job.seq.id], job.whole, self._size(job)
             rounds.setdefault(key, []).append(job)
         return [part for key in sorted(rounds) for part in self._equal_parts(rounds[key])]
 
+    def _size(self, job: AudioJob) -> int:
+        """Frames of the call for a job. A whole utterance, its codec prefix among them, is padded to a captured one."""
+        need = self.timing.on_grid(job.count)
+        if not job.whole:
+            return need
+        return min((n for _, n in self.whole_graphs.graphs if n >= need), default=need)
+
     def _equal_parts(self, jobs: list[AudioJob]) -> list[list[AudioJob]]:
         """Jobs of equal length in parts, chosen so that the captured calls hold few rows of padding."""
+        count = self._size(jobs[0])
         if jobs[0].whole:
-            return self.whole.parts(jobs)
-        count = self.timing.on_grid(jobs[0].count)
-        sizes = {b for b, n in (*self.graphs.graphs, *self.graphs.later) if n >= count}
+            most = max((b for b, n in self.whole_graphs.graphs if n == count), default=self._whole_frames // count)
+            return [jobs[at : at + max(1, most)] for at in range(0, len(jobs), max(1, most))]
+        sizes = {b for b, n in self.graphs.graphs if n >= count}
         parts, at = [], 0
         while at < len(jobs):
             rows = rows_of_call(len(jobs) - at, count, sizes)
@@ -215,20 +218,18 @@ class CodecRunner:
         return parts
 
     def launch(self, jobs: list[AudioJob]) -> InFlightAudio:
-        """One codec call for chunks of equal length, and the copy of their audio to the host.
-
-        When it fails, `at_risk` has the jobs if the codec's state has moved on, so that they cannot be tried again.
-        """
-        self.at_risk, self._launching = [], jobs
+        """One codec call for chunks of equal length, and the copy of their audio to the host."""
+        self.moved_on = False
         with self.stream.active():
             return self._launch(jobs)
 
     def _launch(self, jobs: list[AudioJob]) -> InFlightAudio:
         whole = jobs[0].whole
         delay = 0 if whole else self.timing.delay
-        out = self._decode_whole(jobs) if whole else self._decode_chunks(jobs)
+        out = self._decode(jobs, whole)
         rows, used = len(jobs), max(j.count for j in jobs) + delay
-        parts = out.samples[:rows, : used * self.model.spec.hop], out.frames[:rows, :used], out.attended[:rows, :used]
+        samples = used * self.model.spec.hop + self.timing.late
+        parts = out.samples[:rows, :samples], out.frames[:rows, :used], out.attended[:rows, :used]
         staged = tuple(self.device.stage(part) for part in parts)
         decoded = self.device.event()
         decoded.record()
@@ -237,28 +238,16 @@ class CodecRunner:
             on_host = [self.device.download(t) for t in staged]
             call = InFlightAudio(jobs, range(rows), CodecOutput(*on_host), self.device.event(), staged, delay)
             call.done.record()
-        self.at_risk = []
         return call
 
-    def _decode_chunks(self, jobs: list[AudioJob]) -> CodecOutput:
-        """The output of chunks, from `delay` frames before each on. The codec's state has moved on."""
+    def _decode(self, jobs: list[AudioJob], whole: bool) -> CodecOutput:
+        """The output of chunks, from `delay` frames before each on, or of whole utterances. The codec's state moves on
+        with chunks only."""
         batch, count = self._graph_key(jobs)
         self._fill_inputs(jobs, batch)
-        self.graphs(batch, count)
-        self.at_risk = jobs  # also where a graph has run
-        return self.outputs[batch, count]
-
-    def _decode_whole(self, jobs: list[AudioJob]) -> CodecOutput:
-        """The same of utterances that are decoded as a whole."""
-        key = self.whole.key(len(jobs), max(j.count for j in jobs))
-        self._fill_inputs(jobs, key[0])
-        return self.whole(key)
-
-    def _decode_whole_call(self, batch: int, count: int) -> None:
-        """The captured function: `inputs` in, outputs of `whole` out. The codec's state stays."""
-        idx, call, frames, where = self._given(batch, 0, count)
-        samples, _ = self.model.codec.decode(frames, self.states.gather(idx), call._replace(whole=True))
-        self.whole.outputs[batch, count] = CodecOutput(samples, frames, where)
+        (self.whole_graphs if whole else self.graphs)(batch, count)
+        self.moved_on = not whole  # also where a graph has run
+        return self.outputs[batch, count, whole]
 
     def _fill_inputs(self, jobs: list[AudioJob], batch: int) -> None:
         padding = batch - len(jobs)
@@ -288,22 +277,28 @@ class CodecRunner:
     def _graph_key(self, jobs: list[AudioJob]) -> tuple[int, int]:
         """Rows and frames to decode. A stream's last chunk may be padded, as its state does not matter any more, unless
         it would need pages for that."""
-        need, last = self.timing.on_grid(jobs[0].count), all(j.last for j in jobs) and not self.pages.width
-        if (len(jobs), need) in self.graphs.graphs:
-            return len(jobs), need
-        fits = [k for k in self.graphs.graphs if k[0] >= len(jobs) and (k[1] == need or (last and k[1] > need))]
-        batch, count = min(fits, key=lambda k: (k[1], k[0]), default=(len(jobs), need))
-        self.graphs.ask((len(jobs), count), (batch, count))
+        need, least = self._size(max(jobs, key=lambda j: j.count)), len(jobs)
+        if jobs[0].whole:
+            return min((b for b, n in self.whole_graphs.graphs if b >= least and n == need), default=least), need
+        last = all(j.last for j in jobs) and not self.pages.width
+        if (least, need) in self.graphs.graphs:
+            return least, need
+        fits = [k for k in self.graphs.graphs if k[0] >= least and (k[1] == need or (last and k[1] > need))]
+        batch, count = min(fits, key=lambda k: (k[1], k[0]), default=(least, need))
         return batch, count
 
-    def _decode_call(self, batch: int, count: int) -> None:
-        """The captured function: `inputs` in, `outputs` and new states out."""
-        delay = self.timing.delay
-        idx, call, frames, where = self._given(batch, delay, count + self.timing.lookahead)
-        samples, new = self.model.codec.decode(frames[:, delay:], self.states.gather(idx), call)
-        self.at_risk = self._launching
-        self.states.store(idx, new)
-        self.outputs[batch, count] = CodecOutput(samples, frames, where)
+    def _decode_call(self, batch: int, count: int, whole: bool = False) -> None:
+        """The captured function: `inputs` in, `outputs` and new states out. Whole utterances leave the states."""
+        before, after = (0, 0) if whole else (self.timing.delay, self.timing.lookahead)
+        idx, call, frames, where = self._given(batch, before, count + after)
+        samples, new = self.model.codec.decode(frames[:, before:], self.states.gather(idx), call._replace(whole=whole))
+        hop, late = self.model.spec.hop, 0 if whole else self.timing.late
+        if samples.shape != (wanted := (batch, (before + count) * hop + late)):
+            raise EngineError(f"codec.decode gives samples {tuple(samples.shape)}, and by spec.hop they are {wanted}")
+        if not whole:
+            self.moved_on = True
+            self.states.store(idx, new)
+        self.outputs[batch, count, whole] = CodecOutput(samples, frames, where)
 
 
 def rows_of_call(waiting: int, frames: int, sizes: set[int]) -> int:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stentor.errors import EngineError
 from stentor.layers.types import Column, State
 
 WORD, ROW_ALIGN = 8, 128  # bytes
@@ -47,7 +48,12 @@ class CodecStateTable:
         return self._views(self.data[rows])
 
     def store(self, rows: Tensor, state: State) -> None:
-        """Write every column of `rows` in two kernel launches: one concatenates the columns, one stores the rows."""
+        """Write every column of `rows` in two kernel launches: one concatenates the columns, one stores the rows.
+        EngineError names a column that is missing, or is none."""
+        if wrong := state.keys() ^ self._specs.keys():
+            raise EngineError(
+                f"codec.decode must give the columns of codec.columns: {min(wrong)!r} is in one of them only"
+            )
         parts = [part for name in self._specs for part in self._words(name, state)]
         if parts:
             self.data.index_copy_(0, rows, torch.cat(parts, dim=1))

@@ -14,15 +14,17 @@ from stentor.engine.request_state import OpenRequests, Request
 from stentor.engine.scheduler import Scheduler
 from stentor.engine.stream import Chunk, LoopNotifier
 from stentor.errors import EngineError
+from stentor.models.base import ModelSpec
 
 POLL_SECONDS = 1e-4  # how often audio is looked for while a step runs
 
 
 class AudioDelivery:
-    """Owns the codec calls in flight. Used from the engine's thread only. `hop`: samples per frame."""
+    """Owns the codec calls in flight. Used from the engine's thread only. `spec`: of the model."""
 
-    def __init__(self, scheduler: Scheduler, requests: OpenRequests, notifier: LoopNotifier, hop: int) -> None:
-        self.scheduler, self.requests, self.notifier, self.hop = scheduler, requests, notifier, hop
+    def __init__(self, scheduler: Scheduler, requests: OpenRequests, notifier: LoopNotifier, spec: ModelSpec) -> None:
+        self.scheduler, self.requests, self.notifier = scheduler, requests, notifier
+        self.hop, self.skip, self.late = spec.hop, spec.codec_skip, spec.codec_timing.late
         self._in_flight: deque[InFlightAudio] = deque()
 
     def add(self, calls: Iterable[InFlightAudio]) -> None:
@@ -56,7 +58,9 @@ class AudioDelivery:
             self.requests.stats.frames += len(audio)
             first = call.first_frame(job)
             at, end = audio.start - first, audio.stop - first
-            own = samples[row, at * self.hop : end * self.hop]
+            # With late samples a row begins that much before its first frame.
+            begin = at * self.hop + (0 if audio.start else self.late)
+            own = samples[row, begin : end * self.hop + (self.late if job.last else 0)]
             chunk = Chunk(own, frames[row, at:end], None, attended[row, at:end])
             self._put(self.requests.of(job.seq), job, chunk)
 
@@ -68,6 +72,7 @@ class AudioDelivery:
             self.requests.end(request)
         trim = request.silent_frames(chunk.samples, self.hop)
         count = len(chunk.frames)
+        start = max(trim * self.hop, self.skip if request.frames == 0 else 0)
         request.frames += count
         if request.closed:
             return
@@ -75,7 +80,7 @@ class AudioDelivery:
         finish = request.finish if job.last and not continues else None
         try:
             kept = [chunk.frames.copy()] if continues else []
-            rest = chunk.samples[trim * self.hop :].copy(), chunk.frames[trim:].copy()
+            rest = chunk.samples[start:].copy(), chunk.frames[trim:].copy()
             part = Chunk(*rest, finish, chunk.attended[trim:].copy())
         except MemoryError:
             self.scheduler.abort(request.seq, EngineError("the host has no memory for the audio"))

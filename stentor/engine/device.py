@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from mmap import mmap
 from typing import Any
 
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from stentor.config import check_device
-from stentor.engine.compile_ahead import CompileAhead
 from stentor.errors import InvalidRequest
 
 _LOADING = threading.Lock()
@@ -106,7 +105,7 @@ class StagingBuffer:
         }
 
     def send(self) -> dict[str, Tensor]:
-        """The same arrays on the device, without waiting."""
+        """Copy the arrays to the device, without waiting."""
         data = self._bytes.to(self._device.torch, non_blocking=True)
         typed = {dtype: data.view(dtype) for dtype in {dtype for _, dtype in self._parts.values()}}
         sent = {}
@@ -135,7 +134,6 @@ class Device:
         self.torch = torch.device(name)
         self.cuda = self.torch.type == "cuda"
         self._before = 0  # bytes that torch had taken when the model's load began
-        self.compile_ahead = CompileAhead(self.cuda, self.current, self.discarding)
         if self.cuda:
             _configure_process()
 
@@ -154,23 +152,8 @@ class Device:
             yield
 
     @contextmanager
-    def discarding(self) -> Iterator[None]:
-        """Inside, what the calling thread launches is recorded into a graph that is thrown away, so it never runs."""
-        with self.stream(BACKGROUND).active():
-            graph, node = torch.cuda.CUDAGraph(keep_graph=True), torch.empty(1, device=self.torch)
-            graph.capture_begin(capture_error_mode="relaxed")  # other threads load kernels meanwhile
-            try:
-                node.zero_()  # torch warns of a graph without a node
-                yield
-            finally:
-                with suppress(RuntimeError):  # what it ends with is of no interest
-                    graph.capture_end()
-        del graph, node
-        self.release_cached()
-
-    @contextmanager
     def loading(self) -> Iterator[None]:
-        """Inside, no other model of the process is loaded or captured. What torch takes from now on is this model's."""
+        """Inside, no other model of the process is loaded. What torch takes from now on is this model's."""
         if not self.cuda:
             yield
             return
@@ -178,16 +161,6 @@ class Device:
             self.release_cached()
             self._before = torch.cuda.memory_reserved(self.torch)
             yield
-
-    @contextmanager
-    def capturing(self) -> Iterator[bool]:
-        """Whether no other model of the process is loaded or captured, and inside none begins to be. Waits for none."""
-        alone = _LOADING.acquire(blocking=False)
-        try:
-            yield alone
-        finally:
-            if alone:
-                _LOADING.release()
 
     def stream(self, priority: int) -> CudaStream:
         return CudaStream(self.torch, priority)
@@ -215,14 +188,6 @@ class Device:
         and one of them may be capturing."""
         if self.cuda:
             torch.cuda.current_stream(self.torch).synchronize()
-
-    def answers(self) -> bool:
-        """Whether the device still works. After a fault of a kernel, nothing that the process asks of it does."""
-        try:
-            with self.current():
-                return bool(torch.ones(1, device=self.torch).cpu().item() == 1)
-        except RuntimeError:
-            return False
 
     def allocated_bytes(self) -> int:
         """Device memory that torch has taken from the driver since this model's load began. On a CPU 0."""
@@ -285,7 +250,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 
 def _configure_process() -> None:
-    """What engines share and all models agree on. Two engines that set and reset it around their calls would undo each
+    """Set what all engines of the process share. Two engines that set and reset it around their calls would undo each
     other's.
 
     cuDNN computes float32 in float32: TF32 has ten bits, which changes codes. cuBLASLt, which multiplies where there

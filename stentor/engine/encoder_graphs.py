@@ -1,4 +1,4 @@
-"""What encoders of reference audio launch, captured by function and shapes of its inputs."""
+"""CUDA graphs of reference encoders, captured by function and shapes of its inputs."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class EncoderGraphs:
         if number is None and self._capturing:
             number = self._numbers[key] = len(self._captured)
             self._captured.append(_Captured(fn, [t.clone() for t in inputs]))
-            self.graphs.plan([(number,)])  # the kernels were compiled when memory for encodings was measured
-            self.graphs.capture()
+            self.graphs.capture([(number,)])
         if number is None:
             self.graphs.eager_calls += 1
             return fn(*inputs)

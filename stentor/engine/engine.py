@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,35 +18,35 @@ import torch
 from stentor import kernels
 from stentor.config import EngineConfig, Policy
 from stentor.engine.audio_scheduler import GENTLE_RAMP
-from stentor.engine.buffer_sizes import GIB
-from stentor.engine.captures import Captures, nobody_waits
 from stentor.engine.codec_runner import CodecRunner
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.delivery import AudioDelivery
-from stentor.engine.determinism import check_deterministic
 from stentor.engine.device import Device
+from stentor.engine.health import Health, Stats
 from stentor.engine.inbox import Inbox, Submit
 from stentor.engine.inflight import InFlightStep
 from stentor.engine.launcher import Launcher
+from stentor.engine.memory_plan import size
 from stentor.engine.model_runner import ModelRunner
 from stentor.engine.page_allocator import PageAllocator
-from stentor.engine.preparation import Preparation, Upcoming
+from stentor.engine.preparation import Preparation
 from stentor.engine.reference_encoder import ReferenceEncoder
-from stentor.engine.request_state import Health, OpenRequests, Request, Stats
+from stentor.engine.request_state import Marks, OpenRequests, Request
 from stentor.engine.scheduler import Scheduler
-from stentor.engine.sequence import BROKEN, Phase, Place
+from stentor.engine.sequence import BROKEN, Phase, Place, Sequence
 from stentor.engine.sequence_maker import SequenceMaker
 from stentor.engine.sizing import plan_memory
-from stentor.engine.stream import AppendText, AudioStream, Cancel, LoopNotifier, Taken
+from stentor.engine.stream import AppendText, AudioStream, Cancel, EventSink, LoopNotifier, Outbox, RequestHandle, Taken
 from stentor.engine.turns import Turns
-from stentor.errors import EngineError
-from stentor.models.base import Prompt, SpeechModel, SpeechRequest
+from stentor.errors import EngineError, InvalidRequest
+from stentor.machine import cpus
+from stentor.models.base import Prompt, SpeechModel
+from stentor.models.info import SpeechRequest
 
 log = logging.getLogger("stentor.engine")
 
 STALL_SECONDS = 0.005  # how long to wait when every running request has `max_ahead` seconds buffered
-EXPECT_SECONDS = 0.005  # and for the requests that are to be prefilled with those that wait
-CHECK_SECONDS = 0.0003  # and for what sends no message: audio of the codec, a request given up before it is submitted
+CHECK_SECONDS = 0.0003  # and for audio of the codec, which sends no message
 
 
 class Engine:
@@ -55,10 +56,10 @@ class Engine:
         self.model, self.device, self.config = model, device, config
         if config.deterministic:
             check_deterministic(model, device)
-        weights = device.allocated_bytes() / GIB
-        device.compile_ahead.begin(f"{device.describe()} {weights:.2f} {model.spec} {config}")
+        taken = device.allocated_bytes()
+        weights = f"weights ({size(taken)}), " if taken else ""
         self.sizes = plan_memory(model, config, device)
-        log.info("%s on %s: weights %.2f GiB, %s", model.spec.family, device.describe(), weights, self.sizes.describe())
+        log.info("memory on %s: %s%s", device.describe(), weights, self.sizes.describe())
         self.overlap_steps = int(device.cuda) if config.overlap_steps is None else config.overlap_steps
         self.runner = ModelRunner(model, self.sizes, config, device)
         self.codec = CodecRunner(model, self.sizes, config, device, self.runner.slots, self.runner.stream)
@@ -66,22 +67,22 @@ class Engine:
             model, device, config.encoded_references, self.sizes.encoder_columns, config.require_graphs
         )
         pages = PageAllocator(self.sizes.pages, self.sizes.page_size)
+        frames = PageAllocator(self.sizes.frame_pages, 1)
         parked = self.sizes.parked(config.policy.parked_mb)
         policy = _policy(config, device, self.sizes.prefill_tokens)
-        self.scheduler = Scheduler(self.sizes.slots, pages, policy, parked, model.spec.codec_timing)
+        self.scheduler = Scheduler(self.sizes.slots, pages, policy, parked, model.spec.codec_timing, frames)
         self.stats = Stats()
         self._requests = OpenRequests(model.spec.frame, self.stats)
         self.sequences = SequenceMaker(model.spec, self.sizes, config.policy, self.runner.covering_evals)
         self._turns = Turns(self._requests, self.scheduler, self.sequences)
         self._notifier = LoopNotifier()
-        self._captures = Captures(self.runner, self.codec, device)
         self._launcher = Launcher(self.runner, self.codec, self.scheduler, self._requests)
-        self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec.hop)
+        self._delivery = AudioDelivery(self.scheduler, self._requests, self._notifier, model.spec)
         self.inbox = Inbox()
-        self.upcoming = Upcoming(device.cuda)
         self._in_flight: deque[InFlightStep] = deque()
         self._error: BaseException | None = None
         self._last_done = 0.0  # when a step was last seen to have run
+        self._working_since: float | None = None  # when the present iteration began. None: it waits for messages
         self._patience = 0.0  # seconds to wait for a message, as the last iteration found nothing to do
         self._started = threading.Event()
         self._start()
@@ -99,22 +100,38 @@ class Engine:
     def prepare(self, request: SpeechRequest) -> Preparation:
         """A checked request on its way to a prompt. EngineError in a forked child."""
         self.inbox.check_process()
-        return Preparation(self.model, self.reference_encoder, self.codec.primer, request, self.upcoming)
+        return Preparation(self.model, self.reference_encoder, self.codec.primer, request)
 
     def submit(self, prompt: Prompt, seed: int, streaming: bool, place: Place = Place.NEW) -> AudioStream:
         """Queue a request. InvalidRequest if it can never fit, Overloaded if it is new and the queue is full."""
+        outbox = Outbox(self.inbox.put, self._notifier)
+        self.queue(prompt, seed, streaming, place, outbox)
+        return AudioStream(seed, outbox, prompt.live, self.inbox.put)
+
+    def queue(
+        self,
+        prompt: Prompt,
+        seed: int,
+        streaming: bool,
+        place: Place,
+        outbox: EventSink,
+        marks: Marks | None = None,
+    ) -> RequestHandle:
+        """Queue a request whose events go to `outbox`. Its moments go to `marks`. Raises what `submit` does."""
         self.fit(prompt)
         self.inbox.check()
         self._requests.enter_queue(self.config.policy.max_queue if place is Place.NEW else None)
         try:
             seq = self.sequences.new(prompt, streaming, place)
-            stream = AudioStream(seed, prompt.live, self.inbox.put, self._notifier)
-            self.inbox.put(Submit(Request(seq, prompt, stream.outbox, seed)))
-            self.upcoming.submitted()
+            self.inbox.put(Submit(Request(seq, prompt, outbox, seed, marks)))
         except BaseException:
             self._requests.leave_queue()
             raise
-        return stream
+        return RequestHandle(outbox, prompt.live, self.inbox.put)
+
+    def on_flush(self, call: Callable[[], None]) -> None:
+        """Have `call` called after each iteration that may have put events into outboxes."""
+        self._notifier.on_flush.append(call)
 
     def fit(self, prompt: Prompt) -> None:
         """Bound a prompt, as `submit` does, by what these buffers can serve. InvalidRequest if that is too little."""
@@ -129,11 +146,13 @@ class Engine:
             queued=self._requests.waiting,
             running=len(s.live),
             free_slots=len(s.free_slots),
-            free_pages=s.pages.available,
-            pages=s.pages.count,
+            free_pages=s.tables.available,
+            pages=s.tables.count,
             preemptions=s.preemptions,
-            evictions=s.pages.evictions,
+            evictions=s.pages.evictions + s.tables.frames.evictions,
             eager_calls=self.eager_calls,
+            working=0.0 if (since := self._working_since) is None else time.monotonic() - since,
+            gpu_bytes=self.device.allocated_bytes(),
             stats=self.stats,
             references=self.reference_encoder.counts(),
             codec_states=self.codec.primer.counts(),
@@ -141,7 +160,7 @@ class Engine:
 
     @property
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
-        codec = self.codec.graphs, self.codec.whole.graphs, self.codec.primer.graphs
+        codec = *self.codec.graph_runners, self.codec.primer.graphs
         return *self.runner.graph_runners, *codec, self.reference_encoder.graphs
 
     @property
@@ -167,7 +186,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            self._set_up_thread()
+            self.set_up_thread()
             self._warm_up()
             self._started.set()
             with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
@@ -181,45 +200,56 @@ class Engine:
             self._abandon()
             atexit.unregister(self._stop)
 
-    def _set_up_thread(self) -> None:
-        """Settings of torch that belong to a thread."""
+    def set_up_thread(self) -> None:
+        """Give this thread the engine's settings of torch, on which the last bits of a product depend."""
         self.device.select()
-        threads = self.config.threads or self.model.spec.threads
-        if self.config.threads is None and self.config.max_threads is not None:
-            threads = min(threads or self.config.max_threads, self.config.max_threads)
+        threads = self._torch_threads()
         if threads is not None:
             torch.set_num_threads(threads)  # OpenMP counts for each thread by itself
         torch.set_flush_denormal(True)  # silence decays into denormals, which are slow on a CPU
+
+    def _torch_threads(self) -> int | None:
+        """Threads of torch on a CPU. None: torch's own number."""
+        if self.config.threads is not None:
+            return self.config.threads
+        allowed = cpus()  # by a container too, which OpenMP does not ask
+        quota = allowed if allowed < torch.get_num_threads() else None
+        limits = (self.model.spec.threads, self.config.max_threads, quota)
+        return min((most for most in limits if most is not None), default=None)
 
     def _warm_up(self) -> None:
         """Capture graphs for all that is launched, and run what the first voice would otherwise run cold."""
         self.device.synchronize()  # weights and buffers were made on another stream
         started, held = time.monotonic(), self.device.allocated_bytes()
         with torch.inference_mode(), kernels.batch_invariant(self.config.deterministic):
-            self._captures.start(self.config.capture_all)
+            self.runner.capture()
+            self.codec.capture()
+            self.device.release_cached()
         self.codec.primer.warm_up()
         self.reference_encoder.warm_up()
-        self.device.compile_ahead.end()
         if self.device.cuda:
             graphs = sum(len(x.graphs) for x in self.graph_runners)
-            taken = (self.device.allocated_bytes() - held) / GIB
-            log.info("captured %d graphs in %.1f s, %.2f GiB", graphs, time.monotonic() - started, taken)
+            taken = size(self.device.allocated_bytes() - held)
+            log.info("captured %d graphs in %.1f s, %s", graphs, time.monotonic() - started, taken)
 
     def _step(self) -> None:
         """One iteration: read messages, plan, launch, read reports that are due, hand audio out."""
+        self._working_since = None
         self._read_messages()
-        now = time.monotonic()
-        plan = self.scheduler.plan(now, len(self.upcoming))
+        self._working_since = now = time.monotonic()
+        plan = self.scheduler.plan(now)
         self._requests.leave_queue(len(plan.admitted))
-        stalled, checks = plan.empty and not self._in_flight, plan.awaits or not self._delivery.empty
-        self._patience = 0.0 if not stalled else CHECK_SECONDS if checks else STALL_SECONDS
+        for seq in plan.admitted:
+            if (marks := self._requests.of(seq).marks) is not None:
+                marks.admitted = marks.admitted or now
+        stalled = plan.empty and not self._in_flight
+        self._patience = 0.0 if not stalled else STALL_SECONDS if self._delivery.empty else CHECK_SECONDS
         # Audio goes before the next frames: on a CPU, which waits for every launch, it arrives that much earlier.
         self._delivery.add(self._launcher.audio(plan.audio))
         self._delivery.ready()
-        with self.upcoming.paused(bool(plan.prefill)):
-            self._launcher.write(plan)
-            self._delivery.ready()  # writing takes a millisecond or two
-            self._in_flight += self._launcher.step(plan)
+        self._launcher.write(plan)
+        self._delivery.ready()  # writing takes a millisecond or two
+        self._in_flight += self._launcher.step(plan)
         while self._in_flight and (len(self._in_flight) > self.overlap_steps or plan.empty):
             step = self._in_flight.popleft()
             self._delivery.until(step)
@@ -233,29 +263,18 @@ class Engine:
         self._notifier.flush()
         if plan.launches:
             self.stats.step_seconds += time.monotonic() - now
-        if self._captures.asked and not self.upcoming and nobody_waits(self.scheduler, time.monotonic()):
-            self._captures.next(asked=True)
-        if stalled and plan.awaits and self._delivery.empty:
-            self.upcoming.wait_until(self.stats.submitted + plan.awaits, EXPECT_SECONDS)
 
     def _read_messages(self) -> None:
-        """Handle the messages of callers. With nothing else to do, wait for one, or capture a graph if none comes."""
+        """Handle the messages of callers. With nothing else to do, wait for one."""
         wait = self._patience > 0
         while True:
-            patience = self._captures.wait if self.scheduler.idle else None
             try:
                 inert = self.scheduler.inert and self._delivery.empty
-                message = self.inbox.get(wait, patience if inert else self._patience)
+                message = self.inbox.get(wait, None if inert else self._patience)
             except queue.Empty:
-                if wait and self.scheduler.idle:
-                    if self.upcoming:  # its prompt is made: its message comes soon
-                        self._captures.interrupt()
-                    else:
-                        self._captures.next()
                 return
             if message is None:
                 return
-            self._captures.interrupt()
             self._handle(message)
             wait = False
 
@@ -299,6 +318,7 @@ class Engine:
         now = time.monotonic()
         if step.prefill:
             self.scheduler.prefills.took(now - max(step.launched_at, self._last_done))
+            self._mark_first_frames([s for s in step.sequences if generated[s.slot]], step.prefilled_at, now)
         self._last_done = now
         observe = self.scheduler.observe
         for seq in step.sequences:
@@ -307,6 +327,12 @@ class Engine:
             if stop[slot] == BROKEN and not seq.cancelled:
                 self.scheduler.abort(seq, EngineError("the model produced a frame that is not finite"))
                 self._requests.end(self._requests.of(seq))
+
+    def _mark_first_frames(self, sequences: list[Sequence], prefilled: float, now: float) -> None:
+        for seq in sequences:
+            marks = self._requests.of(seq).marks
+            if marks is not None and not marks.first_frame:
+                marks.prefilled, marks.first_frame = prefilled, now
 
     def _abandon(self) -> None:
         """The thread ends: every open request fails, also those in the inbox. No command runs and no device is used."""
@@ -323,9 +349,21 @@ def _policy(config: EngineConfig, device: Device, captured_tokens: int) -> Polic
     """The scheduler's policy. Without a ramp of its own, a CPU takes the gentle one. A GPU's prefills are captured."""
     policy = config.policy
     if device.cuda:
-        return replace(
-            policy,
-            max_prefill_tokens=min(policy.max_prefill_tokens, captured_tokens),
-            crowd_prefill_tokens=min(policy.crowd_prefill_tokens, captured_tokens),
-        )
+        return replace(policy, max_prefill_tokens=min(policy.max_prefill_tokens, captured_tokens))
     return replace(policy, ramp=GENTLE_RAMP) if policy.ramp is None else policy
+
+
+def check_deterministic(model: SpeechModel, device: Device) -> None:
+    """InvalidRequest, which says what is missing, if requests would not give the same bytes alone and beside others."""
+    spec = model.spec
+    if not kernels.batch_invariance_supported(device.torch, spec.kv.dtype):
+        raise InvalidRequest(
+            "deterministic",
+            "needs a CUDA GPU, Triton, a dtype of at most 32 bits, and all kernels on; on a CPU, codes in float32 do "
+            "not depend on other requests",
+        )
+    if not spec.batch_invariant:
+        raise InvalidRequest("deterministic", f"is not available for {spec.family}")
+    wide = [c.dtype for c in model.codec.columns.values() if c.dtype.is_floating_point and c.dtype.itemsize > 2]
+    if wide:
+        raise InvalidRequest("deterministic", f"needs a codec in 16 bits, got {str(wide[0]).removeprefix('torch.')}")

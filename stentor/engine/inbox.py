@@ -1,4 +1,4 @@
-"""What callers ask of the engine's thread. A message reaches the thread, or its caller is told at once."""
+"""Messages from callers to the engine's thread. A message reaches the thread, or its caller is told at once."""
 
 from __future__ import annotations
 

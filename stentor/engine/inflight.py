@@ -22,6 +22,7 @@ class InFlightStep:
     done: Event
     prefill: bool
     launched_at: float  # time.monotonic()
+    prefilled_at: float = 0.0  # when its prompts were launched, before their first frames
 
     def result(self) -> tuple[list[int], list[int], list[int]]:
         """Frames generated, stop value and frames heard of every slot. Waits until the step has run."""
@@ -31,7 +32,7 @@ class InFlightStep:
 
 
 class CodecOutput(NamedTuple):
-    """What a codec call gives: samples [B, n * hop], their frames [B, n, *frame], and where in the text these are
+    """Output of a codec call: samples [B, n * hop], their frames [B, n, *frame], and where in the text these are
     [B, n, alignment.WIDTH], or [B, n, 0] where nothing says it."""
 
     samples: Tensor

@@ -1,10 +1,16 @@
 """Paged keys and values: one pool for every layer and request, page tables on the device.
 
+A family whose other attention counts frames has further page sets, each with a pool and a page table of its own, whose
+pages hold the rows of one frame.
+
 Lengths and page tables are read from device tensors and are never planned on the host per step. A captured step
 therefore stays valid while requests come, grow and go. Padding writes into the last page.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -13,30 +19,65 @@ from stentor import kernels
 from stentor.engine.device import zeros
 from stentor.engine.text_window import in_layer, seen
 from stentor.kernels.types import TextWindow
-from stentor.layers.attention import sdpa
+from stentor.layers.attention import Attend, sdpa
 from stentor.layers.qk_norm_rope import NormRope
-from stentor.models.base import KVSpec, KVView
+from stentor.models.base import FrameKV, KVSpec, KVView
 
 
 class PagedKV:
-    """Pool [layers, 2, pages + 1, page, heads, dim] and page tables [slots + 1, max_pages]."""
+    """Pool [layers, 2, pages + 1, page, heads, dim] and page tables [slots + 1, max_pages].
 
-    def __init__(self, spec: KVSpec, slots: int, pages: int, page: int, max_pages: int, device: torch.device) -> None:
+    frames: the page sets by frame, whose `page` is the rows of one frame.
+    """
+
+    def __init__(
+        self,
+        spec: KVSpec,
+        slots: int,
+        pages: int,
+        page: int,
+        max_pages: int,
+        device: torch.device,
+        frames: Mapping[str, PagedKV] = MappingProxyType({}),
+    ) -> None:
         shape = (spec.layers, 2, pages + 1, page, spec.heads, spec.dim)
         self.pool = zeros(shape, spec.dtype, device)
         self.table = torch.full((slots + 1, max_pages), pages, dtype=torch.int64, device=device)
-        self.page = page
+        self.page, self.slots, self.pages, self.frames = page, slots, pages, frames
+        self._gathered = self.pool.new_empty(0)
         self.fused = kernels.paged_attention_supported(device, spec.dtype)
         """Attention reads lengths on the device. Otherwise its shapes follow from `max_pages` and `max_seqlen`."""
 
+    def gather(self, layer: int, pages: Tensor) -> Tensor:
+        """Keys and values [2, n, page, heads, dim] of pages [n]. On a CPU the next call overwrites them: the system
+        would bring new memory page by page, which takes ten times as long as the copy."""
+        pool = self.pool[layer]
+        if pool.device.type != "cpu":
+            return pool.index_select(1, pages)
+        size = 2 * len(pages) * pool[0, 0].numel()
+        if self._gathered.numel() < size:
+            self._gathered = pool.new_empty(size)
+        out = self._gathered[:size].view(2, len(pages), *pool.shape[2:])
+        return torch.index_select(pool, 1, pages, out=out)
+
+    def fill(self, page: Tensor, offset: Tensor, given: Tensor) -> None:
+        """Write keys and values [layers, 2, n, heads, dim] to places [n] in pages [n]."""
+        self.pool.flatten(2, 3).index_copy_(2, page * self.page + offset, given.to(self.pool.dtype))
+
+    def frames_of(self, idx: Tensor, max_pages: int) -> FrameKV:
+        """The page sets by frame as slots idx [B] see them, with one token each. `max_pages`: of positions."""
+        row = torch.arange(len(idx), device=idx.device) if self.frames and not self.fused else idx
+        return FramePages(self, idx, row, idx, max_pages, 1)
+
     def decode_view(self, idx: Tensor, pos: Tensor, max_pages: int, window: TextWindow | None = None) -> KVView:
         """One new token per slot `idx` [B] at `pos` [B]. `max_pages` pages (a shape) cover the longest of them."""
+        frames = self.frames_of(idx, max_pages)
         if self.fused and kernels.is_batch_invariant():
-            return FusedPrefill(self, idx, pos, window, alone=True)
+            return FusedPrefill(self, idx, pos, window, frames, alone=True)
         if self.fused:
-            return FusedDecode(self, idx, pos, window)
+            return FusedDecode(self, idx, pos, window, frames)
         row = torch.arange(len(idx), device=idx.device)
-        return PagedView(self, idx, row, pos, max_pages, 1, window)
+        return PagedView(self, idx, row, pos, max_pages, 1, window, frames)
 
     def prefill_view(
         self,
@@ -47,22 +88,69 @@ class PagedKV:
         max_pages: int,
         max_seqlen: int,
         window: TextWindow | None = None,
+        frame_at: Tensor | None = None,
     ) -> KVView:
         """Packed tokens of several slots `idx` [R]. Token n belongs to `slot[n] == idx[row[n]]` and stands at `pos[n]`.
 
         Each row's tokens are consecutive positions. `max_seqlen` is the largest number of them (a shape). Only where
-        attention is not fused are `idx` and `row` read.
+        attention is not fused are `idx` and `row` read. The tokens frame_at [M] have a frame, or all where None.
         """
+        frames = self._frames_at(frame_at, idx, row, slot, max_pages, max_seqlen)
         if self.fused:
-            return FusedPrefill(self, slot, pos, window)
-        return PagedView(self, idx, row, pos, max_pages, max_seqlen, window)
+            return FusedPrefill(self, slot, pos, window, frames)
+        return PagedView(self, idx, row, pos, max_pages, max_seqlen, window, frames)
+
+    def _frames_at(
+        self, at: Tensor | None, idx: Tensor, row: Tensor, slot: Tensor, max_pages: int, max_seqlen: int
+    ) -> FrameKV:
+        """The page sets by frame as tokens `at` [M] of a prefill see them. Padding is at its end."""
+        if at is not None and self.frames:
+            slot = torch.cat((slot, slot.new_full((1,), self.slots)))[at]
+            row = row if self.fused else row[at]
+        return FramePages(self, idx, row, slot, max_pages, max_seqlen)
+
+
+class FramePages:
+    """The page sets by frame, as N tokens with a frame see them: token n of slot[n], which is idx[row[n]] (implements
+    FrameKV). Tokens of a slot stand side by side, `most` of them at most. Where attention is fused only `slot` is read.
+    """
+
+    def __init__(self, kv: PagedKV, idx: Tensor, row: Tensor, slot: Tensor, max_pages: int, most: int) -> None:
+        self._sets, self._most = kv.frames, most
+        self._idx, self._row, self._slot = idx, row, slot
+        self._max_frames = max_pages * kv.page + 1  # each has a position, but for the one that is made
+
+    def view(self, name: str, pos: Tensor, seen: Tensor | None = None, kept: Tensor | None = None) -> Attend:
+        kv, rows = self._sets[name], pos.shape[1]
+        at = pos.flatten().clamp_min(0)
+        seen = at if seen is None else seen.flatten().clamp_min(0)
+        kept = None if kept is None else kept.flatten()
+        if kv.fused:
+            return FusedFrames(kv, self._slot.repeat_interleave(rows), at, seen, kept).attend
+        row, most = self._row.repeat_interleave(rows), self._most * rows
+        max_pages = min(self._max_frames, kv.table.shape[1])
+        return PagedView(kv, self._idx, row, at, max_pages, most, None, self, seen, kept).attend
+
+
+class FusedFrames:
+    """Rows of several frames, by the kernels of prompts. All are stored, then each sees those up to its own limit."""
+
+    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, seen: Tensor, kept: Tensor | None) -> None:
+        self._kv, self._slot, self._pos, self._seen = kv, slot, pos, seen
+        self._stored_in = slot if kept is None else torch.where(kept, slot, kv.slots)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
+        q, k = norm_rope.apply(q, k)
+        pool, table = self._kv.pool[layer], self._kv.table
+        kernels.kv_cache.store_kv(pool, table, self._stored_in, self._pos, k, v)
+        return kernels.prefill_attention.prefill_attention(pool, table, self._slot, self._seen, q)
 
 
 class FusedDecode:
     """One token per row: one kernel applies norms and RoPE, stores the token and attends (implements KVView)."""
 
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, window: TextWindow | None) -> None:
-        self.pos = pos
+    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, window: TextWindow | None, frames: FrameKV) -> None:
+        self.pos, self.frame_kv = pos, frames
         self._kv, self._slot, self._window = kv, slot, window
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
@@ -78,8 +166,16 @@ class FusedPrefill:
     `alone`: one token per row. It gets the bits that it gets in a prompt or when its frame is replayed.
     """
 
-    def __init__(self, kv: PagedKV, slot: Tensor, pos: Tensor, window: TextWindow | None, alone: bool = False) -> None:
-        self.pos = pos
+    def __init__(
+        self,
+        kv: PagedKV,
+        slot: Tensor,
+        pos: Tensor,
+        window: TextWindow | None,
+        frames: FrameKV,
+        alone: bool = False,
+    ) -> None:
+        self.pos, self.frame_kv = pos, frames
         self._kv, self._slot, self._window, self._alone = kv, slot, window, alone
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, norm_rope: NormRope) -> Tensor:
@@ -91,7 +187,10 @@ class FusedPrefill:
 
 
 class PagedView:
-    """The tokens of one step over the pool, in plain PyTorch (implements models.base.KVView)."""
+    """The tokens of one step over the pool, in plain PyTorch (implements models.base.KVView).
+
+    seen_to: the position up to which each token sees, its own where None. kept: which are stored, all where None.
+    """
 
     def __init__(
         self,
@@ -102,29 +201,36 @@ class PagedView:
         max_pages: int,
         max_seqlen: int,
         window: TextWindow | None,
+        frames: FrameKV,
+        seen_to: Tensor | None = None,
+        kept: Tensor | None = None,
     ) -> None:
-        self.pos = pos
+        self.pos, self.frame_kv = pos, frames
+        limit = pos if seen_to is None else seen_to
         self._kv, self._rows, self._max_seqlen = kv, len(idx), max_seqlen
         pages = kv.table[idx, :max_pages]
         self._pages = pages.flatten()
         self._at = pages[row, (pos // kv.page).clamp_max(max_pages - 1)] * kv.page + pos % kv.page
+        if kept is not None:
+            self._at = torch.where(kept, self._at, kv.pages * kv.page)
         key_pos = torch.arange(max_pages * kv.page, device=pos.device)
         self._window = window
         if max_seqlen == 1:
-            seen_by_all = (key_pos <= pos[:, None])[:, None, None]
+            seen_by_all = (key_pos <= limit[:, None])[:, None, None]
             near = seen_by_all if window is None else seen_by_all & seen(window, key_pos)[:, None, None]
         else:
             # Rows are laid out [rows, max_seqlen] for attention: `_flat` says where each packed token goes.
-            first = torch.full_like(idx, torch.iinfo(torch.int64).max).scatter_reduce(0, row, pos, "amin")
-            self._flat = row * max_seqlen + (pos - first[row])
-            query_pos = pos.new_zeros(self._rows * max_seqlen).index_put((self._flat,), pos)
+            token = torch.arange(len(pos), device=pos.device)
+            first = torch.full_like(idx, torch.iinfo(torch.int64).max).scatter_reduce(0, row, token, "amin")
+            self._flat = row * max_seqlen + (token - first[row])
+            query_pos = pos.new_zeros(self._rows * max_seqlen).index_put((self._flat,), limit)
             seen_by_all = (key_pos <= query_pos.view(self._rows, max_seqlen, 1))[:, None]
             near = seen_by_all if window is None else seen_by_all & self._laid_out(seen(window, key_pos))
         self._mask = self._added(seen_by_all)
         self._near = self._mask if window is None else self._added(near)
 
     def _added(self, seen_keys: Tensor) -> Tensor:
-        """What attention adds to its scores: 0 where a key is seen. Every layer would make it anew from a bool."""
+        """Additive attention mask (0 or -inf), built once for all layers."""
         zeros = torch.zeros(seen_keys.shape, dtype=self._kv.pool.dtype, device=seen_keys.device)
         return zeros.masked_fill_(~seen_keys, -torch.inf)
 
@@ -138,7 +244,7 @@ class PagedView:
         pool = self._kv.pool[layer]
         # The next owner of a page masks what it did not write, but NaN times 0 is NaN.
         pool.flatten(1, 2).index_copy_(1, self._at, torch.stack((k, v)).to(pool.dtype).nan_to_num_())
-        keys, values = pool.index_select(1, self._pages).view(2, self._rows, -1, *k.shape[1:])
+        keys, values = self._kv.gather(layer, self._pages).view(2, self._rows, -1, *k.shape[1:])
         mask = self._mask if in_layer(self._window, layer) is None else self._near
         if self._max_seqlen == 1:
             # Heads that share keys go in as queries of one head, for which attention needs no copies of the keys.

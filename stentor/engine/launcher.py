@@ -1,9 +1,10 @@
-"""From a plan to launches. A launch that fails ends only the requests that it names."""
+"""From a plan to launches. A launch that fails ends the requests that it names, and no others."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +20,9 @@ from stentor.errors import EngineError
 
 log = logging.getLogger("stentor.engine")
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 
 class Launcher:
     """Used from the engine's thread only."""
@@ -33,7 +37,7 @@ class Launcher:
         ready = self._each(plan.admitted, self._write_rows) + self._each(plan.unparked, self._restore_rows) + resumed
         for seq in plan.unparked:
             self.requests.of(seq).saved = None
-        self._write_pages(ready)
+        self._each(self._write_pages(ready), self._write_given)
         self._write_pages(plan.regrown)
 
     def step(self, plan: StepPlan) -> list[InFlightStep]:
@@ -45,7 +49,7 @@ class Launcher:
             stats.prefills += 1
             self._count_tokens(group)
             for rows in by_prefill(group):
-                steps += self._prefill(rows)
+                steps += self._prefill(rows, plan.dependent)
             if steps:
                 self._decode_first_frames([s for s in group if s.emits and not s.cancelled])
         decode = [s for s in plan.decode if not s.cancelled]
@@ -65,19 +69,15 @@ class Launcher:
         return calls
 
     def _codec_call(self, jobs: list[AudioJob]) -> list[InFlightAudio]:
-        """One codec call. If it fails before the codec's state has moved on, each row is tried alone."""
+        def fail(job: AudioJob, error: Exception) -> None:
+            self._fail(job.seq, error, job.count)
+
         for job in [j for j in jobs if j.seq.cancelled]:  # its chunk before this one failed
             self._fail(job.seq, job.seq.error or EngineError("cancelled"), job.count)
         jobs = [j for j in jobs if not j.seq.cancelled]
-        try:
-            return [self.codec.launch(jobs)] if jobs else []
-        except Exception as e:
-            self.survive(e)
-            if len(jobs) > 1 and not self.codec.at_risk:
-                return [call for job in jobs for call in self._codec_call([job])]
-            for job in jobs:
-                self._fail(job.seq, e, job.count)
+        if not jobs:
             return []
+        return self._launch(self.codec, jobs, self.codec.launch, fail)
 
     def _park(self, parked: list[Sequence]) -> None:
         """Save the rows of requests whose slots others get. A request whose row cannot be saved ends."""
@@ -109,6 +109,13 @@ class Launcher:
     def _write_pages(self, sequences: list[Sequence]) -> list[Sequence]:
         return self._each(sequences, self.runner.set_pages)
 
+    def _write_given(self, sequences: list[Sequence]) -> None:
+        """Fill pages with the keys and values that prompts bring, where others have not."""
+        for seq in [s for s in sequences if s.num_cached < s.given]:
+            given = self.requests.of(seq).prompt.given
+            assert given is not None
+            self.runner.fill_pages(seq, given)
+
     def _without_unwritten(self, plan: StepPlan) -> list[Sequence]:
         """The requests to prefill. When one has failed, its pages are not written: those that share them try again."""
         ready = [seq for seq in plan.prefill if not seq.cancelled]
@@ -122,12 +129,13 @@ class Launcher:
         """Count tokens of prompts: those of each piece, and with the first one those that are in pages already."""
         stats = self.requests.stats
         for seq in [s for s in group if not s.replays]:
-            cached = seq.num_cached if seq.piece.start == seq.num_cached else 0
+            cached = seq.first_computed if seq.piece.start == seq.first_computed else 0
             stats.cached_tokens += cached
             stats.prompt_tokens += cached + len(seq.piece)
 
     def _each(self, sequences: list[Sequence], write: Callable[[list[Sequence]], None]) -> list[Sequence]:
-        """Write something of all at once. If that fails, one by one, so that only the culprit ends. The others."""
+        """Write something of all at once. If that fails, one by one, so that a prompt that cannot be written ends only
+        its own request. Returns those that were written."""
         if not sequences:
             return []
         try:
@@ -156,52 +164,58 @@ class Launcher:
                 self.codec.decode_first_frames(first)
             except Exception as e:
                 self.survive(e)  # chunks whose state has not moved on are tried again when they are due
-                for job in self.codec.at_risk:
-                    self._stop(job.seq, e)
+                for seq in [s for s in first if self.codec.moved_on and not self.codec.has_first_frame(s)]:
+                    self._stop(seq, e)
 
-    def _prefill(self, sequences: list[Sequence]) -> list[InFlightStep]:
-        """Prefill. If it fails, requests are prefilled again by themselves, so that only the culprit ends."""
+    def _prefill(self, sequences: list[Sequence], dependent: list[Sequence]) -> list[InFlightStep]:
+        """Prefill. Rows that share pages which this launch was to write are put back before its halves are tried."""
+
+        def launch(rows: list[Sequence]) -> InFlightStep:
+            return self.runner.prefill([(seq, self.requests.of(seq).prompt) for seq in rows])
+
+        def alone(rows: list[Sequence]) -> list[Sequence]:
+            for seq in [s for s in rows if s in dependent]:
+                self.scheduler.undo(seq)
+            return [s for s in rows if s not in dependent]
+
+        return self._launch(self.runner, sequences, launch, self._fail, alone)
+
+    def _decode(self, sequences: list[Sequence]) -> list[InFlightStep]:
+        return self._launch(self.runner, sequences, self.runner.decode, self._fail)
+
+    def _launch(
+        self,
+        owner: ModelRunner | CodecRunner,
+        rows: list[T],
+        launch: Callable[[list[T]], R],
+        fail: Callable[[T, Exception], None],
+        before_halves: Callable[[list[T]], list[T]] = lambda rows: rows,
+    ) -> list[R]:
+        """Launch. Where memory has run out and nothing has moved on, try each half once. The rows of what fails end."""
+        owner.moved_on = False
         try:
-            return [self.runner.prefill([(seq, self.requests.of(seq).prompt) for seq in sequences])]
+            return [launch(rows)]
         except Exception as e:
             self.survive(e)
             error = e
-        return [step for seq in sequences for step in self._prefill_later(seq, error, len(sequences) > 1)]
-
-    def _prefill_later(self, seq: Sequence, error: Exception, again: bool) -> list[InFlightStep]:
-        """The step of a row whose frame was made all the same, or none: the row is prefilled `again`, or ends."""
-        try:
-            if seq.emits and self.runner.has_run(seq):
-                return [self.runner.report(seq, True)]
-        except Exception as e:
-            self.survive(e)
-            again = False
-        if again:
-            self.scheduler.undo(seq)
-        else:
-            self._fail(seq, error)
-        return []
-
-    def _decode(self, sequences: list[Sequence]) -> list[InFlightStep]:
-        """Decode. If that fails, each row is replayed alone before it fails."""
-        try:
-            return [self.runner.decode(sequences)]
-        except Exception as e:
-            self.survive(e)
-        return [step for seq in sequences for step in self._replay(seq)]
-
-    def _replay(self, seq: Sequence) -> list[InFlightStep]:
-        """Decode one row alone, unless the launch that failed has made its frame all the same."""
-        try:
-            return [self.runner.report(seq, False) if self.runner.has_run(seq) else self.runner.decode([seq])]
-        except Exception as e:
-            self.survive(e)
-            self._fail(seq, e)
+        if owner.moved_on or not _out_of_memory(error):
+            for row in rows:
+                fail(row, error)
             return []
+        launched, rows = [], before_halves(rows)
+        half = len(rows) // 2
+        for part in [p for p in (rows[:half], rows[half:]) if p]:
+            try:
+                launched.append(launch(part))
+            except Exception as e:
+                self.survive(e)
+                for row in part:
+                    fail(row, e)
+        return launched
 
     def survive(self, error: Exception) -> None:
         """Log a failed launch. A CUDA error that has broken the device is raised again and ends the engine."""
-        full = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)  # the latter: pinned memory
+        full = _out_of_memory(error)
         if isinstance(error, torch.AcceleratorError) and not full:
             raise error
         log.error("a launch failed: %s", error, exc_info=error)
@@ -216,3 +230,7 @@ class Launcher:
         """End a request that no failed launch is counted for."""
         self.scheduler.abort(seq, error)
         self.requests.end(self.requests.of(seq))
+
+
+def _out_of_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)  # the latter: pinned memory

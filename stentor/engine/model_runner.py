@@ -6,7 +6,7 @@ Nothing here waits for the device.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from stentor.config import EngineConfig
-from stentor.engine import capture_order, step
-from stentor.engine.buffer_sizes import BufferSizes
+from stentor.engine import step
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.device import LANGUAGE_MODEL, Device, StagingBuffer
 from stentor.engine.inflight import InFlightStep
 from stentor.engine.kv_cache import PagedKV
+from stentor.engine.memory_plan import BufferSizes
 from stentor.engine.prefill_batch import (
     BatchShape,
     Group,
@@ -33,12 +33,12 @@ from stentor.engine.sequence import RUNNING, Sequence
 from stentor.engine.slot_table import SlotTable
 from stentor.errors import InvalidRequest
 from stentor.layers.types import ADAPTER
-from stentor.models.base import Prompt, SpeechModel
+from stentor.models.base import GivenPrefix, Prompt, SpeechModel
 
-PREFILL_TOKENS = (3072, 2816, 2560, *range(2304, 512, -128), 512, 384, 256, 192, 128, 96, 64, 32)
+PREFILL_TOKENS = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 32)
 """Captured prefills, by tokens of prompts, whatever the number of rows."""
 REPLAY_TOKENS = (2048, 512, 128)
-"""The same of frames that preempted requests had."""
+"""Sizes of prefills of frames that preempted requests had."""
 FIRST_ROWS = (32, 16, 8, 1)
 """Captured frames 0, by rows, besides as many as there are slots."""
 OTHER_ROWS = (16, 4, 1)
@@ -56,10 +56,16 @@ class ModelRunner:
         self.model, self.sizes, self.device = model, sizes, device
         where = device.torch
         self.slots = SlotTable(model.spec, sizes.slots, sizes.max_frames, where)
-        self.kv = PagedKV(model.spec.kv, sizes.slots, sizes.pages, sizes.page_size, sizes.max_pages, where)
+        most = min(sizes.frame_pages, sizes.max_model_len + 1)
+        by_frame = {
+            name: PagedKV(kv, sizes.slots, sizes.frame_pages, kv.rows, most, where)
+            for name, kv in model.spec.frame_kv.items()
+        }
+        self.kv = PagedKV(model.spec.kv, sizes.slots, sizes.pages, sizes.page_size, sizes.max_pages, where, by_frame)
         self.batch_sizes = config.batch_sizes or (default_batch_sizes(sizes.slots) if device.cuda else ())
         self.idx = torch.full((max((sizes.slots, *self.batch_sizes)),), sizes.slots, dtype=torch.int64, device=where)
         self._idx_host: list[int] = []
+        self.moved_on = False  # whether a launch has made its frames, so that it cannot be tried again
         self.first_idx = torch.full((sizes.slots,), sizes.slots, dtype=torch.int64, device=where)
         self.evals = {model.spec.num_evals, *model.spec.captured_evals} if device.cuda else set()
         self.stream = device.stream(LANGUAGE_MODEL)
@@ -80,50 +86,13 @@ class ModelRunner:
     def graph_runners(self) -> tuple[CudaGraphRunner, ...]:
         return self.decode_graphs, self.prefill_graphs, self.first_graphs
 
-    def plan(self) -> list[Callable[[], None]]:
-        """Choose graphs, largest first, into which all launches fit. The others are left to `capture_next`.
-
-        Returns calls that launch their kernels.
-        """
-        main = self.model.spec.num_evals
-        ready, later = capture_order.steps(self.decode_keys(), main)
-        calls = self.decode_graphs.plan(ready, later, capture_order.short(ready))
-        if self.kv.fused and self.device.cuda:
-            calls += self.prefill_graphs.plan(*capture_order.prefills(self.prefill_keys()))
-            ready, later = capture_order.steps(self.first_keys(), main)
-            calls += self.first_graphs.plan(ready, later, capture_order.short(ready))
-        return calls
-
     def capture(self) -> None:
-        """Capture the graphs that were planned."""
+        """Capture every graph."""
         with self.stream.active():
-            for graphs in self.graph_runners:
-                graphs.capture()
-
-    def capture_next(self) -> None:
-        """Capture one more graph, while no request has a slot. It runs on padding, or on slot 0 without its pages: what
-        requests have left there may be found by others."""
-        with self.stream.active():
-            self._run_on_padding()
-            self.prefill_buffers.ints.zero_()
-            self.kv.table.fill_(self.sizes.pages)
-            next(graphs for graphs in self.graph_runners if graphs.later).capture_next()
-
-    @property
-    def asked(self) -> CudaGraphRunner | None:
-        """Graphs, one of which a step or a frame 0 has asked for. A prefill runs on slots, so it cannot."""
-        return next((graphs for graphs in (self.decode_graphs, self.first_graphs) if graphs.asked), None)
-
-    def capture_asked(self, graphs: CudaGraphRunner) -> None:
-        """Capture it. Requests may have slots: it runs on padding."""
-        with self.stream.active():
-            self._run_on_padding()
-            graphs.capture_next()
-
-    def _run_on_padding(self) -> None:
-        self._idx_host = []
-        for idx in (self.idx, self.first_idx):
-            idx.fill_(self.sizes.slots)
+            self.decode_graphs.capture(self.decode_keys())
+            if self.kv.fused and self.device.cuda:
+                self.prefill_graphs.capture(self.prefill_keys())
+                self.first_graphs.capture(self.first_keys())
 
     def decode_keys(self) -> Iterator[tuple[int, int, int]]:
         """(rows, pages, num_evals)."""
@@ -189,16 +158,31 @@ class ModelRunner:
 
     def set_pages(self, sequences: list[Sequence]) -> None:
         """Write the page table rows of requests."""
-        count, max_pages = len(sequences), self.sizes.max_pages
-        parts = {"slot": ((count,), torch.int64), "pages": ((count, max_pages), torch.int64)}
-        buffer = StagingBuffer(parts, self.device)
-        buffer.host["slot"][:] = [seq.slot for seq in sequences]
-        buffer.host["pages"][:] = self.sizes.pages
-        for row, seq in zip(buffer.host["pages"], sequences, strict=True):
-            row[: len(seq.pages)] = seq.pages
+        slots, by_frame = [seq.slot for seq in sequences], self.kv.frames.values()
+        self._set_table([self.kv], slots, [seq.pages for seq in sequences])
+        if by_frame:
+            self._set_table(by_frame, slots, [seq.frame_pages for seq in sequences])
+
+    def _set_table(self, sets: Collection[PagedKV], slots: list[int], pages: list[list[int]]) -> None:
+        """Write page table rows of slots, which these page sets have in common."""
+        first = next(iter(sets))
+        shape = (len(slots), first.table.shape[1])
+        buffer = StagingBuffer({"slot": (shape[:1], torch.int64), "pages": (shape, torch.int64)}, self.device)
+        buffer.host["slot"][:] = slots
+        buffer.host["pages"][:] = first.pages
+        for row, own in zip(buffer.host["pages"], pages, strict=True):
+            row[: len(own)] = own
         with self.stream.active():
             sent = buffer.send()
-            self.kv.table.index_copy_(0, sent["slot"], sent["pages"])
+            for kv in sets:
+                kv.table.index_copy_(0, sent["slot"], sent["pages"])
+
+    def fill_pages(self, seq: Sequence, given: GivenPrefix) -> None:
+        """Write the keys and values that a request brings into its pages, behind those that it shares."""
+        start, up = seq.num_cached, self.device.upload
+        page, offset = np.divmod(np.arange(start, given.length), self.sizes.page_size)
+        with self.stream.active():
+            self.kv.fill(up(np.array(seq.pages)[page]), up(offset), up(given.kv[:, :, start:]))
 
     # -- steps --
 
@@ -208,9 +192,13 @@ class ModelRunner:
         ends = [seq for seq, _ in group if seq.emits]
         with self.stream.active():
             self._launch_prefill(pieces)
+            prefilled_at = time.monotonic()
             if ends:
                 self._launch_first_frame(ends)
-            return self._in_flight([seq for seq, _ in group], launched_at, True)
+                self.moved_on = True
+            launched = self._in_flight([seq for seq, _ in group], launched_at, True)
+            launched.prefilled_at = prefilled_at
+            return launched
 
     def _launch_prefill(self, pieces: list[Piece]) -> None:
         """Replay a graph for these pieces. Without one they run as they are."""
@@ -225,7 +213,7 @@ class ModelRunner:
         step.prefill(self.model, self.slots, self.kv, batch)
 
     def prefill_shape(self, tokens: int, frames: int, steps: int) -> BatchShape:
-        """Of a captured prefill. Any number of its rows may end prompts, and none ends with replayed frames."""
+        """Shape of a captured prefill. Any number of its rows may end prompts, and none ends with replayed frames."""
         return BatchShape(tokens, 0 if steps else self.sizes.slots, frames, steps)
 
     def _prefill(self, tokens: int, frames: int, steps: int) -> None:
@@ -256,18 +244,8 @@ class ModelRunner:
                 self.device.fill(self.idx, rows)
                 self._idx_host = rows
             self.decode_graphs(*key)
+            self.moved_on = True
             return self._in_flight(sequences, launched_at, False)
-
-    def has_run(self, seq: Sequence) -> bool:
-        """Whether the launch that `seq` was last scheduled for has made its frame. Waits for the device."""
-        with self.stream.active():
-            made, status = self.device.read(self.slots.progress[:2, seq.slot])
-        return bool(status != RUNNING or made >= seq.num_scheduled)
-
-    def report(self, seq: Sequence, prefill: bool) -> InFlightStep:
-        """The step of a launch that failed after it had made the frame of `seq`."""
-        with self.stream.active():
-            return self._in_flight([seq], time.monotonic(), prefill)
 
     def _max_pages(self, sequences: list[Sequence]) -> int:
         """Pages that attention must cover: a power of two, or the most where no shape depends on them."""

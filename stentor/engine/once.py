@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from math import inf
+from typing import Generic, TypeVar
 
 from stentor.errors import EngineError
 
@@ -25,24 +27,46 @@ class CacheCounts:
 
 
 class LruCache(Generic[T]):
-    """The values used last, by key, as long as their weights together are at most `most`."""
+    """The values used last, by key, as long as their weights together are at most `most`, and none beyond `seconds`.
 
-    def __init__(self, most: float, weigh: Callable[[T], float] = lambda value: 1) -> None:
+    A value that weighs more by itself is not kept. The memory of one that has expired is free after the next `put`,
+    unless others that were used before it have not.
+    """
+
+    def __init__(
+        self,
+        most: float,
+        weigh: Callable[[T], float] = lambda value: 1,
+        seconds: float = inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.most, self.weigh, self.held = most, weigh, 0.0
-        self._items: OrderedDict[str, T] = OrderedDict()
+        self._seconds, self._clock = seconds, clock
+        self._items: OrderedDict[str, tuple[T, float]] = OrderedDict()  # with the time at which each expires
 
     def get(self, key: str) -> T | None:
-        if key in self._items:
-            self._items.move_to_end(key)
-        return self._items.get(key)
+        if key not in self._items:
+            return None
+        value, until = self._items[key]
+        if until < self._clock():
+            self._drop(key)
+            return None
+        self._items.move_to_end(key)
+        return value
 
     def put(self, key: str, value: T) -> None:
         if key in self._items:
-            self.held -= self.weigh(self._items.pop(key))
-        self._items[key] = value
+            self._drop(key)
+        if self.weigh(value) > self.most:
+            return
+        now = self._clock()
+        self._items[key] = value, now + self._seconds
         self.held += self.weigh(value)
-        while self.held > self.most:
-            self.held -= self.weigh(self._items.popitem(last=False)[1])
+        while self.held > self.most or next(iter(self._items.values()))[1] < now:
+            self._drop(next(iter(self._items)))
+
+    def _drop(self, key: str) -> None:
+        self.held -= self.weigh(self._items.pop(key)[0])
 
     def __len__(self) -> int:
         return len(self._items)
@@ -71,30 +95,6 @@ class Claim(Generic[T]):
         if not self._left:
             self._left = True
             self._leave()
-
-
-class Claims:
-    """The claims of one request, which may be given up in one thread while another still makes claims for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards all of this
-        self._claims: list[Claim[Any]] = []
-        self._left = False
-
-    def add(self, claim: Claim[T]) -> Claim[T]:
-        """Keep a claim until `leave`. One that comes later is left at once."""
-        with self._lock:
-            self._claims.append(claim)
-            if self._left:
-                claim.leave()
-        return claim
-
-    def leave(self) -> None:
-        """Leave all of them, and those that are still to come. Safe to call twice."""
-        with self._lock:
-            self._left = True
-            for claim in self._claims:
-                claim.leave()
 
 
 @dataclass(eq=False)

@@ -84,7 +84,7 @@ class PageAllocator:
         return new
 
     def forget(self, pages: list[int]) -> None:
-        """What these pages hold is not what was published."""
+        """Forget what these pages were published as."""
         for page in pages:
             self._unpublish(page)
             if page in self._kept:

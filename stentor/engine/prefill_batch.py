@@ -25,7 +25,7 @@ Group = Seq[tuple[Sequence, Prompt]]
 
 @dataclass(frozen=True)
 class Piece:
-    """What a launch computes of a request: `positions` of its prompt, or of the frames behind it."""
+    """Part of a request in one launch: `positions` of its prompt, or of the frames behind it."""
 
     slot: int
     prompt: Prompt
@@ -34,7 +34,7 @@ class Piece:
 
     @cached_property
     def part(self) -> PromptPart:
-        """What the prompt has there."""
+        """Return the part of the prompt at these positions."""
         return part_of(self.prompt, self.positions)
 
     @property
@@ -133,8 +133,7 @@ class PrefillBuffers:
         where = device.torch
         self.ints = torch.zeros(largest.size, dtype=torch.int64, device=where)
         self.rows = {n: c.rows(largest.tokens, where) for n, c in spec.prompt_rows.items()}
-        shape = (largest.frames, *spec.frame.shape)
-        self.frames = torch.zeros(shape, dtype=spec.frame.dtype, device=where)
+        self.frames = spec.prompt_frame.rows(largest.frames, where)
 
     def write(self, pieces: Seq[Piece], size: BatchShape) -> None:
         """Copy pieces that fit `size` to the device."""
@@ -168,7 +167,7 @@ def build_eager_batch(pieces: Seq[Piece], spec: ModelSpec, page_size: int, devic
     rows = {n: c.rows(size.tokens, device.torch) for n, c in spec.prompt_rows.items()}
     for name, buffer in rows.items():
         _copy_rows(buffer, [p.rows[name] for p in parts], device)
-    frames: Tensor = up(np.concatenate([p.frames for p in parts])).to(spec.frame.dtype)
+    frames: Tensor = up(np.concatenate([p.frames for p in parts])).to(spec.prompt_frame.dtype)
     counts = [len(p.positions) for p in pieces]
     return PrefillBatch(
         prompt=PromptRows(rows, frames, part.pop("frame_at")),

@@ -1,23 +1,18 @@
-"""Which pieces of prompts one step computes: as many tokens as its budget has, between decode steps. No torch."""
+"""Planner of chunked prefills: pieces of prompts up to a budget of tokens between decode steps. No torch."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Collection
 
 from stentor.config import Policy
-from stentor.engine.page_tables import PageTables
+from stentor.engine.page_tables import PageTables, Shared
 from stentor.engine.sequence import Phase, Sequence
 from stentor.engine.step_plan import StepPlan
-
-FULL = 0.75
-"""A prefill of this share of its budget waits for no other request."""
 
 
 class PrefillPlanner:
     """Starts prefills and cuts those that are longer than the budget into pieces. The budget of a step is
-    `Policy.max_prefill_tokens`, or `crowd_prefill_tokens` where more requests are queued than run, if that is more.
+    `Policy.max_prefill_tokens`.
 
     A request gets all its pages before its first piece. The prompt and the frames that a resumed request had are never
     in one piece. Rows that could be decoded wait for one budget at most between two of their frames.
@@ -28,7 +23,7 @@ class PrefillPlanner:
         self._spent = 0  # tokens of the present plan, and those below
         self._waited = 0  # tokens computed since the rows that can be decoded had their last frame
         self._kept_waiting = False  # whether there are such rows
-        self._budget = policy.max_prefill_tokens  # of the present plan
+        self._budget = policy.max_prefill_tokens
         self._last = deque((0.0,), maxlen=2)  # seconds of the last prefills
 
     def took(self, seconds: float) -> None:
@@ -40,33 +35,21 @@ class PrefillPlanner:
         """The longer of the last two prefills. A long one raises the margin of streams for one more, not for ten."""
         return max(self._last)
 
-    def begin_plan(self, running: int, queued: int) -> None:
-        """A step is planned. running: rows that could be decoded. queued: requests that have not begun."""
+    def begin_plan(self, running: bool) -> None:
+        """A step is planned. running: whether there are rows that could be decoded."""
         self.tables.begin_plan()
-        self._kept_waiting = running > 0
-        least = self.policy.max_prefill_tokens
-        self._budget = max(least, self.policy.crowd_prefill_tokens) if queued > running else least
+        self._kept_waiting = running
         self._spent = self._waited if self._kept_waiting else 0
 
     def end_plan(self, decoded: bool) -> None:
         """decoded: the step has a frame for every row that can be decoded."""
         self._waited = self._spent if self._kept_waiting and not decoded else 0
 
-    def missing(self, waiting: Collection[Sequence]) -> int:
-        """How many more requests like these would fill most of the budget. 0: the prefills of these do. The rest is for
-        who comes until the launch."""
-        tokens, enough = 0, FULL * self._budget
-        for seq in waiting:
-            tokens += self.tables.tokens_to_prefill(seq)
-            if tokens >= enough:
-                return 0
-        return math.ceil((enough - tokens) / (tokens / len(waiting)))
-
-    def fits(self, seq: Sequence, shared: list[int]) -> bool:
+    def fits(self, seq: Sequence, shared: Shared) -> bool:
         """Whether the step has budget left for a piece of `seq` that begins behind its `shared` pages."""
-        return self._count(seq, len(shared) * self.tables.pages.page_size) > 0
+        return self._count(seq, max(seq.given, len(shared.pages) * self.tables.pages.page_size)) > 0
 
-    def start(self, seq: Sequence, shared: list[int], plan: StepPlan) -> bool:
+    def start(self, seq: Sequence, shared: Shared, plan: StepPlan) -> bool:
         """Give `seq` pages and its first piece, which fits. False: there are too few pages."""
         if not self.tables.start(seq, shared):
             return False
@@ -84,7 +67,7 @@ class PrefillPlanner:
             return
         seq.piece = range(start, start + count)
         seq.in_flight += 1
-        self._spent += self._budget if seq.retry_alone else count
+        self._spent += count
         self.tables.publish(seq)
         plan.prefill.append(seq)
         if seq.piece.stop == seq.prefill_length:
@@ -97,7 +80,5 @@ class PrefillPlanner:
         Only what is longer than a whole budget is cut.
         """
         left = max(0, self._budget - self._spent)
-        if seq.retry_alone and self._spent:
-            return 0
         rest = (seq.length if start < seq.length else seq.prefill_length) - start
         return rest if rest <= left else left if rest > self._budget else 0

@@ -1,4 +1,4 @@
-"""What a prompt has in common with others: keys of its pages, and the part of it that a prefill computes.
+"""Prefixes that prompts share: keys of its pages, and the part of it that a prefill computes.
 
 Keys and values of a position depend on what stands there and before it, on the request's adapter, and on nothing else
 of the request. So requests with the same voice, pieces of a long text and resumed requests find the pages of what they
@@ -24,59 +24,38 @@ if TYPE_CHECKING:
 
 
 def prefix_keys(prompt: Prompt, page_size: int, known: tuple[bytes, ...] = ()) -> tuple[bytes, ...]:
-    """A key for each full page of the prompt, of its tokens and given frames, of all pages before it, and of the
-    adapter's weights (not of its number, which another gets).
+    """A key for each full page of the prompt, of its tokens and given frames, of all pages before it, of the keys and
+    values that it brings, and of the adapter's weights (not of its number, which another gets).
 
     known: the keys of its first pages.
     """
-    digests = frame_digests(prompt, page_size, len(known))
-    return chained(known, page_contents(prompt, page_size, digests, len(known)), adapter_identity(prompt))
-
-
-def adapter_identity(prompt: Prompt) -> bytes:
-    """Of the adapter's weights. Empty without one."""
-    return b"" if prompt.lora is None else prompt.lora.identity
-
-
-def frame_digests(prompt: Prompt, page_size: int, first: int = 0) -> list[bytes]:
-    """A digest of the given frames on each full page from page `first` on, and of their places there. Empty where there
-    are none."""
-    given = _places(prompt.frame_at, _borders(prompt, page_size, first))
-    parts = zip(_pages(prompt.frame_at % page_size, given), _pages(prompt.frames, given), strict=True)
-    return [_digest(len(at).to_bytes(8), at, frames) if len(at) else b"" for at, frames in parts]
-
-
-def page_contents(prompt: Prompt, page_size: int, frames: list[bytes], first: int = 0) -> list[bytes]:
-    """Bytes that differ where full pages from page `first` on differ: the rows of each, and its `frames`, as
-    `frame_digests`."""
-    borders = _borders(prompt, page_size, first)
-    rows = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
-    lengths = struct.Struct(f"{len(rows)}q").pack
-    return [b"".join((lengths(*map(len, page)), *page, of)) for *page, of in zip(*rows, frames, strict=True)]
-
-
-def chained(known: tuple[bytes, ...], contents: list[bytes], identity: bytes) -> tuple[bytes, ...]:
-    """The keys of pages: those known of the first, and those of the contents of the others."""
+    first = len(known)
+    borders = [page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)]
+    given = list(map(int, np.searchsorted(prompt.frame_at, borders)))  # frames before each border
+    parts = [_pages(prompt.rows[name], borders) for name in sorted(prompt.rows)]
+    parts += [_pages(prompt.frame_at % page_size, given), _pages(prompt.frames, given)]
+    lengths = struct.Struct(f"{len(parts)}q").pack
+    identity = b"" if prompt.lora is None else prompt.lora.identity
+    identity += b"" if prompt.given is None else prompt.given.key
     keys = list(known)
     key = keys[-1] if keys else identity
-    for content in contents:
-        key = _digest(key, content)
+    for page in zip(*parts, strict=True):
+        key = _digest(key, lengths(*map(len, page)), *page)
         keys.append(key)
     return tuple(keys)
 
 
+def frame_keys(frame_at: Sequence[int], prefix: Sequence[bytes], page_size: int) -> tuple[bytes, ...]:
+    """A key for the page of each given frame, in page sets by frame, that stands in a full page of the prompt.
+
+    frame_at: positions of the frames. prefix: keys of the full pages.
+    """
+    pages = ((at // page_size, at % page_size) for at in frame_at)
+    return tuple(prefix[page] + offset.to_bytes(4) for page, offset in pages if page < len(prefix))
+
+
 def _digest(*parts: bytes | memoryview) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
-
-
-def _borders(prompt: Prompt, page_size: int, first: int) -> list[int]:
-    """The positions at which its full pages from page `first` on begin, and the end of the last."""
-    return [page * page_size for page in range(first, max(first, prompt.length // page_size) + 1)]
-
-
-def _places(at: np.ndarray, borders: list[int]) -> list[int]:
-    """How many of `at`, which ascend, are before each border."""
-    return list(map(int, np.searchsorted(at, borders)))
 
 
 def _pages(rows: np.ndarray | SparseRows, borders: list[int]) -> Sequence[bytes | memoryview]:
@@ -102,7 +81,7 @@ class PromptPart:
 
 
 def part_of(prompt: Prompt, positions: range) -> PromptPart:
-    """What a prompt has at `positions`. Beyond its end it has nothing."""
+    """Return the part of a prompt at `positions`, which is empty beyond its end."""
     first, last = np.searchsorted(prompt.frame_at, (positions.start, positions.stop))
     rows = {name: a[positions.start : positions.stop] for name, a in prompt.rows.items()}
     return PromptPart(rows, prompt.frames[first:last], prompt.frame_at[first:last] - positions.start)

@@ -10,7 +10,7 @@ import torch
 from stentor.audio import Recording
 from stentor.engine.device import BACKGROUND, Device
 from stentor.engine.encoder_graphs import EncoderGraphs
-from stentor.engine.once import CacheCounts, Claim, Claims, LruCache, OnceCache
+from stentor.engine.once import CacheCounts, Claim, LruCache, OnceCache
 from stentor.engine.resampler import Resampler
 from stentor.layers.types import eager
 from stentor.layers.windows import STEP
@@ -21,14 +21,6 @@ log = logging.getLogger("stentor.engine")
 ENCODINGS = 2  # at a time on a CPU. On a GPU one, which graphs keep busy, so that less of it runs beside the streams
 
 Features = dict[str, np.ndarray]
-
-
-class NotEncoded(Exception):
-    """The features of some audio are not made yet. `claim` waits for them. role: what the audio is."""
-
-    def __init__(self, claim: Claim[Features], role: str) -> None:
-        super().__init__("not encoded yet")
-        self.claim, self.role = claim, role
 
 
 class ReferenceEncoder:
@@ -54,7 +46,7 @@ class ReferenceEncoder:
         return self.claim(audio, role).result()
 
     def claim(self, audio: Recording, role: str) -> Claim[Features]:
-        """The same for who must not wait. The encoding begins as soon as a thread is free."""
+        """Begin to encode as soon as a thread is free, for callers that must not wait."""
         return self._once.claim(role + audio.digest, lambda: self._encode(audio, role), audio.kept)
 
     def counts(self) -> CacheCounts:
@@ -94,31 +86,6 @@ class ReferenceEncoder:
             except torch.OutOfMemoryError:
                 self.device.release_cached()
                 raise
-
-
-class RequestFeatures:
-    """A models.base.Encode that holds the features of one request, so that none is lost before the request has all.
-
-    claims: those of the request. waits: whether it waits for features. Otherwise it raises NotEncoded where they are
-    not there yet.
-    """
-
-    def __init__(self, encoder: ReferenceEncoder, claims: Claims) -> None:
-        self._encoder, self._claims, self.waits = encoder, claims, False
-        self._of: dict[str, Claim[Features]] = {}
-
-    def __call__(self, audio: Recording, role: str) -> Features:
-        claim = self.begin(audio, role)
-        if not claim.done and not self.waits:
-            raise NotEncoded(claim, role)
-        return claim.result()
-
-    def begin(self, audio: Recording, role: str) -> Claim[Features]:
-        """The same without the features: they are encoded meanwhile."""
-        key = role + audio.digest
-        if key not in self._of:
-            self._of[key] = self._claims.add(self._encoder.claim(audio, role))
-        return self._of[key]
 
 
 def warm_lengths(shortest: int, longest: int) -> list[int]:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from stentor.engine.codec_pages import SavedCodec
-from stentor.engine.once import CacheCounts
+from stentor.engine.health import Stats
 from stentor.engine.sequence import LENGTH, Phase, Sequence
-from stentor.engine.stream import Chunk, Outbox
+from stentor.engine.stream import Chunk, EventSink
 from stentor.errors import EngineError, InvalidRequest, Overloaded
 from stentor.layers.types import Column
 from stentor.models.base import Prompt
@@ -21,10 +21,19 @@ from stentor.silence import FRAME_PEAK
 
 @dataclass(frozen=True)
 class SavedRow:
-    """What a slot held of a request, on the host: its row and frames, and the codec's state."""
+    """Host copy of a preempted request's slot: its row and frames, and the codec's state."""
 
     row: list[Tensor]
     codec: SavedCodec
+
+
+@dataclass
+class Marks:
+    """Moments of a traced request's first frame, on time.monotonic()'s clock. 0: not yet."""
+
+    admitted: float = 0.0  # it has a slot
+    prefilled: float = 0.0  # its prompt was computed, on a GPU launched
+    first_frame: float = 0.0  # the host has read that frame 0 exists
 
 
 @dataclass(eq=False)
@@ -33,8 +42,9 @@ class Request:
 
     seq: Sequence
     prompt: Prompt
-    outbox: Outbox
+    outbox: EventSink
     seed: int  # of the present prompt
+    marks: Marks | None = None
     frames: int = 0  # delivered, of the present prompt
     delivered_frames: list[np.ndarray] = field(default_factory=list)  # those frames, if the next prompt needs them
     saved: SavedRow | None = None  # while it is parked
@@ -58,42 +68,6 @@ class Request:
         return int(loud[0]) if len(loud) else len(peaks)
 
 
-@dataclass
-class Stats:
-    """Counters since start, for /metrics, benchmarks and tests. Written by the engine's thread only."""
-
-    submitted: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    steps: int = 0
-    prefills: int = 0
-    prompt_tokens: int = 0  # of prefilled requests
-    cached_tokens: int = 0  # of those, in pages already
-    frames: int = 0  # whose audio has been delivered
-    step_seconds: float = 0.0  # spent in iterations that launched a step, with their prefills and audio
-
-
-@dataclass(frozen=True)
-class Health:
-    """A snapshot for callers."""
-
-    alive: bool
-    error: str | None
-    queued: int
-    running: int
-    free_slots: int
-    free_pages: int
-    pages: int
-    preemptions: int
-    evictions: int  # pages of the prefix cache that were given to requests
-    eager_calls: int
-    ready: bool = True  # alive, and the last requests did not all fail
-    stats: Stats = field(default_factory=Stats)
-    references: CacheCounts = field(default_factory=CacheCounts)  # encoded
-    codec_states: CacheCounts = field(default_factory=CacheCounts)  # after voices. `held` is in bytes
-
-
 class OpenRequests:
     """Requests from their start in the engine's thread until they hold nothing, and how many wait for a slot."""
 
@@ -103,7 +77,7 @@ class OpenRequests:
         self.waiting = 0  # submitted and not yet started
         self._lock = threading.Lock()  # guards `waiting`, which callers' threads change too
         self._by_id: dict[int, Request] = {}  # by the id of their sequence
-        self._by_outbox: dict[Outbox, Request] = {}
+        self._by_outbox: dict[EventSink, Request] = {}
 
     def enter_queue(self, limit: int | None = None) -> None:
         """Count a request that waits. Overloaded if `limit` are waiting already."""
@@ -129,7 +103,7 @@ class OpenRequests:
     def of(self, seq: Sequence) -> Request:
         return self._by_id[seq.id]
 
-    def of_outbox(self, outbox: Outbox) -> Request | None:
+    def of_outbox(self, outbox: EventSink) -> Request | None:
         """The request of `outbox`, None if it is open no more."""
         return self._by_outbox.get(outbox)
 

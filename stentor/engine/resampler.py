@@ -18,7 +18,7 @@ from stentor.engine.once import LruCache
 REACH = 1024
 """Samples on both sides of an impulse, beyond those that any filter reaches."""
 NOISE = 1e-7
-"""Of a filter whose peak is at most 1: what is smaller is float32's rounding."""
+"""Smallest tap that counts, where the peak is at most 1: float32 rounds the others."""
 FIRST = 160
 """Samples of a recording in whose time soxr uses other filters, at its beginning."""
 LARGEST, HIGHEST, STEEPEST = 640, 48_000, 4

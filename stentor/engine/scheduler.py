@@ -1,8 +1,8 @@
-"""Which requests run next: admission, prefill, decode, preemption. Pure policy on plain data. It imports no torch.
+"""Scheduler of requests: admission, prefill, decode, preemption. Pure policy on plain data. It imports no torch.
 
 One step goes on with prefills, resumes preempted requests and admits queued ones (all under a token budget), generates
 one frame for every running request and launches the audio chunks that are due. While requests are queued or prefilled,
-a step runs prefill or decode, not both (`StepKind`).
+a step runs prefill or decode, not both. prefill_delay.py says when a prefill waits.
 """
 
 from __future__ import annotations
@@ -13,21 +13,11 @@ from stentor.config import Policy
 from stentor.engine.audio_scheduler import AudioJob, AudioScheduler
 from stentor.engine.page_allocator import PageAllocator
 from stentor.engine.page_tables import PageTables
+from stentor.engine.prefill_delay import delay_reason
 from stentor.engine.prefill_planner import PrefillPlanner
 from stentor.engine.sequence import BROKEN, RUNNING, Phase, Place, Sequence
-from stentor.engine.step_plan import StepKind, StepPlan
-from stentor.engine.victims import longest_idle, pick_victim, stuck
+from stentor.engine.step_plan import StepPlan
 from stentor.models.codec_timing import CAUSAL, CodecTiming
-
-MIN_LEAD_S = 0.04
-"""Seconds of audio that a stream must still have buffered after 1.5 prefills."""
-BURST_GAP_S = 0.001
-"""Where requests came one soon after another, the next is expected within so many seconds of the last."""
-
-MOST_WINDOWS = 4
-"""Where fewer streams run than requests are queued, those wait for so many times `Policy.batching_window` while others
-follow, and longer while more are to come than are queued: a prefill for a small part of a crowd would hold up the rest
-of it. The streams, which have audio left, wait too: a step would hold up that prefill."""
 
 
 class Scheduler:
@@ -40,10 +30,12 @@ class Scheduler:
         policy: Policy,
         max_parked: int,
         timing: CodecTiming = CAUSAL,
+        frame_pages: PageAllocator | None = None,
     ) -> None:
-        """max_parked: requests whose rows the host may hold. timing: how the codec takes a stream."""
+        """max_parked: requests whose rows the host may hold. timing: how the codec takes a stream. frame_pages: those
+        of page sets by frame."""
         self.slots, self.pages, self.policy, self.max_parked = slots, pages, policy, max_parked
-        self.tables = PageTables(pages, policy)
+        self.tables = PageTables(pages, policy, frame_pages)
         self.prefills = PrefillPlanner(self.tables, policy)
         self.audio = AudioScheduler(policy, timing)
         self.queue: deque[Sequence] = deque()
@@ -84,21 +76,20 @@ class Scheduler:
 
     # -- one step --
 
-    def plan(self, now: float, upcoming: int = 0) -> StepPlan:
-        """upcoming: so many further requests are about to come."""
+    def plan(self, now: float) -> StepPlan:
+        """Plan the next step."""
         plan = StepPlan()
-        if self.queue and stuck(self.live, self.parked, self.max_parked):
+        if self.queue and _stuck(self.live, self.parked, self.max_parked):
             for seq in self.live:
                 seq.unread = False
         going = Phase.RUNNING
         running, behind = self.can_step(now), [s for s in self.live if s.phase is not going]
-        self.prefills.begin_plan(len(running), len(self.queue))
-        kind = self._step_kind(running, behind, now, upcoming)
-        plan.awaits = self.prefills.missing(self.queue) if kind is StepKind.EXPECT else 0
-        if kind in (StepKind.BOTH, StepKind.PREFILL):
+        self.prefills.begin_plan(bool(running))
+        first = self._first_to_prefill(behind)
+        reason = None if first is None else self._delay_reason(first, running, now)
+        if reason is None:
             self._plan_prefill(plan, behind)
-            self.audio.prefilled(plan.prefill_tokens, running)
-        decode = kind in (StepKind.BOTH, StepKind.DECODE) or (kind is StepKind.PREFILL and not plan.launches)
+        decode = first is None or not plan.prefill
         if decode:
             self._plan_decode(plan, running, now)
         self.prefills.end_plan(decode)
@@ -121,59 +112,30 @@ class Scheduler:
             and s.plays_until <= latest
         ]
 
-    def _step_kind(self, running: list[Sequence], behind: list[Sequence], now: float, upcoming: int) -> StepKind:
-        """Whether the next step runs prefill or decode while requests wait for one and `running` ones for the other.
+    def _first_to_prefill(self, behind: list[Sequence]) -> Sequence | None:
+        """The request whose prefill has begun, or the first of the queue if it can have a slot. Streams take turns with
+        its prefill. None where they need not: there is none, it is short, or older requests resume.
 
-        A prefill is long, however few requests it has, so queued requests are prefilled together where possible.
         behind: those that have a slot and are not running.
         """
-        first = self._first_to_prefill(behind)
-        older = any(s.phase is Phase.PREEMPTED and s.may_go_on for s in behind)
-        if first is None or older or first.continues:
-            return StepKind.BOTH
-        begun, waited = first.phase is Phase.PREFILLING, now - first.arrival
-        prefilling = any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live)
-        if running and waited < self.policy.max_prefill_delay:
-            if self._would_underrun(running, prefilling, now):
-                return StepKind.DECODE
-            if not begun and 2 * len(running) >= self.slots and waited < self.policy.batching_window:
-                return StepKind.DECODE
-        if not begun and self.prefills.missing(self.queue):
-            if prefilling:
-                return StepKind.WAIT  # more requests may arrive before that prefill has ended
-            if self._others_follow(running, waited, now, upcoming):
-                return StepKind.EXPECT if len(self.queue) > len(running) else StepKind.DECODE
-        return StepKind.PREFILL
+        if any(s.phase is Phase.PREEMPTED and s.may_go_on for s in behind):
+            return None
+        first = next((s for s in behind if s.phase is Phase.PREFILLING), None)
+        if first is None and self.queue and (self.free_slots or any(s.idle for s in self.live)):
+            first = self.queue[0]
+        return None if first is None or first.continues else first
 
-    def _others_follow(self, running: list[Sequence], waited: float, now: float, upcoming: int) -> bool:
-        """Whether the next request is expected soon, and the first of the queue has not waited long."""
-        window, last = self.policy.batching_window, self.queue[-1].arrival
-        if now - last >= window or not (upcoming or self._in_burst(running, now)):
-            return False
-        if len(running) >= len(self.queue):
-            return waited < window
-        return waited < MOST_WINDOWS * window or upcoming >= len(self.queue)
-
-    def _in_burst(self, running: list[Sequence], now: float) -> bool:
-        """Whether nobody runs and the last of several requests came just now."""
-        return not running and len(self.queue) > 1 and now - self.queue[-1].arrival < BURST_GAP_S
-
-    def _first_to_prefill(self, behind: list[Sequence]) -> Sequence | None:
-        """The request whose prefill has begun, or the first of the queue if it can have a slot."""
-        begun = next((s for s in behind if s.phase is Phase.PREFILLING), None)
-        if begun is not None or not self.queue:
-            return begun
-        return self.queue[0] if self.free_slots or any(s.idle for s in self.live) else None
-
-    def _would_underrun(self, running: list[Sequence], prefilling: bool, now: float) -> bool:
-        """Whether a client's buffer may run dry before another prefill and the step after it have ended."""
-        for seq in running:
-            behind_prefill = prefilling and seq.num_generated > 0  # a prefill of others is in flight
-            margin = MIN_LEAD_S + (2.5 if behind_prefill else 1.5) * self.prefills.seconds
-            heard = seq.num_scheduled - seq.num_unheard
-            if self.audio.plays(seq) and self.audio.seconds(seq, heard) - seq.played(now) < margin:
-                return True
-        return False
+    def _delay_reason(self, first: Sequence, running: list[Sequence], now: float) -> str | None:
+        return delay_reason(
+            first,
+            running,
+            now,
+            slots=self.slots,
+            prefill_seconds=self.prefills.seconds,
+            in_flight=any(s.phase is Phase.RUNNING and s.in_flight and not s.num_generated for s in self.live),
+            audio=self.audio,
+            policy=self.policy,
+        )
 
     def _plan_prefill(self, plan: StepPlan, behind: list[Sequence]) -> None:
         for seq in [s for s in behind if s.phase is Phase.PREFILLING]:
@@ -211,11 +173,11 @@ class Scheduler:
         if not self.prefills.fits(seq, shared):
             return False
         takes_slot = seq.phase is not Phase.PREEMPTED and not self.free_slots
-        idle = longest_idle(self.live) if takes_slot and len(self.parked) < self.max_parked else None
+        idle = _longest_idle(self.live) if takes_slot and len(self.parked) < self.max_parked else None
         if takes_slot and idle is None:
             return False
         while not self.tables.has_room(seq, shared):
-            holder = longest_idle([s for s in self.live if s.pages])
+            holder = _longest_idle([s for s in self.live if s.pages])
             if holder is None:
                 return False
             self._preempt(holder)
@@ -249,7 +211,7 @@ class Scheduler:
             if ended := next((s for s in self.draining if s.pages), None):
                 self.tables.free(ended)
                 continue
-            victim = pick_victim(self.live, plan, now)
+            victim = _victim(self.live, plan, now)
             self._preempt(victim)
             if victim is seq:
                 return
@@ -293,10 +255,9 @@ class Scheduler:
             self.audio.look_at(seq)
 
     def undo(self, seq: Sequence) -> None:
-        """A prefill batch failed: `seq` will be prefilled again from the beginning, by itself."""
+        """Put back a request whose prefill cannot be launched. It is prefilled again from the beginning."""
         seq.in_flight -= 1
         seq.num_scheduled -= seq.emits
-        seq.retry_alone = True
         self.tables.forget(seq)
         self.tables.free(seq)
         seq.move(Phase.PREEMPTED)
@@ -334,3 +295,28 @@ class Scheduler:
     def inert(self) -> bool:
         """Whether nothing can be done before a message arrives: every request, if any, waits for text or its reader."""
         return not self.queue and not any(s.may_go_on for s in (*self.live, *self.parked))
+
+
+def _victim(live: list[Sequence], plan: StepPlan, now: float) -> Sequence:
+    """The request to preempt: one that waits for text or its reader, else the one with the most audio buffered.
+
+    Of equal ones it is the youngest. It is never the oldest request that could go on, so that something always
+    finishes, nor one that this very plan prefills. live: oldest first.
+    """
+    named = {id(s) for s in plan.prefill}
+    holders = [s for s in live if s.phase in (Phase.RUNNING, Phase.PREFILLING) and id(s) not in named]
+    if len(holders) == 1:
+        return holders[0]
+    if waiting := [s for s in holders if s.unread or s.num_scheduled >= s.max_schedulable]:
+        return waiting[-1]
+    return max(holders[1:], key=lambda s: (s.lead(now), s.arrival, s.id))
+
+
+def _longest_idle(live: list[Sequence]) -> Sequence | None:
+    """The request that has waited for text or its reader for longest. None if every one has work."""
+    return min((s for s in live if s.idle), key=lambda s: (s.last_audio, s.id), default=None)
+
+
+def _stuck(live: list[Sequence], parked: list[Sequence], max_parked: int) -> bool:
+    """Whether no row can go on or give way. Readers may wait for one that has not begun, so unread rows must go on."""
+    return len(parked) >= max_parked and all(s.idle for s in live) and not any(s.may_go_on for s in parked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -61,7 +62,11 @@ class Sequence:
     slot: int = -1
     prefix: tuple[bytes, ...] = ()  # a key for what each full page of the prompt holds
     keeps_pages: bool = False  # holds its pages until it is complete: the request's next prompt may repeat them
-    has_voice: bool = False  # its prompt has frames of reference audio
+    frame_at: tuple[int, ...] = ()  # positions of its prompt's frames, in a family with page sets by frame
+    frame_keys: tuple[bytes, ...] = ()  # a key for what the page of each such frame holds, in full pages of the prompt
+    frame_pages: list[int] = field(default_factory=list)  # of those page sets: one for each frame
+    has_voice: bool = False  # its prompt has frames of reference audio, or keys and values of a voice
+    given: int = 0  # so many first positions are not computed: its prompt brings their keys and values
     continues: bool = False  # repeats its request's last prompt and frames, which are in pages that it can find
     pages: list[int] = field(default_factory=list)
     room: int = 0  # frames for which its pages have room behind its prompt
@@ -74,16 +79,15 @@ class Sequence:
     in_flight: int = 0  # launches that name this sequence and whose result the host has not read
     audio_scheduled: int = 0  # frames handed to the codec. Below 0: some of the codec prefix are decoded with the first
     audio_chunks: int = 0
-    chunk_delayed: bool = False  # a long prefill of others delays the frames of its next chunk
     held_frames: int = 0  # so many last frames, at most, wait for those that follow before they are decoded
     window_end: int = sys.maxsize  # from this frame on, pages of the codec are cut
     audio_due: int = 0  # its next chunk is not due before so many frames have been generated
     audio_delivered: int = 0  # frames whose audio has arrived
+    late_seconds: float = 0.0  # of the delivered frames' audio that comes with the next chunk
     last_audio: float = 0.0  # when audio last arrived
     first_audio: float | None = None  # when the first audio arrived, moved on by as long as the client ran dry
     plays_until: float = -inf  # when the client of a stream has played what has come. -inf: nothing has
     unread: bool = False  # its reader has left too much audio
-    retry_alone: bool = False  # a batch with it failed, so its prefill is tried by itself
     cancelled: bool = False
     error: BaseException | None = None
 
@@ -103,6 +107,20 @@ class Sequence:
     def prefill_length(self) -> int:
         """Positions that must be in its pages before it is decoded: its prompt, and all its frames but the last."""
         return self.length + max(0, self.num_generated - 1)
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of its prompt and those that were scheduled, with the one that is made next."""
+        return len(self.frame_at) + self.num_scheduled + 1
+
+    def frames_before(self, position: int) -> int:
+        """How many of its prompt's frames stand before a position."""
+        return bisect_left(self.frame_at, position)
+
+    @property
+    def first_computed(self) -> int:
+        """The position from which on its prefill computes."""
+        return max(self.num_cached, self.given)
 
     @property
     def num_heard(self) -> int:

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable
 
 from stentor.config import Policy
-from stentor.engine.buffer_sizes import BufferSizes
-from stentor.engine.known_prefixes import KnownPrefixes
-from stentor.engine.prefix import prefix_keys
+from stentor.engine.memory_plan import BufferSizes
+from stentor.engine.prefix import frame_keys, prefix_keys
 from stentor.engine.sequence import Place, Sequence
-from stentor.errors import too_long
+from stentor.engine.slot_table import engine_columns
+from stentor.errors import EngineError, too_long
 from stentor.models.base import ModelSpec, Prompt
 
 
@@ -22,16 +22,27 @@ class SequenceMaker:
     ) -> None:
         self.sizes, self.policy = sizes, policy
         self.ids = itertools.count()
-        self._known = KnownPrefixes(sizes.page_size)
         self._hop_seconds = spec.hop / spec.sample_rate
-        self._timing = spec.codec_timing
+        self._late_seconds = spec.codec_timing.late / spec.sample_rate
+        self._timing, self._by_frame = spec.codec_timing, bool(spec.frame_kv)
         self._covering_evals = covering_evals
+        self._columns = engine_columns(spec).keys() | spec.columns.keys()
 
     def fit(self, prompt: Prompt) -> None:
-        """Bound a prompt by what the buffers can serve. InvalidRequest if that is too little."""
+        """Bound a prompt by what the buffers can serve. InvalidRequest if that is too little. EngineError names what in
+        it is against the family's spec."""
+        if unknown := prompt.columns.keys() - self._columns:
+            raise EngineError(f"the prompt gives the column {min(unknown)!r}, which is not in spec.columns")
+        for name, rows in prompt.rows.items():
+            if len(rows) != prompt.length:
+                raise EngineError(f"the prompt has {prompt.length} positions, and {len(rows)} rows of {name!r}")
         free = self.sizes.max_model_len - prompt.length
         if free < 1:
             raise too_long(prompt.length, self.sizes.max_model_len - 1)
+        if self._by_frame:
+            free = min(free, self.sizes.frame_pages - len(prompt.frames) - 1)
+            if free < 1:
+                raise too_long(len(prompt.frames) + 2, self.sizes.frame_pages)
         prompt.max_frames = max(1, min(prompt.max_frames, free, self.sizes.max_frames))
         prompt.num_evals = self._covering_evals(prompt.num_evals)
 
@@ -44,9 +55,13 @@ class SequenceMaker:
         seq.window_end = self._timing.window_end(len(prompt.codec_prefix))
         seq.held_frames = self._timing.held
         seq.keeps_pages = self.policy.prefix_cache and prompt.continuation is not None
-        seq.has_voice = len(prompt.frames) > 0
+        seq.has_voice, seq.late_seconds = prompt.has_voice, self._late_seconds
+        if self._by_frame:
+            seq.frame_at = tuple(map(int, prompt.frame_at))
+        seq.given = 0 if prompt.given is None else prompt.given.length
         if self.policy.prefix_cache and prompt.length >= self.policy.min_cached(seq.has_voice):
-            seq.prefix = self._known.keys(prompt)
+            seq.prefix = prefix_keys(prompt, self.sizes.page_size)
+            seq.frame_keys = frame_keys(seq.frame_at, seq.prefix, self.sizes.page_size)
         if prompt.live is not None:
             seq.max_schedulable = 1 + len(prompt.columns[prompt.live.column])
             seq.heard_is_free = prompt.live.heard_is_free

@@ -8,27 +8,44 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stentor import kernels
+from stentor import kernels, machine
 from stentor.config import EngineConfig
 from stentor.engine.alignment import WIDTH
 from stentor.engine.audio_scheduler import chunk_sizes
-from stentor.engine.buffer_sizes import GIB, MIB, BufferSizes
 from stentor.engine.codec_pages import make_pool, one_row
 from stentor.engine.codec_state import CodecStateTable
 from stentor.engine.device import Device
-from stentor.engine.memory_plan import Needs, Shares, advice, beside_weights, fewer, fit, given_pages
+from stentor.engine.memory_plan import (
+    CONTEXT,
+    GIB,
+    MIB,
+    BufferSizes,
+    Needs,
+    Shares,
+    advice,
+    beside_weights,
+    fewer,
+    fit,
+    given_pages,
+)
 from stentor.engine.slot_table import engine_columns
 from stentor.errors import EngineError
 from stentor.layers.types import Column, Eager, eager
 from stentor.layers.windows import COLUMNS
-from stentor.models.base import SpeechModel
+from stentor.models.base import ModelSpec, SpeechModel
 
 SLOTS, CPU_SLOTS = 64, 8
 """Where nobody asked for a number. On a GPU fewer, if so many do not fit."""
+CPU_PAGES, CPU_PAGES_SHARE = GIB, 0.25
+"""Bytes of key-value pages on a CPU where nobody asked for a number, and at most this share of the memory that the
+process may take."""
 CODEC_COPIES = 3
 """A codec call's memory counts three times: for eager warm-up, for the graphs, and for fragmentation."""
 ENCODER_COPIES = 2
 """An encoding's memory counts twice: for the graphs, and for the eager warm-up of each."""
+POSITIONS_PER_FRAME = 2
+"""Positions for which there is memory beside each frame of page sets by frame, which take far more. Speech has about
+0.6 text tokens per frame at 6.25 Hz."""
 ENCODER_SHARE = 0.2
 """Without `max_memory_gb`, the encoding of references takes at most this share of the memory beside the weights. Where
 the longest does not fit, it is tried with what is left."""
@@ -70,14 +87,26 @@ def plan_memory(model: SpeechModel, config: EngineConfig, device: Device) -> Buf
         encoder_bytes=encoder_bytes,
         encoder_columns=encoder_columns,
         codec_states=int(kept_mb * MIB) // voice if spec.codec_prefix else 0,
+        frame_pages=shares.pages * _frames_per_page(spec, config),
         adapter_bytes=model.adapters.bytes,
         codec_window=timing.window * timing.grid * spec.hop / spec.sample_rate,
         codec_page_bytes=shares.slots * timing.window * _bytes(model.codec.pages) + needs.primer,
     )
 
 
+def frame_bytes(spec: ModelSpec) -> int:
+    """Bytes of one frame in all page sets by frame."""
+    sets = {n: Column((kv.layers, 2, kv.rows, kv.heads, kv.dim), kv.dtype) for n, kv in spec.frame_kv.items()}
+    return _bytes(sets)
+
+
+def _frames_per_page(spec: ModelSpec, config: EngineConfig) -> int:
+    """Pages of one frame beside each page of positions."""
+    return math.ceil(config.page_size / POSITIONS_PER_FRAME) if spec.frame_kv else 0
+
+
 def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames: int, encoder_bytes: int) -> Needs:
-    """What each part takes. max_frames: frames that a slot holds. encoder_bytes: of encoding references."""
+    """Measure the memory of each part. max_frames: frames that a slot holds. encoder_bytes: of encoding references."""
     spec, kv = model.spec, model.spec.kv
     frames = Column((max_frames, *spec.frame.shape), spec.frame.dtype)
     hidden = {f"hidden {i}": column for i, column in enumerate(spec.hidden)}
@@ -91,7 +120,8 @@ def _needs(model: SpeechModel, config: EngineConfig, device: Device, max_frames:
         + _bytes(model.codec.columns)
         + timing.window * codec_page,
         primer=timing.num_chunks(spec.codec_prefix) * codec_page,
-        page=_bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)}),
+        page=_bytes({"kv": Column((kv.layers, 2, config.page_size, kv.heads, kv.dim), kv.dtype)})
+        + _frames_per_page(spec, config) * frame_bytes(spec),
         codec_frame=_codec_frame(model, chunk, device, config.deterministic),
         encoder=encoder_bytes,
         page_size=config.page_size,
@@ -111,19 +141,22 @@ def _shares(model: SpeechModel, needs: Needs, config: EngineConfig, usable: int 
     if found_shares is not None:
         return found_shares
     adapters = f", {model.adapters.bytes / GIB:.2f} GiB of adapters among them" if model.adapters.count else ""
-    weights = f"{(total - usable) / GIB:.2f} GiB of {total / GIB:.2f} are taken by weights{adapters}"
+    context = 0 if config.max_memory_gb is None else CONTEXT  # of which a budget says all
+    told = advice(needs, wanted[-1], usable, total, context)
+    weights = f"{(total - usable) / GIB:.2f} GiB of {(total + context) / GIB:.2f} are taken by weights{adapters}"
+    if context:
+        weights += f", {context / GIB:.2f} by CUDA itself"
     if needs.encoder:
         weights += f", {needs.encoder / GIB:.2f} are for encoding references"
-    told = advice(needs, wanted[-1], usable, total)
-    raise EngineError(f"no memory for key-value pages beside {wanted[-1]} slots: {weights}; {told}")
+    raise EngineError(f"no memory for key-value pages with {wanted[-1]} slots: {weights}; {told}")
 
 
 def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Shares:
-    """As many pages as were asked for. Slots that were not are as many as fit beside them, graphs and codec calls.
+    """Take as many pages as were asked for. Slots that were not are as many as fit beside them, graphs and codec calls.
 
     `usable` None: it is a CPU's, of which nothing is planned. EngineError if slots and pages alone are too many.
     """
-    pages = int((1.0 if config.memory_gb is None else config.memory_gb) * GIB) // needs.page
+    pages = (_cpu_pages() if config.memory_gb is None else int(config.memory_gb * GIB)) // needs.page
     if pages < 1:
         raise EngineError(f"no memory for key-value pages: one takes {needs.page / GIB:.4f} GiB")
     if usable is None:
@@ -134,8 +167,14 @@ def _with_pages(needs: Needs, config: EngineConfig, usable: int | None) -> Share
     if least <= usable:
         return found
     taken = f"{found.slots} slots with memory_gb {config.memory_gb:g} take {least / GIB:.2f} GiB"
-    free = f"{usable / GIB:.2f} are free beside the weights"
+    free = f"{usable / GIB:.2f} are free after the weights"
     raise EngineError(f"{taken}, and {free}; use a smaller max_num_seqs or memory_gb")
+
+
+def _cpu_pages() -> int:
+    """Bytes of key-value pages on a CPU. They fill in time, and a container that has no more memory is killed."""
+    held = machine.memory()
+    return CPU_PAGES if held is None else min(CPU_PAGES, int(CPU_PAGES_SHARE * held))
 
 
 def _usable(config: EngineConfig, device: Device) -> tuple[int | None, int]:
@@ -145,7 +184,7 @@ def _usable(config: EngineConfig, device: Device) -> tuple[int | None, int]:
         return None, 0
     usable = int(free * config.gpu_memory_utilization)
     if config.max_memory_gb is not None:
-        usable = min(usable, int(config.max_memory_gb * GIB) - taken)
+        usable = min(usable, int(config.max_memory_gb * GIB) - CONTEXT - taken)
     return usable, usable + taken
 
 
@@ -159,7 +198,6 @@ def _codec_frame(model: SpeechModel, chunk: int, device: Device, deterministic: 
         state = CodecStateTable(model.codec.columns, 1, where).columns
         call = one_row(make_pool(model.codec.pages, 1, where), timing.window, where)
         call = call._replace(whole=not timing.chunks)
-        device.compile_ahead([lambda: model.codec.decode(given, state, call)])
         model.codec.decode(given, state, call)  # compiles kernels and makes the libraries' workspaces
         return math.ceil(CODEC_COPIES * device.peak_bytes(lambda: model.codec.decode(given, state, call)) / chunk)
 
@@ -178,9 +216,7 @@ def _encoder(model: SpeechModel, device: Device, usable: int | None, budget: boo
     wav = torch.zeros(int(spec.reference_seconds[1] * spec.reference_rate), device=device.torch)
     taken = 0
     with torch.inference_mode():
-        short, long = wav[: spec.reference_rate], Eager(ENCODER_COLUMNS[0])
-        device.compile_ahead([lambda: model.encode(short, "reference"), lambda: model.encode(wav, "reference", long)])
-        model.encode(short, "reference")  # compiles kernels and makes the libraries' workspaces
+        model.encode(wav[: spec.reference_rate], "reference")  # compiles kernels and makes the libraries' workspaces
         for columns in ENCODER_COLUMNS:
             taken = ENCODER_COPIES * _peak(model, device, wav, Eager(columns), room)
             if taken <= room:

@@ -19,10 +19,11 @@ from stentor import kernels
 from stentor.engine.alignment import WIDTH
 from stentor.engine.device import Device, Shape, StagingBuffer, host_values, zeros
 from stentor.engine.sequence import BROKEN, LENGTH, RUNNING, STOPPED
+from stentor.errors import EngineError
 from stentor.kernels.buffers import empty_aligned
 from stentor.kernels.types import RowRef, RowStatus
 from stentor.layers.types import Column
-from stentor.models.base import Emit, ModelSpec
+from stentor.models.base import Emit, FrameKV, ModelSpec
 
 
 def engine_columns(spec: ModelSpec) -> dict[str, Column]:
@@ -141,13 +142,13 @@ class SlotTable:
         at = self.heard_at[rows, at] if self.hides_frames else at
         return self.frames[rows, at], self.attended[rows, at]
 
-    def rows(self, idx: Tensor, num_evals: int) -> SlotRows:
-        """The rows `idx` [B]. A column is gathered when it is first read."""
-        return SlotRows(self, idx, num_evals, {})
+    def rows(self, idx: Tensor, num_evals: int, frame_kv: FrameKV | None = None, first: bool = False) -> SlotRows:
+        """The rows `idx` [B]. A column is gathered when it is first read. frame_kv: page sets by frame, for `emit`."""
+        return SlotRows(self, idx, num_evals, {}, frame_kv, first)
 
     def past(self, idx: Tensor, step: Tensor) -> SlotRows:
         """Rows as they were when frame `step - 1` was the last frame of `idx` (both [N]), to replay frames."""
-        return SlotRows(self, idx, 0, {"step": step, "prev": self.frames[idx, step - 1]})
+        return SlotRows(self, idx, 0, {"step": step, "prev": self.frames[idx, step - 1]}, replays=True)
 
     def keep_hidden(self, idx: Tensor, hidden: tuple[Tensor, ...], length: Tensor) -> None:
         """Keep what the backbone gave for the last tokens of prompts of `length` [B] tokens, each [B, ...]."""
@@ -156,14 +157,16 @@ class SlotTable:
         self.table["pos"].index_copy_(0, idx, length)
 
     def hidden_of(self, idx: Tensor) -> tuple[Tensor, ...]:
-        """What `keep_hidden` has kept of slots idx [B]."""
+        """Hidden states that `keep_hidden` has kept for slots idx [B]."""
         return tuple(kept.index_select(0, idx) for kept in self.hidden)
 
     def commit(self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None = None) -> None:
         """Record one frame per running row, and that its key-value cache holds `length` [B] tokens (None: one more).
 
-        A stopped row does not change. attended: where in the text each frame is [B, WIDTH].
+        A stopped row does not change. attended: where in the text each frame is [B, WIDTH]. EngineError names what the
+        family gives against its spec.
         """
+        self._check(out)
         if kernels.slot_kernels_enabled(rows.idx.device):
             self._commit_fused(rows, out, length, attended)
             return
@@ -192,11 +195,18 @@ class SlotTable:
         if attended is not None:
             self.attended[rows.idx, at] = _choose(keep, attended, self.attended[rows.idx, at])
         progress = torch.stack(counted)
-        # All memory has been allocated. `progress` is last: it tells whether the step has run.
+        # All memory has been allocated: a step that runs out of it has changed nothing.
         self.frames[rows.idx, at] = frames
         for name, value in new.items():
             self.table[name][rows.idx] = value
         self.progress.index_copy_(1, rows.idx, progress)
+
+    def _check(self, out: Emit) -> None:
+        frame, names = tuple(out.frame.shape[1:]), out.columns.keys() - set(self.own)
+        if frame != self.columns["prev"].shape:
+            raise EngineError(f"emit gives frames of shape {frame}, and spec.frame says {self.columns['prev'].shape}")
+        if names:
+            raise EngineError(f"emit gives the column {min(names)!r}, which is not in spec.columns")
 
     def _commit_fused(self, rows: SlotRows, out: Emit, length: Tensor | None, attended: Tensor | None) -> None:
         """`commit` in one kernel launch, and one more for each of the family's columns and for `attended`."""
@@ -216,11 +226,25 @@ class SlotTable:
 class SlotRows:
     """Some rows of the table during one step (implements models.base.Rows)."""
 
-    def __init__(self, slots: SlotTable, idx: Tensor, num_evals: int, seen: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        slots: SlotTable,
+        idx: Tensor,
+        num_evals: int,
+        seen: dict[str, Tensor],
+        frame_kv: FrameKV | None = None,
+        first: bool = False,
+        replays: bool = False,
+    ) -> None:
         """seen: columns that are already known."""
-        self.idx, self.num_evals = idx, num_evals
-        self._slots = slots
+        self.idx, self.num_evals, self.first, self.replays = idx, num_evals, first, replays
+        self._slots, self._frame_kv = slots, frame_kv
         self._seen = seen
+
+    @property
+    def frame_kv(self) -> FrameKV:
+        assert self._frame_kv is not None, "only emit sees page sets by frame through rows"
+        return self._frame_kv
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._seen:
@@ -262,6 +286,9 @@ class SlotRows:
     def recent(self, count: int) -> tuple[Tensor, Tensor]:
         at = self["step"][:, None] - torch.arange(1, count + 1, device=self.idx.device)
         return self._slots.frames[self.idx[:, None], at.clamp_min(0)], at >= 0
+
+    def made(self) -> Tensor:
+        return self._slots.frames[self.idx, self["step"].clamp_max(self._slots.max_frames - 1)]
 
     def column(self, name: str) -> RowRef:
         return RowRef(self._slots.table[name], self.idx)

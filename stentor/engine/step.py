@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:
     """Generate one frame for each slot in `idx` [B]. Padding entries name the padding row."""
-    rows = slots.rows(idx, num_evals)
+    rows = slots.rows(idx, num_evals, kv.frames_of(idx, max_pages))
     with _adapters_of(model, slots, idx):
         x, window = model.embed_frame(rows), _window(model, rows)
         h = model.backbone(x, kv.decode_view(idx, rows["pos"], max_pages, window))
@@ -35,22 +35,22 @@ def decode(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_p
 def prefill(model: SpeechModel, slots: SlotTable, kv: PagedKV, batch: PrefillBatch) -> None:
     """Run pieces of prompts, or of generated frames. Where a prompt ends, the hidden state of its last token is kept in
     the slot table, for `first_frame`."""
-    window = None  # a prompt sees all of its text
+    window, frame_at = None, None  # a prompt sees all of its text
     with _adapters_of(model, slots, batch.slot):
         if len(batch.step):
             past = slots.past(batch.slot, batch.step)
             x, window = model.embed_frame(past), _window(model, past)
         else:
-            x = model.embed_prompt(batch.prompt)
+            x, frame_at = model.embed_prompt(batch.prompt), batch.prompt.frame_at
         tokens = (batch.pieces, batch.row, batch.slot, batch.pos)
-        h = model.backbone(x, kv.prefill_view(*tokens, batch.max_pages, batch.max_seqlen, window))
+        h = model.backbone(x, kv.prefill_view(*tokens, batch.max_pages, batch.max_seqlen, window, frame_at))
     if len(batch.idx):
         slots.keep_hidden(batch.idx, tuple(t[batch.last] for t in h), batch.length)
 
 
 def first_frame(model: SpeechModel, slots: SlotTable, kv: PagedKV, idx: Tensor, max_pages: int, num_evals: int) -> None:
     """Make frame 0 of the requests in slots `idx` [B], whose prompts a `prefill` has computed."""
-    rows = slots.rows(idx, num_evals)
+    rows = slots.rows(idx, num_evals, kv.frames_of(idx, max_pages), first=True)
     with _adapters_of(model, slots, idx):
         out = model.emit(slots.hidden_of(idx), rows, uniform(rows["seed"], rows["step"], model.spec.draws))
     attended = _attended(model, kv, out, rows, idx, max_pages, _window(model, rows))

@@ -1,9 +1,8 @@
-"""What one step launches, as plain data."""
+"""Plan of one step's launches, as plain data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.sequence import Sequence
@@ -20,18 +19,6 @@ def by_prefill(sequences: list[Sequence]) -> list[list[Sequence]]:
     return by_num_evals([seq for seq in sequences if not seq.replays]) + ([replays] if replays else [])
 
 
-class StepKind(Enum):
-    """What a step launches besides audio."""
-
-    BOTH = "both"
-    PREFILL = "prefill"
-    DECODE = "decode"
-    WAIT = "wait"
-    """Nothing, while a prefill runs."""
-    EXPECT = "expect"
-    """Nothing, since further requests are about to come."""
-
-
 @dataclass
 class StepPlan:
     """One step. `admitted` and `resumed` begin a prefill. `regrown` have new pages for their table row."""
@@ -45,17 +32,11 @@ class StepPlan:
     parked: list[Sequence] = field(default_factory=list)
     unparked: list[Sequence] = field(default_factory=list)
     dependent: list[Sequence] = field(default_factory=list)  # share pages that others of this plan are to write
-    awaits: int = 0  # nothing but audio: requests wait for so many others that are about to come
 
     @property
     def launches(self) -> bool:
         """Whether the language model runs."""
         return bool(self.prefill or self.decode)
-
-    @property
-    def prefill_tokens(self) -> int:
-        """Positions that its prefill computes."""
-        return sum(len(seq.piece) for seq in self.prefill)
 
     @property
     def empty(self) -> bool:

@@ -12,12 +12,15 @@ import os
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from stentor.arguments import not_unicode, shown
 from stentor.errors import EngineError, InvalidRequest, request_failed
-from stentor.models.base import LiveText
+
+if TYPE_CHECKING:
+    from stentor.models.base import LiveText
 
 
 @dataclass(frozen=True)
@@ -41,21 +44,21 @@ StreamEvent = Chunk | BaseException
 class Cancel:
     """Message to the engine: end the request of `outbox`."""
 
-    outbox: Outbox
+    outbox: EventSink
 
 
 @dataclass(frozen=True)
 class Taken:
     """Message to the engine: audio was taken from `outbox`, whose request had stopped because too much was unread."""
 
-    outbox: Outbox
+    outbox: EventSink
 
 
 @dataclass(frozen=True, eq=False)
 class AppendText:
     """Message to the engine: text of a live request has arrived. `values` [m] extend `column` of its row."""
 
-    outbox: Outbox
+    outbox: EventSink
     column: str
     values: np.ndarray
     last: bool
@@ -70,6 +73,7 @@ class LoopNotifier:
 
     def __init__(self) -> None:
         self._pending: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+        self.on_flush: list[Callable[[], None]] = []  # called at each flush
 
     def notify(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
         """Set `ready` in its loop at the next `flush`."""
@@ -81,11 +85,29 @@ class LoopNotifier:
             loop, ready = self._pending.popitem()
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(_set, ready)
+        for call in self.on_flush:
+            call()
 
 
 def _set(events: list[asyncio.Event]) -> None:
     for event in events:
         event.set()
+
+
+class EventSink(Protocol):
+    """Where the engine puts the events of one request. `held`: it wants a message when audio is taken."""
+
+    held: bool
+    ended: bool  # the last event has been read
+
+    @property
+    def unread(self) -> int:
+        """Frames that the reader has not taken."""
+        ...
+
+    def put(self, event: StreamEvent) -> None:
+        """Take an event. The engine flushes its notifier soon."""
+        ...
 
 
 class Outbox:
@@ -137,26 +159,16 @@ class Outbox:
         return chunk
 
 
-class AudioStream:
-    """Chunks of one request, in order, by `for` or `async for` in one reader. A failure is raised there. A stream that
-    has ended gives nothing more.
+class RequestHandle:
+    """Handle of a caller on its request, whose events go to `outbox`.
 
-    A request that was submitted as `streaming` stops while `Policy.max_unread` seconds of its audio are unread, and is
-    cancelled when nobody holds its stream any more.
     live: how text is added, None for a request that has its whole text. send: hands a message to the engine.
     """
 
     def __init__(
-        self,
-        seed: int,
-        live: LiveText | None,
-        send: Callable[[Cancel | AppendText | Taken], None],
-        notifier: LoopNotifier,
+        self, outbox: EventSink, live: LiveText | None, send: Callable[[Cancel | AppendText | Taken], None]
     ) -> None:
-        self.seed = seed
-        self.outbox = Outbox(send, notifier)
-        self._live, self._send = live, send
-        self._process = os.getpid()
+        self._outbox, self._live, self._send = outbox, live, send
 
     def append(self, text: str, last: bool = False) -> None:
         """Give a live request more text, from one thread at a time. The `last` text may be empty. Nothing follows it.
@@ -165,14 +177,35 @@ class AudioStream:
         text. The request goes on. EngineError if the engine has stopped.
         """
         if self._live is None:
-            raise InvalidRequest("live", "the request was given its whole text")
+            raise InvalidRequest("live", "the request already has its complete text")
         values = self._live.more(_text(text, last), last)
-        self._send(AppendText(self.outbox, self._live.column, values, last))
+        self._send(AppendText(self._outbox, self._live.column, values, last))
 
     def cancel(self) -> None:
         """Stop the request and free its slot and pages. Safe at any time, from any thread."""
         with contextlib.suppress(EngineError):  # the engine has stopped, and with it the request
-            self._send(Cancel(self.outbox))
+            self._send(Cancel(self._outbox))
+
+    def note_taken(self) -> None:
+        """Tell the engine that audio was taken from an outbox that is `held`."""
+        with contextlib.suppress(EngineError):  # the engine has stopped, which the last event says
+            self._send(Taken(self._outbox))
+
+
+class AudioStream(RequestHandle):
+    """Chunks of one request, in order, by `for` or `async for` in one reader. A failure is raised there. A stream that
+    has ended gives nothing more.
+
+    A request that was submitted as `streaming` stops while `Policy.max_unread` seconds of its audio are unread, and is
+    cancelled when nobody holds its stream any more.
+    """
+
+    def __init__(
+        self, seed: int, outbox: Outbox, live: LiveText | None, send: Callable[[Cancel | AppendText | Taken], None]
+    ) -> None:
+        super().__init__(outbox, live, send)
+        self.seed, self.outbox = seed, outbox
+        self._process = os.getpid()
 
     def __del__(self) -> None:
         if not self.outbox.ended:
@@ -202,7 +235,7 @@ class AudioStream:
 
 
 def _text(text: object, last: object) -> str:
-    """What is added to a live request. InvalidRequest names what is wrong with it."""
+    """Check the text that is added to a live request. InvalidRequest names what is wrong with it."""
     if not isinstance(text, str):
         raise InvalidRequest("text", f"must be a string, got {type(text).__name__}")
     if not isinstance(last, bool):

@@ -1,4 +1,4 @@
-"""Which keys rows see that see a part of their text, in plain PyTorch (`kernels/text_window.py` on a GPU)."""
+"""Mask of keys for rows that see a part of their text, in plain PyTorch (`kernels/text_window.py` on a GPU)."""
 
 from __future__ import annotations
 

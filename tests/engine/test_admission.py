@@ -1,4 +1,4 @@
-"""What it takes to let requests in: a few launches and copies, as many for several as for one.
+"""Cost of admission: a few launches and copies, as many for several requests as for one.
 
 On the meta device every operation on a tensor of the "device" can be told from what the host does to its own memory.
 """

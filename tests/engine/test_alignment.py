@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from stentor.config import Policy
 from stentor.engine.alignment import REACH, WIDTH, attended
 from stentor.engine.kv_cache import PagedKV
 from stentor.kernels.types import TextWindow
-from stentor.models.base import AlignmentHeads, KVSpec
+from stentor.models.base import KVSpec
+from stentor.models.info import AlignmentHeads
 from tests.helpers.patience import STUCK_S
 from tests.helpers.stepped_engine import hold
 
@@ -104,7 +106,7 @@ def test_in_a_window_the_position_that_is_said_is_in_it_and_never_before_the_las
     [
         {},
         {"overlap_steps": 2},
-        {"page_size": 4, "policy": Policy(max_prefill_tokens=5, crowd_prefill_tokens=1)},
+        {"page_size": 4, "policy": Policy(max_prefill_tokens=5)},
         PREEMPTED,
     ],
     ids=["batched", "overlapped", "in pieces", "preempted"],
@@ -181,10 +183,11 @@ def test_a_voice_before_the_text_moves_no_word_out_of_the_text():
     assert [w.text for w in speech.words] == TEXTS[1].split()
 
 
-def test_a_model_without_such_heads_says_so_before_anything_is_queued():
+def test_a_language_that_no_aligner_knows_is_refused_before_anything_is_queued():
     with TTS("dummy:toy", max_num_seqs=1, memory_gb=0.002) as tts:
+        tts._model.spec = replace(tts.spec, languages=("german",))
         for call in (tts.generate, tts.stream):
-            with pytest.raises(InvalidRequest, match="word_timestamps: dummy:toy knows the times of sentences only"):
+            with pytest.raises(InvalidRequest, match="word_timestamps: no aligner knows the words of 'german'"):
                 call("hello", word_timestamps=True)
         with pytest.raises(InvalidRequest, match="word_timestamps: must be true or false, got 'yes'"):
             tts.generate("hello", word_timestamps="yes")

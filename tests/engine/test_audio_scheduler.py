@@ -1,4 +1,4 @@
-"""Which audio chunks are due, in which order, and how much the codec is given."""
+"""Choice of the audio chunks that are due, their order, and how much the codec is given."""
 
 import numpy as np
 import pytest
@@ -36,43 +36,6 @@ def test_the_first_chunk_is_longer_by_the_frames_that_may_be_trimmed():
     d.add(0, 4, 6, trim_frames=2)
     d.run()
     assert d.chunks[0] == [(0, 3), (3, 2), (5, 1)]
-
-
-def chunks_beside_a_prefill(frames: int, tokens: int, streams: int = 1) -> list[int]:
-    """The chunks of a stream that had so many frames since its last when others were prefilled, from the sixth on."""
-    d = FakeDevice(scheduler(slots=streams + 1, pages=4096))
-    first, *_ = [d.add(i, 4, 200) for i in range(streams)]
-    while first.audio_chunks < len(RAMP):
-        d.step()
-    while first.num_generated < first.audio_scheduled + frames:
-        d.step()
-    d.add(streams, tokens, 4)
-    d.run()
-    return [count for _, count in d.chunks[0]][len(RAMP) :]
-
-
-@pytest.mark.parametrize("frames", [0, 5, 15, 16, 24])
-def test_beside_a_long_prefill_of_others_one_chunk_is_due_with_fewer_frames(frames: int):
-    assert chunks_beside_a_prefill(frames, 256)[:3] == [16, 25, 25]
-
-
-def test_a_prefill_that_is_short_or_shared_by_many_streams_changes_no_chunk():
-    assert chunks_beside_a_prefill(20, 255)[:3] == [25, 25, 25]
-    assert chunks_beside_a_prefill(20, 300, streams=20)[:3] == [25, 25, 25]
-    assert chunks_beside_a_prefill(20, 320, streams=20)[:3] == [16, 25, 25]
-
-
-def test_a_long_prefill_leaves_first_chunks_and_what_is_not_streamed_as_they_are():
-    d = FakeDevice(scheduler(slots=4, pages=4096, ramp=(25, 4)))
-    d.add(0, 4, 60)
-    d.add(1, 4, 60, streaming=False)
-    for id in (2, 3):  # before the first chunks, and before the second of the utterance that is not streamed
-        for _ in range(20):
-            d.step()
-        d.add(id, 400, 4)
-    d.run()
-    assert d.chunks[0][:2] == [(0, 25), (25, 4)]
-    assert d.chunks[1] == [(0, 25), (25, 25), (50, 10)]
 
 
 def test_a_request_that_is_not_streamed_is_decoded_in_large_chunks():
@@ -233,6 +196,7 @@ def test_the_stream_with_the_least_buffered_comes_first_and_a_whole_utterance_wa
     for seq, played in zip(s.live, (5, 3, 4, 0, 0), strict=True):
         seq.num_generated, seq.audio_scheduled, seq.audio_chunks = 40, played, int(played > 0)
         seq.first_audio = 0.0 if played else None
+        s.audio.look_at(seq)
     order = [job.seq.id for job in d.step().audio]
     assert list(dict.fromkeys(order)) == [3, 1, 2, 0, 4]
 
@@ -256,6 +220,41 @@ def test_chunks_that_can_wait_are_batched_while_the_codec_is_busy():
     assert [job.seq.id for job in s.plan(d.now).audio] == [0]  # it has, and one stream has little buffered
     s.audio.in_codec = 10
     assert [job.seq.id for job in s.plan(d.now).audio] == [1, 3]
+
+
+def test_while_the_codec_is_busy_a_plan_looks_at_no_stream_whose_client_has_enough(monkeypatch: pytest.MonkeyPatch):
+    s = scheduler(slots=8, pages=512, max_frames_in_codec=80)
+    d = SlowCodec(s)
+    for i in range(8):
+        d.add(i, 4, 90)
+    d.step()
+    d.answer(len(d.given))
+    for seq in s.live:
+        seq.num_generated, seq.audio_scheduled, seq.audio_chunks, seq.first_audio = 65, 40, 6, d.now
+        s.audio.look_at(seq)
+    looked, plain = [], s.audio._next_chunk
+    monkeypatch.setattr(s.audio, "_next_chunk", lambda seq, lead: (looked.append(seq.id), plain(seq, lead))[1])
+    s.audio.in_codec = 20
+    assert s.plan_audio(d.now) == []
+    assert looked == []
+    assert [job.seq.id for job in s.plan_audio(d.now + 3.0)] == [0, 1]  # there is room for two
+    assert looked == [0, 1, 2]
+
+
+def test_a_stream_that_begins_to_play_overtakes_those_that_wait_for_their_first_audio():
+    s = scheduler(slots=3, pages=256, max_frames_in_codec=8, ramp=(2, 4), chunk=4)
+    d = SlowCodec(s)
+    for i in range(3):
+        d.add(i, 4, 90)
+    while len(d.given) < 3:
+        d.step()
+    for _ in range(4):
+        d.step()
+    assert [job.seq.id for job in d.given] == [0, 1, 2]
+    d.given.rotate(-1)
+    d.answer(1)  # that of stream 1 comes first
+    d.step()
+    assert [job.seq.id for job in list(d.given)[2:]] == [1]
 
 
 def test_chunks_grow_when_the_codec_is_behind_and_the_first_stays_small():

@@ -100,7 +100,7 @@ class Crowd:
                 self.different.append((at, whole, frames, samples))
 
     def judged(self, path: Path, family: str) -> list[tuple[float, str]]:
-        """Of the first distinct ways in which requests differ: how far rounding would have to go, and what it is."""
+        """Find the first distinct ways in which requests differ: how far rounding would have to go, and what it is."""
         found = []
         counts = Counter((at, frames.tobytes()) for at, _, frames, _ in self.different)
         first = {(d[0], d[2].tobytes()): d for d in reversed(self.different)}
@@ -156,7 +156,7 @@ def test_a_row_in_bfloat16_depends_on_its_company_only_by_rounding(family, tmp_p
     w, spec = bench.runner, bench.model.spec
 
     def hidden(rows: list[int]) -> torch.Tensor:
-        """Of row 3, prefilled and decoded in company of `rows`; the keys and values it stored are kept apart."""
+        """Row 3, prefilled and decoded in company of `rows`; the keys and values it stored are kept apart."""
         w.kv.pool.zero_()
         pieces = pieces_of([group[i] for i in rows])
         p = build_eager_batch(pieces, spec, bench.sizes.page_size, bench.where)

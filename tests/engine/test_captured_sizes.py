@@ -1,4 +1,4 @@
-"""Whatever is launched takes a graph, of those that are captured before an engine is ready and of all."""
+"""Whatever is launched takes a graph of those that are captured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from stentor import TTS
-from stentor.engine import capture_order
 from stentor.engine.audio_scheduler import AudioJob
 from stentor.engine.cuda_graphs import CudaGraphRunner
 from stentor.engine.memory_plan import LEVELS
@@ -44,7 +43,7 @@ def runner() -> Iterator[ModelRunner]:
 
 
 def record(graphs: CudaGraphRunner, keys: Iterable[Key]) -> list[Key]:
-    """Which of the graphs with these keys will be replayed."""
+    """Capture graphs with these keys. Returns those that will be replayed."""
     ran: list[Key] = []
     for key in keys:
         assert key not in graphs.graphs, "captured twice"
@@ -69,24 +68,20 @@ def test_every_number_of_rows_takes_a_graph_of_its_own_loop_length(runner: Model
 
 
 @pytest.mark.parametrize("slots", [1, 3, 20, 64, 200])
-def test_steps_and_frames_0_fit_into_what_is_captured_before_the_engine_is_ready(slots: int) -> None:
+def test_steps_and_frames_0_fit_into_what_is_captured(slots: int) -> None:
     with torch.inference_mode():
         sizes = default_batch_sizes(slots)
         runner = Bench(FIXTURES / "voxcpm2", "cpu", torch.float32, slots=slots, batch_sizes=sizes).runner
     spec = runner.model.spec
     runner.evals = {*spec.captured_evals, spec.num_evals}
     for graphs, keys in ((runner.decode_graphs, runner.decode_keys()), (runner.first_graphs, runner.first_keys())):
-        ready, later = capture_order.steps(keys, spec.num_evals)
-        record(graphs, ready)
-        assert len(ready) <= 5
-        assert not {*ready} & {*later}
-        assert {key[:2] for key in capture_order.short(ready)} == {key[:2] for key in ready}
+        record(graphs, keys)
         for evals in runner.evals:
             for rows in range(1, slots + 1):
                 key = graphs.covering_key((rows, 1, evals), least=1)
                 assert key in graphs.graphs
                 assert key[0] >= rows
-                assert key[2] == (spec.num_evals if evals <= spec.num_evals else max(runner.evals))
+                assert key[2] == evals
         assert graphs.covering_key((1, 1, spec.num_evals), least=1)[0] == 1
 
 
@@ -101,22 +96,19 @@ def test_a_loop_of_its_own_is_taken_before_fewer_rows_of_a_longer_one(runner: Mo
 
 @pytest.mark.parametrize("most", [tokens for tokens, _ in LEVELS])
 @pytest.mark.parametrize("family", ["voxcpm2", "fish_s2"])
-def test_prefills_of_any_tokens_fit_into_what_is_captured_before_and_after(family: str, most: int, tmp_path) -> None:
-    """Of prompts with any number of given frames, and of frames that are replayed."""
+def test_prefills_of_any_tokens_fit_into_what_is_captured(family: str, most: int, tmp_path) -> None:
+    """Prompts with any number of given frames, and with frames that are replayed."""
     with torch.inference_mode():
         runner = Bench(checkpoint(family, tmp_path), "cpu", torch.float32).runner
     runner.sizes = replace(runner.sizes, prefill_tokens=most)
-    ready, later = capture_order.prefills(runner.prefill_keys())
     graphs = runner.prefill_graphs
-    for keys in (ready, later):
-        record(graphs, keys)
-        for tokens in range(1, most + 1):
-            for need in ((tokens, 0, 0), (tokens, tokens // 3, 0), (tokens, tokens, 0), (tokens, 0, tokens)):
-                if need[1] == 0 or runner.model.spec.gives_frames:
-                    key = graphs.covering_key(need, least=1)
-                    assert key in graphs.graphs, need
-                    assert bool(key[2]) == bool(need[2])
-    assert len(ready) <= 11
+    record(graphs, runner.prefill_keys())
+    for tokens in range(1, most + 1):
+        for need in ((tokens, 0, 0), (tokens, tokens // 3, 0), (tokens, tokens, 0), (tokens, 0, tokens)):
+            if need[1] == 0 or runner.model.spec.gives_frames:
+                key = graphs.covering_key(need, least=1)
+                assert key in graphs.graphs, need
+                assert bool(key[2]) == bool(need[2])
 
 
 def test_a_prompt_takes_no_graph_that_replays_frames_where_its_own_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,35 +127,23 @@ def test_a_prompt_takes_no_graph_that_replays_frames_where_its_own_failed(monkey
 
 @pytest.mark.parametrize("slots", [1, 3, 20, 64])
 @pytest.mark.parametrize("model", ["dummy:toy", "dummy:toy-lookahead"])
-def test_codec_calls_fit_into_what_is_captured_before_and_after(model: str, slots: int) -> None:
+def test_codec_calls_fit_into_what_is_captured(model: str, slots: int) -> None:
     """Chunks of any length and number of rows, at the end of their stream or not, and utterances as a whole."""
     with TTS(model, max_num_seqs=slots, memory_gb=0.01) as tts:
         codec, timing = tts.engine.codec, tts.spec.codec_timing
         rows = [Sequence(i, 4, 4, 0, 0, 0.1, True, slot=i) for i in range(slots)]
-        chunks = capture_order.codec_calls(codec.graph_keys(slots))
-        wholes = capture_order.whole_calls(codec.whole.keys(slots))
-        for keys, whole_keys in zip(chunks, wholes, strict=True):
-            record(codec.graphs, keys)
-            record(codec.whole.graphs, whole_keys)
-            for count in range(1, max(codec.counts) + 1):
-                for waiting in range(1, slots + 1):
-                    jobs = [AudioJob(seq, 0, count, count not in codec.counts) for seq in rows[:waiting]]
-                    parts = codec.parts(jobs)
-                    assert sum(map(len, parts)) == waiting
-                    assert all(codec._graph_key(part) in codec.graphs.graphs for part in parts)
-            for count in range(1, max(timing.wholes, default=0) + 1):
-                for part in codec.parts([AudioJob(seq, 0, count, True, whole=True) for seq in rows]):
-                    assert codec.whole.key(len(part), count) in codec.whole.graphs.graphs
+        record(codec.graphs, codec.graph_keys(slots))
+        record(codec.whole_graphs, codec.whole_keys(slots))
+        for count in range(1, max(codec.counts) + 1):
+            for waiting in range(1, slots + 1):
+                jobs = [AudioJob(seq, 0, count, count not in codec.counts) for seq in rows[:waiting]]
+                parts = codec.parts(jobs)
+                assert sum(map(len, parts)) == waiting
+                assert all(codec._graph_key(part) in codec.graphs.graphs for part in parts)
+        for count in range(1, max(timing.wholes, default=0) + 1):
+            for part in codec.parts([AudioJob(seq, 0, count, True, whole=True) for seq in rows]):
+                assert codec._graph_key(part) in codec.whole_graphs.graphs
         assert codec._graph_key([AudioJob(rows[0], 0, codec.counts[0], False)])[0] == 1
-
-
-def test_utterances_as_a_whole_take_few_lengths_at_first() -> None:
-    """Those of CosyVoice3, and of how many rows."""
-    lengths = (75, 100, 125, 150, 175, 200, 250, 300, 350, 400, 500, 600, 750, 1000)
-    keys = [(rows, n) for n in lengths for rows in (1, 2, 4, 8) if rows == 1 or rows * n <= 800]
-    ready, later = capture_order.whole_calls(keys)
-    assert set(ready) == {(1, 1000), (1, 300), (2, 300), (1, 100), (8, 100)}
-    assert sorted(ready + later) == sorted(keys)
 
 
 def test_fewer_steps_are_captured_of_other_loop_lengths(runner: ModelRunner) -> None:
@@ -172,9 +152,3 @@ def test_fewer_steps_are_captured_of_other_loop_lengths(runner: ModelRunner) -> 
     captured = {evals: sorted({rows for rows, _, n in keys if n == evals}) for evals in runner.evals}
     assert captured.pop(main) == [*BATCH_SIZES]
     assert set(map(tuple, captured.values())) == {(1, 4, 16, 32)}
-
-
-def test_what_is_only_compiled_has_short_loops_but_for_the_fewest_rows() -> None:
-    assert capture_order.short([(64, 8, 9), (16, 8, 9), (1, 8, 9), (64, 8, 25)]) == [(1, 8, 9), (16, 8, 2), (64, 8, 2)]
-    assert capture_order.short([(4, 8, 0), (1, 8, 0)]) == [(1, 8, 0), (4, 8, 0)]
-    assert capture_order.short([]) == []

@@ -31,7 +31,7 @@ BUDGETS = (7, 16, TOKENS)
 
 
 def policy(budget: int, **more: Any) -> Policy:
-    return Policy(max_prefill_tokens=budget, crowd_prefill_tokens=1, min_cached_tokens=PAGE, reserve_tokens=4, **more)
+    return Policy(max_prefill_tokens=budget, min_cached_tokens=PAGE, reserve_tokens=4, **more)
 
 
 def spoken(tts: TTS, count: int = 1, together: bool = False, **options: Any) -> list[Speech]:
@@ -47,7 +47,7 @@ def spoken(tts: TTS, count: int = 1, together: bool = False, **options: Any) -> 
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[list[Speech]]:
-    """What each text says from a prompt that is computed whole."""
+    """Audio of each text from a prompt computed in one piece."""
     with toy(page_size=PAGE, policy=Policy(prefix_cache=False)) as tts:
         yield [tts.generate(text, retries=1, **OPTIONS) for text in TEXTS]
 
@@ -117,7 +117,7 @@ def test_prompts_with_a_named_voice_take_captured_shapes_too(monkeypatch: pytest
     load: dict[str, Any] = {
         "device": "cpu",
         "max_num_seqs": 4,
-        "policy": Policy(max_prefill_tokens=TOKENS, crowd_prefill_tokens=1),
+        "policy": Policy(max_prefill_tokens=TOKENS),
     }
     options: dict[str, Any] = {"max_frames": 2, "min_frames": 2, "seed": 7, "retries": 1}
     with TTS(copied, **load) as tts:

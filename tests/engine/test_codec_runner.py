@@ -1,4 +1,4 @@
-"""Which rows go into one codec call, and that other rows and padding do not change the audio."""
+"""Grouping of rows into codec calls: other rows and padding do not change the audio."""
 
 from __future__ import annotations
 

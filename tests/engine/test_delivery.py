@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ def test_a_first_chunk_is_delivered_while_the_next_prefill_still_runs(monkeypatc
         max_num_seqs=2,
         memory_gb=0.002,
         overlap_steps=1,
-        policy=Policy(max_prefill_tokens=len("hello"), crowd_prefill_tokens=1, max_prefill_delay=0),
+        policy=Policy(max_prefill_tokens=len("hello"), max_prefill_delay=0),
     ) as tts:
         monkeypatch.setattr(ModelRunner, "prefill", prefill)
         both = threading.Event()
@@ -212,24 +213,31 @@ def test_requests_that_arrive_while_one_runs_equal_those_alone_whichever_is_canc
     assert max(calls) > 1
 
 
-def test_a_failed_prefill_of_several_leaves_the_first_chunks_of_others_right(monkeypatch: pytest.MonkeyPatch):
-    """It is repeated one by one. Only the culprit ends."""
+@pytest.mark.parametrize(("error", "ended"), [(torch.OutOfMemoryError, 1), (RuntimeError, 4)])
+def test_a_failed_prefill_of_several_leaves_the_first_chunks_of_others_right(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception], ended: int
+):
+    """Where memory runs out its halves are tried. Those that have the culprit in theirs end with it."""
     options = {"max_frames": 9, "min_frames": 9}
     plain = ModelRunner.prefill
 
     def prefill(self: ModelRunner, group: Group) -> InFlightStep:
         if any(prompt.columns["temperature"] == 0.25 for _, prompt in group):
-            raise RuntimeError("no room for this")
+            raise error("no room for this")
         return plain(self, group)
 
     with TTS("dummy:toy", dtype="float64", max_num_seqs=8, memory_gb=0.002, overlap_steps=1) as tts:
         whole = [tts.generate("hello", seed=seed, retries=1, **options) for seed in range(4)]
         monkeypatch.setattr(ModelRunner, "prefill", prefill)
+        all_there = threading.Event()
+        hold(tts)(all_there)
         bad = tts.submit(tts.request("hello", seed=9, temperature=0.25, **options))
         streams = [tts.submit(tts.request("hello", seed=seed, **options)) for seed in range(4)]
-        with pytest.raises(Exception, match="no room for this"):
-            list(bad)
-        for stream, want in zip(streams, whole, strict=True):
+        all_there.set()
+        for stream in (bad, *streams[:ended]):
+            with pytest.raises(Exception, match="no room for this"):
+                list(stream)
+        for stream, want in list(zip(streams, whole, strict=True))[ended:]:
             np.testing.assert_allclose(np.concatenate([c.samples for c in stream]), want.samples, atol=1e-6)
 
 
@@ -299,3 +307,23 @@ def test_audio_for_which_the_host_has_no_memory_ends_its_request_alone(monkeypat
         assert sorted(map(str, ended)) == ["8", "the host has no memory for the audio"]
         assert len(tts.generate("again", max_frames=3).frames) == 3
         assert tts.engine.health().alive
+
+
+def test_audio_is_handed_out_between_writing_rows_and_launching_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TTS("dummy:toy", memory_gb=0.01, max_num_seqs=4) as tts:
+        engine, order = tts.engine, []
+        write, ready, step = engine._launcher.write, engine._delivery.ready, engine._launcher.step
+
+        def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(*given: Any) -> Any:
+                order.append(name)
+                return call(*given)
+
+            return noted
+
+        monkeypatch.setattr(engine._launcher, "write", noting("write", write))
+        monkeypatch.setattr(engine._delivery, "ready", noting("ready", ready))
+        monkeypatch.setattr(engine._launcher, "step", noting("step", step))
+        tts.generate("hello", max_frames=3)
+    at = order.index("write")
+    assert order[at : at + 3] == ["write", "ready", "step"]

@@ -11,9 +11,8 @@ from stentor import TTS, InvalidRequest, kernels
 from stentor.config import EngineConfig
 from stentor.engine import model_runner
 from stentor.engine.codec_primer import CodecPrimer
-from stentor.engine.determinism import check_deterministic
 from stentor.engine.device import Device
-from stentor.engine.engine import Engine
+from stentor.engine.engine import Engine, check_deterministic
 from stentor.kernels import Kernel, switches
 from stentor.layers.types import Column
 from stentor.models.base import KVSpec
@@ -23,7 +22,7 @@ CPU = Device("cpu")
 
 @pytest.fixture
 def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU with Triton."""
+    """Pretend to be a GPU with Triton."""
     for name in ("AVAILABLE", "INTERPRETED"):
         monkeypatch.setattr(switches, name, True)
     monkeypatch.setattr(switches, "OFF", frozenset({Kernel.GEMV, Kernel.PDL}))

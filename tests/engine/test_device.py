@@ -1,4 +1,4 @@
-"""Which device a name means, and that its work runs with it as the current device."""
+"""Names of devices, and that a device's work runs with it as the current device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What encoders launch, from graphs that keep their inputs and outputs in place, is what they compute eagerly."""
+"""Encoders launched from graphs that keep their inputs and outputs in place compute what they compute eagerly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORTEST, LONGEST, STEP = 2_000, 50_000, 16_000
 
 
 class Graph:
-    """As a CUDA graph: it reads its inputs where they are, and writes to where its outputs were when it was made."""
+    """Behave like a CUDA graph: read inputs where they are, and write to where outputs were when it was made."""
 
     def __init__(self, launch: EncoderGraphs, number: int) -> None:
         self.call = launch._captured[number]

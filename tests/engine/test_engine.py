@@ -89,7 +89,7 @@ def requests(count: int, seed: int = 0) -> list[tuple[str, dict[str, object]]]:
 
 @pytest.fixture(scope="module")
 def solo() -> list[Speech]:
-    """What each of COUNT requests sounds like when it has the engine for itself."""
+    """Audio of each of COUNT requests when it has the engine for itself."""
     with toy(max_num_seqs=1) as tts:
         return [tts.generate(text, **options) for text, options in requests(COUNT)]
 
@@ -213,7 +213,7 @@ def test_leaving_a_stream_early_cancels_the_rest():
         assert tts.engine.health().stats.cancelled == 1
 
 
-def test_a_request_that_fails_in_its_prefill_touches_no_other(solo: list[Speech]):
+def test_a_request_whose_row_cannot_be_written_touches_no_other(solo: list[Speech]):
     with toy() as tts:
         bad = [tts.submit(tts.request(BROKEN, seed=1), streaming=False) for _ in range(2)]
         good = in_threads(tts, requests(COUNT))

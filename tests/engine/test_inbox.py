@@ -126,7 +126,7 @@ def test_a_request_that_could_not_be_handed_over_waits_for_nothing(monkeypatch: 
 def test_cancel_is_quiet_and_text_is_refused_once_the_engine_has_stopped():
     inbox = Inbox()
     inbox.close("closed")
-    AudioStream(0, None, inbox.put, LoopNotifier()).cancel()
+    AudioStream(0, outbox(inbox), None, inbox.put).cancel()
     with pytest.raises(EngineError, match="stopped"):
         inbox.put(AppendText(outbox(inbox), "trail", np.zeros(1), False))
 

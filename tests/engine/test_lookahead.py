@@ -54,7 +54,7 @@ def whole(codec: LookaheadCodec, prefix: np.ndarray, frames: np.ndarray, grid: i
 
 
 def seen(y: torch.Tensor, prefix: int, grid: int) -> torch.Tensor:
-    """What each frame sees of its chunk, of the chunks of its voice and of the last others that the window holds."""
+    """Frames see their chunk, the chunks of their voice and the last others that the window holds."""
     voice = TIMING.chunks_of(prefix) // GRID
     out = []
     for chunk, part in enumerate(y.split(grid)):
@@ -136,7 +136,7 @@ def test_first_audio_needs_one_chunk_and_its_look_ahead_whatever_the_ramp(tts: T
 
 
 def test_requests_that_are_not_streamed_are_one_chunk_each_alone_and_together(tts: TTS) -> None:
-    """Those that end together and are about as long share a call."""
+    """Streams that end together and are about as long share a call."""
     requests = [ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 5), (7, 5), (9, 6), (13, 30)])]
     streams = [tts.submit(request, streaming=False) for request in requests]
     beside = tts.submit(ask(tts, 9, 7, 20))
@@ -151,21 +151,21 @@ def test_requests_that_are_not_streamed_are_one_chunk_each_alone_and_together(tt
 def test_whole_utterances_from_captured_calls_are_padded_to_their_lengths_and_are_the_same() -> None:
     """One is longer than any captured call. Some rows of the others' calls are padding."""
     with TTS("dummy:toy-lookahead", max_num_seqs=6, **SMALL) as tts:
-        whole_calls, calls = tts.engine.codec.whole, list[tuple[int, int]]()
+        codec, calls = tts.engine.codec, list[tuple[int, int]]()
 
         def run(rows: int, count: int) -> None:
             calls.append((rows, count))
-            tts.engine.codec._decode_whole_call(rows, count)
+            codec._decode_call(rows, count, whole=True)
 
-        assert whole_calls.keys(6) == [(1, 48), (2, 16), (1, 16)]
-        whole_calls.graphs.graphs = {key: Replay(run, key) for key in ((4, 16), (1, 48))}
+        assert codec.whole_keys(6) == [(1, 48), (2, 16), (1, 16)]
+        codec.whole_graphs.graphs = {key: Replay(run, key) for key in ((4, 16), (1, 48))}
         requests = [ask(tts, i, prefix, n) for i, (prefix, n) in enumerate([(0, 1), (7, 5), (7, 6), (9, 6), (13, 42)])]
         streams = [tts.submit(request, streaming=False) for request in requests]
         for request, stream in zip(requests, streams, strict=True):
             samples, frames, _ = heard(stream)
             np.testing.assert_allclose(samples, want(tts, request, frames, grid=1000), atol=1e-6)
         assert set(calls) == {(4, 16)}
-        assert whole_calls.graphs.eager_calls == 1
+        assert codec.whole_graphs.eager_calls == 1
 
 
 def test_a_codec_without_chunks_gives_a_stream_when_it_has_ended() -> None:
@@ -325,10 +325,7 @@ def test_a_chunk_finds_its_page_however_often_it_is_asked_for() -> None:
 def test_the_memory_plan_counts_pages_and_says_what_is_cut(tts: TTS) -> None:
     sizes, page = tts.engine.sizes, 2 * GRID * 8 * 4
     assert sizes.codec_page_bytes == (6 * PAGES + 2) * page
-    assert (
-        "the last 0.2 s of a stream and its voice in the codec's pages (0.00 GiB), what is older is cut"
-        in sizes.describe()
-    )
+    assert "the codec's pages, for the last 0.2 s of each stream and its voice (1 MiB)" in sizes.describe()
     plain = make_spec(torch.float64)
     assert plain.codec_timing.window == 0
 
@@ -439,7 +436,7 @@ def test_chunks_that_are_due_while_a_codec_with_a_grid_works_go_together() -> No
 
 
 def test_a_full_call_goes_behind_the_one_that_a_codec_with_a_grid_works_on() -> None:
-    """Of four cells, since the codec holds eight. A third call waits."""
+    """Encode four cells, since the codec holds eight. A third call waits."""
     s = scheduler(slots=8, pages=512, timing=TIMING, max_frames_in_codec=8 * GRID)
     d = SlowCodec(s)
     for i in range(5):

@@ -1,4 +1,4 @@
-"""What fits into a card: the released models, by the sizes on their pages (docs/models)."""
+"""Memory plans of the released models, by the sizes on their pages (docs/models)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from stentor.engine.buffer_sizes import GIB, MIB
-from stentor.engine.memory_plan import CODEC_FRAMES, ENOUGH_TOKENS, LEVELS, Needs, Shares, advice, divide, fewer, fit
+from stentor.engine.memory_plan import (
+    CODEC_FRAMES,
+    ENOUGH_TOKENS,
+    GIB,
+    LEVELS,
+    MIB,
+    Needs,
+    Shares,
+    advice,
+    divide,
+    fewer,
+    fit,
+)
 
 CODEC_FRAME = 6 * MIB  # three times what a frame of a call was predicted to take at most
 

@@ -7,7 +7,7 @@ import pytest
 
 from stentor.engine.prefix import part_of, prefix_keys
 from stentor.models.base import Prompt
-from stentor.models.lora import Adapter
+from stentor.models.info import Adapter
 
 
 def prompt(tokens: list[int], frame_at: list[int] | None = None, frames: list[int] | None = None) -> Prompt:

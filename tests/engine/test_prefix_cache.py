@@ -41,7 +41,7 @@ def asked() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Callable[..., Speech]]:
-    """What a request says when nothing is shared."""
+    """Audio of a request when nothing is shared."""
     with toy(page_size=PAGE, policy=OFF) as tts:
         yield lambda end, **more: tts.generate(BEGINNING + end, **{**OPTIONS, **more})
         assert tts.engine.stats.cached_tokens == 0

@@ -60,7 +60,7 @@ class SharedPages(RuleBasedStateMachine):
 
     @rule(voice=st.integers(0, 1), count=st.integers(1, 3))
     def leave_a_prefill_halfway(self, voice: int, count: int) -> None:
-        """What was launched of it is found by the next request with this voice, and nothing else."""
+        """The next request with this voice finds what was launched of it, and nothing else."""
         self.join(voice, 20, 6, [], 2, 9)
         first = self.open[-1]
         self.step(count)

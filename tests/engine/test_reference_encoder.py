@@ -14,12 +14,13 @@ import torch
 
 from stentor.audio import Recording
 from stentor.engine.device import Device
-from stentor.engine.once import CacheCounts, Claim, Claims
-from stentor.engine.preparation import Preparation, Upcoming
-from stentor.engine.reference_encoder import ENCODINGS, NotEncoded, ReferenceEncoder, RequestFeatures
+from stentor.engine.once import CacheCounts, Claim
+from stentor.engine.preparation import Preparation
+from stentor.engine.reference_encoder import ENCODINGS, ReferenceEncoder
 from stentor.errors import EngineError
 from stentor.layers.types import Launch
-from stentor.models.base import Encode, Prompt, ReferenceAudio, SpeechModel, SpeechRequest
+from stentor.models.base import Encode, Prompt, SpeechModel
+from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.text.front_end import proceed
 from tests.helpers.patience import STUCK_S
 
@@ -147,15 +148,23 @@ def test_the_least_recently_used_features_go_and_audio_that_will_not_come_again_
 def test_who_must_not_wait_is_told_what_to_wait_for_and_keeps_what_it_got() -> None:
     gate = Gate(1.0)
     made = encoder(gate)
-    features = RequestFeatures(made, Claims())
-    with pytest.raises(NotEncoded) as found:
-        features(audio(1), "reference")
+
+    def prompt(asked: SpeechRequest, encode: Encode) -> Prompt:
+        frames = encode(audio(1), "reference")["frames"]
+        return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames[:0])
+
+    model = cast(SpeechModel, SimpleNamespace(prompt=prompt))
+    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"))
+    waits = preparation.advance(proceed)
     gate.wait()
     gate.going.set()
-    assert found.value.claim.result()["frames"].tolist() == [2.0] * 4
+    assert isinstance(waits, Claim)
+    assert waits.result()["frames"].tolist() == [2.0] * 4
     for value in range(2, 3 + KEPT):  # others take its place in the cache
         made.encode(audio(value), "reference")
-    assert features(audio(1), "reference")["frames"].tolist() == [2.0] * 4
+    found = preparation.advance(proceed)
+    assert isinstance(found, Prompt)
+    assert found.frames.tolist() == [2.0] * 4
     assert gate.encoded.count(1.0) == 1
 
 
@@ -169,9 +178,7 @@ def test_several_new_references_of_a_request_are_encoded_side_by_side() -> None:
         frames = np.concatenate([encode(a.recording, "reference")["frames"] for a in given])
         return Prompt({}, frames, np.zeros(0), {}, 1, 0, codec_prefix=frames[:0])
 
-    preparation = Preparation(
-        cast(SpeechModel, SimpleNamespace(prompt=prompt)), made, cast(Any, None), request, Upcoming(pauses=True)
-    )
+    preparation = Preparation(cast(SpeechModel, SimpleNamespace(prompt=prompt)), made, cast(Any, None), request)
     waits = preparation.advance(proceed)
     gate.wait(ENCODINGS)  # all are inside
     gate.going.set()
@@ -210,7 +217,7 @@ def test_what_is_claimed_for_a_request_that_was_given_up_meanwhile_is_not_made()
         return Prompt({}, frames, np.zeros(0), {}, 1, 0)
 
     model = cast(SpeechModel, SimpleNamespace(prompt=prompt))
-    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"), Upcoming(pauses=True))
+    preparation = Preparation(model, made, cast(Any, None), SpeechRequest("text"))
     with pytest.raises(EngineError):
         preparation.advance(proceed)
     gate.going.set()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stentor.engine.scheduler import MOST_WINDOWS, Scheduler
+from stentor.engine.scheduler import Scheduler
 from stentor.engine.sequence import Phase, Place, Sequence
 from stentor.engine.step_plan import by_num_evals
 from tests.helpers.fake_device import FakeDevice, all_free, scheduler
@@ -242,7 +242,7 @@ def test_a_prompt_longer_than_the_budget_is_prefilled_alone():
     d.run()
 
 
-def test_requests_of_a_failed_prefill_are_tried_one_by_one():
+def test_requests_whose_prefill_is_put_back_are_resumed_together():
     s = scheduler()
     a, b = (Sequence(i, 4, 4, 0, 0, 0.08, True) for i in range(2))
     s.add(a, 0.0)
@@ -252,8 +252,7 @@ def test_requests_of_a_failed_prefill_are_tried_one_by_one():
     s.undo(a)
     s.undo(b)
     check(s)
-    assert s.plan(1.0).resumed == [a]
-    assert s.plan(1.0).resumed == [b]
+    assert s.plan(1.0).resumed == [a, b]
 
 
 @settings(max_examples=60, deadline=None)
@@ -315,106 +314,15 @@ def test_a_request_waits_for_no_other_while_few_run():
     assert d.step().admitted == [late]
 
 
-def test_a_request_waits_a_moment_for_others_that_are_about_to_come():
-    s = scheduler(slots=8, pages=2048, batching_window=0.025)
-    d = FakeDevice(s)
-    first = d.add(0, 4, 9)
-    plan = s.plan(d.now, upcoming=1)
-    assert plan.empty
-    assert plan.awaits
-    second = d.add(1, 4, 9)
-    plan = d.step()  # nothing else comes
-    assert plan.admitted == [first, second]
-    assert not plan.awaits
-    third = d.add(2, 4, 9)
-    plan = s.plan(d.now, upcoming=1)
-    assert plan.decode == [first, second]  # those that run do not wait
-    assert not plan.admitted
-    assert s.plan(third.arrival + 0.03, upcoming=1).admitted == [third]  # for what does not come
-
-
-def test_requests_that_follow_one_another_are_awaited_for_longer():
-    window = 0.02
-    s = scheduler(slots=64, pages=2048, batching_window=window)
-    d = FakeDevice(s)
-    first = d.add(0, 4, 9)
-    for i in range(1, 10):
-        d.now = first.arrival + i * 0.75 * window
-        plan = s.plan(d.now, upcoming=1)
-        if not plan.awaits:
-            break
-        d.add(i, 4, 9)
-    assert len(plan.admitted) == i
-    assert d.now - window < first.arrival + MOST_WINDOWS * window <= d.now
-
-
-def test_the_larger_part_of_a_crowd_is_awaited():
-    window = 0.02
-    s = scheduler(slots=64, pages=2048, batching_window=window)
-    d = FakeDevice(s)
-    queued = [d.add(0, 4, 9)]
-    for i in range(1, 12):
-        d.now += 0.75 * window
-        queued.append(d.add(i, 4, 9))
-    assert s.plan(d.now, upcoming=12).awaits
-    assert s.plan(d.now, upcoming=11).admitted == queued
-
-
-def test_requests_beside_streams_are_awaited_for_one_window():
-    window = 0.02
-    s = scheduler(slots=8, pages=2048, batching_window=window)
-    d = FakeDevice(s)
-    running_streams(s, d, 2)
-    first = d.add(0, 4, 9)
-    d.now += 0.75 * window
-    second = d.add(1, 4, 9)
-    plan = s.plan(d.now, upcoming=1)
-    assert plan.decode
-    assert not plan.admitted
-    assert s.plan(first.arrival + 1.1 * window, upcoming=1).admitted == [first, second]
-
-
-@pytest.mark.parametrize("has_audio", [True, False])
-def test_a_stream_waits_with_a_crowd_while_it_has_audio(has_audio: bool):
-    window = 0.02
-    s = scheduler(slots=8, pages=2048, batching_window=window)
-    d = FakeDevice(s)
-    (stream,) = running_streams(s, d, 1)
-    if not has_audio:
-        d.now += s.audio.seconds(stream, stream.num_scheduled) - stream.played(d.now)
-    for i in range(2):
-        d.add(i, 4, 9)
-        d.now += 0.75 * window
-    plan = s.plan(d.now, upcoming=1)
-    assert bool(plan.awaits) == plan.empty == has_audio
-    assert plan.decode == ([] if has_audio else [stream])
-
-
-def test_where_two_requests_came_just_now_the_next_is_expected_at_once():
-    s = scheduler(slots=8, pages=2048, batching_window=0.005)
-    d = FakeDevice(s)
-    alone = d.add(0, 4, 9)
-    assert s.plan(d.now).admitted == [alone]  # one request is no burst
-    s = scheduler(slots=8, pages=2048, batching_window=0.005)
-    d = FakeDevice(s)
-    first = d.add(0, 4, 9)
-    d.now += 0.0008
-    second = d.add(1, 4, 9)
-    assert s.plan(d.now + 0.0009).awaits
-    plan = s.plan(d.now + 0.0011)
-    assert plan.admitted == [first, second]
-    assert not plan.awaits
-
-
-def test_requests_that_arrive_during_a_prefill_share_the_next():
+def test_a_request_that_arrives_during_a_prefill_is_prefilled_behind_it():
     s = scheduler(slots=8, pages=2048)
     d = FakeDevice(s, overlap_steps=1)
-    first = d.add(0, 4, 9)
-    assert d.step().admitted == [first]
-    d.add(1, 4, 9)
-    assert d.step().empty  # which has the prefill waited for
-    d.add(2, 4, 9)
-    assert [q.id for q in d.step().admitted] == [1, 2]
+    d.add(0, 4, 9)
+    d.step()
+    late = d.add(1, 4, 9)
+    plan = d.step()
+    assert plan.admitted == [late]
+    assert not plan.decode
 
 
 def test_a_full_prefill_is_given_to_the_device_before_the_last_has_ended():

@@ -1,4 +1,4 @@
-"""What fits: pages from what is free, within every limit that was given; and it is said at start."""
+"""Sizing: pages from what is free, within every limit that was given, reported at start."""
 
 import logging
 from collections.abc import Callable
@@ -10,9 +10,8 @@ import torch
 
 from stentor import TTS, InvalidRequest, registry
 from stentor.config import EngineConfig
-from stentor.engine.buffer_sizes import GIB, BufferSizes
 from stentor.engine.device import Device
-from stentor.engine.memory_plan import CODEC_FRAMES, CODEC_SHARE, GRAPHS, LARGER_GRAPHS, WORKSPACE
+from stentor.engine.memory_plan import CODEC_FRAMES, CODEC_SHARE, CONTEXT, GIB, GRAPHS, WORKSPACE, BufferSizes
 from stentor.engine.sizing import CODEC_COPIES, ENCODER_COLUMNS, ENCODER_COPIES, plan_memory
 from stentor.errors import EngineError
 from stentor.layers.types import Eager
@@ -63,10 +62,10 @@ def test_memory_for_encoding_references_is_left_free():
     model.encode = lambda wav, role, *launch: asked.append((len(wav), *launch))
     found = plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 40 << 20))
     assert found.encoder_bytes == ENCODER_COPIES * 40 << 20
-    assert "encoding of references (0.08 GiB)" in found.describe()
+    assert "encoding of references (80 MiB)" in found.describe()
     share = pytest.approx(0.2 * GIB / 2, abs=2)
     assert plan_memory(model, EngineConfig(max_num_seqs=4), Gpu(HALF, 0, 60 << 20)).encoder_bytes == share
-    budget = EngineConfig(max_num_seqs=4, max_memory_gb=1)
+    budget = EngineConfig(max_num_seqs=4, max_memory_gb=1 + CONTEXT / GIB)
     all_of_it = plan_memory(model, budget, Gpu(HALF, 0, 150 << 20)).encoder_bytes  # it must not be exceeded
     assert all_of_it == ENCODER_COPIES * 150 << 20
     with pytest.raises(EngineError, match=r"0.59 are for encoding references; .* GiB hold 4 slots"):
@@ -115,7 +114,7 @@ def test_codec_calls_are_as_long_as_a_share_of_memory_holds_and_it_is_left_for_t
 
 def test_a_limit_for_everything_counts_the_weights():
     free = sizes(free=0.1)
-    limited = sizes(free=0.1, taken=0.02, max_memory_gb=0.029)
+    limited = sizes(free=0.1, taken=0.02, max_memory_gb=0.029 + CONTEXT / GIB)  # and what CUDA takes for the process
     assert 0 < pages_bytes(limited) < pages_bytes(free)
     assert pages_bytes(limited) + limited.slots * limited.slot_bytes + 0.02 * GIB <= 0.029 * GIB
 
@@ -126,7 +125,7 @@ def test_slots_for_adapters_are_among_the_sizes_and_are_said() -> None:
         model = registry.load(path, torch.device("cpu"), None, {"max_loras": slots})
         found = plan_memory(model, EngineConfig(max_num_seqs=1, max_frames=8), Device("cpu"))
         assert found.adapter_bytes == model.adapters.bytes
-        assert (", adapters " in found.describe()) == (found.adapter_bytes > 0) == said
+        assert ("adapters (" in found.describe()) == (found.adapter_bytes > 0) == said
 
 
 def test_memory_for_pages_is_taken_as_it_is_given():
@@ -137,7 +136,7 @@ def test_slots_beside_pages_that_were_asked_for_are_as_many_as_fit() -> None:
     model, pages = Toy(0, torch.float32, torch.device("cpu")), 0.0005
     plenty = plan_memory(model, EngineConfig(memory_gb=pages), Gpu(40 * GIB, 0))
     assert plenty.slots == 64
-    beside = pages * GIB + WORKSPACE + GRAPHS + LARGER_GRAPHS
+    beside = pages * GIB + WORKSPACE + GRAPHS
     some = plan_memory(model, EngineConfig(memory_gb=pages), Gpu((beside + 20 * plenty.slot_bytes) / 0.9, 0))
     assert some.slots == 16
     assert pages_bytes(some) <= pages * GIB
@@ -168,4 +167,7 @@ def test_a_limit_below_zero_is_named(name: str):
 
 def test_what_fits_is_said_at_start(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "stentor.engine"), TTS("dummy:toy", max_num_seqs=3, memory_gb=0.001) as tts:
-        assert f"3 slots (0.00 GiB), {tts.engine.sizes.pages} pages of 16 tokens" in caplog.text
+        assert (
+            f"3 slots (1 MiB), {tts.engine.sizes.pages} KV pages of 16 tokens (1 MiB), at most 1024 tokens"
+            in caplog.text
+        )

@@ -1,4 +1,4 @@
-"""What would stop a capture or slow a captured step, found without a GPU.
+"""Checks, without a GPU, for what would stop a capture or slow a captured step.
 
 On the meta device there are no values: a step that runs there reads none, and no shape in it depends on one. Operations
 are counted on the CPU, where each stands for about one launch; with the kernels in place there are far fewer.
@@ -27,6 +27,7 @@ from tests.helpers.meta_step import (
     FAMILIES,
     FIXTURES,
     Operations,
+    cache,
     checkpoint,
     codec_inputs,
     load,
@@ -37,18 +38,27 @@ from tests.helpers.meta_step import (
 from tests.helpers.tiny import Bench
 
 STORED = Path(__file__).parents[1] / "helpers" / "launches.json"
-MOST = {"fish_s2": 1030, "voxcpm2": 940, "custom_voice": 1730, "base": 1730, "cosyvoice3": 300}
+MOST = {
+    "fish_s2": 1030,
+    "voxcpm2": 940,
+    "custom_voice": 1730,
+    "base": 1730,
+    "cosyvoice3": 300,
+    "pocket_tts": 200,
+    "dots_tts": 830,
+    "qwen3_omni_talker": 830,
+}
 """Operations of a decode step of the tiny checkpoints, a little above what they are: raise it only with a reason.
 The last was the check of logits that are not finite, which costs plain PyTorch four operations a draw and kernels none."""
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "dots_tts"])
 def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_path):
     model = load(family, tmp_path)
     to_meta(model, {})
     device = torch.device("meta")
     spec = model.spec
-    slots, kv = SlotTable(spec, 4, 64, device), PagedKV(spec.kv, 4, 16, 16, 8, device)
+    slots, kv = SlotTable(spec, 4, 64, device), cache(spec, 4, 16, device)
     with torch.inference_mode():
         step.decode(model, slots, kv, torch.zeros(3, dtype=torch.int64, device=device), 4, spec.num_evals)
         batch = prefill_batch(model, "meta")
@@ -60,14 +70,14 @@ def test_no_step_reads_a_value_or_has_a_shape_that_depends_on_one(family, tmp_pa
         frames, state, call = codec_inputs(model, 2, device)
         samples, _ = model.codec.decode(frames, state, call)
     assert samples.is_meta
-    assert samples.shape == (2, frames.shape[1] * spec.hop)
+    assert samples.shape == (2, frames.shape[1] * spec.hop + spec.codec_timing.late)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "dots_tts"])
 def test_a_step_launches_no_more_than_it_did(family, tmp_path):
     model = load(family, tmp_path)
     spec, device = model.spec, torch.device("cpu")
-    slots, kv = SlotTable(spec, 4, 64, device), PagedKV(spec.kv, 4, 16, 16, 8, device)
+    slots, kv = SlotTable(spec, 4, 64, device), cache(spec, 4, 16, device)
     counts = []
     for batch in (1, 3):
         with torch.inference_mode(), Operations() as operations:

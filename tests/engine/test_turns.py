@@ -73,7 +73,7 @@ def test_a_dialogue_of_twelve_turns_computes_the_tokens_of_each_turn_once(
     small_shapes(monkeypatch)
     with TTS(fish, memory_gb=0.02, policy=OFF, **FISH) as tts:
         want = as_one_request(tts)
-    with TTS(fish, memory_gb=0.02, policy=Policy(max_prefill_tokens=32, crowd_prefill_tokens=1), **FISH) as tts:
+    with TTS(fish, memory_gb=0.02, policy=Policy(max_prefill_tokens=32), **FISH) as tts:
         capture_prefills(tts)
         turns = counted(monkeypatch, tts)
         got = as_one_request(tts)
@@ -93,9 +93,7 @@ def test_dialogues_side_by_side_on_few_pages_say_the_same(monkeypatch: pytest.Mo
     with TTS(fish, memory_gb=0.02, policy=OFF, **FISH) as tts:
         want = [tts.generate(t, retries=1, **OPTIONS) for t in texts]
         few = 18 * tts.engine.sizes.page_bytes / 2**30
-    with TTS(
-        fish, memory_gb=few, policy=Policy(reserve_tokens=1, max_prefill_tokens=20, crowd_prefill_tokens=1), **FISH
-    ) as tts:
+    with TTS(fish, memory_gb=few, policy=Policy(reserve_tokens=1, max_prefill_tokens=20), **FISH) as tts:
         for got, expected in zip(tts.generate(texts, retries=1, **OPTIONS), want, strict=True):
             np.testing.assert_array_equal(got.frames, expected.frames)
         assert_all_free(tts)

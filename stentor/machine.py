@@ -1,0 +1,43 @@
+"""CPUs and memory that this process may use: a container or a scheduler may allow less than the machine has."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")  # of version 2, which systemd and containers have
+
+
+def cpus() -> int:
+    """CPUs that this process may keep busy: those it may run on, or fewer where a control group has a quota."""
+    known = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min([known, *(math.ceil(int(quota) / int(period)) for quota, period in _limits("cpu.max"))])
+
+
+def memory() -> int | None:
+    """Bytes of memory that this process may take: the machine's, or fewer where a control group has a limit. None where
+    the system does not say."""
+    try:
+        known = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        return None
+    return min([known, *(int(most) for [most] in _limits("memory.max"))])
+
+
+def _limits(name: str) -> Iterator[list[str]]:
+    """Yield the words of a limit of this process's control group and of each around it, where it limits anything."""
+    try:
+        lines = OWN_GROUP.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    for group in (Path(own), *Path(own).parents):
+        try:
+            words = (GROUPS / group / name).read_text(encoding="ascii").split()
+        except OSError:  # the root has no limits
+            continue
+        if words and words[0] != "max":
+            yield words

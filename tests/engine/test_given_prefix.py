@@ -1,0 +1,123 @@
+"""Prompts that bring the keys and values of their first positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stentor import TTS, EngineError
+from stentor.config import Policy
+from stentor.engine.page_allocator import PageAllocator
+from stentor.engine.page_tables import PageTables
+from stentor.engine.prefill_planner import PrefillPlanner
+from stentor.engine.prefix import prefix_keys
+from stentor.engine.sequence import Sequence
+from stentor.engine.step_plan import StepPlan
+from stentor.models.base import GivenPrefix, Prompt
+from tests.fixtures.pocket_tts import tiny_pocket_tts as tiny
+
+PAGE = 4
+
+
+def given(seed: int, length: int = 6) -> GivenPrefix:
+    return GivenPrefix.of(np.random.default_rng(seed).standard_normal((1, 2, length, 1, 2), np.float32))
+
+
+def prompt(prefix: GivenPrefix | None, tokens: int = 13) -> Prompt:
+    rows = {"token": np.arange(tokens)}
+    return Prompt(rows, np.zeros((0, 1)), np.zeros(0, int), {}, 8, 0, np.zeros((0, 1)), given=prefix)
+
+
+def sequence(id: int, of: Prompt) -> Sequence:
+    seq = Sequence(id, of.length, 8, 0, 0, 0.1, True)
+    seq.prefix, seq.has_voice = prefix_keys(of, PAGE), of.has_voice
+    seq.given = 0 if of.given is None else of.given.length
+    return seq
+
+
+@pytest.fixture
+def planner() -> PrefillPlanner:
+    policy = Policy(min_cached_voice_tokens=PAGE, reserve_tokens=0)
+    planner = PrefillPlanner(PageTables(PageAllocator(20, PAGE), policy), policy)
+    planner.begin_plan(False)
+    return planner
+
+
+def start(planner: PrefillPlanner, seq: Sequence) -> StepPlan:
+    plan = StepPlan()
+    assert planner.start(seq, planner.tables.shared(seq), plan)
+    return plan
+
+
+def test_what_is_given_is_not_computed_and_costs_no_budget(planner: PrefillPlanner):
+    seq = sequence(1, prompt(given(1)))
+    start(planner, seq)
+    assert seq.piece == range(6, 13)
+    assert (seq.num_cached, len(seq.pages)) == (0, 4)
+    assert planner._spent == 7
+
+
+def test_pages_of_what_is_given_are_found_by_others_with_the_same(planner: PrefillPlanner):
+    first, second, other = (sequence(i, prompt(given(seed))) for i, seed in enumerate((1, 1, 2)))
+    start(planner, first)
+    plan = start(planner, second)
+    assert second.pages[:3] == first.pages[:3]
+    assert (second.num_cached, second.piece) == (12, range(12, 13))
+    assert plan.dependent == [second]
+    start(planner, other)
+    assert not set(other.pages) & set(first.pages)
+
+
+def test_a_shared_page_within_what_is_given_leaves_the_rest_to_be_filled(planner: PrefillPlanner):
+    first = sequence(1, prompt(given(1)))
+    start(planner, first)
+    words = prompt(given(1))
+    words.rows["token"][6:] += 1
+    second = sequence(2, words)
+    start(planner, second)
+    assert second.pages[0] == first.pages[0]
+    assert second.pages[1] not in first.pages
+    assert (second.num_cached, second.first_computed, second.piece) == (4, 6, range(6, 13))
+
+
+def test_a_prompt_without_it_has_other_keys():
+    assert not set(prefix_keys(prompt(None), PAGE)) & set(prefix_keys(prompt(given(1)), PAGE))
+
+
+def test_keys_and_values_lie_in_the_pages_of_their_request(tmp_path: Path):
+    with TTS(tiny.write(tmp_path / "lsd", "lsd"), device="cpu", max_num_seqs=2, page_size=PAGE) as tts:
+        voice = tts._model.prompts.voices["mono24"]
+        seq = sequence(1, prompt(voice, voice.length + 2))
+        seq.pages = [5, 2, 9, 3][: -(-seq.length // PAGE)]
+        pool = tts.engine.runner.kv.pool
+        pool.zero_()
+        seq.num_cached = PAGE
+        with torch.inference_mode():
+            tts.engine.runner.fill_pages(seq, voice)
+        held = pool[:, :, seq.pages].flatten(2, 3).numpy()
+        assert np.array_equal(held[:, :, PAGE : voice.length], voice.kv[:, :, PAGE:])
+        assert not held[:, :, :PAGE].any()
+        assert not held[:, :, voice.length :].any()
+
+
+def test_a_voice_that_cannot_be_written_ends_its_own_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with TTS(tiny.write(tmp_path / "lsd", "lsd"), device="cpu", max_num_seqs=4) as tts:
+        alone = tts.generate("Spoken well.", voice="mono24", seed=1, retries=1, max_frames=8)
+        fill = tts.engine.runner.fill_pages
+
+        def fails(seq: Sequence, voice: GivenPrefix) -> None:
+            if voice is tts._model.prompts.voices["stereo16"]:
+                raise RuntimeError("no such page")
+            fill(seq, voice)
+
+        monkeypatch.setattr(tts.engine.runner, "fill_pages", fails)
+        prompts = [
+            tts.prompt(tts.request("Spoken well.", voice=voice, max_frames=8)) for voice in ("stereo16", "mono24")
+        ]
+        broken, well = (tts.engine.submit(p, 1, True) for p in prompts)
+        with pytest.raises(EngineError):
+            list(broken)
+        assert np.array_equal(np.concatenate([c.frames for c in well]), alone.frames)
