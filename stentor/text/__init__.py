@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stentor.text.front_end import FrontEnd, plain
-from stentor.text.marks import has_words
-from stentor.text.scripts import has_english
+from stentor.text.marks import NEVER, has_words
+from stentor.text.scripts import UNREAD, has_english
 
 
 def languages(name: str | None) -> tuple[str, ...]:
@@ -18,8 +18,13 @@ def languages(name: str | None) -> tuple[str, ...]:
     return ("english",) if name == "english-phonemes" else ()
 
 
+def unread(name: str | None) -> str:
+    """Pattern of what the front end of this name leaves out of a text."""
+    return UNREAD if name == "english-phonemes" else NEVER
+
+
 def reads(name: str | None) -> Callable[[str], bool]:
-    """Whether the front end of this name has anything to read in a text, apart from naming its signs."""
+    """Whether the front end of this name has anything to read in a text."""
     return has_english if name == "english-phonemes" else has_words
 
 

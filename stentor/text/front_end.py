@@ -1,4 +1,4 @@
-"""What a text front end is."""
+"""Interface of a text front end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FrontEnd(Protocol):
     """Written text to what a checkpoint was trained to read."""
 
     def __call__(self, text: str, check: Check = proceed) -> Trace:
-        """What is read, and the word of `text` that each character of it came from.
+        """Return what is read, and the word of `text` that each character of it came from.
 
         `check` is called at least once for every few hundred characters, and before the first.
         """

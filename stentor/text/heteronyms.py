@@ -67,13 +67,14 @@ class Context:
     not_after: str = ""
 
     def pattern(self) -> re.Pattern[str]:
-        """Matches the word alone. The words in front of it have a fixed length each, as Python asks."""
-        word = rf"\b(?:{self.words})\b"
+        """Matches the word alone. The words in front of it have a fixed length each, as Python asks, and are looked at
+        where the word stands."""
+        word = rf"(?:{self.words})\b"
         sides = [rf"(?<=\b{b} ){word}" for b in self.before.split("|") if b]
         sides += [rf"{word}(?=[- ]?(?:{self.after})(?!\w))"] if self.after else []
         unless = "".join(rf"(?<!\b{b} )" for b in self.not_before.split("|") if b)
         but = rf"(?![- ](?:{self.not_after})\b)" if self.not_after else ""
-        return re.compile(rf"{unless}(?:{'|'.join(sides) or word}){but}")
+        return re.compile(rf"\b(?={word}){unless}(?:{'|'.join(sides) or word}){but}")
 
 
 _CONTEXTS = (
@@ -241,10 +242,12 @@ _REST = (  # where nothing says that it is a noun, a word with an object is a ve
     ),
 )
 _RULES = [
-    *((c.part, c.pattern()) for c in _CONTEXTS),
-    *((part, re.compile(pattern)) for part, pattern in _BEHIND),
-    *((c.part, c.pattern()) for c in _REST),
+    *((c.part, c.pattern(), True) for c in _CONTEXTS),
+    *((part, re.compile(pattern), False) for part, pattern in _BEHIND),
+    *((c.part, c.pattern(), True) for c in _REST),
 ]
+"""Each with whether it is about one of _NAMED."""
+_NAMED = re.compile(rf"\b(?:{'|'.join(c.words for c in (*_CONTEXTS, *_REST))})\b")
 
 
 class Heteronyms:
@@ -257,8 +260,10 @@ class Heteronyms:
 
     def marked(self, words: Trace) -> Trace:
         """The words, each as the dictionary spells the reading that fits."""
-        for part, pattern in _RULES:
-            words = words.sub(pattern, self._marks(part))
+        named = _NAMED.search(words.text) is not None
+        for part, pattern, of_named in _RULES:
+            if named or not of_named:
+                words = words.sub(pattern, self._marks(part))
         return words
 
     def _marks(self, part: str) -> Callable[[re.Match[str]], str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stentor.errors import InvalidRequest
+from stentor.untrusted import Unreadable, parse_yaml, read_bytes
 
 MAX_ENTRIES, MAX_WORD, MAX_READING, MAX_BYTES = 10_000, 80, 200, 2**20
 _TOKEN = re.compile(r"[^\s,;:!?()\"“”\[\]<>]+")
@@ -30,12 +31,10 @@ class Lexicon:
         import yaml
 
         try:
-            if Path(path).stat().st_size > MAX_BYTES:
-                raise InvalidRequest("lexicon", f"{str(path)!r} is larger than {MAX_BYTES >> 20} MiB")
             # BaseLoader makes nothing but strings, so that "no" and "1e3" stay words
-            entries = yaml.load(Path(path).read_text(encoding="utf-8"), yaml.BaseLoader)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-            raise InvalidRequest("lexicon", f"cannot read {str(path)!r}: {e}") from e
+            entries = parse_yaml(read_bytes(Path(path), MAX_BYTES), yaml.BaseLoader)
+        except Unreadable as e:
+            raise InvalidRequest("lexicon", f"{str(path)!r} {e}") from None
         if not isinstance(entries, dict):
             raise InvalidRequest("lexicon", f"{str(path)!r} must hold a mapping of words to readings")
         return cls(entries)

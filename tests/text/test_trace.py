@@ -1,4 +1,4 @@
-"""Which word of a text each sign came from that is read for it."""
+"""Tracing of each sign that is read to the word of the text that it came from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.text.segments import Reading
 from stentor.text.trace import NO_WORD, Trace, is_sound
 from tests.helpers.english import FRONT_END, PHONEMES
 
@@ -81,6 +82,15 @@ def test_a_words_phonemes_are_those_of_what_is_spoken_for_it(text: str, spoken: 
 )
 def test_letters_that_end_a_sentence_have_a_place_for_each_word(text: str):
     assert [word for word, _ in read(text)] == text.split()
+
+
+def test_a_dash_splits_words_and_a_hyphen_does_not():
+    text = "She—of all people—knew the well-known--man's -- name. London–Paris"
+    want = ["She—", "of", "all", "people—", "knew", "the", "well-known--", "man's", "--", "name.", "London–Paris"]
+    segments = Reading(phonemes=True).segments(text, 400, "none")
+    assert [w.text for s in segments for w in s.words] == want
+    places = FRONT_END(text).places(is_sound)
+    assert [bool(place) for place in places] == [word != "--" for word in want]
 
 
 def test_phonemes_in_a_text_are_those_of_their_word():

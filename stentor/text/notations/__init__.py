@@ -24,6 +24,8 @@ from stentor.text.notations.rule import Rule
 
 RULES: list[Rule] = [
     *codes.SPELLED,
+    *clock.BASIC,
+    *romans.ITEMS,
     *items.RULES,
     *addresses.RULES,
     *identifiers.RULES,

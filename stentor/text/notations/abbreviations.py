@@ -4,113 +4,29 @@ from __future__ import annotations
 
 import re
 
+from stentor.text.abbreviations import (
+    DATED,
+    DAYS,
+    MONTHS,
+    NUMBERED,
+    SHORT_DAYS,
+    SHORT_MONTHS,
+    STARTERS,
+    STREETS,
+    TITLES,
+    WORDS,
+)
 from stentor.text.notations.rule import any_of, rules
-from stentor.text.numbers import house
+from stentor.text.numbers import house, roman, say
 
-MONTHS = ("January February March April May June July August September October November December").split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-SHORT_MONTHS = {name[:3]: name for name in MONTHS if name != "May"} | {"Sept": "September"}
-SHORT_DAYS = {d[:3]: d for d in DAYS} | {"Tues": "Tuesday", "Thur": "Thursday", "Thurs": "Thursday"}
 _ANY_MONTH = any_of({*MONTHS, *SHORT_MONTHS})
 _CLEAR_DAYS = SHORT_DAYS.keys() - {"Sun", "Sat", "Wed"}
-TITLES = {
-    "Dr": "Doctor",
-    "Mr": "Mister",
-    "Mrs": "Missus",
-    "Ms": "Miz",
-    "Prof": "Professor",
-    "Sen": "Senator",
-    "Rep": "Representative",
-    "Gov": "Governor",
-    "Gen": "General",
-    "Col": "Colonel",
-    "Capt": "Captain",
-    "Lt": "Lieutenant",
-    "Sgt": "Sergeant",
-    "Rev": "Reverend",
-    "Hon": "Honorable",
-    "Pres": "President",
-    "St": "Saint",
-    "Mt": "Mount",
-    "Ft": "Fort",
-    "Cpl": "Corporal",
-    "Maj": "Major",
-    "Cmdr": "Commander",
-    "Adm": "Admiral",
-    "Supt": "Superintendent",
-    "Fr": "Father",
-}
-WORDS = {
-    "vs": "versus",
-    "etc": "et cetera",
-    "e.g": "for example",
-    "i.e": "that is",
-    "approx": "approximately",
-    "dept": "department",
-    "Dept": "Department",
-    "Inc": "Incorporated",
-    "Ltd": "Limited",
-    "Co": "Company",
-    "Corp": "Corporation",
-    "Jr": "Junior",
-    "Sr": "Senior",
-    "Bros": "Brothers",
-    "est": "estimated",
-    "Est": "Established",
-    "vol": "volume",
-    "Vol": "Volume",
-    "fig": "figure",
-    "Fig": "Figure",
-    "figs": "figures",
-    "Figs": "Figures",
-    "pp": "pages",
-    "p.s": "P S",
-    "P.S": "P S",
-    "a.k.a": "A K A",
-    "Ph.D": "P H D",
-    "M.Sc": "M S C",
-    "B.Sc": "B S C",
-    "Assn": "Association",
-    "Intl": "International",
-    "Univ": "University",
-    "Govt": "Government",
-    "govt": "government",
-    "misc": "miscellaneous",
-    "Misc": "Miscellaneous",
-    "max": "maximum",
-    "Max": "Maximum",
-    "temp": "temperature",
-    "cf": "compare",
-    "ca": "circa",
-    "eds": "editors",
-    "al": "al",
-    "viz": "namely",
-    "ext": "extension",
-    "Ext": "Extension",
-    "tel": "telephone",
-    "Tel": "Telephone",
-    "Sec": "Section",
-    "Ch": "Chapter",
-    "ch": "chapter",
-    "Apt": "Apartment",
-    "Rm": "Room",
-    "Bldg": "Building",
-    "Ste": "Suite",
-    "chap": "chapter",
-    "Eq": "Equation",
-    "eq": "equation",
-    "min": "minimum",
-    "avg": "average",
-    "Avg": "Average",
-    "incl": "including",
-    "excl": "excluding",
-    "yrs": "years",
-    "wk": "week",
-    "wks": "weeks",
-    "mos": "months",
-    "doz": "dozen",
-    "Esq": "Esquire",
-}
+_CONTRACTED = (
+    "don't doesn't didn't isn't aren't wasn't weren't haven't hasn't hadn't couldn't wouldn't shouldn't mustn't "
+    "can't won't that's what's there's here's who's where's how's ain't y'all could've should've would've "
+    "might've must've you're they're we've they've you've i've you'll they'll he's she's i'm"
+).split()
+"""Words that people write without their apostrophe. Those that are other words without it are missing."""
 BARE = {  # without a full stop too
     "vs": "versus",
     "lbs": "pounds",
@@ -149,26 +65,15 @@ BARE = {  # without a full stop too
     "thx": "thanks",
     "Thx": "Thanks",
     "ur": "your",
-}
-STREETS = {
-    "St": "Street",
-    "Ave": "Avenue",
-    "Rd": "Road",
-    "Blvd": "Boulevard",
-    "Ln": "Lane",
-    "Hwy": "Highway",
-    "Sq": "Square",
-    "Pkwy": "Parkway",
-    "Ct": "Court",
-    "Pl": "Place",
-    "Ter": "Terrace",
-    "Dr": "Drive",
+    **{whole.replace("'", ""): whole for whole in _CONTRACTED},
+    **{whole.replace("'", "").capitalize(): whole.capitalize() for whole in _CONTRACTED},
 }
 _CLEAR_STREETS = STREETS.keys() - {"St", "Dr", "Ct", "Pl", "Ter"}
 SPELLED = frozenset(  # letters whose lower case is another word
     "AWS US WHO SAT LED ID AI HR LA ER ET PR IRA PA EU UI UX QA VP TA AC DC DIY LAX".split()
 )
 _SAID = "|".join(sorted(SPELLED))
+_NUMERAL = r"(?=[IVXL]{2}|[VX]\b|[ivxl]{2})([IVXLC]{1,7}|[ivxlc]{2,7})"  # "He said no. I left."
 _NORTH = {
     "N": "North",
     "S": "South",
@@ -180,11 +85,11 @@ _NORTH = {
     "SW": "Southwest",
 }
 _STREET = any_of({*STREETS, *STREETS.values()})
-_STARTERS = "The|He|She|It|They|We|You|This|That|These|In|On|At|But|And|So|If|When|What|There|His|Her|Its|My|Our|A|No"
+_STARTS = re.compile(rf"\s+(?:{any_of(word.capitalize() for word in STARTERS)})\b")
 
 
 def _initials(m: re.Match[str]) -> str:
-    ends = re.match(rf"\s+(?:{_STARTERS})\b", m.string[m.end() : m.end() + 9])
+    ends = _STARTS.match(m.string, m.end())
     return " ".join(m[1].replace(".", " ").split()) + ("." if ends else "")
 
 
@@ -198,8 +103,14 @@ def _letters(m: re.Match[str]) -> str:
     return m[0] if m.string.isupper() and " " in m.string else " ".join(m[1]) + m[2]
 
 
+def _numbered(m: re.Match[str]) -> str:
+    """ "Art. 5" -> "Article 5", "no. IV" -> "number four"."""
+    word = NUMBERED[m[1].lower()]
+    return f"{word.capitalize() if m[1][0].isupper() else word} {say(roman(m[2].upper())) if m[2] else ''}"
+
+
 def _word(m: re.Match[str]) -> str:
-    ends = m[0].endswith(".") and re.match(rf"\s+(?:{_STARTERS})\b", m.string[m.end() : m.end() + 9])
+    ends = m[0].endswith(".") and _STARTS.match(m.string, m.end())
     return WORDS[m[1]] + ("." if ends else "")
 
 
@@ -209,43 +120,93 @@ RULES = rules(
     (
         rf"\b({any_of(SHORT_MONTHS)})\b\.?(?=\s+\d)|\b({any_of(SHORT_MONTHS)})\.(?!\w)",
         lambda m: SHORT_MONTHS[m[1] or m[2]],
+        "",
+        SHORT_MONTHS,
     ),
     (
         rf"\b({any_of(_CLEAR_DAYS)})\.(?=\s|,|$)|\b({any_of(SHORT_DAYS)})\b\.?"
         rf"(?=,?\s+(?:{any_of(MONTHS)}|\d)|\s?[-/]\s?[MTWFS])|(?<=[-/])({any_of(SHORT_DAYS)})\b",
         lambda m: SHORT_DAYS[m[1] or m[2] or m[3]],
+        "",
+        SHORT_DAYS,
     ),
     (
         rf"\b({_ANY_MONTH})\.?\s?-\s?({_ANY_MONTH})\b",
         lambda m: f"{SHORT_MONTHS.get(m[1], m[1])} to {SHORT_MONTHS.get(m[2], m[2])}",
+        "-",
     ),
-    (rf"(?<=day)\s?[-–]\s?(?=(?:{any_of(DAYS)})\b)", " to "),
+    (rf"(?<=day)\s?[-–]\s?(?=(?:{any_of(DAYS)})\b)", " to ", "-–"),
     (
         rf"\b(\d{{1,5}})([A-D])?\s+((?:[NS][EW]?|[EW])\.?\s+)?((?:[A-Z][a-z]+\s+){{1,3}}|\d+(?:st|nd|rd|th)\s+)({_STREET})\b\.?",
         _street,
+        "0",
     ),
     (
         rf"\b((?:[A-Z][a-z]+\.?|\d+(?:st|nd|rd|th))\s+)({any_of(_CLEAR_STREETS)})\b\.?",
         lambda m: f"{m[1]}{STREETS[m[2]]}",
+        "",
+        STREETS,
     ),
     (
         rf"(?<=[a-z])(,? )({'|'.join(n for n in _NORTH if len(n) == 2)})(?=,| \d{{5}}|$)",
         lambda m: m[1] + _NORTH[m[2]],
+        "",
+        [name for name in _NORTH if len(name) == 2],
     ),
-    (r"\bHwy\b\.?(?= \d)", "Highway"),
-    (r"\b((?:I|US|Route|Highway)[- ]\d+) ([NSEW])\b(?!['’\w])", lambda m: f"{m[1]} {_NORTH[m[2]]}"),
-    (r"\bApt\b(?= [#\d])", "Apartment"),
-    (r"(?<=\d[snrt][tdh] )Fl\b\.?(?!\w)", "Floor"),
-    (r"\b(\d+(?:st|nd|rd|th)\s+)St\b\.?", lambda m: f"{m[1]}Street"),
-    (rf"\b({'|'.join(TITLES)})\.(?=\s+[A-Z])", lambda m: TITLES[m[1]]),
-    (r"\b(Dr|Mr|Mrs|Ms|Prof)(?=\s+[A-Z][a-z])", lambda m: TITLES[m[1]]),
-    (r"\b([A-Z][a-z]+(?:'s)?\s+)(St)\b\.?", lambda m: f"{m[1]}Street"),
-    (r"\bNos?\.\s*(?=\d)|(?<=[,(] )no\.\s*(?=\d)|(?<!#)#\s*(?=\d)|№\s*", "number "),
-    (r"\bp\.\s?(?=\d)", "page "),
-    (r"\bvs\.(?!\w)", "versus"),
-    (r"\betc\.(?=\s*$)", "et cetera."),
-    (rf"(?<!\d )(?<!\d)\b({any_of(WORDS)})\.(?!\w)", _word),
-    (rf"(?<![\w.\d/-])(?<!\d )(?<!\bsq )(?<!\bsq\. )(?<!\bfl )({any_of(BARE)})(?![\w/]|-\w)", lambda m: BARE[m[1]]),
-    (rf"\b({_SAID})(s?)\b(?!\.\w|\$)", _letters),
-    (r"\bIT(?=\s+(?:department|team|support|staff|manager|services?|industry|security|specialist|guy|desk)\b)", "I T"),
+    (r"\bHwy\b\.?(?= \d)", "Highway", "0"),
+    (r"\b((?:I|US|Route|Highway)[- ]\d+) ([NSEW])\b(?!['’\w])", lambda m: f"{m[1]} {_NORTH[m[2]]}", "0"),
+    (r"\bApt\b(?= [#\d])", "Apartment", "#0"),
+    (r"(?<=\d[snrt][tdh] )Fl\b\.?(?!\w)", "Floor", "0"),
+    (r"\b(\d+(?:st|nd|rd|th)\s+)St\b\.?", lambda m: f"{m[1]}Street", "0"),
+    (
+        r"\b((?:[Oo]n|[Aa]t|[Aa]long|[Dd]own|[Uu]p|[Oo]ff|[Nn]ear|of|into|from) (?:[A-Z][a-z]+ ){1,2})"
+        r"Dr\b\.?(?! [A-Z])",
+        lambda m: f"{m[1]}Drive",
+        "",
+        ("dr",),
+    ),
+    (r"\b([A-Z][a-z]+ )Dr\.(?= [a-z]|[,;!?]|$)", lambda m: f"{m[1]}Drive", "", ("dr",)),
+    (rf"\b({'|'.join(TITLES)})\.(?=\s+(?:and|or|&)\s+(?:{'|'.join(TITLES)})\.)", lambda m: TITLES[m[1]], "", TITLES),
+    (rf"\b({'|'.join(TITLES)})\.(?=\s+[A-Z])", lambda m: TITLES[m[1]], "", TITLES),
+    (r"\b(Dr|Mr|Mrs|Ms|Prof)(?=\s+[A-Z][a-z])", lambda m: TITLES[m[1]], "", TITLES),
+    (r"\b([A-Z][a-z]+(?:'s)?\s+)(St)\b\.?", lambda m: f"{m[1]}Street", "", ("st",)),
+    (r"(?<!#)#\s*(?=\d)|№\s*", "number ", "#№"),
+    (
+        rf"\b(?<!\d )(?<!\d)((?i:{any_of(NUMBERED)}))\.\s?(?:(?=\d)|{_NUMERAL}(?![\w'’-]))",
+        _numbered,
+        "",
+        NUMBERED,
+    ),
+    (rf"\b({any_of(DATED)})\.\s?(?=1\d{{3}}\b|20\d\d\b|[3-9]\d\d\b)", lambda m: f"{DATED[m[1]]} ", "0", DATED),
+    (r"(?<=\d)\s?ff\.?(?!\w)", " and following", "0", ("ff",)),
+    (r"(?<=[snrt][tdh] )ed\b\.?|(?<=\brev\. )ed\.", "edition", "", ("ed",)),
+    (r"\b[Ee]ds?\.(?= by\b)", "edited", "", ("ed", "eds")),
+    (
+        rf"\b({any_of(SHORT_DAYS)})\b\.?(?=\s?(?:and|or|to|through|&|,)\s(?:{any_of([*SHORT_DAYS, *DAYS])})\b)",
+        lambda m: SHORT_DAYS[m[1]],
+        "",
+        SHORT_DAYS,
+    ),
+    (
+        rf"(?:(?<=day and )|(?<=day to )|(?<=day or ))({any_of(SHORT_DAYS)})\b\.?",
+        lambda m: SHORT_DAYS[m[1]],
+        "",
+        SHORT_DAYS,
+    ),
+    (r"\bvs\.(?!\w)", "versus", "", ("vs",)),
+    (r"\betc\.(?=\s*$)", "et cetera.", "", ("etc",)),
+    (rf"(?<!\d )(?<!\d)\b({any_of(WORDS)})\.(?!\w)", _word, "", WORDS),
+    (
+        rf"(?<![\w.\d/-])(?<!\d )(?<!\bsq )(?<!\bsq\. )(?<!\bfl )({any_of(BARE)})(?![\w/]|-\w)",
+        lambda m: BARE[m[1]],
+        "",
+        BARE,
+    ),
+    (rf"\b({_SAID})(s?)\b(?!\.\w|\$)", _letters, "", (*SPELLED, *(f"{name}s" for name in SPELLED))),
+    (
+        r"\bIT(?=\s+(?:department|team|support|staff|manager|services?|industry|security|specialist|guy|desk)\b)",
+        "I T",
+        "",
+        ("it",),
+    ),
 )

@@ -57,13 +57,13 @@ def _hashtag(m: re.Match[str]) -> str:
 
 
 RULES = rules(
-    (r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+", lambda m: spoken_address(m[0])),
-    (r"(?i)\b(?:https?|ftp)://[^\s<>\"]+|\bwww\.[^\s<>\"]+", _web),
-    (rf"\b{_HOST}(?:[/?][^\s<>\"]*)?", _web),
-    (r"(?<![\d.])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\d.]*\d)(?::(\d{2,5})\b)?", _number),
-    (r"(?<![\w.])~?/(?:[\w.-]+/)+[\w.-]*\w", lambda m: spoken_address(m[0])),
-    (r"(?<![\w.])\.{0,2}/[a-z][\w.-]*\w", lambda m: spoken_address(m[0])),
-    (r"\b[A-Z]:\\[\w.\\-]+\w", lambda m: spoken_address(m[0])),
-    (r"(?<!\S)#([A-Za-z]\w+)", _hashtag),
-    (r"(?<![\w.])@([A-Za-z]\w*)", lambda m: f"at {spoken_address(m[1])}"),
+    (r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+", lambda m: spoken_address(m[0]), "@"),
+    (r"(?i)\b(?:https?|ftp)://[^\s<>\"]+|\bwww\.[^\s<>\"]+", _web, "", ("http", "https", "ftp", "www")),
+    (rf"\b{_HOST}(?:[/?][^\s<>\"]*)?", _web, "", DOMAINS),
+    (r"(?<![\d.])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\d.]*\d)(?::(\d{2,5})\b)?", _number, "0"),
+    (r"(?<![\w.])~?/(?:[\w.-]+/)+[\w.-]*\w", lambda m: spoken_address(m[0]), "/"),
+    (r"(?<![\w.])\.{0,2}/[a-z][\w.-]*\w", lambda m: spoken_address(m[0]), "/"),
+    (r"\b[A-Z]:\\[\w.\\-]+\w", lambda m: spoken_address(m[0]), ": \\"),
+    (r"(?<!\S)#([A-Za-z]\w+)", _hashtag, "#"),
+    (r"(?<![\w.])@([A-Za-z]\w*)", lambda m: f"at {spoken_address(m[1])}", "@"),
 )

@@ -184,24 +184,25 @@ _EXT = any_of(FILES)
 _STAGE = r"(?:-?(alpha|beta|rc|dev|post)[-.]?(\d*))?"
 
 RULES = rules(
-    (rf"(?<![\w.$/-])({any_of(n for n in NAMES if n[-1] != '/')})(?![\w/]|-\w)", lambda m: NAMES[m[1]]),
-    (rf"(?<![\w./])({any_of(n for n in NAMES if n[-1] == '/')})(?=\s?\w)", lambda m: NAMES[m[1]]),
-    (rf"(?i)(?<![\w@])(\.?[a-z_][\w-]+(?:\.[a-z_][\w-]*)*?)((?:\.(?:{_EXT}))+)\b(?![\w@])", _file),
-    (r"(?<!\S)([A-D])-(?![\w-])", lambda m: f"{m[1]} minus"),
+    (rf"(?<![\w.$/-])({any_of(n for n in NAMES if n[-1] != '/')})(?![\w/]|-\w)", lambda m: NAMES[m[1]], "", NAMES),
+    (rf"(?<![\w./])({any_of(n for n in NAMES if n[-1] == '/')})(?=\s?\w)", lambda m: NAMES[m[1]], "/"),
+    (rf"(?i)(?<![\w@])(\.?[a-z_][\w-]+(?:\.[a-z_][\w-]*)*?)((?:\.(?:{_EXT}))+)\b(?![\w@])", _file, "", FILES),
+    (r"(?<!\S)([A-D])-(?![\w-])", lambda m: f"{m[1]} minus", "-"),
     (
         r"(?<![\w.])(?<!slash )(?<!score )(?<!dash )(?<!dot )"
         rf"([Vv]ersion\s+|(?:v|V(?=\d+\.)|[Vv]er)\.?\s?)(\d+(?:\.\d+)*){_STAGE}(?![\w])",
         _version,
+        "0",
     ),
-    (r"\b(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b", _stage),
-    (rf"\b({any_of(_RELEASED)})[ -](\d+(?:\.\d+)+)\b", lambda m: f"{m[1]} {version(m[2])}"),
-    (r"(?<!\S)--(?=[a-z][a-z-]+(?![\w ]*--))", "dash dash "),
-    (r"(?<!\S)-(?=[a-zA-Z](?!\S))", "dash "),
-    (r"\b([a-zA-Z_]\w*)\(\)", lambda m: m[1]),
+    (r"\b(\d+(?:\.\d+)+)-?(alpha|beta|rc|dev|post)[-.]?(\d*)\b", _stage, "0"),
+    (rf"\b({any_of(_RELEASED)})[ -](\d+(?:\.\d+)+)\b", lambda m: f"{m[1]} {version(m[2])}", "0", _RELEASED),
+    (r"(?<!\S)--(?=[a-z][a-z-]+(?![\w ]*--))", "dash dash ", "-"),
+    (r"(?<!\S)-(?=[a-zA-Z](?!\S))", "dash ", "-"),
+    (r"\b([a-zA-Z_]\w*)\(\)", lambda m: m[1], ") ("),
     (r"(?<=[a-z]{2})\.(?=[A-Z][a-z])", ". "),  # no space behind a sentence
-    (rf"\b({'|'.join(_MODULES)}|[a-z]\w*_\w+)\.(?=[a-zA-Z_]\w)", lambda m: f"{m[1]} dot "),
-    (r"\b([a-z]\w*)\.(?=[a-z]\w*_\w)", lambda m: f"{m[1]} dot "),
+    (rf"\b({'|'.join(_MODULES)}|[a-z]\w*_\w+)\.(?=[a-zA-Z_]\w)", lambda m: f"{m[1]} dot ", "", ("_", *_MODULES)),
+    (r"\b([a-z]\w*)\.(?=[a-z]\w*_\w)", lambda m: f"{m[1]} dot ", "_"),
     (r"(?<=[a-z]{3})\.(?=[a-z]{2})", ". "),
     (r"\b[A-Za-z]+(?:[a-z][A-Z]|[A-Z]{2}[a-z])[A-Za-z]*\b", _camel_word),
-    (r"(?<=\w)_+(?=\w)", " "),
+    (r"(?<=\w)_+(?=\w)", " ", "_"),
 )

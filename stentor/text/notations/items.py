@@ -22,5 +22,5 @@ def _item(m: re.Match[str]) -> str:
     return f"{pause}{m['word'] or ''}{m['open']}{sign.upper()})"
 
 
-RULES = rules((_BEHIND_WORD + _MARKER, _item), (r"(?<=\()a(?=\))", "A"))
+RULES = rules((_BEHIND_WORD + _MARKER, _item, ")"), (r"(?<=\()a(?=\))", "A", ") ("))
 """Before a rule takes their numbers for something else."""

@@ -16,6 +16,13 @@ MONEY = {
     "₩": ("won", "jeon"),
     "₽": ("ruble", "kopeck"),
     "₿": ("bitcoin", "satoshi"),
+    "₺": ("lira", "kurush"),
+    "₫": ("dong", "hao"),
+    "₦": ("naira", "kobo"),
+    "₱": ("peso", "centavo"),
+    "฿": ("baht", "satang"),
+    "₴": ("hryvnia", "kopeck"),
+    "₪": ("shekel", "agora"),
     "US$": ("U S dollar", "cent"),
     "A$": ("Australian dollar", "cent"),
     "C$": ("Canadian dollar", "cent"),
@@ -52,6 +59,7 @@ SCALES = {
     "tn": "trillion",
 }
 _SIGN = any_of(MONEY)
+_ANY = "".join(sign for sign in MONEY if len(sign) == 1)
 _SCALE = rf"(?:\s+(thousand|million|billion|trillion|hundred)\b|\s?({any_of(SCALES)})\b(?!['’]))"
 _PERIOD = r"(?=(?:month|mo|year|yr|week|wk|day|hour|hr|h|person|night|unit|user|seat|kg|lb|gallon|token|minute)\b)"
 _PERIODS = {"mo": "month", "yr": "year", "wk": "week", "hr": "hour", "h": "hour", "lb": "pound", "kg": "kilogram"}
@@ -101,28 +109,35 @@ def _code(m: re.Match[str]) -> str:
 
 
 _AMOUNTS = "km|m|cm|mm|kg|g|l|L|ml|kWh|kW|million|billion"
+_COUNTED = (
+    "degrees?|percent|per cent|points?|times|million|billion|thousand|hours?|minutes?|seconds?|years?|months?|weeks?|"
+    "days?|met(?:er|re)s?|kilomet(?:er|re)s?|centimet(?:er|re)s?|kilos?|kilograms?|grams?|tons?|tonnes?|lit(?:er|re)s?|miles?|"
+    "euros?|dollars?|pounds?|watts?|volts?|inch(?:es)?|feet|hectares?"
+)
 EUROPEAN = rules(  # before a rule takes their commas and points for something else
-    (r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3})+,\d\d?(?![\w,])", _european),
-    (r"(?<![\w.,])[1-9]\d{0,2}\.\d{3}\.\d{3}(?!\w|[.,]\d)", _european),
-    (rf"(?:{_SIGN})\s?\d+,\d\d(?![\d,])", _european),
-    (rf"(?<![\w.,])\d+,\d\d(?=\s?(?:[€£]|(?:{'|'.join(CODES)})\b))", _european),
-    (rf"(?<![\w.,])(?:\d+,\d|0,\d\d)(?=\s?(?:%|°C|(?:{_AMOUNTS})\b))", _european),
-    (r"€\s?[1-9]\d{0,2}\.\d{3}(?![.,]?\d|\s?(?:/|per|a)\s?l)", _european),  # no price of a liter
+    (r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3})+,\d\d?(?![\w,])", _european, "0"),
+    (r"(?<![\w.,])[1-9]\d{0,2}\.\d{3}\.\d{3}(?!\w|[.,]\d)", _european, "0"),
+    (rf"(?:{_SIGN})\s?\d+,\d\d(?![\d,])", _european, "0 " + _ANY),
+    (rf"(?<![\w.,])\d+,\d\d(?=\s?(?:[€£]|(?:{'|'.join(CODES)})\b))", _european, "0"),
+    (rf"(?<![\w.,])(?:\d+,\d|0,\d\d)(?=(?:\s?[-–]\s?\d+,\d\d?)?\s?(?:%|°C|(?:{_AMOUNTS})\b))", _european, "0"),
+    (r"(?<![\w.,])0,\d{1,3}(?![\d,]|\.\d)", _european, "0"),
+    (rf"(?<![\w.,])\d+,\d{{1,2}}(?=(?:\s?[-–]\s?\d+,\d\d?)?[\s-]?(?:{_COUNTED})\b)", _european, "0"),
+    (r"€\s?[1-9]\d{0,2}\.\d{3}(?![.,]?\d|\s?(?:/|per|a)\s?l)", _european, "€ 0"),  # no price of a liter
 )
 """Amounts with a point between thousands or a comma in front of decimals, where they can be nothing else."""
 
 RULES = rules(
-    (rf"(?:(?<=\s)|(?<=\()|^)[-−–](?=(?:{_SIGN})\s?\d)", "minus "),
-    (rf"(?<=\d)/(?=(?:{_SIGN})\d)", " for "),
-    (rf"({_SIGN})\s?({NUMBER})\s?[-–]\s?(?:{_SIGN})?(?={NUMBER})", _range),
-    (rf"({_SIGN})\s?({NUMBER})([A-Za-z]{{1,2}})\sto\s(?={NUMBER}\s?\3\b)", _range),
-    (rf"({_SIGN})\s?({NUMBER}){_SCALE}", _money),
-    (rf"({_SIGN})\s?({NUMBER}|\.\d+)()()", _money),
-    (rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b", _code),
-    (r"(?<![\w.,])(\d\d?)p\b(?!\.)", lambda m: f"{say(m[1])} {plural('penny', m[1] == '1')}"),
-    (rf"({NUMBER})\s?¢", lambda m: f"{cardinal(m[1])} {plural('cent', m[1] == '1')}"),
-    (rf"({NUMBER})\s?([£€])", lambda m: _amount(m[2], m[1], None, describes(m))),
-    (rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b", lambda m: f" per {_PERIODS.get(m[1] or '', '')}"),
-    (r"\bper (?=[a-z])", "per "),
-    (rf"[{''.join(s for s in MONEY if len(s) == 1)}](?=[A-Za-z])", " dollar "),
+    (rf"(?:(?<=\s)|(?<=\()|^)[-−–](?=(?:{_SIGN})\s?\d)", "minus ", "0 -–− " + _ANY),
+    (rf"(?<=\d)/(?=(?:{_SIGN})\d)", " for ", "/ 0 " + _ANY),
+    (rf"({_SIGN})\s?({NUMBER})\s?[-–]\s?(?:{_SIGN})?(?={NUMBER})", _range, "0 -– " + _ANY),
+    (rf"({_SIGN})\s?({NUMBER})([A-Za-z]{{1,2}})\sto\s(?={NUMBER}\s?\3\b)", _range, "0 " + _ANY),
+    (rf"({_SIGN})\s?({NUMBER}){_SCALE}", _money, "0 " + _ANY),
+    (rf"({_SIGN})\s?({NUMBER}|\.\d+)()()", _money, "0 " + _ANY),
+    (rf"\b(?:({'|'.join(CODES)})\s?({NUMBER})|({NUMBER})\s?({'|'.join(CODES)}))\b", _code, "0", CODES),
+    (r"(?<![\w.,])(\d\d?)p\b(?!\.)", lambda m: f"{say(m[1])} {plural('penny', m[1] == '1')}", "0"),
+    (rf"({NUMBER})\s?¢", lambda m: f"{cardinal(m[1])} {plural('cent', m[1] == '1')}", "0 ¢"),
+    (rf"({NUMBER})\s?([£€])", lambda m: _amount(m[2], m[1], None, describes(m)), "0 £€"),
+    (rf"(?<=[a-z])\s?/\s?{_PERIOD}(mo|yr|wk|hr|h|lb|kg)?\b", lambda m: f" per {_PERIODS.get(m[1] or '', '')}", "/"),
+    (r"\bper (?=[a-z])", "per ", "", ("per",)),
+    (rf"[{_ANY}](?=[A-Za-z])", " dollar ", "$£¥₩€₹₽₿"),
 )

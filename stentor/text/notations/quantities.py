@@ -159,6 +159,10 @@ _COUNTED = any_of(u for u in UNITS if re.search("[²³]$|^(?:sq|cu|kWh|[GMT]B$)"
 """Units behind a slash or "per"."""
 _MEASURES = "°C|°F|kg|g|lb|oz|ml|l|cm|mm|m|ft|km|mi"
 _OF_K = re.compile(r"\s(?:runs?|races?|walk|screens?|videos?|TVs?|monitors?|resolution)\b")
+_NUMBERED = (
+    "chapter|part|section|episode|lesson|unit|module|step|volume|book|page|week|day|track|number|season|level|exercise|"
+    "question|scene|act"
+)
 _AFTER_IN = (
     r"(?=\s*(?:$|[.,;:!?)]|x\b|by\b|wide|long|tall|high|deep|thick|of (?:rain|snow)|in diameter|screen|display))"
 )
@@ -234,48 +238,59 @@ RULES = rules(
     (
         rf"({NUMBER})\s?({any_of(SCALES)})\b(?:{_MANY}|(?<=\.\d[MB])(?![a-z])|(?<=[MB])(?=\sto\s{NUMBER}[MB]\b))",
         lambda m: f"{cardinal(m[1])} {SCALES[m[2]]}",
+        "0",
+        SCALES,
     ),
-    (rf"(?<![\w.])({NUMBER})\s?bn\b", lambda m: f"{cardinal(m[1])} billion"),
-    (rf"(?<![\w.])(?!\d{{4}})({NUMBER})([kK])\b(?!-)", _thousand),
-    (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|'')|(1[01]|\d)(?![\w'’]))", _height),
-    (r"\b(\d+)['′]\s?[x×]\s?(\d+)['′](?!\w)", lambda m: f"{say(m[1])} by {say(m[2])} feet"),
-    (r"(?<=\dft )(\d+)\s?in\b|(?<=\d ft )(\d+)\s?in\b", lambda m: f"{say(m[1] or m[2])} inches"),
-    (rf"(?<![/⁄])\b({NUMBER})[\"″](?!\w)", _inches),
-    (r"\b(480|720|1080|1440|2160)([pi])\b", lambda m: f"{house(m[1])} {m[2].upper()}"),
-    (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by "),
+    (rf"(?<![\w.])({NUMBER})\s?bn\b", lambda m: f"{cardinal(m[1])} billion", "0", ("bn",)),
+    (rf"(?<![\w.])(?!\d{{4}})({NUMBER})([kK])\b(?!-)", _thousand, "0", ("k",)),
+    (r"\b(\d)['′](?:\s?(\d{1,2})(?:[\"″]|'')|(1[01]|\d)(?![\w'’]))", _height, "0"),
+    (r"\b(\d+)['′]\s?[x×]\s?(\d+)['′](?!\w)", lambda m: f"{say(m[1])} by {say(m[2])} feet", "0"),
+    (r"(?<=\dft )(\d+)\s?in\b|(?<=\d ft )(\d+)\s?in\b", lambda m: f"{say(m[1] or m[2])} inches", "0"),
+    (rf"(?<![/⁄])\b({NUMBER})[\"″](?!\w)", _inches, '0 "″'),
+    (r"\b(480|720|1080|1440|2160)([pi])\b", lambda m: f"{house(m[1])} {m[2].upper()}", "0"),
+    (rf"\b({NUMBER})\s?x\s?(?={NUMBER})", lambda m: f"{cardinal(m[1])} by ", "0", ("x",)),
     (
         rf"\b(?:({NUMBER})\s?[-–]\s?)?({NUMBER})x\b(?=\s(?:faster|slower|more|less|fewer|better|worse|bigger|larger|smaller|higher|lower|"
         r"cheaper|longer|as|the|daily|weekly|a day|a week|speed|growth|return|zoom)\b)",
         lambda m: (f"{cardinal(m[1])} to " if m[1] else "") + f"{cardinal(m[2])} times",
+        "0",
+        ("x",),
     ),
-    (r"\b(\d{1,2}):(\d{1,3})\b", lambda m: f"{say(m[1])} to {say(m[2])}"),
-    (rf"{_FRACTION}\s?((?:{_SHARED})\b|[\"″])(?![/\w])(?:\.(?=\s+[a-z,]))?", _fraction_of),
-    (_FRACTION, _fraction),
-    (r"\b(\d[\d,]*)(?:st|nd|rd|th)s?\b", lambda m: ordinal(m[1])),
-    (r"\b(\d+(?:\.\d+){2,})\b", lambda m: version(m[1])),
-    (rf"({NUMBER})\s+[-−]\s+(?=[^.;]*=)", lambda m: f"{cardinal(m[1])} minus "),
-    (r"(?:(?<=\s)|(?<=\()|^)[-−](?=\.?\d)", "minus "),
-    (r"(?<=to )[-−](?=\d)", "minus "),
-    (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", _to),
-    (r"(?<![A-Za-z])L/(?=100\s?km\b)", "L per "),
-    (rf"({NUMBER}\s?(?:{_MEASURES}))\s?/\s?(?=(?:{NUMBER}\s?(?:{_MEASURES})\b|Gas \d))", lambda m: f"{m[1]} or "),
-    (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}"),
-    (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b(?:\.(?=\s+[a-z]))?", _hyphened),
-    (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit),
-    (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z]|,))?", _unit),
-    (rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z]|,))?", _unit),
-    (rf"(?<![\w/.])({_SIGNED})(?![\w/])", lambda m: plural(UNITS[m[1]], False)),
+    (r"\b(\d{1,2}):(\d{1,3})\b", lambda m: f"{say(m[1])} to {say(m[2])}", ": 0"),
+    (rf"{_FRACTION}\s?((?:{_SHARED})\b|[\"″])(?![/\w])(?:\.(?=\s+[a-z,]))?", _fraction_of, "0 /⁄"),
+    (_FRACTION, _fraction, "0 /⁄"),
+    (r"\b(\d[\d,]*)(?:st|nd|rd|th)s?\b", lambda m: ordinal(m[1]), "0"),
+    (r"\b(\d+(?:\.\d+){2,})\b", lambda m: version(m[1]), "0"),
+    (rf"({NUMBER})\s+[-−]\s+(?=[^.;]*=)", lambda m: f"{cardinal(m[1])} minus ", "= 0 -−"),
+    (r"(?:(?<=\s)|(?<=\()|^)[-−](?=\.?\d)", "minus ", "0 -−"),
+    (r"(?<=to )[-−](?=\d)", "minus ", "0 -−"),
+    (rf"\b({NUMBER})\s*[-–]\s*(?=[-−]?{NUMBER})", _to, "0 -–"),
+    (r"(?<![A-Za-z])L/(?=100\s?km\b)", "L per ", "/ 0"),
+    (
+        rf"({NUMBER}\s?(?:{_MEASURES}))\s?/\s?(?=(?:{NUMBER}\s?(?:{_MEASURES})\b|Gas \d))",
+        lambda m: f"{m[1]} or ",
+        "/ 0",
+    ),
+    (rf"(?:(?<=\w)\s?/\s?|\bper )({_COUNTED})(?!\w)", lambda m: f" per {UNITS[m[1]]}", "", ("/", "per")),
+    (rf"\b({NUMBER})\s?-\s?({any_of(u for u in UNITS if u.isalpha())})\b(?:\.(?=\s+[a-z]))?", _hyphened, "0 -"),
+    (rf"\b({NUMBER})\s?(in){_AFTER_IN}\.?(?=\s+[a-z,]|\s*[a-z,;:!?)]|$|\.)", _unit, "0", ("in",)),
+    (rf"\b({NUMBER})({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/])(?:\.(?=\s+[a-z]|,))?", _unit, "0"),
+    (rf"\b({NUMBER})\s({any_of(u for u in UNITS if u != 'in')}|[μ][mgs])(?![\w/'’])(?:\.(?=\s+[a-z]|,))?", _unit, "0"),
+    (rf"(?<![\w/.])({_SIGNED})(?![\w/])", lambda m: plural(UNITS[m[1]], False), "/°²³º"),
     (
         r"(?<![Ss]eat )(?<![Rr]ow )\b(\d+)([FC])\b(?=\s*(?:$|[.,;!?]|today|tonight|outside|inside|and|or|to|in|at|"
         "degrees))",
         lambda m: f"{say(m[1])} degrees {'Fahrenheit' if m[2] == 'F' else 'Celsius'}",
+        "0",
+        ("f", "c"),
     ),
 )
 
 PLAIN = rules(
-    (r"(?<=[A-Za-z])-(?=\d)|(?<=\d)-(?=[A-Za-z])", " "),
-    (rf"(?<=[A-Za-z])(?={NUMBER})|(?<=\d)(?=[A-Za-z])", " "),
-    (r"(?<![\d,])\.(?=\d)", " point "),
-    (r"(?<=point )(\d+)", lambda m: spell(m[1])),
-    (NUMBER, lambda m: spell(m[0]) if re.fullmatch(r"0\d+", m[0]) else cardinal(m[0])),
+    (rf"(?i)\b({_NUMBERED}) 0+(?=[1-9]\d?\b)", lambda m: f"{m[1]} ", "0", _NUMBERED.split("|")),
+    (r"(?<=[A-Za-z])-(?=\d)|(?<=\d)-(?=[A-Za-z])", " ", "0 -"),
+    (rf"(?<=[A-Za-z])(?={NUMBER})|(?<=\d)(?=[A-Za-z])", " ", "0"),
+    (r"(?<![\d,])\.(?=\d)", " point ", "0"),
+    (r"(?<=point )(\d+)", lambda m: spell(m[1]), "0"),
+    (NUMBER, lambda m: spell(m[0]) if re.fullmatch(r"0\d+", m[0]) else cardinal(m[0]), "0"),
 )

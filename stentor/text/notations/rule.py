@@ -1,22 +1,70 @@
-"""What a rule is."""
+"""Rules of notations."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from string import ascii_letters
+from typing import NamedTuple
 
 Action = Callable[[re.Match[str]], str]
-Rule = tuple[re.Pattern[str], Action]
+_DIGITS = frozenset("0123456789")
+_SIGNS = "#&+/;-_"
+_SHORT_WORDS = ("a", "i", "s")  # of most texts: "it's"
+_WORD = re.compile("[a-z]+")
 _MEASURED = re.compile(
     r"\s(?:batter(?:y|ies)|bulbs?|chargers?|bills?|notes?|coins?|bottles?|bags?|tickets?|packs?|angles?)\b"
 )
 
 
-def rules(*table: tuple[str, Action | str]) -> list[Rule]:
-    """Compile a table. A word in place of an action is what every match becomes."""
-    return [
-        (re.compile(pattern), _constant(action) if isinstance(action, str) else action) for pattern, action in table
-    ]
+class Rule(NamedTuple):
+    """A pattern, what reads a match of it, and what a text has to have for one.
+
+    needs: groups of signs and words in small letters. A text without any of a group has no match.
+    """
+
+    pattern: re.Pattern[str]
+    action: Action
+    needs: tuple[frozenset[str], ...] = ()
+
+    def may_match(self, present: frozenset[str]) -> bool:
+        """Whether a text has what the rule needs. present: its `features`."""
+        return not any(map(present.isdisjoint, self.needs))
+
+
+Row = tuple[str, Action | str] | tuple[str, Action | str, str] | tuple[str, Action | str, str, Iterable[str]]
+
+
+def rules(*table: Row) -> list[Rule]:
+    """Compile a table of patterns and actions. A word in place of an action is what every match becomes.
+
+    A row may say what a match has in any case: groups of signs with spaces between them, in which 0 is any digit
+    ("0 -–": a digit, and one of two dashes), and then words of which it has one.
+    """
+    return [_rule(*row) for row in table]
+
+
+def _rule(pattern: str, action: Action | str, signs: str = "", words: Iterable[str] = ()) -> Rule:
+    needs = [frozenset(group) for group in signs.split()]
+    needs += [frozenset(map(_key, words))] if words else []
+    return Rule(re.compile(pattern), _constant(action) if isinstance(action, str) else action, tuple(needs))
+
+
+def _key(word: str) -> str:
+    """The feature by which a word is known: a sign or a digit in it, else the longest run of its letters."""
+    sign = next((c for c in word if c in _SIGNS or c.isdigit()), None)
+    if sign is not None:
+        return "0" if sign.isdigit() else sign
+    runs: list[str] = _WORD.findall(word.lower())
+    return max(runs, key=lambda run: (run not in _SHORT_WORDS, len(run)))
+
+
+def features(text: str) -> frozenset[str]:
+    """The signs of a text, with 0 for all digits, and its words in small letters."""
+    signs = set(text).difference(ascii_letters)
+    if not signs.isdisjoint(_DIGITS):
+        signs.add("0")
+    return frozenset(signs.union(_WORD.findall(text.lower())))
 
 
 def _constant(words: str) -> Action:
@@ -25,7 +73,7 @@ def _constant(words: str) -> Action:
 
 def any_of(words: Iterable[str]) -> str:
     """A pattern for one of several words, the longest first."""
-    return "|".join(re.escape(w) for w in sorted(words, key=len, reverse=True))
+    return "|".join(re.escape(w) for w in sorted(words, key=lambda w: (-len(w), w)))
 
 
 def describes(m: re.Match[str]) -> bool:

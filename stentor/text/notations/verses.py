@@ -46,6 +46,11 @@ def _verse(m: re.Match[str]) -> str:
 
 
 RULES = rules(  # before those for times of day
-    (rf"(?<![\w.,:-])([123]) (?=(?:{_OF_SEVERAL})\.? \d)", lambda m: f"{_COUNTED[m[1]]} "),
-    (rf"\b({any_of([*_BOOKS, *_SHORT])})\.? (\d+:\d+(?:-\d+(?::\d+)?)?)(?![:\d]|\s?[AaPp]\.?[Mm])", _verse),
+    (rf"(?<![\w.,:-])([123]) (?=(?:{_OF_SEVERAL})\.? \d)", lambda m: f"{_COUNTED[m[1]]} ", "0"),
+    (
+        rf"\b({any_of([*_BOOKS, *_SHORT])})\.? (\d+:\d+(?:-\d+(?::\d+)?)?)(?![:\d]|\s?[AaPp]\.?[Mm])",
+        _verse,
+        ": 0",
+        [*_BOOKS, *_SHORT],
+    ),
 )

@@ -1,0 +1,65 @@
+"""Text as people paste it, cleaned before anything else reads it, for every family.
+
+Each step is a function from a draft to a draft and has a name, by which requests and servers choose steps. What a step
+leaves out is never spoken by people who read such a text aloud. Every character of the result keeps its place in the
+text that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from stentor.errors import InvalidRequest
+from stentor.text.cleanup import characters, chat, formulas, languages, lines, notes, pages
+from stentor.text.cleanup.draft import Draft
+
+STEPS: dict[str, Callable[[Draft], Draft]] = {
+    "html": pages.cleaned,
+    "characters": characters.cleaned,
+    "formulas": formulas.cleaned,
+    "notes": notes.cleaned,
+    "markdown": chat.cleaned,
+    "lines": lines.cleaned,
+}
+"""In the order in which they run."""
+ALL, NONE, NOTATIONS = "all", "none", "notations"
+"""NOTATIONS runs last, and only where it is asked for by name. `notations:de` says the language."""
+HELP = (
+    f"steps of the clean-up of the text: {ALL}, {NONE}, or some of {', '.join(STEPS)}, {NOTATIONS}, with commas between"
+)
+
+
+@lru_cache
+def steps(wanted: str, language: str | None = None, param: str = "cleanup") -> tuple[str, ...]:
+    """The steps that `wanted` names. InvalidRequest(param) names one that is not known.
+
+    language: of the text, for notations. Without one they are checked and left out.
+    """
+    named = [name.strip() for name in wanted.split(",")]
+    known = (*STEPS, ALL, NONE)
+    for name in named:
+        if name not in known and name.partition(":")[0] != NOTATIONS:
+            raise InvalidRequest(
+                param, f"must be {ALL}, {NONE} or some of {', '.join(STEPS)}, {NOTATIONS}; got {name[:40]!r}"
+            )
+    found = tuple(name for name in STEPS if name in named or ALL in named)
+    return found + tuple(
+        _notations(name, language) for name in named if name.startswith(NOTATIONS) and (language or ":" in name)
+    )
+
+
+def _notations(name: str, language: str | None) -> str:
+    """The step with the code of its language. InvalidRequest("cleanup") where there is none."""
+    code = name.partition(":")[2] or languages.CODES.get(language or "", language or "")
+    languages.check(code)
+    return f"{NOTATIONS}:{code}"
+
+
+def cleaned(text: str, wanted: tuple[str, ...] = tuple(STEPS)) -> Draft:
+    """A text without what is not meant to be spoken. A text of which nothing would be left stays as it is."""
+    draft = given = Draft.of(text)
+    for name in wanted:
+        step = STEPS.get(name) or languages.step(name.partition(":")[2])
+        draft = step(draft)
+    return draft if any(c.isalnum() for c in draft.text) else given

@@ -1,0 +1,277 @@
+"""Numbers, dates, times of day, money, percentages and units of other languages as words.
+
+Number words are from unicode-rbnf (Unicode's rules for spelling numbers), names of months, units and currencies from
+Babel (Unicode's CLDR). Both come with the extra `notations`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from stentor.errors import InvalidRequest
+from stentor.text.cleanup.draft import Draft
+from stentor.text.marks import NEVER
+
+if TYPE_CHECKING:
+    from unicode_rbnf import RbnfEngine
+
+CODES = {
+    "chinese": "zh",
+    "japanese": "ja",
+    "korean": "ko",
+    "german": "de",
+    "french": "fr",
+    "spanish": "es",
+    "italian": "it",
+    "portuguese": "pt",
+    "russian": "ru",
+}
+"""Languages of requests, and their codes."""
+LONGEST = 15
+"""Digits of a number that is read as one. A longer one, and one that begins with 0, is read digit by digit."""
+_POINT = dict(zip(CODES.values(), "点 点 점 Komma virgule coma virgola vírgula запятая".split(), strict=True))
+_MINUS = dict(zip(CODES.values(), "负 マイナス 마이너스 minus moins menos meno menos минус".split(), strict=True))
+_PERCENT = {"zh": "百分之{}", "ko": "{}퍼센트"}  # where CLDR has only the sign
+_DATE = {"es": "{} de {} de {}", "pt": "{} de {} de {}", "ru": "{} {} {} года"}
+_FIRST = {"fr": "premier", "it": "primo", "pt": "primeiro"}
+_DATIVE = re.compile(r"\b(?:[Aa]m|[Vv]om|[Zz]um|[Dd]em|[Dd]en|[Bb]eim|[Aa]b|[Bb]is|[Ss]eit) $")
+_DIGITS = "零一二三四五六七八九"
+_KOREAN_HOURS = "한 두 세 네 다섯 여섯 일곱 여덟 아홉 열 열한 열두".split()
+_UNITS = {
+    "km/h": "speed-kilometer-per-hour",
+    "km": "length-kilometer",
+    "cm": "length-centimeter",
+    "mm": "length-millimeter",
+    "m": "length-meter",
+    "kg": "mass-kilogram",
+    "g": "mass-gram",
+    "ml": "volume-milliliter",
+    "l": "volume-liter",
+    "°C": "temperature-celsius",
+    "h": "duration-hour",
+    "min": "duration-minute",
+    "MB": "digital-megabyte",
+    "GB": "digital-gigabyte",
+    "%": "concentr-percent",
+}
+_CYRILLIC = dict(zip("км/ч км см мм м кг г мл л ч мин".split(), "km/h km cm mm m kg g ml l h min".split(), strict=True))
+_CURRENCIES = {("zh", "¥"): "元", ("zh", "￥"): "元"}  # as they are said, where CLDR has the official name
+_MONEY = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "￥": "CNY", "₩": "KRW", "₽": "RUB"}
+_WIDE = ("zh", "ja", "ko")
+_HOURS = {  # and the minutes behind them
+    "de": "{} Uhr {}",
+    "fr": "{} heures {}",
+    "es": "{} y {}",
+    "it": "{} e {}",
+    "pt": "{} e {}",
+    "ru": "{} {}",
+    "zh": "{}点{}分",
+    "ja": "{}時{}分",
+    "ko": "{}시{}분",
+}
+_FULL_HOURS = {"de": "{} Uhr", "es": "{} en punto", "it": "{} in punto", "zh": "{}点", "ja": "{}時", "ko": "{}시"}
+"""Where a time is said otherwise than a number of hours."""
+_ZERO = {"zh": "零", "ru": "ноль "}
+"""In front of minutes below ten."""
+_SECONDS = {"zh": "{}秒", "ja": "{}秒", "ko": "{}초"}
+_UNTIL = {
+    "de": " bis ",
+    "fr": " à ",
+    "es": " a ",
+    "it": " a ",
+    "pt": " a ",
+    "ru": " до ",
+    "zh": "到",
+    "ja": "から",
+    "ko": "부터",
+}
+_CLOCK = {"de": r"[:.]", "fr": r"\s?[h:]\s?", "pt": "[h:]"}
+"""Between hours and minutes, where that is more than a colon."""
+_CLOCK_END = {"de": r"\s?Uhr\b", "es": r"\s?h(?:oras|s)?\b\.?", "ru": r"\s?ч\b\.?"}
+
+
+class _Marks(NamedTuple):
+    """Between groups of three digits, and in front of decimals."""
+
+    group: str
+    point: str
+
+
+def _marks(code: str) -> _Marks:
+    if code in _WIDE:
+        return _Marks(",", r"\.")
+    return _Marks(" \u00a0\u202f" if code in ("fr", "ru") else r".", ",")
+
+
+def check(code: str) -> None:
+    """InvalidRequest("cleanup") for a language that has no notations here, or without the packages."""
+    if code not in CODES.values():
+        raise InvalidRequest("cleanup", f"notations has {', '.join(sorted(CODES.values()))}, not {code[:20]!r}")
+    try:
+        import babel  # noqa: F401
+        import unicode_rbnf  # noqa: F401
+    except ImportError:
+        raise InvalidRequest("cleanup", "notations needs packages: pip install 'stentor[notations]'") from None
+
+
+def step(code: str) -> Callable[[Draft], Draft]:
+    """The step of the clean-up for a language, by its code."""
+    return _reader(code).cleaned
+
+
+@cache
+def _reader(code: str) -> _Reader:
+    return _Reader(code)
+
+
+class _Reader:
+    def __init__(self, code: str) -> None:
+        from unicode_rbnf import RbnfEngine
+
+        self.code, self.wide = code, code in _WIDE
+        self.space = "" if self.wide else " "
+        self.engine: RbnfEngine = RbnfEngine.for_language(code)
+        group, point = _marks(code)
+        letter = "A-Za-z\\d" if self.wide else r"\w"
+        number = rf"(?:\d{{1,3}}(?:[{group}]\d{{3}})+|\d{{1,40}})(?:{point}\d{{1,20}})?"
+        start, end = rf"(?<![{letter}.,:/-])", rf"(?![{letter}/-]|[.,:]\d)"
+        signs, named = "".join(_MONEY), {**_UNITS, **(_CYRILLIC if code == "ru" else {})}
+        units = "|".join(re.escape(unit) for unit in sorted(named, key=len, reverse=True))
+        self._say = lru_cache(4096)(self._said)
+        self._group, self._point = re.compile(rf"[{group}]"), re.compile(point)
+        self._grouped = re.compile(rf"\d{{1,3}}(?:[{group}]\d{{3}})+(?:{point}\d+)?")
+        self._year_first = re.compile(rf"{start}(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}}){end}")
+        self._day_first = re.compile(rf"{start}(\d{{1,2}})[./](\d{{1,2}})[./](\d{{4}}){end}")
+        between, behind = _CLOCK.get(code, ":"), _CLOCK_END.get(code, NEVER)
+        hour, rest = r"([01]?\d|2[0-4])", rf"([0-5]\d)(?::([0-5]\d))?(?![{letter}:]|[.,]\d)"
+        self._time = re.compile(
+            rf"(?<![{letter}.,:/]){hour}(?::{rest}(?:{behind})?|{between}{rest}"
+            + ("" if code != "de" else behind)
+            + ")"
+        )
+        self._until = re.compile(rf"(?<=:\d\d)\s?[-–~〜～]\s?(?={hour}:[0-5]\d)")
+        self._years = re.compile(r"(?<!\d)(\d{2,4})(?=[年년])")
+        self._money = re.compile(rf"{start}([{signs}])\s?({number}){end}|{start}({number})\s?([{signs}])(?![{letter}])")
+        self._units = re.compile(rf"{start}([-−]?)({number})\s?({units})(?![{letter}/²³])")
+        self._numbers = re.compile(rf"{start}([-−]?)({number}){end}")
+
+    def cleaned(self, draft: Draft) -> Draft:
+        """With notations as words."""
+        if not re.search(r"\d", draft.text):
+            return draft
+        draft = draft.sub(self._year_first, lambda m: self._date(m, m[1], m[2], m[3]))
+        draft = draft.sub(self._day_first, lambda m: self._date(m, m[3], m[2], m[1]))
+        draft = draft.sub(self._until, _UNTIL[self.code]).sub(self._time, self._clock)
+        if self.wide:
+            draft = draft.sub(self._years, lambda m: self._year(m[1]))
+        draft = draft.sub(self._money, lambda m: self._amount(m[1] or m[4], m[2] or m[3]))
+        draft = draft.sub(self._units, lambda m: self._minus(m[1]) + self._unit(m[2], m[3]))
+        return draft.sub(self._numbers, lambda m: self._minus(m[1]) + self._number(m[2]))
+
+    def _parts(self, written: str) -> tuple[str, str]:
+        """Digits in front of the decimal point and behind it."""
+        plain = self._group.sub("", written) if self._grouped.fullmatch(written) else written
+        whole, *decimals = self._point.split(plain, maxsplit=1)
+        return whole, decimals[0] if decimals else ""
+
+    def _minus(self, sign: str) -> str:
+        return _MINUS[self.code] + self.space if sign else ""
+
+    def _number(self, written: str) -> str:
+        """ "1.234,5" -> "eintausendzweihundertvierunddreißig Komma fünf"."""
+        whole, decimals = self._parts(written)
+        by_digit = len(whole) > LONGEST or (whole[0] == "0" and len(whole) > 1)
+        words = self._digits(whole) if by_digit else self._say(int(whole))
+        return self.space.join([words, _POINT[self.code], self._digits(decimals)]) if decimals else words
+
+    def _digits(self, digits: str) -> str:
+        return self.space.join(self._say(int(d)) for d in digits)
+
+    def _said(self, value: int) -> str:
+        rules = ["spellout-cardinal-masculine"] if self.code == "ru" else None
+        return str(self.engine.format_number(value, ruleset_names=rules).text)
+
+    def _year(self, digits: str) -> str:
+        """A year: of Chinese digit by digit."""
+        from unicode_rbnf import FormatPurpose
+
+        if self.code == "zh":
+            return "".join(_DIGITS[int(d)] for d in digits)
+        if self.code == "ja":  # its rules have the Chinese way
+            return self._say(int(digits))
+        return str(self.engine.format_number(int(digits), FormatPurpose.YEAR).text)
+
+    def _date(self, m: re.Match[str], year: str, month: str, day: str) -> str:
+        from babel.dates import get_month_names
+
+        if not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
+            return m[0]
+        if self.wide:
+            of_year, of_month, of_day = ("년 ", "월 ", "일") if self.code == "ko" else ("年", "月", "日")
+            return f"{self._year(year)}{of_year}{self._say(int(month))}{of_month}{self._say(int(day))}{of_day}"
+        name = get_month_names("wide", locale=self.code)[int(month)]
+        return _DATE.get(self.code, "{} {} {}").format(self._day(m, int(day)), name, self._year(year))
+
+    def _day(self, m: re.Match[str], day: int) -> str:
+        from unicode_rbnf import FormatPurpose
+
+        if self.code in ("de", "ru"):
+            ordinal = str(self.engine.format_number(day, FormatPurpose.ORDINAL).text)
+            dative = _DATIVE.search(m.string[max(0, m.start() - 8) : m.start()])
+            return ordinal + ("" if self.code == "ru" else "n" if dative else "r")
+        return _FIRST[self.code] if day == 1 and self.code in _FIRST else self._say(day)
+
+    def _clock(self, m: re.Match[str]) -> str:
+        """ "14:30" -> "vierzehn Uhr dreißig"."""
+        hour, minute, second = int(m[1]), m[2] or m[4], m[3] or m[5]
+        if minute == "00" and not second:
+            if self.code in _FULL_HOURS:
+                return _FULL_HOURS[self.code].format(self._hour(hour))
+            return self._unit(str(hour), "h").replace(self._say(hour), self._hour(hour))
+        words = _HOURS[self.code].format(self._hour(hour), self._sixtieth(minute))
+        if hour == 1 and self.code == "fr":
+            words = words.replace("heures", "heure")
+        return words + (_SECONDS.get(self.code, " {}").format(self._sixtieth(second)) if second else "")
+
+    def _hour(self, hour: int) -> str:
+        if self.code == "ko" and 1 <= hour <= 12:
+            return _KOREAN_HOURS[hour - 1]
+        if self.code == "zh" and hour == 2:
+            return "两"
+        if self.code == "de":
+            return self._say(hour).removesuffix("s") if hour == 1 else self._say(hour)
+        rules = ["spellout-cardinal-feminine"] if self.code in ("es", "fr", "it", "pt") else None
+        return str(self.engine.format_number(hour, ruleset_names=rules).text) if rules else self._say(hour)
+
+    def _sixtieth(self, digits: str) -> str:
+        zero = _ZERO.get(self.code, "") if digits[0] == "0" and digits != "00" else ""
+        return zero + self._say(int(digits))
+
+    def _amount(self, sign: str, written: str) -> str:
+        """ "12,50 €" -> "zwölf Euro fünfzig"."""
+        from babel.numbers import get_currency_name
+
+        whole, small = self._parts(written)
+        count = int(whole) if len(whole) <= LONGEST else 2
+        name = _CURRENCIES.get((self.code, sign)) or get_currency_name(_MONEY[sign], count, self.code)
+        if self.wide:
+            return self._number(written) + name
+        words = [self._number(whole), name.split()[-1] if sign == "₽" else name]
+        if small and int(small[:2]):
+            words.append(self._say(int(small[:2].ljust(2, "0"))))
+        return " ".join(words)
+
+    def _unit(self, written: str, unit: str) -> str:
+        """ "5 km" -> "fünf Kilometer"."""
+        from babel.units import format_unit
+
+        words, (whole, decimals) = self._number(written), self._parts(written)
+        if unit == "%" and self.code in _PERCENT:
+            return _PERCENT[self.code].format(words)
+        value = float(f"{whole[:LONGEST]}.{decimals}") if decimals else int(whole[:LONGEST])
+        shown = format_unit(value, _UNITS[_CYRILLIC.get(unit, unit)], "long", locale=self.code).replace("\u00a0", " ")
+        said = re.sub(r"\d[\d.,\u202f ]*\d|\d", lambda _: words, shown, count=1)
+        return said.replace(" ", "") if self.wide else said
