@@ -10,9 +10,9 @@ import numpy as np
 from stentor.speech.timing import SegmentTiming
 from stentor.speech.words import Span, timed
 from stentor.text.markup import shown
+from stentor.text.pauses import PAUSES
 from stentor.text.sentences import Segment
 
-PAUSE, PARAGRAPH_PAUSE = 0.15, 0.4  # seconds of silence between segments
 UNSPOKEN_SECONDS = 0.3  # of silence in place of a text that cannot be spoken
 FADE_SECONDS = 0.005
 
@@ -53,14 +53,15 @@ class JoinedAudio:
             self.ending = finish
         begin, end = (at / self.rate / self.speed for at in (self._start, self._start + samples))
         s, words = segment, timed(segment.words, spans, begin, end, self.speed) if spans else ()
-        self.timings.append(SegmentTiming(len(self.timings), shown(s.text), begin, end, s.start, s.end, words))
+        at = len(self.timings)
+        self.timings.append(SegmentTiming(at, shown(s.text), begin, end, s.start, s.end, words, s.voice, s.turn))
 
     def close(self, segment: Segment, last: bool, cut: bool = False) -> np.ndarray:
         """The end of the segment, and the pause behind it. The last has one if its text asks for it.
 
         cut: it broke off inside its sound.
         """
-        usual = 0.0 if last else PARAGRAPH_PAUSE if segment.paragraph else PAUSE
+        usual = 0.0 if last else PAUSES[segment.ending]
         pause = usual if segment.after is None else segment.after * self.speed
         return self._out(self._joiner.end_segment(pause, fade=not last or cut or segment.after is not None))
 
@@ -70,7 +71,7 @@ class JoinedAudio:
 
     def pause(self, before: Segment, following: Segment) -> np.ndarray:
         """The pause between two segments, besides what the second begins with."""
-        usual = 0.0 if following.before else PAUSE
+        usual = 0.0 if following.before else PAUSES[before.ending]
         pause = usual if before.after is None else before.after * self.speed
         return self._out(np.zeros(round(pause * self.rate), np.float32))
 
@@ -98,7 +99,7 @@ class SegmentJoiner:
 
     @cached_property
     def ramp(self) -> np.ndarray:
-        """Of a fade: float32 [length]. Speech of one segment needs none."""
+        """Gains of a fade: float32 [length]. Speech of one segment needs none."""
         return np.linspace(0, 1, self.length, dtype=np.float32)
 
     def feed(self, samples: np.ndarray) -> np.ndarray:

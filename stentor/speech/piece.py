@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from stentor.speech.words import WordClock
 from stentor.text.sentences import Segment
 
 if TYPE_CHECKING:
+    from stentor.align.aligner import Alignment
     from stentor.engine.engine import Engine
 
 
@@ -34,9 +35,9 @@ class Piece(ABC):
         """float32 [n], of all chunks so far."""
         return np.concatenate([c.samples for c in self.chunks])
 
-    def clock(self, wanted: bool) -> WordClock:
-        """What says when its words are spoken, to which its chunks are still to be added."""
-        return WordClock(self._spec, self._words, wanted)
+    def clock(self, wanted: bool, alignment: Alignment | None) -> WordClock:
+        """Clock of its words, to which its chunks are still to be added. alignment: see WordClock."""
+        return WordClock(self._spec, self._words, wanted, alignment)
 
     @property
     def finish(self) -> str:
@@ -51,12 +52,28 @@ class Piece(ABC):
         """Its audio as it comes."""
 
     @abstractmethod
+    def astream(self) -> AsyncIterator[Chunk]:
+        """Its audio as it comes, for asyncio."""
+
+    @abstractmethod
+    def append(self, text: str, last: bool) -> None:
+        """Give it more text, which is live. The `last` may be empty."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End it early. Its stream then ends."""
+
+    @abstractmethod
     def leave(self) -> None:
         """It has ended, or is not needed any more."""
 
     @abstractmethod
     def wait(self) -> None:
         """Wait for its end, with all of its chunks, or for the end of a try: then it is not `done`."""
+
+    @abstractmethod
+    async def gather(self) -> None:
+        """Wait as `wait` does, for asyncio."""
 
 
 class SilentPiece(Piece):
@@ -70,37 +87,69 @@ class SilentPiece(Piece):
 
     def leave(self) -> None: ...
 
+    def append(self, text: str, last: bool) -> None: ...
+
+    def cancel(self) -> None: ...
+
     def wait(self) -> None: ...
+
+    async def gather(self) -> None: ...
 
     def stream(self) -> Iterator[Chunk]:
         return iter(self.chunks)
+
+    async def astream(self) -> AsyncIterator[Chunk]:
+        for chunk in self.chunks:
+            yield chunk
 
 
 class EnginePiece(Piece):
     """A segment in the engine."""
 
-    def __init__(self, engine: Engine, queue: PieceQueue, segment: Segment, prompt: Prompt, tries: Tries) -> None:
+    def __init__(
+        self, engine: Engine, queue: PieceQueue, segment: Segment, prompt: Prompt, tries: Tries, streaming: bool
+    ) -> None:
         super().__init__(segment, [], engine.model.spec, prompt.words)
         engine.fit(prompt)
-        self.engine, self.queue, self.prompt, self.tries = engine, queue, prompt, tries
+        self.engine, self.queue, self.prompt, self.tries, self.streaming = engine, queue, prompt, tries, streaming
         self._stream: AudioStream | None = None
 
     def start(self) -> None:
-        self._stream = self.queue.submit(self.engine, self.prompt, self.tries.seed)
+        self._stream = self.engine.submit(self.prompt, self.tries.seed, self.streaming, self.queue.take())
+        self.queue.admit()
         self.done = False
 
     def stream(self) -> Iterator[Chunk]:
         assert self._stream is not None
         return iter(self._stream)
 
+    def astream(self) -> AsyncIterator[Chunk]:
+        assert self._stream is not None
+        return aiter(self._stream)
+
+    def append(self, text: str, last: bool) -> None:
+        assert self._stream is not None
+        self._stream.append(text, last)
+
+    def cancel(self) -> None:
+        assert self._stream is not None
+        self._stream.cancel()
+
     def leave(self) -> None:
         assert self._stream is not None
         self.done = True
-        self.queue.left(self._stream)
+        self._stream.cancel()
+        self.queue.leave()
 
     def wait(self) -> None:
         """A run-on is queued again with the next seed while tries are left, and not done."""
-        self.chunks = list(self.stream())
+        self._end_try(list(self.stream()))
+
+    async def gather(self) -> None:
+        self._end_try([chunk async for chunk in self.astream()])
+
+    def _end_try(self, chunks: list[Chunk]) -> None:
+        self.chunks = chunks
         self.leave()
         limit = runaway_frames(self.prompt)
         if self.tries.again(limit is not None and sum(len(c.frames) for c in self.chunks) >= limit):

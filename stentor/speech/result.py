@@ -1,7 +1,8 @@
-"""What speaking gives: `Speech`."""
+"""Result of speaking: `Speech`."""
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,18 +11,26 @@ import soundfile
 
 from stentor.config import path_of
 from stentor.errors import InvalidRequest
+from stentor.output.effects import pcm16
+from stentor.output.encode import wav_header
+from stentor.output.player import Player, library
 from stentor.speech.timing import SegmentTiming, WordTiming, words_of
 
+COMMENTED = (".wav", ".flac", ".mp3", ".ogg")  # suffixes of files that libsndfile writes a comment to
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Speech:
     """Audio and the frames that it was decoded from.
 
     samples: float32 [n] in [-1, 1] at `sample_rate` Hz. frames: the family's frames [T, ...] (latents or codes).
     finish_reason: "stop" (the model ended), "length" (max_frames was reached) or "cancelled". It is None for a chunk
-    of a stream that has more. seed: repeats a request that runs alone (docs/serving.md, Seeds). segments: when each
-    piece of the text is spoken. A chunk has those that ended in it, with times of the whole stream. words: the same for
-    each word, where `word_timestamps` asks for them.
+    of a stream that has more. seed: repeats a request that runs alone (docs/serving/requests.md, Seeds). segments: when
+    each piece of the text is spoken; a chunk has those that ended in it, with times of the stream. words: the same for
+    each word, where `word_timestamps` asks for them. ignored: pieces of the text that the model cannot speak, such as a
+    script that it does not read. A chunk has those that were found since the one before. data: the audio as a file of
+    the `format` that was asked for. Those of a stream's chunks are a file together. provenance: the line by which
+    programs know that a machine has made it, for the metadata of files. None: without.
     """
 
     samples: np.ndarray
@@ -30,6 +39,32 @@ class Speech:
     finish_reason: str | None
     seed: int
     segments: tuple[SegmentTiming, ...] = ()
+    ignored: tuple[str, ...] = ()
+    data: bytes = b""
+    provenance: str | None = None
+
+    def __repr__(self) -> str:
+        facts = [f"{self.duration:.2f} s", f"{self.sample_rate} Hz", f"finish_reason={self.finish_reason!r}"]
+        facts += [f"{len(self.segments)} segments"] if len(self.segments) > 1 else []
+        facts += [f"{len(self.data)} bytes"] if self.data else []
+        facts += [f"ignored={self.ignored!r}"] if self.ignored else []
+        return f"Speech({', '.join(facts)}, seed={self.seed})"
+
+    def _repr_html_(self) -> str:
+        """A player, for notebooks."""
+        samples = pcm16(self.samples).tobytes()
+        header = wav_header(self.sample_rate, len(samples), self.provenance)
+        source = base64.b64encode(header + samples).decode()
+        return f'<audio controls src="data:audio/wav;base64,{source}"></audio>'
+
+    def play(self) -> None:
+        """Play it through the loudspeaker and return when it has been heard. InvalidRequest says what is missing, such
+        as the extra `play`."""
+        player = Player(library(), self.sample_rate, 1.0)
+        try:
+            player.feed(self.samples)
+        finally:
+            player.finish()
 
     @property
     def words(self) -> tuple[WordTiming, ...]:
@@ -51,4 +86,10 @@ class Speech:
 
     def save(self, path: str | Path) -> None:
         """Write an audio file. The suffix chooses the format (wav, flac, ogg, mp3)."""
-        soundfile.write(self.check_path(path), self.samples, self.sample_rate)
+        file = self.check_path(path)
+        if self.provenance is not None and file.suffix.lower() not in COMMENTED:
+            raise InvalidRequest("path", f"{file.suffix} has no room for provenance; use {', '.join(COMMENTED)}")
+        with soundfile.SoundFile(file, "w", samplerate=self.sample_rate, channels=1) as out:
+            if self.provenance is not None:
+                out.comment = self.provenance
+            out.write(self.samples)

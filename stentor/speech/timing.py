@@ -21,7 +21,8 @@ class WordTiming:
 @dataclass(frozen=True)
 class SegmentTiming:
     """A segment of the input and when it is spoken, in seconds of the audio. `start_char` and `end_char` are positions
-    in the input. words: those of the segment, where the request asks for them."""
+    in the input. words: those of the segment, where the request asks for them. voice, turn: who speaks it and in which
+    turn, in a dialogue. Where it was given as a script, `start_char` and `end_char` are places in the turn's text."""
 
     index: int
     text: str
@@ -30,6 +31,8 @@ class SegmentTiming:
     start_char: int
     end_char: int
     words: tuple[WordTiming, ...] = ()
+    voice: str | None = None
+    turn: int | None = None
 
 
 Timed = TypeVar("Timed", SegmentTiming, WordTiming)
@@ -50,23 +53,35 @@ def _faster(timing: Timed, speed: float) -> Timed:
 
 
 def srt(segments: Sequence[SegmentTiming]) -> str:
-    """SubRip subtitles, one for each word of a segment that has their times."""
-    cues: list[SegmentTiming | WordTiming] = [cue for s in segments for cue in (s.words or (s,))]
+    """SubRip subtitles, one for each word of a segment that has their times. In a dialogue the speaker's name stands
+    before what is said."""
+    cues = [cue for s in segments for cue in _cues(s)]
     return "\n".join(
-        f"{i}\n{_clock(s.start, ',')} --> {_clock(s.end, ',')}\n{_line(s.text)}\n" for i, s in enumerate(cues, 1)
+        f"{i}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n{name}{_line(cue.text)}\n"
+        for i, (name, cue) in enumerate(cues, 1)
     )
 
 
+def _cues(segment: SegmentTiming) -> list[tuple[str, SegmentTiming | WordTiming]]:
+    """The speaker's name where it is to be shown, and what is shown at a time."""
+    name = "" if segment.voice is None else f"{_line(segment.voice)}: "
+    if not segment.words:
+        return [(name, segment)]
+    return [(name if i == 0 else "", word) for i, word in enumerate(segment.words)]
+
+
 def vtt(segments: Sequence[SegmentTiming]) -> str:
-    """WebVTT subtitles. Where a segment has the times of its words, each stands behind its time."""
+    """WebVTT subtitles. Where a segment has the times of its words, each stands behind its time. In a dialogue the
+    speaker is the voice of the cue."""
     cues = [f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_vtt_text(s)}\n" for s in segments]
     return "WEBVTT\n\n" + "\n".join(cues)
 
 
 def _vtt_text(segment: SegmentTiming) -> str:
+    speaker = "" if segment.voice is None else f"<v {_escaped(_line(segment.voice))}>"
     if not segment.words:
-        return _escaped(_line(segment.text))
-    return " ".join(f"<{_clock(w.start, '.')}>{_escaped(_line(w.text))}" for w in segment.words)
+        return speaker + _escaped(_line(segment.text))
+    return speaker + " ".join(f"<{_clock(w.start, '.')}>{_escaped(_line(w.text))}" for w in segment.words)
 
 
 def _clock(seconds: float, mark: str) -> str:

@@ -1,7 +1,8 @@
-"""When each word of a segment is spoken, from where in the text its frames look (engine/alignment.py).
+"""When each word of a segment is spoken: from where in the text its frames look (engine/alignment.py), or by an aligner
+that hears the audio (stentor/align).
 
-The text is passed once, forwards: of all such ways through it, the frames' attention chooses the likeliest. A word
-begins and ends where that way crosses its borders, between the middles of two frames.
+Where frames look, the text is passed once, forwards: of all such ways through it, their attention chooses the
+likeliest. A word begins and ends where that way crosses its borders, between the middles of two frames.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stentor.engine.alignment import REACH
+from stentor.align.aligner import failing
+from stentor.models.info import REACH
 from stentor.speech.timing import WordTiming
+from stentor.text.marks import PLACEHOLDERS, TextMarks, masked
+from stentor.text.trace import WORD
 
 if TYPE_CHECKING:
+    from stentor.align.aligner import Alignment
     from stentor.engine.stream import Chunk
-    from stentor.models.base import ModelSpec
-    from stentor.text.sentences import Word
+    from stentor.models.info import ModelInfo
+    from stentor.text.sentences import Segment, Word
 
 UNLIKELY = 1e-3  # attention of a position that a frame does not look at: a frame astray costs no more
 _UNLIKELY_SCORE = math.log(UNLIKELY)
 _AROUND = np.arange(-REACH, REACH + 1)
+_NO_MARKS = dict.fromkeys(map(ord, PLACEHOLDERS))
 
 
 class Span(NamedTuple):
@@ -35,27 +41,48 @@ class Span(NamedTuple):
 
 
 class WordClock:
-    """Collects where the frames of a segment look, and says when its words are spoken.
+    """Collects where the frames of a segment look, or its audio, and says when its words are spoken.
 
-    wanted: whether anybody asks. words: their positions (Prompt.words).
+    wanted: whether anybody asks. words: their positions (Prompt.words). alignment: hears the audio, for a model whose
+    frames do not look.
     """
 
-    def __init__(self, spec: ModelSpec, words: Sequence[range], wanted: bool) -> None:
+    def __init__(
+        self, spec: ModelInfo, words: Sequence[range], wanted: bool, alignment: Alignment | None = None
+    ) -> None:
         self._spec, self._words = spec, words if wanted else ()
+        self._alignment = alignment if wanted else None
         self._attended: list[np.ndarray] = []
 
     def add(self, chunk: Chunk) -> None:
-        """The next chunk of the segment."""
+        """The next chunk of the segment. EngineError if its aligner fails."""
         if self._words and len(chunk.frames):
             self._attended.append(chunk.attended)
+        if self._alignment is not None and len(chunk.samples):
+            with failing():
+                self._alignment.add(chunk.samples)
 
-    def spans(self) -> list[Span | None]:
-        """When each word is spoken in what was added. None for one that is not."""
+    def spans(self, segment: Segment) -> list[Span | None]:
+        """When each word of the segment is spoken in what was added. None for one that is not. EngineError if its
+        aligner fails."""
+        if self._alignment is not None:
+            words = sounding_words(segment.text, self._spec.marks)
+            with failing():
+                found = [None if s is None else Span(*map(float, s)) for s in self._alignment.spans(words)]
+                if len(found) != len(words):
+                    raise ValueError(f"spans() must say {len(words)} of as many words, got {len(found)}")
+            return found
         heads = self._spec.alignment
         if heads is None or not self._attended:
             return []
         frame_seconds = self._spec.hop / self._spec.sample_rate
         return word_spans(np.concatenate(self._attended), self._words, frame_seconds, heads.lag)
+
+
+def sounding_words(text: str, marks: TextMarks) -> list[str]:
+    """The words of a text without a family's marks, of which an empty one may be left."""
+    plain = masked(text, marks)
+    return [plain[m.start() : m.end()].translate(_NO_MARKS) for m in WORD.finditer(text)]
 
 
 def timed(

@@ -12,7 +12,8 @@ import pytest
 from stentor import TTS, InvalidRequest
 from stentor.config import Policy
 from stentor.engine.sequence import Place
-from stentor.models.base import Prompt, SpeechRequest
+from stentor.models.base import Prompt
+from stentor.models.info import SpeechRequest
 
 TEXT = "One is here. Two is here.\n\nThree is here. Four is here."
 SENTENCES = ["One is here.", "Two is here.", "Three is here.", "Four is here."]

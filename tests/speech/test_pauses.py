@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stentor import TTS, InvalidRequest
-from stentor.speech.joiner import PAUSE
+from stentor.text.pauses import PAUSES
 
 ASK = {"seed": 5, "voice": "low", "max_frames": 4, "min_frames": 4}
 
@@ -27,7 +27,7 @@ def gaps(speech) -> list[float]:
 def test_a_pause_is_silence_in_its_place(tts: TTS) -> None:
     text = "[pause 300ms] One. [pause 600ms] Two. Three.<break time='1s'/>"
     speech = tts.generate(text, split_granularity="sentence", **ASK)
-    assert gaps(speech) == [0.3, 0.6, PAUSE, 1.0]
+    assert gaps(speech) == [0.3, 0.6, PAUSES["stop"], 1.0]
     assert [s.text for s in speech.segments] == ["One.", "Two.", "Three."]
     assert [text[s.start_char : s.end_char] for s in speech.segments] == ["One.", "Two.", "Three."]
     end, begin = (round(t * speech.sample_rate) for t in (speech.segments[0].end, speech.segments[1].start))
@@ -37,11 +37,58 @@ def test_a_pause_is_silence_in_its_place(tts: TTS) -> None:
     assert not streamed[end:begin].any()
 
 
+@pytest.mark.parametrize(
+    ("text", "silence"),
+    [
+        ("One. Two.", "stop"),
+        ("One... Two.", "ellipsis"),
+        ("One… Two.", "ellipsis"),
+        ("One.\n\nTwo.", "paragraph"),
+        ("“One.”\n\n“Two.”", "turn"),
+        ("— One.\n\n— Two.", "turn"),
+        ("Chapter One\n\nTwo is here.", "heading"),
+        ("# One\nTwo.", "heading"),
+        ("<h1>One</h1>Two.", "heading"),
+        ("One.\n\n\n\nTwo.", "scene"),
+        ("One.\n\n* * *\n\nTwo.", "scene"),
+        ("One.<hr>Two.", "scene"),
+    ],
+)
+def test_the_end_of_a_piece_says_how_long_it_waits(tts: TTS, text: str, silence: str) -> None:
+    speech = tts.generate(text, split_granularity="sentence", **ASK)
+    assert gaps(speech) == [0.0, PAUSES[silence], 0.0]
+    if silence not in ("stop", "ellipsis"):  # "auto" cuts there too, also short text
+        assert gaps(tts.generate(text, **ASK)) == [0.0, PAUSES[silence], 0.0]
+
+
+def test_a_clause_waits_by_its_mark(tts: TTS) -> None:
+    text = "The first of the clauses, the second of the clauses; the third of the clauses — and the last of them."
+    speech = tts.generate(text, split_granularity="clause", **ASK)
+    assert gaps(speech) == [0.0, *(PAUSES[mark] for mark in ("comma", "semicolon", "dash")), 0.0]
+
+
+def test_pauses_grow_with_what_they_end() -> None:
+    order = ["comma", "semicolon", "stop", "turn", "paragraph", "heading", "scene"]
+    assert [PAUSES[mark] for mark in order] == sorted({PAUSES[mark] for mark in order})
+    assert PAUSES["dash"] > PAUSES["comma"]
+    assert PAUSES["ellipsis"] > PAUSES["stop"]
+
+
 def test_the_model_gets_words_without_marks(tts: TTS, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, seen = tts._model.prompt, []
     monkeypatch.setattr(tts._model, "prompt", lambda r, e: (seen.append(r.text), plain(r, e))[1])
     tts.generate('<speak>Use <prosody rate="slow">SQL</prosody> in [Worcester](/wˈʊstəɹ/).</speak>', **ASK)
     assert seen == ["Use sequel in Worcester."]
+
+
+def test_what_cannot_be_spoken_is_named(tts: TTS, caplog: pytest.LogCaptureFixture) -> None:
+    text = "One. 🙂 [pause 100ms] 🙂 Two."
+    assert tts.generate(text, **ASK).ignored == ()
+    ask = {**ASK, "split_granularity": "sentence"}
+    speech = tts.generate("[pause 100ms]🙂[pause 100ms] Two.", **ask)
+    assert speech.ignored == ("🙂",)
+    assert "cannot speak '🙂'" in caplog.text
+    assert [p for c in tts.stream("🙂[pause 100ms] Two. [pause 100ms]🙂", **ask) for p in c.ignored] == ["🙂"] * 2
 
 
 def test_pauses_alone_are_refused(tts: TTS) -> None:

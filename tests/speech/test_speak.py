@@ -14,7 +14,8 @@ from stentor import EngineError, InvalidRequest, Overloaded, Speech, StentorErro
 from stentor.engine.engine import Engine
 from stentor.engine.sequence import Place
 from stentor.engine.stream import Chunk
-from stentor.models.base import Prompt, SpeechRequest
+from stentor.models.base import Prompt
+from stentor.models.info import SpeechRequest
 from stentor.models.toy.spec import make_spec
 from stentor.speech.passage import Passage, speak
 from stentor.text.sentences import Segment
@@ -77,7 +78,9 @@ def passages(engine: FakeEngine, names: str, tries: int = 3) -> list[Passage]:
     def passage(text: str) -> Passage:
         segments = [Segment(one, i, i + 1) for i, one in enumerate(text)]
         request = SpeechRequest(text[0], seed=1, voice="low", options={})
-        return Passage(cast(Engine, engine), prompt, lambda text: True, request, segments, tries, streaming=False)
+        return Passage(
+            cast(Engine, engine), prompt, lambda text: True, {None: request}, segments, tries, streaming=False
+        )
 
     return [passage(text) for text in names.split()]
 
