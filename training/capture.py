@@ -12,7 +12,7 @@ Losses = dict[str, Tensor]
 
 
 class Inputs(Protocol):
-    """What a step reads. A graph reads it where it lay when the graph was captured."""
+    """Inputs of a step. A graph reads them where they lay when the graph was captured."""
 
     def shape(self) -> Hashable: ...
     def overwrite(self, other: object) -> None: ...

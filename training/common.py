@@ -1,4 +1,4 @@
-"""What every trainer needs: the config file, a stopwatch that survives restarts, checkpoints, weight averages."""
+"""Tools of every trainer: the config file, a stopwatch that survives restarts, checkpoints, weight averages."""
 
 from __future__ import annotations
 

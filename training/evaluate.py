@@ -5,12 +5,14 @@
     python -m training.evaluate --model DIR --device cuda --speak FILE.npz      # speaks only, to be scored elsewhere:
     python -m training.evaluate --model DIR --spoken FILE.npz --whisper base
     python -m training.evaluate --model DIR --through FOLDER --sentences LIST     # recordings through the autoencoder
+    python -m training.evaluate --model DIR --seeds 1 2 3 4 5 --sentences training/evaluation/kinds.txt --half choosing
 
 FOLDER has recordings 000.wav ..., one for each line of the list. FILE.json gets each case when it is done, and a case
 that it has is left out, so a run that was stopped goes on with the same command.
 
 A list named `digits` has a tab and the expected digits and letters on each line, and repeats and losses are counted. Of
-other lists the word error rate is counted, and another way to write the text may stand behind a tab. Utterances share
+other lists the word error rate is counted, and another way to write the text may stand behind a tab. With `--half` each
+kind of a list (`training.halves`) is a case, and the spread over the seeds is printed at the end. Utterances share
 windows of whisper unless `--alone` is given. What was heard wrong there is heard again alone.
 
 Needs the extra `quality`, and DistillMOS (`pip install --no-deps distillmos xls-r-sqa`); `--whisper`: a size or folder.
@@ -35,6 +37,7 @@ from stentor.bench.metrics.score import AnswerAudio, errors_of, opinion_scores, 
 from stentor.models.voxcpm2.codec import AudioVAE
 from stentor.models.voxcpm2.config import parse_vae
 from stentor.models.weights import fold_weight_norm, load_weights, read_config, read_safetensors
+from training.halves import HALVES, half, kinds, spreads
 from training.heard import SPELLED, Listener, alone, heard_again, heard_faults, in_clips, sign_faults
 
 SENTENCES = Path(__file__).with_name("test_sentences.txt")
@@ -47,11 +50,11 @@ class Case:
     """One list spoken by one voice with one seed."""
 
     measure: str
-    """What is measured: "sentences", "digits" or "words"."""
+    """Measure of a list: "sentences", "digits" or "words"."""
     name: str
     texts: tuple[str, ...]
     beside: tuple[str, ...]
-    """What stands behind a tab: of "digits" the digits and letters of each text, else "" or another way to write it."""
+    """Text behind a tab: of "digits" the digits and letters of each text, else "" or another way to write it."""
     voice: str | None
     seed: int
     options: tuple[str, ...] = ()
@@ -115,7 +118,7 @@ def doubt(case: Case, index: int, heard: str) -> float:
 
 
 def read_list(path: Path, most: int | None) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """What is measured with a list, its texts, and what stands behind a tab of each line.
+    """Measure of a list, its texts, and the text behind a tab of each line.
 
     `most` lines are spread over the list.
 
@@ -124,17 +127,40 @@ def read_list(path: Path, most: int | None) -> tuple[str, tuple[str, ...], tuple
     """
     measure = path.stem if path.stem in ("digits", "words") else "sentences"
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    rows = [line.partition("\t") for line in lines if line and not line.startswith("#")]
+    texts, beside = columns([line for line in lines if line and not line.startswith("#")], most)
+    if measure == "digits" and not all(beside):
+        raise SystemExit(f"{path}: each line must be a text, a tab and its digits and letters")
+    return measure, texts, beside
+
+
+def columns(lines: Sequence[str], most: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The texts of lines, and what stands behind a tab of each. `most` lines are spread over all."""
+    rows = [line.partition("\t") for line in lines]
     count = min(most or len(rows), len(rows))
     rows = [rows[i * len(rows) // count] for i in range(count)]
-    if measure == "digits" and not all(beside for _, _, beside in rows):
-        raise SystemExit(f"{path}: each line must be a text, a tab and its digits and letters")
-    return measure, tuple(text for text, _, _ in rows), tuple(beside for _, _, beside in rows)
+    return tuple(text for text, _, _ in rows), tuple(beside for _, _, beside in rows)
+
+
+def halved(
+    paths: Sequence[Path], name: str, most: int | None
+) -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    """One half of each kind of the lists, as `cases` takes it.
+
+    Raises:
+        SystemExit: a list has no kinds.
+    """
+    for path in paths:
+        if not (found := kinds(path)):
+            raise SystemExit(f"{path}: has no kinds to halve: lines that begin with ##")
+        for kind, lines in found.items():
+            yield f"{path.stem}, {kind}, {name}", "sentences", *columns(half(lines, name), most)
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
     """Every list with every voice and seed."""
     lists = [(path.stem, *read_list(path, args.most)) for path in args.sentences]
+    if args.half is not None:
+        lists = list(halved(args.sentences, args.half, args.most))
     return [
         Case(measure, name, texts, beside, voice, seed, tuple(args.options))
         for name, measure, texts, beside in lists
@@ -246,6 +272,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--voice", nargs="+", default=[None], help="named voices, each of which speaks every list")
     parser.add_argument("--options", nargs="+", default=[], metavar="NAME=VALUE", help="options of every request")
     parser.add_argument("--sentences", type=Path, nargs="+", default=[SENTENCES], help="lists; see training/evaluation")
+    parser.add_argument("--half", choices=HALVES, help="take only this half of each kind of the lists")
     parser.add_argument("--most", type=int, help="take only so many lines of each list, spread over it")
     parser.add_argument("--alone", action="store_true", help="one whisper window for each utterance (slow)")
     parser.add_argument("--no-mos", action="store_true")
@@ -253,7 +280,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Results:
-    """What was found so far. It is written after each case, and a case that is in the file is not done again."""
+    """Results so far. They are written after each case, and a case that is in the file is not done again."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -288,6 +315,9 @@ def main() -> None:
         return
     for case, spoken, speed in speak(args, wanted):
         results.add(case.label, {**speed, **judge(case, spoken)})
+    if args.half is not None:
+        for name, rates in spreads(results.found).items():
+            print(name, {key: f"{100 * rate:.1f} %" for key, rate in rates.items()})
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class Batch:
 
 
 def sounding(ends: list[int], frames: int) -> np.ndarray:
-    """Which phoneme each of an utterance's latents sounds, from the milliseconds at which the phonemes end."""
+    """Find which phoneme each of an utterance's latents sounds, from the milliseconds at which the phonemes end."""
     middle = (np.arange(frames) + 0.5) * HOP_MS
     return np.minimum(np.searchsorted(np.array(ends), middle, side="right"), len(ends) - 1)
 
@@ -116,7 +116,7 @@ class Examples:
         return int(self.c["reference"]) * self.patch
 
     def _spans(self, count: int, join: float) -> list[list[int]]:
-        """Which utterances make up each of `count` examples; a share `join` takes two to four, if these are short."""
+        """Pick the utterances of each of `count` examples; a share `join` takes two to four, if they are short."""
         firsts = self.random.integers(len(self.rows), size=count)
         wanted = np.where(self.random.random(count) < join, self.random.integers(2, 5, count), 1)
         examples = []

@@ -1,4 +1,4 @@
-"""What a recogniser heard, against what a voice was to say: digits and letters, and many utterances in one clip.
+"""Transcripts of a recogniser, against what a voice was to say: digits and letters, and many utterances in one clip.
 
 Digits and letters are compared as signs: "555-0132", "five five five, oh one three two" and "5 5 5 0 1 3 2" are all
 5550132, and "FBI", "F-B-I" and "eff bee eye" are all FBI. The letter O and the digit 0 are one sign.

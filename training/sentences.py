@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 FIRST_ID = 20_000
-"""Of the sentences that `training.texts` makes. Those of the base list are below."""
+"""First id of the sentences that `training.texts` makes. Those of the base list are below."""
 HELD_OUT = 50
-"""Of the new sentences, those whose id divides by it are kept for validation."""
+"""Divisor: new sentences whose id divides by it are kept for validation."""
 BASE_HELD_OUT = 15_300
 """The first id of the base list that is kept for validation. No new sentence is made from those."""
 

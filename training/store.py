@@ -14,7 +14,7 @@ STEP = 1 / 28
 
 
 class Latents:
-    """What `training.latents` wrote: `flat` int8 [frames, D] on `device`, `index` rows {id, voice, start, frames, ends:
+    """Output of `training.latents`: `flat` int8 [frames, D] on `device`, `index` rows {id, voice, start, frames, ends:
     milliseconds at which the utterance's phonemes end}."""
 
     def __init__(self, folder: Path, name: str, device: torch.device) -> None:

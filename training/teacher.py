@@ -35,7 +35,7 @@ WINDOW = 8  # batches that are sorted by length together
 
 
 def plan(sentences: Path, config: dict[str, Any]) -> list[Row]:
-    """What is spoken, in order: some held-out sentences in every voice, then all others.
+    """Utterances in the order in which they are spoken: some held-out sentences in every voice, then all others.
 
     A voice speaks a sentence with the chance that `shares` of the config gives it.
     """
@@ -101,7 +101,7 @@ def on_host(rows: list[Tensor]) -> list[np.ndarray]:
 
 def write(folder: Path, worker: int, made: Iterator[list[Any]], config: dict[str, Any], stop: float) -> None:
     """Append utterances to the worker's two files until the time is over."""
-    started, seconds = time.time(), 0.0
+    started, seconds = time.monotonic(), 0.0
     with (folder / f"w{worker:02d}.pcm").open("ab") as pcm, (folder / f"w{worker:02d}.jsonl").open("a") as index:
         offset = pcm.tell() // 2
         for batch in made:
@@ -119,9 +119,9 @@ def write(folder: Path, worker: int, made: Iterator[list[Any]], config: dict[str
             pcm.flush()
             index.writelines(lines)
             index.flush()
-            if time.time() > stop:
+            if time.monotonic() > stop:
                 break
-    print(json.dumps({"worker": worker, "hours": seconds / 3600, "per_s": seconds / (time.time() - started)}))
+    print(json.dumps({"worker": worker, "hours": seconds / 3600, "per_s": seconds / (time.monotonic() - started)}))
 
 
 def main() -> None:
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="fp16", choices=["fp32", "tf32", "fp16", "bf16"])
     args = parser.parse_args()
-    stop, config = time.time() + args.seconds, load_config()
+    stop, config = time.monotonic() + args.seconds, load_config()
     args.out.mkdir(parents=True, exist_ok=True)
     vocab, voices = json.loads(args.vocab.read_text())["vocab"], config["teacher"]["voices"]
     styles = {v: np.fromfile(args.styles / f"{v}.bin", "<f4").reshape(510, 256) for v in voices}

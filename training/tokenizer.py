@@ -1,4 +1,4 @@
-"""The embedded voice's tokenizer: one token per phoneme, stress mark or punctuation mark.
+"""The built-in voice's tokenizer: one token per phoneme, stress mark or punctuation mark.
 
 Special ids are where VoxCPM2 has them (unk 0, bos 1, eos 2, audio markers 101-104), so symbols take 3-100.
 """

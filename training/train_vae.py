@@ -1,4 +1,4 @@
-"""Trains the audio VAE of the embedded voice: `python -m training.train_vae --speech DIR --work DIR --limit 560`.
+"""Trains the audio VAE of the built-in voice: `python -m training.train_vae --speech DIR --work DIR --limit 560`.
 
 Continuous latents without a KL term: noise of random size is added to latents that are held to zero mean and unit
 deviation (Sun et al., 2024, sigma-VAE), so the decoder forgives what the language model gets slightly wrong.

@@ -1,6 +1,11 @@
-"""How well a checkpoint's attention says when words are spoken, against the teacher's own durations.
+"""How well a checkpoint's attention, or an aligner, says when words are spoken, against the teacher's own durations.
 
     python -m training.word_times --model DIR --speech DIR --sentences sentences.jsonl --count 48 --json out.json
+    python -m training.word_times --aligner plain mp3 telephone --speech DIR --sentences sentences.jsonl --json out.json
+
+`--aligner` measures the one for English (stentor/align) in place of a checkpoint, on the audio as it is, through an mp3
+of 64 kbit/s and through 8 kHz, with seconds of a thread per second of audio (`rtf`). `--heads TEXTS` compares it with
+the heads of the built-in voice, on what this makes of the lines of a file, each in the next of its voices.
 
 Every utterance is forced: its latents take the place of what the model would make, through the same steps and the same
 code that serve a request. `--speech` has pairs of NAME.pcm (16 bits, the checkpoint's rate) and NAME.jsonl, whose rows
@@ -16,7 +21,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +32,14 @@ import torch
 from torch import Tensor
 
 import stentor
+from stentor.align.english import EnglishAlignment
+from stentor.align.mel import RATE as ALIGNED
+from stentor.align.phonemes import class_of
 from stentor.models.base import Emit, Hidden, Rows
 from stentor.speech.words import word_spans
 from stentor.text.front_end import plain
+from stentor.text.trace import Trace, is_sound
+from training.train_aligner import through_mp3, through_telephone
 
 RATE = 24_000
 QUIET = 42.0
@@ -42,6 +53,8 @@ class Utterance:
     phonemes: str
     ends: list[int]
     voice: str | None
+    teacher: str = ""
+    """The teacher's name of the voice."""
 
     def borders(self, words: tuple[range, ...]) -> np.ndarray:
         """Seconds [words, 3] at which words begin, at which their sound ends, and at which they end with the pause
@@ -76,7 +89,8 @@ def utterances(folder: Path, sentences: Path, voices: dict[str, str], count: int
                 return
             if len(row["ends"]) == len(texts[row["id"]]):
                 samples = pcm[row["offset"] : row["offset"] + row["samples"]].astype(np.float32) / 32768
-                yield Utterance(samples, texts[row["id"]], row["ends"], voices.get(row.get("voice", "")))
+                teacher = row.get("voice", "")
+                yield Utterance(samples, texts[row["id"]], row["ends"], voices.get(teacher), teacher)
                 count -= 1
 
 
@@ -107,7 +121,7 @@ class Forced:
 
 
 def figures(error: np.ndarray) -> dict[str, Any]:
-    """Of errors in seconds [n]: their number, and milliseconds."""
+    """Statistics of errors in seconds [n]: their number, and milliseconds."""
     ms = 1000 * error[np.isfinite(error)]
     size = np.abs(ms)
     return {
@@ -143,17 +157,82 @@ def measure(forced: Forced, spoken: list[Utterance]) -> dict[str, Any]:
     }
 
 
+THROUGH: dict[str, Callable[[np.ndarray], tuple[np.ndarray, int]]] = {
+    "plain": lambda samples: (samples, RATE),
+    "mp3": lambda samples: (through_mp3(samples, RATE, 64_000), RATE),
+    "telephone": lambda samples: (through_telephone(samples, RATE), ALIGNED),
+}
+CHUNK = 0.32
+"""Seconds of audio that the aligner gets at a time."""
+
+
+def measure_aligner(spoken: list[Utterance], through: str) -> dict[str, Any]:
+    """Errors of where words begin and end by the aligner for English, as a whole and of each voice."""
+    errors: dict[str, list[np.ndarray]] = {}
+    seconds = worked = 0.0
+    for said in spoken:
+        words = tuple(w for w in Trace.of(said.phonemes).places(is_sound) if w)
+        sounds = [[kind for sign in said.phonemes[w.start : w.stop] if (kind := class_of(sign))] for w in words]
+        samples, rate = THROUGH[through](said.samples)
+        began = time.thread_time()
+        alignment, step = EnglishAlignment(rate), int(CHUNK * rate)
+        for at in range(0, len(samples), step):
+            alignment.add(samples[at : at + step])
+        spans = np.array(alignment.spans_of(sounds), dtype=float)
+        worked += time.thread_time() - began
+        seconds += len(samples) / rate
+        errors.setdefault(said.teacher, []).append(spans[:, [0, 1, 1]] - said.borders(words))
+    whole = np.concatenate([e for of_voice in errors.values() for e in of_voice])
+    return {
+        "utterances": len(spoken),
+        "seconds": round(seconds, 1),
+        "rtf": round(worked / seconds, 4),
+        "starts": figures(whole[:, 0]),
+        "ends": figures(whole[:, 1]),
+        "starts_and_ends": figures(whole[:, :2]),
+        "ends_with_pauses": figures(whole[:, 2]),
+        "voices": {voice: figures(np.concatenate(e)[:, :2]) for voice, e in sorted(errors.items())},
+    }
+
+
+def measure_heads(texts: Path) -> dict[str, Any]:
+    """Differences of the aligner for English from the heads of the built-in voice, on lines that it speaks."""
+    found = []
+    with stentor.TTS(device="cpu", max_num_seqs=1) as tts:
+        for i, text in enumerate(texts.read_text(encoding="utf-8").splitlines()):
+            voice = tts.voices[i % len(tts.voices)]
+            speech = tts.generate(text, voice=voice, seed=1, retries=1, split_granularity="none", word_timestamps=True)
+            alignment = EnglishAlignment(speech.sample_rate)
+            alignment.add(speech.samples)
+            spans = [span for span in alignment.spans(text.split()) if span is not None]
+            found.append(np.array(spans) - [(w.start, w.end) for w in speech.words])
+    whole = np.concatenate(found)
+    return {"utterances": len(found), "starts": figures(whole[:, 0]), "ends": figures(whole[:, 1])}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("model", "speech", "sentences"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    measured = parser.add_mutually_exclusive_group(required=True)
+    measured.add_argument("--model", type=Path)
+    measured.add_argument("--aligner", nargs="+", choices=THROUGH, metavar="THROUGH", help=", ".join(THROUGH))
+    measured.add_argument("--heads", type=Path, metavar="TEXTS")
+    for name in ("speech", "sentences"):
+        parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--count", type=int, default=48, help="utterances")
     parser.add_argument("--voices", nargs="*", default=[], metavar="TEACHER=NAME")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     voices = dict(pair.split("=") for pair in args.voices)
-    with stentor.TTS(args.model, device="cpu", max_num_seqs=1) as tts:
-        found = measure(Forced(tts), list(utterances(args.speech, args.sentences, voices, args.count)))
+    if args.heads is None and None in (args.speech, args.sentences):
+        parser.error("--speech and --sentences are needed")
+    spoken = [] if args.heads else list(utterances(args.speech, args.sentences, voices, args.count))
+    if args.heads:
+        found = measure_heads(args.heads)
+    elif args.aligner:
+        found = {through: measure_aligner(spoken, through) for through in args.aligner}
+    else:
+        with stentor.TTS(args.model, device="cpu", max_num_seqs=1) as tts:
+            found = measure(Forced(tts), spoken)
     print(json.dumps(found, indent=1))
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=1) + "\n")

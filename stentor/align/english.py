@@ -1,0 +1,73 @@
+"""The aligner that ships: English words in 16 kHz audio, by their phonemes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import soxr
+from safetensors.numpy import load_file
+
+from stentor.align.mel import FRAME_SECONDS, RATE, LogMel
+from stentor.align.network import Network, Weights
+from stentor.align.path import word_frames
+from stentor.align.phonemes import class_of
+from stentor.text.phonemes import EnglishPhonemes
+from stentor.text.trace import is_sound
+
+_FILE = Path(__file__).parents[1] / "assets" / "aligner" / "english.safetensors"
+
+
+class EnglishAlignment:
+    """One segment's audio, and when its words are spoken in it. rate: Hz of the samples."""
+
+    def __init__(self, rate: int) -> None:
+        weights = _weights()
+        self._resampled = soxr.ResampleStream(rate, RATE, 1, "float32", quality="MQ") if rate != RATE else None
+        self._mel, self._network = LogMel(), Network(weights)
+        self._scores: list[np.ndarray] = []
+
+    def add(self, samples: np.ndarray) -> None:
+        """Add float32 samples [n]."""
+        if self._resampled is not None:
+            samples = self._resampled.resample_chunk(samples.astype(np.float32, copy=False))
+        frames = self._mel.feed(samples)
+        if len(frames):
+            self._scores.append(self._network.feed(frames))
+
+    def spans(self, words: Sequence[str]) -> list[tuple[float, float] | None]:
+        """When each word is spoken in what was added, in seconds. None for one that is not, such as a dash."""
+        return self.spans_of(word_classes(words))
+
+    def spans_of(self, sounds: Sequence[Sequence[int]]) -> list[tuple[float, float] | None]:
+        """When words of these classes are spoken."""
+        scores = np.concatenate((*self._scores, self._network.finish(self._mel.finish())))
+        spoken = [s for s in sounds if s]
+        if not len(scores) or not spoken:
+            return [None] * len(sounds)
+        frames = iter(word_frames(scores, spoken))
+        return [_seconds(next(frames)) if s else None for s in sounds]
+
+
+def word_classes(words: Sequence[str]) -> list[list[int]]:
+    """The classes of the phonemes of each word."""
+    found: list[list[int]] = [[] for _ in words]
+    written = [i for i, word in enumerate(words) if word.strip()]
+    read = _front_end()(" ".join(words[i].strip() for i in written))
+    for i, place in zip(written, read.places(is_sound), strict=False):  # those at the end may be marks
+        found[i] = [kind for sign in read.text[place.start : place.stop] if (kind := class_of(sign))]
+    return found
+
+
+def _seconds(frames: tuple[float, float]) -> tuple[float, float]:
+    return frames[0] * FRAME_SECONDS, frames[1] * FRAME_SECONDS
+
+
+@cache
+def _weights() -> Weights:
+    return {name: value.astype(np.float32) for name, value in load_file(_FILE).items()}
+
+
+_front_end = cache(EnglishPhonemes)

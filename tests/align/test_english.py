@@ -1,0 +1,133 @@
+"""The English aligner: its parts by hand, its network against PyTorch, and whole on speech of the embedded voice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+import stentor
+from stentor.align.english import EnglishAlignment, word_classes
+from stentor.align.mel import MELS, RATE, STACK, LogMel
+from stentor.align.network import DELAY, Network
+from stentor.align.path import word_frames
+from stentor.align.phonemes import CLASSES, GAP, SYMBOLS
+from stentor.speech.words import sounding_words
+from stentor.text.marks import TextMarks
+from training.train_aligner import Net, export, through_mp3, through_telephone
+
+TEXTS = (
+    "The old boats lay in the harbour, waiting for the morning tide.",
+    "Please call the office at five thirty, and ask for Mrs. Lee.",
+)
+
+
+@pytest.fixture(scope="module")
+def spoken() -> Iterator[list[stentor.Speech]]:
+    """By the embedded voice, with the times that its own heads give."""
+    with stentor.TTS(device="cpu", max_num_seqs=2) as tts:
+        yield tts.generate(list(TEXTS), word_timestamps=True, seed=4, retries=1)
+
+
+def aligned(samples: np.ndarray, rate: int, text: str, step: int = 10**9) -> np.ndarray:
+    """Seconds [words, 2], where the samples come `step` at a time."""
+    alignment = EnglishAlignment(rate)
+    for at in range(0, len(samples), step):
+        alignment.add(samples[at : at + step])
+    return np.array(alignment.spans(text.split()))
+
+
+def test_words_are_where_the_heads_of_the_embedded_voice_find_them(spoken: list[stentor.Speech]) -> None:
+    for text, speech in zip(TEXTS, spoken, strict=True):
+        own = np.array([(w.start, w.end) for w in speech.words])
+        for samples, rate in (
+            (speech.samples, speech.sample_rate),
+            (through_mp3(speech.samples, speech.sample_rate, 64_000), speech.sample_rate),
+            (through_telephone(speech.samples, speech.sample_rate), RATE),
+        ):
+            error = np.abs(aligned(samples, rate, text) - own)
+            assert np.median(error) < 0.05
+            assert error.max() < 0.3
+
+
+def test_chunks_of_any_size_give_the_same_times(spoken: list[stentor.Speech]) -> None:
+    speech = spoken[0]
+    whole = aligned(speech.samples, speech.sample_rate, TEXTS[0])
+    for step in (speech.sample_rate, 1920, 333):
+        np.testing.assert_allclose(aligned(speech.samples, speech.sample_rate, TEXTS[0], step), whole, atol=0.021)
+
+
+def test_words_so_far_are_those_of_the_whole(spoken: list[stentor.Speech]) -> None:
+    speech = spoken[0]
+    half = speech.samples[: len(speech.samples) // 2]
+    whole, part = (aligned(s, speech.sample_rate, TEXTS[0]) for s in (speech.samples, half))
+    known = whole[:, 1] < len(half) / speech.sample_rate - 0.3
+    assert 3 < known.sum() < len(whole) - 3
+    np.testing.assert_allclose(part[known], whole[known], atol=0.041)
+    assert (part[whole[:, 0] > len(half) / speech.sample_rate + 0.3, 0] >= len(half) / speech.sample_rate - 0.05).all()
+
+
+def test_the_network_is_the_one_that_was_trained() -> None:
+    torch.manual_seed(3)
+    net = Net(torch.randn(STACK * MELS), torch.rand(STACK * MELS) + 0.5)
+    silence = torch.randn(STACK * MELS)
+    weights = {k: v.float().numpy() for k, v in export(net, silence).items()}
+    frames = torch.randn(57, STACK * MELS)
+    late = torch.cat((frames, silence.half().float().repeat(DELAY, 1)))
+    with torch.inference_mode():
+        wanted = net(late[None])[0, DELAY:].log_softmax(-1).numpy()
+    network = Network(weights)
+    parts = [network.feed(frames[a:b].numpy()) for a, b in ((0, 1), (1, 8), (8, 50), (50, 57))]
+    rest = network.finish(np.zeros((0, STACK * MELS), np.float32))
+    found = np.concatenate((*parts, rest))
+    np.testing.assert_allclose(found, wanted, atol=0.03)  # half precision
+    np.testing.assert_array_equal(network.finish(np.zeros((0, STACK * MELS), np.float32)), rest)
+
+
+def test_frames_do_not_depend_on_how_samples_are_cut() -> None:
+    samples = np.random.default_rng(0).normal(0, 0.1, 5000).astype(np.float32)
+    one, many = LogMel(), LogMel()
+    whole = np.concatenate((one.feed(samples), one.finish()))
+    parts = [many.feed(part) for part in np.split(samples, (1, 2, 400, 401, 3000))]
+    np.testing.assert_allclose(np.concatenate((*parts, many.finish())), whole, atol=1e-4)
+    assert len(whole) == -(-len(samples) // (RATE // 50))
+
+
+def test_the_way_passes_over_gaps_and_ends_where_the_audio_does() -> None:
+    a, b, c = (SYMBOLS.index(s) + 1 for s in "stn")
+    said = [GAP, a, a, b, c, c, GAP, GAP]
+    scores = np.full((len(said), CLASSES), -8.0)
+    scores[np.arange(len(said)), said] = 0.0
+    assert word_frames(scores, [[a], [b, c]]) == [(1, 3), (3, 6)]
+    assert word_frames(scores, [[a, b], [c], [b, a]]) == [(1, 4), (4, 6), (np.inf, np.inf)]  # the last is not reached
+
+
+def test_a_long_text_is_followed_to_its_end_in_little_memory() -> None:
+    draw = np.random.default_rng(1)
+    words = [list(draw.integers(1, CLASSES, draw.integers(2, 6))) for _ in range(600)]
+    said = [kind for word in words for kind in (*np.repeat(word, 2), GAP)]
+    scores = np.full((len(said), CLASSES), -8.0, np.float32)
+    scores[np.arange(len(said)), said] = 0.0
+    starts = np.cumsum([0, *(2 * len(word) + 1 for word in words[:-1])])
+    assert [first for first, _ in word_frames(scores, words)] == list(starts)
+
+
+def test_words_have_the_phonemes_that_are_read_and_marks_none() -> None:
+    found = word_classes(["Call", "", "—", "5", "[", "now."])
+    assert [len(f) > 0 for f in found] == [True, False, False, True, False, True]
+    assert [SYMBOLS[k - 1] for k in found[0]] == ["k", "ɔ", "l"]
+
+
+def test_a_familys_marks_are_no_words() -> None:
+    marks = TextMarks(speaker=r"<\d>", other=r"\[\w+\]")
+    assert sounding_words("<0> Well, [laughs] it—went [sighs]away.", marks) == ["", "Well,", "", "it—", "went", "away."]
+    assert sounding_words("[no] marks", TextMarks()) == ["[no]", "marks"]
+
+
+def test_silence_and_no_words_have_no_times() -> None:
+    assert EnglishAlignment(24_000).spans(["a", "b"])[1] == (np.inf, np.inf)
+    silent = EnglishAlignment(24_000)
+    silent.add(np.zeros(24_000, np.float32))
+    assert silent.spans(["—", "..."]) == [None, None]
