@@ -1,10 +1,12 @@
-"""Effects on samples before they are encoded: speed and sample rate. They stream, and the result does not depend on
-how the input is cut into chunks."""
+"""Effects on samples before they are encoded: speed, sample rate, watermark. They stream, and the result does not
+depend on how the input is cut into chunks, as far as the watermark's does not."""
 
 from __future__ import annotations
 
 import numpy as np
 import soxr
+
+from stentor.output.watermark import Make, WatermarkStage
 
 
 class Stretch:
@@ -83,20 +85,23 @@ class Stretch:
 
 
 class EffectChain:
-    """Speed, then sample rate: float32 [n] at `source` Hz in, float32 at `target` Hz out."""
+    """Speed, then sample rate, then watermark: float32 [n] at `source` Hz in, float32 at `target` Hz out."""
 
-    def __init__(self, source: int, target: int, speed: float) -> None:
+    def __init__(self, source: int, target: int, speed: float, watermark: Make | None = None) -> None:
         self.stretch = None if speed == 1.0 else Stretch(speed, source)
         self.resample = None if source == target else soxr.ResampleStream(source, target, 1, "float32", "HQ")
+        self.watermark = None if watermark is None else WatermarkStage(watermark, target)
 
     def feed(self, samples: np.ndarray) -> np.ndarray:
         if self.stretch is not None:
             samples = self.stretch.feed(samples)
-        return self._resampled(samples, last=False)
+        samples = self._resampled(samples, last=False)
+        return samples if self.watermark is None else self.watermark.feed(samples)
 
     def finish(self) -> np.ndarray:
         rest = np.zeros(0, np.float32) if self.stretch is None else self.stretch.finish()
-        return self._resampled(rest, last=True)
+        rest = self._resampled(rest, last=True)
+        return rest if self.watermark is None else self.watermark.finish(rest)
 
     def _resampled(self, samples: np.ndarray, last: bool) -> np.ndarray:
         if self.resample is None:

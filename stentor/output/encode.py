@@ -1,7 +1,10 @@
-"""Containers, each as a stream of bytes or as a whole file. PyAV writes mp3, flac, opus and aac.
+"""Formats, each as a stream of bytes or as a whole file. PyAV writes mp3, flac, opus and aac.
 
 The length of a stream is not known when it begins. A wav header then says 0xFFFFFFFF, as FFmpeg's and OpenAI's do, mp3
 has no Xing header, and flac says 0 samples, which means unknown (RFC 9639). The audio frames are the same either way.
+
+Each container can carry a comment: of wav in a LIST INFO chunk before the audio, of mp3 and aac in an ID3v2 tag at the
+head, of flac and ogg among the Vorbis comments, of m4a in its moov. Without one, none of these is written.
 
 A saved stream with 0xFFFFFFFF is read to its end by FFmpeg, libsndfile, Python's wave and scipy, and the first two tell
 its true duration. With 0, all but FFmpeg read nothing.
@@ -15,23 +18,29 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Any, Protocol
 
 import numpy as np
 import soundfile
 
+from stentor.output import g711
 from stentor.output.effects import pcm16
 
 UNKNOWN = 0xFFFFFFFF
-WAV_HEADER = 44  # bytes
+LAWS = ("ulaw", "alaw")
 LIBSNDFILE = ("flac", "mp3")  # what it writes where PyAV is missing
+TELEPHONE = (8000,)
 MPEG = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 
 
 @dataclass(frozen=True)
 class Container:
-    """How one format is written. `rates` () takes any."""
+    """How one format is written.
+
+    rates: Hz that it carries, () for any. bits: of a sample. sized: its header states the length, which a stream has to
+    leave open. plain: samples without a header, so that parts are files too. commented: muxer options with a comment.
+    """
 
     media_type: str
     rates: tuple[int, ...] = ()
@@ -40,12 +49,16 @@ class Container:
     bit_rate: int | None = None
     streamed: Mapping[str, str] = field(default_factory=dict)  # muxer options
     whole: Mapping[str, str] = field(default_factory=dict)
+    commented: Mapping[str, str] = field(default_factory=dict)
     codec_options: Mapping[str, str] = field(default_factory=dict)
+    bits: int = 16
+    sized: bool = False
+    plain: bool = False
 
 
 CONTAINERS = {
-    "wav": Container("audio/wav"),
-    "pcm": Container("audio/pcm"),
+    "wav": Container("audio/wav", sized=True),
+    "pcm": Container("audio/pcm", plain=True),
     "mp3": Container(
         "audio/mpeg",
         MPEG,
@@ -54,8 +67,9 @@ CONTAINERS = {
         64_000,
         {"write_xing": "0", "id3v2_version": "0", "flush_packets": "1"},
         {"write_xing": "1", "id3v2_version": "0"},
+        {"id3v2_version": "3"},
     ),
-    "flac": Container("audio/flac", (), "flac", "flac", None, {"flush_packets": "1"}),
+    "flac": Container("audio/flac", (), "flac", "flac", None, {"flush_packets": "1"}, sized=True),
     "opus": Container(
         "audio/ogg",
         (8000, 12000, 16000, 24000, 48000),
@@ -64,9 +78,11 @@ CONTAINERS = {
         48_000,
         {"page_duration": "20000", "flush_packets": "1"},  # a page per packet, else nothing streams
         {"page_duration": "20000"},
-        {"frame_duration": "20"},
+        codec_options={"frame_duration": "20"},
     ),
-    "aac": Container("audio/aac", MPEG, "adts", "aac", 64_000, {"flush_packets": "1"}),
+    "aac": Container("audio/aac", MPEG, "adts", "aac", 64_000, {"flush_packets": "1"}, commented={"write_id3v2": "1"}),
+    "ulaw": Container("audio/basic", TELEPHONE, bits=8, plain=True),
+    "alaw": Container("audio/x-alaw-basic", TELEPHONE, bits=8, plain=True),
 }
 
 
@@ -75,7 +91,7 @@ FILES = {
     "ogg": Container("audio/ogg", MPEG),
     "m4a": Container("audio/mp4", MPEG, "ipod", "aac", 64_000),
 }
-"""What can be written to a file, by suffix. The last two are not streamed."""
+"""Formats of files, by suffix. The last two are not streamed."""
 
 
 def legal_rate(format: str, rate: int) -> int:
@@ -94,37 +110,49 @@ class Encoder(Protocol):
     def finish(self) -> bytes: ...
 
 
-def encoder(format: str, rate: int, whole: bool) -> Encoder:
-    """`whole`: nothing is returned before `finish`, which returns a file with a complete header."""
+def encoder(format: str, rate: int, whole: bool, bit_rate: int | None = None, comment: str | None = None) -> Encoder:
+    """`whole`: nothing is returned before `finish`, which returns a file with a complete header. bit_rate: bits per
+    second of a format that has one, in place of its usual one. comment: ASCII, for a format that has room for it."""
     if format == "pcm":
         return Pcm()
+    if format in LAWS:
+        return G711(format)
     if format == "wav":
-        return WholeWav(rate) if whole else Wav(rate)
-    return Compressed(CONTAINERS[format], rate, whole)
+        return WholeWav(rate, comment) if whole else Wav(rate, comment)
+    container = CONTAINERS[format]
+    return Compressed(replace(container, bit_rate=bit_rate or container.bit_rate), rate, whole, comment=comment)
 
 
-def file_encoder(format: str, rate: int, file: IO[bytes]) -> Encoder:
+def file_encoder(format: str, rate: int, file: IO[bytes], comment: str | None = None) -> Encoder:
     """An encoder that writes into `file`, which can be sought, as it is fed. `feed` and `finish` return nothing.
 
     libsndfile writes ogg (Vorbis), and flac and mp3 where PyAV is missing. ImportError for what needs PyAV.
     """
     if format == "pcm":
-        return FilePcm(file)
+        return FilePlain(Pcm(), file)
+    if format in LAWS:
+        return FilePlain(G711(format), file)
     if format == "wav":
-        return FileWav(rate, file)
+        return FileWav(rate, file, comment)
     if format == "ogg" or (format in LIBSNDFILE and importlib.util.find_spec("av") is None):
-        return SndFile(format, rate, file)
-    return Compressed(FILES[format], rate, True, file)
+        return SndFile(format, rate, file, comment)
+    return Compressed(FILES[format], rate, True, file, comment)
 
 
-def wav_header(rate: int, data_bytes: int | None) -> bytes:
+def wav_header(rate: int, data_bytes: int | None, comment: str | None = None) -> bytes:
     """The header of mono 16-bit audio. `data_bytes` None: a stream whose length is not known."""
-    riff = UNKNOWN if data_bytes is None else 36 + data_bytes
+    info = b"" if comment is None else _info(comment)
+    riff = UNKNOWN if data_bytes is None else 36 + len(info) + data_bytes
     data = UNKNOWN if data_bytes is None else data_bytes
-    head = struct.pack(
-        "<4sI4s4sIHHIIHH4sI", b"RIFF", riff, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", data
-    )
-    return head
+    head = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", riff, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16)
+    return head + info + struct.pack("<4sI", b"data", data)
+
+
+def _info(comment: str) -> bytes:
+    """A LIST INFO chunk with a comment."""
+    text = comment.encode("ascii") + b"\0"
+    text += b"\0" * (len(text) % 2)
+    return struct.pack("<4sI4s4sI", b"LIST", 12 + len(text), b"INFO", b"ICMT", len(text)) + text
 
 
 class Pcm:
@@ -137,11 +165,24 @@ class Pcm:
         return b""
 
 
+class G711:
+    """One byte per sample, no header. law: "ulaw" or "alaw"."""
+
+    def __init__(self, law: str) -> None:
+        self.codes = g711.codes(law)
+
+    def feed(self, samples: np.ndarray) -> bytes:
+        return self.codes[pcm16(samples).view(np.uint16)].tobytes()
+
+    def finish(self) -> bytes:
+        return b""
+
+
 class Wav(Pcm):
     """A wav whose header goes out with the first samples."""
 
-    def __init__(self, rate: int) -> None:
-        self.header = wav_header(rate, None)
+    def __init__(self, rate: int, comment: str | None = None) -> None:
+        self.header = wav_header(rate, None, comment)
 
     def feed(self, samples: np.ndarray) -> bytes:
         data = super().feed(samples)
@@ -158,8 +199,8 @@ class Wav(Pcm):
 class WholeWav(Pcm):
     """A wav with its length in the header."""
 
-    def __init__(self, rate: int) -> None:
-        self.rate = rate
+    def __init__(self, rate: int, comment: str | None = None) -> None:
+        self.rate, self.comment = rate, comment
         self.data: list[bytes] = []
 
     def feed(self, samples: np.ndarray) -> bytes:
@@ -168,40 +209,45 @@ class WholeWav(Pcm):
 
     def finish(self) -> bytes:
         data = b"".join(self.data)
-        return wav_header(self.rate, len(data)) + data
+        return wav_header(self.rate, len(data), self.comment) + data
 
 
-class FilePcm(Pcm):
+class FilePlain:
     """Samples without header, in a file."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
+    def __init__(self, encoder: Encoder, file: IO[bytes]) -> None:
+        self.encoder, self.file = encoder, file
 
     def feed(self, samples: np.ndarray) -> bytes:
-        self.file.write(super().feed(samples))
+        self.file.write(self.encoder.feed(samples))
+        return b""
+
+    def finish(self) -> bytes:
         return b""
 
 
-class FileWav(FilePcm):
+class FileWav(FilePlain):
     """A wav file whose header is right after `finish`."""
 
-    def __init__(self, rate: int, file: IO[bytes]) -> None:
-        super().__init__(file)
-        self.rate = rate
-        file.write(wav_header(rate, None))
+    def __init__(self, rate: int, file: IO[bytes], comment: str | None = None) -> None:
+        super().__init__(Pcm(), file)
+        self.rate, self.comment = rate, comment
+        self.header_bytes = file.write(wav_header(rate, None, comment))
 
     def finish(self) -> bytes:
-        size = self.file.tell() - WAV_HEADER
+        size = self.file.tell() - self.header_bytes
         self.file.seek(0)
-        self.file.write(wav_header(self.rate, size))
+        self.file.write(wav_header(self.rate, size, self.comment))
         return b""
 
 
 class SndFile:
     """A file that libsndfile writes."""
 
-    def __init__(self, format: str, rate: int, file: IO[bytes]) -> None:
+    def __init__(self, format: str, rate: int, file: IO[bytes], comment: str | None = None) -> None:
         self.file = soundfile.SoundFile(file, "w", samplerate=rate, channels=1, format=format.upper())
+        if comment is not None:
+            self.file.comment = comment
 
     def feed(self, samples: np.ndarray) -> bytes:
         self.file.write(samples)
@@ -253,7 +299,14 @@ def _one_cpu() -> Iterator[None]:
 class Compressed:
     """mp3, flac, opus, aac, ogg and m4a. file: where a whole file is written to, in place of what `finish` returns."""
 
-    def __init__(self, container: Container, rate: int, whole: bool, file: IO[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        container: Container,
+        rate: int,
+        whole: bool,
+        file: IO[bytes] | None = None,
+        comment: str | None = None,
+    ) -> None:
         import av  # FFmpeg: large, and pcm and wav do not need it
         from av.audio.stream import AudioStream
 
@@ -262,8 +315,11 @@ class Compressed:
         options = {
             "fflags": "bitexact",
             **(container.whole if whole else container.streamed),
+            **({} if comment is None else container.commented),
         }  # no random serials, no dates
         self.out = av.open(self.sink, "w", format=container.muxer, options=options)
+        if comment is not None:
+            self.out.metadata["comment"] = comment
         stream = self.out.add_stream(container.codec, rate=rate, options=dict(container.codec_options))
         assert isinstance(stream, AudioStream)
         stream.layout = "mono"

@@ -1,0 +1,41 @@
+"""G.711: 16-bit samples as µ-law and A-law codes, by the decision values of ITU-T G.711.
+
+A decoder, such as FFmpeg's, gives the values of the ITU's tables. FFmpeg's encoder takes the nearest value instead. At
+the edges of segments that is not the one of the tables: 0.8 % of all sample values (A-law: 1.5 %) get the next code.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+MU_BIAS = 33  # added to a 14-bit magnitude, so that segments begin at powers of two
+MU_LARGEST = 8158
+
+
+@cache
+def codes(law: str) -> np.ndarray:
+    """The code of every sample: uint8 [65536], by the sample as uint16. law: "ulaw" or "alaw"."""
+    samples = np.arange(65536, dtype=np.uint16).view(np.int16).astype(np.int32)
+    return _mu_law(samples) if law == "ulaw" else _a_law(samples)
+
+
+def _mu_law(samples: np.ndarray) -> np.ndarray:
+    """Codes of int32 samples [n] by table 2 of the recommendation."""
+    values = samples >> 2  # 14 bits
+    biased = np.minimum(np.abs(values), MU_LARGEST) + MU_BIAS
+    segment = np.frexp(biased)[1] - 6
+    code = segment << 4 | (biased >> (segment + 1)) & 15
+    sent: np.ndarray = (code ^ np.where(values < 0, 0x7F, 0xFF)).astype(np.uint8)
+    return sent
+
+
+def _a_law(samples: np.ndarray) -> np.ndarray:
+    """Codes of int32 samples [n] by table 1 of the recommendation, with every other bit inverted."""
+    values = samples >> 3  # 13 bits
+    magnitude = np.where(values < 0, ~values, values)
+    segment = np.maximum(np.frexp(magnitude)[1] - 5, 0)
+    code = segment << 4 | (magnitude >> np.maximum(segment, 1)) & 15
+    sent: np.ndarray = (code ^ np.where(values < 0, 0x55, 0xD5)).astype(np.uint8)
+    return sent

@@ -1,0 +1,45 @@
+"""Marks by which programs know that audio is made by a machine: a line for metadata and headers, and a watermark."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from stentor.output.watermark import Make, load
+from stentor.version import __version__
+
+SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
+"""IPTC's name for media that a model has made (https://cv.iptc.org/newscodes/digitalsourcetype/)."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Marks of audio. comment: the line for metadata. watermark: makes what changes the samples. None: without."""
+
+    comment: str | None = None
+    watermark: Make | None = None
+
+    @classmethod
+    def of(cls, provenance: bool, watermark: str | Make | None, model: str | Path | None) -> Marks:
+        """Marks as flags ask for them. InvalidRequest says what is wrong with the watermark."""
+        line = comment(model) if provenance else None
+        return cls(line, None if watermark is None else load(watermark))
+
+    def as_json(self) -> dict[str, str]:
+        """The line, for events and answers."""
+        return {} if self.comment is None else {"provenance": self.comment}
+
+
+NO_MARKS = Marks()
+
+
+def comment(model: str | Path | None) -> str:
+    """The line that marks audio of a model, in ASCII. None: the built-in voice. Of a directory it has only the name:
+    what stands before that may tell who owns it."""
+    name = "stentor" if model is None else str(model)
+    if os.path.exists(os.path.expanduser(name)):
+        name = Path(name).expanduser().resolve().name
+    name = re.sub(r"[^\w./:@+-]+", "_", name, flags=re.ASCII)
+    return f"AI-generated; digitalSourceType={SOURCE_TYPE}; software=stentor {__version__}; model={name}"
