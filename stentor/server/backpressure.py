@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from stentor.server.eager import begin
 from stentor.server.errors import shutting_down
 
 T = TypeVar("T")
@@ -72,11 +71,10 @@ async def run_while_connected(work: Coroutine[Any, Any, T], receive: Receive, li
 
     Raises Disconnected, TimeoutError, ApiError 503, or what the work raises.
     """
-    task = begin(work)
+    task = asyncio.create_task(work)
     tasks: list[asyncio.Future[Any]] = [task]
     try:
-        if not task.done():
-            await asyncio.sleep(0)  # work that waits for nothing is done then: watching would cost more than it
+        await asyncio.sleep(0)  # work that waits for nothing is done then: watching would cost more than it
         if task.done():
             return task.result()
         tasks += [watch := asyncio.ensure_future(_disconnected(receive)), end := asyncio.ensure_future(ended.wait())]
@@ -91,6 +89,8 @@ async def run_while_connected(work: Coroutine[Any, Any, T], receive: Receive, li
             for t in tasks:
                 t.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        elif not task.cancelled():
+            task.exception()  # asyncio logs one that nobody has looked at, as this call may have been cancelled
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""`stentor serve`: from flags to a ServerConfig. The server itself is imported only when it runs."""
+"""`stentor serve` and `stentor compile`: from flags to a ServerConfig. What they run is imported only then."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Any
 
 from stentor import local_ray, model_names
 from stentor.errors import InvalidRequest, ModelNotFound
-from stentor.server.config import ServerConfig, build, default, items, kind, names, numbers
+from stentor.server.config import GROUPS, ServerConfig, build, default, items, kind, names, numbers
 
-NO_OPS = {  # accepted flags: two of vLLM, and one of ours from when it was not the default
+NO_OPS = {  # accepted flags: two of vLLM, and two of ours from when they were not the default
     "--omni": "has no effect here",
     "--trust-remote-code": "has no effect here",
+    "--capture-all": "is what every start does",
     "--ignore-unknown-fields": "is the default (--strict is the opposite)",
 }
+
+NO_WINDOWS = "needs Linux or macOS. On Windows, run it in WSL or in Docker"
 
 
 class _Extend(argparse.Action):
@@ -34,19 +37,27 @@ class _Extend(argparse.Action):
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `serve` to a program's subcommands."""
+    """Add `serve` and `compile`, which take the same flags, to a program's subcommands."""
+    _add_command(subparsers, "serve", run, "speech over HTTP and WebSocket, with a web page")
+    _add_command(subparsers, "compile", compile, "fill the cache of GPU kernels for a server with these flags")
+
+
+def _add_command(subparsers: Any, name: str, run: Callable[[argparse.Namespace], int], help: str) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "serve",
-        help="speech over HTTP and WebSocket, with a web page",
+        name,
+        help=help,
+        usage=f"stentor {name} [MODEL ...] [--flag VALUE ...]",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("models", nargs="*", metavar="MODEL", help="local directory, Hub id or dummy:NAME")
     parser.add_argument("--model", dest="model_flag", help="the same as MODEL")
     parser.add_argument("--config", help="YAML file with the same options; flags win")
+    group = parser.add_argument_group(GROUPS["models"])
     for f in fields(ServerConfig):
         if f.name != "models":
-            _add(parser, f)
+            group = parser.add_argument_group(GROUPS[f.name]) if f.name in GROUPS else group
+            _add(group, f)
     parser.add_argument("--skip-server-warmup", action="store_false", dest="warmup", help="the same as --no-warmup")
     parser.add_argument("--disable-log-requests", action="store_false", dest="log_requests", help=argparse.SUPPRESS)
     for flag, effect in NO_OPS.items():
@@ -57,7 +68,7 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(func=run)
 
 
-def _add(parser: argparse.ArgumentParser, f: Any) -> None:
+def _add(parser: argparse._ArgumentGroup, f: Any) -> None:
     flags = ("--" + f.name.replace("_", "-"), *f.metadata.get("names", ()))
     value = default(f)
     help = f.metadata["help"].replace("%", "%%") + ("" if value in (None, ()) else f" (default: {value})")
@@ -74,21 +85,10 @@ def _add(parser: argparse.ArgumentParser, f: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes. Returns the exit code: 0 after a signal, 2 for wrong options and models that do not
     exist, 70 if an engine crashed for good."""
-    given = {k: v for k, v in vars(args).items() if k in ServerConfig.__dataclass_fields__}
-    models = tuple(given.pop("models", ())) + tuple(m for m in [vars(args).get("model_flag")] if m)
-    if models:
-        given["models"] = models
-    for flag, effect in vars(args).get("no_ops", ()):
-        print(f"stentor serve: {flag} {effect}", file=sys.stderr)
-    try:
-        config = build(given, vars(args).get("config"))
-        for model in config.models:
-            model_names.check(model)
-    except InvalidRequest as e:
-        print(f"stentor serve: --{e.param.replace('_', '-')} {e.message}", file=sys.stderr)
+    if sys.platform == "win32":  # an engine's process has a socket as its standard input
+        print(f"stentor serve: {NO_WINDOWS}", file=sys.stderr)
         return 2
-    except ModelNotFound as e:
-        print(f"stentor serve: {e}", file=sys.stderr)
+    if (config := _config(args, "serve")) is None:
         return 2
     extra = "ray" if config.scaled else "server"
     try:
@@ -101,3 +101,36 @@ def run(args: argparse.Namespace) -> int:
         print(f"stentor serve: {e}; install what it needs: pip install 'stentor[{extra}]'", file=sys.stderr)
         return 2
     return serve(config)
+
+
+def compile(args: argparse.Namespace) -> int:
+    """Compile the kernels that a server with these flags launches. Returns the exit code as `run` does."""
+    if (config := _config(args, "compile")) is None:
+        return 2
+    try:
+        from stentor.server.compile import compile_kernels
+    except ImportError as e:
+        print(f"stentor compile: {e}; install what it needs: pip install 'stentor[server]'", file=sys.stderr)
+        return 2
+    compile_kernels(config)
+    return 0
+
+
+def _config(args: argparse.Namespace, command: str) -> ServerConfig | None:
+    """The settings that the flags give. None after saying what is wrong with them."""
+    given = {k: v for k, v in vars(args).items() if k in ServerConfig.__dataclass_fields__}
+    models = tuple(given.pop("models", ())) + tuple(m for m in [vars(args).get("model_flag")] if m)
+    if models:
+        given["models"] = models
+    for flag, effect in vars(args).get("no_ops", ()):
+        print(f"stentor {command}: {flag} {effect}", file=sys.stderr)
+    try:
+        config = build(given, vars(args).get("config"))
+        for model in config.models:
+            model_names.check(model)
+        return config
+    except InvalidRequest as e:
+        print(f"stentor {command}: --{e.param.replace('_', '-')} {e.message}", file=sys.stderr)
+    except ModelNotFound as e:
+        print(f"stentor {command}: {e}", file=sys.stderr)
+    return None

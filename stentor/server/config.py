@@ -5,27 +5,32 @@ Imports nothing heavy: the command line reads this file to build its parser.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+from stentor.align.aligner import Aligners
+from stentor.arguments import shown
+from stentor.client_names import taken_by_model
 from stentor.config import DTYPES, check_device, check_quantization, path_of
 from stentor.errors import InvalidRequest
 from stentor.server.limits import LIMITS
 from stentor.server.load_options import load_options
 from stentor.server.lora_modules import lora_modules
-from stentor.server.names import taken_by_model
+from stentor.text.cleanup import ALL, HELP, steps
 from stentor.text.lexicon import Lexicon
 from stentor.text.sentences import MAX_CHARS
+from stentor.untrusted import Unreadable, parse_json, parse_yaml, read_bytes
 
-FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm")
+FORMATS = ("wav", "mp3", "flac", "opus", "aac", "pcm", "ulaw", "alaw")
 MIB = 1 << 20
 HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
+HOST = re.compile(r"\*|(\*\.)?[\w.-]+|[0-9A-Fa-f.:]+")
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
@@ -33,12 +38,25 @@ def option(default: Any, help: str, **more: Any) -> Any:
     return field(default=default, metadata={"help": help, **more})
 
 
+GROUPS = {
+    "models": "what is served",
+    "host": "where it listens",
+    "api_key": "access",
+    "default_response_format": "what is accepted",
+    "max_active_requests": "load",
+    "provenance": "marks of a machine",
+    "replicas": "replicas, with stentor[ray]",
+    "voices_dir": "voices and references",
+    "ws_idle_seconds": "WebSocket",
+}
+"""Titles of groups of fields in `--help`, by the first field of each."""
+
+
 @dataclass(frozen=True)
 class ServerConfig:
     """How a server listens, what it serves, and its limits."""
 
-    # what is served
-    models: tuple[str, ...] = option((), "local directory, Hub id or dummy:NAME; none: the embedded default voice")
+    models: tuple[str, ...] = option((), "local directory, Hub id or dummy:NAME; none: the built-in voice")
     served_model_name: tuple[str, ...] = option(
         (), "name of each model in requests and answers, the first if there is one model with several; default: its own"
     )
@@ -56,6 +74,9 @@ class ServerConfig:
     allow_runtime_lora_updating: bool = option(False, "answer /v1/load_lora_adapter and /v1/unload_lora_adapter")
     allowed_lora_path: str | None = option(None, "directory from which adapters may be loaded at run time")
     lexicon: str | None = option(None, "YAML file of words and how they are said: phonemes between slashes, or words")
+    aligner: str | None = option(
+        None, "package:function, which finds the times of words in other languages than English"
+    )
     load_options: tuple[str, ...] = option(
         (), "name=value, options of the model's family, such as stream_window=20; one or more; repeatable", nargs="+"
     )
@@ -68,7 +89,6 @@ class ServerConfig:
     )
     deterministic: bool = option(False, "on CUDA, the same seed gives the same bytes whatever else is served; slower")
     require_graphs: bool = option(False, "do not start if a CUDA graph cannot be captured")
-    capture_all: bool = option(False, "capture every CUDA graph before /ready; otherwise many while nobody speaks")
     threads: int | None = option(None, "torch threads of the engine on a CPU")
     warmup: bool = option(True, "speak a sentence before /ready says yes")
     idle_unload_seconds: float | None = option(
@@ -79,10 +99,13 @@ class ServerConfig:
         "restart a crashed engine or exit with code 70; auto: exit if the GPU fails",
         choices=("auto", "restart", "exit"),
     )
-    # where it listens
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all")
     port: int = option(8000, "port to listen on; 0 takes a free one")
     uds: str | None = option(None, "listen on this unix socket instead")
+    wyoming_port: int | None = option(
+        None, "listen for Wyoming clients, such as Home Assistant, on this TCP port too; 0 takes a free one"
+    )
+    api_processes: int = option(1, "processes that take requests on this port, for more streams than one can send")
     root_path: str = option("", "path prefix that a proxy in front removes")
     ssl_keyfile: str | None = option(None, "TLS key")
     ssl_certfile: str | None = option(None, "TLS certificate")
@@ -90,20 +113,26 @@ class ServerConfig:
     uvicorn_log_level: str = option("info", "log level", choices=("critical", "error", "warning", "info", "debug"))
     log_format: str = option("text", "lines of text, or one JSON object per line", choices=("text", "json"))
     log_requests: bool = option(True, "one log line per request, without /health, /ready and /metrics")
+    otlp_traces_endpoint: str | None = option(
+        None, "send OpenTelemetry spans to this URL, such as http://localhost:4318/v1/traces; needs stentor[traces]"
+    )
     drain_seconds: int = option(LIMITS.drain_seconds, "on SIGTERM, how long running requests may take to end")
-    # access
     api_key: tuple[str, ...] = option((), "bearer key asked for on /v1 paths (also STENTOR_API_KEY); repeatable")
     open_lists: bool = option(
         False, "with --api-key: answer /v1/audio/voices and /v1/audio/models without one, for Open WebUI"
     )
     allowed_origins: tuple[str, ...] = option((), 'CORS and WebSocket origins besides our own; ["*"] for any')
-    # what is accepted
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "names under which it may be asked besides this machine's, such as tts.example or *.example; repeatable; "
+        "default: none on a loopback address without a key, else any; * for any",
+    )
+    forwarded_allow_ips: tuple[str, ...] = option(
+        (), "addresses or networks of proxies whose X-Forwarded-For says who the client is; repeatable; default: none"
+    )
     default_response_format: str = option("mp3", "when a request names none, as OpenAI's", choices=FORMATS)
     default_sample_rate: int | None = option(
         None, "Hz when a request names none, e.g. 24000 for clients that take it for granted; default: the model's own"
-    )
-    stream_by_default: bool = option(
-        False, "stream bytes to clients that ask for nothing else, as OpenAI does; wav then says no length"
     )
     strict: bool = option(
         False, "refuse (400) fields that a model cannot use or does not know; otherwise X-Ignored names them"
@@ -116,8 +145,8 @@ class ServerConfig:
     split_chars: int = option(
         MAX_CHARS, "longer input is spoken in pieces, cut at sentences, of at most so many characters"
     )
+    cleanup: str = option(ALL, HELP)
     voice_alias: tuple[str, ...] = option((), "name=voice: another name for a voice, e.g. alloy=low; repeatable")
-    # load
     max_active_requests: int = option(LIMITS.max_active_requests, "requests in progress; more get 429")
     max_queued_requests: int = option(LIMITS.max_queued_requests, "requests waiting for a slot per model; more get 503")
     request_timeout: float = option(LIMITS.request_timeout, "seconds that one request may take")
@@ -126,13 +155,17 @@ class ServerConfig:
     )
     guard: bool = option(True, "end speech that runs on far beyond what its text needs")
     guard_retries: int = option(2, "times that a run-on answer (not streamed, no seed given) is spoken again")
-    # replicas, with stentor[ray]
-    replicas: int | None = option(None, "whole servers side by side, which Ray starts, balances and replaces")
+    provenance: bool = option(
+        False, "say in the metadata of audio, in X-Provenance and in events that a machine has made it"
+    )
+    watermark: str | None = option(
+        None, "package:function, which marks the samples of all audio; the package must be installed here"
+    )
+    replicas: int | None = option(None, "servers side by side, which Ray starts, balances and replaces")
     min_replicas: int | None = option(None, "with --max-replicas: replicas that always run; default 1")
     max_replicas: int | None = option(None, "replicas at most; their number then follows the load")
     gpus_per_replica: float | None = option(None, "GPUs of each replica, such as 1 or 0.5; default 1 if there are any")
     session_header: str | None = option(None, "requests with one value of this header go to one replica")
-    # voices and references
     voices_dir: str | None = option(None, "where uploaded voices live (also SPEAKER_SAMPLES_DIR)")
     max_voices: int = option(LIMITS.max_voices, "uploaded voices at most (also SPEAKER_MAX_UPLOADED)")
     voice_policy: str = option(
@@ -143,7 +176,6 @@ class ServerConfig:
     allow_remote_references: bool = option(True, "fetch http(s) reference audio at all")
     allowed_local_media_path: str | None = option(None, "directory from which file: references may be read")
     media_timeout: float = option(LIMITS.media_timeout, "seconds for fetching reference audio")
-    # WebSocket
     ws_idle_seconds: float = option(LIMITS.ws_idle_seconds, "a WebSocket that is silent for so long is closed")
     ws_max_sessions: int = option(LIMITS.ws_max_sessions, "WebSocket sessions at once")
 
@@ -159,20 +191,27 @@ class ServerConfig:
         _check_number("quantization", self.quantization, max(1, len(self.models)))
         check_device(self.device)
         Lexicon.of(self.lexicon)
+        Aligners(self.aligner)
+        steps(self.cleanup)
         self._check_numbers()
         if self.default_sample_rate is not None and not 8000 <= self.default_sample_rate <= 48000:
             raise InvalidRequest("default_sample_rate", f"must be from 8000 to 48000, got {self.default_sample_rate}")
-        if not 0 <= self.port <= 65535:
-            raise InvalidRequest("port", f"must be from 0 to 65535, got {self.port}")
+        for name, port in (("port", self.port), ("wyoming_port", self.wyoming_port or 0)):
+            if not 0 <= port <= 65535:
+                raise InvalidRequest(name, f"must be from 0 to 65535, got {port}")
         self._check_names()
         self._check_paths()
         if not all(key.strip() for key in self.api_key):
             raise InvalidRequest("api_key", "must not be empty: an empty key would let everybody in")
+        self._check_proxies()
         self._check_adapters()
         load_options(self.load_options)
         if bool(self.ssl_keyfile) != bool(self.ssl_certfile):
             raise InvalidRequest("ssl_keyfile", "and ssl_certfile go together")
         self._check_replicas()
+        self._check_api_processes()
+        self._check_wyoming()
+        self._check_watermark()
         for alias in self.voice_alias:
             if not all(alias.partition("=")):
                 raise InvalidRequest("voice_alias", f"must look like name=voice, got {alias!r}")
@@ -194,12 +233,14 @@ class ServerConfig:
             raise InvalidRequest("uds", f"folder {str(Path(self.uds).parent)!r} does not exist")
 
     def _check_numbers(self) -> None:
-        for name in _POSITIVE:
-            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise InvalidRequest(name, f"must be above 0, got {value}")
-        for name in ("drain_seconds", "guard_retries"):
-            if (value := getattr(self, name)) < 0:
-                raise InvalidRequest(name, f"must be 0 or more, got {value}")
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if kind(f) not in ("int", "float") or f.name in _OTHER_RANGES or value is None:
+                continue
+            if f.name in _FROM_ZERO and value < 0:
+                raise InvalidRequest(f.name, f"must be 0 or more, got {value}")
+            if f.name not in _FROM_ZERO and not 0 < value < math.inf:
+                raise InvalidRequest(f.name, f"must be above 0, got {value}")
 
     def loras_of(self, model: str) -> dict[str, str]:
         """Paths of the adapters that a model has from the start, by their names."""
@@ -218,6 +259,16 @@ class ServerConfig:
         if self.allow_runtime_lora_updating and self.scaled:
             raise InvalidRequest("allow_runtime_lora_updating", "does not go with replicas: each would have its own")
 
+    def _check_proxies(self) -> None:
+        for name in self.allowed_hosts:
+            if not HOST.fullmatch(name):
+                raise InvalidRequest("allowed_hosts", f"must be names without scheme and port, got {name!r}")
+        for network in self.forwarded_allow_ips:
+            try:
+                ip_network(network)
+            except ValueError:
+                raise InvalidRequest("forwarded_allow_ips", f"must be addresses or networks, got {network!r}") from None
+
     @property
     def scaled(self) -> bool:
         """Whether Ray runs replicas of this server."""
@@ -233,7 +284,7 @@ class ServerConfig:
         if low is not None and (high is None or low > high):
             raise InvalidRequest("min_replicas", f"must be at most max_replicas, got {low} and {high}")
         if high is not None and self.replicas is not None:
-            raise InvalidRequest("replicas", "is a fixed number: leave it out beside max_replicas")
+            raise InvalidRequest("replicas", "is a fixed number: leave it out with max_replicas")
         if self.session_header is not None and not HEADER.fullmatch(self.session_header):
             raise InvalidRequest("session_header", f"must be the name of a header, got {self.session_header!r}")
         if self.gpus_per_replica is not None and self.gpus_per_replica < 0:
@@ -249,6 +300,36 @@ class ServerConfig:
                 raise InvalidRequest(name, "does not go with replicas: a proxy in front of them has TLS and sockets")
         if self.port == 0:
             raise InvalidRequest("port", "must be a number of its own with replicas, not 0")
+
+    def _check_api_processes(self) -> None:
+        if self.api_processes == 1:
+            return
+        given = {
+            "uds": self.uds is not None,
+            "idle_unload_seconds": self.idle_unload_seconds is not None,
+            "allow_runtime_lora_updating": self.allow_runtime_lora_updating,
+            "replicas": self.scaled,
+        }
+        for name in (name for name, is_given in given.items() if is_given):
+            raise InvalidRequest(name, "does not go with more than one of api_processes")
+
+    def _check_wyoming(self) -> None:
+        if self.wyoming_port is None:
+            return
+        if self.api_key:
+            raise InvalidRequest(
+                "wyoming_port", "does not go with api_key: Wyoming has no keys, so anybody could speak"
+            )
+        if self.scaled:
+            raise InvalidRequest("wyoming_port", "does not go with replicas")
+        if self.api_processes > 1 and self.wyoming_port == 0:
+            raise InvalidRequest("wyoming_port", "must be a number of its own with several api_processes, not 0")
+
+    def _check_watermark(self) -> None:
+        if self.watermark is not None:
+            from stentor.output import watermark
+
+            watermark.load(self.watermark)
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -268,30 +349,14 @@ def _check_number(name: str, given: Sequence[object], models: int) -> None:
         raise InvalidRequest(name, f"give one value, or one per model ({models})")
 
 
-_POSITIVE = (
-    "max_loras",
-    "max_lora_rank",
-    "max_num_seqs",
-    "memory_gb",
-    "threads",
-    "idle_unload_seconds",
-    "max_input_chars",
-    "max_instructions_chars",
-    "max_body_mb",
-    "split_chars",
-    "max_active_requests",
-    "max_queued_requests",
-    "request_timeout",
-    "max_buffered_mb",
-    "max_voices",
-    "max_upload_mb",
-    "media_timeout",
-    "ws_idle_seconds",
-    "ws_max_sessions",
-    "replicas",
-    "min_replicas",
-    "max_replicas",
-)
+_FROM_ZERO = ("drain_seconds", "guard_retries")
+_OTHER_RANGES = (
+    "port",
+    "wyoming_port",
+    "default_sample_rate",
+    "gpu_memory_utilization",
+    "gpus_per_replica",
+)  # checked by themselves
 
 
 def kind(f: Field[Any]) -> str:
@@ -323,9 +388,9 @@ def from_file(path: str | Path) -> dict[str, Any]:
     import yaml
 
     try:
-        read = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        raise InvalidRequest("config", f"cannot read {str(path)!r}: {e}") from e
+        read = parse_yaml(read_bytes(Path(path), MIB), yaml.SafeLoader)
+    except Unreadable as e:
+        raise InvalidRequest("config", f"{str(path)!r} {e}") from None
     if not isinstance(read, dict):
         raise InvalidRequest("config", f"{str(path)!r} must hold a mapping of option names to values")
     return typed(read)
@@ -362,9 +427,9 @@ def items(value: str) -> tuple[str, ...]:
     """A list flag's value: a JSON list, or one item."""
     if value.lstrip().startswith("["):
         try:
-            parsed = json.loads(value)
-        except json.JSONDecodeError as e:
-            raise InvalidRequest("list", f"{value!r} is not a JSON list: {e}") from e
+            parsed = parse_json(value)
+        except Unreadable as e:
+            raise InvalidRequest("list", f"{shown(value)} {e}") from None
         return tuple(str(v) for v in parsed)
     return (value,)
 
@@ -412,5 +477,5 @@ def _typed(f: Field[Any], value: Any) -> Any:
 def _number(name: str, value: Any, make: type[int] | type[float]) -> int | float:
     try:
         return make(value)
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         raise InvalidRequest(name, f"must be a number, got {value!r}") from e

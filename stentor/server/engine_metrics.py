@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-import torch
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from stentor.engine.request_state import Health
-from stentor.server.audio.playback import ClientPlayback
+from stentor.engine.health import Health
 from stentor.server.model_hosts import ModelHost, ModelHosts
+from stentor.server.speech.playback import ClientPlayback
 from stentor.server.voices.recordings import Recordings
 
 PREFIX = "stentor:"
@@ -83,6 +82,11 @@ def _up(host: ModelHost) -> bool:
     return host.serves if health is None else health.alive
 
 
+OF_ENGINES = {PREFIX + name for name, _, _ in (*HOST_GAUGES, *HOST_COUNTERS, *ENGINE_GAUGES, *ENGINE_COUNTERS)}
+OF_ENGINES |= {PREFIX + "step_time_s", PREFIX + "gpu_memory_bytes"}
+"""Metrics that each API process of a server tells of the same engines."""
+
+
 class EngineMetrics(Collector):
     """Models, engines, caches and open sessions as they are now. live: running streams and their models."""
 
@@ -118,12 +122,12 @@ class EngineMetrics(Collector):
         return lead
 
     def _caches(self) -> Iterator[Metric]:
-        cache = self.recordings.cache
-        yield CounterMetricFamily(PREFIX + "voice_cache_hits", "Reference audio found decoded", value=cache.hits)
-        yield CounterMetricFamily(PREFIX + "voice_cache_misses", "Reference audio decoded", value=cache.misses)
-        yield GaugeMetricFamily(PREFIX + "voice_cache_bytes", "Decoded reference audio kept", value=cache.bytes)
-        gpu = sum(torch.cuda.memory_reserved(i) for i in range(torch.cuda.device_count()))
-        yield GaugeMetricFamily(PREFIX + "gpu_memory_bytes", "GPU memory reserved by this process", value=gpu)
+        found = self.recordings
+        yield CounterMetricFamily(PREFIX + "voice_cache_hits", "Reference audio found decoded", value=found.hits)
+        yield CounterMetricFamily(PREFIX + "voice_cache_misses", "Reference audio decoded", value=found.misses)
+        yield GaugeMetricFamily(PREFIX + "voice_cache_bytes", "Decoded reference audio kept", value=found.cache.held)
+        gpu = sum(host.health.gpu_bytes for host in self.hosts.all if host.health is not None)
+        yield GaugeMetricFamily(PREFIX + "gpu_memory_bytes", "GPU memory reserved by the engines", value=gpu)
 
 
 def _families(

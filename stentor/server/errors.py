@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from stentor.errors import EngineError, InvalidRequest, Overloaded
+from stentor.errors import EngineError, InvalidRequest, Overloaded, WatermarkError
 from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
 
@@ -70,6 +71,11 @@ class ApiError(Exception):
         if self.retry_after is None:
             return {}
         return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
+
+
+def invalid(param: str, message: str, code: str | None = None) -> ApiError:
+    """400 for a field that is wrong. The message begins with its name."""
+    return ApiError(400, f"{param}: {message}", param=param, code=code)
 
 
 class BodyError(HTTPException):
@@ -131,17 +137,23 @@ def translate(error: BaseException, retry_after: float = 1.0) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequest):
-        param = PARAMS.get(error.param, error.param)
-        return ApiError(400, f"{param}: {error.message}", param=param)
+        return invalid(PARAMS.get(error.param, error.param), error.message)
     if isinstance(error, Overloaded):
         return ApiError(503, "too many requests wait for this model", code="queue_full", retry_after=retry_after)
     if isinstance(error, TimeoutError):
         return ApiError(504, "the request took longer than this server allows", code="request_timeout")
     if isinstance(error, EngineError):
-        log.error("a request failed in the engine: %s", error)
-        return ApiError(500, "the request failed in the engine", code="engine_error")
+        return _not_served(error)
     log.error("unexpected error", exc_info=error)
     return ApiError(500, "internal error", code="internal_error")
+
+
+def _not_served(error: EngineError) -> ApiError:
+    if isinstance(error, WatermarkError):
+        log.error("a watermark failed", exc_info=error)
+        return ApiError(500, "the watermark failed", code="watermark_error")
+    log.error("a request failed in the engine: %s", error)
+    return ApiError(500, "the request failed in the engine", code="engine_error")
 
 
 def _from_validation(error: RequestValidationError) -> ApiError:
@@ -155,8 +167,10 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     # what follows the name of a plain field is the branch of a union ("str", "VoiceId") or an index
     if where[:1] == ["items"]:
         where = [*where[:2], *where[3:]]
-    depth = {"references": 3, "items": 3, "stage_params": 2}.get(str(where[0]) if where else "", 1)
+    depth = {"references": 3, "items": 3, "script": 3, "stage_params": 2}.get(str(where[0]) if where else "", 1)
     param = ".".join(str(p) for p in where[:depth]) or None
+    if param is not None and where[0] == "script":
+        param = re.sub(r"\.(\d+)", r"[\1]", param)  # as stentor.text.script names turns
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in KINDS:
         or_text = any(e["type"] == "string_type" and e["loc"][:2] == first["loc"][:2] for e in error.errors())
@@ -180,9 +194,11 @@ def _of_another_kind(error: Mapping[str, Any]) -> bool:
     return error["type"] == "string_type" and isinstance(error["input"], list | dict)
 
 
-def from_pydantic(error: ValidationError) -> ApiError:
-    """The first thing wrong with a message that is not an HTTP body."""
-    return _from_validation(RequestValidationError([{**e, "loc": ("body", *e["loc"])} for e in error.errors()]))
+def from_pydantic(error: ValidationError, *within: str | int) -> ApiError:
+    """The first thing wrong with a message that is not an HTTP body, or stands `within` one."""
+    return _from_validation(
+        RequestValidationError([{**e, "loc": ("body", *within, *e["loc"])} for e in error.errors()])
+    )
 
 
 def install(app: FastAPI) -> None:

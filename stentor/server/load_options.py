@@ -8,8 +8,10 @@ from typing import Any
 
 import yaml
 
+from stentor.arguments import shown
 from stentor.config import EngineConfig
 from stentor.errors import InvalidRequest
+from stentor.untrusted import Unreadable, parse_yaml
 
 ELSEWHERE = {
     "model",
@@ -18,6 +20,7 @@ ELSEWHERE = {
     "dtype",
     "quantization",
     "lexicon",
+    "aligner",
     "lora",
     "loras",
     "max_loras",
@@ -27,7 +30,7 @@ ELSEWHERE = {
 
 
 def load_options(values: Sequence[str]) -> dict[str, Any]:
-    """Of `name=value`, the value as in YAML: a number, true or false, or a word. InvalidRequest if one is not that."""
+    """Parse `name=value`, the value as in YAML: a number, true or false, or a word. InvalidRequest for others."""
     found: dict[str, Any] = {}
     for value in values:
         name, _, text = (part.strip() for part in value.partition("="))
@@ -38,9 +41,9 @@ def load_options(values: Sequence[str]) -> dict[str, Any]:
         if name in found:
             raise InvalidRequest("load_options", f"{name!r} is given more than once")
         try:
-            found[name] = yaml.safe_load(text)
-        except yaml.YAMLError as e:
-            raise InvalidRequest("load_options", f"cannot read the value of {value!r}") from e
+            found[name] = parse_yaml(text, yaml.SafeLoader)
+        except Unreadable as e:
+            raise InvalidRequest("load_options", f"the value of {shown(value)} {e}") from None
         if not isinstance(found[name], str | int | float | bool):
             raise InvalidRequest("load_options", f"a value is a number, true, false or a word, got {value!r}")
     return found

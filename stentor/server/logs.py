@@ -93,7 +93,7 @@ class AccessLog:
             status.append(500)
             raise
         finally:
-            _write(scope, status[0] if status else None, time.monotonic() - began)
+            write_access(scope, status[0] if status else None, time.monotonic() - began)
 
 
 def is_probe(scope: Scope) -> bool:
@@ -102,7 +102,8 @@ def is_probe(scope: Scope) -> bool:
     return not PROBES.isdisjoint((path, path.removeprefix(scope.get("root_path", "").rstrip("/"))))
 
 
-def _write(scope: Scope, status: int | None, seconds: float) -> None:
+def write_access(scope: Scope, status: int | None, seconds: float) -> None:
+    """Write the line of a request or a session that has ended. Of the scope it reads method, path and client."""
     method, path = scope.get("method", "WEBSOCKET"), quote(scope["path"])
     client = ":".join(map(str, scope.get("client") or ("-",)))
     facts = {"method": method, "path": path, "status": status, "seconds": round(seconds, 4), "client": client}

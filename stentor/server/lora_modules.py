@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stentor.arguments import shown
 from stentor.errors import InvalidRequest
+from stentor.untrusted import Unreadable, parse_json
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class LoraModule:
 
 
 def lora_modules(values: Sequence[str]) -> list[LoraModule]:
-    """Of `name=path`, or of JSON objects with name, path and base_model_name, as vLLM takes them.
+    """Parse `name=path`, or JSON objects with name, path and base_model_name, as vLLM takes them.
 
     InvalidRequest if one is neither, or two have a name.
     """
@@ -38,9 +39,9 @@ def _module(value: str) -> LoraModule:
         fields = {"name": name.strip(), "path": path.strip()}
     else:
         try:
-            fields = json.loads(value)
-        except json.JSONDecodeError as e:
-            raise InvalidRequest("lora_modules", f"{value!r} is not a JSON object: {e}") from e
+            fields = parse_json(value)
+        except Unreadable as e:
+            raise InvalidRequest("lora_modules", f"{shown(value)} {e}") from None
     allowed = {"name", "path", "base_model_name"}
     strings = all(isinstance(v, str) and v for v in fields.values())
     if not fields.keys() <= allowed or not {"name", "path"} <= fields.keys() or not strings:

@@ -9,18 +9,23 @@ import math
 import os
 import signal
 import socket
+import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from stentor.server import logs
+from stentor.server.api_processes import ApiProcesses, AttachedHost, Owner, read_start
 from stentor.server.app import create_app
 from stentor.server.config import ServerConfig
-from stentor.server.http.connections import Connection, limited
-from stentor.server.limits import LIMITS, SWITCH_SECONDS
+from stentor.server.engines.process import CRASHED
+from stentor.server.http.connections import Connection, fitted, limited
+from stentor.server.limits import LIMITS, Limits
+from stentor.server.model_hosts import ModelHost
 from stentor.server.state import Server
 
 log = logging.getLogger("stentor.server")
@@ -33,13 +38,23 @@ class _Uvicorn(uvicorn.Server):
 
     lost: int | None = None  # the exit code, once a model is lost
     hurried = False  # nobody wants to wait for what runs
-    drain: asyncio.Event
-    ended: asyncio.Event
+    held: Server
+    processes: ApiProcesses | None = None  # the others, where there are and this is the first
+    owner_api = 0  # the number of this process, where it is one of the others
 
     def give_up(self, code: int) -> None:
         """End the process with this exit code, because a model is lost for good."""
         self.lost = code
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.processes is not None:
+            self.processes.start(self.held)
+        elif self.owner_api:
+            self.held.others = Owner(self.held, self.owner_api, lambda: os._exit(CRASHED))
+        await super().startup(sockets)
+        for listening in sockets or ():  # more may wait than are accepted at once
+            listening.listen(LIMITS.backlog)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, wait until requests and WebSocket sessions have finished, then let uvicorn close.
@@ -49,10 +64,13 @@ class _Uvicorn(uvicorn.Server):
         its client."""
         for server in self.servers:
             server.close()
-        self.drain.set()
+        self.held.drain.set()
         await self._served(self.config.timeout_graceful_shutdown or 0, lambda: self.hurried)
-        self.ended.set()
+        self.held.ended.set()
         await self._served(END_SECONDS, lambda: self.force_exit)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await self._served(END_SECONDS, lambda: not self.server_state.connections)
         self.config.timeout_graceful_shutdown = math.ceil(END_SECONDS)
         await super().shutdown(sockets)
 
@@ -68,101 +86,168 @@ class _Uvicorn(uvicorn.Server):
         for connection in list(self.server_state.connections):
             if isinstance(connection, Connection):
                 connection.shutdown()
-        return bool(self.server_state.connections or self.server_state.tasks)
+        return bool(self.server_state.connections or self.server_state.tasks or self.held.metrics.sessions)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         again = self.should_exit and sig == signal.SIGINT
-        rest = "those that run are ended" if again else "waiting for those that run"
-        log.info("%s: no new requests; %s", signal.Signals(sig).name, rest)
+        rest = "ending running requests" if again else "waiting for running requests (again to end them)"
+        log.info("%s: stopping; %s", signal.Signals(sig).name, rest)
         # uvicorn's handler raises the signal again at the end, which would change the exit code
         self.force_exit = again and self.hurried
         self.hurried = again or self.hurried
         self.should_exit = True
 
 
-def _cannot_listen(config: ServerConfig) -> str | None:
-    """Why the address cannot be had, None if it can. uvicorn sees it only when models have begun to load."""
-    if config.uds is not None:
-        return None
-    why = []
-    try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as e:
-        return str(e)
-    for family, kind, protocol, _, address in found:
-        try:
-            _try_to_bind(family, kind, protocol, address)
-        except OSError as e:
-            why.append(e)
-    # a name may have addresses that this machine lacks, such as ::1 in a container
-    in_use = [e for e in why if e.errno == errno.EADDRINUSE]
-    if in_use or len(why) == len(found):
-        return (in_use or why)[0].strerror
-    return None
-
-
-def _try_to_bind(family: int, kind: int, protocol: int, address: Any) -> None:
-    with socket.socket(family, kind, protocol) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        trial.bind(address)
-
-
 def serve(config: ServerConfig) -> int:
-    """Serve until SIGTERM or SIGINT, then finish running requests. Returns the process's exit code. Where a model is
-    still being loaded, the process ends with it here: Python would wait for the load, which may be a long download."""
+    """Serve until SIGTERM or SIGINT, then finish running requests. Returns the process's exit code."""
     logs.configure(config.uvicorn_log_level, config.log_format)
-    sys.setswitchinterval(SWITCH_SECONDS)
-    if (why := _cannot_listen(config)) is not None:
-        log.error("cannot listen on %s port %d: %s", config.host, config.port, why)
+    try:
+        tls = tls_context(config)
+    except OSError as e:
+        log.error("the certificate or its key cannot be used: %s", e)
+        return 1
+    try:
+        port = config.wyoming_port or 0
+        for tried in _sockets(config, port) if port else ():  # each process takes it by itself, later
+            tried.close()
+        port = config.port
+        sockets = _sockets(config, port)
+    except OSError as e:
+        log.error("cannot listen on %s port %d: %s", config.host, port, e.strerror)
         return 1
     holder: list[_Uvicorn] = []
 
     def give_up(code: int) -> None:
         holder[0].give_up(code)
 
-    app = create_app(config, give_up)
+    port = sockets[0].getsockname()[1] if sockets else config.port
+    processes = None if config.api_processes == 1 else ApiProcesses(config, port)
+    limits = fitted(LIMITS)
+    app = create_app(config, give_up, limits=limits, counts=None if processes is None else processes.counts)
+    holder.append(_configured(app, config, limits, tls))
+    holder[0].processes = processes
+    if config.uds is not None:
+        log.info("running on unix socket %s; loading models", config.uds)
+    else:
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        url = f"{'http' if tls is None else 'https'}://{host}:{port}"
+        log.info("running on %s; loading models", url)
+        _say_when_ready(holder[0].held.hosts.all, url)
+    return _run(holder[0], sockets or None)
+
+
+def _say_when_ready(hosts: Sequence[ModelHost], url: str) -> None:
+    """Log where to go, once all models have been loaded."""
+    loading = set(hosts)
+
+    def changed(host: ModelHost) -> None:
+        if host.serves and host in loading:
+            loading.discard(host)
+            if not loading:
+                log.info("Ready. Page: %s  API: %s/v1  Docs: %s/docs", url, url, url)
+
+    for host in hosts:
+        host.listeners.append(changed)
+
+
+def tls_context(config: ServerConfig) -> ssl.SSLContext | None:
+    """How connections are encrypted. None: they are not. OSError if a file cannot be read or is none of its kind."""
+    if config.ssl_certfile is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=config.ssl_ca_certs)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a handshake costs the server more than the client
+    context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
+    if config.ssl_ca_certs is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _sockets(config: ServerConfig, port: int) -> list[socket.socket]:
+    """Sockets on every address of the host that this machine has, which other API processes share. None for a unix
+    socket, which uvicorn makes. OSError if there is no address to be had, or one is in use."""
+    if config.uds is not None:
+        return []
+    made, why = list[socket.socket](), list[OSError]()
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        config.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    ):
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if config.api_processes > 1:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            found.bind((address[0], port, *address[2:]))
+        except OSError as e:  # such as ::1 in a container
+            found.close()
+            why.append(e)
+            continue
+        port = port or found.getsockname()[1]
+        made.append(found)
+    in_use = [e for e in why if e.errno == errno.EADDRINUSE]
+    if in_use or not made:
+        for found in made:
+            found.close()
+        raise (in_use or why)[0]
+    return made
+
+
+def _configured(app: FastAPI, config: ServerConfig, limits: Limits, tls: ssl.SSLContext | None) -> _Uvicorn:
     held: Server = app.state.server
-    options = uvicorn.Config(
-        app,
-        http=limited(LIMITS, held.hosts.arriving),
-        host=config.host,
-        port=config.port,
-        uds=config.uds,
-        log_level=config.uvicorn_log_level,
-        log_config=None,
-        access_log=False,  # logs.AccessLog writes it
-        server_header=False,
-        ssl_keyfile=config.ssl_keyfile,
-        ssl_certfile=config.ssl_certfile,
-        ssl_ca_certs=config.ssl_ca_certs,
-        ssl_cert_reqs=2 if config.ssl_ca_certs else 0,
-        timeout_graceful_shutdown=config.drain_seconds,
-        timeout_keep_alive=int(LIMITS.keep_alive_seconds),
-        ws_max_size=LIMITS.ws_config_mb << 20,
-        ws_per_message_deflate=False,  # audio does not shrink
-        h11_max_incomplete_event_size=LIMITS.max_head_kib << 10,
-    )
-    server = _Uvicorn(options)
-    server.drain, server.ended = held.drain, held.ended
-    holder.append(server)
-    code = _run(server)
-    if held.loader.loading:
-        logging.shutdown()
-        os._exit(code)
-    return code
+    server = _Uvicorn(uvicorn_config(app, config, limits, tls))
+    server.held = held
+    return server
 
 
-def _run(server: _Uvicorn) -> int:
+def uvicorn_config(
+    app: FastAPI, config: ServerConfig, limits: Limits = LIMITS, tls: ssl.SSLContext | None = None, **more: Any
+) -> uvicorn.Config:
+    """How uvicorn serves an app. more: other settings of its (tests)."""
+    settings = {
+        "http": limited(limits, tls),
+        "uds": config.uds,
+        "backlog": limits.accepted_at_once,
+        "log_level": "warning" if config.uvicorn_log_level == "info" else config.uvicorn_log_level,  # we tell of starts
+        "log_config": None,
+        "loop": "asyncio",  # whatever is installed: uvloop is no faster here (docs/decisions.md)
+        "access_log": False,  # logs.AccessLog writes it
+        "server_header": False,
+        "proxy_headers": False,  # hosts.Forwarded reads them
+        "timeout_graceful_shutdown": config.drain_seconds,
+        "timeout_keep_alive": int(limits.keep_alive_seconds),
+        "ws_max_size": limits.ws_config_mb << 20,
+        "ws_per_message_deflate": False,  # audio does not shrink
+        "h11_max_incomplete_event_size": limits.max_head_kib << 10,
+    }
+    return uvicorn.Config(app, **{**settings, **more})
+
+
+def _run(server: _Uvicorn, sockets: list[socket.socket] | None = None) -> int:
     """Run it to its end. Returns the process's exit code."""
     try:
-        server.run()
+        server.run(sockets)
     except KeyboardInterrupt:
         return 0
     except SystemExit as e:  # uvicorn's own: the address is in use, the certificate is bad
         return 1 if e.code in (None, 0) else int(e.code) if isinstance(e.code, int) else 1
     if server.lost is not None:
-        log.error("a model could not be loaded or kept alive; exit code %d", server.lost)
+        log.error("a model could not be loaded, or did not stay up; exit code %d", server.lost)
         return server.lost
     return 0 if server.started else 1
+
+
+def _serve_beside() -> int:
+    """Serve as a further API process, as the first one says on standard input, until it ends or is gone."""
+    start, counts = read_start()
+    config = start.config
+    logs.configure(config.uvicorn_log_level, config.log_format)
+    limits = fitted(LIMITS)
+    app = create_app(config, limits=limits, counts=counts, models=AttachedHost)
+    server = _configured(app, config, limits, tls_context(config))
+    server.owner_api = start.api
+    return _run(server, _sockets(config, start.port))
+
+
+if __name__ == "__main__":
+    sys.exit(_serve_beside())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from stentor.server.audio.playback import ClientPlayback
 from stentor.server.engine_metrics import MODEL, PREFIX, EngineMetrics
 from stentor.server.errors import ApiError
 from stentor.server.model_hosts import ModelHosts
 from stentor.server.schemas import ALIASES, BatchBody, SpeechBody
+from stentor.server.speech.playback import ClientPlayback
 from stentor.server.voices.recordings import Recordings
 
 SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300)
@@ -39,27 +39,20 @@ class Metrics:
     def __init__(self, hosts: ModelHosts, recordings: Recordings, labels: Mapping[str, str]) -> None:
         r = self.registry = CollectorRegistry()
         self.labelled = LabelledCollector(r, labels)
-        self.http = Counter(PREFIX + "http_requests", "HTTP responses", ("path", "status"), registry=r)
-        self.success = Counter(
-            PREFIX + "requests_success", "Requests completed", (*MODEL, "finished_reason"), registry=r
-        )
-        self.failed = Counter(PREFIX + "requests_failed", "Requests that failed in the engine", MODEL, registry=r)
-        self.rejected = Counter(PREFIX + "rejected", "Requests refused", ("reason",), registry=r)
-        self.prompt_tokens = Counter(PREFIX + "prompt_tokens", "Prompt positions", MODEL, registry=r)
-        self.generation_tokens = Counter(PREFIX + "generation_tokens", "Frames generated", MODEL, registry=r)
-        self.audio_frames = Counter(PREFIX + "audio_frames", "Samples generated", MODEL, registry=r)
-        self.streams_completed = Counter(
-            PREFIX + "speech_stream_completed", "Streams that ended well", MODEL, registry=r
-        )
-        self.streams_aborted = Counter(
-            PREFIX + "speech_stream_aborted",
+        self.http = self._count("http_requests", "HTTP responses", ("path", "status"))
+        self.success = self._count("requests_success", "Requests completed", (*MODEL, "finished_reason"))
+        self.failed = self._count("requests_failed", "Requests that failed in the engine")
+        self.rejected = self._count("rejected", "Requests refused", ("reason",))
+        self.prompt_tokens = self._count("prompt_tokens", "Prompt positions")
+        self.generation_tokens = self._count("generation_tokens", "Frames generated")
+        self.audio_frames = self._count("audio_frames", "Samples generated")
+        self.streams_completed = self._count("speech_stream_completed", "Streams that ended well")
+        self.streams_aborted = self._count(
+            "speech_stream_aborted",
             "Streams that did not (cancelled, closed, engine_dead, error, slow_client, timeout)",
             (*MODEL, "reason"),
-            registry=r,
         )
-        self.guard = Counter(
-            PREFIX + "runaway_guard", "Run-on speech: cut or spoken again", (*MODEL, "action"), registry=r
-        )
+        self.guard = self._count("runaway_guard", "Run-on speech: cut or spoken again", (*MODEL, "action"))
         self.e2e = self._seconds("e2e_request_latency_s", "Request to last audio", SECONDS)
         self.queue = self._seconds("request_queue_wait_s", "Request to accepted by the engine, prepared", FAST)
         self.ttfp = self._seconds("audio_ttfp_s", "Request to first audio", FAST)
@@ -67,15 +60,16 @@ class Metrics:
         self.duration = self._seconds("audio_duration_s", "Length of the audio", SECONDS)
         self.rtf = self._seconds("audio_rtf", "e2e / duration", RTF)
         self.underrun = self._seconds("audio_underrun_s", "Largest stall of a client that plays at once", FAST)
-        self.continuous = Counter(
-            PREFIX + "audio_continuity_ok",
-            "Streams without a stall above the threshold",
-            (*MODEL, "threshold_ms"),
-            registry=r,
+        self.continuous = self._count(
+            "audio_continuity_ok", "Streams without a stall above the threshold", (*MODEL, "threshold_ms")
         )
         self.live: dict[ClientPlayback, str] = {}  # running streams and their models
         self.sessions: set[object] = set()  # open WebSocket sessions
         r.register(EngineMetrics(hosts, recordings, self.live, self.sessions))
+
+    def text(self) -> str:
+        """All of them as this process counts them, in Prometheus's text format."""
+        return generate_latest(self.labelled).decode()
 
     def count_refusal(self, error: ApiError) -> None:
         """Count a request or a message that was refused, by a reason of a fixed set: clients choose names of fields."""
@@ -88,6 +82,9 @@ class Metrics:
         refusals = {401: "invalid_api_key", 413: "body_too_large", 429: "too_many_requests"}
         if status in refusals:
             self.rejected.labels(refusals[status]).inc()
+
+    def _count(self, name: str, help: str, labels: tuple[str, ...] = MODEL) -> Counter:
+        return Counter(PREFIX + name, help, labels, registry=self.registry)
 
     def _seconds(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(PREFIX + name, help, MODEL, buckets=buckets, registry=self.registry)

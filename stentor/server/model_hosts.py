@@ -1,97 +1,97 @@
-"""The models a server holds: loaded in the background, watched, restarted after a crash."""
+"""The models a server holds: started in the background, watched, unloaded while idle and restarted after a crash."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from stentor.engine.preparation import Ticket
-from stentor.engine.request_state import Health
+from stentor.align.aligner import Aligners
+from stentor.client_names import OPENAI_MODELS, is_usual_model
+from stentor.engine.health import Health
 from stentor.errors import EngineError, InvalidRequest, ModelNotFound, StentorError
-from stentor.models.base import ModelSpec
+from stentor.models.info import ModelInfo
 from stentor.server import memory
 from stentor.server.adapters import HostAdapters
 from stentor.server.config import ServerConfig
+from stentor.server.engines.client import EngineClient
+from stentor.server.engines.launch import RunningEngine
+from stentor.server.engines.messages import Ready
+from stentor.server.engines.process import CRASHED
 from stentor.server.errors import ApiError, clipped
-from stentor.server.limits import LIMITS
-from stentor.server.loader import Loader
-from stentor.server.names import OPENAI_MODELS, is_usual_model
+from stentor.server.limits import LIMITS, Limits
 from stentor.server.residency import Residency
-from stentor.server.warm_up import read_as_sent, warm_up
 from stentor.text.lexicon import Lexicon
-
-if TYPE_CHECKING:
-    from stentor.api import TTS
 
 log = logging.getLogger("stentor.server")
 
 GiveUp = Callable[[int], None]  # ends the process with an exit code
-Phase = Literal["loading", "warming", "ready", "restarting", "unloading", "unloaded", "reloading", "failed", "closed"]
+Start = Callable[[Mapping[str, str], Ready | None, bool], RunningEngine]
+"""Start an engine with these adapters, by name. The last `Ready` says what slots for adapters it had. The flag is for
+whether the model is to speak before it is ready."""
+Phase = Literal["loading", "ready", "restarting", "unloading", "unloaded", "reloading", "failed", "closed"]
 AWAY = ("unloading", "unloaded", "reloading")  # phases in which a request has the model loaded
 WATCH_SECONDS = 0.5
-RESTARTS = LIMITS.restarts  # in a row
-CRASHED = 70  # exit code (EX_SOFTWARE) when an engine cannot be brought back
 WRONG = 2  # exit code when there is no such model or an option is wrong: another start would end the same way
-THREADS = LIMITS.prepare_threads  # for tokenising text, per model
-REFERENCE_THREADS = LIMITS.reference_threads  # for decoding reference audio
+THREADS = LIMITS.reference_threads  # for decoding reference audio
 
 
 class ModelHost:
-    """One model and its engine. Everything but the work of its two pools happens on the event loop."""
+    """One model and its engine. Everything but the decoding of references, and finding when words are
+    spoken, happens on the event loop."""
 
     def __init__(
         self,
         name: str,
-        make: Callable[..., TTS],
+        start: Start,
         config: ServerConfig,
         give_up: GiveUp,
-        loader: Loader,
-        parsers: Executor,
+        loading: asyncio.Lock,
+        limits: Limits = LIMITS,
     ) -> None:
-        """parsers: threads that parse the bodies of requests."""
-        self.name, self.config, self.loader = name, config, loader
-        self.lexicon = Lexicon.of(None)  # the model's, from the first load on
+        """loading: held while a model is loaded, as each plans with the memory that those before have left."""
+        self.name, self.config, self.limits = name, config, limits
+        self.lexicon = Lexicon.of(config.lexicon)
+        self.aligners = Aligners(config.aligner)
         self.residency = Residency()
         self.others: list[ModelHost] = []  # of the same server
+        self.listeners: list[Callable[[ModelHost], None]] = []  # called when the phase has changed
         self.adapters = HostAdapters(config.loras_of(name))
         self.phase: Phase = "loading"
         self.reason: str | None = None
         self.created = int(time.time())
         self.restarts = 0
-        self.pool = ThreadPoolExecutor(THREADS, thread_name_prefix=f"stentor-prepare-{name}"[:60])
-        self.references = ThreadPoolExecutor(REFERENCE_THREADS, thread_name_prefix=f"stentor-reference-{name}"[:60])
-        self._make, self._give_up, self._parsers = make, give_up, parsers
-        self._tts: TTS | None = None
-        self._spec: ModelSpec | None = None
+        self.references = ThreadPoolExecutor(THREADS, thread_name_prefix=f"stentor-reference-{name}"[:60])
+        self.clocks = ThreadPoolExecutor(1, thread_name_prefix=f"stentor-words-{name}"[:60])
+        self.engine: RunningEngine | None = None  # while this process has one
+        self._client: EngineClient | None = None
+        self._start, self._give_up, self._loading = start, give_up, loading
+        self._ready: Ready | None = None  # of the last load
         self._task: asyncio.Task[None] | None = None
         self._seconds_per_request = 1.0
 
     @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[TTS]:
+    async def in_use(self) -> AsyncIterator[EngineClient]:
         """The model, which stays loaded inside. If it was unloaded, it is loaded first. ApiError 503 while there is
-        none, and where that takes too long.
-
-        Nothing outside may hold the model or its engine, or they would stay in memory.
-        """
+        none, and where that takes too long."""
         with self.residency.use():
             if self.phase in AWAY:
                 await self.residency.wait(self.name, lambda: self.phase in (*AWAY, "restarting"))
-            yield self.tts
+            yield self.client
 
     @property
     def resident(self) -> bool:
         """Whether the model is in memory."""
-        return self._tts is not None
+        return self._client is not None
 
     @property
     def known(self) -> bool:
         """Whether the model was ready once."""
-        return self.residency.loads > 0
+        return self._ready is not None
 
     @property
     def serves(self) -> bool:
@@ -99,27 +99,27 @@ class ModelHost:
         return self.phase == "ready" or self.phase in AWAY
 
     @property
-    def tts(self) -> TTS:
-        """The loaded model. ApiError 503 while there is none. What may wait is inside `in_use`."""
-        if self._tts is None or self.phase != "ready":
+    def client(self) -> EngineClient:
+        """The engine of the loaded model. ApiError 503 while there is none. What may wait is inside `in_use`."""
+        if self._client is None or self.phase != "ready":
             reason = f": {self.reason}" if self.reason else ""
             raise ApiError(503, f"model {self.name!r} is {self.phase}{reason}", code="not_ready", retry_after=5)
-        return self._tts
+        return self._client
 
     @property
-    def spec(self) -> ModelSpec:
-        """Facts about the model, known from the first load on."""
-        if self._spec is None:
-            return self.tts.spec
-        return self._spec
-
-    def ticket(self) -> Ticket | None:
-        """Have the engine expect a request, if there is one."""
-        return None if self._tts is None else self._tts.engine.upcoming.ticket()
+    def spec(self) -> ModelInfo:
+        """Facts about the model, known from the first load on. ApiError 503 before."""
+        return self.client.info if self._ready is None else self._ready.info
 
     @property
     def health(self) -> Health | None:
-        return None if self._tts is None else self._tts.engine.health()
+        """How the engine was half a second ago at most. None: there is none."""
+        return None if self._client is None else self._client.health
+
+    async def refresh(self) -> None:
+        """Have `health` say how the engine is now."""
+        if self._client is not None and self.phase == "ready":
+            await self._client.refresh()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._live(), name=f"host {self.name}")
@@ -129,9 +129,9 @@ class ModelHost:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._discard(collect=False)
-        for pool in (self.pool, self.references):
-            pool.shutdown(wait=False, cancel_futures=True)
+        await self._end_engine()
+        self.references.shutdown(wait=False, cancel_futures=True)
+        self.clocks.shutdown(wait=False, cancel_futures=True)
 
     def note_duration(self, seconds: float) -> None:
         """Update the mean duration of a request, for Retry-After."""
@@ -149,100 +149,106 @@ class ModelHost:
     def _become(self, phase: Phase) -> None:
         self.phase = phase
         self.residency.changed()
+        for listener in self.listeners:
+            listener(self)
 
     async def _live(self) -> None:
-        """Load, watch, unload and restart the model until it fails for good or the server ends."""
-        failures, code = 0, CRASHED
-        while failures <= RESTARTS:
+        """Load, watch, unload and restart the model until it cannot be loaded or the server ends."""
+        crashes = failures = 0  # in a row: of engines, and of loads
+        while True:
             began = time.monotonic()
             try:
                 await self._load()
+                failures = 0
                 await self._watch()
                 await self._unload()
                 continue
             except Exception as e:
-                first = self._spec is None
                 self.reason = _public(e)
-                self._become("failed" if first else "restarting")  # those who wait for a reload go on waiting
                 log.error("model %s: %s", self.name, e)
-                if first and isinstance(e, InvalidRequest | ModelNotFound):
-                    code = WRONG
-                if first or not await asyncio.to_thread(self._restartable):
-                    self._become("failed")
-                    self._give_up(code)
+                failures += self.phase != "ready"
+                if not self.known or self.config.on_crash == "exit" or failures > self.limits.restarts:
+                    wrong = not self.known and isinstance(e, InvalidRequest | ModelNotFound)
+                    await self._fail(WRONG if wrong else CRASHED)
                     return
-            failures = 1 if time.monotonic() - began > LIMITS.settled_seconds else failures + 1
+            crashes = 1 if time.monotonic() - began > self.limits.settled_seconds else crashes + 1
             self.restarts += 1
-            self._become("restarting" if failures <= RESTARTS else "failed")
-            await self._discard()
-            await asyncio.sleep(0.2 * failures)
+            self._become("restarting")
+            await self._end_engine()
+            await asyncio.sleep(min(self.limits.restart_seconds, 0.1 * 2**crashes))
+
+    async def _fail(self, code: int) -> None:
+        """The model is lost for good. So is the server where no other model serves."""
+        first = not self.known
         self._become("failed")
-        if not any(host.serves for host in self.others):
+        await self._end_engine()
+        if first or self.config.on_crash == "exit" or not any(host.serves for host in self.others):
             self._give_up(code)
 
     async def _load(self) -> None:
-        """Load the model, and speak with it unless a request waits to do so."""
-        began, again = time.monotonic(), self.phase == "reloading"
-        self._tts = await self.loader.load(lambda: self.adapters.made(self._make))
-        self._spec, self.lexicon = self._tts.spec, self._tts.lexicon
-        if self.config.warmup and not again:
-            if self.phase == "loading":
-                self._become("warming")
-            await asyncio.to_thread(warm_up, self._tts)
-        await self.loader.settle(collect=not again)
-        if self.config.warmup and not self.known and self._spec.takes_reference:
-            await read_as_sent(self._parsers, self.pool, self.references)
+        """Start an engine, once the loads before it have ended, and wait until it has spoken."""
+        async with self._loading:
+            began = time.monotonic()
+            warm_up = self.config.warmup and self.phase != "reloading"  # then a request waits to do so
+            self.engine = engine = self._start(self.adapters.paths, self._ready, warm_up)
+            self._client = engine.client
+            self._ready = await asyncio.shield(engine.client.ready)
+        for name in self._ready.lost:
+            self.adapters.paths.pop(name, None)
         self.reason = None
         self.residency.loaded(time.monotonic() - began)
-        self._become("ready")
         log.info("model %s is ready after %.2f s", self.name, self.residency.load_seconds)
+        self._become("ready")
 
     async def _watch(self) -> None:
-        """Check the engine until it fails, which raises EngineError, or has been idle for `idle_unload_seconds`."""
-        assert self._tts is not None
-        loop = asyncio.get_running_loop()
+        """Wait until the model has been idle for `idle_unload_seconds`. EngineError when its engine ends or is
+        stuck."""
+        assert self.engine is not None
+        engine, loop = self.engine, asyncio.get_running_loop()
         trimmed = loop.time()
-        while True:
-            health = self._tts.engine.health()
-            if not health.alive:
-                raise EngineError(f"the engine has stopped: {health.error}")
+        while not engine.ended.done():
+            self._check(engine.client, loop.time())
             left = self.residency.seconds_left(self.config.idle_unload_seconds)
             if left <= 0:
                 return
-            if loop.time() - trimmed >= LIMITS.trim_seconds:
+            if loop.time() - trimmed >= self.limits.trim_seconds:
                 await asyncio.to_thread(memory.trim)
                 trimmed = loop.time()
-            await asyncio.sleep(min(WATCH_SECONDS, left))
+            await asyncio.wait((engine.ended,), timeout=min(WATCH_SECONDS, left))
+        raise engine.client.lost or EngineError("the engine has stopped")
+
+    def _check(self, client: EngineClient, now: float) -> None:
+        """EngineError if the engine's process, or a step in it, has not gone on for too long."""
+        working = 0.0 if client.health is None else client.health.working
+        silent = now - client.beat_at
+        if client.lost is not None:
+            raise client.lost
+        if max(working, silent) > self.limits.stuck_seconds:
+            raise EngineError(f"the engine has not gone on for {max(working, silent):.0f} s")
 
     async def _unload(self) -> None:
         """Free the idle model's memory, and return when a request wants it."""
         self._become("unloading")
-        await self._discard()
+        await self._end_engine()
         self.residency.unloads += 1
         self._become("unloaded")
-        log.info("model %s is unloaded: it was idle", self.name)
+        log.info("model %s was idle and is unloaded", self.name)
         await self.residency.wanted.wait()
         self._become("reloading")
 
-    async def _discard(self, collect: bool = True) -> None:
-        if self._tts is not None:
-            await self.loader.unload(self._taken(), collect)
-
-    def _taken(self) -> TTS:
-        """The model, which is not held here any more."""
-        assert self._tts is not None
-        tts, self._tts = self._tts, None
-        return tts
-
-    def _restartable(self) -> bool:
-        """Whether a new engine can work. After a fault of a CUDA kernel the process cannot use the device."""
-        if self.config.on_crash == "auto":
-            return self._tts is None or self._tts.engine.device.answers()
-        return self.config.on_crash == "restart"
+    async def _end_engine(self) -> None:
+        """End the engine. What still runs on it ends with an error, at once where it is stuck."""
+        engine, self.engine, self._client = self.engine, None, None
+        if engine is None:
+            return
+        if self.phase in ("restarting", "failed"):
+            engine.client.lose(EngineError(f"the engine has stopped: {self.reason}"))
+            engine.kill()
+        await engine.close()
 
 
 def _public(error: Exception) -> str:
-    """What everybody may read about a model's failure. The log has the rest."""
+    """Say what everybody may read about a model's failure. The log has the rest."""
     if isinstance(error, EngineError):
         return "the engine has stopped"
     return clipped(str(error), LIMITS.error_chars) if isinstance(error, StentorError) else "internal error"
@@ -257,6 +263,11 @@ class ModelHosts:
         for host in hosts:
             host.others = [other for other in hosts if other is not host]
 
+    async def refreshed(self) -> list[ModelHost]:
+        """All models, once each engine has said how it is, or some time has passed."""
+        await asyncio.gather(*(host.refresh() for host in self.all))
+        return self.all
+
     def served(self) -> list[tuple[str, ModelHost]]:
         """Every name that a list of models has, with its model."""
         found = {h.name: h for h in self.all} | dict.fromkeys(self.aliases, self.all[0])
@@ -265,23 +276,17 @@ class ModelHosts:
         return list(found.items())
 
     def listed(self) -> list[tuple[str, ModelHost]]:
-        """The same with the names of adapters."""
+        """List served models with the names of adapters."""
         return [*self.served(), *((name, h) for h in self.all for name in h.adapters.paths)]
 
     def of_adapter(self, name: str) -> ModelHost | None:
         """The model that has an adapter of this name."""
         return next((h for h in self.all if name in h.adapters.paths), None)
 
-    def arriving(self) -> Callable[[], None]:
-        """A request for speech is about to be handled. Every engine expects it until what this returns is called, as
-        nobody has read yet which model it names."""
-        tickets = [ticket for host in self.all if (ticket := host.ticket()) is not None]
-
-        def handled() -> None:
-            for ticket in tickets:
-                ticket.end()
-
-        return handled
+    def voices(self, model: str | None = None) -> list[str]:
+        """The voices of one model, or of all that are known by now."""
+        hosts = self.all if model is None else [self.named(model)]
+        return [v for h in hosts if h.serves for v in h.spec.voices]
 
     def named(self, name: str | None) -> ModelHost:
         """The model of a name, the first for none. ApiError 404 for a model that is not here."""

@@ -3,11 +3,24 @@ checked by speech/plan.py, which knows the model's own options."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from stentor.server.limits import LIMITS
+from stentor.text.cleanup import HELP
+from stentor.text.markup import LONGEST_PAUSE
+from stentor.text.script import MOST_TURNS
 
 
 def one_of(*names: str) -> BeforeValidator:
@@ -21,7 +34,8 @@ def _plain(name: str) -> str:
 
 
 Format = Annotated[
-    Literal["wav", "mp3", "flac", "opus", "aac", "pcm"], one_of("wav", "mp3", "flac", "opus", "aac", "pcm")
+    Literal["wav", "mp3", "flac", "opus", "aac", "pcm", "ulaw", "alaw"],
+    one_of("wav", "mp3", "flac", "opus", "aac", "pcm", "ulaw", "alaw"),
 ]
 Task = Annotated[Literal["CustomVoice", "VoiceDesign", "Base"], one_of("CustomVoice", "VoiceDesign", "Base")]
 Granularity = Annotated[Literal["auto", "none", "sentence", "clause"], one_of("auto", "none", "sentence", "clause")]
@@ -105,16 +119,36 @@ class Shared(Body):
         "auto",
         description="Where input is cut into pieces; auto: as the model wants it, or only long input",
     )
+    cleanup: str | None = Field(None, max_length=LIMITS.name_chars, description=f"{HELP}. Default: the server's")
     guard: bool | None = Field(None, description="End speech that runs on far beyond what the text needs")
     extra_params: dict[str, Any] | None = Field(None, description="More options of the model")
     stage_params: dict[str, dict[str, Any]] | None = Field(None, description="The same by stage, as SGLang-Omni has it")
 
 
+class ScriptTurn(Body):
+    """A turn of a dialogue."""
+
+    voice: str | None = Field(None, max_length=LIMITS.name_chars, description="Default: the voice of the request")
+    text: Text
+    pause: float | None = Field(None, ge=0, le=LONGEST_PAUSE, description="Seconds of silence behind it")
+
+
+Script = Annotated[
+    list[ScriptTurn],
+    Field(min_length=1, max_length=MOST_TURNS, description="A dialogue, in place of input: turns of several voices"),
+]
+
+
 class SpeechBody(Shared):
     """POST /v1/audio/speech."""
 
-    input: Text
-    stream: bool | None = Field(None, description="true: the file's bytes while it is made; false: the whole file")
+    input: Text | None = Field(None, description="Required, unless there is a script")
+    script: Script | None = None
+    stream: bool | None = Field(
+        None,
+        description="true: the file's bytes while it is made; false: the whole file. Default: false for wav and flac, "
+        "whose header states the length, and for times in JSON, else true",
+    )
     stream_format: StreamFormat | None = Field(
         None, description="audio: a stream of the file's bytes; sse: of events. Accept: text/event-stream is as sse"
     )
@@ -122,22 +156,37 @@ class SpeechBody(Shared):
         "none", description="Times of each sentence: in sse events, else in a JSON answer that holds the audio too"
     )
     word_timestamps: bool = Field(
-        False, description="Times of each word, where the model knows them; an answer with times is as with timestamps"
+        False, description="Times of each word, where they can be found; an answer with times is as with timestamps"
     )
 
 
 class BatchItem(Shared):
     """One text of a batch. Its fields override those of the batch."""
 
-    input: Text
+    input: Text | None = Field(None, description="Required, unless there is a script")
+    script: Script | None = None
     speed: float | None = Field(None, ge=0.25, le=4.0)  # type: ignore[assignment]
     split_granularity: Granularity | None = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class WrongItem:
+    """An item of a batch that cannot be read, which does not fail the others."""
+
+    error: ValidationError
+
+
+def _item(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(value)
+    except ValidationError as e:
+        return WrongItem(e)
 
 
 class BatchBody(Shared):
     """POST /v1/audio/speech/batch: up to 32 texts, spoken together."""
 
-    items: list[BatchItem | str] = Field(min_length=1, max_length=LIMITS.batch_items)
+    items: list[Annotated[BatchItem | str, WrapValidator(_item)]] = Field(min_length=1, max_length=LIMITS.batch_items)
 
 
 # other engines' names of family options

@@ -66,7 +66,7 @@ def manifest(kind: str) -> dict[str, Any]:
 
 
 def config(words: list[str]) -> ServerConfig:
-    """What `stentor serve WORDS` would run with. Exits if the flags are wrong."""
+    """Configuration that `stentor serve WORDS` would run with. Exits if the flags are wrong."""
     args = vars(parser().parse_args(["serve", *words]))
     return build({k: v for k, v in args.items() if k in ServerConfig.__dataclass_fields__}, env={})
 
@@ -149,6 +149,8 @@ def test_the_unit_starts_the_server_and_waits_for_the_drain():
     assert int(settings["TimeoutStopSec"]) > served.drain_seconds
     assert settings["RestartPreventExitStatus"] == "2"
     assert settings["Restart"] == "on-failure"
+    variables = dict(word.split("=", 1) for word in shlex.split(settings["Environment"]))
+    assert variables["HOME"] == "%S/stentor"  # where no package gives a dynamic user a home, Path.home() raises
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")

@@ -67,7 +67,7 @@ class Gate:
 
 
 OUTCOMES = ("stentor.server.speech.outcomes.Outcome", "stentor.speech.timing.SegmentTiming")
-"""What a server keeps of its last requests (`LIMITS.outcomes` of them)."""
+"""Count what a server keeps of its last requests (`LIMITS.outcomes` of them)."""
 
 
 def objects() -> Counter[str]:
@@ -78,7 +78,7 @@ def objects() -> Counter[str]:
 
 
 def taken() -> dict[str, int]:
-    """What the process takes: threads, descriptors, pages of anonymous memory, and what Python holds."""
+    """Resources of the process: threads, descriptors, pages of anonymous memory, and what Python holds."""
     anonymous = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return {
         "threads": threading.active_count(),
@@ -90,7 +90,7 @@ def taken() -> dict[str, int]:
 
 
 class Grown(NamedTuple):
-    """What the process takes before and after, unloads, engines that are still in memory, and objects that are more."""
+    """Resources before and after, unloads, engines that are still in memory, and objects that are more."""
 
     before: dict[str, int]
     after: dict[str, int]
@@ -198,6 +198,7 @@ def test_a_session_that_is_open_counts_as_use_only_while_it_speaks(tmp_path: Pat
     with serving(tmp_path, load=gate.load, idle_unload_seconds=SOON) as live, talk(live, **TALK) as ws:
         _, first = ws.say("Hello there. ")
         assert unloaded(live)
+        gc.collect()
         assert all(engine() is None for engine in gate.made)  # the session holds none of it
         events, second = ws.say("Hello there. ")
         assert events[-1]["type"] == "session.done"

@@ -1,4 +1,4 @@
-"""What an answer says of fields and pieces of text that are not used."""
+"""Naming of fields and pieces of text that an answer did not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of limits in docs/serving.md is what the code has."""
+"""The table of limits in docs/serving/limits.md is what the code has."""
 
 from __future__ import annotations
 
@@ -13,27 +13,39 @@ from stentor.server.config import ServerConfig, default
 from stentor.server.limits import LIMITS, table
 from stentor.speech.pieces import SIDE_BY_SIDE
 
-DOC = Path(__file__).parents[2] / "docs" / "serving.md"
+DOC = Path(__file__).parents[2] / "docs" / "serving" / "limits.md"
 SERVER = Path(stentor.server.__file__).parent
 NO_LIMITS = {  # numbers that are not limits, and why
-    "audio/playback.py OK_SECONDS": "the threshold of a metric",
+    "doors/elevenlabs/context.py ENOUGH": "what ElevenLabs' protocol says",
+    "doors/elevenlabs/routes.py AUDIO": "HTTP statuses",
+    "doors/elevenlabs/routes.py TIMED": "HTTP statuses",
+    "doors/realtime/settings.py RATE": "of OpenAI's pcm",
+    "doors/wyoming/session.py PCM": "how pcm is",
+    "speech/playback.py OK_SECONDS": "the threshold of a metric",
     "config.py MIB": "a unit",
+    "voices/references.py PADDING": "samples that are no audio",
     "engine_metrics.py ENGINE_GAUGES": "shares, by what there is",
+    "engines/launch.py CONNECT_SECONDS": "how often it is tried to send a descriptor",
+    "engines/messages.py API_BITS": "how ids are made",
+    "engines/process.py BEAT_SECONDS": "how often an engine says how it is",
+    "engines/process.py CRASHED": "an exit code",
+    "engines/process.py READ_BYTES": "how a socket is read",
+    "engines/service.py QUICK_CHARS": "which prompts have no thread of their own",
+    "engines/process.py ThreadPoolExecutor": "the warm-up runs in one thread",
+    "engines/service.py ThreadPoolExecutor": "adapters are loaded one after another",
     "errors.py TYPES": "HTTP statuses",
+    "model_hosts.py ThreadPoolExecutor": "audio is aligned in one thread, in its order",
     "http/routes_speech.py BATCH_RESPONSES": "HTTP statuses",
     "http/routes_speech.py SPEECH_RESPONSES": "HTTP statuses",
-    "loader.py ThreadPoolExecutor": "models are loaded one after another",
     "metrics.py SECONDS": "buckets of histograms",
     "metrics.py FAST": "buckets of histograms",
     "metrics.py RTF": "buckets of histograms",
     "model_hosts.py WATCH_SECONDS": "how often an engine is looked at",
-    "model_hosts.py CRASHED": "an exit code",
     "model_hosts.py WRONG": "an exit code",
-    "state.py ThreadPoolExecutor": "encoders have one thread per CPU",
     "voices/references.py BLOCK_SECONDS": "how audio is read",
-    "warm_up.py HEARD_SECONDS": "what is encoded at start",
-    "warm_up.py READ_SECONDS": "what is read at start",
-    "warm_up.py RATES": "of recordings at start",
+    "warm_up.py CPU_SECONDS": "what is encoded at start",
+    "warm_up.py GPU_SECONDS": "what is encoded at start",
+    "warm_up.py RATE": "of the recording at start",
 }
 LIMITING = ("max_length", "max_workers", "maxlen", "maxsize", "timeout")
 START, END = "<!-- limits: stentor/server/limits.py -->\n", "<!-- end of limits -->\n"
@@ -104,6 +116,15 @@ ONE, NAME = LIMITS.most << 20, "text"
 
 def test_limits_that_other_rooms_hold_are_those_of_the_table() -> None:
     assert (LIMITS.segments, LIMITS.encoding_threads) == (SIDE_BY_SIDE, ENCODINGS)
+
+
+def test_no_deadline_is_by_a_clock_that_may_be_set() -> None:
+    """The system's time is for what people and collectors of traces read, and for the age of files."""
+    files = sorted(SERVER.parent.rglob("*.py"))
+    calls = ("time.time(", "datetime.now(", "utcnow(", "time.time_ns(", "st_mtime", "st_ctime", "getmtime(")
+    found = {path.relative_to(SERVER.parent).as_posix() for path in files if any(c in path.read_text() for c in calls)}
+    named_by_date = {"bench/campaign.py", "bench/report/output.py"}
+    assert found == {"server/model_hosts.py", "server/traces.py", "server/voices/store.py"} | named_by_date
 
 
 if __name__ == "__main__":

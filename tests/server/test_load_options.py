@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import msgspec
 import pytest
 
+import stentor
 from stentor import InvalidRequest
 from stentor.server.config import ServerConfig, build
+from stentor.server.engines.process import ready
 from stentor.server.load_options import load_options
-from stentor.server.model_factory import ModelFactory
+from tests.helpers.local_engine import factory_of, loaded
 
 
 def test_values_are_numbers_truths_and_words() -> None:
@@ -30,25 +31,22 @@ def test_an_option_comes_once() -> None:
         load_options(("a=1", "a=2"))
 
 
-def test_the_model_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_gets_them() -> None:
     config = build({"models": ("x",), "load_options": ("stream_window=20", "codec_dtype=float16")}, env={})
-    made: list[dict[str, Any]] = []
-    monkeypatch.setattr("stentor.server.model_factory.TTS", lambda model, **options: made.append(options))
-    ModelFactory("x", "x", config)()
-    assert (made[0]["stream_window"], made[0]["codec_dtype"]) == (20, "float16")
+    options = factory_of(config).options(None)
+    assert (options["stream_window"], options["codec_dtype"]) == (20, "float16")
 
 
-def test_a_model_that_is_loaded_again_gets_the_layers_of_its_slots_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = build({"models": ("x",), "load_options": ("lora_targets=q_proj,v_proj",)}, env={})
-    made: list[Any] = []
-    monkeypatch.setattr("stentor.server.model_factory.TTS", lambda model, **options: made.append(options))
-    make = ModelFactory("x", "x", config)
-    make()
-    make(lora_targets=["v_proj"])
-    assert [options["lora_targets"] for options in made] == ["q_proj,v_proj", ["v_proj"]]
+def test_a_model_that_is_loaded_again_gets_the_layers_of_its_slots_once() -> None:
+    given = {"lora_modules": ("a=/a",), "load_options": ("lora_targets=q_proj,v_proj",)}
+    factory = factory_of(build({"models": ("x",), **given}, env={}))
+    with stentor.TTS("dummy:toy", memory_gb=0.01, threads=1) as tts:
+        told = ready(tts, [])
+    again = msgspec.structs.replace(told, lora_options={"lora_targets": ["v_proj"]})
+    assert [factory.options(last)["lora_targets"] for last in (None, again)] == ["q_proj,v_proj", ["v_proj"]]
 
 
 def test_a_model_that_does_not_take_one_says_what_it_takes() -> None:
     config = build({"models": ("dummy:toy",), "load_options": ("stream_window=20",)}, env={})
     with pytest.raises(InvalidRequest, match="stream_window: is no engine option and no load option of this model"):
-        ModelFactory("toy", "dummy:toy", config)()
+        loaded(factory_of(config))

@@ -14,7 +14,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from stentor.server import logs
-from stentor.server.http.middleware import RequestIds, Starts
+from stentor.server.http.middleware import RequestIds
 from tests.helpers.server_live import Live, until
 
 HERE = logging.getLogger("tests.server.test_logs")
@@ -22,7 +22,7 @@ CLIENT = "1.2.3.4:5"
 
 
 class Log(io.StringIO):
-    """What a handler of `logs` wrote.
+    """Lines that a handler of `logs` wrote.
 
     The root logger is one for the process. Threads of engines and what the collector finds write to it too. A test asks
     for the lines of the loggers that only it uses.
@@ -58,7 +58,7 @@ def of_requests(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def handled(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """Those that `handle` sent: a server of another test may log its last request late."""
+    """Lines that `handle` sent: a server of another test may log its last request late."""
     return [request for request in of_requests(caplog) if request["client"] == CLIENT]
 
 
@@ -78,7 +78,7 @@ def handle(scope: dict[str, Any], *answers: dict[str, Any], fails: bool = False)
     async def send(message: Message) -> None:
         pass
 
-    both = RequestIds(logs.AccessLog(app), lambda route, status: None, Starts(lambda: lambda: None))
+    both = RequestIds(logs.AccessLog(app), lambda route, status: None)
     full = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("1.2.3.4", 5), **scope}
     asyncio.run(both(full, receive, send))
 

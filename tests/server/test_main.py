@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import socket
 import ssl
@@ -12,6 +11,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import httpx
@@ -21,8 +21,11 @@ import uvicorn
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
 from stentor.server.http.connections import Connection
-from stentor.server.main import _cannot_listen, _Uvicorn
+from stentor.server.main import _sockets, _Uvicorn
+from tests.helpers import certificate
+from tests.helpers.certificate import NEEDS_OPENSSL
 from tests.helpers.patience import STUCK_S
+from tests.helpers.planted import planted
 from tests.helpers.server_live import process, until
 from tests.helpers.virtual_time import VirtualTimeLoop, run
 
@@ -48,7 +51,7 @@ def ending() -> _Uvicorn:
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     server.servers = []
-    server.drain, server.ended = asyncio.Event(), asyncio.Event()
+    server.held = SimpleNamespace(drain=asyncio.Event(), ended=asyncio.Event())  # type: ignore[assignment]
     server.server_state.tasks.add(asyncio.create_task(asyncio.sleep(1000)))
     return server
 
@@ -57,7 +60,7 @@ def test_http_and_websockets_have_one_time_to_end() -> None:
     async def main(loop: VirtualTimeLoop) -> float:
         server, began = ending(), loop.time()
         await server.shutdown()
-        assert server.ended.is_set()
+        assert server.held.ended.is_set()
         return loop.time() - began
 
     assert 10 <= run(main) < 13
@@ -73,7 +76,7 @@ def test_an_idle_connection_is_closed_while_others_are_served() -> None:
         over = loop.create_task(server.shutdown())
         await asyncio.sleep(1)
         assert transport.close.called
-        assert not server.ended.is_set()
+        assert not server.held.ended.is_set()
         connection.connection_lost(None)
         await over
 
@@ -116,34 +119,44 @@ def test_a_second_sigint_ends_what_runs_with_an_answer(tmp_path: Path) -> None:
 
 
 LOADS_FOR_EVER = """
-import sys, threading
-from stentor import cli, registry
-registry.load = lambda *given: threading.Event().wait()
-sys.exit(cli.main(sys.argv[1:]))
+import os, sys, threading
+from stentor import registry
+
+def load(*given):
+    print("loads in process", os.getpid(), file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+registry.load = load
 """
 
 
 def test_sigterm_does_not_wait_for_a_load(tmp_path: Path) -> None:
-    flags = ("serve", "dummy:toy", "--port", "0", "--voices-dir", str(tmp_path))
-    with subprocess.Popen([sys.executable, "-c", LOADS_FOR_EVER, *flags], stderr=subprocess.PIPE, text=True) as running:
+    words = (sys.executable, "-m", "stentor", "serve", "dummy:toy", "--port", "0", "--voices-dir", str(tmp_path / "v"))
+    env = planted(tmp_path, LOADS_FOR_EVER)
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env) as running:
         try:
             assert running.stderr is not None
-            assert any("running on" in line for line in running.stderr)
+            left = {"running on", "loads in process"}
+            for line in running.stderr:
+                left -= {words for words in left if words in line}
+                if "loads in process" in line:
+                    engine = int(line.split()[-1])
+                if not left:
+                    break
+            assert not left
             running.send_signal(signal.SIGTERM)
             assert running.wait(STUCK_S) == 0
         finally:
             running.kill()
+    assert not Path(f"/proc/{engine}").exists()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the test's certificate, is not here")
+@NEEDS_OPENSSL
 def test_tls_is_spoken_with_a_certificate(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    make = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {certificate}"
-    subprocess.run([*make.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    flags = ("--ssl-keyfile", str(key), "--ssl-certfile", str(certificate), "--voices-dir", str(tmp_path / "v"))
-    with process(*flags) as (_, url):
+    made = certificate.make(tmp_path)
+    with process(*made.flags, "--voices-dir", str(tmp_path / "v")) as (_, url):
         assert url.startswith("https://")
-        trust = ssl.create_default_context(cafile=str(certificate))
+        trust = ssl.create_default_context(cafile=str(made.certificate))
         with httpx.Client(verify=trust, base_url=url, timeout=STUCK_S, trust_env=False) as http:
             assert http.post("/v1/audio/speech", json={"input": TEXT}).status_code == 200
         with pytest.raises(httpx.ConnectError):
@@ -168,7 +181,7 @@ def test_a_config_file_and_a_unix_socket_do(tmp_path: Path) -> None:
         running.send_signal(signal.SIGTERM)
         assert running.wait(STUCK_S) == 0
     lines = [json.loads(line) for line in log]
-    assert {line["logger"] for line in lines} >= {"uvicorn.error", "stentor.server", "stentor.access"}
+    assert {line["logger"] for line in lines} == {"stentor.server", "stentor.engine", "stentor.access"}
     access = sorted(line["status"] for line in lines if line["logger"] == "stentor.access")
     assert access == [200, 400]  # a line is written after its client has read the answer
 
@@ -188,9 +201,12 @@ def test_a_name_with_an_address_that_this_machine_lacks_is_listened_to(monkeypat
     """`localhost` is ::1 too, which a container may not have."""
     addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, 0)) for ip in ("203.0.113.9", "127.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **how: addresses)
-    assert _cannot_listen(ServerConfig()) is None
+    [found] = _sockets(ServerConfig(), 0)
+    with found:
+        assert found.getsockname()[0] == "127.0.0.1"
     addresses.pop()
-    assert _cannot_listen(ServerConfig()) == "Cannot assign requested address"
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        _sockets(ServerConfig(), 0)
 
 
 @pytest.mark.parametrize(

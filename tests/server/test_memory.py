@@ -1,4 +1,4 @@
-"""What was freed goes back to the system."""
+"""Return of freed memory to the system."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import asyncio
 import ctypes
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from stentor.server import memory
 from stentor.server.config import ServerConfig
+from stentor.server.engines.client import EngineClient
 from stentor.server.limits import LIMITS
-from stentor.server.loader import Loader
 from stentor.server.model_hosts import ModelHost
 from tests.helpers import virtual_time
 
@@ -45,13 +43,11 @@ def test_a_model_that_runs_has_free_memory_given_back_now_and_then(monkeypatch: 
     trims: list[float] = []
 
     async def main(loop: virtual_time.VirtualTimeLoop) -> None:
-        host = ModelHost(
-            "toy", lambda: pytest.fail("loaded"), ServerConfig(), lambda code: None, Loader(), ThreadPoolExecutor()
-        )
-        engine: Any = SimpleNamespace(health=lambda: SimpleNamespace(alive=True, error=None))
-        monkeypatch.setattr(host, "_tts", SimpleNamespace(engine=engine))
         monkeypatch.setattr(asyncio, "to_thread", at_once)  # a thread takes real time, which the clock does not see
         monkeypatch.setattr(memory, "trim", lambda: trims.append(loop.time()))
+        host = ModelHost("toy", lambda *_: pytest.fail("loaded"), ServerConfig(), lambda code: None, asyncio.Lock())
+        client = EngineClient("toy", 0, lambda *_: None)
+        host.engine = SimpleNamespace(client=client, ended=loop.create_future())  # type: ignore[assignment]
         watch = asyncio.create_task(host._watch())
         await asyncio.sleep(3.5 * LIMITS.trim_seconds)
         watch.cancel()

@@ -44,7 +44,7 @@ class Rogues:
 
     @property
     def names(self) -> list[str]:
-        """Of all voices that it has tried to upload."""
+        """Names of all voices that it has tried to upload."""
         return [f"v{i}" for i in range(1, self.voices + 1)]
 
     def _post(self, path: str = "/v1/audio/speech", **how: Any) -> httpx.Response:

@@ -1,4 +1,5 @@
-"""The rooms of the server: http and ws stand side by side on top, and what they share knows neither of them."""
+"""The rooms of the server: http and ws stand side by side, and what they share knows neither of them. The doors of
+other protocols stand on both, and none knows another."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ import pytest
 import stentor
 from tests.helpers.import_graph import ImportGraph
 
-ROOMS = ("http", "ws", "speech", "audio", "voices")
+ROOMS = ("doors", "http", "ws", "speech", "voices")
 MAY_IMPORT = {
-    "http": {"speech", "audio", "voices"},
-    "ws": {"speech", "audio", "voices"},
-    "speech": {"audio", "voices"},
-    "audio": set(),
+    "doors": {"http", "ws", "speech", "voices"},
+    "http": {"speech", "voices"},
+    "ws": {"speech", "voices"},
+    "speech": {"voices"},
     "voices": set(),
 }
 
@@ -35,6 +36,15 @@ def test_a_room_imports_only_rooms_below_it(graph: ImportGraph, name: str) -> No
     imports = [i for i in graph.imports if room(i.source) == name]
     assert imports
     found = [str(i) for i in imports if room(i.target) not in {None, name, *MAY_IMPORT[name]}]
+    assert not found, "\n".join(found)
+
+
+def test_no_door_imports_another(graph: ImportGraph) -> None:
+    def door(module: str) -> str | None:
+        parts = module.split(".")
+        return parts[3] if parts[:3] == ["stentor", "server", "doors"] and len(parts) > 3 else None
+
+    found = [str(i) for i in graph.imports if door(i.source) and door(i.target) not in (None, door(i.source))]
     assert not found, "\n".join(found)
 
 

@@ -12,10 +12,10 @@ import torch
 
 import stentor
 from stentor.config import EngineConfig
-from stentor.engine.device import Device
 from stentor.server.config import ServerConfig, build, typed
-from stentor.server.loader import cpu_share
-from stentor.server.model_factory import ModelFactory
+from stentor.server.limits import LIMITS
+from stentor.server.model_factory import cpu_share
+from tests.helpers.local_engine import LocalEngine, factory_of
 from tests.helpers.server_live import Live, count, pcm, serving, until
 from tests.helpers.tiny import FIXTURES
 
@@ -63,14 +63,16 @@ def test_an_engine_whose_device_raises_leaves_the_others_serving(three: Live, mo
     def fault(*_: object) -> None:
         raise RuntimeError("the device is gone")
 
-    def broken() -> stentor.TTS:
+    def broken(*_: object) -> LocalEngine:
         raise stentor.EngineError("it does not start again")
 
-    engine: Any = hosts["fish"].tts.engine
-    monkeypatch.setattr(hosts["fish"], "_make", broken)
-    monkeypatch.setattr(engine.scheduler, "plan", fault)
+    engine = hosts["fish"].engine
+    assert isinstance(engine, LocalEngine)
+    assert engine.tts is not None
+    monkeypatch.setattr(hosts["fish"], "_start", broken)
+    monkeypatch.setattr(engine.tts.engine.scheduler, "plan", fault)
     assert three.speech(model="fish", input=TEXTS[0], **BODY).status_code in (500, 503)
-    assert until(lambda: hosts["fish"].phase == "failed" and hosts["fish"].restarts > 3)
+    assert until(lambda: hosts["fish"].phase == "failed" and hosts["fish"].restarts == LIMITS.restarts + 1)
     for name in ("toy", "vox"):
         assert three.speech(model=name, input=TEXTS[0], **BODY).status_code == 200
     refused = three.speech(model="fish", input=TEXTS[0], **BODY)
@@ -82,13 +84,10 @@ def test_an_engine_whose_device_raises_leaves_the_others_serving(three: Live, mo
     assert given_up == []
 
 
-def test_each_model_has_its_budget_and_its_share_of_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_model_has_its_budget_and_its_share_of_the_rest() -> None:
     given = {"max_memory_gb": (8.0, 6.0, 4.0), "quantization": ("auto", "int8", "fp8")}
     config = build({"models": MODELS, "deterministic": True, **given}, env={})
-    made: list[dict[str, Any]] = []
-    monkeypatch.setattr("stentor.server.model_factory.TTS", lambda model, **options: made.append(options))
-    for at, name in enumerate(MODELS):
-        ModelFactory(name, name, config, at)()
+    made = [factory_of(config, name).options(None) for name in MODELS]
     assert all(o["deterministic"] for o in made)
     assert [o["max_memory_gb"] for o in made] == [8, 6, 4]
     assert [o["quantization"] for o in made] == ["auto", "int8", "fp8"]
@@ -98,17 +97,6 @@ def test_each_model_has_its_budget_and_its_share_of_the_rest(monkeypatch: pytest
         assert 0.3 - 0.05 < taken < 0.3 + 0.05
         free -= taken
     assert {o["max_threads"] for o in made} == {cpu_share(3)}
-    assert all(o["capture_all"] for o in made)
-
-
-@pytest.mark.parametrize("given", [False, True])
-def test_one_model_captures_its_graphs_before_it_is_ready_where_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, given: bool
-) -> None:
-    made: list[dict[str, Any]] = []
-    monkeypatch.setattr("stentor.server.model_factory.TTS", lambda model, **options: made.append(options))
-    ModelFactory("toy", "dummy:toy", build({"models": ("dummy:toy",), "capture_all": given}, env={}))()
-    assert [o["capture_all"] for o in made] == [given]
 
 
 @pytest.mark.parametrize("given", [(8.0, 6.0), (1.0, 2.0, -3.0)])
@@ -136,16 +124,6 @@ def test_an_engine_beside_others_takes_its_share_of_the_threads() -> None:
     with stentor.TTS("dummy:toy", memory_gb=0.01, max_threads=3, threads=2) as tts:
         assert threads(tts) == 2
     assert (cpu_share(1), EngineConfig().max_threads) == (None, None)
-
-
-def test_a_device_that_has_failed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Device("cpu").answers()
-
-    def fault(*_: object, **__: object) -> None:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr(torch, "ones", fault)
-    assert not Device("cpu").answers()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""Who may ask: API keys, and the origins of web pages."""
+"""Authentication: API keys, and the origins of web pages."""
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -13,6 +13,8 @@ from stentor.server.config import ServerConfig
 from stentor.server.errors import ApiError
 from stentor.server.json_sse import json_response
 
+XI_API_KEY = b"xi-api-key"
+SUBPROTOCOL_KEY = "openai-insecure-api-key."
 OPEN_LISTS = frozenset({"/v1/audio/voices", "/v1/audio/models"})
 
 
@@ -32,18 +34,18 @@ class Authentication:
         refused = self._refuse(scope, Headers(scope=scope))
         if refused is None:
             await self.app(scope, receive, send)
-        elif scope["type"] == "http":
-            await respond(refused, scope, receive, send)
         else:
-            await _deny(scope, send, refused)
+            await refuse(refused, scope, receive, send)
 
     def _refuse(self, scope: Scope, headers: Headers) -> ApiError | None:
         websocket, keys = scope["type"] == "websocket", self.config.api_key
-        needs_key = websocket or (scope["method"] != "OPTIONS" and under_v1(scope))
-        has_key = not keys or authorized(headers.get("authorization", ""), keys)
+        needs_key = websocket or (scope["method"] != "OPTIONS" and under_api(scope))
+        has_key = not keys or any([authorized(given, keys) for given in given_keys(headers)])  # noqa: C419 (as below)
         scope["state"]["authorized"] = has_key
         if needs_key and not has_key and not (self.config.open_lists and _is_open_list(scope)):
-            return ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
+            return ApiError(
+                401, "a valid API key is needed: Authorization: Bearer KEY, or xi-api-key: KEY", code="invalid_api_key"
+            )
         unasked = websocket or (scope["method"] == "POST" and not is_json(headers))
         if unasked and not from_own_origin(headers, self.config.allowed_origins):
             return foreign(headers)
@@ -73,9 +75,9 @@ def foreign(headers: Headers) -> ApiError:
     return ApiError(403, message, code="origin_not_allowed")
 
 
-def under_v1(scope: Scope) -> bool:
-    """Whether a request may reach a route under /v1."""
-    return any(p == "/v1" or p.startswith("/v1/") for p in _paths(scope))
+def under_api(scope: Scope) -> bool:
+    """Whether a request may reach a route under /v1 or /v2."""
+    return any(p in ("/v1", "/v2") or p.startswith(("/v1/", "/v2/")) for p in _paths(scope))
 
 
 def _is_open_list(scope: Scope) -> bool:
@@ -87,6 +89,15 @@ def _paths(scope: Scope) -> tuple[str, str]:
     """The router takes a path with and without the root path."""
     path: str = scope["path"]
     return path, path.removeprefix(scope.get("root_path", "").rstrip("/"))
+
+
+def given_keys(headers: Headers) -> Iterator[str]:
+    """List where a client may put a key: Authorization, ElevenLabs' header, and, for OpenAI's Realtime API in a
+    browser, which cannot set headers of a WebSocket, the name of a subprotocol."""
+    yield headers.get("authorization", "")
+    yield headers.get(XI_API_KEY.decode(), "")
+    for name in headers.get("sec-websocket-protocol", "").split(","):
+        yield name.strip().removeprefix(SUBPROTOCOL_KEY) if SUBPROTOCOL_KEY in name else ""
 
 
 def authorized(given: str, keys: tuple[str, ...]) -> bool:
@@ -117,6 +128,14 @@ def is_json(headers: Headers) -> bool:
     """Whether a request says that its body is JSON."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a request or a WebSocket handshake."""
+    if scope["type"] == "http":
+        await respond(error, scope, receive, send)
+    else:
+        await _deny(scope, send, error)
 
 
 async def respond(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import resource
-from collections.abc import Callable, Coroutine
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 
 from stentor.server.errors import ApiError
+from stentor.server.http.places import Places
 from stentor.server.json_sse import json_bytes
 from stentor.server.limits import LIMITS, Limits
 
-SPEECH = "/v1/audio/speech"
-SPEECH_URL = SPEECH.encode()
-Arriving = Callable[[], Callable[[], None]]
-"""Called when a request for speech has been read. What it returns is called when the request has a plan (`handled` in
-the scope's state), and at the latest when its handler waits for the first time or has ended. Of requests that come
-together, engines so know that others follow."""
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Connection(HttpToolsProtocol):
     """Closes itself when no request begins for `keep_alive_seconds`, when the headers or the rest of an unread body are
-    not there `request_seconds` after the first byte, and when headers are too large. The deadline of a body that is
-    read is enforced where it is read, by its `body_deadline` in the scope's state, so that it gets an answer."""
+    not there `request_seconds` after the first byte, when headers are too large, and when what it has left to send is
+    not read. The deadline of a body that is read is enforced where it is read, by its `body_deadline` in the scope's
+    state, so that it gets an answer. It stays the transport's protocol when the connection becomes a WebSocket."""
 
     limits = LIMITS
-    arriving: Arriving = staticmethod(lambda: nobody)
+    places = Places(LIMITS.max_connections)
+    session: asyncio.Protocol | None = None  # of a WebSocket: takes what comes from then on
     timer: asyncio.TimerHandle | None = None
-    in_headers = receiving = False
+    deadline = 0.0  # of what the client is to do next, unless it is being answered
+    in_headers = receiving = refused = False
     header_bytes = 0  # received of headers that have not ended
     parsed_bytes = 0  # of the target and the headers
-    idle_since = 0.0
+    unread: float = math.inf  # bytes that the client had not taken when it was last looked at
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -41,33 +44,47 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))  # uvloop's is no subclass of it
-        self._start_idle()
-        if len(self.connections) > self.limits.max_connections:
-            self._make_room()
+        self._due(self.loop.time() + self.limits.keep_alive_seconds)
+        self.places.ask(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
+        self.places.leave(self)
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.session is not None:
+            self.session.connection_lost(exc)
+        else:
+            super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.session is not None:
+            self.session.data_received(data)
+            return
+        if self.refused:
+            return
         super().data_received(data)
         if self.in_headers:
             self.header_bytes += len(data)
             if self.header_bytes > self.limits.max_head_kib << 10:
                 self._refuse_headers()
 
+    def pause_writing(self) -> None:
+        (self.flow if self.session is None else self.session).pause_writing()
+
+    def resume_writing(self) -> None:
+        (self.flow if self.session is None else self.session).resume_writing()
+
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP. uvicorn does so in plain text, also in the middle of the answer before."""
-        if self.busy and (self.in_headers or not self.receiving):
-            self.cycle.keep_alive = False  # the connection ends with the answer before
-            return
         self._refuse(ApiError(400, "the request is not valid HTTP", code="invalid_http"))
 
     def handle_websocket_upgrade(self) -> None:
-        if self.transport.is_closing():  # its headers were refused
+        if self.refused:
             return
-        self._stop_timer()  # the session has deadlines of its own
         super().handle_websocket_upgrade()
+        self.session = cast(asyncio.Protocol, self.transport.get_protocol())
+        self.transport.set_protocol(self)
+        self.places.serve(self)
 
     @property
     def offered(self) -> bool:
@@ -75,24 +92,27 @@ class Connection(HttpToolsProtocol):
         names = {name for name, _ in self.headers}
         return self.parser.should_upgrade() and b"upgrade" in names and not self._should_upgrade()
 
+    @property
+    def _line(self) -> bytes:
+        """The first line of the request that was parsed."""
+        return b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+
     def decline(self) -> _Parser:
         """Take the request that was parsed, which offers another protocol, as one that does not. Returns the parser of
         what is behind its headers."""
-        line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-        head = [line, *(name + b": " + value for name, value in self.headers if name != b"upgrade"), b"", b""]
+        head = [self._line, *(name + b": " + value for name, value in self.headers if name != b"upgrade"), b"", b""]
         self.parser = parser = _Parser(self)
         parser.feed_data(b"\r\n".join(head))
         return parser
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._stop_timer()
         self.in_headers = self.receiving = True
         self.header_bytes = self.parsed_bytes = 0
-        seconds = self.limits.request_seconds
-        self.timer = self.loop.call_later(seconds, self._overdue)
+        self._due(self.loop.time() + self.limits.request_seconds)
         if not self.busy:  # a pipelined request waits for us, not for its client
-            self.scope["state"]["body_deadline"] = self.loop.time() + seconds
+            self.scope["state"]["body_deadline"] = self.deadline
+            self.places.ask(self)
 
     def on_url(self, url: bytes) -> None:
         self.parsed_bytes += len(url)
@@ -103,33 +123,44 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.refused:
+            return
         if self.parsed_bytes > self.limits.max_head_kib << 10:  # they came in one read
             self._refuse_headers()
             return
         if self.offered:
             return
+        if self.parser.should_upgrade() and self._should_upgrade():
+            self._check_handshake()
         super().on_headers_complete()
         self.in_headers = False
         cycle = self.cycle
         if cycle is not None and cycle.scope is self.scope and self.scope["http_version"] == "1.0":
             vars(cycle)["send"] = _until_closed(cycle)  # in place of the method of this one cycle
 
+    def on_body(self, body: bytes) -> None:
+        if not self.refused:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
-        if self.offered:
+        if self.refused or self.offered:
             return
         super().on_message_complete()
-        if self.url.partition(b"?")[0].endswith(SPEECH_URL):
-            handled = self.scope["state"]["handled"] = self.arriving()
-            self.loop.call_soon(handled)  # behind the first part of the task that answers it
         self.receiving = False
-        self._stop_timer()
-        if not self.busy:  # it was answered before it was complete
-            self._start_idle()
+        if self.busy:
+            self.places.serve(self)
+        else:  # it was answered before it was complete
+            self._idle()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.receiving and not self.busy and not self.transport.is_closing():
-            self._start_idle()
+        if self.busy or self.transport.is_closing():
+            return
+        if self.receiving:
+            self.places.ask(self)
+            self._due(self.deadline)
+        else:
+            self._idle()
 
     @property
     def busy(self) -> bool:
@@ -139,55 +170,69 @@ class Connection(HttpToolsProtocol):
     @property
     def answerable(self) -> bool:
         """Whether an error would be the answer to the request that comes, and not a part of the one before."""
-        if self.receiving and not self.in_headers:  # its body
+        if self.receiving and not self.in_headers and self.cycle is not None:  # its body
             return not self.cycle.response_started and not self.pipeline
         return not self.busy
 
-    @property
-    def idle(self) -> bool:
-        """Whether nobody would lose an answer if it were closed."""
-        return not self.busy and not self.transport.is_closing()
+    def _idle(self) -> None:
+        """Wait for the next request."""
+        self.unread = math.inf
+        self._due(self.loop.time() + self.limits.keep_alive_seconds)
+        self.places.answer(self)
 
-    def end(self) -> None:
-        """Close at once, also if the client does not read the last answer."""
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
-        else:
-            self.transport.close()
+    def _due(self, deadline: float) -> None:
+        """Give the client until then for what is next. The timer is moved only where it would be late."""
+        self.deadline = deadline
+        if self.timer is None or self.timer.when() > deadline:
+            self._look_at(deadline)
 
-    def _start_idle(self) -> None:
-        self._stop_timer()
-        self.idle_since = self.loop.time()
-        self.timer = self.loop.call_later(self.limits.keep_alive_seconds, self.end)
-
-    def _stop_timer(self) -> None:
+    def _look_at(self, time: float) -> None:
         if self.timer is not None:
             self.timer.cancel()
-            self.timer = None
+        self.timer = self.loop.call_at(time, self._look)
 
-    def _overdue(self) -> None:
-        if self.busy:  # the answer says so, or a later request waits behind it
-            self.timer = self.loop.call_later(self.limits.request_seconds, self._overdue)
+    def _look(self) -> None:
+        """Close the connection if the client has not done what it was to do."""
+        now = self.loop.time()
+        if not self.transport.is_closing() and (self.session is not None or self.busy or now < self.deadline):
+            self._look_at(self.deadline if now < self.deadline else now + self.limits.request_seconds)
+        elif self._reads():
+            self._look_at(now + self.limits.keep_alive_seconds)
+        elif self.transport.get_write_buffer_size() or self.transport.is_closing():
+            self.transport.abort()
         elif self.in_headers:
             self._refuse(ApiError(408, "the headers did not come in time"))
         else:
-            self.end()
+            self.transport.close()
+
+    def _reads(self) -> bool:
+        """Whether the client takes what is left to send."""
+        before, self.unread = self.unread, self.transport.get_write_buffer_size()
+        return 0 < self.unread < before
+
+    def _check_handshake(self) -> None:
+        """Refuse a request for a WebSocket that uvicorn's own protocol would neither answer nor close."""
+        if (why := not_a_handshake(self._line, self.headers)) is not None:
+            self._refuse(ApiError(400, f"this cannot begin a WebSocket: {why}", code="invalid_handshake"))
+        elif self.busy:
+            self._refuse(ApiError(400, "a WebSocket cannot begin before the last answer has ended"))
 
     def _refuse_headers(self) -> None:
         self._refuse(ApiError(431, "the headers are too large", code="headers_too_large"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer a request that no route has seen, and close."""
-        if not self.transport.is_closing() and self.answerable:
+        """Answer a request that no route has seen, and close. Behind another answer, close with that."""
+        if self.refused or self.transport.is_closing():
+            return
+        self.refused = True  # nothing more is read
+        if self.busy and (self.in_headers or not self.receiving):
+            self.cycle.keep_alive = False
+            return
+        if self.answerable:
             body = json_bytes(error.body)
             head = f"HTTP/1.1 {error.status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
             self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
         self.transport.close()
-
-    def _make_room(self) -> None:
-        """Close the connection that has been without a request for longest. If there is none, the new one."""
-        others = [c for c in self.connections if isinstance(c, Connection) and c.idle]
-        min(others, key=lambda c: c.idle_since, default=self).transport.abort()
 
 
 class _Parser(httptools.HttpRequestParser):
@@ -238,17 +283,76 @@ def _until_closed(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any,
     return plain
 
 
-def nobody() -> None:
-    """What `Arriving` returns where nobody is told."""
+def not_a_handshake(line: bytes, headers: Headers) -> str | None:
+    """Why a request for a WebSocket is no valid handshake. None: it is one."""
+    trial = ServerProtocol()
+    trial.receive_data(b"\r\n".join([line, *(name + b": " + value for name, value in headers), b"", b""]))
+    for request in trial.events_received():
+        trial.accept(cast(Request, request))
+    return None if trial.handshake_exc is None else str(trial.handshake_exc)
 
 
-def limited(limits: Limits, arriving: Arriving = Connection.arriving) -> type[Connection]:
-    """Connections with these limits, fewer if the process may not open so many descriptors. `arriving` is told of each
-    request for speech."""
+class TlsConnection(Connection):
+    """Makes its TLS handshake itself. asyncio's own server holds a connection for a minute before it says that there is
+    one, so that nothing could be closed for others."""
+
+    tls: ssl.SSLContext
+    shaking: asyncio.Task[None]
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.early = b""  # what came while asyncio handed the connection over
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.connections.add(self)
+        self.places.ask(self)
+        self.shaking = self.loop.create_task(self._shake_hands(self.transport))
+
+    def data_received(self, data: bytes) -> None:
+        if self.shaking.done():
+            super().data_received(data)
+        else:
+            self.early += data
+
+    async def _shake_hands(self, plain: asyncio.Transport) -> None:
+        loop, limits = self.loop, self.limits
+        try:
+            encrypted = await loop.start_tls(
+                plain,
+                self,
+                self.tls,
+                server_side=True,
+                ssl_handshake_timeout=limits.handshake_seconds,
+                ssl_shutdown_timeout=limits.flush_seconds,
+            )
+        except OSError:  # what came is no TLS, or too slow, or the client has gone
+            encrypted = None
+        if encrypted is None:
+            plain.abort()
+            self.connections.discard(self)
+            self.places.leave(self)
+            return
+        super().connection_made(encrypted)
+        if self.early:
+            super().data_received(self.early)
+            self.early = b""
+
+
+def fitted(limits: Limits) -> Limits:
+    """Return limits with fewer connections if the process may not open so many descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.max_connections + limits.spare_descriptors
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        limits = limits.with_connections(max(limits.spare_descriptors, soft - limits.spare_descriptors))
-    return type("LimitedConnection", (Connection,), {"limits": limits, "arriving": staticmethod(arriving)})
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return limits.with_connections(max(limits.spare_descriptors, soft - limits.spare_descriptors))
+
+
+def limited(limits: Limits, tls: ssl.SSLContext | None = None) -> type[Connection]:
+    """Connections with these limits, over TLS if it is given."""
+    own = {"limits": limits, "places": Places(limits.max_connections)}
+    if tls is None:
+        return type("LimitedConnection", (Connection,), own)
+    return type("LimitedTlsConnection", (TlsConnection,), {**own, "tls": tls})

@@ -20,7 +20,6 @@ from starlette.types import Receive, Scope, Send
 from stentor.output.encode import CONTAINERS
 from stentor.server.backpressure import SendBuffer, run_while_connected
 from stentor.server.config import MIB
-from stentor.server.eager import begin
 from stentor.server.errors import ApiError
 from stentor.server.json_sse import event, json_bytes
 from stentor.server.limits import LIMITS
@@ -74,23 +73,29 @@ class SpeechResponse(Response):
         request = self.request
         async with aclosing(request.bytes(whole=True)) as parts:
             data = b"".join([p async for p in parts])
-        media, known = self.media, headers(request)
-        if self.timestamps != "none":
-            data, media = json_bytes(with_report(request, data, self.timestamps)), "application/json"
+        data, media = self.whole(data)
         request.completed()
-        await self._start(send, media, {**known, "Content-Length": str(len(data))})
+        await self._start(send, media, {**headers(request), "Content-Length": str(len(data))})
         await send({"type": "http.response.body", "body": data})
+        request.left()
+
+    def whole(self, data: bytes) -> tuple[bytes, str]:
+        """The body for a whole file, and its media type."""
+        if self.timestamps == "none":
+            return data, self.media
+        return json_bytes(with_report(self.request, data, self.timestamps)), "application/json"
 
     async def _streamed(self, send: Send) -> None:
         request = self.request
         buffer = SendBuffer(int(request.server.config.max_buffered_mb * MIB))
-        fill = begin(self._fill(buffer))
+        fill = asyncio.create_task(self._fill(buffer))
         try:
             while (part := await buffer.get()) is not None:
                 if not self.started:
                     await self._start(send, self.media, {**headers(request), "X-Accel-Buffering": "no"})
                 last = buffer.finished and await self._succeeded(fill)
                 await self._send_part(send, part, fill, last)
+                request.left()
                 if last:
                     return
                 buffer.sent(len(part))
@@ -133,19 +138,25 @@ class SpeechResponse(Response):
         try:
             async with aclosing(request.bytes(whole=False)) as parts:
                 async for data in parts:
-                    if not self.sse:
-                        buffer.put(data)
-                    elif data:
-                        buffer.put(self._delta(data))
-            if self.sse:
-                buffer.put(self._ended() + event("speech.audio.done", final_report(request, self.timestamps)))
+                    if data:
+                        buffer.put(self.part(data))
+            if rest := self.rest():
+                buffer.put(rest)
         finally:
             buffer.close()
 
-    def _delta(self, data: bytes) -> bytes:
-        """The events for some audio: those of the segments that have ended since the last call, then the audio."""
+    def part(self, data: bytes) -> bytes:
+        """The part of a body for some audio. Of events: those of the segments that have ended, then the audio."""
+        if not self.sse:
+            return data
         body = {"audio": base64.b64encode(data).decode(), "response_format": self.request.plan.output.format}
         return self._ended() + event("speech.audio.delta", body)
+
+    def rest(self) -> bytes:
+        """The part of a body after all audio."""
+        if not self.sse:
+            return b""
+        return self._ended() + event("speech.audio.done", final_report(self.request, self.timestamps))
 
     def _ended(self) -> bytes:
         """The events for segments that have ended since the last call."""
@@ -183,16 +194,18 @@ def _stop_waiting(waiting: asyncio.Timeout, fill: asyncio.Task[None]) -> None:
 
 def headers(request: RunningRequest) -> dict[str, str]:
     """Response headers with what is known when the first audio leaves."""
-    run = request.run
+    run, output = request.run, request.plan.output
     found = {
         "X-Seed": str(run.seed),
-        "X-Sample-Rate": str(request.plan.output.rate),
+        "X-Sample-Rate": str(output.rate),
         "X-Channels": "1",
-        "X-Bit-Depth": "16",
+        "X-Bit-Depth": str(CONTAINERS[output.format].bits),
         "Server-Timing": run.timing.header(),
         "Cache-Control": "no-store",
         **request.plan.ignored.header(),
     }
+    if output.marks.comment is not None:
+        found["X-Provenance"] = output.marks.comment
     if run.finish is not None:
         usage = run.usage.as_dict()
         found["X-Finish-Reason"] = run.finish

@@ -5,17 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 import stentor
-from stentor.models.base import Option
+from stentor import families
+from stentor.models.info import Option
 from stentor.server.config import FORMATS
 from stentor.server.errors import failures
 from stentor.server.json_sse import json_response
 from stentor.server.model_hosts import ModelHost
 from stentor.server.state import server
 
+
+class SomePath(PathConvertor):
+    """A path with slashes that is not empty, so that `/v1/models/` is `/v1/models`, as with other paths."""
+
+    regex = ".+"
+
+
+register_url_convertor("some_path", SomePath())
 router = APIRouter()
 
 
@@ -30,14 +40,17 @@ def _model(name: str, host: ModelHost) -> dict[str, Any]:
     path = host.adapters.paths.get(name)
     base |= {"root": path or host.name, "parent": host.name if path else None}
     base |= {"phase": host.phase, "resident": host.resident}
-    if not host.serves and host.phase not in ("warming", "restarting"):
+    if not host.serves and host.phase != "restarting":
         return base
     spec = host.spec
+    family = families.named(spec.family)
     return {
         **base,
         "family": spec.family,
+        "origin": None if family is None else family.origin,
         "sample_rate": spec.sample_rate,
         "voices": list(spec.voices),
+        "voice_descriptions": dict(spec.voice_descriptions),
         "languages": list(spec.languages),
         "takes": {
             "instructions": spec.takes_instructions,
@@ -45,7 +58,7 @@ def _model(name: str, host: ModelHost) -> dict[str, Any]:
             "prompt": spec.takes_prompt,
         },
         "speaker_size": spec.speaker_size,
-        "word_timestamps": spec.alignment is not None,
+        "word_timestamps": host.aligners.missing(spec, None, "") is None,
         "reference_seconds": list(spec.reference_seconds),
         "options": {name: _option(o) for name, o in spec.options.items()},
         "response_formats": list(FORMATS),
@@ -59,7 +72,7 @@ async def models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": _models(request)}
 
 
-@router.get("/v1/models/{name:path}", responses=failures(401, 404), tags=["models"])
+@router.get("/v1/models/{name:some_path}", responses=failures(401, 404), tags=["models"])
 async def model(request: Request, name: str) -> dict[str, Any]:
     """One model, by any of its names."""
     hosts = server(request).hosts
@@ -70,7 +83,7 @@ async def model(request: Request, name: str) -> dict[str, Any]:
 
 @router.get("/v1/audio/models", responses=failures(401), tags=["models"])
 async def audio_models(request: Request) -> dict[str, Any]:
-    """The same list in Open WebUI's shape."""
+    """List the models in Open WebUI's shape."""
     found = _models(request)
     return {"object": "list", "models": found, "data": found}
 
@@ -79,11 +92,10 @@ def _models(request: Request) -> list[dict[str, Any]]:
     return [_model(name, host) for name, host in server(request).hosts.listed()]
 
 
-@router.head("/health", include_in_schema=False)
 @router.get("/health", tags=["state"], responses={503: {"description": "An engine is down"}})
 async def health(request: Request) -> Response:
     """200 while every engine that has been loaded is alive, 503 with the reason otherwise."""
-    hosts = server(request).hosts.all
+    hosts = await server(request).hosts.refreshed()
     states = {h.name: _state(h) for h in hosts}
     bad = any(h.phase in ("failed", "restarting") or (h.health is not None and not h.health.ready) for h in hosts)
     body = {"status": "unhealthy" if bad else "ok", "models": states}
@@ -108,12 +120,11 @@ def _state(host: ModelHost) -> dict[str, Any]:
     return state
 
 
-@router.head("/ready", include_in_schema=False)
 @router.get("/ready", tags=["state"], responses={503: {"description": "Not yet, or not any more. The phase says why"}})
 async def ready(request: Request) -> Response:
-    """200 once every model has finished warming up, 503 with the phase until then. An idle model that was unloaded is
+    """200 once every model has spoken, 503 with the phase until then. An idle model that was unloaded is
     ready: a request has it loaded. Once all models were ready, it is 200 as long as one of them is."""
-    hosts = server(request).hosts.all
+    hosts = await server(request).hosts.refreshed()
     waiting = [h for h in hosts if not h.serves or (h.health and not h.health.ready)]
     if not waiting:
         return json_response({"ready": True, "phase": next((h.phase for h in hosts if h.phase != "ready"), "ready")})
@@ -137,4 +148,5 @@ async def version() -> dict[str, str]:
 @router.get("/metrics", response_class=Response, tags=["state"], responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
-    return Response(generate_latest(server(request).metrics.labelled), media_type=CONTENT_TYPE_LATEST)
+    await server(request).hosts.refreshed()
+    return Response(await server(request).others.metrics(), media_type=CONTENT_TYPE_LATEST)

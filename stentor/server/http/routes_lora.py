@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
+from stentor.client_names import taken_by_model
 from stentor.server.adapters import allowed
-from stentor.server.errors import ApiError, failures
+from stentor.server.errors import ApiError, failures, invalid
 from stentor.server.http.json_body import JsonRoute
 from stentor.server.limits import LIMITS
-from stentor.server.names import taken_by_model
 from stentor.server.schemas import Body
 from stentor.server.state import server
 
@@ -20,7 +20,7 @@ from stentor.server.state import server
 def _permitted(request: Request) -> None:
     """ApiError 404 unless the operator allows to load adapters at run time."""
     if not server(request).config.allow_runtime_lora_updating:
-        told = "adapters are not loaded at run time here; the operator may start with --allow-runtime-lora-updating"
+        told = "loading adapters at run time is off; stentor serve --allow-runtime-lora-updating turns it on"
         raise ApiError(404, told, code="not_found")
 
 
@@ -52,10 +52,10 @@ async def load(request: Request, body: LoadLora) -> Response:
     s = server(request)
     host = s.hosts.named(body.base_model_name)
     if (why := taken_by_model(body.lora_name, dict(s.hosts.served()))) is not None:
-        raise ApiError(400, f"lora_name: {why}", param="lora_name")
+        raise invalid("lora_name", why)
     path = allowed(s.config, body.lora_path)
-    async with host.in_use() as tts:
-        await host.adapters.load(tts, body.lora_name, path)
+    async with host.in_use() as client:
+        await host.adapters.load(client, body.lora_name, path)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
@@ -67,6 +67,6 @@ async def unload(request: Request, body: UnloadLora) -> Response:
     host = server(request).hosts.of_adapter(body.lora_name)
     if host is None:
         raise ApiError(404, f"the lora adapter {body.lora_name!r} cannot be found", param="lora_name", code="not_found")
-    async with host.in_use() as tts:
-        await host.adapters.unload(tts, body.lora_name)
+    async with host.in_use() as client:
+        await host.adapters.unload(client, body.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")

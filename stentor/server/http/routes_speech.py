@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -20,8 +21,8 @@ from stentor.server.http.responses import NoResponse, SpeechResponse
 from stentor.server.ignored import Ignored
 from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
-from stentor.server.schemas import BatchBody, BatchItem, SpeechBody
-from stentor.server.speech.outcomes import Timing
+from stentor.server.schemas import BatchBody, BatchItem, SpeechBody, WrongItem
+from stentor.server.speech.outcomes import Outcome, Timing
 from stentor.server.speech.output import RunningRequest
 from stentor.server.speech.plan import SpeechPlan
 from stentor.server.state import Server, server
@@ -47,25 +48,26 @@ SPEECH_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 @router.post("/v1/audio/speech", response_class=Response, responses=SPEECH_RESPONSES, tags=["speech"])
 async def speech(request: Request, body: SpeechBody) -> Response:
-    """Speak a text. `stream` sends the file's bytes while it is made. `stream_format` sse, or Accept:
-    text/event-stream, sends events. Without them the whole file is sent."""
+    """Speak a text. The file's bytes are sent while it is made, those of wav and flac where `stream` asks for it.
+    `stream_format` sse, or Accept: text/event-stream, sends events. `stream` false sends the whole file."""
     s, timing = server(request), Timing()
     timed = body.timestamps != "none" or s.planner.times_words(body)
-    delivery = _delivery(body, request.headers.get("accept", ""), s.config.stream_by_default, timed)
+    sized = CONTAINERS[body.response_format or s.config.default_response_format].sized
+    delivery = _delivery(body, request.headers.get("accept", ""), whole=sized or timed, timed=timed)
     planned = s.planner.speech(body, request.state.request_id, delivery != "whole")
     watched = run_while_connected(planned, request.receive, s.config.request_timeout, s.ended)
     try:  # it may wait for a model or a reference
         plan = await plan_or_reject(s, watched)
     except Disconnected:
         return NoResponse()
-    request.state.handled()  # from now on its preparation counts
     request.state.body.release()  # the plan holds what it needs, decoded
-    return SpeechResponse(RunningRequest(s, plan, timing), delivery == "sse", body.timestamps)
+    running = RunningRequest(s, plan, timing, request.headers.get("traceparent"))
+    return SpeechResponse(running, delivery == "sse", body.timestamps)
 
 
-def _delivery(body: SpeechBody, accept: str, stream_by_default: bool, timed: bool) -> Literal["whole", "audio", "sse"]:
+def _delivery(body: SpeechBody, accept: str, whole: bool, timed: bool) -> Literal["whole", "audio", "sse"]:
     """How an answer is sent: the whole file, its bytes while it is made, or events. A field decides over the header.
-    timed: it has times, which a stream of bytes cannot hold."""
+    whole: it is sent so if nothing else is asked for. timed: it has times, which a stream of bytes cannot hold."""
     if body.stream_format == "sse":
         return "sse"
     if body.stream is False:
@@ -74,7 +76,7 @@ def _delivery(body: SpeechBody, accept: str, stream_by_default: bool, timed: boo
         return "sse"
     if body.stream or body.stream_format == "audio":
         return "audio"
-    return "audio" if stream_by_default and not timed else "whole"
+    return "whole" if whole else "audio"
 
 
 def _accepts_events(accept: str) -> bool:
@@ -104,14 +106,15 @@ BATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
 async def batch(request: Request, body: BatchBody) -> Response:
     """Speak up to 32 texts together. Each item has its own status. One that fails does not affect the others."""
     _merged(body, "any")  # what is wrong with the shared parameters is wrong for all
-    return BatchResponse(server(request), body, request.state.request_id)
+    return BatchResponse(server(request), body, request.state.request_id, request.headers.get("traceparent"))
 
 
 class BatchResponse(Response):
     """All items run together. They are all cancelled when the client disconnects."""
 
-    def __init__(self, s: Server, body: BatchBody, id: str) -> None:
-        self.server, self.body_, self.id = s, body, id
+    def __init__(self, s: Server, body: BatchBody, id: str, traceparent: str | None) -> None:
+        self.server, self.body_, self.id, self.traceparent = s, body, id, traceparent
+        self.spoken: list[RunningRequest] = []
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,24 +140,29 @@ class BatchResponse(Response):
             "results": results,
         }
         await json_response(summary)(scope, receive, send)
+        for running in self.spoken:
+            running.left()
 
-    async def _item(self, index: int, item: BatchItem | str) -> dict[str, Any]:
+    async def _item(self, index: int, item: BatchItem | str | WrongItem) -> dict[str, Any]:
         s, timing, id = self.server, Timing(), f"{self.id}-{index}"
         try:
+            if isinstance(item, WrongItem):
+                raise from_pydantic(item.error, "items", index)
             merged = _merged(self.body_, item)
-            plan = await plan_or_reject(s, s.planner.make(merged, merged.input, id, merged.split_granularity, False))
+            plan = await plan_or_reject(s, s.planner.text(merged, id, merged.split_granularity, False))
             _name_streams(merged, plan.ignored)
         except ApiError as e:
-            return {"index": index, "id": id, "status": "error", **e.body}
-        running = RunningRequest(s, plan, timing)
+            return {"index": index, "id": id, "status": "error", **_of_item(e, index, item).body}
+        running = RunningRequest(s, plan, timing, self.traceparent)
         try:
             data = b"".join([part async for part in running.bytes(whole=True)])
         except BaseException as e:
             error = running.failed(e)
             if error is None:
                 raise
-            return {"index": index, "id": id, "status": "error", **error.body}
+            return {"index": index, "id": id, "status": "error", **_of_item(error, index, item).body}
         running.completed()
+        self.spoken.append(running)
         audio = base64.b64encode(data).decode()
         return {
             "index": index,
@@ -171,6 +179,7 @@ class BatchResponse(Response):
             "seed": running.run.seed,
             "usage": running.run.usage.as_dict(),
             "error": None,
+            **plan.output.marks.as_json(),
             **plan.ignored.as_json(),
         }
 
@@ -195,16 +204,34 @@ def _merged(batch: BatchBody, item: BatchItem | str) -> SpeechBody:
         raise from_pydantic(e) from None
 
 
+def _of_item(error: ApiError, index: int, item: BatchItem | str | WrongItem) -> ApiError:
+    """The error of an item. A field that the item has itself is named `items.N.field`."""
+    field = error.param
+    own = {"input", *(item.model_fields_set if isinstance(item, BatchItem) else ())}  # no batch has an input
+    if field is None or field.partition(".")[0] not in own:
+        return error
+    named = f"items.{index}.{field}"
+    message = error.message.removeprefix(f"{field}: ")
+    retry_after = error.retry_after
+    return ApiError(error.status, f"{named}: {message}", param=named, code=error.code, retry_after=retry_after)
+
+
 Id = Annotated[str, Path(max_length=LIMITS.name_chars)]
 
 
 @router.get("/v1/audio/speech/{request_id}", responses={**failures(400, 401, 404)}, tags=["speech"])
 async def outcome(request: Request, request_id: Id) -> dict[str, Any]:
-    """What became of one of the last 1024 requests: status, finish reason, usage, seed, sentence times."""
-    found = await server(request).outcomes.find(request_id)
+    """Outcome of one of the last 1024 requests: status, finish reason, usage, seed, sentence times."""
+    return (await _outcome(request, request_id)).as_dict()
+
+
+async def _outcome(request: Request, id: str) -> Outcome:
+    """The outcome of a request that any process of the server has served. ApiError 404 if none has."""
+    s = server(request)
+    found = await s.outcomes.find(id) or await s.others.outcome(id)
     if found is None:
-        raise ApiError(404, f"no recent request has the id {request_id[:80]!r}", param="request_id")
-    return found.as_dict()
+        raise ApiError(404, f"no recent request has the id {id[:80]!r}", param="request_id")
+    return found
 
 
 @router.get(
@@ -217,17 +244,19 @@ async def outcome(request: Request, request_id: Id) -> dict[str, Any]:
     tags=["speech"],
 )
 async def timestamps(
-    request: Request, request_id: Id, format: Annotated[Literal["srt", "vtt", "json"], Query()] = "srt"
+    request: Request,
+    request_id: Id,
+    format: Annotated[Literal["srt", "vtt", "json"], Query()] = "srt",
+    words: Annotated[bool, Query(description="false: subtitles of sentences only")] = True,
 ) -> Response:
     """Times of a finished request, as subtitles: of words where it asked for them, else of sentences."""
-    found = await server(request).outcomes.find(request_id)
-    if found is None:
-        raise ApiError(404, f"no recent request has the id {request_id[:80]!r}", param="request_id")
+    found = await _outcome(request, request_id)
     if found.status == "running":
         raise ApiError(409, "the request is still running", param="request_id")
+    segments = found.segments if words else [replace(s, words=()) for s in found.segments]
     if format == "json":
         known = found.as_dict()
         return json_response({name: known[name] for name in ("segments", "words") if name in known})
     if format == "vtt":
-        return PlainTextResponse(vtt(found.segments), media_type="text/vtt")
-    return PlainTextResponse(srt(found.segments), media_type="application/x-subrip")
+        return PlainTextResponse(vtt(segments), media_type="text/vtt")
+    return PlainTextResponse(srt(segments), media_type="application/x-subrip")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import mimetypes
 import re
 from typing import Annotated, Any, Literal
@@ -17,12 +15,14 @@ from stentor import audio
 from stentor.audio import Reference
 from stentor.errors import InvalidRequest
 from stentor.server.config import MIB
-from stentor.server.errors import ApiError, failures
+from stentor.server.errors import ApiError, failures, invalid
 from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
 from stentor.server.state import Server, server
-from stentor.server.voices.listing import listing, own_voices
 from stentor.server.voices.references import Audio, decode
+from stentor.server.voices.voice import listing, own_voices
+from stentor.silence import QUIET_PEAK
+from stentor.untrusted import Unreadable, parse_json
 
 router = APIRouter(tags=["voices"])
 
@@ -38,7 +38,7 @@ async def voices(
 ) -> Response:
     """The default voice, built-in voices, aliases and uploads, each as {id, name, ...}. format=names: their names."""
     s, details = server(request), request.state.authorized
-    own = own_voices(_built_in(s, model), s.config.aliases)
+    own = own_voices(s.hosts.voices(model), s.config.aliases)
 
     def made() -> Response:  # may be megabytes, so they are made in a thread
         body = listing(own, s.voices.list(), details)
@@ -51,19 +51,13 @@ async def voices(
 async def voice(request: Request, name: Name) -> dict[str, Any]:
     """One voice of the list."""
     s = server(request)
-    own = own_voices(_built_in(s, None), s.config.aliases).get(name.lower())
+    own = own_voices(s.hosts.voices(), s.config.aliases).get(name.lower())
     if own is not None:
         return own
     found = await asyncio.to_thread(s.voices.get, name)
     if found is None:
         raise _unknown(name)
     return found.as_dict()
-
-
-def _built_in(s: Server, model: str | None) -> list[str]:
-    """The voices of one model, or of all."""
-    hosts = s.hosts.all if model is None else [s.hosts.named(model)]
-    return [v for h in hosts if h.serves for v in h.spec.voices]
 
 
 @router.post("/v1/audio/voices", responses=failures(400, 401, 409, 413, 415, 429, 503, 507))
@@ -85,13 +79,13 @@ async def add(
     """Store a voice under a name. Every server on the same directory has a new one at once, and after restarts."""
     s = server(request)
     if not consent.strip():
-        raise ApiError(400, "consent: must say who has agreed to the use of this voice", param="consent")
+        raise invalid("consent", "must say who has agreed to the use of this voice")
     if (audio_sample is None) == (speaker_embedding is None):
-        raise ApiError(400, "audio_sample: give audio_sample or speaker_embedding, one of them", param="audio_sample")
+        raise invalid("audio_sample", "give audio_sample or speaker_embedding, one of them")
     _check_taken(s, speaker_embedding is not None)
     sample = None if audio_sample is None else await _sample(audio_sample, int(s.config.max_upload_mb * MIB))
     embedding = None if speaker_embedding is None else await asyncio.to_thread(_embedding, speaker_embedding)
-    reserved = [*_built_in(s, None), *s.config.aliases]
+    reserved = [*s.hosts.voices(), *s.config.aliases]
 
     def store() -> tuple[bool, dict[str, Any]]:
         replaced = s.voices.get(name) is not None
@@ -111,16 +105,19 @@ async def add(
     finally:
         s.known_voices.forget(name)
     told = f"Voice {stored['name']!r} {'overwritten' if replaced else 'uploaded'}"
-    return {**stored, "success": True, "message": told, "voice": stored, **({"warning": told} if replaced else {})}
+    quiet = sample is not None and float(np.abs(sample[0]).max()) < QUIET_PEAK
+    warnings = [told] * replaced + ["audio_sample is very quiet, and so is what is spoken with it"] * quiet
+    warned = {"warning": "; ".join(warnings)} if warnings else {}
+    return {**stored, "success": True, "message": told, "voice": stored, **warned}
 
 
 def _check_taken(s: Server, embedding: bool) -> None:
     """ApiError 400 for a voice with which none of the models can speak."""
-    hosts, what = s.hosts.all, "speaker embedding" if embedding else "voice to clone"
+    hosts, what = s.hosts.all, "use a speaker embedding" if embedding else "clone a voice"
     if any(not h.serves or (h.spec.speaker_size if embedding else h.spec.takes_reference) for h in hosts):
         return
     param = "speaker_embedding" if embedding else "audio_sample"
-    raise ApiError(400, f"{param}: {', '.join(h.name for h in hosts)} takes no {what}", param=param)
+    raise invalid(param, f"no model here can {what}: {', '.join(h.name for h in hosts)}")
 
 
 @router.delete("/v1/audio/voices/{name}", responses=failures(400, 401, 404, 503))
@@ -140,7 +137,7 @@ def _unknown(name: str) -> ApiError:
 
 
 def _mime_type(upload: UploadFile) -> str | None:
-    """What the client says of the file, else what its name says. None: nothing that is the name of a type."""
+    """Media type that the client gives, else that of the file's name. None: nothing that is the name of a type."""
     stated = (upload.content_type or "").partition(";")[0].strip().lower()
     if stated in ("", "application/octet-stream"):
         stated = mimetypes.guess_type(upload.filename or "")[0] or ""
@@ -162,21 +159,15 @@ async def _sample(upload: UploadFile, max_bytes: int) -> Audio:
 
 
 def _embedding(text: str) -> np.ndarray:
-    wrong = ApiError(
-        400,
-        f"speaker_embedding: must be a JSON list of 1 to {LIMITS.embedding_values} finite numbers",
-        param="speaker_embedding",
-    )
+    wrong = invalid("speaker_embedding", f"must be a JSON list of 1 to {LIMITS.embedding_values} finite numbers")
     if len(text) > 64 * LIMITS.embedding_values:
         raise wrong
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
+        values = parse_json(text)
+    except Unreadable:
         raise wrong from None
     if not isinstance(values, list) or not 1 <= len(values) <= LIMITS.embedding_values:
         raise wrong
-    if not all(
-        isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and abs(v) < 1e30 for v in values
-    ):
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e30 for v in values):  # NaN neither
         raise wrong
     return np.array(values, np.float32)

@@ -1,11 +1,11 @@
-"""Which fields of a request its model uses. The others are noted, and the request is served without them."""
+"""Fields of a request that its model uses. The others are noted, and the request is served without them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from stentor.models.base import ModelSpec
+from stentor.models.info import ModelInfo
 from stentor.server.ignored import Ignored
 from stentor.server.schemas import ALIASES, Shared
 from stentor.server.speech.languages import known_language
@@ -16,7 +16,7 @@ Unused = Iterator[tuple[str, str]]
 """A field that is given, and why it is not used."""
 
 
-def usable(body: Shared, spec: ModelSpec, ignored: Ignored) -> Shared:
+def usable(body: Shared, spec: ModelInfo, ignored: Ignored) -> Shared:
     """The body without what its model cannot use. ApiError in a strict server."""
     dropped: dict[str, None] = {}
     for part in (_task(body, spec), _instructions(body, spec), _cloning(body, spec), _prompt(body, spec)):
@@ -29,19 +29,19 @@ def usable(body: Shared, spec: ModelSpec, ignored: Ignored) -> Shared:
     return body.model_copy(update=dropped)
 
 
-def _task(body: Shared, spec: ModelSpec) -> Unused:
+def _task(body: Shared, spec: ModelInfo) -> Unused:
     able = {"CustomVoice": bool(spec.voices), "VoiceDesign": spec.takes_instructions, "Base": spec.takes_reference}
     if body.task_type is not None and not able[body.task_type]:
         yield "task_type", f"this model can do: {', '.join(k for k, v in able.items() if v) or 'none of them'}"
 
 
-def _instructions(body: Shared, spec: ModelSpec) -> Unused:
+def _instructions(body: Shared, spec: ModelInfo) -> Unused:
     for name in ("instructions", "instruct"):
         if getattr(body, name) and not spec.takes_instructions:
             yield name, "this model takes none"
 
 
-def _cloning(body: Shared, spec: ModelSpec) -> Unused:
+def _cloning(body: Shared, spec: ModelInfo) -> Unused:
     for name in ("ref_audio", "ref_text", "references"):
         if getattr(body, name) and not spec.takes_reference:
             yield name, "this model has only its own voice"
@@ -51,7 +51,7 @@ def _cloning(body: Shared, spec: ModelSpec) -> Unused:
         yield "speaker_embedding", "this model takes none"
 
 
-def _prompt(body: Shared, spec: ModelSpec) -> Unused:
+def _prompt(body: Shared, spec: ModelInfo) -> Unused:
     if body.prompt_audio is not None and not spec.takes_prompt:
         yield "prompt_audio", "this model takes none"
     if body.prompt_text and (body.prompt_audio is None or not spec.takes_prompt):
@@ -66,7 +66,7 @@ def without_instructions(body: Shared, ignored: Ignored) -> Shared:
     return body.model_copy(update={"instructions": None, "instruct": None})
 
 
-def language(body: Shared, spec: ModelSpec, ignored: Ignored) -> str:
+def language(body: Shared, spec: ModelInfo, ignored: Ignored) -> str:
     """The model's name of the language, or "auto"."""
     found = known_language(body.language, spec.languages)
     if found is None:
@@ -75,7 +75,7 @@ def language(body: Shared, spec: ModelSpec, ignored: Ignored) -> str:
     return found or "auto"
 
 
-def options(body: Shared, spec: ModelSpec, ignored: Ignored) -> dict[str, Any]:
+def options(body: Shared, spec: ModelInfo, ignored: Ignored) -> dict[str, Any]:
     """The family's own options under any engine's name. The top level wins over extra_params and stage_params."""
     values: dict[str, Any] = {}
     for path, name, value in _given(body, spec):
@@ -90,13 +90,13 @@ def options(body: Shared, spec: ModelSpec, ignored: Ignored) -> dict[str, Any]:
     return values
 
 
-def given_as(param: str, body: Shared, spec: ModelSpec) -> str:
+def given_as(param: str, body: Shared, spec: ModelInfo) -> str:
     """The name under which a body gives an option of the family."""
     names = {ALIASES.get(name, name): path + name for path, name, value in _given(body, spec) if value is not None}
     return names.get(param, param)
 
 
-def _given(body: Shared, spec: ModelSpec) -> Iterator[tuple[str, str, Any]]:
+def _given(body: Shared, spec: ModelInfo) -> Iterator[tuple[str, str, Any]]:
     """(where it stands if not at the top, name, value) of everything that may be an option. The last counts."""
     for stage, values in (body.stage_params or {}).items():
         yield from ((f"stage_params.{stage}.", k, v) for k, v in values.items())

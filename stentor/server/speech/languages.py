@@ -78,3 +78,13 @@ def known_language(given: str | None, languages: Sequence[str]) -> str | None:
     first = name.replace("_", "-").replace(" ", "-").split("-")[0]  # "en-us", "english (uk)"
     found = CODES.get(first, first)
     return found if found in languages else None
+
+
+def codes() -> list[str]:
+    """The codes of two letters of all languages that are known here."""
+    return sorted({code_of(name) for name in CODES.values()})
+
+
+def code_of(language: str) -> str:
+    """The shortest code of a language by its English name, in any case: "en". The name itself where none is known."""
+    return min((code for code, name in CODES.items() if name == language.lower()), key=len, default=language)

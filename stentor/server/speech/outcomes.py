@@ -1,4 +1,4 @@
-"""What is counted and timed of a request, and outcomes of recent requests."""
+"""Counts and times of a request, and outcomes of recent requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_OUTCOMES = LIMITS.outcomes
 
 @dataclass
 class Usage:
-    """What a request has used and generated so far."""
+    """Tokens and audio that a request has used and made so far."""
 
     input_tokens: int = 0
     audio_tokens: int = 0  # of those, positions that hold reference audio
@@ -42,6 +42,9 @@ class Timing:
     submitted: float | None = None
     first: float | None = None
     done: float | None = None
+    engine: tuple[float, ...] = ()  # of a traced request: when it was sent, and messages.Audio.moments
+    encoded: float | None = None  # the first bytes of the container were made
+    left: float | None = None  # they were given to the connection
 
     def header(self) -> str:
         """The Server-Timing header for what is known."""
@@ -52,7 +55,7 @@ class Timing:
 
 @dataclass
 class Outcome:
-    """What is known of one request. It runs until `finish_reason` is set."""
+    """Record of one request. It runs until `finish_reason` is set."""
 
     id: str
     model: str
@@ -72,7 +75,8 @@ class Outcome:
 
 def timing_as_dict(timing: SegmentTiming) -> dict[str, Any]:
     """One segment's times as clients see them."""
-    return {"index": timing.index, "text": timing.text, **_times(timing)}
+    speaker = {} if timing.turn is None else {"voice": timing.voice, "turn": timing.turn}
+    return {"index": timing.index, "text": timing.text, **_times(timing), **speaker}
 
 
 def word_as_dict(word: WordTiming) -> dict[str, Any]:

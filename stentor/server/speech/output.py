@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stentor.errors import EngineError
 from stentor.output.effects import EffectChain
 from stentor.output.encode import Encoder, encoder
-from stentor.server.audio.playback import OK_SECONDS, ClientPlayback
 from stentor.server.backpressure import Disconnected, SlowClient
 from stentor.server.errors import ApiError, translate
 from stentor.server.speech.outcomes import Outcome, Timing, timing_as_dict, word_as_dict
-from stentor.server.speech.plan import Output, SpeechPlan
+from stentor.server.speech.playback import OK_SECONDS, ClientPlayback
 from stentor.server.speech.run import SpeechRun
-from stentor.server.state import Server
 from stentor.speech.timing import srt, vtt, words_of
 
-CHEAP_FORMATS = ("pcm", "wav")  # encoded on the event loop: a thread switch would cost more
+if TYPE_CHECKING:
+    from stentor.server.speech.plan import Output, SpeechPlan
+    from stentor.server.state import Server
+
+CHEAP_FORMATS = ("pcm", "wav", "ulaw", "alaw")  # encoded on the event loop: a thread switch would cost more
 
 
 class RunningRequest:
     """One request from its plan to its end. It encodes the audio, and records metrics and the outcome once."""
 
-    def __init__(self, server: Server, plan: SpeechPlan, timing: Timing) -> None:
-        self.server, self.plan = server, plan
-        self.run = SpeechRun(plan, timing)
+    def __init__(self, server: Server, plan: SpeechPlan, timing: Timing, traceparent: str | None = None) -> None:
+        """traceparent: the header of that name, to which its spans belong."""
+        self.server, self.plan, self.traceparent = server, plan, traceparent
+        self.run = SpeechRun(plan, timing, server.traces is not None)
         self.playback = ClientPlayback(timing.received, self.run.spec.sample_rate * plan.output.speed)
         self.outcome = Outcome(plan.id, plan.host.name, seed=plan.seed)
         self.ended = False  # its ending has been recorded
+        self._traced = server.traces is None  # its spans have been made, if any are wanted
         server.outcomes.add(self.outcome)
 
     def pipeline(self, whole: bool) -> OutputPipeline:
         """Effects and encoder for this request. `whole`: one file at the end in place of a stream."""
-        pool = None if self.plan.output.format in CHEAP_FORMATS else self.server.encoders
-        return OutputPipeline(self.plan.output, self.run.spec.sample_rate, whole, pool)
+        output = self.plan.output
+        cheap = output.format in CHEAP_FORMATS and output.marks.watermark is None
+        pool = None if cheap else self.server.encoders
+        return OutputPipeline(output, self.run.spec.sample_rate, whole, pool)
 
     async def bytes(self, whole: bool) -> AsyncGenerator[bytes, None]:
         """The container's bytes as they are made. If `whole`, or if all audio is held back, all of them at the end."""
@@ -58,15 +65,38 @@ class RunningRequest:
                     self.playback.add(joined)
                     pipeline = pipeline or self.pipeline(whole)
                     if data := await pipeline.feed(joined):
+                        self.encoded()
                         yield data
             pipeline = pipeline or self.pipeline(whole=True)  # nothing has been sent: the length is known
             for samples in held:
                 self.playback.add(samples)
                 if data := await pipeline.feed(samples):
+                    self.encoded()
                     yield data
-            yield await pipeline.finish()
+            data = await pipeline.finish()
+            self.encoded()
+            yield data
         finally:
             live.pop(self.playback, None)
+
+    def encoded(self) -> None:
+        """Bytes of the container were made. Only the first count."""
+        timing = self.run.timing
+        timing.encoded = timing.encoded or time.monotonic()
+
+    def left(self) -> None:
+        """Bytes were given to the connection. Only the first count."""
+        timing = self.run.timing
+        timing.left = timing.left or time.monotonic()
+        self._trace()
+
+    def _trace(self) -> None:
+        """Make the spans, once the request has ended and its first bytes, if there are any, have left."""
+        timing, traces = self.run.timing, self.server.traces
+        complete = self.ended and (timing.left is not None or self.outcome.status != "completed")
+        if complete and not self._traced and traces is not None:
+            self._traced = True
+            traces.record(self.outcome, timing, self.traceparent)
 
     def completed(self) -> None:
         """Record success. Call it before the last bytes are sent: a client that has them may ask for the outcome."""
@@ -130,14 +160,15 @@ class RunningRequest:
             m.ttfp.labels(name).observe(t.first - t.received)
         if self.playback.audible is not None:
             m.audible.labels(name).observe(self.playback.audible)
+        self._trace()
 
 
 class OutputPipeline:
-    """Samples to bytes: speed and rate, then the encoder. It runs in `pool` if there is one."""
+    """Samples to bytes: speed, rate and watermark, then the encoder. It runs in `pool` if there is one."""
 
     def __init__(self, output: Output, rate: int, whole: bool, pool: ThreadPoolExecutor | None) -> None:
-        self.chain = EffectChain(rate, output.rate, output.speed)
-        self.encoder: Encoder = encoder(output.format, output.rate, whole)
+        self.chain = EffectChain(rate, output.rate, output.speed, output.marks.watermark)
+        self.encoder: Encoder = encoder(output.format, output.rate, whole, output.bit_rate, output.marks.comment)
         self.pool = pool
 
     async def feed(self, samples: np.ndarray) -> bytes:
@@ -164,6 +195,7 @@ def final_report(request: RunningRequest, timestamps: str) -> dict[str, Any]:
         "duration": round(run.duration, 4),
         "sample_rate": request.plan.output.rate,
         "request_id": request.plan.id,
+        **request.plan.output.marks.as_json(),
         **request.plan.ignored.as_json(),
     }
     if timestamps != "none":

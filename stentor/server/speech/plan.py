@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from stentor.errors import InvalidRequest
-from stentor.models.base import ModelSpec, SpeechRequest
+from stentor.models.info import ModelInfo, SpeechRequest
 from stentor.output.encode import CONTAINERS, legal_rate
+from stentor.output.marks import NO_MARKS, Marks, comment
+from stentor.output.watermark import load
 from stentor.retry import random_seed
 from stentor.server.config import ServerConfig
-from stentor.server.errors import ApiError
+from stentor.server.engines.client import EngineClient
+from stentor.server.errors import ApiError, invalid
 from stentor.server.ignored import Ignored
 from stentor.server.model_hosts import ModelHost, ModelHosts
-from stentor.server.preparation import make_prompt
 from stentor.server.schemas import Shared, SpeechBody
 from stentor.server.speech.fields import given_as, language, options, usable, without_instructions
+from stentor.server.speech.languages import known_language
+from stentor.server.speech.turns import at_turn, in_voice, note_unused, turns_of
 from stentor.server.voices.resolve import VoiceInput, VoiceResolver
-from stentor.speech.pieces import continues, segments
+from stentor.silence import QUIET_PEAK
+from stentor.speech.live_text import PROBE
+from stentor.speech.pieces import continues, dialogue
+from stentor.text.script import Turn
 from stentor.text.sentences import Segment
-
-if TYPE_CHECKING:
-    from stentor.api import TTS
-
-PROBE = "Hello."  # stands for text that arrives later when parameters are checked
-NO_WORDS = "the model knows the times of sentences only, which timestamps gives"
 
 
 @dataclass(frozen=True)
 class Output:
-    """How audio is sent: container, Hz, speed."""
+    """How audio is sent: container, Hz, speed, marks. bit_rate: bits per second, None as usual for the container."""
 
     format: str
     rate: int
     speed: float
+    bit_rate: int | None = None
+    marks: Marks = NO_MARKS
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,8 @@ class SpeechPlan:
     hold_frames: int
     ignored: Ignored
     live: bool = False  # text may be added to a segment while it is spoken
-    words: bool = False  # their times are wanted, and the model knows them
+    cast: Mapping[str | None, SpeechRequest] = field(default_factory=dict)  # other voices of a dialogue
+    words: bool = False  # their times are wanted, and can be found
     lora: str | None = None  # of a session: the adapter that each utterance looks up when it begins
 
 
@@ -63,30 +67,45 @@ class Planner:
 
     def __init__(self, config: ServerConfig, hosts: ModelHosts, voices: VoiceResolver) -> None:
         self.config, self.hosts, self.voices = config, hosts, voices
+        self._watermark = None if config.watermark is None else load(config.watermark)
 
     async def speech(self, body: SpeechBody, id: str, streaming: bool) -> SpeechPlan:
         """The plan for a body of POST /v1/audio/speech."""
         granularity = body.split_granularity
         if granularity == "auto" and (body.timestamps != "none" or self.times_words(body)):
             granularity = "sentence"
-        plan = await self.make(body, body.input, id, granularity, streaming)
-        return _with_words(plan, body.word_timestamps)
+        return _with_words(await self.text(body, id, granularity, streaming), body.word_timestamps)
+
+    async def text(self, body: SpeechBody, id: str, granularity: str, streaming: bool) -> SpeechPlan:
+        """The plan for the text, or the script, of a body."""
+        turns = turns_of(body)
+        plan = await self.make(body, turns, id, granularity, streaming)
+        note_unused(body, turns, plan.ignored)
+        return plan
 
     def times_words(self, body: SpeechBody) -> bool:
-        """Whether the times of words are asked for and known. False for a model that nobody knows, which `speech`
+        """Whether the times of words are asked for and can be found."""
+        return body.word_timestamps and self.knows_words(body)
+
+    def knows_words(self, body: Shared) -> bool:
+        """Whether the times of a body's words can be found. False for a model that nobody knows, which a plan
         refuses."""
         try:
-            return body.word_timestamps and self.hosts.named(body.model).spec.alignment is not None
+            host = self.hosts.named(body.model)
+            text = ""
+            if isinstance(body, SpeechBody):
+                text = " ".join([body.input or "", *(turn.text for turn in body.script or [])])
+            return host.aligners.missing(host.spec, known_language(body.language, host.spec.languages), text) is None
         except ApiError:
             return False
 
     async def live(self, body: Shared, id: str, word_timestamps: bool) -> SpeechPlan:
         """A plan without text, for a session whose text arrives later, in segments."""
-        plan = _with_words(await self.make(body, PROBE, id, "none", True), word_timestamps)
+        plan = _with_words(await self.make(body, [Turn(PROBE)], id, "none", True), word_timestamps)
         live = body.split_granularity == "auto" and plan.host.spec.live_text
         if live:
-            async with plan.host.in_use() as tts:
-                live = await _accepts_live_text(plan, tts)
+            async with plan.host.in_use() as client:
+                live = await _accepts_live_text(plan, client)
         lora = plan.request.lora
         return replace(
             plan,
@@ -103,42 +122,57 @@ class Planner:
         if plan.lora is None:
             return plan
         self.hosts.named(plan.lora)
-        async with plan.host.in_use() as tts:
-            return replace(plan, request=replace(plan.request, lora=tts.adapter(plan.lora)))
+        async with plan.host.in_use() as client:
+            return replace(plan, request=replace(plan.request, lora=client.adapter(plan.lora)))
 
-    async def make(self, body: Shared, text: str, id: str, granularity: str, streaming: bool) -> SpeechPlan:
-        """A plan to speak `text` with the parameters of `body`."""
+    async def make(self, body: Shared, turns: Sequence[Turn], id: str, granularity: str, streaming: bool) -> SpeechPlan:
+        """A plan to speak `turns` with the parameters of `body`."""
         host = self.hosts.named(body.model)
         spec, ignored = host.spec, Ignored(self.config.strict)
         body = usable(body, spec, ignored)
         named = {**options(body, spec, ignored), "language": language(body, spec, ignored)}
         if body.model in host.adapters.paths:
             named["lora"] = body.model
-        voice = await self.voices.resolve(host, body, ignored)
-        if voice.continued and not spec.instructs_prompt:
-            body = without_instructions(body, ignored)
-        named["instructions"] = self._instructions(body)
-        pieces = self._segments(text, host, granularity)
+        pieces = self._segments(turns, host, granularity, body.cleanup, named["language"])
         seed = random_seed() if body.seed is None else body.seed
-        first = pieces[0].spoken if granularity == "none" else pieces[0].spoken[: spec.max_text]  # signs are not cut
-        try:
-            request = await _validated(host, first, voice, seed, named)
-        except InvalidRequest as e:
-            raise InvalidRequest(given_as(e.param, body, spec), e.message) from e
+        cast: dict[str | None, SpeechRequest] = {}
+        for piece in pieces:
+            if piece.voice not in cast:
+                text = piece.spoken if granularity == "none" else piece.spoken[: spec.max_text]  # signs are not cut
+                try:
+                    cast[piece.voice] = await self._request(
+                        host, in_voice(body, piece.voice), text, seed, named, ignored
+                    )
+                except ApiError as e:
+                    raise at_turn(e, turns[piece.turn or 0]) from None
         return SpeechPlan(
             id=id,
             host=host,
             segments=pieces,
-            request=request,
-            continues=len(pieces) > 1 and continues(spec, request),
+            request=cast.get(None, cast[pieces[0].voice]),
+            cast={voice: request for voice, request in cast.items() if voice is not None},
+            continues=len(pieces) > 1 and any(continues(spec, request) for request in cast.values()),
             seed=seed,
             seed_given=body.seed is not None,
-            output=self._output(spec, body),
+            output=replace(self._output(spec, body), marks=self._marks(host)),
             guard=self.config.guard if body.guard is None else body.guard,
             streaming=streaming,
             hold_frames=body.initial_codec_chunk_frames or 0,
             ignored=ignored,
         )
+
+    async def _request(
+        self, host: ModelHost, body: Shared, text: str, seed: int, named: Mapping[str, Any], ignored: Ignored
+    ) -> SpeechRequest:
+        """The request for a text in the voice of the body."""
+        voice = await self.voices.resolve(host, body, ignored)
+        _note_quiet(body, voice, ignored)
+        if voice.continued and not host.spec.instructs_prompt:
+            body = without_instructions(body, ignored)
+        try:
+            return await _validated(host, text, voice, seed, {**named, "instructions": self._instructions(body)})
+        except InvalidRequest as e:
+            raise InvalidRequest(given_as(e.param, body, host.spec), e.message) from e
 
     # -- fields --
 
@@ -146,19 +180,25 @@ class Planner:
         given = body.instructions if body.instructions is not None else body.instruct
         limit = self.config.max_instructions_chars
         if given is not None and len(given) > limit:
-            raise ApiError(400, f"instructions: has {len(given)} characters, at most {limit}", param="instructions")
+            raise invalid("instructions", f"has {len(given)} characters, at most {limit}")
         return given or None
 
-    def _segments(self, text: str, host: ModelHost, granularity: str) -> list[Segment]:
-        if len(text) > self.config.max_input_chars:
-            raise ApiError(
-                400, f"input: has {len(text)} characters, at most {self.config.max_input_chars}", param="input"
-            )
-        if not text.strip():
-            raise ApiError(400, "input: must not be empty", param="input")
-        return segments(host.spec, text, granularity, self.config.split_chars, host.lexicon)
+    def _segments(
+        self, turns: Sequence[Turn], host: ModelHost, granularity: str, cleanup: str | None, language: str
+    ) -> list[Segment]:
+        name = "input" if turns[0].field is None else "script"
+        chars = sum(len(turn.text) for turn in turns)
+        if chars > self.config.max_input_chars:
+            raise invalid(name, f"has {chars} characters, at most {self.config.max_input_chars}")
+        if not any(turn.text.strip() for turn in turns):
+            raise invalid(name, "must not be empty")
+        most, wanted = self.config.split_chars, cleanup or self.config.cleanup
+        return dialogue(host.spec, turns, granularity, most, host.lexicon, wanted, language)
 
-    def _output(self, spec: ModelSpec, body: Shared) -> Output:
+    def _marks(self, host: ModelHost) -> Marks:
+        return Marks(comment(host.name) if self.config.provenance else None, self._watermark)
+
+    def _output(self, spec: ModelInfo, body: Shared) -> Output:
         format = body.response_format or self.config.default_response_format
         rates = CONTAINERS[format].rates
         if body.sample_rate is None:
@@ -166,24 +206,32 @@ class Planner:
             return Output(format, legal_rate(format, usual), body.speed)
         if rates and body.sample_rate not in rates:
             known = ", ".join(map(str, rates))
-            raise ApiError(400, f"sample_rate: {format} takes {known}, got {body.sample_rate}", param="sample_rate")
+            raise invalid("sample_rate", f"{format} takes {known}, got {body.sample_rate}")
         return Output(format, body.sample_rate, body.speed)
 
 
+def _note_quiet(body: Shared, voice: VoiceInput, ignored: Ignored) -> None:
+    named = "ref_audio" if body.ref_audio is not None else "references" if body.references else "voice"
+    for param, audio in (*((named, r) for r in voice.references), ("prompt_audio", voice.prompt)):
+        if audio is not None and audio.recording.peak < QUIET_PEAK:
+            ignored.quiet(param)
+
+
 def _with_words(plan: SpeechPlan, wanted: bool) -> SpeechPlan:
-    """The plan, with the times of words if they are wanted. They are ignored where the model does not know them."""
-    if wanted and plan.host.spec.alignment is None:
-        plan.ignored.field("word_timestamps", NO_WORDS)
-        return plan
-    return replace(plan, words=wanted)
+    """The plan, with the times of words if they are wanted. They are ignored where nothing can find them."""
+    text = " ".join(segment.text for segment in plan.segments)
+    why = plan.host.aligners.missing(plan.host.spec, plan.request.language, text) if wanted else None
+    if why is not None:
+        plan.ignored.field("word_timestamps", why)
+    return replace(plan, words=wanted and why is None)
 
 
 async def _validated(
     host: ModelHost, text: str, voice: VoiceInput, seed: int, options: Mapping[str, Any]
 ) -> SpeechRequest:
     """The request as the engine takes it."""
-    async with host.in_use() as tts:
-        return tts.request(
+    async with host.in_use() as client:
+        return client.request(
             text,
             voice=voice.name,
             reference=voice.references,
@@ -194,10 +242,10 @@ async def _validated(
         )
 
 
-async def _accepts_live_text(plan: SpeechPlan, tts: TTS) -> bool:
+async def _accepts_live_text(plan: SpeechPlan, client: EngineClient) -> bool:
     """Whether the model takes text while it speaks with these parameters. ApiError if it takes none with them."""
     try:
-        await make_prompt(plan.host.pool, tts, replace(plan.request, live=True))
+        await client.check(replace(plan.request, live=True))
     except InvalidRequest as e:
         if e.param != "live":
             raise

@@ -18,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 import httpcore
 
 from stentor.server.config import MIB
-from stentor.server.errors import ApiError
+from stentor.server.errors import invalid
 from stentor.server.limits import LIMITS
 
 REDIRECTS = LIMITS.redirects
@@ -106,11 +106,11 @@ class Fetcher:
             async with asyncio.timeout(self.seconds):
                 return await self._follow(url, param)
         except TimeoutError:
-            raise ApiError(400, f"{param}: the URL did not answer within {self.seconds:g} s", param=param) from None
+            raise invalid(param, f"the URL did not answer within {self.seconds:g} s") from None
         except NotPublic:
-            raise ApiError(400, f"{param}: the URL does not lead to a public address", param=param) from None
+            raise invalid(param, "the URL does not lead to a public address") from None
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError, ValueError) as e:
-            raise ApiError(400, f"{param}: the URL could not be fetched ({type(e).__name__})", param=param) from e
+            raise invalid(param, f"the URL could not be fetched ({type(e).__name__})") from e
 
     async def _follow(self, url: str, param: str) -> bytes:
         async with httpcore.AsyncConnectionPool(network_backend=self._backend, max_keepalive_connections=0) as pool:
@@ -121,29 +121,29 @@ class Fetcher:
                         return await self._body(response, param)
                     location = _header(response, b"location")
                     url = _joined(url, location.decode("ascii", "replace"), param)
-        raise ApiError(400, f"{param}: the URL redirects more than {REDIRECTS} times", param=param)
+        raise invalid(param, f"the URL redirects more than {REDIRECTS} times")
 
     def _check(self, url: str, param: str) -> None:
         try:
             parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
         except ValueError:
-            raise ApiError(400, f"{param}: is not a valid URL", param=param) from None
+            raise invalid(param, "is not a valid URL") from None
         if parts.scheme not in ("http", "https") or not host:
-            raise ApiError(400, f"{param}: only http and https URLs are fetched", param=param)
+            raise invalid(param, "only http and https URLs are fetched")
         if not url.isascii() or "@" in parts.netloc or any(c <= " " or c == "\\" for c in url):
-            raise ApiError(400, f"{param}: is not a plain URL (ASCII, no user name)", param=param)
+            raise invalid(param, "is not a plain URL (ASCII, no user name)")
         if self.domains and host.lower() not in self.domains:
-            raise ApiError(400, f"{param}: this server fetches only from {', '.join(self.domains)}", param=param)
+            raise invalid(param, f"this server fetches only from {', '.join(self.domains)}")
 
     async def _body(self, response: httpcore.Response, param: str) -> bytes:
         if response.status != 200:
-            raise ApiError(400, f"{param}: the URL answered with status {response.status}", param=param)
+            raise invalid(param, f"the URL answered with status {response.status}")
         body = bytearray()
         async for part in response.aiter_stream():
             body += part
             if len(body) > self.max_bytes:
-                raise ApiError(400, f"{param}: is larger than {self.max_bytes / MIB:g} MiB", param=param)
+                raise invalid(param, f"is larger than {self.max_bytes / MIB:g} MiB")
         return bytes(body)
 
 
@@ -152,7 +152,7 @@ def _joined(url: str, location: str, param: str) -> str:
     try:
         return urljoin(url, location)
     except ValueError:
-        raise ApiError(400, f"{param}: the URL redirects to what is not a valid URL", param=param) from None
+        raise invalid(param, "the URL redirects to what is not a valid URL") from None
 
 
 def _header(response: httpcore.Response, name: bytes) -> bytes:

@@ -11,9 +11,9 @@ import numpy as np
 import pybase64
 import soundfile
 
-from stentor.audio import mono
+from stentor.audio import Mono, read, with_length
 from stentor.server.config import MIB, ServerConfig
-from stentor.server.errors import ApiError
+from stentor.server.errors import ApiError, invalid
 from stentor.server.limits import LIMITS
 from stentor.server.voices.fetch import Fetcher, Resolver
 
@@ -22,6 +22,9 @@ Audio = tuple[np.ndarray, int]
 
 MIN_RATE, MAX_RATE, MAX_CHANNELS = LIMITS.min_audio_hz, LIMITS.max_audio_hz, LIMITS.audio_channels
 BLOCK_SECONDS = 4.0
+PADDING = 4096
+"""Samples that encoders of mp3 and aac put around the audio at most, which a file does not always say."""
+_URL_SAFE = str.maketrans("-_", "+/")
 
 
 class References:
@@ -36,11 +39,11 @@ class References:
         self.fetcher = fetcher or Fetcher(self.max_bytes, config.media_timeout, domains, resolver)
 
     async def fetched(self, source: str, param: str) -> bytes | None:
-        """What a URL names, None where `source` is none. ApiError 400 names `param`."""
+        """Fetch what a URL names, None where `source` is none. ApiError 400 names `param`."""
         if not _is_url(source):
             return None
         if not self.remote:
-            raise ApiError(400, f"{param}: this server fetches no URLs; send a data: URI", param=param)
+            raise invalid(param, "this server fetches no URLs; send a data: URI")
         return await self.fetcher.get(source, param)
 
     def read(self, source: str, param: str, seconds: float, data: bytes | None) -> Audio:
@@ -65,7 +68,7 @@ class References:
     def _data_uri(self, source: str, param: str) -> bytes:
         head, comma, payload = source.partition(",")
         if not comma:
-            raise ApiError(400, f"{param}: the data: URI has no comma", param=param)
+            raise invalid(param, "the data: URI has no comma")
         if head.lower().endswith(";base64"):
             return self._base64(unquote(payload), param)
         return self._sized(unquote_to_bytes(payload), param)
@@ -76,19 +79,12 @@ class References:
         try:
             return self._sized(from_base64(payload), param)
         except (binascii.Error, ValueError):
-            raise ApiError(
-                400, f"{param}: must be a data: URI, an http(s) URL, or base64 of an audio file", param=param
-            ) from None
+            raise invalid(param, "must be a data: URI, an http(s) URL, or base64 of an audio file") from None
 
     def _file(self, source: str, param: str) -> bytes:
-        refused = ApiError(400, f"{param}: this file may not be read", param=param, code="path_not_allowed")
+        refused = invalid(param, "this file may not be read", "path_not_allowed")
         if self.local is None:
-            raise ApiError(
-                400,
-                f"{param}: this server reads no local files; send a data: URI",
-                param=param,
-                code="path_not_allowed",
-            )
+            raise invalid(param, "this server reads no local files; send a data: URI", "path_not_allowed")
         try:
             path = source
             if source[:5].lower() == "file:":
@@ -100,9 +96,7 @@ class References:
             if not real.is_relative_to(self.local):
                 raise refused
             if real.is_dir():
-                raise ApiError(
-                    400, f"{param}: is a directory; name an audio file", param=param, code="path_not_allowed"
-                )
+                raise invalid(param, "is a directory; name an audio file", "path_not_allowed")
             if not real.is_file():
                 raise refused
             if real.stat().st_size > self.max_bytes:
@@ -117,7 +111,7 @@ class References:
         return data
 
     def _too_large(self, param: str) -> ApiError:
-        return ApiError(400, f"{param}: is larger than {self.max_bytes / MIB:g} MiB", param=param)
+        return invalid(param, f"is larger than {self.max_bytes / MIB:g} MiB")
 
 
 def _is_url(source: str) -> bool:
@@ -125,11 +119,13 @@ def _is_url(source: str) -> bool:
 
 
 def from_base64(payload: str) -> bytes:
-    """The bytes of base64, which may have white space in it. binascii.Error or ValueError where it is not."""
+    """The bytes of base64, also in its URL-safe letters, without the `=` at its end, and with white space in it.
+    binascii.Error or ValueError where it is not."""
     try:
         return pybase64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError):
-        return pybase64.b64decode("".join(payload.split()), validate=True)
+        letters = "".join(payload.split()).rstrip("=").translate(_URL_SAFE)
+        return pybase64.b64decode(letters + "=" * (-len(letters) % 4), validate=True)
 
 
 def decode(data: bytes, param: str, seconds: float) -> Audio:
@@ -139,16 +135,14 @@ def decode(data: bytes, param: str, seconds: float) -> Audio:
     given to it, because its own detection includes playlist formats that open other files.
     """
     if not data:
-        raise ApiError(400, f"{param}: is empty", param=param)
+        raise invalid(param, "is empty")
     try:
         container = sniff(data)
         if container is None:
             return _by_libsndfile(data, param, seconds)
         return _by_ffmpeg(data, container, param, seconds)
     except (soundfile.LibsndfileError, RuntimeError, ValueError, OSError, IndexError):
-        raise ApiError(
-            400, f"{param}: is not readable audio (wav, flac, ogg, mp3, m4a, webm, aac)", param=param
-        ) from None
+        raise invalid(param, "is not readable audio (wav, flac, ogg, mp3, m4a, webm, aac)") from None
 
 
 def sniff(data: bytes) -> str | None:
@@ -163,32 +157,51 @@ def sniff(data: bytes) -> str | None:
 
 
 def _by_libsndfile(data: bytes, param: str, seconds: float) -> Audio:
-    with soundfile.SoundFile(io.BytesIO(data)) as f:
+    with soundfile.SoundFile(io.BytesIO(with_length(data))) as f:
         _check_layout(f.samplerate, f.channels, param)
-        frames, max_frames = 0, seconds * f.samplerate
+        most = seconds * f.samplerate
+        padding = PADDING if f.format == "MPEG" else 0
         size = int(BLOCK_SECONDS * f.samplerate)
-        samples = np.empty(max(0, min(f.frames, int(max_frames) + size)), np.float32)  # memory that is not there yet
-        while count := mono(f, samples[frames : frames + size]):
-            frames += count
-            _check_length(frames, max_frames, param, seconds)
+        samples = np.empty(
+            max(0, min(f.frames, int(most) + size + padding)), np.float32
+        )  # memory that is not there yet
+
+        def whole(mono: Mono) -> int:
+            f.seek(0)
+            frames = 0
+            while count := read(f, samples[frames : frames + size], mono):
+                frames += count
+                _check_length(frames, most + padding, param, seconds)
+            return frames
+
+        mono = Mono()
+        frames = whole(mono)
+        if (channel := mono.instead) is not None:
+            frames = whole(Mono(channel))
     if not frames:
-        raise _empty(param)
+        raise invalid(param, "holds no audio")
+    frames = min(frames, int(most))
     return (samples if frames == len(samples) else samples[:frames].copy()), f.samplerate
 
 
 def _by_ffmpeg(data: bytes, container: str, param: str, seconds: float) -> Audio:
-    import av  # large, and rarely needed
+    import av
 
+    mono = Mono()
     try:
-        return _by_av(data, container, param, seconds)
+        samples, rate = _decoded(data, container, param, seconds, mono)
+        if (channel := mono.instead) is not None:
+            samples, rate = _decoded(data, container, param, seconds, Mono(channel))
     except av.error.FFmpegError as e:
         raise ValueError(str(e)) from e
+    return samples, rate
 
 
-def _by_av(data: bytes, container: str, param: str, seconds: float) -> Audio:
-    import av
+def _decoded(data: bytes, container: str, param: str, seconds: float, mono: Mono) -> Audio:
+    import av  # large, and rarely needed
     from av.audio.frame import AudioFrame
 
+    blocks, frames = [], 0
     with av.open(io.BytesIO(data), "r", format=container) as f:
         stream = f.streams.audio[0]
         codec = stream.codec_context
@@ -196,36 +209,25 @@ def _by_av(data: bytes, container: str, param: str, seconds: float) -> Audio:
             raise ValueError("no codec")
         rate = codec.sample_rate
         _check_layout(rate, codec.channels, param)
-        to_float = av.AudioResampler(format="flt", layout="mono", rate=rate)
-        blocks, frames = [], 0
+        to_float = av.AudioResampler(format="fltp", rate=rate)
         for frame in f.decode(stream):
             assert isinstance(frame, AudioFrame)
             for part in to_float.resample(frame):
                 frames += part.samples
-                _check_length(frames, seconds * rate, param, seconds)
-                blocks.append(part.to_ndarray()[0])
-    return _joined(blocks, param), rate
+                _check_length(frames, seconds * rate + PADDING, param, seconds)
+                blocks.append(mono.of(part.to_ndarray().T))
+    if not blocks:
+        raise invalid(param, "holds no audio")
+    return np.ascontiguousarray(np.concatenate(blocks)[: int(seconds * rate)], np.float32), rate
 
 
 def _check_layout(rate: int, channels: int, param: str) -> None:
     if not MIN_RATE <= rate <= MAX_RATE or not 1 <= channels <= MAX_CHANNELS:
-        raise ApiError(
-            400,
-            f"{param}: has {channels} channels at {rate} Hz; at most {MAX_CHANNELS} at {MIN_RATE} to {MAX_RATE} Hz",
-            param=param,
+        raise invalid(
+            param, f"has {channels} channels at {rate} Hz; at most {MAX_CHANNELS} at {MIN_RATE} to {MAX_RATE} Hz"
         )
 
 
 def _check_length(frames: int, max_frames: float, param: str, seconds: float) -> None:
     if frames > max_frames:
-        raise ApiError(400, f"{param}: is longer than {seconds:g} s", param=param)
-
-
-def _empty(param: str) -> ApiError:
-    return ApiError(400, f"{param}: holds no audio", param=param)
-
-
-def _joined(blocks: list[np.ndarray], param: str) -> np.ndarray:
-    if not blocks:
-        raise _empty(param)
-    return np.ascontiguousarray(np.concatenate(blocks), np.float32)
+        raise invalid(param, f"is longer than {seconds:g} s")

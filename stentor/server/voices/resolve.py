@@ -1,4 +1,4 @@
-"""Which voice a request asks for: a built-in one, an uploaded one, reference audio or a speaker embedding."""
+"""Voice that a request asks for: a built-in one, an uploaded one, reference audio or a speaker embedding."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from stentor.models.base import ModelSpec, ReferenceAudio
+from stentor.client_names import OPENAI_VOICES, is_elevenlabs_voice, openai_voice, own_voice
+from stentor.models.info import ModelInfo, ReferenceAudio
 from stentor.server.config import ServerConfig
-from stentor.server.errors import ApiError
+from stentor.server.errors import invalid
 from stentor.server.ignored import Ignored
 from stentor.server.limits import LIMITS
-from stentor.server.names import OPENAI_VOICES, openai_voice, own_voice
 from stentor.server.schemas import Shared, VoiceId
 from stentor.server.voices.known import KnownVoices
 from stentor.server.voices.recordings import Recordings
-from stentor.server.voices.store import PLACEHOLDERS
-from stentor.server.voices.voice import Voice
+from stentor.server.voices.voice import PLACEHOLDERS, Voice
 
 if TYPE_CHECKING:
     from stentor.server.model_hosts import ModelHost
@@ -49,7 +48,7 @@ class VoiceResolver:
         voice = await self._voice(host, body, ignored)
         given = await self._references(host, body)
         if body.speaker_embedding is not None and given:
-            raise ApiError(400, "speaker_embedding: stands for ref_audio: give one of them", param="speaker_embedding")
+            raise invalid("speaker_embedding", "stands for ref_audio: give one of them")
         if body.speaker_embedding is not None or given:  # what the request brings wins over a stored voice
             voice = VoiceInput(voice.name, given, embedding=body.speaker_embedding)
         return replace(voice, prompt=await self._prompt(host, body))
@@ -70,18 +69,18 @@ class VoiceResolver:
         unknown = voice is None or not host.spec.takes_reference
         if unknown and name.lower() in OPENAI_VOICES:
             return VoiceInput(openai_voice(name, host.spec.voices))
-        if unknown and (why := _needless(host.spec, body)) is not None:
+        if unknown and (why := _needless(host.spec, body, name)) is not None:
             ignored.field("speaker" if body.voice is None else "voice", why)
             return VoiceInput()
         if voice is not None and not host.spec.takes_reference:
-            raise ApiError(400, f"voice: {host.name} speaks only with its own voices", param="voice")
+            raise invalid("voice", f"{host.name} speaks only with its own voices")
         found = None if voice is None else await self._uploaded(host, voice)
         if found is not None:
             return found
         uploaded, count = await asyncio.to_thread(self.voices.some_names, LIMITS.known_voices)
         more = [f"and {count - len(uploaded)} more"] if count > len(uploaded) else []
         known = ", ".join([*PLACEHOLDERS[:1], *host.spec.voices, *uploaded, *more])
-        raise ApiError(400, f"voice: {name[:80]!r} is not known; known: {known}", param="voice", code="voice_not_found")
+        raise invalid("voice", f"{name[:80]!r} is not known; known: {known}", "voice_not_found")
 
     async def _uploaded(self, host: ModelHost, voice: Voice) -> VoiceInput | None:
         """An uploaded voice, or the one that has just replaced it. None: it has been deleted."""
@@ -99,18 +98,18 @@ class VoiceResolver:
         held = 0 if vector is None else len(vector)
         if vector is None or held != size:
             takes = f"{host.name} takes {size}" if size else f"{host.name} takes no speaker embedding"
-            raise ApiError(400, f"voice: {name!r} is a speaker embedding of {held} numbers; {takes}", param="voice")
+            raise invalid("voice", f"{name!r} is a speaker embedding of {held} numbers; {takes}")
         numbers: list[float] = vector.tolist()
         return numbers
 
     async def _references(self, host: ModelHost, body: Shared) -> list[ReferenceAudio]:
-        """What is to be cloned: ref_audio with ref_text, or the items of references."""
+        """References to clone: ref_audio with ref_text, or the items of references."""
         found, param = _sources(body)
         if not found or not host.spec.takes_reference:  # an empty one: any other was named as ignored
             return []
         if len(found) > host.spec.max_references:
             limit = host.spec.max_references
-            raise ApiError(400, f"{param}: {host.name} takes at most {limit}, got {len(found)}", param=param)
+            raise invalid(param, f"{host.name} takes at most {limit}, got {len(found)}")
         texts = [None if body.x_vector_only_mode else text or None for _, text in found]
         return [
             ReferenceAudio(await self.recordings.named(host, source, param), text)
@@ -120,18 +119,20 @@ class VoiceResolver:
     async def _prompt(self, host: ModelHost, body: Shared) -> ReferenceAudio | None:
         if body.prompt_audio is None:
             if body.prompt_text is not None:
-                raise ApiError(400, "prompt_text: needs prompt_audio", param="prompt_text")
+                raise invalid("prompt_text", "needs prompt_audio")
             return None
         if not host.spec.takes_prompt:
-            raise ApiError(400, f"prompt_audio: {host.name} takes none", param="prompt_audio")
+            raise invalid("prompt_audio", f"{host.name} takes none")
         recording = await self.recordings.named(host, body.prompt_audio, "prompt_audio")
         return ReferenceAudio(recording, body.prompt_text or None)
 
 
-def _needless(spec: ModelSpec, body: Shared) -> str | None:
+def _needless(spec: ModelInfo, body: Shared, name: str) -> str | None:
     """Why a name that is not known need not be. None: it must be known."""
     if body.ref_audio or body.references or body.speaker_embedding is not None:
         return "is not known, and the request brings a voice"
+    if is_elevenlabs_voice(name):
+        return "is a voice of ElevenLabs: the model's default voice speaks"
     if not spec.voices and not spec.takes_reference:
         return "this model has one voice"
     if not spec.voices and body.voice is None:
@@ -145,13 +146,11 @@ def _sources(body: Shared) -> tuple[list[tuple[str, str | None]], str]:
     texts: list[str | None] = [body.ref_text] if isinstance(body.ref_text, str) else [*(body.ref_text or [])]
     if body.references is None:
         if texts and len(texts) != len(audios):
-            raise ApiError(
-                400, f"ref_text: is for {len(texts)} references, ref_audio has {len(audios)}", param="ref_text"
-            )
+            raise invalid("ref_text", f"is for {len(texts)} references, ref_audio has {len(audios)}")
         return list(zip(audios, texts or [None] * len(audios), strict=True)), "ref_audio"
     if audios or texts:
-        raise ApiError(400, "references: cannot be combined with ref_audio and ref_text", param="references")
+        raise invalid("references", "cannot be combined with ref_audio and ref_text")
     found = [(r.audio or r.audio_path or r.ref_audio or r.data, r.text or r.ref_text) for r in body.references]
     if any(source is None for source, _ in found):
-        raise ApiError(400, "references: each needs audio", param="references")
+        raise invalid("references", "each needs audio")
     return [(source, text) for source, text in found if source is not None], "references"

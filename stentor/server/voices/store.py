@@ -13,28 +13,31 @@ import heapq
 import logging
 import os
 import re
+import stat
 import tempfile
 import threading
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from stentor.server.errors import ApiError
+from stentor.server.errors import ApiError, clipped, invalid
 from stentor.server.limits import LIMITS
 from stentor.server.voices.references import Audio
-from stentor.server.voices.voice import Voice, described
+from stentor.server.voices.voice import PLACEHOLDERS, Voice, check_tensor, described
+from stentor.untrusted import Unreadable, open_regular
 
 log = logging.getLogger("stentor.server")
 
 SUFFIX, PARTIAL = ".safetensors", ".partial"
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+NO_VOICE = (OSError, safetensors.SafetensorError, KeyError, ValueError)
 NAME = re.compile(r"[^\W_][\w.-]{0,63}")
-PLACEHOLDERS = ("default", "auto")
 DEFAULT_DIR = Path("~/.cache/stentor/voices")
 
 
@@ -44,7 +47,9 @@ class VoiceStore:
     def __init__(self, folder: Path, max_voices: int, overwrite: bool) -> None:
         self.folder = folder.expanduser()
         self.max_voices, self.overwrite = max_voices, overwrite
-        self._known: dict[str, tuple[tuple[int, int, int], Voice]] = {}  # by file name
+        self._known: dict[
+            str, tuple[tuple[int, int, int] | None, Voice | None]
+        ] = {}  # by file name. None: it is no voice
         self._lock = threading.Lock()  # guards _known, and is never held while the disk is read
         self._placing = threading.Lock()
         self._sweep()
@@ -58,7 +63,7 @@ class VoiceStore:
         return [f.removesuffix(SUFFIX) for f in heapq.nsmallest(most, files)], len(files)
 
     def list(self) -> list[Voice]:
-        """All voices by name. Files that cannot be read are left out."""
+        """All voices by name. What is no voice is left out, with a line in the log for each such file."""
         files = self._files()
         found = [self._describe(self.folder / f) for f in sorted(files)]
         with self._lock:
@@ -73,10 +78,7 @@ class VoiceStore:
     def audio(self, name: str) -> Audio | None:
         """Samples and rate of a voice. None: there is no such voice, or it is an embedding."""
         held = self._tensor(name, "samples")
-        try:
-            return None if held is None else (held[0], int(held[1]["rate"]))
-        except (KeyError, ValueError):
-            return None
+        return None if held is None else (held[0], int(held[1]["rate"]))
 
     def audio_of(self, voice: Voice) -> Audio | None:
         """Samples and rate of a voice. None: it has been deleted, or replaced by one of other audio and text."""
@@ -88,16 +90,16 @@ class VoiceStore:
         held = self._tensor(name, "embedding")
         return None if held is None else held[0]
 
-    def _tensor(self, name: str, kind: str) -> tuple[np.ndarray, dict[str, str]] | None:
+    def _tensor(self, name: str, tensor: str) -> tuple[np.ndarray, dict[str, str]] | None:
         path = self._path(name)
-        if path is None:
+        if path is None or _identity(path) is None:
             return None
         try:
             with safetensors.safe_open(path, framework="np") as f:
-                if kind not in f.keys():  # noqa: SIM118 (not a mapping)
+                if _checked(f) != tensor:
                     return None
-                return f.get_tensor(kind), f.metadata() or {}
-        except (OSError, safetensors.SafetensorError):
+                return f.get_tensor(tensor).astype(np.float32, copy=False), f.metadata() or {}
+        except NO_VOICE:
             return None
 
     def add(
@@ -142,7 +144,7 @@ class VoiceStore:
             return False
         try:
             path.unlink()
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return False
         except OSError as e:
             raise _refusal(e, "name") from e
@@ -159,11 +161,7 @@ class VoiceStore:
     def _new_path(self, name: str, reserved: Iterable[str]) -> Path:
         path = self._path(name)
         if path is None:
-            raise ApiError(
-                400,
-                "name: must be 1 to 64 letters, digits, '_', '-' or '.', and begin with a letter or digit",
-                param="name",
-            )
+            raise invalid("name", "must be 1 to 64 letters, digits, '_', '-' or '.', and begin with a letter or digit")
         if path.stem in {*PLACEHOLDERS, *(r.lower() for r in reserved)}:
             raise ApiError(409, f"name: {path.stem!r} is taken by a built-in voice", param="name", code="voice_exists")
         self._check_room(path)
@@ -172,9 +170,13 @@ class VoiceStore:
     def _files(self) -> set[str]:
         """Names of the files that may be voices. There are none while the directory cannot be read."""
         try:
-            return {f for f in os.listdir(self.folder) if f.endswith(SUFFIX) and f != SUFFIX}
+            return {f for f in os.listdir(self.folder) if f.endswith(SUFFIX) and self._is_name(f.removesuffix(SUFFIX))}
         except OSError:
             return set()
+
+    def _is_name(self, stem: str) -> bool:
+        path = self._path(stem)
+        return path is not None and path.stem == stem
 
     def _check_room(self, path: Path) -> None:
         files = self._files()
@@ -202,12 +204,14 @@ class VoiceStore:
         handle, partial = tempfile.mkstemp(PARTIAL, ".upload-", self.folder)
         try:
             with os.fdopen(handle, "wb") as f:
+                with contextlib.suppress(OSError):  # of a file system without locks
+                    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is in place: `_sweep` looks for it
                 f.write(data)
                 f.flush()
                 os.fsync(f.fileno())
-            with self._alone():
-                self._check_room(path)
-                self._place(partial, path)
+                with self._alone():
+                    self._check_room(path)
+                    self._place(partial, path)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(partial)
@@ -219,7 +223,10 @@ class VoiceStore:
 
     def _place(self, partial: str, path: Path) -> None:
         if self.overwrite:
-            os.replace(partial, path)
+            try:
+                os.replace(partial, path)
+            except IsADirectoryError:
+                raise _taken(path) from None
             return
         try:
             if not _linked(partial, path):
@@ -230,37 +237,75 @@ class VoiceStore:
 
     def _describe(self, path: Path) -> Voice | None:
         identity = _identity(path)
-        if identity is None:
-            return None
         with self._lock:
             known = self._known.get(path.name)
         if known is not None and known[0] == identity:
             return known[1]
-        try:
-            with safetensors.safe_open(path, framework="np") as f:
-                facts = f.metadata() or {}
-                kind = "audio" if "samples" in f.keys() else "embedding"  # noqa: SIM118 (not a mapping)
-            voice = described(path.stem, facts, kind, identity[1], identity)
-        except (OSError, safetensors.SafetensorError, KeyError, ValueError):
-            return None
+        if identity is None:
+            if not os.path.lexists(path):
+                return None
+            log.warning("%s is not a voice: it is not a regular file", path)
+        voice = None if identity is None else _read(path, identity)
         with self._lock:
             self._known[path.name] = (identity, voice)
         return voice
 
     def _sweep(self) -> None:
-        """Remove the files of uploads that were killed. Fresh files may belong to another server and stay."""
+        """Remove the files of uploads that were killed.
+
+        A file that another server of this machine writes is locked, whatever the clock says, which may have been set.
+        Fresh files stay too: they may belong to a server of another machine, whose locks are not always seen.
+        """
         with contextlib.suppress(OSError):
             for path in self.folder.glob(".upload-*" + PARTIAL):
-                if time.time() - path.stat().st_mtime > LIMITS.stale_seconds:
+                if time.time() - path.stat().st_mtime > LIMITS.stale_seconds and _is_left(path):
                     path.unlink(missing_ok=True)
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Changes with the file. None: there is no regular file. Others must not be opened: a FIFO would wait for ever."""
     try:
         s = path.stat()
     except (OSError, ValueError):
         return None
-    return s.st_mtime_ns, s.st_size, s.st_ino
+    return (s.st_mtime_ns, s.st_size, s.st_ino) if stat.S_ISREG(s.st_mode) else None
+
+
+def _is_left(path: Path) -> bool:
+    """Whether no process writes the file of an upload any more. Where the file system has no locks, that is not known,
+    and True."""
+    try:
+        with open_regular(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # NFS wants a file that may be written for the other kind
+    except (BlockingIOError, Unreadable):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _read(path: Path, identity: tuple[int, int, int]) -> Voice | None:
+    """Read what a file says of its voice. None, with a line in the log: it is no voice."""
+    try:
+        with safetensors.safe_open(path, framework="np") as f:
+            kind = "audio" if _checked(f) == "samples" else "embedding"
+            return described(path.stem, f.metadata() or {}, kind, identity[1], identity)
+    except NO_VOICE as e:
+        if identity[1]:  # an empty file is a name that a server is about to take
+            why = clipped(f"{type(e).__name__}: {e}", LIMITS.error_chars)
+            log.warning("%s is not a voice: %s", path, why)
+        return None
+
+
+def _checked(f: Any) -> str:
+    """The tensor of an open file of a voice. KeyError or ValueError: there is none that can be spoken with."""
+    facts, names = f.metadata() or {}, set(f.keys())
+    name = "samples" if "samples" in names else "embedding"
+    if name not in names:
+        raise ValueError("it has neither samples nor embedding")
+    part = f.get_slice(name)
+    check_tensor("audio" if name == "samples" else name, facts, part.get_dtype(), part.get_shape())
+    return name
 
 
 def _linked(partial: str, path: Path) -> bool:
@@ -279,7 +324,7 @@ def _taken(path: Path) -> ApiError:
 
 
 def _refusal(error: OSError, param: str) -> ApiError:
-    """What a client is told when the disk is full or cannot be written. `param` is the field that was not stored."""
+    """Error for a client when the disk is full or cannot be written. `param` is the field that was not stored."""
     log.error("voices cannot be changed: %s", error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ApiError(507, f"{param}: the server has no room for it", param=param, code="voices_full")

@@ -1,15 +1,19 @@
 // The page: form, server and loudspeaker brought together.
 
+import { program } from "./code.js";
 import { Connection } from "./connection.js";
 import { $, Form } from "./form.js";
 import { Wrong } from "./options.js";
+import { Preview } from "./preview.js";
 import { Reference } from "./reference.js";
 import { Refused, ask } from "./server.js";
 import { Speaking } from "./speaking.js";
+import { Transcript } from "./transcript.js";
 import { Transport } from "./transport.js";
 import { Wave } from "./wave.js";
 import { inWords } from "./words.js";
 
+const HERE = ["wav", "txt"]; // files that need no server
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 const reference = new Reference(
@@ -19,7 +23,9 @@ const reference = new Reference(
 const form = new Form(reference);
 const wave = new Wave($("wave"));
 const transport = new Transport({ play: $("play"), seek: $("seek"), time: $("time"), volume: $("volume") }, wave, (phase) => speaking.phase(phase));
-const speaking = new Speaking({ form, transport, wave }, become, fail);
+const transcript = new Transcript($("said"), $("unspoken"));
+const speaking = new Speaking({ form, transport, wave, transcript }, become, fail);
+const preview = new Preview($("preview-voice"), fail);
 const connection = new Connection(form, showButtons);
 let saving = null; // AbortController of the file that is being made
 let painting = false;
@@ -40,10 +46,10 @@ function become(state, message) {
 function showButtons() {
   const { current, making } = speaking;
   $("speak").disabled = !connection.ready;
-  $("keep-button").disabled = !connection.ready;
+  $("keep-button").disabled = $("preview-voice").disabled = !connection.ready;
   $("stop").disabled = !speaking.busy;
-  const again = current?.whole && connection.ready; // other formats are spoken again by the server
-  for (const option of $("format").options) option.disabled = option.value !== "wav" && current !== null && !again;
+  const again = current?.whole && connection.ready; // the server makes other files, and speaks again for other audio
+  for (const option of $("format").options) option.disabled = !HERE.includes(option.value) && current !== null && !again;
   if ($("format").selectedOptions[0].disabled) $("format").value = "wav";
   $("save").disabled = !current?.length || making || saving !== null;
   $("output").hidden = !form.model && !current;
@@ -65,8 +71,10 @@ function paint() {
   $("underruns").textContent = number(current && transport.underruns, 0);
   $("underruns").classList.toggle("bad", transport.underruns > 0);
   transport.show();
-  wave.played = transport.phase === "ended" ? Infinity : transport.position;
+  const played = transport.phase === "ended" ? Infinity : transport.position;
+  wave.played = played;
   wave.draw();
+  transcript.show(played, transport.live);
   if (painting) requestAnimationFrame(paint);
 }
 
@@ -96,7 +104,7 @@ async function save() {
   clearError();
   saving = new AbortController();
   showButtons();
-  if (format !== "wav") $("save-state").textContent = `Making the ${$("format").selectedOptions[0].text}…`;
+  if (!HERE.includes(format)) $("save-state").textContent = `Making the ${$("format").selectedOptions[0].text}…`;
   try {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await current.file(format, saving.signal));
@@ -131,6 +139,23 @@ async function keep() {
   }
 }
 
+// -- the settings as code --
+
+function showCode() {
+  if (!$("code").open || !form.model) return;
+  const language = document.querySelector("[name=code-language]:checked").value;
+  try {
+    $("program").textContent = program(form.settings(""), language);
+  } catch (error) {
+    $("program").textContent = inWords(error);
+  }
+}
+
+async function copyCode() {
+  await navigator.clipboard.writeText($("program").textContent);
+  $("copy-state").textContent = "Copied";
+}
+
 // -- hands --
 
 $("form").addEventListener("submit", (event) => {
@@ -138,12 +163,28 @@ $("form").addEventListener("submit", (event) => {
   if ($("speak").disabled) return;
   saving?.abort();
   clearError();
+  preview.stop();
   speaking.speak();
 });
-for (const kind of ["input", "change"]) $("form").addEventListener(kind, () => $("error").hidden || clearError());
+for (const kind of ["input", "change"]) {
+  $("form").addEventListener(kind, () => {
+    if (!$("error").hidden) clearError();
+    showCode();
+  });
+}
+$("code").addEventListener("toggle", showCode);
+$("copy").hidden = !navigator.clipboard; // only https and localhost have one
+$("copy").addEventListener("click", copyCode);
+$("preview-voice").addEventListener("click", () => {
+  if (transport.live) transport.pause();
+  preview.toggle(form.voice);
+});
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !$("controls").disabled) $("form").requestSubmit();
-  if (event.key === "Escape") speaking.stop();
+  if (event.key === "Escape") {
+    preview.stop();
+    speaking.stop();
+  }
 });
 $("stop").addEventListener("click", () => speaking.stop());
 $("save").addEventListener("click", save);

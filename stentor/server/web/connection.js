@@ -6,7 +6,6 @@ import { Watch } from "./watch.js";
 
 const PHASES = {
   loading: "is being loaded…",
-  warming: "is warming up…",
   restarting: "is being started again…",
   failed: "could not be started",
   closed: "is being shut down",

@@ -8,9 +8,9 @@ import { ask } from "./server.js";
 export const $ = (id) => document.getElementById(id);
 
 const HELP = {
-  clone: "The voice of a recording; its manner can be described.",
-  copy: "The voice of a recording, closer if its words are known.",
-  ultimate: "The voice and the manner of a recording, continued from its very words.",
+  clone: "Copies the voice of a recording. You can describe how it should speak.",
+  copy: "Copies the voice of a recording. It gets closer if you type the words spoken in it.",
+  ultimate: "Copies the voice and the manner of a recording, and continues from its exact words.",
 };
 const TALLEST = 0.5; // of the window, the text
 
@@ -73,7 +73,9 @@ export class Form {
     const usable = (v) => v.embedding_source !== "embedding" || model.speaker_size > 0;
     const uploaded = takes.reference ? this.uploaded.filter(usable) : [];
     this.voices = [...(model?.voices ?? []), ...uploaded.map((v) => v.name)];
-    fill($("voice"), [["", "Default"], ...this.voices.map((v) => [v, capital(v)])], $("voice").value);
+    const described = model?.voice_descriptions ?? {};
+    const name = (voice) => capital(voice) + (voice in described ? `, ${described[voice]}` : "");
+    fill($("voice"), [["", "Default"], ...this.voices.map((v) => [v, name(v)])], $("voice").value);
     const languages = model?.languages ?? [];
     fill($("language"), [["", "Automatic"], ...languages.map((v) => [v, capital(v)])], $("language").value);
     $("language-field").hidden = languages.length < 2;
@@ -127,26 +129,34 @@ export class Form {
     style.overflowY = $("text").scrollHeight > most ? "auto" : "hidden";
   }
 
-  /** The request body. What is empty or out of range is said here, the rest is for the server to judge. */
-  async body() {
-    const { mode, takes } = this;
-    this.judgeText();
-    const body = { model: $("model").value, input: this.text, ...this.options.chosen };
-    if (this.speed !== 1) body.speed = this.speed;
-    if (!$("voice-field").hidden && $("voice").value) body.voice = $("voice").value;
-    if (!$("language-field").hidden && $("language").value) body.language = $("language").value;
+  /** The model and the voice that are chosen, as a request names them. */
+  get voice() {
+    const chosen = $("voice-field").hidden ? "" : $("voice").value;
+    return { model: $("model").value, ...(chosen && { voice: chosen }) };
+  }
+
+  /** A request body of what is filled in. @param {string} audio the recording @throws {Wrong} for an option out of range */
+  settings(audio) {
+    const body = { ...this.voice, input: this.text };
     if (!$("style-field").hidden && $("style").value.trim()) body.instructions = $("style").value.trim();
-    if (mode === "voice") return body;
-    const audio = await this.reference.uri();
-    if (!audio) throw new Wrong("Record a reference or choose a file first.", "ref_audio");
+    if (this.speed !== 1) body.speed = this.speed;
+    if (!$("language-field").hidden && $("language").value) body.language = $("language").value;
+    Object.assign(body, this.options.chosen);
+    if (this.mode === "voice") return body;
     body.ref_audio = audio;
     const words = $("transcript-field").hidden ? "" : $("transcript").value.trim();
-    if (mode === "ultimate") {
-      if (!words) throw new Wrong("Ultimate cloning needs the words that are said in the reference.", "ref_text");
-      Object.assign(body, { prompt_audio: audio, prompt_text: words });
-    } else if (words) {
-      body.ref_text = words;
-    }
+    if (this.mode === "ultimate") Object.assign(body, { prompt_audio: audio, prompt_text: words });
+    else if (words) body.ref_text = words;
+    return body;
+  }
+
+  /** The request body. What is empty or out of range is said here, the rest is for the server to judge. */
+  async body() {
+    this.judgeText();
+    const audio = this.mode === "voice" ? null : await this.reference.uri();
+    const body = this.settings(audio);
+    if (audio === null && "ref_audio" in body) throw new Wrong("Record a reference or choose a file first.", "ref_audio");
+    if (body.prompt_text === "") throw new Wrong("Ultimate cloning needs the words spoken in the recording.", "ref_text");
     return body;
   }
 

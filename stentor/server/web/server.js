@@ -1,6 +1,6 @@
 // The server: where it is, the key that it may ask for, and its answers.
 
-const BASE = new URL("..", import.meta.url); // whatever prefix a proxy puts before it
+export const BASE = new URL("..", import.meta.url); // whatever prefix a proxy puts before it
 const STORED = "stentor-key";
 const PROBE = 8000; // ms; a server that says nothing for so long does not answer
 

@@ -2,25 +2,24 @@
 
 import { StartBuffer, expectedSeconds } from "./buffer.js";
 import { about } from "./names.js";
-import { Refused } from "./server.js";
 import { Utterance } from "./speech.js";
 
 const ENDINGS = {
-  length: "cut at the longest length",
-  guard_length: "cut: it ran on beyond its text",
-  guard_silence: "cut: it had fallen silent",
+  length: "cut at the maximum length",
+  guard_length: "cut: it ran on past the text",
+  guard_silence: "cut: it went silent",
 };
 const SHORTEST = 1; // seconds of speech that tell the pace and the rate for the next
 
 export class Speaking {
   /**
-   * @param {object} with form, transport, wave
+   * @param {object} with form, transport, wave, transcript
    * @param {(state: string, message?: string) => void} become idle, waiting (nothing is heard yet), speaking, paused,
    *   done, stopped, failed
    * @param {(error: Error, midway: boolean) => void} fail
    */
-  constructor({ form, transport, wave }, become, fail) {
-    Object.assign(this, { form, transport, wave, become, fail });
+  constructor({ form, transport, wave, transcript }, become, fail) {
+    Object.assign(this, { form, transport, wave, transcript, become, fail });
     this.current = null;
     this.kept = null; // the utterance before it
     this.state = "idle";
@@ -47,7 +46,7 @@ export class Speaking {
     const opened = this.transport.open(); // within the click, before anything is awaited
     let body;
     try {
-      body = await this.form.body();
+      body = { ...(await this.form.body()), word_timestamps: this.form.model.word_timestamps };
     } catch (error) {
       this.fail(error, false);
       return;
@@ -59,14 +58,14 @@ export class Speaking {
   async say(body) {
     this.halt();
     if (this.current?.length) this.kept = this.current;
-    const mine = new Utterance();
+    const mine = new Utterance(body);
     this.show(mine, this.buffer());
     this.to("waiting", "Waiting for the first audio…");
     try {
-      await mine.receive(body, () => this.transport.begin(), (samples) => this.heard(mine, samples));
-      await this.received(mine);
+      await mine.receive(() => this.transport.begin(), (samples) => this.heard(mine, samples));
+      this.received(mine);
     } catch (error) {
-      if (this.current === mine && error.name !== "AbortError") await this.broken(mine, error);
+      if (this.current === mine && error.name !== "AbortError") this.broken(mine, error);
     }
   }
 
@@ -74,6 +73,7 @@ export class Speaking {
   show(utterance, buffer = null) {
     this.current = utterance;
     this.wave.clear();
+    this.transcript.load(utterance);
     if (utterance?.length) this.wave.add(utterance.from(0), utterance.rate);
     this.transport.load(utterance, buffer);
   }
@@ -102,11 +102,11 @@ export class Speaking {
   gathering() {
     const seconds = this.transport.buffer.startsIn(this.transport.position);
     if (seconds === null || seconds < 1.5) return "Starts in a moment…";
-    return `Gathering, so that it plays without gaps: starts in about ${about(seconds)}. Play starts it now.`;
+    return `Buffering, to play without gaps: starts in about ${about(seconds)}. Press Play to start now.`;
   }
 
   /** All audio is here, though not all has been heard. */
-  async received(mine) {
+  received(mine) {
     if (this.current !== mine) return;
     this.transport.buffer.ended = true;
     this.wave.expected = 0;
@@ -114,8 +114,6 @@ export class Speaking {
     this.learn(mine);
     if (!mine.length) this.to("done", "The answer holds no audio.");
     else this.to(this.state, this.state === "speaking" ? this.summary() : undefined);
-    mine.finish = (await mine.outcome())?.finish_reason ?? null;
-    if (this.current === mine && this.state === "done") this.to("done", this.summary());
   }
 
   learn(mine) {
@@ -125,16 +123,14 @@ export class Speaking {
     this.learned.set(mine.body.model, { pace: mine.seconds / usual, rate: Number.isFinite(buffer.rate) ? buffer.rate : null });
   }
 
-  async broken(mine, error) {
+  broken(mine, error) {
     const midway = mine.length > 0;
-    const outcome = midway && mine.id ? await mine.outcome() : null;
-    if (this.current !== mine) return;
     mine.done = performance.now();
     this.wave.expected = 0;
     this.transport.stop();
     this.restore();
-    this.to("failed", midway ? "Not spoken to the end." : `Nothing was spoken.${this.current ? " Here is the speech before it." : ""}`);
-    this.fail(outcome?.error ? new Refused(outcome.error.message, outcome.error) : error, midway);
+    this.to("failed", midway ? "Not spoken to the end." : `Nothing was spoken.${this.current ? " The speech before it is still here." : ""}`);
+    this.fail(error, midway);
   }
 
   summary() {

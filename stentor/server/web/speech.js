@@ -1,52 +1,93 @@
 // One utterance: asked of the server, received sample by sample, measured, kept to be heard again.
 
-import { ask, connected } from "./server.js";
+import { events } from "./events.js";
+import { Refused, ask, connected } from "./server.js";
+
+const SUBTITLES = ["srt", "vtt"];
 
 export class Utterance {
-  constructor() {
+  /** @param {object} body what to ask for. `word_timestamps`: words of some languages can be timed, at least */
+  constructor(body) {
+    this.body = body;
     this.parts = []; // Int16Array
     this.rate = 0;
     this.length = 0; // samples
     this.asked = this.first = this.done = null; // performance.now()
-    this.id = this.seed = this.body = null;
+    this.id = this.seed = null;
+    this.provenance = null; // the line that marks it as made by a machine, if the server gives one
+    this.times = []; // of words, and of sentences without, in order: {start, end, start_char, end_char}
+    this.unspoken = []; // pieces of the text: {text}, and start_char and end_char where they are known
+    this.unnamed = 0; // how many more there are
+    this.unused = []; // names of fields that the model has no use for
     this.finish = null; // why the server ended it
     this.whole = false; // all of it was made and is here
     this.stopper = new AbortController();
   }
 
   /** Ask and receive. `onRate(rate)` once, then `onSamples(Int16Array)` for each part that arrives. */
-  async receive(body, onRate, onSamples) {
+  async receive(onRate, onSamples) {
     this.asked = performance.now();
-    this.body = body;
-    const response = await ask("v1/audio/speech", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ ...body, response_format: "pcm", stream_format: "audio" }),
-      signal: this.stopper.signal,
+    const response = await this.answer().catch((error) => {
+      if (error.param !== "word_timestamps") throw error;
+      this.body = { ...this.body, word_timestamps: false }; // a strict server that knows no words of this language
+      return this.answer();
     });
     this.rate = Number(response.headers.get("X-Sample-Rate"));
     this.id = response.headers.get("X-Request-Id");
     this.seed = response.headers.get("X-Seed");
+    this.provenance = response.headers.get("X-Provenance");
+    const ignored = response.headers.get("X-Ignored") ?? "";
+    this.unspoken = [...ignored.matchAll(/input="([^"]*)"/g)].map((found) => ({ text: decodeURIComponent(found[1]) }));
+    this.unnamed = Number(ignored.match(/\+(\d+)$/)?.[1] ?? 0);
     onRate(this.rate);
-    const reader = response.body.getReader();
-    let odd = new Uint8Array(0);
-    for (;;) {
-      const { value, done } = await connected("The connection broke off", () => reader.read());
-      if (done) break;
-      if (value.length && this.first === null) this.first = performance.now();
-      const bytes = new Uint8Array(odd.length + value.length);
-      bytes.set(odd);
-      bytes.set(value, odd.length);
-      const whole = bytes.length & ~1; // a sample may arrive in two halves
-      odd = bytes.slice(whole);
-      this.keep(new Int16Array(bytes.buffer.slice(0, whole)), onSamples);
-    }
+    for await (const event of events(response.body)) this.take(event, onSamples);
+    if (!this.whole) throw new Refused("The connection broke off", { lost: true });
+  }
+
+  answer() {
+    return ask("v1/audio/speech", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ ...this.body, response_format: "pcm", stream_format: "sse", timestamps: "json" }),
+      signal: this.stopper.signal,
+    });
+  }
+
+  take(event, onSamples) {
+    if (event.type === "speech.audio.delta") this.keep(decoded(event.audio), onSamples);
+    else if (event.type === "speech.audio.segment") this.times.push(event);
+    else if (event.type === "speech.audio.word") this.time(event);
+    else if (event.type === "speech.audio.ignored") this.place(event);
+    else if (event.type === "speech.audio.error") throw new Refused(event.error.message, event.error);
+    else if (event.type === "speech.audio.done") this.end(event);
+  }
+
+  /** A word. The first of a sentence takes its place. */
+  time(word) {
+    if (this.times.at(-1)?.type === "speech.audio.segment") this.times.pop();
+    this.times.push(word);
+  }
+
+  /** A piece that is not spoken, at its place. Its name may be here already, cut short. */
+  place(piece) {
+    const others = this.unspoken.filter(({ text, start_char: start }) => start !== undefined || !names(text, piece.text));
+    this.unspoken = [...others, piece];
+  }
+
+  end({ finish_reason, ignored = [] }) {
+    const known = (name) => this.unspoken.some(({ text }) => names(name, text));
+    const fresh = ignored.filter(({ text }) => text !== undefined && !known(text));
+    this.unspoken = [...this.unspoken, ...fresh];
+    this.unnamed = Math.max(0, this.unnamed - fresh.length);
+    this.unused = ignored.filter(({ text }) => text === undefined).map(({ param }) => param);
+    this.finish = finish_reason;
     this.done = performance.now();
     this.whole = true;
   }
 
   keep(samples, onSamples) {
     if (!samples.length) return;
+    this.first ??= performance.now();
     this.parts.push(samples);
     this.length += samples.length;
     onSamples(samples);
@@ -54,20 +95,6 @@ export class Utterance {
 
   cancel() {
     this.stopper.abort();
-  }
-
-  /** What the server says became of it: {status, finish_reason, error}, or null. It learns of the end about when we do, so it is asked twice. */
-  async outcome() {
-    for (const wait of [0, 300]) {
-      await new Promise((resolve) => setTimeout(resolve, wait));
-      try {
-        const found = await (await ask(`v1/audio/speech/${encodeURIComponent(this.id)}`)).json();
-        if (found.status !== "running") return found;
-      } catch {
-        return null;
-      }
-    }
-    return null;
   }
 
   get seconds() {
@@ -98,22 +125,33 @@ export class Utterance {
     return joined;
   }
 
-  /** The same speech as a file of another format: the server speaks it again with its seed. */
+  /** A file of the speech or of its text. In another format than WAV the server speaks it again with its seed. */
   async file(format, signal) {
     if (format === "wav") return this.wav();
-    const body = { ...this.body, seed: Number(this.seed), response_format: format };
-    const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
-    const response = await ask("v1/audio/speech", options);
+    if (format === "txt") return new Blob([this.body.input], { type: "text/plain" });
+    const response = SUBTITLES.includes(format) ? await this.subtitles(format, signal) : await this.again(format, signal);
     return connected("The connection broke off", () => response.blob());
   }
 
-  /** A WAV file (RIFF, 16-bit, mono). */
+  /** Sentences as SubRip; WebVTT has the times of words inside them. */
+  subtitles(format, signal) {
+    return ask(`v1/audio/speech/${encodeURIComponent(this.id)}/timestamps?format=${format}&words=${format === "vtt"}`, { signal });
+  }
+
+  again(format, signal) {
+    const body = { ...this.body, word_timestamps: false, seed: Number(this.seed), response_format: format, stream: false };
+    return ask("v1/audio/speech", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+  }
+
+  /** A WAV file (RIFF, 16-bit, mono), with its mark as a comment if it has one. */
   wav() {
-    const head = new DataView(new ArrayBuffer(44));
+    const mark = this.provenance === null ? "" : `${this.provenance}\0`;
+    const room = mark ? 20 + mark.length + (mark.length % 2) : 0;
+    const head = new DataView(new ArrayBuffer(44 + room));
     const text = (at, s) => [...s].forEach((c, i) => head.setUint8(at + i, c.charCodeAt(0)));
     const bytes = this.length * 2;
     text(0, "RIFF");
-    head.setUint32(4, 36 + bytes, true);
+    head.setUint32(4, head.byteLength - 8 + bytes, true);
     text(8, "WAVEfmt ");
     head.setUint32(16, 16, true);
     head.setUint16(20, 1, true);
@@ -122,8 +160,20 @@ export class Utterance {
     head.setUint32(28, this.rate * 2, true);
     head.setUint16(32, 2, true);
     head.setUint16(34, 16, true);
-    text(36, "data");
-    head.setUint32(40, bytes, true);
+    if (mark) {
+      text(36, "LIST");
+      head.setUint32(40, room - 8, true);
+      text(44, "INFOICMT");
+      head.setUint32(52, room - 20, true);
+      text(56, mark);
+    }
+    text(head.byteLength - 8, "data");
+    head.setUint32(head.byteLength - 4, bytes, true);
     return new Blob([head, ...this.parts], { type: "audio/wav" });
   }
 }
+
+/** Whether a name that may be cut short is that of a piece of text. */
+const names = (name, text) => name === text || (name.length > 1 && name.endsWith("…") && text.startsWith(name.slice(0, -1)));
+
+const decoded = (base64) => new Int16Array(Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)).buffer);

@@ -17,8 +17,8 @@ const FIELDS = {
   prompt_audio: "The recording",
   audio_sample: "The recording",
   reference: "The recording",
-  ref_text: "What is said in the recording",
-  prompt_text: "What is said in the recording",
+  ref_text: "The transcript of the recording",
+  prompt_text: "The transcript of the recording",
   name: "The name",
   consent: "The consent",
 };

@@ -1,66 +1,48 @@
 """WS /v1/audio/speech/stream: text arrives while audio is sent, and a cancel reports how much was played.
 
-The protocol is in docs/serving.md. Message names are those of vLLM-Omni, with SGLang-Omni's commit and nari's cancel.
+docs/serving/streaming.md has the protocol. Names are vLLM-Omni's, with SGLang-Omni's commit and nari's cancel.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import MutableMapping
+from collections.abc import Coroutine, MutableMapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, WebSocket
-from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from stentor.errors import InvalidRequest
-from stentor.server.backpressure import SlowClient, run_while_connected
-from stentor.server.config import MIB
-from stentor.server.errors import ApiError, shutting_down, translate
+from stentor.server.backpressure import run_while_connected
+from stentor.server.errors import ApiError, invalid
 from stentor.server.ignored import Ignored
 from stentor.server.json_sse import json_response
 from stentor.server.limits import LIMITS
+from stentor.server.sessions import CloseSession
 from stentor.server.speech.plan import SpeechPlan
-from stentor.server.state import Server, server
+from stentor.server.state import Server
 from stentor.server.ws.messages import (
     Append,
     Cancel,
     Close,
-    CloseSession,
     Commit,
     Configure,
     Done,
     Message,
-    MessageReader,
     MessageSender,
     parse,
 )
+from stentor.server.ws.socket import SocketSession, serve
 from stentor.server.ws.utterance import Utterance
 
 router = APIRouter()
 
 CONFIG_SECONDS = LIMITS.ws_config_seconds  # for the first message
 MAX_WAITING = LIMITS.ws_waiting  # utterances that wait for the one that is being spoken
-MAX_ERRORS = LIMITS.ws_errors  # refused messages, after which the session is closed
-FLUSH_SECONDS = LIMITS.flush_seconds  # for the last events to a client that does not read
 
 
 @router.websocket("/v1/audio/speech/stream")
 async def stream(ws: WebSocket) -> None:
-    """One session, as docs/serving.md describes it."""
-    s = server(ws)
-    sessions = s.metrics.sessions
-    if len(sessions) >= s.config.ws_max_sessions or s.drain.is_set():
-        refused = ApiError(503, "no more WebSocket sessions now", code="too_many_sessions", retry_after=5)
-        s.metrics.count_refusal(refused)
-        await ws.send_denial_response(json_response(refused.body, refused.status, refused.headers))
-        return
-    session = Session(ws, s)
-    sessions.add(session)
-    try:
-        await session.run()
-    finally:
-        sessions.discard(session)
+    """One session, as docs/serving/streaming.md describes it."""
+    await serve(ws, Session)
 
 
 @router.websocket("/{path:path}")
@@ -70,21 +52,20 @@ async def nothing(ws: WebSocket, path: str) -> None:
     await ws.send_denial_response(json_response(error.body, error.status, error.headers))
 
 
-class Session:
+class Session(SocketSession):
     """A connection. It has one configuration at a time and speaks utterances in the order they were written."""
 
+    out: MessageSender
+
     def __init__(self, ws: WebSocket, server: Server) -> None:
-        self.ws, self.server, self.config = ws, server, server.config
-        self.id: str = ws.state.request_id
-        self.incoming = MessageReader(ws)
-        self.out = MessageSender(ws, int(server.config.max_buffered_mb * MIB))
+        super().__init__(ws, server)
+        self.out = MessageSender(ws, self.max_buffered)
         self.configured: tuple[SpeechPlan, Configure] | None = None
-        self.count = self.errors = 0
+        self.count = 0
         self.writing: Utterance | None = None  # takes the text that arrives
         self.last: Utterance | None = None  # being spoken, or spoken last
         self.waiting: asyncio.Queue[Utterance | None] = asyncio.Queue()  # None: close the session
         self.speaking: asyncio.Task[None] | None = None
-        self.last_active = time.monotonic()
 
     @property
     def busy(self) -> bool:
@@ -93,80 +74,22 @@ class Session:
             return self.last is None or not self.last.waiting_for_text
         return not self.waiting.empty()
 
-    async def run(self) -> None:
-        """Serve until the client leaves, breaks a limit, or the server shuts down."""
-        await self.ws.accept()
-        tasks = [asyncio.create_task(part) for part in (self._read(), self._speak(), self.out.run(), self._drained())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            ends = next(t.exception() for t in tasks if t.done())
-        finally:
-            if self.speaking is not None:
-                tasks.append(self.speaking)
-            sender = tasks.pop(2)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if not sender.done():
-                sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
-        await self._close_connection(ends)
+    @property
+    def patience(self) -> tuple[float, str]:
+        if self.configured is None:
+            return CONFIG_SECONDS, "config_timeout"
+        return self.config.ws_idle_seconds, "idle_timeout"
 
-    async def _close_connection(self, why: BaseException | None) -> None:
-        """Send the last events and the closing handshake, if the client is still connected."""
-        if why is None or isinstance(why, WebSocketDisconnect) or self.ws.client_state is not WebSocketState.CONNECTED:
-            return
-        if isinstance(why, SlowClient):
-            self.out.drop_audio()
-            why = CloseSession(1008, ApiError(408, "audio was not read fast enough", code="slow_client"))
-        if not isinstance(why, CloseSession):
-            why = CloseSession(1011, translate(why))
-        try:
-            async with asyncio.timeout(self.config.request_timeout if why.error is None else FLUSH_SECONDS):
-                if why.error is not None:
-                    self.server.metrics.count_refusal(why.error)
-                    self.out.error(why.error)
-                await self.out.flush()
-                await self.ws.close(why.code, why.reason[:120])
-        except (TimeoutError, WebSocketDisconnect, RuntimeError, OSError):
-            return  # the client is gone or reads nothing, so the server drops the connection
+    def report(self, error: ApiError) -> None:
+        self.out.error(error)
+
+    def parts(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return (self._speak(),)
 
     # -- from the client --
 
-    async def _read(self) -> None:
-        while True:
-            try:
-                message = parse(await self._next())
-                await self._handle(message)
-            except (ApiError, InvalidRequest, TimeoutError) as e:
-                self._refuse(translate(e))
-            self.last_active = time.monotonic()  # a configuration may wait for a model or a reference
-            await asyncio.sleep(0)  # a client that sends without pause must not block the others
-
-    def _refuse(self, error: ApiError) -> None:
-        self.errors += 1
-        if self.errors > MAX_ERRORS:
-            raise CloseSession(1008, ApiError(400, "too many refused messages", code="too_many_errors"))
-        self.server.metrics.count_refusal(error)
-        self.out.error(error)
-
-    async def _next(self) -> MutableMapping[str, Any]:
-        """The next message. CloseSession: the client has left, or was silent for too long while nothing was spoken."""
-        while True:
-            limit = CONFIG_SECONDS if self.configured is None else self.config.ws_idle_seconds
-            left = self.last_active + limit - time.monotonic()
-            if left <= 0 and not self.busy:
-                code = "config_timeout" if self.configured is None else "idle_timeout"
-                raise CloseSession(1008, ApiError(408, f"no message within {limit:g} s", code=code))
-            try:
-                async with asyncio.timeout(left if left > 0 else limit):
-                    message = await self.incoming.next()
-            except TimeoutError:
-                continue
-            if message["type"] == "websocket.disconnect":
-                raise CloseSession(1000)
-            self.last_active = time.monotonic()
-            return message
+    async def handle(self, message: MutableMapping[str, Any]) -> None:
+        await self._handle(parse(message))
 
     async def _handle(self, message: Message) -> None:
         if not isinstance(message, Configure):
@@ -175,7 +98,7 @@ class Session:
             case Configure():
                 await self._configure(message)
             case Close():
-                await self._close()
+                await self._finish()
             case _ if self.configured is None:
                 raise CloseSession(
                     1008, ApiError(400, "type: the first message must be session.config", code="no_config")
@@ -220,9 +143,7 @@ class Session:
         limit = self.config.max_input_chars
         size = 0 if self.writing is None else len(self.writing.feed.text)
         if size + len(message.text) > limit:
-            raise ApiError(
-                400, f"text: the utterance has more than {limit} characters", param="text", code="text_too_long"
-            )
+            raise invalid("text", f"the utterance has more than {limit} characters", "text_too_long")
         utterance = self._open()
         _note_unknown(message, utterance.plan.ignored)
         utterance.feed.write(message.text)
@@ -235,7 +156,7 @@ class Session:
             assert self.configured is not None
             if self.waiting.qsize() >= MAX_WAITING:
                 raise ApiError(429, f"{MAX_WAITING} utterances are waiting already", code="too_many_utterances")
-            self.writing = Utterance(self.server, self.out, *self.configured, self.count)
+            self.writing = Utterance(self.server, self.out, *self.configured, self.count, self.traceparent)
             self.count += 1
             self.waiting.put_nowait(self.writing)
         return self.writing
@@ -251,12 +172,12 @@ class Session:
             self.speaking.cancel()
             await asyncio.wait([self.speaking])
         self.out.drop_audio()
-        report = {} if self.last is None else self.last.played_report(message.played_ms)
+        report = {} if self.last is None else await self.last.played_report(message.played_ms)
         self.out.event("response.cancelled", **report)
         if closes:
             self.waiting.put_nowait(None)
 
-    async def _close(self) -> None:
+    async def _finish(self) -> None:
         """End the utterance that is being written, and close the session once everything has been spoken."""
         if self.writing is not None:
             self.writing.feed.end()
@@ -271,22 +192,12 @@ class Session:
             if utterance is None:
                 raise CloseSession(1000)
             self.last = utterance
-            self.speaking = asyncio.create_task(utterance.speak())
+            self.speaking = self.begin(utterance.speak())
             try:
                 await asyncio.wait([self.speaking])
-                if not self.speaking.cancelled():
-                    self.speaking.result()
             finally:
                 if self.speaking.done():
                     self.speaking = None
-                self.last_active = time.monotonic()
-
-    async def _drained(self) -> None:
-        """End the session once the server shuts down and nothing is being spoken."""
-        await self.server.drain.wait()
-        while self.busy and not self.server.ended.is_set():
-            await asyncio.sleep(0.05)
-        raise CloseSession(1001, shutting_down() if self.busy else None, reason="the server is shutting down")
 
 
 def _note_unknown(message: Message, ignored: Ignored) -> None:

@@ -63,7 +63,7 @@ def test_every_client_speaks_and_cancels(client: Client) -> None:
     assert does & {"speak", "stream"}
 
 
-MODULES = {"openai_python": "openai", "pipecat": "pipecat", "livekit": "livekit.plugins.openai", "litellm": "litellm"}
+MODULES = {"openai_python": "openai", "pipecat": "pipecat", "livekit": "livekit.agents", "litellm": "litellm"}
 PROGRAMS = [c for c in CLIENTS if block(c)[0] in ("python", "js", "bash")]
 
 

@@ -1,5 +1,5 @@
-"""What other servers' clients send works as it is, against `stentor serve` without a flag: with a tiny checkpoint of
-every family and with the embedded voice.
+"""Requests of other servers' clients work as they are, against `stentor serve` without a flag: with a tiny checkpoint of
+every family and with the built-in voice.
 
 The server's answers follow from what a model takes. A model with voices and one with reference audio stand for the
 others, for which some clients are enough.
@@ -34,7 +34,7 @@ RECORDING = tone_wav(2.0, 16000)
 def served(model: str, folder: Path) -> Iterator[Live]:
     """A server of one of MODELS."""
     if model == "voice" and not (DEFAULT_VOICE / "config.json").is_file():
-        pytest.skip("the embedded voice is not in this build: docs/training.md")
+        pytest.skip("the built-in voice is not in this build: docs/training.md")
     path: Path | None = None if model == "voice" else checkpoint(model, folder / "checkpoint")
 
     def load(name: str, model: str | None) -> object:

@@ -35,7 +35,7 @@ PYTHON: dict[str, tuple[str, dict[str, Any]]] = {
         "livekit.plugins.openai",
         {"tts-1 mp3": "<int>", "gpt-4o-mini-tts mp3": "<int>", "gpt-4o-mini-tts pcm": "<int>", "cancelled": "<int>"},
     ),
-    "wyoming": (
+    "wyoming_openai": (
         "wyoming_openai",
         {"voices": "<list>", "whole.bytes": "<int>", "in pieces.bytes": "<int>", "cancelled.bytes": "<int>"},
     ),

@@ -16,7 +16,9 @@ import pytest
 
 from stentor.engine.once import Claim
 from stentor.engine.preparation import Preparation
-from stentor.models.base import Prompt, SpeechRequest
+from stentor.models.base import Prompt
+from stentor.models.info import SpeechRequest
+from stentor.server.engines import service
 from stentor.text.front_end import Check
 from tests.helpers.patience import STUCK_S
 from tests.helpers.server_live import Live, connect, count, held, raw, serving, toy, until
@@ -47,7 +49,7 @@ def test_a_client_that_leaves_a_batch_frees_all_of_it(live: Live) -> None:
     with held(live, steps=[5]):
         s = socket.create_connection((host, int(port)), STUCK_S)
         s.sendall(
-            b"POST /v1/audio/speech/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+            b"POST /v1/audio/speech/batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
             + str(len(data)).encode() + b"\r\n\r\n" + data
         )  # fmt: skip
         assert until(lambda: live.tts.engine.health().running + live.tts.engine.health().queued == 6)
@@ -109,8 +111,9 @@ def test_a_long_text_is_not_refused_half_way_by_a_full_queue_and_goes_before_it(
         if request.text != "Two is here.":
             return prepare(request)
         engine = tight.tts.engine
-        return Slow(engine.model, engine.reference_encoder, engine.codec.primer, request, engine.upcoming)
+        return Slow(engine.model, engine.reference_encoder, engine.codec.primer, request)
 
+    monkeypatch.setattr(service, "QUICK_CHARS", 0)  # the slow prompt holds up no other
     monkeypatch.setattr(tight.tts, "prepare", slow_second)
     ask = {"input": "One is here. Two is here.", "voice": "low", "split_granularity": "sentence", "seed": 1}
     with ThreadPoolExecutor(2) as pool:
@@ -199,7 +202,7 @@ def test_what_still_runs_when_the_server_ends_is_told_so(tmp_path: Path) -> None
 @pytest.mark.parametrize("route", ["speech", "voices"])
 def test_a_body_that_is_still_coming_when_the_server_ends_gets_a_503(tmp_path: Path, route: str) -> None:
     kind = {"speech": "application/json", "voices": "multipart/form-data; boundary=x"}[route]
-    head = f"POST /v1/audio/{route} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: 99\r\n\r\n--x\r\n"
+    head = f"POST /v1/audio/{route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: 99\r\n\r\n--x\r\n"
     with serving(tmp_path) as live, contextlib.closing(connect(live)) as s:
         s.sendall(head.encode())
         live.end()

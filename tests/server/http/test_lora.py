@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from stentor.errors import InvalidRequest
+from stentor.errors import EngineError, InvalidRequest
 from stentor.server.adapters import HostAdapters
 from stentor.server.cli import add_parser
 from stentor.server.config import ServerConfig
+from stentor.server.engines.process import adapted, load_model, ready
 from stentor.server.errors import ApiError
 from stentor.server.lora_modules import LoraModule, lora_modules
-from stentor.server.model_factory import ModelFactory
+from stentor.server.model_factory import EngineFactory
 from tests.helpers import adapters
-from tests.helpers.server_live import Live, held, pcm, serving
+from tests.helpers.local_engine import configured, factory_of, loaded
+from tests.helpers.server_live import Live, held, pcm, serving, until
 from tests.helpers.ws_talk import talk
 
 SHORT = {"ignore_eos": True, "flow_steps": 2}
@@ -49,14 +52,9 @@ def live(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Liv
         "allowed_lora_path": str(folder / "in"),
         **KEY,
     }
-    config = ServerConfig((str(adapters.TINY),), memory_gb=0.01, max_num_seqs=2, threads=1, **settings)
-
-    def load(name: str, model: str | None) -> ModelFactory:
-        return ModelFactory(name, model, config)
-
-    with serving(
-        tmp_path_factory.mktemp("voices"), load, model=str(adapters.TINY), warmup=False, **settings
-    ) as running:
+    settings |= {"memory_gb": 0.01, "max_num_seqs": 2, "threads": 1, "warmup": False}
+    voices = tmp_path_factory.mktemp("voices")
+    with serving(voices, start=configured, model=str(adapters.TINY), **settings) as running:
         yield running
 
 
@@ -124,7 +122,8 @@ def test_a_session_whose_adapter_is_unloaded_ends_its_utterance_and_refuses_the_
         assert (events[-1]["type"], events[-1]["code"], events[-1]["param"]) == ("error", "model_not_found", "model")
         assert "'two' is not served here; served: base, one" in events[-1]["message"]
         assert session.until("session.done")[0][-1]["finish_reason"] == "error"
-        assert manage(live, "load", lora_name="two", lora_path="one")[0] == 200
+        # The engine lets go of the last utterance's slot after its audio was sent.
+        assert until(lambda: manage(live, "load", lora_name="two", lora_path="one")[0] == 200)
         events, other = session.say("Hello there.")
         assert events[-1]["type"] == "session.done"
         assert len(other) > 0
@@ -229,44 +228,122 @@ def test_a_model_that_is_loaded_again_has_the_adapters_of_that_moment(tmp_path: 
     given = {name: str(adapters.make(tmp_path / name, i, rank=2 + i)) for i, name in enumerate("abc")}
     modules = tuple(f"{name}={path}" for name, path in given.items())
     config = ServerConfig((str(adapters.TINY),), memory_gb=0.01, max_num_seqs=1, threads=1, lora_modules=modules)
-    make = ModelFactory(str(adapters.TINY), str(adapters.TINY), config)
-    held = HostAdapters(config.loras_of(make.name))
-    with held.made(make) as first:
-        assert first.loras == ("a", "b", "c")
-        slots = first.lora_options
+    factory = factory_of(config)
+    first, lost = adapted(loaded(factory), given, False)
+    with first:
+        assert (first.loras, lost) == (("a", "b", "c"), [])
+        told = ready(first, lost)
     shutil.rmtree(given["a"])
-    held.paths = {"b": given["c"], "c": given["c"], "d": given["a"]}
-    with held.made(make) as again:
-        assert again.loras == ("b", "c") == tuple(held.paths)
-        assert again.lora_options == slots
-        b, c = (again.request("Hello.", lora=name).lora for name in "bc")
-        assert b is not None
-        assert c is not None
+    names = {"b": given["c"], "c": given["c"], "d": given["a"]}
+    again, lost = adapted(loaded(factory, told), names, False)
+    with again:
+        assert (again.loras, lost) == (("b", "c"), ["d"])
+        assert again.lora_options == told.lora_options
+        b, c = (again.adapter(name) for name in "bc")
         assert b.identity == c.identity
 
 
-def test_an_adapter_that_is_loaded_while_its_model_is_lost_has_no_name() -> None:
-    """The model that is made in its place lacks the adapter, and takes it."""
+def test_an_adapter_that_an_engine_has_lost_has_no_name(folder: Path, tmp_path: Path) -> None:
+    path = adapters.make(tmp_path / "adapter", 1)
+    settings: dict[str, Any] = {"allowed_lora_path": str(tmp_path), "max_loras": 1, **KEY}
+    settings |= {"memory_gb": 0.01, "max_num_seqs": 1, "threads": 1, "warmup": False, "idle_unload_seconds": 0.05}
+    with serving(tmp_path / "voices", start=configured, model=str(adapters.TINY), **settings) as live:
+        host = live.server.hosts.all[0]
+        assert manage(live, "load", lora_name="one", lora_path=str(path))[0] == 200
+        assert until(lambda: host.phase == "unloaded")
+        assert live.speech(**ASK, model="one").status_code == 200  # it is loaded again with its model
+        assert until(lambda: host.phase == "unloaded")
+        shutil.rmtree(path)
+        live.speech(**ASK, model="one")
+        assert live.speech(**ASK, model="one").status_code == 404
+        assert '"one"' not in live.http.get("/v1/models").text
+        assert live.speech(**ASK).status_code == 200
 
-    class Model:
+
+def test_an_adapter_that_is_loaded_while_its_engine_is_lost_has_no_name() -> None:
+    """The engine that takes its place lacks the adapter, and takes it."""
+
+    class Engine:
         def __init__(self) -> None:
             self.loras: list[str] = []
+            self.lost: EngineError | None = None
 
-        def load_lora(self, name: str, path: str) -> None:
+        async def load_lora(self, name: str, path: str) -> None:
+            if self.lost is not None:
+                raise self.lost
             self.loras.append(name)
 
-        unload_lora = load_lora
+        async def unload_lora(self, name: str) -> None:
+            await self.load_lora(name, "")
 
     held = HostAdapters({})
-    lost: Any = held.made(Model)
-    made: list[Any] = []
-    lost.load_lora = lambda name, path: made.append(held.made(Model))
+    lost, other = Engine(), Engine()
+    lost.lost = EngineError("gone")
     with pytest.raises(ApiError, match="has been started again") as refused:
-        asyncio.run(held.load(lost, "one", "folder"))
+        asyncio.run(held.load(lost, "one", "folder"))  # type: ignore[arg-type]
     assert refused.value.status == 503
     assert held.paths == {}
-    asyncio.run(held.load(made[0], "one", "folder"))
-    assert (held.paths, made[0].loras) == ({"one": "folder"}, ["one"])
+    asyncio.run(held.load(other, "one", "folder"))  # type: ignore[arg-type]
+    assert (held.paths, other.loras) == ({"one": "folder"}, ["one"])
     with pytest.raises(ApiError, match="has been started again"):
-        asyncio.run(held.unload(lost, "one"))
+        asyncio.run(held.unload(lost, "one"))  # type: ignore[arg-type]
     assert "one" in held.paths
+
+
+def odd_adapters(root: Path) -> None:
+    """Folders and files that only look like adapters, in the folder that is allowed."""
+    plain = adapters.weights(1, 4)
+    name = next(iter(plain))
+    odd: dict[str, Any] = {
+        "meta": torch.empty(4, 8, device="meta"),
+        "sparse": torch.eye(4).to_sparse(),
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "complex": torch.ones(4, 4, dtype=torch.complex64),
+        "expanded": torch.ones(1).expand(1 << 12, 1 << 20),
+        "a list": [1.0],
+    }
+    for kind, tensor in odd.items():
+        (root / kind).mkdir()
+        torch.save({"state_dict": {**plain, name: tensor}}, root / kind / "lora_weights.ckpt")
+    texts = {"deep": "[" * 100_000, "flat": '{"a":' * 500 + "1" + "}" * 500, "long": '{"r": ' + "1" * 5000 + "}"}
+    for kind, text in texts.items():
+        adapters.store(root / kind, plain)
+        (root / kind / "lora_config.json").write_text(text)
+        (root / f"peft-{kind}").mkdir()
+        (root / f"peft-{kind}" / "adapter_config.json").write_text(text)
+    (root / "loop").symlink_to(root / "loop")
+    os.mkfifo(root / "fifo")
+    (root / "piped").mkdir()
+    os.mkfifo(root / "piped" / "lora_weights.safetensors")
+    os.mkfifo(root / "piped" / "lora_config.json")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # such tensors are prototypes in torch
+def test_what_only_looks_like_an_adapter_is_a_4xx(live: Live, folder: Path) -> None:
+    root = folder / "in" / "odd"
+    root.mkdir()
+    odd_adapters(root)
+    for path in sorted(root.iterdir()):
+        status, told = manage(live, "load", lora_name="odd", lora_path=f"odd/{path.name}")
+        assert (status // 100, path.name) == (4, path.name), told
+        assert "lora_path" in told
+    for path in ("x" * 300, "odd/loop/x", "odd/" + "x/" * 2000):
+        status, told = manage(live, "load", lora_name="odd", lora_path=path)
+        assert status // 100 == 4, told
+
+
+def test_a_model_that_takes_no_adapters_does_not_stop_one_that_does() -> None:
+    """`--max-loras` is for all models. The only model of a server is refused."""
+    given: dict[str, Any] = {"max_loras": 2, "threads": 1, "memory_gb": 0.01, "max_num_seqs": 1}
+    alone = EngineFactory("toy", "dummy:toy", ServerConfig(("dummy:toy",), **given))
+    assert (alone.options(None)["max_loras"], alone.if_taken(None)) == (2, {})
+    both = ServerConfig(("dummy:toy", str(adapters.TINY)), ("toy", "tiny"), **given)
+    held = []
+    for at, (name, model) in enumerate(zip(both.served_model_name, both.models, strict=True)):
+        factory = EngineFactory(name, model, both, at)
+        tts, lost = load_model(factory.options(None), factory.if_taken(None), {}, {}, False)
+        held.append((tts.lora_options.get("max_loras", 0), lost))
+        tts.close()
+    assert held == [(0, []), (2, [])]
+    with pytest.raises(InvalidRequest, match="max_loras"):
+        load_model(alone.options(None), {}, {}, {}, False)

@@ -19,7 +19,7 @@ ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard
 def test_bodies_of_100_mb_are_refused_before_they_are_read(live: Live) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), STUCK_S) as s:
-        s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 104857600\r\n\r\n{")
+        s.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n{")
         assert s.recv(100).startswith(b"HTTP/1.1 413")
 
 
@@ -27,7 +27,7 @@ def test_bodies_that_hide_their_size_are_cut_off(live: Live) -> None:
     """The client reads while it sends: a proxy reads no more of a body that was answered, and does not hang up."""
     host, port = live.url.removeprefix("http://").split(":")
     part = b"%x\r\n%s\r\n" % (1 << 20, b"x" * (1 << 20))
-    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     left, sent, answer = head + b"Transfer-Encoding: chunked\r\n\r\n" + part, 0, b""
     with socket.create_connection((host, int(port)), STUCK_S) as s:
         s.setblocking(False)
@@ -51,7 +51,7 @@ def test_bodies_that_hide_their_size_are_cut_off(live: Live) -> None:
 def test_lengths_that_are_none_are_refused(live: Live, length: str) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), STUCK_S) as s:
-        s.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{{".encode())
+        s.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{{".encode())
         assert s.recv(100).split(b" ")[1] in (b"400", b"413")
 
 
@@ -70,7 +70,7 @@ def test_no_header_of_an_answer_can_be_made_by_a_request(live: Live) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     body = b'{"input": "x", "voice": "a\\r\\nX-Evil: 1", "model": "m\\r\\nX-Evil: 1"}'
     head = (
-        b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\x0bb\r\nContent-Type: application/json\r\n"
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a\x0bb\r\nContent-Type: application/json\r\n"
         b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n"
     )
     with socket.create_connection((host, int(port)), STUCK_S) as s:

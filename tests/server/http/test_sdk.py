@@ -12,10 +12,10 @@ import numpy as np
 import openai
 import pytest
 
-from tests.helpers.server_live import Live, decoded, held, pcm, serving, until
+from tests.helpers.server_live import LAWS, Live, decoded, either_engine, held, pcm, samples_of, serving, until
 
 TEXT = "Hello there, you."
-FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
+FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm", "ulaw", "alaw")
 LONG = {"min_frames": 60, "max_frames": 60, "guard": False}
 
 
@@ -25,33 +25,46 @@ def client(live: Live) -> Iterator[openai.OpenAI]:
         yield made
 
 
+@either_engine
 @pytest.mark.parametrize("format", FORMATS)
 def test_create_and_streaming_create_give_the_same_audio(client: openai.OpenAI, live: Live, format: str) -> None:
     ask = {"model": "dummy:toy", "voice": "low", "input": TEXT, "response_format": format}
-    extra = {"seed": 5, "guard": False, "sample_rate": 24_000}
-    whole = client.audio.speech.create(**ask, extra_body=extra)
+    extra = {"seed": 5, "guard": False, "sample_rate": 8_000 if format in LAWS else 24_000}
+    whole = client.audio.speech.create(**ask, extra_body={**extra, "stream": False})
+    assert int(whole.response.headers["content-length"]) == len(whole.content)
     with client.audio.speech.with_streaming_response.create(
         **ask, extra_body={**extra, "stream_format": "audio"}
     ) as answer:
         assert answer.headers["x-seed"] == "5"
         parts = list(answer.iter_bytes())
-    a, b = (pcm(d) if format == "pcm" else decoded(d)[0] for d in (whole.content, b"".join(parts)))
+    a, b = (samples_of(format, d) for d in (whole.content, b"".join(parts)))
     if format == "mp3":
         b = b[1105 : 1105 + len(a)]
     assert len(a) == len(b)
     assert np.corrcoef(a, b)[0, 1] > 0.99
 
 
-def test_first_bytes_come_before_the_speech_is_finished(client: openai.OpenAI, live: Live) -> None:
-    with held(live, frames=[20]) as engine, client.audio.speech.with_streaming_response.create(
-        model="dummy:toy", voice="low", input="A long text.", response_format="pcm",
-        extra_body={**LONG, "stream_format": "audio"},
+@pytest.mark.parametrize("format", ["pcm", "mp3", "opus", "aac", "ulaw", "alaw"])
+def test_what_its_docs_show_has_bytes_before_the_speech_is_finished(
+    client: openai.OpenAI, live: Live, format: str
+) -> None:
+    extra = {**LONG, "speed": 0.25}  # opus puts a second into a page
+    with held(live, frames=[50]) as engine, client.audio.speech.with_streaming_response.create(
+        model="dummy:toy", voice="low", input="A long text.", response_format=format, extra_body=extra
     ) as answer:  # fmt: skip
+        assert "content-length" not in answer.headers
         parts = answer.iter_bytes()
         assert next(parts)
         assert live.tts.engine.health().running == 1
         engine.go()
         assert b"".join(parts)
+
+
+@pytest.mark.parametrize("format", ["wav", "flac"])
+def test_a_format_whose_header_states_its_length_is_sent_whole(client: openai.OpenAI, format: str) -> None:
+    ask = {"model": "dummy:toy", "voice": "low", "input": TEXT, "response_format": format}
+    with client.audio.speech.with_streaming_response.create(**ask) as answer:
+        assert int(answer.headers["content-length"]) == len(answer.read())
 
 
 def test_leaving_the_block_cancels(client: openai.OpenAI, live: Live) -> None:
@@ -111,7 +124,6 @@ def test_keys_and_aliases_make_a_drop_in(tmp_path: Path) -> None:
     settings = {
         "api_key": ("sk-own",),
         "served_model_name": ("tts-1", "gpt-4o-mini-tts"),
-        "stream_by_default": True,
     }
     with serving(tmp_path, voice_alias=("alloy=low",), **settings) as live:
         with openai.OpenAI(base_url=f"{live.url}/v1", api_key="sk-own", max_retries=0) as client:
@@ -133,6 +145,7 @@ def test_keys_and_aliases_make_a_drop_in(tmp_path: Path) -> None:
             client.models.list()
 
 
+@either_engine
 def test_the_async_client_runs_many_at_once(live: Live) -> None:
     async def check() -> list[bytes]:
         async with openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0) as client:

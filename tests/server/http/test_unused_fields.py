@@ -26,7 +26,6 @@ UNUSED = [
     ({"repetition_penalty": 1.1}, "repetition_penalty"),
     ({"stage_params": {"talker": {"top_k": 3, "min_p": 0.1}}}, "stage_params.talker.min_p"),
     ({"language": "klingon"}, "language"),
-    ({"word_timestamps": True}, "word_timestamps"),
     ({"ref_text": "no audio"}, "ref_text"),
     ({"prompt_audio": "data:,x"}, "prompt_audio"),
     ({"prompt_text": "no audio"}, "prompt_text"),
@@ -54,7 +53,9 @@ def as_if(live: Live, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> None:
     """Let the model say other things of itself."""
     spec = replace(live.tts.spec, **facts)
     monkeypatch.setattr(live.tts._model, "spec", spec)
-    monkeypatch.setattr(live.server.hosts.all[0], "_spec", spec)
+    host = live.server.hosts.all[0]
+    assert host._ready is not None
+    monkeypatch.setattr(host._ready, "info", spec.info)
 
 
 @pytest.mark.parametrize(("body", "param"), UNUSED, ids=[p for _, p in UNUSED])
@@ -169,14 +170,21 @@ def test_a_batch_names_what_only_one_answer_has(live: Live) -> None:
         ([{"input": "x", "speed": 9}], "items.0.speed"),
         (["x", {"voice": "low"}], "items.1.input"),
         (["x", 5], "items.1"),
+        (["x", None], "items.1"),
+        (["x", {"input": "x", "voice": "nobody"}], "items.1.voice"),
+        (["x", {"input": "x", "cleanup": "nothing"}], "items.1.cleanup"),
+        (["x", ""], "items.1.input"),
+        ([{"input": "x", "top_k": "x"}], "items.0.top_k"),
         ([{"input": "x", "response_format": "ogg"}], "items.0.response_format"),
         ([{"input": "x", "references": [{"audio": 5}]}], "items.0.references"),
     ],
 )
 def test_an_error_of_a_batch_names_the_field(live: Live, items: list, param: str) -> None:
-    error = live.http.post("/v1/audio/speech/batch", json={"items": items}).json()["error"]
-    assert error["param"] == param
-    assert param in error["message"]
+    answer = live.http.post("/v1/audio/speech/batch", json={"items": [*items, "Good."]})
+    assert answer.status_code == 200
+    *_, wrong, good = answer.json()["results"]
+    assert (wrong["error"]["param"], good["status"]) == (param, "success")
+    assert param in wrong["error"]["message"]
 
 
 def test_events_and_batch_results_name_them_too(live: Live) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stentor.server.speech.live_text import TextFeed, TextTail, extended, played_characters
+from stentor.speech.live_text import TextFeed, TextTail, extended, played_characters
 from stentor.speech.timing import SegmentTiming
 from stentor.text.sentences import Segment
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stentor.errors import InvalidRequest
 from stentor.server.config import ServerConfig
-from stentor.server.model_factory import ModelFactory
-from stentor.speech.joiner import PAUSE
+from stentor.text.pauses import PAUSES
+from tests.helpers.local_engine import configured
 from tests.helpers.server_live import Live, pcm, serving
 from tests.helpers.ws_talk import talk
 
@@ -23,9 +24,8 @@ ASK = {"response_format": "pcm", "seed": 3, "max_new_tokens": 4, "split_granular
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder: Path = tmp_path_factory.mktemp("markup")
     (folder / "words.yaml").write_text("SQL: sequel\n", encoding="utf-8")
-    models = ("dummy:toy",)
-    config = ServerConfig(models, lexicon=str(folder / "words.yaml"), memory_gb=0.01, max_num_seqs=8, threads=1)
-    with serving(folder, load=lambda name, model: ModelFactory(name, model, config)) as running:
+    settings: dict[str, Any] = {"lexicon": str(folder / "words.yaml"), "memory_gb": 0.01, "threads": 1}
+    with serving(folder, start=configured, max_num_seqs=8, **settings) as running:
         yield running
 
 
@@ -33,9 +33,16 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def test_a_pause_is_silence_of_its_length(live: Live, how: dict) -> None:
     plain = pcm(live.speech(input="One. Two.", **ASK, **how).content)
     paused = pcm(live.speech(input="[pause 500ms]One. <break time='2s'/> Two.[pause 1s]", **ASK, **how).content)
-    assert len(paused) - len(plain) == round((0.5 + 2 - PAUSE + 1) * RATE)
+    assert len(paused) - len(plain) == round((0.5 + 2 - PAUSES["stop"] + 1) * RATE)
     assert not paused[: RATE // 2].any()
     assert not paused[-RATE:].any()
+
+
+@pytest.mark.parametrize("first", ["[pause 2s]", ""])
+def test_a_pause_ahead_of_a_refused_piece_does_not_start_the_answer(live: Live, first: str) -> None:
+    """The toy refuses NUL when it makes the prompt of a piece."""
+    answer = live.speech(input=f"{first}No \0.", cleanup="none", stream_format="audio", **ASK)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "input: must not contain NUL")
 
 
 def test_tags_are_not_spoken_and_words_are_replaced(live: Live) -> None:
@@ -56,9 +63,9 @@ def test_a_websocket_reads_marks_too(live: Live) -> None:
         _, plain = t.say("Use sequel. Two.")
         events, paused = t.say('Use SQL. <break time="1s"/> <sub alias="Two">2</sub>.')
     assert events[-1]["total_sentences"] == 2
-    assert len(pcm(paused)) - len(pcm(plain)) == round((1 - PAUSE) * RATE)
+    assert len(pcm(paused)) - len(pcm(plain)) == round((1 - PAUSES["stop"]) * RATE)
 
 
 def test_a_wrong_lexicon_is_found_before_the_server_starts(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="cannot read"):
+    with pytest.raises(InvalidRequest, match="does not exist"):
         ServerConfig(lexicon=str(tmp_path / "none.yaml"))

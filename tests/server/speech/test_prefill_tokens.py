@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from itertools import takewhile
+from operator import eq
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -10,9 +12,11 @@ from unittest import mock
 import pytest
 
 import stentor
-from benchmarks.engine.prefill_tokens import Prompts
 from stentor.config import Policy
+from stentor.engine.prefix import prefix_keys
+from stentor.engine.sequence import Sequence
 from stentor.engine.sequence_maker import SequenceMaker
+from stentor.models.base import Prompt
 from tests.helpers.server_live import Live, count, serving, tone_wav
 from tests.helpers.tiny import FAMILIES, checkpoint
 
@@ -26,6 +30,34 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 SHARED = {"qwen3_tts": 8, "voxcpm2": 12, "fish_s2": 40}
 """Tokens that prompts begin with in common, at least: role, language and voice (Qwen3-TTS), or the recording."""
+
+
+class Prompts:
+    """The prompts of a text, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[Sequence, Prompt]] = []
+        self._new = SequenceMaker.new
+
+    def new(self, maker: SequenceMaker, prompt: Prompt, *args: Any) -> Sequence:
+        seq = self._new(maker, prompt, *args)
+        self.made.append((seq, prompt))
+        return seq
+
+    def rows(self) -> list[dict[str, int]]:
+        """Count the tokens of each prompt, its own, and those that were computed.
+
+        Its own are those that no prompt before it begins with, and that it does not repeat of the turn before it.
+        """
+        seen: list[tuple[bytes, ...]] = []
+        found = []
+        for seq, prompt in self.made:
+            keys = prefix_keys(prompt, 1)
+            known = max((sum(1 for _ in takewhile(bool, map(eq, keys, other))) for other in seen), default=0)
+            own = prompt.length - max(known, prompt.repeats)
+            found.append({"tokens": prompt.length, "own": own, "computed": prompt.length - seq.num_cached})
+            seen.append(keys)
+        return found
 
 
 def counted(live: Live) -> float:

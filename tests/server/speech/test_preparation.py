@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,23 @@ import numpy as np
 import pytest
 import soundfile
 
-from stentor.models.base import Prompt, SpeechRequest
-from stentor.server.preparation import Abandoned, prepare
+from stentor.models.base import Prompt
+from stentor.models.info import SpeechRequest
+from stentor.server.engines import service
+from stentor.server.engines.service import _Abandoned
+from stentor.server.limits import LIMITS
 from stentor.text.front_end import Check
 from tests.helpers.patience import STUCK_S
-from tests.helpers.server_live import Live, raw, serving
+from tests.helpers.server_live import Live, raw, serving, until
 from tests.helpers.ws_talk import talk
 
 ENDLESS = "Endless text."
+
+
+@pytest.fixture(autouse=True)
+def every_prompt_has_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give short texts a thread too, although they take no time otherwise."""
+    monkeypatch.setattr(service, "QUICK_CHARS", 0)
 
 
 class EndlessReading:
@@ -49,7 +56,7 @@ class EndlessReading:
         raise AssertionError("nobody stopped the reading")
 
     def stopped(self) -> bool:
-        return self.ended.wait(STUCK_S) and [type(e) for e in self.raised] == [Abandoned]
+        return self.ended.wait(STUCK_S) and [type(e) for e in self.raised] == [_Abandoned]
 
 
 @pytest.fixture
@@ -87,31 +94,34 @@ def test_a_timeout_stops_the_preparation(tmp_path: Path, monkeypatch: pytest.Mon
         assert reading.stopped()
 
 
-def test_work_that_has_not_begun_never_does() -> None:
+def test_work_that_has_not_begun_never_does(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue of abandoned requests costs nothing."""
-    began: list[str] = []
+    begun: list[str] = []
+    going, entered = threading.Event(), threading.Semaphore(0)
+    plain, client = live.tts._model.speakable, live.server.hosts.all[0].client
 
-    def work(check: Check) -> None:
-        began.append("waiting")
+    def speakable(text: str, check: Check) -> bool:
+        begun.append(text)
+        entered.release()
+        assert going.wait(STUCK_S)
+        return plain(text, check)
 
-    def block(check: Check) -> None:
-        first.set()
-        free.wait(STUCK_S)
-
-    async def main() -> None:
-        blocking = asyncio.create_task(prepare(pool, block))
-        await asyncio.to_thread(first.wait, STUCK_S)
-        waiting = asyncio.create_task(prepare(pool, work))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        free.set()
-        await blocking
-
-    first, free = threading.Event(), threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        asyncio.run(main())
-    assert not began
+    monkeypatch.setattr(live.tts._model, "speakable", speakable)
+    first = [raw(live, {"input": f"First {i}."}) for i in range(LIMITS.prepare_threads)]
+    try:
+        for _ in first:
+            assert entered.acquire(timeout=STUCK_S)
+        waiting = [raw(live, {"input": f"Waiting {i}."}) for i in range(3)]
+        assert until(lambda: client.open == len(first) + len(waiting))
+        for one in waiting:
+            one.close()
+        assert until(lambda: client.open == len(first))
+    finally:
+        going.set()
+        for one in first:
+            one.close()
+    assert live.speech(input="Others are served.").status_code == 200
+    assert [text for text in begun if text.startswith("Waiting")] == []
 
 
 def test_references_that_are_being_encoded_hold_up_neither_plain_requests_nor_known_voices(

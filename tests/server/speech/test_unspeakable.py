@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stentor.server.speech.live_text import TextFeed
-from stentor.speech.joiner import PAUSE, UNSPOKEN_SECONDS
+from stentor.speech.joiner import UNSPOKEN_SECONDS
+from stentor.speech.live_text import TextFeed
+from stentor.text.pauses import PAUSES
 from tests.helpers.server_live import Live, decoded, pcm, serving
 from tests.helpers.ws_talk import talk
 
@@ -52,7 +53,7 @@ def test_a_paragraph_of_signs_between_others_ends_nothing(live: Live, how: dict)
     assert answer.status_code == 200
     assert answer.headers["x-ignored"] == 'input="%E4%BD%A0%E3%80%82", input="%E5%A5%BD%E3%80%82"'
     spoken = [live.speech(input=p, **SENTENCES).content for p in pieces[::2]]
-    pauses = round(PAUSE * RATE) * 3
+    pauses = round(PAUSES["stop"] * RATE) * 3
     assert len(pcm(answer.content)) == sum(len(pcm(s)) for s in spoken) + 2 * SILENT + pauses
 
 
@@ -120,7 +121,7 @@ def test_the_first_spoken_piece_keeps_what_a_first_piece_has(tmp_path: Path) -> 
 
 def test_every_container_holds_the_silence(live: Live) -> None:
     for format in ("wav", "mp3", "flac", "opus", "aac"):
-        for how in ({}, {"stream_format": "audio"}):
+        for how in ({"stream": False}, {"stream_format": "audio"}):
             samples, _ = decoded(live.speech(input="…", response_format=format, **how).content)
             assert len(samples)
             assert np.abs(samples).max() < 1e-3

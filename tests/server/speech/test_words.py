@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.helpers.server_live import Live, serving, toy
+from tests.helpers.server_live import Live, held, serving, toy
 from tests.helpers.ws_talk import talk
 
 TEXT = "One is here. Two, is here!"
@@ -18,6 +19,20 @@ ASK = {"input": TEXT, "seed": 8, "word_timestamps": True, "response_format": "pc
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with serving(tmp_path_factory.mktemp("voices"), toy(kind="dummy:toy-words")) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def german(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with serving(tmp_path_factory.mktemp("voices"), toy(languages=("german",))) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server of the same model, with an aligner that knows its language."""
+    load = toy(languages=("german",))
+    with serving(tmp_path_factory.mktemp("voices"), load, aligner="tests.helpers.aligners:even") as live:
         yield live
 
 
@@ -42,9 +57,9 @@ def test_an_answer_with_words_is_json_and_names_each_of_the_input(words: Live) -
     assert "ignored" not in answer
 
 
-def test_the_list_of_models_says_which_know_the_times_of_words(words: Live, live: Live) -> None:
-    known = [at.http.get("/v1/models").json()["data"][0]["word_timestamps"] for at in (words, live)]
-    assert known == [True, False]
+def test_the_list_of_models_says_whose_words_can_be_timed(words: Live, live: Live, german: Live, own: Live) -> None:
+    known = [at.http.get("/v1/models").json()["data"][0]["word_timestamps"] for at in (words, live, german, own)]
+    assert known == [True, True, False, True]
 
 
 def test_times_follow_the_speed_at_which_the_audio_is_played(words: Live) -> None:
@@ -103,5 +118,51 @@ def test_a_session_has_the_words_of_each_sentence_where_its_audio_ends(words: Li
     done = [e for e in found if e["type"] == "audio.done"]
     assert [[w["word"] for w in e["words"]] for e in done] == [["One", "is", "here."], ["Two,", "is", "here!"]]
     assert done[1]["words"][0]["start"] >= done[1]["start"]
+    assert [TEXT[w["start_char"] : w["end_char"]] for e in done for w in e["words"]] == TEXT.split()
     assert found[-1]["words"] == [w for e in done for w in e["words"]]
     assert "ignored" not in found[-1]
+
+
+def test_an_aligner_of_another_package_times_the_words_of_a_language_that_ours_does_not_know(own: Live) -> None:
+    answer = told(own)
+    assert [w["word"] for w in answer["words"]] == TEXT.split()
+    first, second = answer["segments"]
+    third = (first["end"] - first["start"]) / 3
+    assert [w["start"] for w in answer["words"][:3]] == pytest.approx([i * third for i in range(3)], abs=2e-3)
+    assert answer["words"][3]["start"] == pytest.approx(second["start"], abs=1e-4)
+    assert [w for e in events(own.speech(**ASK, stream=True).text) if (w := e.get("word"))] == TEXT.split()
+
+
+def test_a_language_that_no_aligner_knows_is_named(german: Live) -> None:
+    answer = german.speech(**ASK)
+    assert answer.status_code == 200
+    assert "word_timestamps" in answer.headers["X-Ignored"]
+    with talk(german, word_timestamps=True, **LONG) as t:
+        found, _ = t.say(TEXT)
+    assert found[-1]["ignored"] == [{"param": "word_timestamps"}]
+    assert all("words" not in e for e in found)
+
+
+def test_what_was_heard_ends_with_a_word_while_it_is_spoken(own: Live) -> None:
+    """By the times of the words so far, of a segment that has not ended."""
+    with talk(own, word_timestamps=True, split_granularity="none", max_frames=300, min_frames=300) as t:
+        with held(own, frames=[20]):
+            t.send("input.text", text=(text := "One is here, two is there"))
+            t.send("input.done")
+            t.until("audio.chunk")
+            t.send("response.cancel", played_ms=1.0)
+            assert t.until("response.cancelled")[0][-1]["heard_text"] == "One"
+        t.send("response.cancel", played_ms=1e9)  # all that was sent, which is how far the sender has come
+        heard = t.until("response.cancelled")[0][-1]["heard_text"].split()
+        assert len(heard) > 1
+        assert heard == text.split()[: len(heard)]
+
+
+def test_an_aligner_that_fails_ends_its_request_with_an_error(tmp_path: Path) -> None:
+    with serving(tmp_path, aligner="tests.helpers.aligners:broken") as live:
+        assert live.speech(**ASK).status_code == 500
+        assert live.speech(**{**ASK, "word_timestamps": False}).status_code == 200
+        with talk(live, word_timestamps=True, **LONG) as t:
+            found, _ = t.say(TEXT)
+        assert "error" in [e["type"] for e in found]
+        assert live.idle()

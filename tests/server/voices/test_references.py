@@ -12,11 +12,15 @@ from urllib.parse import quote, quote_from_bytes
 import av
 import numpy as np
 import pytest
+import soundfile
 
 from stentor.audio import Recording
+from stentor.engine.once import LruCache
+from stentor.engine.stream import Chunk
+from stentor.models.info import ReferenceAudio, SpeechRequest
 from stentor.server.errors import ApiError
-from stentor.server.voices.recordings import RecordingCache
-from stentor.server.voices.references import decode
+from stentor.server.speech.guard import SILENT_SECONDS, Guard
+from stentor.server.voices.references import decode, from_base64
 from tests.helpers.server_live import Live, assert_same_speech, pcm, serving, tone_wav
 
 ASK = {"input": "Hello there, you.", "seed": 5, "response_format": "pcm", "guard": False}
@@ -165,15 +169,19 @@ def silence(count: int) -> Recording:
     return Recording(np.zeros(count, np.float32), 16_000)
 
 
+def size(recording: Recording) -> int:
+    return recording.samples.nbytes
+
+
 def test_the_cache_of_references_is_bounded() -> None:
-    cache = RecordingCache(4000, 60.0)
+    cache = LruCache[Recording](4000, size, 60.0)
     for i in range(10):
         cache.put(str(i), silence(100))
-        assert cache.bytes <= 4000
+        assert cache.held <= 4000
     assert cache.get("0") is not None
     for i in range(10, 16):
         cache.put(str(i), silence(200))
-    assert cache.bytes <= 4000
+    assert cache.held <= 4000
     assert cache.get("1") is None
     assert cache.get("15") is not None
     cache.put("large", silence(10_000))
@@ -183,13 +191,105 @@ def test_the_cache_of_references_is_bounded() -> None:
 def test_references_that_nobody_uses_any_more_leave_the_cache() -> None:
     """They stayed until the cache was full, so that a server's memory grew for hours."""
     now = 0.0
-    cache = RecordingCache(1 << 20, 60.0, lambda: now)
+    cache = LruCache[Recording](1 << 20, size, 60.0, lambda: now)
     for i in range(100):
         now = 10.0 * i
         cache.put(str(i), silence(100))
     assert len(cache) == 7
-    assert cache.bytes == 7 * 400
+    assert cache.held == 7 * 400
     assert cache.get("99") is not None
     now += 61
     assert cache.get("99") is None
     assert len(cache) == 6
+
+
+@pytest.mark.parametrize(("muxer", "codec"), [("mp4", "aac"), ("adts", "aac"), ("mp3", "libmp3lame")])
+@pytest.mark.parametrize("rate", [16_000, 48_000])
+@pytest.mark.parametrize("short_of", [0.0, 0.01, 0.05])
+def test_the_padding_of_a_codec_makes_no_audio_too_long(muxer: str, codec: str, rate: int, short_of: float) -> None:
+    samples = 0.3 * np.sin(np.arange(int((3 - short_of) * rate)) / 20)
+    found, _ = decode(compressed(samples, rate, muxer, codec), "ref_audio", 3.0)
+    assert (3 - short_of) * rate - 65 <= len(found) <= 3 * rate
+    with pytest.raises(ApiError, match="longer than 3 s"):
+        decode(compressed(np.tile(samples, 2), rate, muxer, codec), "ref_audio", 3.0)
+
+
+def test_a_wav_is_exactly_as_long_as_it_says() -> None:
+    assert len(decode(tone_wav(3.0), "ref_audio", 3.0)[0]) == 24_000
+    with pytest.raises(ApiError, match="longer than 3 s"):
+        decode(tone_wav(3.001), "ref_audio", 3.0)
+
+
+@pytest.mark.parametrize(("muxer", "codec"), [("mp4", "aac"), ("ogg", "libopus"), ("flac", "flac")])
+def test_stereo_in_antiphase_is_heard(muxer: str, codec: str) -> None:
+    tone = (0.3 * 32767 * np.sin(np.arange(48_000) / 20)).astype(np.int16)
+    out = io.BytesIO()
+    with av.open(out, "w", format=muxer) as f:
+        stream = f.add_stream(codec, rate=48_000, layout="stereo")
+        frame = av.AudioFrame.from_ndarray(
+            np.stack([tone, -tone], axis=1).reshape(1, -1), format="s16", layout="stereo"
+        )
+        frame.sample_rate, frame.pts = 48_000, 0
+        f.mux(stream.encode(frame))
+        f.mux(stream.encode(None))
+    samples, rate = decode(out.getvalue(), "ref_audio", 3.0)
+    middle = samples[rate // 4 : rate // 2]
+    assert np.sqrt((middle**2).mean()) == pytest.approx(0.3 / 2**0.5, rel=0.1)
+
+
+def test_base64_is_taken_without_its_padding_and_in_urls_letters(live: Live) -> None:
+    wavs = [WAV + bytes([n]) * n + b"\xfb\xff\xfe" for n in range(3)]  # of each length, with + and /
+    for wav in wavs:
+        plain, url = base64.b64encode(wav).decode(), base64.urlsafe_b64encode(wav).decode()
+        assert plain != url
+        for text in (
+            plain,
+            plain.rstrip("="),
+            url,
+            url.rstrip("="),
+            "\n".join(url[i : i + 76] for i in range(0, len(url), 76)),
+        ):
+            assert from_base64(text) == wav
+    for wrong in ("a", "abc$", "ab=c", "é"):
+        with pytest.raises(ValueError):
+            from_base64(wrong)
+    assert live.speech(**ASK, ref_audio=base64.urlsafe_b64encode(wavs[1]).decode().rstrip("=")).status_code == 200
+
+
+def quiet_wav(peak: float) -> str:
+    out = io.BytesIO()
+    soundfile.write(out, peak * np.sin(np.arange(16_000) / 9), 8_000, format="WAV", subtype="FLOAT")
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def test_a_quiet_reference_is_named_and_its_speech_is_no_silence(live: Live) -> None:
+    for peak, named in ((0.5, False), (0.011, False), (0.009, True), (2e-4, True)):
+        for field in ({"ref_audio": quiet_wav(peak)}, {"references": [{"audio": quiet_wav(peak)}]}):
+            answer = live.speech(**ASK, **field)
+            assert answer.status_code == 200
+            assert answer.headers.get("x-ignored") == (f'{next(iter(field))}="quiet"' if named else None)
+    assert live.speech(**ASK, ref_audio=quiet_wav(0.9e-4)).status_code == 400
+
+
+@pytest.mark.parametrize(("peak", "ends"), [(0.5, True), (0.05, False), (2e-4, False)])
+def test_the_guard_takes_no_quiet_voice_for_silence(peak: float, ends: bool, live: Live) -> None:
+    """Frames at a tenth of the voice's peak are speech. At -50 dBFS they are silence beside a loud voice."""
+    tone = np.sin(np.arange(8_000) / 9).astype(np.float32)
+    recording = ReferenceAudio(Recording(peak * tone, 8_000), None)
+    spec = live.tts.spec.info
+    guard = Guard(spec, SpeechRequest("x", reference=recording))
+    frames = int(2 * SILENT_SECONDS * spec.sample_rate) // spec.hop
+    level = min(0.1 * peak, 0.0029)
+    chunk = Chunk(np.full(frames * spec.hop, level, np.float32), np.zeros((frames, 1)), None)
+    assert (guard.check(chunk, None)[1] == "guard_silence") is ends
+
+
+def test_the_guard_counts_frames_where_the_first_is_short(live: Live) -> None:
+    """Some codecs give less than a frame's samples of frame 0 (ModelSpec.codec_skip)."""
+    spec = live.tts.spec.info
+    chunk = Chunk(np.full(4 * spec.hop - 2, 0.5, np.float32), np.zeros((4, 1)), None)
+    guard = Guard(spec, SpeechRequest("x"))
+    samples, cut = guard.check(chunk, 3)
+    assert (len(samples), cut) == (3 * spec.hop - 2, "guard_length")
+    samples, cut = guard.check(Chunk(np.zeros(spec.hop, np.float32), np.zeros((1, 1)), None), None)
+    assert (len(samples), cut) == (spec.hop, None)

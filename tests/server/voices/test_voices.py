@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
@@ -126,10 +128,12 @@ def test_a_model_that_cannot_clone_refuses_an_upload_and_speaks_with_its_own_voi
     ask = {"input": TEXT, "seed": 5, "response_format": "pcm", "guard": False}
     assert live.speech(**ask, voice="alloy").content != live.speech(**ask, voice="low").content
     host = live.server.hosts.all[0]
-    monkeypatch.setattr(host, "_spec", replace(host.spec, takes_reference=False))
+    assert host._ready is not None
+    told = msgspec.structs.replace(host._ready, info=replace(host.spec, takes_reference=False))
+    monkeypatch.setattr(host, "_ready", told)
     answer = upload(live, "other")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "audio_sample")
-    assert "dummy:toy takes no voice to clone" in answer.json()["error"]["message"]
+    assert "no model here can clone a voice: dummy:toy" in answer.json()["error"]["message"]
     assert "other" not in live.voice_names()
     spoken = live.speech(**ask, voice="kept")
     assert (spoken.status_code, spoken.json()["error"]["param"]) == (400, "voice")
@@ -352,6 +356,34 @@ def test_kill_9_in_the_middle_of_an_upload_leaves_no_half_voice(tmp_path: Path) 
     os.utime(left[0], (time.time() - 2 * LIMITS.stale_seconds,) * 2)
     VoiceStore(tmp_path, 9, False)
     assert not list(tmp_path.glob(".upload-*"))
+
+
+def test_a_voice_that_is_being_written_outlasts_a_clock_that_is_set_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, looked = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def slow(handle: int) -> None:
+        written.set()
+        assert looked.wait(STUCK_S)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    store, real = VoiceStore(tmp_path, 9, False), time.time
+    with ThreadPoolExecutor(1) as pool:
+        added = pool.submit(store.add, "slow", "yes", audio=TONE)
+        assert written.wait(STUCK_S)
+        os.mkfifo(tmp_path / ".upload-x.partial")  # which nobody opens
+        (tmp_path / ".upload-y.partial").touch()
+        monkeypatch.setattr(time, "time", lambda: real() + 100 * LIMITS.stale_seconds)
+        VoiceStore(tmp_path, 9, False)
+        left = {path.name for path in tmp_path.glob(".upload-*")}
+        looked.set()
+        assert added.result(STUCK_S).name == "slow"
+    assert len(left) == 2  # the slow one and the FIFO
+    assert ".upload-y.partial" not in left
+    assert store.names() == ["slow"]
 
 
 def test_a_voice_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the page's modules decide without a server: when to ask it, how to name things, how to say what went wrong."""
+"""Decisions of the page's modules without a server: when to ask it, how to name things, how to say what went wrong."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def said(page: Page, midway: bool = False, **facts: Any) -> str:
         ),
         (
             {"status": 400, "param": "prompt_text", "message": "prompt_text: needs prompt_audio"},
-            "What is said in the recording needs the recording.",
+            "The transcript of the recording needs the recording.",
         ),
         ({"status": 400, "param": "some_thing", "message": "some_thing: is odd"}, "“Some thing” is odd."),
     ],

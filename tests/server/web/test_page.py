@@ -13,8 +13,19 @@ import pytest
 import soundfile
 
 import stentor
+from stentor.output.marks import comment
 from tests.helpers.chromium_page import Page
-from tests.helpers.served_page import READY, RECORDER, STATE, browser, downloaded, finished, rendered
+from tests.helpers.served_page import (
+    READY,
+    RECORDER,
+    STATE,
+    browser,
+    downloaded,
+    downloaded_file,
+    finished,
+    rendered,
+    visible,
+)
 from tests.helpers.server_live import Live, held, serving, until
 
 TINY = Path(__file__).parents[2] / "fixtures" / "voxcpm2"
@@ -45,7 +56,6 @@ def loaded(name: str, model: str | None) -> Callable[[], stentor.TTS]:
 
 @pytest.fixture
 def page(tab: Page, http: httpx.Client) -> Page:
-    tab.problems.clear()
     tab.resize(1280, 800)
     tab.open(str(http.base_url), READY)
     return tab
@@ -80,7 +90,6 @@ def test_the_apis_page_comes_from_this_server_alone(http: httpx.Client):
 
 @browser
 def test_the_apis_page_lists_the_operations_without_a_complaint(tab: Page, http: httpx.Client):
-    tab.problems.clear()
     tab.open(f"{http.base_url}/docs", "document.querySelectorAll('.opblock').length > 5")
     assert tab.problems == []
 
@@ -128,6 +137,17 @@ def test_a_stream_plays_without_underrun_and_its_figures_are_shown(page: Page, h
 
 
 @browser
+def test_what_the_page_saves_says_that_a_machine_has_made_it(tab: Page, tmp_path: Path):
+    with serving(tmp_path / "voices", provenance=True) as live:
+        tab.open(live.url, READY)
+        tab.fill(input="Hello.", seed=7, min_frames=20, max_frames=20, wait=30)
+        tab.click("#speak")
+        finished(tab)
+        with soundfile.SoundFile(downloaded_file(tab)) as file:
+            assert (file.comment, file.frames) == (comment("dummy:toy"), 120)
+
+
+@browser
 def test_what_leaves_the_loudspeaker_is_the_answer_without_a_gap(page: Page, http: httpx.Client):
     with page.injected(RECORDER):
         page.open(str(http.base_url) + "/?recorded", READY)
@@ -141,6 +161,41 @@ def test_what_leaves_the_loudspeaker_is_the_answer_without_a_gap(page: Page, htt
     assert page.text("underruns") == "0"
     assert np.array_equal(heard[start : start + len(expected)], expected)
     assert not heard[start + len(expected) + 128 :].any()
+
+
+LEFT_OUT = """
+  window.named = "";
+  const fetched = window.fetch;
+  window.fetch = async (url, options = {}) => {
+    const answer = await fetched(url, options);
+    if (!window.named || !String(url).endsWith("/v1/audio/speech")) return answer;
+    const headers = new Headers(answer.headers);
+    headers.set("X-Ignored", window.named);
+    return new Response(answer.body, { headers });
+  };
+"""
+
+
+@browser
+def test_what_is_not_spoken_is_named_below_the_status(page: Page, http: httpx.Client):
+    with page.injected(LEFT_OUT):
+        page.open(str(http.base_url) + "/?named", READY)
+    pieces = [f'input="{n}%E4%BD%A0%E5%A5%BD"' for n in range(10)]
+    page.eval(f"window.named = {', '.join(['speed', *pieces, '+3'])!r}")
+    page.fill(**LONG)
+    page.click("#speak")
+    finished(page)
+    assert visible(page, "unspoken")
+    assert page.text("unspoken") == (
+        f"Not spoken, because this voice cannot read it: {', '.join(f'{n}你好' for n in range(8))} and 5 more."
+    )
+    page.resize(360, 740)
+    assert page.eval("document.documentElement.scrollWidth") <= 360
+    page.eval("window.named = ''")
+    page.click("#speak")
+    finished(page)
+    assert not visible(page, "unspoken")
+    assert page.problems == []
 
 
 @browser

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stentor
-from stentor.server.speech.live_text import TextFeed, extended
+from stentor.speech.live_text import TextFeed, extended
 from stentor.text.sentences import Segment
 from tests.fixtures.qwen3_tts import tiny_qwen3_tts
 from tests.helpers.invariants import check
@@ -42,7 +42,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def test_text_by_letters_sounds_like_the_whole_text_and_is_heard_before_it_is_complete(live: Live) -> None:
-    answer = live.speech(input=TEXT, **ASK, seed=5, response_format="pcm", non_streaming_mode=False)
+    answer = live.speech(input=TEXT, **ASK, seed=5, response_format="pcm", non_streaming_mode=False, stream=False)
     whole = pcm(answer.content)
     with talk(live, **ASK) as t:
         for letter in TEXT[:12]:

@@ -1,4 +1,4 @@
-"""What clients of vLLM-Omni and SGLang-Omni send over a WebSocket, and the events that they wait for."""
+"""Messages of clients of vLLM-Omni and SGLang-Omni over a WebSocket, and the events that they wait for."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_word_timestamps_give_the_chunks_that_clients_read_without_times(live: L
         assert all(c["timestamps"] is None and c["chunk_start_ms"] <= c["chunk_end_ms"] for c in mine)
         total = sum(len(base64.b64decode(c["audio_b64"])) for c in mine)
         assert total == next(e for e in events if e["type"] == "audio.done" and e["sentence_index"] == i)["total_bytes"]
-    assert events[-1]["ignored"] == [{"param": "word_timestamps"}]
+    assert "ignored" not in events[-1]
 
 
 def test_unknown_fields_of_a_message_are_named_at_the_end_or_refused(live: Live, strict: Live) -> None:

@@ -1,1 +1,0 @@
-"""Samples to bytes: containers, effects and playback estimates."""

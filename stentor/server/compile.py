@@ -1,0 +1,25 @@
+"""Fills the cache of compiled kernels, so that a server with the same flags starts without compiling any."""
+
+from __future__ import annotations
+
+import time
+
+from stentor.engine.device import pick_device
+from stentor.errors import InvalidRequest
+from stentor.server.config import ServerConfig
+from stentor.server.engines.process import load_model
+from stentor.server.model_factory import EngineFactory
+from stentor.server.model_hosts import names
+
+
+def compile_kernels(config: ServerConfig) -> None:
+    """Load each model as its engine's process does, with every graph, and say how long it took. StentorError if one
+    cannot be loaded. InvalidRequest without a GPU."""
+    if pick_device(config.device) == "cpu":
+        raise InvalidRequest("device", "must be a GPU: a CPU has no kernels to compile")
+    for at, (name, model) in enumerate(names(config)):
+        started, factory = time.monotonic(), EngineFactory(name, model, config, at)
+        tts, _ = load_model(factory.options(None), factory.if_taken(None), factory.policy(), {}, warm=True)
+        with tts:
+            graphs = sum(len(runner.graphs) for runner in tts.engine.graph_runners)
+            print(f"{name}: {graphs} graphs, {time.monotonic() - started:.1f} s", flush=True)

@@ -1,0 +1,1 @@
+"""The API of ElevenLabs: speech, its character times, lists, and text over WebSocket."""

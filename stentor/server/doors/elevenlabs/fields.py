@@ -1,0 +1,173 @@
+"""Fields of ElevenLabs' API, and what they are in ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AliasChoices, Field, ValidationError
+
+from stentor.server.errors import ApiError, from_pydantic, invalid
+from stentor.server.ignored import Ignored
+from stentor.server.limits import LIMITS
+from stentor.server.schemas import Body, Seed, SpeechBody, Text
+from stentor.text.cleanup import ALL, NONE
+
+RATES = ("8000", "16000", "22050", "24000", "32000", "44100", "48000")
+NAMES = [
+    *(f"mp3_{n}" for n in ("22050_32", "24000_48", "44100_32", "44100_64", "44100_96", "44100_128", "44100_192")),
+    *(f"opus_48000_{n}" for n in ("32", "64", "96", "128", "192")),
+    *(f"{format}_{rate}" for format in ("pcm", "wav") for rate in RATES),
+    "ulaw_8000",
+    "alaw_8000",
+]
+USUAL = "mp3_44100_128"
+THEIRS = {  # our fields by the names that clients of this API know
+    "input": "text",
+    "voice": "voice_id",
+    "model": "model_id",
+    "language": "language_code",
+    "speed": "voice_settings.speed",
+    "cleanup": "apply_text_normalization",
+}
+CLEANUP = {"on": ALL, "off": NONE}
+Normalization = Literal["auto", "on", "off"]
+
+
+class OutputFormat(NamedTuple):
+    """One of NAMES. bit_rate: bits per second, where the format has one."""
+
+    format: str
+    rate: int
+    bit_rate: int | None
+
+
+def output_format(name: str | None) -> OutputFormat:
+    """The format of this name. ApiError 400 for one that there is not."""
+    if (name or USUAL) not in NAMES:
+        raise invalid("output_format", f"must be one of {', '.join(NAMES)}")
+    format, rate, *bits = (name or USUAL).split("_")
+    return OutputFormat(format, int(rate), 1000 * int(bits[0]) if bits else None)
+
+
+class VoiceSettings(Body):
+    """How a voice speaks. Settings that no model here has, such as stability, are named as ignored."""
+
+    speed: float | None = Field(None, ge=0.25, le=4.0, description="Pitch is kept")
+
+    def unused(self) -> dict[str, Any]:
+        """Settings without a counterpart, by the names that answers call them."""
+        return {f"voice_settings.{name}": value for name, value in (self.model_extra or {}).items()}
+
+
+class Speak(Body):
+    """POST /v1/text-to-speech/{voice_id}. The model's own options are taken too."""
+
+    text: Text
+    model_id: str | None = Field(None, max_length=LIMITS.name_chars)
+    language_code: str | None = Field(None, max_length=LIMITS.name_chars)
+    voice_settings: VoiceSettings | None = None
+    seed: Seed | None = None
+    apply_text_normalization: Normalization = Field("auto", description="auto: as the server cleans all text")
+
+
+class GenerationConfig(Body):
+    """When text that arrives bit by bit is spoken."""
+
+    chunk_length_schedule: (
+        Annotated[
+            list[Annotated[float, Field(ge=1, le=LIMITS.text_chars)]],
+            Field(min_length=1, max_length=LIMITS.schedule_items),
+        ]
+        | None
+    ) = Field(None, description="Characters to wait for before the first audio, the second, ...")
+
+
+class Input(Body):
+    """A message of stream-input or multi-stream-input."""
+
+    text: str | None = None
+    voice_settings: VoiceSettings | None = None
+    generation_config: GenerationConfig | None = Field(
+        None, validation_alias=AliasChoices("generation_config", "generator_config")
+    )
+    flush: bool = False
+    try_trigger_generation: bool = False
+    context_id: str | None = Field(None, max_length=LIMITS.name_chars)
+    close_context: bool = False
+    close_socket: bool = False
+
+    def unused(self) -> dict[str, Any]:
+        """Fields without a counterpart. A key counts at the handshake, and is nowhere repeated."""
+        keys = ("xi_api_key", "xi-api-key", "authorization")
+        return {name: value for name, value in (self.model_extra or {}).items() if name not in keys}
+
+
+def parsed(value: Any) -> Input:
+    """A message. ApiError names the field that is wrong."""
+    try:
+        return Input.model_validate(value)
+    except ValidationError as e:
+        raise from_pydantic(e) from None
+
+
+def speech_body(given: Mapping[str, Any], more: Mapping[str, Any]) -> SpeechBody:
+    """Our fields with those that have no counterpart, which the plan uses as the model's options or names as ignored.
+    ApiError for a field of ours under our name."""
+    for name in more:
+        if name in given:
+            raise invalid(name, f"{name!r} is not a field of this API, which has it under this name")
+    try:
+        return SpeechBody.model_validate({**more, **given})
+    except ValidationError as e:
+        raise from_pydantic(e) from None
+
+
+def common(
+    voice: str,
+    model: str | None,
+    language: str | None,
+    output: OutputFormat,
+    seed: int | None,
+    speed: float | None,
+    normalization: Normalization,
+) -> dict[str, Any]:
+    """Our fields for what all requests have. Without times of words, for which `Planner.times_words` looks."""
+    return {
+        "voice": voice,
+        "model": model,
+        "language": language,
+        "response_format": output.format,
+        "sample_rate": output.rate,
+        "seed": seed,
+        "speed": speed,
+        "cleanup": CLEANUP.get(normalization),
+        "word_timestamps": True,
+    }
+
+
+def theirs(error: ApiError) -> ApiError:
+    """The error with the field's name as clients of this API know it."""
+    name = THEIRS.get(error.param or "")
+    if name is None:
+        return error
+    message = error.message.removeprefix(f"{error.param}: ")
+    return ApiError(error.status, f"{name}: {message}", param=name, code=error.code, retry_after=error.retry_after)
+
+
+def ignored(found: Ignored) -> Ignored:
+    """Rename ignored fields as clients of this API know them."""
+    return found.renamed(THEIRS)
+
+
+def detail(error: ApiError) -> dict[str, Any]:
+    """The error as ElevenLabs' clients read it, beside OpenAI's envelope."""
+    known = theirs(error)
+    status = known.code or known.body["error"]["type"]
+    return {"detail": {"status": status, "message": known.message, "param": known.param}, **known.body}
+
+
+def error_message(error: ApiError) -> dict[str, Any]:
+    """The error as a message of a socket."""
+    known = theirs(error)
+    return {"message": known.message, "error": known.code or known.body["error"]["type"], "code": 1008}

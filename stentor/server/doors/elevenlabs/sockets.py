@@ -1,0 +1,234 @@
+"""WS /v1/text-to-speech/{voice_id}/stream-input and multi-stream-input: text arrives while audio is sent."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import MutableMapping
+from dataclasses import replace
+from typing import Any, cast
+
+from fastapi import APIRouter, WebSocket
+
+from stentor.errors import InvalidRequest
+from stentor.server.backpressure import run_while_connected
+from stentor.server.doors.elevenlabs.context import Context
+from stentor.server.doors.elevenlabs.fields import (
+    CLEANUP,
+    Input,
+    Normalization,
+    VoiceSettings,
+    common,
+    error_message,
+    output_format,
+    parsed,
+    speech_body,
+)
+from stentor.server.errors import ApiError, invalid, translate
+from stentor.server.limits import LIMITS
+from stentor.server.sessions import CloseSession
+from stentor.server.speech.plan import SpeechPlan
+from stentor.server.state import Server
+from stentor.server.ws.socket import SocketSession, check_size, read_json, serve
+
+router = APIRouter()
+PATH = "/v1/text-to-speech/{voice_id}"
+DEFAULT = "default"  # the context of messages that name none
+NORMALIZATION = ("auto", "on", "off")
+
+
+@router.websocket(PATH + "/stream-input")
+async def stream_input(ws: WebSocket) -> None:
+    """One text, which an empty message ends."""
+    await serve(ws, OneText)
+
+
+@router.websocket(PATH + "/multi-stream-input")
+async def multi_stream_input(ws: WebSocket) -> None:
+    """Several texts side by side, each in a context with a name."""
+    await serve(ws, Contexts)
+
+
+class InputSession(SocketSession):
+    """Base of both sockets: the query, a plan for the settings of each text, and messages in ElevenLabs' shape."""
+
+    def __init__(self, ws: WebSocket, server: Server) -> None:
+        super().__init__(ws, server)
+        self.query = ws.query_params
+        self.count = 0
+        self.contexts: dict[str, Context] = {}  # those that are not finished
+        self.named: Any = None  # the context of the message that is being taken, as the client calls it
+        self.planned: tuple[dict[str, Any], SpeechPlan] | None = None  # for the settings that came last
+
+    @property
+    def busy(self) -> bool:
+        return any(not context.waiting_for_text for context in self.contexts.values())
+
+    @property
+    def patience(self) -> tuple[float, str]:
+        given = self.query.get("inactivity_timeout", "")
+        usual = self.config.ws_idle_seconds
+        asked = float(given) if given.isascii() and given.isdecimal() and given.strip("0") else usual
+        return min(asked, max(usual, LIMITS.client_idle_seconds)), "idle_timeout"
+
+    def report(self, error: ApiError) -> None:
+        named = {"contextId": self.named} if isinstance(self.named, str) else {}
+        self.out.json({**error_message(error), **named})
+
+    async def handle(self, message: MutableMapping[str, Any]) -> None:
+        value = read_json(message)
+        check_size(message, "the message")
+        self.named = value.get("context_id") if isinstance(value, dict) else None
+        await self.take(parsed(value))
+        self.named = None
+
+    @abstractmethod
+    async def take(self, message: Input) -> None:
+        """Do what a message asks for."""
+
+    @abstractmethod
+    def failed(self, context: Context, error: ApiError) -> None:
+        """The speech of a context goes no further."""
+
+    @abstractmethod
+    def ended(self, context: Context) -> None:
+        """All text of a context has been spoken."""
+
+    async def begin_context(self, message: Input, name: str | None) -> Context:
+        """A context with the settings of its first message."""
+        settings = message.voice_settings or VoiceSettings(speed=None)
+        plan = await self._plan(settings, message.unused())
+        schedule = message.generation_config
+        context = Context(
+            self,
+            self.server,
+            plan,
+            f"{self.id}-{self.count}",
+            name,
+            CLEANUP.get(self._normalization()),
+            None if schedule is None else schedule.chunk_length_schedule,
+            self.query.get("auto_mode", "false").lower() == "true",
+            self.traceparent,
+        )
+        self.count += 1
+        self.contexts[name or DEFAULT] = context
+        self.begin(context.speak())
+        return context
+
+    def write(self, context: Context, message: Input, first: bool) -> None:
+        """Give a context a message's text. What only the first message may set is noted in the others."""
+        text, limit = message.text or "", self.config.max_input_chars
+        if not first:
+            self._note_unused(context, message)
+        if context.size + len(text) > limit:
+            raise invalid("text", f"the text has more than {limit} characters", "text_too_long")
+        context.write(text, message.try_trigger_generation, message.flush)
+
+    def _note_unused(self, context: Context, message: Input) -> None:
+        for name in message.unused():
+            context.plan.ignored.field(name, "is not a field of these messages")
+        for name in ("voice_settings", "generation_config"):
+            if name in message.model_fields_set:
+                context.plan.ignored.field(name, "counts in the first message")
+
+    async def _plan(self, settings: VoiceSettings, unused: dict[str, Any]) -> SpeechPlan:
+        given = {**unused, **settings.unused()}
+        more = {n: v if isinstance(v, str | int | float) else "" for n, v in given.items()}  # no option is nested
+        asked = {"speed": settings.speed, **more}
+        if self.planned is None or self.planned[0] != asked:
+            output = output_format(self.query.get("output_format"))
+            seed = self.query.get("seed", "")
+            if seed and not (seed.isascii() and seed.isdecimal()):
+                raise invalid("seed", "must be a whole number")
+            shared = common(
+                self.ws.path_params["voice_id"],
+                self.query.get("model_id"),
+                self.query.get("language_code"),
+                output,
+                int(seed[: LIMITS.param_chars]) if seed else None,
+                settings.speed,
+                self._normalization(),
+            )
+            if latency := self.query.get("optimize_streaming_latency"):
+                more["optimize_streaming_latency"] = latency
+            body = speech_body({"input": "", **{k: v for k, v in shared.items() if v is not None}}, more)
+            planned = self.server.planner.live(body, self.id, self.server.planner.times_words(body))
+            limit, ended = self.config.request_timeout, self.server.ended
+            plan = await run_while_connected(planned, self.incoming.ahead, limit, ended)
+            plan = replace(plan, output=replace(plan.output, bit_rate=output.bit_rate))
+            self.planned = asked, plan
+        return self.planned[1]
+
+    def _normalization(self) -> Normalization:
+        given = self.query.get("apply_text_normalization", "auto").lower()
+        if given not in NORMALIZATION:
+            raise invalid("apply_text_normalization", f"must be one of {', '.join(NORMALIZATION)}")
+        return cast(Normalization, given)
+
+
+class OneText(InputSession):
+    """stream-input. The socket is closed when all has been spoken, and when something is wrong."""
+
+    async def take(self, message: Input) -> None:
+        context, first = self.contexts.get(DEFAULT), False
+        if context is None:
+            try:
+                context, first = await self.begin_context(message, None), True
+            except (ApiError, InvalidRequest, TimeoutError) as e:
+                raise CloseSession(1008, translate(e)) from e
+            if message.text == " ":  # that is how a client begins
+                return
+        if context.closed:
+            raise ApiError(400, "the text has ended: an empty text ends it", code="text_ended")
+        self.write(context, message, first)
+        if message.text == "" and not message.flush:
+            context.close()
+
+    def failed(self, context: Context, error: ApiError) -> None:
+        """End the session with the error."""
+        self.stop(CloseSession(1008 if error.status < 500 else 1011, error))
+
+    def ended(self, context: Context) -> None:
+        """End the session."""
+        self.stop(CloseSession(1000))
+
+
+class Contexts(InputSession):
+    """multi-stream-input. A context ends when its client closes it, and its failure is its own."""
+
+    closing = False  # when the contexts that are open have ended
+
+    async def take(self, message: Input) -> None:
+        name = message.context_id or DEFAULT
+        context = self.contexts.get(name)
+        if message.close_socket:
+            self.closing = True
+            for each in list(self.contexts.values()):
+                each.close()
+            if not self.contexts:
+                raise CloseSession(1000)
+        elif context is not None and context.closed:
+            if message.text:
+                raise invalid("context_id", f"{name[:80]!r} is closed, and is still being spoken", "context_closed")
+        elif context is not None:
+            self._continue(context, message, first=False)
+        elif message.text:  # an empty one only keeps the socket alive
+            if len(self.contexts) >= LIMITS.contexts:
+                raise ApiError(429, f"{LIMITS.contexts} contexts are open already", code="too_many_contexts")
+            context = await self.begin_context(message, name)
+            self._continue(context, message.model_copy(update={"text": message.text.lstrip()}), first=True)
+
+    def _continue(self, context: Context, message: Input, first: bool) -> None:
+        self.write(context, message, first)
+        if message.close_context:
+            context.close()
+
+    def failed(self, context: Context, error: ApiError) -> None:
+        """Tell it of the context. The others go on."""
+        context.message(**error_message(error))
+        self.ended(context)
+
+    def ended(self, context: Context) -> None:
+        """Forget the context. Its name may begin another."""
+        self.contexts.pop(context.name or DEFAULT, None)
+        if self.closing and not self.contexts:
+            self.stop(CloseSession(1000))

@@ -1,0 +1,1 @@
+"""The Realtime API of OpenAI, for speech from text."""

@@ -1,0 +1,380 @@
+"""The API process's side of the border: requests of one engine, wherever it runs. It imports no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stentor import request
+from stentor.audio import Recording
+from stentor.engine.health import Health
+from stentor.engine.once import LruCache
+from stentor.engine.sequence import Place
+from stentor.engine.stream import Chunk
+from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.models.info import Adapter, ModelInfo, ReferenceAudio, SpeechRequest
+from stentor.server.engines import messages as m
+from stentor.server.limits import LIMITS
+
+Send = Callable[[m.Command, Sequence[np.ndarray]], None]
+"""Give the engine a command and the arrays that it announces. EngineError if it is gone."""
+
+RECORDINGS_BYTES = LIMITS.voice_cache_mb << 20
+"""Recordings that an engine keeps, in bytes, so that each crosses the border once."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a request once its prompt is made. With live text, as of the last audio."""
+
+    tokens: int
+    audio_tokens: int
+    runaway_frames: int | None
+    words: tuple[range, ...]
+
+
+class EngineStream:
+    """Audio of one request, by `async for` in one reader, as `engine.stream.AudioStream` gives it to threads."""
+
+    def __init__(self, client: EngineClient, id: int, resend: Callable[[], None]) -> None:
+        """resend: submit it again, with all of its recordings."""
+        self.id, self.resend = id, resend
+        self.ended = False
+        self.sent: float = time.monotonic()
+        self.moments: tuple[float, ...] = ()  # of a traced request, once it has audio (messages.Audio)
+        self.facts: Facts | None = None
+        self._client = client
+        self._accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._events: deque[tuple[Chunk, Facts] | StentorError] = deque()
+        self._ready = asyncio.Event()
+        self._taken = 0  # frames
+        self._held = False  # the engine waits until they are more
+
+    async def accepted(self) -> Facts | None:
+        """Wait until the request is queued. None: there is nothing in its text that the model can speak.
+
+        InvalidRequest for what only the family can judge, Overloaded if the queue is full, EngineError."""
+        return self.facts if await self._accepted else None
+
+    def append(self, text: str, last: bool = False) -> None:
+        """Give a live request more text. Nothing follows the `last`. What does not fit ends the request."""
+        self._client.send(m.Append(self.id, text, last))
+
+    def cancel(self) -> None:
+        """End the request, if it has not ended. Nothing more comes of it."""
+        self._client.cancel(self)
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        while True:
+            while not self._events:
+                self._ready.clear()
+                await self._ready.wait()
+            event = self._events.popleft()
+            if isinstance(event, StentorError):
+                raise event
+            chunk, self.facts = event
+            yield chunk
+            if chunk.finish is not None:
+                return
+            self._taken += len(chunk.frames)
+            if self._held:
+                self._client.send(m.Taken(self.id, self._taken))
+
+    def hold(self, held: bool) -> None:
+        """Say how much has been taken, at once and as long as the engine waits for that."""
+        self._held = held
+        if held:
+            self._client.send(m.Taken(self.id, self._taken))
+
+    def accept(self, facts: Facts | None) -> None:
+        """Note that the request is queued, or with None that it cannot be spoken."""
+        self.facts = facts
+        if not self._accepted.done():
+            self._accepted.set_result(facts is not None)
+
+    def put(self, event: tuple[Chunk, Facts] | StentorError) -> None:
+        """Add an event. The last is a chunk with `finish`, or an error."""
+        if isinstance(event, StentorError) and not self._accepted.done():
+            self._accepted.set_exception(event)
+            self._accepted.exception()  # a reader of the chunks alone has it from there
+        self._events.append(event)
+        self._ready.set()
+
+
+class EngineClient:
+    """Requests to one engine, from the event loop of an API process. `send` is how it is reached."""
+
+    def __init__(self, name: str, api: int, send: Send) -> None:
+        """name: what errors call the model. api: the number of this API process."""
+        self.name = name
+        self.health: Health | None = None  # as last heard
+        self.lost: EngineError | None = None  # why nothing is taken any more
+        self._loop = asyncio.get_running_loop()
+        self.beat_at = self._loop.time()
+        self.adapters: dict[str, Adapter] = {}  # that are loaded, by name
+        self._send, self._api = send, api
+        self._ids = itertools.count(api << m.API_BITS)
+        self._open: dict[int, EngineStream] = {}
+        self._calls: dict[int, asyncio.Future[m.Result]] = {}
+        self._sent: LruCache[int] = LruCache(RECORDINGS_BYTES, float)  # bytes of the recordings that the engine has
+        self.ready: asyncio.Future[m.Ready] = asyncio.get_running_loop().create_future()
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts about the model, once it is ready."""
+        return self.ready.result().info
+
+    @property
+    def open(self) -> int:
+        """Requests that have not ended."""
+        return len(self._open)
+
+    def send(self, command: m.Command, arrays: Sequence[np.ndarray] = ()) -> None:
+        """Give the engine a command. Nothing happens if it is gone: what is open ends by itself."""
+        if self.lost is None:
+            self._send(command, arrays)
+
+    # -- requests --
+
+    def request(self, text: str, lora: str | None = None, **options: Any) -> SpeechRequest:
+        """Check a request, as `TTS.request` does. InvalidRequest names the field that is wrong."""
+        named = {k: options.pop(k) for k in request.NAMED if k in options}
+        adapter = None if lora is None else self.adapter(lora)
+        return request.build(self.info, text, model=self.name, lora=adapter, options=options, **named)
+
+    def adapter(self, name: str) -> Adapter:
+        """The loaded adapter of a name. InvalidRequest if there is none."""
+        if name not in self.adapters:
+            known = ", ".join(self.adapters) or "none"
+            raise InvalidRequest("lora", f"{name[:80]!r} is not loaded; loaded: {known}")
+        return self.adapters[name]
+
+    def submit(
+        self,
+        req: SpeechRequest,
+        seed: int,
+        streaming: bool,
+        place: Place = Place.NEW,
+        check_only: bool = False,
+        request_id: str = "",
+        traced: bool = False,
+    ) -> EngineStream:
+        """Queue a request, or with `check_only` have its prompt made. EngineError if the engine is gone."""
+        if self.lost is not None:
+            raise self.lost
+        id = next(self._ids)
+
+        def send(every: bool = False) -> None:
+            command, arrays = self._submit(id, req, seed, streaming, place, check_only, every)
+            command.request_id, command.traced = request_id, traced
+            self.send(command, arrays)
+
+        stream = self._open[id] = EngineStream(self, id, lambda: send(every=True))
+        send()
+        return stream
+
+    async def check(self, req: SpeechRequest) -> None:
+        """Have a request's prompt made, and no more. InvalidRequest for what only the family can judge."""
+        stream = self.submit(req, req.seed, True, check_only=True)
+        try:
+            await stream.accepted()
+        finally:
+            stream.cancel()
+
+    def _submit(
+        self, id: int, req: SpeechRequest, seed: int, streaming: bool, place: Place, check_only: bool, every: bool
+    ) -> tuple[m.Submit, list[np.ndarray]]:
+        """The message of a request. every: with all of its recordings, whatever the engine has."""
+        recordings: list[m.SentRecording] = []
+        arrays: list[np.ndarray] = []
+        vector = req.speaker_embedding
+
+        def sent(reference: ReferenceAudio) -> m.SentReference:
+            recording = reference.recording
+            known = not every and self._note_sent(recording)
+            size = 0 if known else len(recording.samples)
+            arrays.extend([] if known else [recording.samples])
+            source = recording.digest.rpartition(" ")[0]
+            recordings.append(m.SentRecording(recording.digest, recording.rate, source, recording.kept, size))
+            return m.SentReference(len(recordings) - 1, reference.text)
+
+        references = [sent(r) for r in (req.reference, *req.more_references) if r is not None]
+        command = m.Submit(
+            id=id,
+            text=req.text,
+            voice=req.voice,
+            language=req.language,
+            instructions=req.instructions,
+            prompt=None if req.prompt is None else sent(req.prompt),
+            recordings=recordings,
+            references=references,
+            speaker_embedding=None if vector is None else vector.tobytes(),
+            live=req.live,
+            seed=seed,
+            options=dict(req.options),
+            adapter=None if req.lora is None else req.lora.number,
+            streaming=streaming,
+            place=place.value,
+            check_only=check_only,
+        )
+        return command, arrays
+
+    def _note_sent(self, recording: Recording) -> bool:
+        """Whether the engine probably has a recording. If not, it has it from now on."""
+        key = recording.digest
+        if not recording.kept:
+            return False
+        known = self._sent.get(key) is not None
+        self._sent.put(key, recording.samples.nbytes)
+        return known
+
+    def cancel(self, stream: EngineStream) -> None:
+        """End a request, if it has not ended."""
+        if not stream.ended:
+            self._close(stream)
+            self.send(m.Cancel(stream.id))
+
+    # -- calls --
+
+    async def speakable(self, texts: Sequence[str]) -> list[bool]:
+        """Tell which texts have anything that the model can speak. EngineError if the engine is gone."""
+        return (await self._call(lambda call: m.Speakable(call, list(texts)))).speakable
+
+    async def load_lora(self, name: str, path: str) -> None:
+        """Load an adapter. InvalidRequest and CheckpointError as `TTS.load_lora` raises them."""
+        await self._call(lambda call: m.LoadLora(call, name, path))
+
+    async def unload_lora(self, name: str) -> None:
+        """Refuse an adapter's name from now on. Requests that have it keep it."""
+        await self._call(lambda call: m.UnloadLora(call, name))
+
+    async def refresh(self) -> None:
+        """Have `health` say how the engine is now, if it answers soon."""
+        try:
+            async with asyncio.timeout(LIMITS.health_seconds):
+                await self._call(m.AskHealth)
+        except (TimeoutError, EngineError):
+            return
+
+    async def _call(self, command: Callable[[int], m.Command]) -> m.Result:
+        if self.lost is not None:
+            raise self.lost
+        number = next(self._ids)
+        answer = self._calls[number] = asyncio.get_running_loop().create_future()
+        try:
+            self.send(command(number))
+            result: m.Result = await answer
+        finally:
+            del self._calls[number]
+        if result.error is not None:
+            raise m.exception(result.error)
+        return result
+
+    # -- events --
+
+    def receive(self, events: Sequence[m.Event], data: m.Reader) -> None:
+        """Handle what the engine has sent."""
+        for event in events:
+            self._handle(event, data)
+
+    def _handle(self, event: m.Event, data: m.Reader) -> None:
+        match event:
+            case m.Audio():
+                self._audio(event, data)
+            case m.Accepted() | m.Unspeakable() | m.Resend() | m.Held() | m.Ended():
+                if (stream := self._open.get(event.id)) is not None:
+                    self._note(stream, event)
+            case m.Result():
+                answer = self._calls.get(event.call)
+                if answer is not None and not answer.done():
+                    answer.set_result(event)
+            case m.Beat():
+                self.health, self.beat_at = event.health, asyncio.get_running_loop().time()
+            case m.Adapters():
+                self._note_adapters(event.loaded)
+            case m.Ready():
+                self._note_ready(event)
+            case m.Broken():
+                self.lose(m.exception(event.error))
+
+    def _note(self, stream: EngineStream, event: m.Accepted | m.Unspeakable | m.Resend | m.Held | m.Ended) -> None:
+        """Handle an event of a request that is open."""
+        match event:
+            case m.Accepted():
+                words = tuple(range(*w) for w in event.words)
+                stream.accept(Facts(event.tokens, event.audio_tokens, event.runaway_frames, words))
+            case m.Unspeakable():
+                self._close(stream)
+                stream.accept(None)
+            case m.Resend():
+                stream.resend()
+            case m.Held():
+                stream.hold(event.held)
+            case m.Ended():
+                self._close(stream)
+                stream.put(m.exception(event.error))
+
+    def _close(self, stream: EngineStream) -> None:
+        """Nothing more comes of a request."""
+        del self._open[stream.id]
+        stream.ended = True
+
+    def _audio(self, event: m.Audio, data: m.Reader) -> None:
+        """Take its arrays, also where nobody wants them any more, and give its stream a chunk."""
+        samples = data.take(event.samples, np.dtype(np.float32))
+        frames = data.take(event.frames, self._frame_dtype, self._frame_shape)
+        attended = data.take(event.frames if event.attended else 0, np.dtype(np.float32), (self._attended,))
+        stream = self._open.get(event.id)
+        if stream is None or stream.facts is None:
+            return
+        facts = Facts(event.tokens, stream.facts.audio_tokens, event.runaway_frames, stream.facts.words)
+        if event.finish is not None:
+            self._close(stream)
+        stream.moments = stream.moments or tuple(event.moments)
+        stream.put((Chunk(samples, frames, event.finish, attended), facts))
+
+    def _note_ready(self, event: m.Ready) -> None:
+        shape, dtype = event.frame
+        self._frame_shape, self._frame_dtype, self._attended = shape, np.dtype(dtype), event.attended
+        if not self.ready.done():
+            self.ready.set_result(event)
+        self._note_adapters(event.adapters)
+
+    def _note_adapters(self, loaded: Sequence[Adapter]) -> None:
+        """Keep those that are known. The engine is told when no request holds an unloaded one any more."""
+        known = self.adapters
+        self.adapters = {}
+        for adapter in loaded:
+            kept = known.get(adapter.name)
+            if kept is None or kept.number != adapter.number:
+                kept = adapter
+                weakref.finalize(kept, self._release, kept.number).atexit = False
+            self.adapters[adapter.name] = kept
+
+    def _release(self, number: int) -> None:
+        """Tell the engine. For any thread, as what is collected may be collected in any."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self.send, m.ReleaseLora(self._api, number))
+
+    def lose(self, error: StentorError) -> None:
+        """The engine is gone: all that is open ends with `error`, and nothing is taken any more."""
+        self.lost = self.lost or (error if isinstance(error, EngineError) else EngineError(str(error)))
+        self.adapters = {}
+        for stream in list(self._open.values()):
+            self._close(stream)
+            stream.put(self.lost)
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(self.lost)
+        if not self.ready.done():
+            self.ready.set_exception(error)
+            self.ready.exception()  # whoever waits has it from there

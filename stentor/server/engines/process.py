@@ -1,0 +1,251 @@
+"""The process of an engine: `python -m stentor.server.engines.process`, with what to load on its standard input.
+
+Its standard input is a socket to the API process, and it ends with that, however the API process went.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from stentor.errors import EngineError, InvalidRequest, StentorError
+from stentor.server import logs
+from stentor.server.engines import messages as m
+
+CRASHED = 70  # exit code (EX_SOFTWARE) of a process whose model could not be loaded, or whose engine has stopped
+BEAT_SECONDS = 0.5
+READ_BYTES = 1 << 18  # at once
+
+
+class Load(msgspec.Struct):
+    """Order to load a model. `options`: arguments of TTS. `if_taken`: further ones, which a model that does not take
+    them is loaded without. `policy`: fields of its Policy. `adapters`: names and paths, of which those that `options`
+    does not name may be lost."""
+
+    options: dict[str, Any]
+    if_taken: dict[str, Any]
+    policy: dict[str, Any]
+    adapters: dict[str, str]
+    warm_up: bool
+    recordings_bytes: int
+    trim_seconds: float
+    log_level: str
+    log_format: str
+
+
+class Peer:
+    """An API process at the other end of a stream socket. Its engine never waits for it: what the socket does not take
+    at once is sent by a thread. Streams that are not read stop by themselves (Policy.max_unread)."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._left: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards `_behind`
+        self._behind = 0  # messages that wait for the thread
+        threading.Thread(target=self._send_left, daemon=True, name="stentor-send").start()
+
+    def send(self, events: Sequence[m.Event], arrays: Sequence[np.ndarray]) -> None:
+        """Send events and their arrays, which may be freed at once. For one thread at a time."""
+        data, sent = m.pack(m.encode(events, arrays)), 0
+        with self._lock:
+            if not self._behind:
+                try:
+                    sent = self.socket.send(data, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    sent = 0
+                except OSError:  # it is gone, which whoever reads from it sees
+                    return
+            if sent == len(data):
+                return
+            self._behind += 1
+        self._left.put(data[sent:])
+
+    def _send_left(self) -> None:
+        while (data := self._left.get()) is not None:
+            try:
+                self.socket.sendall(data)
+            except OSError:
+                return
+            with self._lock:
+                self._behind -= 1
+
+    def end(self) -> None:
+        """Nothing more comes, whoever still has the other end."""
+        with contextlib.suppress(OSError):  # it is gone
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Free the socket and the thread, once nobody sends any more."""
+        self.end()
+        self._left.put(None)
+        self.socket.close()
+
+    def messages(self) -> Iterator[tuple[list[m.Command], m.Reader, list[int]]]:
+        """Commands and their arrays as they come, with descriptors that came beside them, until the end."""
+        unpacker, descriptors = m.Unpacker(), list[int]()
+        while True:
+            try:
+                data, found, _, _ = socket.recv_fds(self.socket, READ_BYTES, 8)
+            except OSError:
+                return
+            if not data:
+                return
+            descriptors += found
+            for parts in unpacker.feed(data):
+                messages, arrays = m.commands(parts)
+                yield messages, m.Reader(arrays), descriptors
+
+
+def main() -> None:
+    """Load the model, say so, and serve it until the API process is gone or the engine stops."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the API process, which ends this one
+    peer = Peer(socket.socket(fileno=os.dup(0)))
+    load = msgspec.json.decode(peer.socket.makefile("rb", 0).readline(), type=Load)
+    logs.configure(load.log_level, load.log_format)
+    try:
+        Engine(load, peer).run()
+    except BaseException as e:
+        if not isinstance(e, StentorError):
+            logging.getLogger("stentor.engine").exception("the engine's process failed")
+        peer.socket.sendall(m.pack(m.encode([m.Broken(m.error(e))], ())))
+    _end(CRASHED)
+
+
+def _end(code: int) -> None:
+    logging.shutdown()
+    os._exit(code)  # torch's own end may wait for a device that answers no more
+
+
+class Engine:
+    """The process: a thread for each API process that reads its commands, and this one, which watches the engine."""
+
+    def __init__(self, load: Load, peer: Peer) -> None:
+        self.load, self.peers = load, {0: peer}
+        self._readers: dict[int, threading.Thread] = {}
+        self._loaded = threading.Event()
+        threading.Thread(target=self._read, args=(0, peer), daemon=True, name="stentor-commands").start()
+
+    def run(self) -> None:
+        """Load the model and watch its engine. EngineError when it has stopped."""
+        from stentor.server.engines.service import EngineService
+        from stentor.server.memory import collect, trim
+
+        load = self.load
+        self.tts, self.lost = load_model(load.options, load.if_taken, load.policy, load.adapters, load.warm_up)
+        collect()
+        gc.freeze()  # what was loaded is not visited by later collections, which would take 130 ms without audio
+        self.service = EngineService(self.tts, self._send, load.recordings_bytes)
+        self._loaded.set()
+        self._greet(0)
+        trimmed = time.monotonic()
+        while (health := self.tts.engine.health()).error is None:
+            self.service.beat()
+            if time.monotonic() - trimmed >= load.trim_seconds:
+                trim()
+                trimmed = time.monotonic()
+            time.sleep(BEAT_SECONDS)
+        raise EngineError(f"the engine has stopped: {health.error}")
+
+    def _send(self, api: int, events: Sequence[m.Event], arrays: Sequence[np.ndarray]) -> None:
+        if (peer := self.peers.get(api)) is not None:
+            peer.send(events, arrays)
+
+    def _greet(self, api: int) -> None:
+        self.service.connect(api)
+        self._send(api, [ready(self.tts, self.lost)], ())
+
+    def _read(self, api: int, peer: Peer) -> None:
+        """Handle the commands of an API process. At the end of the first one's, whatever has ended it, all ends."""
+        for count, (messages, arrays, descriptors) in enumerate(peer.messages()):
+            if not count:  # read during the load too, which ends with the API process
+                self._loaded.wait()
+                self.tts.engine.set_up_thread()  # short prompts are made here
+            for message in messages:
+                if isinstance(message, m.Stop):
+                    self.service.close(EngineError("the engine has stopped: closed"))
+                    _end(0)
+                elif isinstance(message, m.Connect):
+                    self._connect(message.api, Peer(socket.socket(fileno=descriptors.pop(0))))
+                else:
+                    self.service.handle(message, arrays)
+        if not api:
+            _end(0)
+        self.service.disconnect(api)
+        del self.peers[api]
+        peer.close()
+
+    def _connect(self, api: int, peer: Peer) -> None:
+        """Serve another API process, or the one that takes its place."""
+        if (before := self.peers.get(api)) is not None:  # its end may not have been seen yet
+            before.end()
+            self._readers[api].join()
+        self.peers[api] = peer
+        self._greet(api)
+        reader = threading.Thread(target=self._read, args=(api, peer), daemon=True, name="stentor-commands")
+        self._readers[api] = reader
+        reader.start()
+
+
+def load_model(
+    options: Mapping[str, Any],
+    if_taken: Mapping[str, Any],
+    policy: Mapping[str, Any],
+    adapters: Mapping[str, str],
+    warm: bool,
+) -> tuple[Any, list[str]]:
+    """A `TTS` that has spoken, if it is to, with its adapters, and the names of those that could not be loaded."""
+    from stentor.api import TTS
+    from stentor.config import Policy
+
+    try:
+        tts = TTS(**options, **if_taken, policy=Policy(**policy))
+    except InvalidRequest as e:  # before any weights are read
+        if e.param not in if_taken:
+            raise
+        logging.getLogger("stentor.server").warning("%s is loaded without %s", options["name"], ", ".join(if_taken))
+        tts = TTS(**options, policy=Policy(**policy))
+    # The warm-up makes prompts of voices, which are kept: in a thread with the engine's settings of torch.
+    with ThreadPoolExecutor(1, "stentor-load", tts.engine.set_up_thread) as pool:
+        return pool.submit(adapted, tts, adapters, warm).result()
+
+
+def adapted(tts: Any, adapters: Mapping[str, str], warm: bool) -> tuple[Any, list[str]]:
+    """Load the adapters of a `TTS`, have it speak if it is to, and return it with the names that were lost."""
+    from stentor.server.warm_up import warm_up
+
+    lost = []
+    for name in [name for name in adapters if name not in tts.loras]:
+        try:
+            tts.load_lora(name, adapters[name])
+        except StentorError as e:
+            logging.getLogger("stentor.server").error("adapter %s is lost: %s", name, e)
+            lost.append(name)
+    if warm:
+        warm_up(tts)
+    return tts, lost
+
+
+def ready(tts: Any, lost: Sequence[str]) -> m.Ready:
+    """Describe a loaded model to an API process."""
+    from stentor.engine.alignment import WIDTH
+
+    frame = tts.spec.frame
+    dtype = str(frame.rows(0).numpy().dtype)
+    return m.Ready(tts.spec.info, (frame.shape, dtype), WIDTH, list(tts.adapters), dict(tts.lora_options), list(lost))
+
+
+if __name__ == "__main__":
+    main()

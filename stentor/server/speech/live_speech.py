@@ -1,0 +1,200 @@
+"""Text that is spoken while it is still written: the part of it that no protocol changes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stentor.retry import random_seed
+from stentor.server.backpressure import Disconnected, SlowClient
+from stentor.server.errors import ApiError, translate
+from stentor.server.limits import LIMITS
+from stentor.server.speech.outcomes import Timing
+from stentor.server.speech.output import OutputPipeline, RunningRequest
+from stentor.server.speech.plan import SpeechPlan
+from stentor.server.speech.run import SegmentRun
+from stentor.speech.live_text import FedSegment, TextFeed, TextTail, played_characters
+from stentor.speech.pieces import reading
+from stentor.speech.timing import SegmentTiming
+from stentor.text.sentences import Segment
+
+if TYPE_CHECKING:
+    from stentor.server.state import Server
+
+QUIET_SECONDS = LIMITS.ws_quiet_seconds  # without audio, after which a segment with a tail is taken to wait for text
+
+
+class LiveSpeech(ABC):
+    """Speaks what is written to `feed`, segment by segment. Call `speak` once. Fields may be read meanwhile.
+
+    A protocol's subclass sends what is made. Its methods may raise SlowClient.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        plan: SpeechPlan,
+        id: str,
+        granularity: str = "auto",
+        cleanup: str | None = None,
+        streamed: bool = True,
+        traceparent: str | None = None,
+    ) -> None:
+        """plan: of `Planner.live`. streamed: audio is sent while it is made, else each segment becomes its own file.
+        traceparent: the header of that name, to which its spans belong."""
+        self.server, self.streamed, self.traceparent = server, streamed, traceparent
+        seed = plan.seed if plan.seed_given else random_seed()
+        self.plan = replace(plan, id=id, seed=seed, ignored=plan.ignored.copy())
+        spec = plan.host.spec
+        most = min(server.config.split_chars, spec.max_text)
+        how = reading(spec, plan.host.lexicon, cleanup or server.config.cleanup, plan.request.language)
+        self.feed = TextFeed(granularity, most, plan.live, how, spec.split_granularity)
+        self.running: RunningRequest | None = None
+        self.current: tuple[SegmentRun, float] | None = None  # the segment being spoken, and where its audio begins
+        self._last = Segment("", 0, 0)  # the segment that was spoken last
+        self.failed = False  # what follows of its text is dropped
+        self.last_audio = 0.0  # when the current segment began, or last gave audio
+        self.bytes = self.segments = 0  # made so far
+        self.bytes_before = 0  # the current segment
+
+    # -- what a protocol sends --
+
+    @abstractmethod
+    def segment_begins(self, index: int, segment: Segment) -> None:
+        """A segment is about to be spoken."""
+
+    @abstractmethod
+    def audio(self, data: bytes) -> None:
+        """Audio has been made, of the segment that began last."""
+
+    @abstractmethod
+    def segment_ends(self, index: int, times: SegmentTiming, current: SegmentRun) -> None:
+        """All audio of a segment has been made."""
+
+    @abstractmethod
+    def failure(self, error: ApiError) -> None:
+        """It goes no further. Text that still comes is dropped, and `end` follows it."""
+
+    @abstractmethod
+    def end(self, running: RunningRequest | None) -> None:
+        """All text has come and is spoken. None: there was nothing to speak, or it has failed."""
+
+    # -- the speech --
+
+    @property
+    def waiting_for_text(self) -> bool:
+        """Whether all text so far has been spoken and the next segment needs more."""
+        quiet = (
+            self.failed
+            or self.current is None
+            or (self.plan.live and time.monotonic() - self.last_audio > QUIET_SECONDS)
+        )
+        return quiet and self.feed.needs_text
+
+    async def played(self, seconds: float) -> int:
+        """The number of characters of the text that were heard in so many seconds of the audio."""
+        if self.running is None:
+            return 0
+        timings = self.running.run.timings
+        if self.current is None:
+            return played_characters(timings, None, seconds)
+        current, begin = self.current
+        return played_characters(timings, (current.segment, begin), seconds, await current.words_so_far(begin))
+
+    async def speak(self) -> None:
+        """Speak every segment. A failure is told by `failure` and ends only this speech. Raises SlowClient."""
+        segments = self.feed.segments()
+        first = await anext(segments, None)
+        if first is None:
+            self.end(None)
+            return
+        try:
+            self.plan = await self.server.planner.begun(self.plan)
+            running = self.running = RunningRequest(self.server, self.plan, Timing(), self.traceparent)
+        except Exception as e:
+            await self._fail(translate(e, self.plan.host.retry_after))
+            return
+        live = self.server.metrics.live
+        live[running.playback] = self.plan.host.name
+        try:
+            await self._all(running, first, segments)
+        except asyncio.CancelledError:
+            running.failed(Disconnected())
+            raise
+        except SlowClient as e:
+            running.failed(e)
+            raise
+        except Exception as e:
+            error = running.failed(e)
+            assert error is not None
+            await self._fail(error)
+        finally:
+            live.pop(running.playback, None)
+
+    async def _all(self, running: RunningRequest, first: FedSegment, rest: AsyncIterator[FedSegment]) -> None:
+        pipeline = running.pipeline(whole=False) if self.streamed else None
+        await self._segment(running, pipeline, *first)
+        async for fed in rest:
+            await self._segment(running, pipeline, *fed)
+        if pipeline is not None:
+            self._made(running, await pipeline.finish())
+        running.run.end()
+        running.completed()
+        self.end(running)
+
+    async def _segment(
+        self,
+        running: RunningRequest,
+        pipeline: OutputPipeline | None,
+        segment: Segment,
+        tail: TextTail | None,
+    ) -> None:
+        """Speak one segment. `pipeline` is the stream of all. With None, the segment becomes its own file."""
+        run, index = running.run, self.segments
+        self.segments += 1
+        self.bytes_before = self.bytes
+        own = pipeline or running.pipeline(whole=True)
+        if index and pipeline is not None:
+            await self._encode(running, own, run.joined.pause(self._last, segment))
+        self._last = segment
+        current = run.next_segment(segment, tail)
+        self.current, self.last_audio = (current, run.duration), time.monotonic()
+        self.segment_begins(index, segment)
+        limit = asyncio.timeout(self.server.config.request_timeout)
+        async with limit, aclosing(run.segment_audio(current)) as blocks:
+            async for samples in blocks:
+                await self._encode(running, own, samples)
+        await self._encode(running, own, run.joined.close_early())
+        self.current = None
+        if pipeline is None:
+            self._made(running, await own.finish())
+        self.segment_ends(index, run.timings[-1], current)
+
+    async def _encode(self, running: RunningRequest, pipeline: OutputPipeline, samples: np.ndarray) -> None:
+        if not len(samples):
+            return
+        running.playback.add(samples)
+        self.last_audio = time.monotonic()
+        self._made(running, await pipeline.feed(samples))
+
+    def _made(self, running: RunningRequest, data: bytes) -> None:
+        if data:
+            running.encoded()
+            self.bytes += len(data)
+            self.audio(data)
+            running.left()
+
+    async def _fail(self, error: ApiError) -> None:
+        """Report a failure, and drop the text that still arrives."""
+        self.failed = True
+        self.failure(error)
+        async for _ in self.feed.segments():
+            pass
+        self.end(None)
